@@ -1,0 +1,41 @@
+# Every target builds its own environment on first use and is quick afterwards.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+# Two workers of one thread each: tests are many and small.
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: demo test lint format bench soak wheel clean
+
+demo: $(STAMP)
+	$(BIN)/batchformer demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	OMP_NUM_THREADS=2 $(BIN)/python -m benchmarks
+
+soak: $(STAMP)
+	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m "slow"
+
+wheel: $(STAMP)
+	$(BIN)/python -m build --wheel
+
+$(STAMP): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,308 @@
+"""One line in, one line out: put BatchFormer into a model in place, and take it away again."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from batchformer.attention import Attend
+from batchformer.heads import AttachError, Call, output_tensors, trace
+from batchformer.insertion import CHILD, WithBatchFormer, normalise_per_stream, remove
+from batchformer.module import BatchFormer, parameter_count
+from batchformer.placement import axes_of, dry_run, insert_all, remind_at_outputs, resolve, usable
+from batchformer.probe import find_batch
+from batchformer.snapshot import untouched
+from batchformer.swap import Swapped
+
+M = TypeVar("M", bound=nn.Module)
+RECORD = "_batchformer_attachment"
+
+
+@dataclass(frozen=True)
+class Attachment:
+    """What ``attach`` did, remembered on the model.
+
+    Attributes:
+        places: names of the modules BatchFormer stands before, in the order of their calls.
+        streams: ``"shared"`` or ``"mixed_only"``.
+    """
+
+    places: tuple[str, ...]
+    streams: Literal["shared", "mixed_only"]
+
+
+def attach(
+    model: M,
+    at: str | Sequence[str] | None = None,
+    *,
+    heads: int = 4,
+    layers: int = 1,
+    dropout: float = 0.5,
+    attend: Attend = "batch",
+    streams: Literal["shared", "mixed_only"] = "shared",
+    batch_norm: Literal["joint", "per_stream"] = "joint",
+    share: bool = False,
+    batch_axis: int | None = None,
+    channel_axis: int | None = None,
+    optimizer: Optimizer | None = None,
+    lr_factor: float = 0.1,
+    example: Any = None,
+    verbose: bool = True,
+) -> M:
+    """Put BatchFormer before the classifier of ``model``, in place.
+
+    In training the model then gives 2N rows for N samples, plain then mixed; in eval it is, to the
+    bit, the model it was. State-dict keys and parameters stay as they are; only keys that contain
+    ``.batchformer.`` are added. Targets are yours to double: ``match(logits, y)``.
+
+    Args:
+        model: any model; not yet wrapped in DDP, FSDP or ``torch.compile``.
+        at: name of the submodule to stand before; by default the classifier is found. A list of
+            names inserts several: rows double at the first, later ones act on the mixed half.
+        heads, layers, dropout, attend: passed on to :class:`BatchFormer`.
+        streams: ``"shared"``: one classifier for both streams. ``"mixed_only"``: the paper's
+            ablation in which the classifier sees mixed rows only; rows are not doubled.
+        batch_norm: how BatchNorm layers *after* the insertion see the 2N rows: ``"joint"``
+            statistics, or ``"per_stream"``, recording the plain stream only.
+        share: one module for all places of a list.
+        batch_axis, channel_axis: where the place's input has them; found by default.
+        optimizer: an optimizer built before; it gets the new parameters as a group of their own.
+        lr_factor: that group's learning rate, as a multiple of the first group's.
+        example: one small batch as the model is called with it, where none can be guessed.
+        verbose: print one line.
+
+    Raises:
+        AttachError: the place is not usable; the message lists the candidates. The model is then
+            as it was.
+
+    >>> model = nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 10))
+    >>> model = attach(model, verbose=False)
+    >>> model(torch.randn(6, 20)).shape, model.eval()(torch.randn(6, 20)).shape
+    (torch.Size([12, 10]), torch.Size([6, 10]))
+    """
+    _refuse_wrapped(model)
+    batch = find_batch(model, example)
+    record = trace(model, batch)
+    chosen = resolve(model, at, record)
+    calls = [usable(record.calls[name], batch, record) for name in chosen]
+    axes = [axes_of(call, batch, batch_axis, channel_axis) for call in calls]
+    one_module = share or at is None
+    modules: list[BatchFormer] = []
+    for call, (rows_axis, width_axis) in zip(calls, axes, strict=True):
+        if one_module and modules:
+            modules.append(modules[0])
+            continue
+        like = next(iter(call.module.parameters()), next(iter(model.parameters())))
+        dtype = like.dtype if like.is_floating_point() else None
+        assert call.source is not None
+        modules.append(
+            BatchFormer(
+                call.source.shape[width_axis],
+                heads,
+                layers,
+                dropout,
+                attend=attend,
+                batch_axis=rows_axis,
+                channel_axis=width_axis,
+                device=like.device,
+                dtype=dtype,
+            )
+        )
+    with _undone_on_error(model):
+        insert_all(calls, modules, streams)
+        if not any(call.name in names for names in record.producers for call in calls):
+            remind_at_outputs(model, record, modules[0])
+        norms = dry_run(model, batch, calls, streams, record, strict=at is None)
+        if batch_norm == "per_stream":
+            for norm in norms:
+                normalise_per_stream(norm, modules[0])
+    model.__dict__[RECORD] = Attachment(tuple(call.name for call in calls), streams)
+    unique = list(dict.fromkeys(modules))
+    _extend(model, optimizer, [p for m in unique for p in m.parameters()], lr_factor)
+    if verbose:
+        print(_line(calls, axes, unique, streams))
+    return model
+
+
+def detach(model: M) -> M:
+    """Take BatchFormer away: the same module objects, classes and keys as before ``attach``.
+
+    >>> model = attach(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), verbose=False)
+    >>> list(detach(model).state_dict())
+    ['0.weight', '0.bias', '1.weight', '1.bias']
+    """
+    inner = unwrap(model)
+    swapped = [module for module in inner.modules() if isinstance(module, Swapped)]
+    if not swapped and RECORD not in inner.__dict__:
+        raise AttachError("detach(): BatchFormer is not attached to this model.")
+    for module in swapped:
+        remove(module)
+    inner.__dict__.pop(RECORD, None)
+    return model
+
+
+def export(model: nn.Module, example: Any = None) -> nn.Module:
+    """A plain copy of an attached model, in eval, proven to give the same outputs.
+
+    The attached model is left as it is, so that training can go on. Wrappers (DDP, compiled) are
+    taken off. The copy holds no trace of this library and needs none to be loaded.
+
+    Raises:
+        RuntimeError: the outputs of copy and original differ on the probe batch.
+    """
+    inner = unwrap(model)
+    plain = detach(copy.deepcopy(inner)).eval()
+    batch = find_batch(plain, example)
+    with untouched(inner), torch.no_grad():
+        kept = output_tensors(batch.run(inner.eval()))
+        given = output_tensors(batch.run(plain))
+    if len(kept) != len(given) or not all(map(same_bits, kept, given)):
+        raise RuntimeError(
+            "export(): the plain copy and the attached model in eval give different outputs, so "
+            "something besides BatchFormer acts in eval. check(model, batch) says what it sees."
+        )
+    return plain
+
+
+def plain_state_dict(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+    """An attached model's state dict without BatchFormer's keys: the plain model's."""
+    return {key: value for key, value in state_dict.items() if f".{CHILD}." not in key}
+
+
+def param_groups(
+    model: nn.Module,
+    lr: float,
+    lr_factor: float = 0.1,
+    *,
+    weight_decay: float | None = None,
+    module_weight_decay: float | None = None,
+) -> list[dict[str, Any]]:
+    """Every trainable parameter exactly once, BatchFormer's in a group with its own rate.
+
+    Args:
+        lr: learning rate of the model.
+        lr_factor: BatchFormer's rate as a multiple of it; the paper uses 0.1.
+        weight_decay: for both groups; the optimizer's own default if None.
+        module_weight_decay: for BatchFormer's group alone.
+
+    >>> model = attach(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), verbose=False)
+    >>> [(group["name"], group["lr"]) for group in param_groups(model, lr=0.5)]
+    [('model', 0.5), ('batchformer', 0.05)]
+    """
+    modules = (m for m in model.modules() if isinstance(m, BatchFormer))
+    mine = {id(p) for module in modules for p in module.parameters()}
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        ("model", [p for p in trainable if id(p) not in mine], lr, weight_decay),
+        (
+            "batchformer",
+            [p for p in trainable if id(p) in mine],
+            lr * lr_factor,
+            weight_decay if module_weight_decay is None else module_weight_decay,
+        ),
+    ]
+    return [
+        {"params": params, "lr": rate, "name": name}
+        | ({} if decay is None else {"weight_decay": decay})
+        for name, params, rate, decay in groups
+        if params
+    ]
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside DDP, DataParallel or a compiled wrapper."""
+    while True:
+        if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+            model = model.module
+        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
+            model = model._orig_mod  # type: ignore[assignment]
+        else:
+            return model
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Equality of every element, NaN equal to NaN."""
+    return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _refuse_wrapped(model: nn.Module) -> None:
+    name = type(model).__name__
+    if RECORD in model.__dict__ or any(isinstance(m, WithBatchFormer) for m in model.modules()):
+        raise AttachError(
+            "attach(): BatchFormer is attached already. Call detach(model) first, or name all "
+            "places in one call: attach(model, at=[...])."
+        )
+    if isinstance(model, torch.jit.ScriptModule):
+        raise AttachError("attach(): a TorchScript model cannot change; attach before scripting.")
+    if unwrap(model) is not model or getattr(model, "_compiled_call_impl", None) is not None:
+        raise AttachError(
+            f"attach(): the model is wrapped ({name}). Attach to the model inside and wrap it "
+            f"afterwards, so that the wrapper sees the new parameters."
+        )
+    if any(
+        "FSDP" in base.__name__ or "FullySharded" in base.__name__ for base in type(model).mro()
+    ):
+        raise AttachError(
+            f"attach(): the parameters are sharded already ({name}). Attach first, then shard."
+        )
+
+
+@contextmanager
+def _undone_on_error(model: nn.Module) -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        for module in list(model.modules()):
+            remove(module)
+        raise
+
+
+def _extend(
+    model: nn.Module, optimizer: Optimizer | None, added: list[nn.Parameter], factor: float
+) -> None:
+    """Give the new parameters to the optimizer, or say loudly that nobody trains them."""
+    if optimizer is not None:
+        rate = optimizer.param_groups[0]["lr"] * factor
+        optimizer.add_param_group(
+            {"params": added, "lr": rate, "initial_lr": rate, "name": "batchformer"}
+        )
+        return
+    known = {id(p) for p in model.parameters()}
+    for found in gc.get_objects():
+        # type() rather than isinstance(): lazy proxies must not be woken by looking at them.
+        if issubclass(type(found), Optimizer) and any(
+            id(p) in known for group in found.param_groups for p in group["params"]
+        ):
+            warnings.warn(
+                f"attach(): an optimizer ({type(found).__name__}) was built before and does not "
+                f"know BatchFormer's {len(added)} parameters: THEY WILL NOT BE TRAINED. Pass "
+                f"optimizer= to attach, or build the optimizer after it.",
+                stacklevel=3,
+            )
+            return
+
+
+def _line(
+    calls: list[Call], axes: list[tuple[int, int]], modules: list[BatchFormer], streams: str
+) -> str:
+    places = ", ".join(f"'{call.name}'" for call in calls[:4]) + (", ..." if len(calls) > 4 else "")
+    source = calls[0].source
+    assert source is not None
+    positions = source.numel() // (source.shape[axes[0][0]] * source.shape[axes[0][1]])
+    each = f", at each of {positions} positions" if positions > 1 else ""
+    added = sum(parameter_count(module) for module in modules)
+    rows = "2N rows, plain then mixed" if streams == "shared" else "N mixed rows"
+    then = "match(logits, y)" if streams == "shared" else "y"
+    return (
+        f"BatchFormer attached before {places} ({modules[0].dim} channels{each}): "
+        f"+{added:,} parameters; training gives {rows}. Next: loss = criterion(logits, {then})"
+    )

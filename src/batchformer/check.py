@@ -1,0 +1,345 @@
+"""Is it acting? Perturb one sample and see who moves, in training and in eval."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.optim import Optimizer
+
+from batchformer.attach import RECORD, Attachment, detach, same_bits, unwrap
+from batchformer.heads import output_tensors
+from batchformer.insertion import WithBatchFormer
+from batchformer.module import BatchFormer
+from batchformer.probe import Batch, fit_batch
+from batchformer.snapshot import untouched
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One question, its answer, and what to do if the answer is no."""
+
+    question: str
+    passed: bool
+    seen: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The findings of :func:`check`; true if all passed, a table when printed."""
+
+    findings: tuple[Finding, ...]
+
+    @property
+    def passed(self) -> bool:
+        return all(finding.passed for finding in self.findings)
+
+    @property
+    def failures(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if not finding.passed)
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def __str__(self) -> str:
+        width = max(len(finding.question) for finding in self.findings)
+        rows = []
+        for finding in self.findings:
+            mark = "ok  " if finding.passed else "FAIL"
+            rows.append(f"{mark}  {finding.question:<{width}}  {finding.seen}")
+            if not finding.passed:
+                rows.append(f"{'':6}{'':{width}}  -> {finding.remedy}")
+        failed = len(self.failures)
+        rows.append(
+            "BatchFormer is acting." if not failed else f"{failed} of {len(self.findings)} failed."
+        )
+        return "\n".join(rows)
+
+
+def check(model: nn.Module, batch: Any, optimizer: Optimizer | None = None) -> CheckResult:
+    """Report whether BatchFormer acts in training, is absent in eval, and is being trained.
+
+    Works on models prepared by ``attach``, on models that call :class:`BatchFormer` themselves,
+    and, from the outside, on any other attempt at the idea. One sample is replaced by a copy of
+    another; BatchNorm and stochastic layers are in eval meanwhile, so only attention can carry the
+    change to other samples. The model is left as it was, bit for bit.
+
+    Args:
+        model: the model, wrapped or not.
+        batch: at least two different samples: inputs as the model takes them; an ``(x, y)`` pair
+            or labels in a dict are understood.
+        optimizer: if given, is asked whether it holds every BatchFormer parameter.
+
+    >>> from batchformer import attach
+    >>> model = attach(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), verbose=False)
+    >>> check(model, torch.randn(5, 8)).passed
+    True
+    """
+    inner = unwrap(model)
+    record: Attachment | None = inner.__dict__.get(RECORD)
+    modules = [m for m in inner.modules() if isinstance(m, BatchFormer)]
+    findings = [_presence(inner, record, modules)]
+    if record is not None and not modules:
+        return CheckResult(tuple(findings))
+    with untouched(inner):
+        calls = fit_batch(inner, batch)
+        if calls.rows < 2:
+            raise ValueError("check() needs a batch of at least 2 samples.")
+        mixed_only = record is not None and record.streams == "mixed_only"
+        control = bool(modules) and all(m.attend == "self" for m in modules)
+        findings += _in_training(inner, modules, calls, record is not None, mixed_only, control)
+        findings += _in_eval(inner, calls, attached=record is not None)
+        if modules:
+            findings.append(_gradients(inner, modules, calls, record is not None))
+    if optimizer is not None and modules:
+        findings.append(_membership(modules, optimizer))
+    return CheckResult(tuple(findings))
+
+
+def _presence(model: nn.Module, record: Attachment | None, modules: list[BatchFormer]) -> Finding:
+    question = "is it there?"
+    if record is None:
+        seen = f"{len(modules)} in the model's own code" if modules else "judged from outside"
+        return Finding(question, True, seen)
+    named = dict(model.named_modules())
+    gone = [n for n in record.places if not isinstance(named.get(n), WithBatchFormer)]
+    if gone:
+        return Finding(
+            question,
+            False,
+            f"attached before {', '.join(gone)}, but that module has been replaced since",
+            "reset_classifier, or a new head, removed it: detach(model), then attach(model) again",
+        )
+    return Finding(question, True, f"attached before {', '.join(record.places)}")
+
+
+def _in_training(
+    model: nn.Module,
+    modules: list[BatchFormer],
+    batch: Batch,
+    attached: bool,
+    mixed_only: bool,
+    control: bool,
+) -> Iterator[Finding]:
+    with _attention_alone(model, modules, attached):
+        before, rows = _observe(model, modules, batch)
+        after, _ = _observe(model, modules, _with_copy(batch))
+    n = batch.rows
+    doubled = rows == 2 * n
+    yield Finding(
+        "two streams in training?",
+        doubled or (mixed_only and rows == n),
+        f"{rows} rows for {n} samples" + (" (mixed_only, as asked)" if mixed_only else ""),
+        "train one classifier on plain AND mixed rows: attach(model) or two_streams(x, module)",
+    )
+    moved = _moved(before.mixed, after.mixed)
+    yield Finding(
+        "do samples meet?",
+        (moved == 0) if control else (moved == n - 1),
+        f"replacing one sample moves {moved} of {n - 1} others in the mixed stream"
+        + (" (attend='self', the control)" if control else ""),
+        "attention runs over an axis without the samples; the sequence axis must be the batch",
+    )
+    if before.plain is not None and after.plain is not None:
+        moved = _moved(before.plain, after.plain)
+        yield Finding(
+            "do plain rows stay?",
+            moved == 0,
+            f"replacing one sample moves {moved} of {n - 1} others in the plain stream",
+            "the model mixes samples elsewhere (not BatchNorm, which is in eval here): look for "
+            "batch statistics, mixup inside the model, or attention over the wrong axis",
+        )
+
+
+def _in_eval(model: nn.Module, batch: Batch, *, attached: bool) -> Iterator[Finding]:
+    model.eval()
+    question = "is eval the plain model?"
+    with torch.no_grad():
+        if attached:
+            plain = detach(copy.deepcopy(model)).eval()
+            sizes = sorted({*range(1, min(batch.rows, 4) + 1), batch.rows})
+            parts = [batch.head(size) for size in sizes]
+            equal = [
+                all(map(same_bits, output_tensors(p.run(model)), output_tensors(p.run(plain))))
+                for p in parts
+            ]
+            bad = [size for size, same in zip(sizes, equal, strict=True) if not same]
+            seen = f"batches of {', '.join(map(str, sizes))}: " + (
+                f"outputs differ for {bad}" if bad else "equal to the bit"
+            )
+            yield Finding(question, not bad, seen, "something besides attach changes eval outputs")
+            return
+        before, after = _rows_of(batch.run(model)), _rows_of(_with_copy(batch).run(model))
+    rows, n = before.shape[0], batch.rows
+    moved = _moved(before, after) if rows == n else 0
+    yield Finding(
+        question,
+        rows == n and moved == 0,
+        f"{rows} rows for {n} samples; replacing one sample moves {moved} others",
+        "predictions depend on batch-mates: BatchFormer must be the identity in eval",
+    )
+
+
+def _gradients(
+    model: nn.Module, modules: list[BatchFormer], batch: Batch, attached: bool
+) -> Finding:
+    named = [(n, p) for m in modules for n, p in m.named_parameters()]
+    frozen = [name for name, p in named if not p.requires_grad]
+    for _, parameter in named:
+        parameter.requires_grad_(True)
+    with _attention_alone(model, modules, attached), torch.enable_grad(), _heard(modules) as heard:
+        outputs = output_tensors(batch.run(model))
+        reached = _reached(outputs, [p for _, p in named])
+        note = ""
+        if not any(reached):
+            # A classifier initialised to zero passes no gradient before its own first step.
+            reached = _reached([mixed for _, mixed in heard], [p for _, p in named])
+            note = " (the classifier's weights are zero: it begins after the first step)"
+    dead = [name for (name, _), alive in zip(named, reached, strict=True) if not alive]
+    if frozen:
+        return Finding(
+            "does it learn?",
+            False,
+            f"{len(frozen)} of {len(named)} parameters are frozen",
+            "call requires_grad_(True) on them, unless a frozen control is what you want",
+        )
+    return Finding(
+        "does it learn?",
+        not dead,
+        f"{len(named) - len(dead)} of {len(named)} parameters receive gradient{note}",
+        f"no gradient reaches {', '.join(dead[:4])}: are the mixed rows in the loss?",
+    )
+
+
+def _membership(modules: list[BatchFormer], optimizer: Optimizer) -> Finding:
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    mine = [p for m in modules for p in m.parameters()]
+    inside = sum(id(p) in held for p in mine)
+    return Finding(
+        "is it in the optimizer?",
+        inside == len(mine),
+        f"{inside} of {len(mine)} parameters",
+        "build the optimizer after attach, e.g. from param_groups(model, lr), or pass optimizer=",
+    )
+
+
+@dataclass(frozen=True)
+class _Observed:
+    plain: Tensor | None  # (N, features)
+    mixed: Tensor  # (N, features)
+
+
+def _observe(model: nn.Module, modules: list[BatchFormer], batch: Batch) -> tuple[_Observed, int]:
+    """The two streams of one training pass, and the number of output rows."""
+    torch.manual_seed(0)  # both passes draw alike; the caller's state is restored
+    with torch.no_grad(), _heard(modules) as heard:
+        outputs = _rows_of(batch.run(model))
+    rows = outputs.shape[0]
+    if heard:
+        # At the module rather than at the logits: a classifier may still be all zeros.
+        axis = modules[0].batch_axis
+        plain, mixed = (t.movedim(axis, 0).flatten(1) for t in heard[0])
+        return _Observed(plain, mixed), rows
+    if rows == 2 * batch.rows:
+        return _Observed(*outputs.chunk(2)), rows
+    return _Observed(None, outputs), rows
+
+
+@contextmanager
+def _heard(modules: list[BatchFormer]) -> Iterator[list[tuple[Tensor, Tensor]]]:
+    """Listen to what goes into and comes out of the modules, in the order of calls."""
+    heard: list[tuple[Tensor, Tensor]] = []
+
+    def listen(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
+        heard.append((args[0], output))
+
+    handles = [module.register_forward_hook(listen) for module in dict.fromkeys(modules)]
+    try:
+        yield heard
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _attention_alone(
+    model: nn.Module, modules: list[BatchFormer], attached: bool
+) -> Iterator[None]:
+    """Training as BatchFormer sees it, with nothing random and no batch statistics."""
+    if attached:
+        model.eval()
+        for encoder in modules:
+            encoder.train()
+    else:
+        model.train()
+        for module in model.modules():
+            kind = type(module).__name__.lower()
+            if isinstance(module, (_BatchNorm, _DropoutNd)) or "drop" in kind or "stoch" in kind:
+                module.eval()
+    kinds = (BatchFormer, nn.MultiheadAttention)
+    rates = [(m, m.dropout) for m in model.modules() if isinstance(m, kinds)]
+    try:
+        for attending, _ in rates:
+            attending.dropout = 0.0
+        yield
+    finally:
+        for attending, rate in rates:
+            attending.dropout = rate
+
+
+def _with_copy(batch: Batch) -> Batch:
+    """The same batch with its first sample replaced by a copy of another that differs from it."""
+
+    def like(other: int) -> Batch:
+        def put(part: Any) -> Any:
+            if isinstance(part, Tensor) and part.ndim and part.shape[0] == batch.rows:
+                return torch.cat((part[other : other + 1], part[1:]))
+            return part
+
+        kwargs = {key: put(value) for key, value in batch.kwargs.items()}
+        return Batch(tuple(map(put, batch.args)), kwargs, batch.rows)
+
+    for other in range(1, batch.rows):
+        changed = like(other)
+        pairs = zip(
+            (*batch.args, *batch.kwargs.values()),
+            (*changed.args, *changed.kwargs.values()),
+            strict=True,
+        )
+        if any(isinstance(a, Tensor) and not torch.equal(a, b) for a, b in pairs):
+            return changed
+    raise ValueError("check() needs samples that differ; all samples of this batch are the same.")
+
+
+def _rows_of(outputs: Any) -> Tensor:
+    """The first output, one row a sample: ``(rows, features)``."""
+    tensors = output_tensors(outputs)
+    if not tensors:
+        raise TypeError("check(): the model returned no floating-point tensor to look at.")
+    return tensors[0].detach().flatten(1)
+
+
+def _moved(before: Tensor, after: Tensor) -> int:
+    """How many rows other than the first differ by more than rounding."""
+    before, after = before.double(), after.double()
+    tolerance = 1e-6 * max(float(before.abs().max()), 1e-12)
+    return int(((before - after).abs().amax(dim=1)[1:] > tolerance).sum())
+
+
+def _reached(outputs: list[Tensor], parameters: list[nn.Parameter]) -> list[bool]:
+    """Which parameters a random linear loss of the outputs has a gradient for."""
+    generator = torch.Generator().manual_seed(0)
+    weights = [torch.randn(t.shape, generator=generator).to(t) for t in outputs]
+    loss = sum((t * w).sum() for t, w in zip(outputs, weights, strict=True))
+    if not isinstance(loss, Tensor) or not loss.requires_grad:
+        return [False] * len(parameters)
+    gradients = torch.autograd.grad(loss, parameters, allow_unused=True, retain_graph=True)
+    return [gradient is not None and bool(gradient.any()) for gradient in gradients]

@@ -1,0 +1,210 @@
+"""Find the layers that produce a model's outputs, by following the gradient back from them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
+
+from batchformer.probe import Batch
+from batchformer.snapshot import untouched
+from batchformer.streams import leaves
+
+
+class AttachError(ValueError):
+    """BatchFormer cannot be put there; the message says what to do."""
+
+
+@dataclass
+class Call:
+    """How a module was called in one forward pass."""
+
+    name: str
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    times: int = 1
+
+    @property
+    def source(self) -> Tensor | None:
+        """Its first argument, the features, if that is a tensor."""
+        return self.args[0] if self.args and isinstance(self.args[0], Tensor) else None
+
+    def describe(self) -> str:
+        shape = "no tensor" if self.source is None else str(tuple(self.source.shape))
+        often = "" if self.times == 1 else f", called {self.times} times"
+        kind = getattr(self.module, "_own_class", type(self.module)).__name__
+        return f"{self.name!r} ({kind}, input {shape}{often})"
+
+
+@dataclass
+class Trace:
+    """One forward pass of a plain model in eval.
+
+    Attributes:
+        calls: every module that was called, by name, in the order of first calls.
+        layers: names of the weight-bearing leaf modules among them.
+        producers: for each output tensor, the layers it comes from with no layer between.
+    """
+
+    calls: dict[str, Call] = field(default_factory=dict)
+    layers: list[str] = field(default_factory=list)
+    producers: list[list[str]] = field(default_factory=list)
+
+    def candidates(self, most: int = 6) -> str:
+        """The last layers, for error messages."""
+        shown = self.layers[-most:]
+        return "Candidates for at=: " + "; ".join(self.calls[name].describe() for name in shown)
+
+
+def output_tensors(outputs: Any) -> list[Tensor]:
+    """The tensors that a loss would use: ``logits`` where outputs are a mapping that has them."""
+    if isinstance(outputs, Mapping) and isinstance(outputs.get("logits"), Tensor):
+        return [outputs["logits"]]
+    tensors = [leaf for _, leaf in leaves(outputs) if isinstance(leaf, Tensor)]
+    return [t for t in tensors if t.ndim and t.is_floating_point()]
+
+
+def trace(model: nn.Module, batch: Batch) -> Trace:
+    """Record who is called with what, and which layers the outputs come from."""
+    record = Trace()
+    produced: dict[Any, str] = {}  # graph node -> layer whose output it is
+
+    def watch(name: str, layer: bool) -> Any:
+        def hook(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            if name in record.calls:
+                record.calls[name].times += 1
+            else:
+                record.calls[name] = Call(name, module, args, kwargs)
+                if layer:
+                    record.layers.append(name)
+            if layer:
+                for tensor in output_tensors(output):
+                    produced.setdefault(tensor.grad_fn, name)
+
+        return hook
+
+    handles = [
+        module.register_forward_hook(watch(name, is_layer(module)), with_kwargs=True)
+        for name, module in model.named_modules()
+        if name
+    ]
+    try:
+        with untouched(model), torch.enable_grad():
+            model.eval()
+            for parameter in model.parameters():  # a frozen model has no graph to follow
+                if parameter.is_floating_point():
+                    parameter.requires_grad_(True)
+            outputs = batch.run(model)
+            produced.pop(None, None)
+            for tensor in output_tensors(outputs):
+                record.producers.append(_nearest(tensor.grad_fn, produced))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return record
+
+
+def is_layer(module: nn.Module) -> bool:
+    """Whether a module multiplies its input by weights of its own, and holds no such module."""
+    children = list(module.modules())[1:]
+    return _has_weight(module) and not any(_has_weight(child) for child in children)
+
+
+def _has_weight(module: nn.Module) -> bool:
+    own = module.parameters(recurse=False)
+    return isinstance(module, (nn.Linear, _ConvNd)) or any(p.ndim >= 2 for p in own)
+
+
+def _nearest(node: Any, produced: dict[Any, str]) -> list[str]:
+    """Layers met when walking the graph back from ``node``, going no further at each."""
+    met: dict[str, None] = {}
+    seen, waiting = set(), [node]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        if node in produced:
+            met[produced[node]] = None
+        else:
+            waiting.extend(parent for parent, _ in node.next_functions)
+    return list(met)
+
+
+def find_heads(model: nn.Module, record: Trace) -> list[str]:
+    """Names of the layers that make the logits.
+
+    Several are found only where they belong together: heads that feed one output (distillation),
+    or heads that read the very same features (multi-task).
+
+    Raises:
+        AttachError: none, or several that do not belong together; the candidates are listed.
+    """
+    declared = _declared_heads(model, record)
+    if declared:
+        return declared
+    if not record.producers or not all(record.producers):
+        raise AttachError(
+            f"attach(): no layer of {type(model).__name__} could be found that produces its "
+            f"outputs. Choose the classifier by name. {record.candidates()}"
+        )
+    groups = {frozenset(names): list(names) for names in record.producers}
+    names = list(dict.fromkeys(name for group in groups.values() for name in group))
+    if len(groups) > 1:
+        names = _on_same_features(names, record)
+    widths = {_width(record.calls[name]) for name in names}
+    if not names or len(widths) > 1:
+        raise AttachError(
+            f"attach(): {type(model).__name__} has {len(record.producers)} outputs and no single "
+            f"classifier. Choose one by name, or switch auxiliary outputs off. "
+            f"{record.candidates()}"
+        )
+    return names
+
+
+def _declared_heads(model: nn.Module, record: Trace) -> list[str]:
+    """What ``get_classifier`` says (timm's convention)."""
+    method = getattr(model, "get_classifier", None)
+    if not callable(method):
+        return []
+    heads = method()
+    heads = [heads] if isinstance(heads, nn.Module) else list(heads)
+    if any(isinstance(head, nn.Identity) for head in heads):
+        raise AttachError(
+            f"attach(): {type(model).__name__} has no classifier (num_classes=0). Call "
+            f"reset_classifier(num_classes) first, or choose a layer. {record.candidates()}"
+        )
+    return [name for head in heads for name, call in record.calls.items() if call.module is head]
+
+
+def _on_same_features(names: list[str], record: Trace) -> list[str]:
+    """The layers, or the blocks around them, that are called with one and the same tensor."""
+
+    def blocks(name: str) -> Iterator[Call]:
+        while name:
+            if name in record.calls:
+                yield record.calls[name]
+            name = name.rpartition(".")[0]
+
+    for call in blocks(names[0]):
+        matching = [[c.name for c in blocks(name) if c.source is call.source] for name in names]
+        distinct = {found[0] for found in matching if found}
+        if call.source is not None and len(distinct) == len(names):
+            return [found[0] for found in matching]
+    return []
+
+
+def _width(call: Call) -> int | None:
+    return None if call.source is None else call.source.shape[channel_axis(call)]
+
+
+def channel_axis(call: Call) -> int:
+    """Linear layers read channels from the last axis, convolutions from axis 1."""
+    if isinstance(call.module, nn.Linear) or call.source is None or call.source.ndim <= 2:
+        return -1
+    return 1 if isinstance(call.module, _ConvNd) or call.source.ndim > 3 else -1

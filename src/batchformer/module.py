@@ -1,0 +1,315 @@
+"""The encoder over the batch axis: in training each sample attends to the others of its batch."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple, overload
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from batchformer.attention import Attend, attention, inspectable_attention
+
+
+class EncoderWeights(NamedTuple):
+    """The twelve tensors of a post-norm layer, named as in ``nn.TransformerEncoderLayer``."""
+
+    in_proj_weight: Tensor
+    in_proj_bias: Tensor
+    out_proj_weight: Tensor
+    out_proj_bias: Tensor
+    linear1_weight: Tensor
+    linear1_bias: Tensor
+    linear2_weight: Tensor
+    linear2_bias: Tensor
+    norm1_weight: Tensor
+    norm1_bias: Tensor
+    norm2_weight: Tensor
+    norm2_bias: Tensor
+
+    @classmethod
+    def of(cls, layer: nn.TransformerEncoderLayer) -> EncoderWeights:
+        """Read them from a stock layer."""
+        mha = layer.self_attn
+        parts: tuple[Any, ...] = (mha.out_proj, layer.linear1, layer.linear2)
+        parts += (layer.norm1, layer.norm2)
+        rest = (tensor for part in parts for tensor in (part.weight, part.bias))
+        return cls(mha.in_proj_weight, mha.in_proj_bias, *rest)
+
+
+def encoder_layer(
+    x: Tensor,
+    w: EncoderWeights,
+    *,
+    heads: int,
+    dropout: float = 0.0,
+    attend: Attend = "batch",
+    return_weights: bool = False,
+) -> tuple[Tensor, Tensor | None]:
+    """One post-norm layer, ``LN(x + attention(x))`` then ``LN(x + feed_forward(x))``.
+
+    Dropout acts in four places: on the attention weights, after the attention, inside the
+    feed-forward and after it.
+
+    Args:
+        x: ``(L, N, C)``: the N samples attend to one another, separately at each of L positions.
+
+    Returns:
+        ``(L, N, C)``, and the attention weights ``(L, heads, N, N)`` or None.
+    """
+    length, n, channels = x.shape
+    qkv = F.linear(x, w.in_proj_weight, w.in_proj_bias)
+    q, k, v = qkv.view(length, n, 3, heads, channels // heads).permute(2, 0, 3, 1, 4)
+    weights = None
+    if return_weights:
+        mixed, weights = inspectable_attention(q, k, v, dropout=dropout, attend=attend)
+    else:
+        mixed = attention(q, k, v, dropout=dropout, attend=attend)
+    mixed = mixed.transpose(1, 2).reshape(length, n, channels)
+    mixed = F.linear(mixed, w.out_proj_weight, w.out_proj_bias)
+    x = F.layer_norm(x + F.dropout(mixed, dropout), (channels,), w.norm1_weight, w.norm1_bias)
+    hidden = F.dropout(F.relu(F.linear(x, w.linear1_weight, w.linear1_bias)), dropout)
+    hidden = F.dropout(F.linear(hidden, w.linear2_weight, w.linear2_bias), dropout)
+    return F.layer_norm(x + hidden, (channels,), w.norm2_weight, w.norm2_bias), weights
+
+
+@overload
+def batch_former(
+    x: Tensor,
+    weights: Sequence[EncoderWeights],
+    *,
+    heads: int = ...,
+    dropout: float = ...,
+    attend: Attend = ...,
+    batch_axis: int = ...,
+    channel_axis: int | None = ...,
+    return_weights: Literal[False] = ...,
+) -> Tensor: ...
+@overload
+def batch_former(
+    x: Tensor,
+    weights: Sequence[EncoderWeights],
+    *,
+    heads: int = ...,
+    dropout: float = ...,
+    attend: Attend = ...,
+    batch_axis: int = ...,
+    channel_axis: int | None = ...,
+    return_weights: Literal[True],
+) -> tuple[Tensor, Tensor]: ...
+def batch_former(
+    x: Tensor,
+    weights: Sequence[EncoderWeights],
+    *,
+    heads: int = 4,
+    dropout: float = 0.0,
+    attend: Attend = "batch",
+    batch_axis: int = 0,
+    channel_axis: int | None = None,
+    return_weights: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Encode samples by their relations to the other samples of the batch.
+
+    Args:
+        x: ``(N, C)``, ``(N, L, C)``, ``(N, C, H, W)``, or any layout the axes describe. Extra axes
+            are positions: a position attends to the same position of the other samples.
+        weights: one :class:`EncoderWeights` for each layer.
+        heads: attention heads; must divide C.
+        dropout: probability, in the four places of :func:`encoder_layer`.
+        attend: ``"batch"``, or ``"self"`` for the control in which no sample sees another.
+        batch_axis: the axis of the N samples.
+        channel_axis: the axis of the C channels; by default the last for up to three axes and
+            axis 1 beyond (images).
+        return_weights: also return the attention weights ``(layers, L, heads, N, N)``.
+
+    Returns:
+        The mixed samples, in the shape and type of ``x``.
+
+    >>> layer = nn.TransformerEncoderLayer(8, 4, dim_feedforward=8)
+    >>> batch_former(torch.randn(5, 8), [EncoderWeights.of(layer)]).shape
+    torch.Size([5, 8])
+    """
+    axes = batch_axis, default_channel_axis(x) if channel_axis is None else channel_axis
+    moved = x.movedim(axes, (-2, -1))
+    encoded = moved.reshape(-1, *moved.shape[-2:])
+    recorded: list[Tensor] = []
+    for w in weights:
+        encoded, seen = encoder_layer(
+            encoded, w, heads=heads, dropout=dropout, attend=attend, return_weights=return_weights
+        )
+        if seen is not None:
+            recorded.append(seen)
+    mixed = encoded.reshape(moved.shape).movedim((-2, -1), axes).to(x.dtype)
+    return (mixed, torch.stack(recorded)) if return_weights else mixed
+
+
+def default_channel_axis(x: Tensor) -> int:
+    """Channels are last in ``(N, C)`` and ``(N, L, C)``, and axis 1 in image layouts."""
+    return 1 if x.ndim > 3 else -1
+
+
+class BatchFormer(nn.Module):
+    """Transformer encoder over the batch axis in training, the identity in eval.
+
+    The parameters live in stock ``nn.TransformerEncoderLayer`` objects (feed-forward width
+    ``dim``, ReLU, post-norm, no position code), so their state dicts load here and ours there.
+
+    Args:
+        dim: channels C of the features.
+        heads: attention heads; must divide ``dim``.
+        layers: stacked encoder layers, each with its own initial weights.
+        dropout: probability, in the four places of the stock layer.
+        attend: ``"batch"``, or ``"self"``: the control that masks attention to the diagonal, with
+            the same parameters and the same dropout, in which no sample sees another.
+        batch_axis: the axis of the samples; 1 for ``(L, N, C)``.
+        channel_axis: the axis of the channels; by default the last for up to three axes and axis 1
+            beyond; -1 for channels-last images.
+
+    >>> encoder = BatchFormer(8)
+    >>> x = torch.randn(5, 8)
+    >>> torch.equal(encoder.eval()(x), x)
+    True
+    >>> torch.equal(encoder.train()(x), x)
+    False
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 4,
+        layers: int = 1,
+        dropout: float = 0.5,
+        *,
+        attend: Attend = "batch",
+        batch_axis: int = 0,
+        channel_axis: int | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        super().__init__()
+        if dim % heads:
+            fitting = ", ".join(str(h) for h in range(1, min(dim, 64) + 1) if dim % h == 0)
+            raise ValueError(
+                f"BatchFormer: {heads} heads do not divide dim={dim}; use heads= one of {fitting}."
+            )
+        if attend not in ("batch", "self"):
+            raise ValueError(f"BatchFormer: attend={attend!r} is neither 'batch' nor 'self'.")
+        if layers < 1 or not 0.0 <= dropout <= 1.0:
+            raise ValueError(
+                f"BatchFormer: needs layers >= 1 and 0 <= dropout <= 1, got {layers} and {dropout}."
+            )
+        self.dim, self.heads, self.dropout, self.attend = dim, heads, dropout, attend
+        self.batch_axis, self.channel_axis = batch_axis, channel_axis
+        self.layers = nn.ModuleList(
+            nn.TransformerEncoderLayer(dim, heads, dim, dropout, device=device, dtype=dtype)
+            for _ in range(layers)
+        )
+        self.register_load_state_dict_pre_hook(_accept_single_layer)  # type: ignore[no-untyped-call]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mixed samples in training, ``x`` itself in eval; shapes as in :func:`batch_former`."""
+        if not self.training:
+            return x
+        self._check_layout(x)
+        if x.shape[self.batch_axis] <= 1:
+            _warn_of_single_sample()
+            return _identity_with_zero_gradients(x, self.parameters())
+        return self.mix(x, dropout=self.dropout)
+
+    @overload
+    def mix(
+        self, x: Tensor, *, dropout: float = ..., return_weights: Literal[False] = ...
+    ) -> Tensor: ...
+    @overload
+    def mix(
+        self, x: Tensor, *, dropout: float = ..., return_weights: Literal[True]
+    ) -> tuple[Tensor, Tensor]: ...
+    def mix(
+        self, x: Tensor, *, dropout: float = 0.0, return_weights: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Run the encoder whatever the mode; deterministic unless ``dropout`` is given."""
+        self._check_layout(x)
+        return batch_former(  # type: ignore[call-overload,no-any-return]
+            x,
+            [EncoderWeights.of(layer) for layer in self.layers],  # type: ignore[arg-type]
+            heads=self.heads,
+            dropout=dropout,
+            attend=self.attend,
+            batch_axis=self.batch_axis,
+            channel_axis=self.channel_axis,
+            return_weights=return_weights,
+        )
+
+    def _check_layout(self, x: Tensor) -> None:
+        axis = self.channel_axis
+        axis = default_channel_axis(x) if axis is None else axis
+        if x.ndim < 2 or not -x.ndim <= axis < x.ndim or x.shape[axis] != self.dim:
+            raise ValueError(
+                f"BatchFormer(dim={self.dim}) got {tuple(x.shape)} and looks for its channels on "
+                f"axis {axis}. Set channel_axis (-1 for channels-last) and batch_axis (1 for "
+                f"(L, N, C)), or build it with the dim of the features."
+            )
+
+    def extra_repr(self) -> str:
+        return f"{self.dim}, heads={self.heads}, dropout={self.dropout}, attend={self.attend!r}"
+
+
+def two_streams(x: Tensor, module: BatchFormer) -> Tensor:
+    """The plain samples, then the mixed ones: ``(2N, ...)`` in training, ``x`` in eval.
+
+    >>> two_streams(torch.randn(5, 8), BatchFormer(8)).shape
+    torch.Size([10, 8])
+    """
+    if not module.training:
+        return x
+    return torch.cat((x, module(x)), dim=module.batch_axis)
+
+
+def mix_second_half(x: Tensor, module: BatchFormer) -> Tensor:
+    """A later insertion: ``(2N, ...)`` in, the plain half untouched, the mixed half mixed again."""
+    if not module.training:
+        return x
+    plain, mixed = x.chunk(2, dim=module.batch_axis)
+    return torch.cat((plain, module(mixed)), dim=module.batch_axis)
+
+
+def _identity_with_zero_gradients(x: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
+    # The sum of an empty slice is zero whatever the values, and its gradient is a tensor of zeros
+    # rather than None: a rank with one sample does not stall the other ranks of DDP.
+    nothing = torch.stack([p.flatten()[:0].sum() for p in parameters]).sum()
+    return x + nothing.to(x.dtype)
+
+
+_warned_of_single_sample = False
+
+
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _warn_of_single_sample() -> None:
+    # A compiler calls this while it traces, so the warning is never part of a compiled region.
+    global _warned_of_single_sample
+    if not _warned_of_single_sample:
+        _warned_of_single_sample = True
+        warnings.warn(
+            "BatchFormer met a batch of one sample in training: there is nobody to attend to, so "
+            "the mixed stream repeats the plain one. Larger batches, or drop_last=True in the "
+            "DataLoader, avoid it. (Said once.)",
+            stacklevel=3,
+        )
+
+
+def _accept_single_layer(
+    module: nn.Module, state_dict: dict[str, Any], prefix: str, *_: object
+) -> None:
+    """Let the state dict of one ``nn.TransformerEncoderLayer`` load into a one-layer module."""
+    layers: Any = module.layers
+    if len(layers) == 1 and f"{prefix}self_attn.in_proj_weight" in state_dict:
+        for key in layers[0].state_dict():
+            state_dict[f"{prefix}layers.0.{key}"] = state_dict.pop(prefix + key)
+
+
+def parameter_count(module: nn.Module) -> int:
+    """The number of scalars in a module's parameters."""
+    return sum(math.prod(p.shape) for p in module.parameters())

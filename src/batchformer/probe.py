@@ -1,0 +1,182 @@
+"""A small batch that a model accepts, found without being told its shape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from batchformer.snapshot import untouched
+from batchformer.streams import leaves
+
+ROWS = 3
+_IMAGE_SIDES = (64, 224, 32, 28, 96, 128, 48, 16, 8, 256, 299, 384)
+_LENGTH = 8
+
+
+class Batch(NamedTuple):
+    """The arguments of one call of a model, and its number of samples."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    rows: int
+
+    def run(self, model: nn.Module) -> Any:
+        return model(*self.args, **self.kwargs)
+
+    def head(self, rows: int) -> Batch:
+        """The first samples only."""
+
+        def cut(part: Any) -> Any:
+            if isinstance(part, Tensor) and part.ndim and part.shape[0] == self.rows:
+                return part[:rows]
+            return part[:rows] if isinstance(part, list) and len(part) == self.rows else part
+
+        return Batch(tuple(map(cut, self.args)), {k: cut(v) for k, v in self.kwargs.items()}, rows)
+
+
+def as_batch(example: Any) -> Batch:
+    """Read an example as a call: a tensor, a tuple of arguments or a mapping of keywords."""
+    if isinstance(example, Batch):
+        return example
+    args: tuple[Any, ...]
+    if isinstance(example, Mapping):
+        args, kwargs = (), {key: example[key] for key in example}
+    elif isinstance(example, (tuple, list)):
+        args, kwargs = tuple(example), {}
+    else:
+        args, kwargs = (example,), {}
+    for _, leaf in leaves((args, kwargs)):
+        if isinstance(leaf, Tensor) and leaf.ndim:
+            return Batch(args, kwargs, leaf.shape[0])
+    raise TypeError(
+        f"The example batch ({type(example).__name__}) holds no tensor with rows. Pass what the "
+        f"model is called with: a tensor, a tuple of arguments, or a dict of keyword arguments."
+    )
+
+
+def fit_batch(model: nn.Module, example: Any) -> Batch:
+    """The example as this model takes it: as it is, or without the labels that came along."""
+    given = as_batch(example)
+    if isinstance(example, Mapping):
+        inputs = {k: v for k, v in given.kwargs.items() if k not in ("label", "labels")}
+        return Batch((), inputs, given.rows)
+    if len(given.args) < 2:
+        return given
+    with untouched(model), torch.no_grad():
+        try:
+            given.run(model.eval())
+        except Exception:  # (x, y) of a data loader: the model takes x alone
+            return as_batch(given.args[0])
+    return given
+
+
+def find_batch(model: nn.Module, example: Any = None) -> Batch:
+    """A batch the model accepts: the example if given, else one made to fit.
+
+    Raises:
+        ValueError: nothing tried was accepted; the message asks for an example.
+    """
+    if example is not None:
+        batch = fit_batch(model, example)
+        if batch.rows < 2:
+            raise ValueError("The example batch needs at least 2 samples to meet one another.")
+        return batch
+    failure: Exception | None = None
+    with untouched(model), torch.no_grad():
+        model.eval()
+        for batch in _guesses(model):
+            try:
+                batch.run(model)
+            except Exception as error:  # a guess may fail in any way the model can fail
+                failure = failure or error
+            else:
+                return batch
+    reason = f" The first guess failed with: {failure}" if failure else ""
+    raise ValueError(
+        f"No input could be guessed that {type(model).__name__} accepts. Pass example=, one small "
+        f"batch as the model is called with it (a tensor, a tuple, or a dict of keywords).{reason}"
+    )
+
+
+def _guesses(model: nn.Module) -> Iterator[Batch]:
+    parameters = list(model.parameters())
+    floating = [p for p in parameters if p.is_floating_point()]
+    device = parameters[0].device if parameters else torch.device("cpu")
+    dtype = floating[0].dtype if floating else torch.float32
+    # A generator of its own: guessing must not advance the caller's random numbers.
+    generator = torch.Generator().manual_seed(0)
+
+    def floats(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(device, dtype)
+
+    def integers(high: int, *shape: int) -> Tensor:
+        return torch.randint(0, max(high, 1), shape, generator=generator).to(device)
+
+    config, name = getattr(model, "config", None), getattr(model, "main_input_name", None)
+    if config is not None and isinstance(name, str):  # Hugging Face
+        for tensor in _from_config(config, name, floats, integers):
+            yield Batch((), {name: tensor}, ROWS)
+    for channels, height, width in _declared_images(model):
+        yield Batch((floats(ROWS, channels, height, width),), {}, ROWS)
+    kinds: set[type] = set()
+    for module in model.modules():
+        if type(module) not in kinds:
+            kinds.add(type(module))
+            for tensor in _for_first_layer(module, floats, integers):
+                yield Batch((tensor,), {}, ROWS)
+
+
+def _from_config(config: Any, name: str, floats: Any, integers: Any) -> Iterator[Tensor]:
+    if name == "input_ids":
+        yield integers(getattr(config, "vocab_size", 2), ROWS, _LENGTH)
+    elif name == "pixel_values":
+        side = getattr(config, "image_size", 224)
+        height, width = (side, side) if isinstance(side, int) else tuple(side)
+        yield floats(ROWS, getattr(config, "num_channels", 3), height, width)
+    elif name == "input_values":
+        yield floats(ROWS, 16000)
+
+
+def _declared_images(model: nn.Module) -> Iterator[tuple[int, int, int]]:
+    """What timm, torchvision's transformers and similar models say of their images."""
+    side = getattr(model, "image_size", None)
+    if isinstance(side, int):
+        yield 3, side, side
+    declared = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
+    channels = declared.get("input_size", (3,))[0] if isinstance(declared, Mapping) else 3
+    patches = getattr(getattr(model, "patch_embed", None), "img_size", None)
+    if isinstance(patches, (tuple, list)) and len(patches) == 2:
+        yield channels, *patches
+    if isinstance(declared, Mapping) and len(declared.get("input_size", ())) == 3:
+        # Small images first: most networks take any size, and a probe should be quick.
+        if not declared.get("fixed_input_size", False):
+            yield channels, 64, 64
+        yield tuple(declared["input_size"])
+
+
+def _for_first_layer(module: nn.Module, floats: Any, integers: Any) -> Iterator[Tensor]:
+    """Inputs that fit if this module is the first to see them."""
+    if isinstance(module, nn.Linear):
+        yield floats(ROWS, module.in_features)
+        yield floats(ROWS, _LENGTH, module.in_features)
+    elif isinstance(module, nn.Conv1d):
+        for length in (64, 128, 1024, 16000):
+            yield floats(ROWS, module.in_channels, length)
+    elif isinstance(module, nn.Conv2d):
+        for side in _IMAGE_SIDES:
+            yield floats(ROWS, module.in_channels, side, side)
+    elif isinstance(module, nn.Conv3d):
+        yield floats(ROWS, module.in_channels, 16, 64, 64)
+    elif isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
+        yield integers(module.num_embeddings, ROWS, _LENGTH)
+    elif isinstance(module, nn.RNNBase):
+        shape = (ROWS, _LENGTH) if module.batch_first else (_LENGTH, ROWS)
+        yield floats(*shape, module.input_size)
+    elif isinstance(module, nn.MultiheadAttention):
+        shape = (ROWS, _LENGTH) if module.batch_first else (_LENGTH, ROWS)
+        yield floats(*shape, module.embed_dim)
+    elif isinstance(module, nn.BatchNorm1d):
+        yield floats(ROWS, module.num_features)
