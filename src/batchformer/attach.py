@@ -146,7 +146,8 @@ def detach(model: M) -> M:
         raise AttachError("detach(): BatchFormer is not attached to this model.")
     for module in swapped:
         remove(module)
-    inner.__dict__.pop(RECORD, None)
+    for module in inner.modules():  # the attached model may be a part, as in an averaged model
+        module.__dict__.pop(RECORD, None)
     return model
 
 
@@ -280,7 +281,7 @@ def _extend(
     for found in gc.get_objects():
         # type() rather than isinstance(): lazy proxies must not be woken by looking at them.
         if issubclass(type(found), Optimizer) and any(
-            id(p) in known for group in found.param_groups for p in group["params"]
+            id(p) in known for group in getattr(found, "param_groups", ()) for p in group["params"]
         ):
             warnings.warn(
                 f"attach(): an optimizer ({type(found).__name__}) was built before and does not "

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer.module import BatchFormer, mix_second_half, two_streams
@@ -56,6 +55,10 @@ class SharedStream:
     source: Tensor | None = None
     doubled: Tensor | None = None
 
+    def __reduce__(self) -> tuple[type[SharedStream], tuple[int]]:
+        # Heads that were not all called leave features behind, which belong in no copy or file.
+        return SharedStream, (self.readers,)
+
     def double(self, x: Tensor, module: BatchFormer) -> Tensor:
         if self.source is not x or self.doubled is None:
             self.source, self.doubled, self.left = x, two_streams(x, module), self.readers
@@ -90,7 +93,12 @@ class PerStream(Swapped):
             return super().forward(x)  # type: ignore[no-any-return]
         plain, mixed = x.chunk(2)
         norm: Any = self
-        mixed = F.batch_norm(mixed, None, None, norm.weight, norm.bias, True, 0.0, norm.eps)
+        # The norm's own forward for both: some fuse an activation into it.
+        tracked, norm.track_running_stats = norm.track_running_stats, False
+        try:
+            mixed = super().forward(mixed)
+        finally:
+            norm.track_running_stats = tracked
         return torch.cat((super().forward(plain), mixed))
 
 

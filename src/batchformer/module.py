@@ -286,9 +286,7 @@ def _identity_with_zero_gradients(x: Tensor, parameters: Iterable[nn.Parameter])
 _warned_of_single_sample = False
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _warn_of_single_sample() -> None:
-    # A compiler calls this while it traces, so the warning is never part of a compiled region.
     global _warned_of_single_sample
     if not _warned_of_single_sample:
         _warned_of_single_sample = True
@@ -298,6 +296,11 @@ def _warn_of_single_sample() -> None:
             "DataLoader, avoid it. (Said once.)",
             stacklevel=3,
         )
+
+
+# What torch.compiler.assume_constant_result sets, without importing the compiler: it then calls
+# the function while it traces, so the warning is never part of a compiled region.
+_warn_of_single_sample._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _accept_single_layer(

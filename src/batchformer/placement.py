@@ -78,15 +78,13 @@ def axes_of(call: Call, batch: Batch, rows: int | None, width: int | None) -> tu
 
 
 def insert_all(calls: list[Call], modules: list[BatchFormer], streams: str) -> None:
-    readers: dict[int, list[Call]] = {}
-    for call in calls:
-        readers.setdefault(id(call.source), []).append(call)
-    shared = {key: SharedStream(len(group)) for key, group in readers.items() if len(group) > 1}
+    pairs = [(id(call.source), id(module)) for call, module in zip(calls, modules, strict=True)]
+    shared = {pair: SharedStream(pairs.count(pair)) for pair in pairs if pairs.count(pair) > 1}
     owned: set[int] = set()
-    for call, module in zip(calls, modules, strict=True):
+    for call, module, pair in zip(calls, modules, pairs, strict=True):
         place = Place("double" if streams == "shared" else "mix_all", (module,), remind=True)
-        if streams == "shared" and shared and module is modules[0]:
-            place.stream = shared.get(id(call.source))
+        if streams == "shared":
+            place.stream = shared.get(pair)
         insert(call.module, place, own=id(module) not in owned)
         owned.add(id(module))
 

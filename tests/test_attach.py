@@ -1,0 +1,274 @@
+"""One line in, one line out."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from batchformer import BatchFormer, attach, detach, export, match, param_groups
+from batchformer.attach import AttachError, plain_state_dict, unwrap
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.norm(self.linear(x)).relu()
+
+
+class Net(nn.Module):
+    def __init__(self, blocks: int = 3) -> None:
+        super().__init__()
+        self.stem = nn.Linear(6, 8)
+        self.blocks = nn.Sequential(*(Block() for _ in range(blocks)))
+        self.dropout = nn.Dropout()
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.dropout(self.blocks(self.stem(x))))
+
+
+X = torch.randn(7, 6, generator=torch.Generator().manual_seed(0))
+
+
+def test_in_training_rows_double_and_eval_is_the_model_it_was() -> None:
+    model = Net()
+    before = model.eval()(X)
+    keys, parameters = list(model.state_dict()), dict(model.named_parameters())
+    model.train()
+    state = torch.get_rng_state()
+    stats = copy.deepcopy(model.state_dict())
+    assert attach(model, verbose=False) is model
+    assert model.training and not torch.equal(torch.get_rng_state(), state), "new weights are drawn"
+    assert all(torch.equal(model.state_dict()[k], v) for k, v in stats.items())
+    assert model(X).shape == (14, 5)
+    model.load_state_dict(stats, strict=False)
+    assert torch.equal(model.eval()(X), before)
+    added = [key for key in model.state_dict() if key not in keys]
+    assert added and all(".batchformer." in key for key in added)
+    now = dict(model.named_parameters())
+    assert all(now[name] is parameter for name, parameter in parameters.items())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_the_numbers_are_those_of_two_streams() -> None:
+    model = attach(Net(), dropout=0.0, verbose=False)
+    features: list[Tensor] = []
+    for module in model.modules():
+        if isinstance(module, (nn.Dropout, nn.BatchNorm1d)):
+            module.eval()
+    encoder = model.fc.batchformer
+    with torch.no_grad():
+        features = model.blocks(model.stem(X))
+        expected = torch.cat((features, encoder.mix(features)))
+        torch.testing.assert_close(model(X), F.linear(expected, model.fc.weight, model.fc.bias))
+
+
+def test_one_line_is_printed_and_names_the_next(capsys: pytest.CaptureFixture[str]) -> None:
+    attach(Net())
+    (line,) = capsys.readouterr().out.splitlines()
+    for words in ("'fc'", "8 channels", "+464 parameters", "2N rows", "match(logits, y)"):
+        assert words in line
+    attach(Net(), streams="mixed_only")
+    assert "N mixed rows" in capsys.readouterr().out
+
+
+def test_options_reach_the_module() -> None:
+    model = attach(Net(), heads=2, layers=3, dropout=0.1, attend="self", verbose=False)
+    encoder = model.fc.batchformer
+    assert isinstance(encoder, BatchFormer)
+    assert (encoder.heads, len(encoder.layers), encoder.dropout, encoder.attend) == (
+        2,
+        3,
+        0.1,
+        "self",
+    )
+
+
+def test_mixed_only_gives_one_stream() -> None:
+    model = attach(Net(), streams="mixed_only", dropout=0.0, verbose=False)
+    assert model(X).shape == (7, 5)
+    assert torch.equal(model.eval()(X), detach(copy.deepcopy(model)).eval()(X))
+
+
+def test_several_places_double_once() -> None:
+    model = attach(Net(), at=["fc", "blocks.1", "blocks.2"], verbose=False)
+    places = [model.blocks[1], model.blocks[2], model.fc]
+    assert [place._place.role for place in places] == [
+        "double",
+        "mix_second_half",
+        "mix_second_half",
+    ]
+    assert len({id(place.batchformer) for place in places}) == 3
+    assert model(X).shape == (14, 5)
+    with pytest.raises(ValueError, match="batchformer.match"):
+        F.cross_entropy(model(X), torch.zeros(7, dtype=torch.long))
+
+
+def test_the_plain_half_passes_several_places_untouched() -> None:
+    model = Net()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    model.eval()
+    expected = model(X)
+    attach(model, at=["blocks.0", "blocks.2", "fc"], verbose=False)
+    for module in model.modules():
+        if isinstance(module, BatchFormer):
+            module.train()
+    out = model(X)
+    torch.testing.assert_close(out[:7], expected, atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(out[7:], expected)
+
+
+def test_share_uses_one_module_under_one_key() -> None:
+    model = attach(Net(), at=["blocks.0", "blocks.2"], share=True, verbose=False)
+    assert sum(isinstance(m, BatchFormer) for m in model.modules()) == 1
+    assert not any(key.startswith("blocks.2.batchformer") for key in model.state_dict())
+    twin = copy.deepcopy(model)
+    assert twin.blocks[2]._place.owner[0] is twin.blocks[0].batchformer
+    assert twin.blocks[2]._place.owner[0] is not model.blocks[0].batchformer
+
+
+def test_batch_norm_after_the_insertion() -> None:
+    joint = attach(Net(), at="blocks.1", verbose=False)
+    assert type(joint.blocks[2].norm) is nn.BatchNorm1d
+    apart = attach(Net(), at="blocks.1", batch_norm="per_stream", verbose=False)
+    kinds = [type(block.norm) is nn.BatchNorm1d for block in apart.blocks]
+    assert kinds == [True, False, False], "only norms after the insertion change"
+    assert apart(X).shape == (14, 5)
+    detach(apart)
+    assert all(type(block.norm) is nn.BatchNorm1d for block in apart.blocks)
+
+
+def test_detach_restores_objects_classes_and_keys() -> None:
+    model = Net()
+    modules = dict(model.named_modules())
+    types = {name: type(module) for name, module in modules.items()}
+    variables = {name: set(vars(module)) for name, module in modules.items()}
+    attach(model, at=["blocks.0", "fc"], batch_norm="per_stream", verbose=False)
+    assert detach(model) is model
+    now = dict(model.named_modules())
+    assert now.keys() == modules.keys()
+    for name, module in modules.items():
+        assert now[name] is module and type(module) is types[name], name
+        assert set(vars(module)) == variables[name], name
+    with pytest.raises(AttachError, match="not attached"):
+        detach(model)
+
+
+def test_an_attached_checkpoint_is_the_plain_one_plus_marked_keys() -> None:
+    plain, model = Net(), attach(Net(), verbose=False)
+    plain.load_state_dict(plain_state_dict(model.state_dict()), strict=True)
+    assert torch.equal(plain.eval()(X), model.eval()(X))
+    other = attach(Net(), verbose=False)
+    other.load_state_dict(model.state_dict(), strict=True)
+
+
+def test_export_gives_a_plain_copy_and_training_goes_on() -> None:
+    model = attach(Net(), verbose=False)
+    plain = export(model)
+    assert not plain.training and model.training
+    assert type(plain.fc) is nn.Linear and list(plain.state_dict()) == list(Net().state_dict())
+    assert torch.equal(plain(X), model.eval()(X))
+    assert model.train()(X).shape == (14, 5)
+    plain.fc.weight.data.zero_()
+    assert model.fc.weight.any(), "the copy shares nothing"
+    buffer = io.BytesIO()
+    torch.save(plain, buffer)
+    assert b"batchformer" not in buffer.getvalue(), "loading it needs no batchformer"
+
+
+class Sneaky(Net):
+    """Behaves differently in eval once something is attached."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + float(hasattr(self.fc, "batchformer"))
+
+
+def test_export_proves_equality() -> None:
+    model = attach(Sneaky(), verbose=False)
+    with pytest.raises(RuntimeError, match="different outputs"):
+        export(model)
+
+
+def test_attaching_twice_or_onto_a_wrapper_is_refused() -> None:
+    model = attach(Net(), verbose=False)
+    with pytest.raises(AttachError, match=r"detach\(model\) first"):
+        attach(model)
+    for wrap in (nn.DataParallel, lambda m: torch.compile(m, backend="eager")):
+        with pytest.raises(AttachError, match="wrap it afterwards"):
+            attach(wrap(Net()))
+        wrapped = wrap(attach(Net(), verbose=False))
+        assert isinstance(export(wrapped), Net) and isinstance(unwrap(wrapped), Net)
+    compiled = Net()
+    compiled.compile(backend="eager")
+    with pytest.raises(AttachError, match="wrap it afterwards"):
+        attach(compiled)
+    with pytest.raises(AttachError, match="TorchScript"):
+        attach(torch.jit.script(nn.Linear(4, 2)))
+
+
+def test_a_wrong_head_count_leaves_the_model_alone() -> None:
+    model = Net()
+    with pytest.raises(ValueError, match="use heads= one of 1, 2, 4, 8"):
+        attach(model, heads=3)
+    assert type(model.fc) is nn.Linear
+
+
+def test_an_optimizer_built_before_is_extended_or_the_omission_is_loud() -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    with pytest.warns(UserWarning, match="THEY WILL NOT BE TRAINED"):
+        attach(model, verbose=False)
+    detach(model)
+    attach(model, optimizer=optimizer, verbose=False)
+    group = optimizer.param_groups[1]
+    assert group["lr"] == pytest.approx(0.05) and group["momentum"] == 0.9
+    assert {id(p) for p in group["params"]} == {id(p) for p in model.fc.batchformer.parameters()}
+    before = model.fc.batchformer.layers[0].linear1.weight.clone()
+    out = model(X)
+    F.cross_entropy(out, match(out, torch.arange(7) % 5)).backward()
+    optimizer.step()
+    assert not torch.equal(model.fc.batchformer.layers[0].linear1.weight, before)
+
+
+@pytest.mark.parametrize("freeze", [lambda m: None, lambda m: m.stem.requires_grad_(False)])
+def test_param_groups_hold_every_trainable_parameter_once(freeze: Callable[[Net], Any]) -> None:
+    model = attach(Net(), at=["blocks.0", "fc"], share=True, verbose=False)
+    freeze(model)
+    groups = param_groups(model, 0.4, 0.25, weight_decay=0.1, module_weight_decay=0.3)
+    held = [id(p) for group in groups for p in group["params"]]
+    assert len(held) == len(set(held))
+    assert set(held) == {id(p) for p in model.parameters() if p.requires_grad}
+    assert [(g["lr"], g["weight_decay"]) for g in groups] == [(0.4, 0.1), (0.1, 0.3)]
+    assert {id(p) for p in groups[1]["params"]} == {
+        id(p) for p in model.blocks[0].batchformer.parameters()
+    }
+    torch.optim.SGD(groups)
+    (only,) = param_groups(Net(), 0.4)
+    assert only["name"] == "model" and "weight_decay" not in only
+
+
+def test_training_with_it_lowers_the_loss_of_the_plain_model() -> None:
+    torch.manual_seed(0)
+    y = (X.sum(1) > 0).long()
+    model = attach(Net(), verbose=False)
+    optimizer = torch.optim.Adam(param_groups(model, 1e-2, lr_factor=1.0))
+    first = F.cross_entropy(model.eval()(X), y).item()
+    model.train()
+    for _ in range(60):
+        out = model(X)
+        optimizer.zero_grad()
+        F.cross_entropy(out, match(out, y)).backward()
+        optimizer.step()
+    assert F.cross_entropy(export(model)(X), y).item() < 0.5 * first

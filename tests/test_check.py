@@ -1,0 +1,236 @@
+"""check tells the good from the broken, and leaves no trace."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from batchformer import BatchFormer, attach, check, two_streams
+from batchformer.check import CheckResult
+
+X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Backbone(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 16)
+        )
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.body(x))
+
+
+def failed(result: CheckResult) -> list[str]:
+    return [finding.question for finding in result.failures]
+
+
+def snapshot(model: nn.Module) -> tuple[Any, ...]:
+    return (
+        copy.deepcopy(model.state_dict()),
+        [m.training for m in model.modules()],
+        [p.requires_grad for p in model.parameters()],
+        [None if p.grad is None else p.grad.clone() for p in model.parameters()],
+        torch.get_rng_state(),
+        [getattr(m, "dropout", None) for m in model.modules() if isinstance(m, BatchFormer)],
+    )
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_good_model_passes_and_is_left_as_it_was(training: bool) -> None:
+    model = attach(Backbone(), verbose=False).train(training)
+    model(X).sum().backward()
+    before = snapshot(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    result = check(model, (X, torch.zeros(6)), optimizer)
+    assert result.passed and bool(result) and len(result.findings) == 7
+    assert "BatchFormer is acting." in str(result)
+    assert same(before, snapshot(model))
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+class OwnCode(Backbone):
+    """The model calls the module itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = BatchFormer(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(two_streams(self.body(x), self.encoder))
+
+
+def test_a_model_that_calls_it_in_its_own_code_passes() -> None:
+    assert check(OwnCode(), X).passed
+
+
+# The broken copies found in public code, each in miniature.
+
+
+def stock(dim: int, batch_first: bool = False) -> nn.TransformerEncoderLayer:
+    return nn.TransformerEncoderLayer(dim, 4, dim, 0.5, batch_first=batch_first)
+
+
+class LengthOneAxis(Backbone):
+    """Batch-first attention over (N, 1, C): no sample ever meets another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = stock(16, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        f = self.body(x)
+        if self.training:
+            f = torch.cat((f, self.encoder(f.unsqueeze(1)).squeeze(1)))
+        return self.head(f)
+
+
+class OnAtTest(Backbone):
+    """Attention stays on at test, and there is no shared stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = stock(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(self.body(x).unsqueeze(1)).squeeze(1))
+
+
+class NoSecondStream(OnAtTest):
+    """Identity at test, but the classifier never sees plain features in training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        f = self.body(x)
+        return self.head(self.encoder(f.unsqueeze(1)).squeeze(1) if self.training else f)
+
+
+class FlattenedThenMixup(nn.Module):
+    """Tokens flattened into one huge width, doubled by hand, then mixed up across streams."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(2, 8)
+        self.encoder = stock(4 * 8)
+        self.head = nn.Linear(32, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        f = self.embed(x.view(-1, 4, 2)).flatten(1)
+        if self.training:
+            f = torch.cat((f, self.encoder(f.unsqueeze(1)).squeeze(1)))
+            f = 0.7 * f + 0.3 * f[torch.randperm(len(f))]
+        return self.head(f)
+
+
+class LabelsThreaded(OnAtTest):
+    """forward(x, y, is_train): eval() does not switch it off."""
+
+    def forward(self, x: Tensor, y: Tensor, is_train: bool = True) -> Any:  # type: ignore[override]
+        f = self.body(x)
+        if is_train:
+            f = torch.cat((f, self.encoder(f.unsqueeze(1)).squeeze(1)))
+            y = torch.cat((y, y))
+        return self.head(f), y
+
+
+@pytest.mark.parametrize(
+    ("model", "questions"),
+    [
+        (LengthOneAxis, {"do samples meet?"}),
+        (OnAtTest, {"two streams in training?", "is eval the plain model?"}),
+        (NoSecondStream, {"two streams in training?"}),
+        (FlattenedThenMixup, {"do plain rows stay?"}),
+        (LabelsThreaded, {"is eval the plain model?"}),
+    ],
+)
+def test_broken_copies_are_caught(model: type[nn.Module], questions: set[str]) -> None:
+    batch = (X, torch.zeros(6).long()) if model is LabelsThreaded else X
+    result = check(model(), batch)
+    assert questions <= set(failed(result)), str(result)
+    assert all(finding.remedy in str(result) for finding in result.failures)
+
+
+def test_a_backbone_that_mixes_samples_is_reported_as_such() -> None:
+    class Centred(Backbone):
+        def forward(self, x: Tensor) -> Any:
+            f = self.body(x)
+            return self.head(f - f.mean(0))
+
+    result = check(attach(Centred(), verbose=False), X)
+    assert failed(result) == ["do plain rows stay?"] and "mixes samples elsewhere" in str(result)
+
+
+def test_an_optimizer_without_the_parameters_is_reported() -> None:
+    model = Backbone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.warns(UserWarning, match="NOT BE TRAINED"):
+        attach(model, verbose=False)
+    assert failed(check(model, X, optimizer)) == ["is it in the optimizer?"]
+
+
+def test_frozen_parameters_are_reported() -> None:
+    model = attach(Backbone(), verbose=False)
+    model.head.batchformer.requires_grad_(False)
+    result = check(model, X)
+    assert failed(result) == ["does it learn?"] and "12 of 12 parameters are frozen" in str(result)
+    assert not any(p.requires_grad for p in model.head.batchformer.parameters())
+
+
+def test_a_replaced_head_is_reported() -> None:
+    model = attach(Backbone(), verbose=False)
+    model.head = nn.Linear(16, 4)
+    result = check(model, X)
+    assert failed(result) == ["is it there?"] and "attach(model) again" in str(result)
+
+
+def test_a_zero_classifier_does_not_hide_the_module() -> None:
+    model = Backbone()
+    nn.init.zeros_(model.head.weight)
+    result = check(attach(model, verbose=False), X)
+    assert result.passed and "begins after the first step" in str(result)
+
+
+def test_controls_and_ablations_are_recognised() -> None:
+    result = check(attach(Backbone(), attend="self", verbose=False), X)
+    assert result.passed and "the control" in str(result)
+    result = check(attach(Backbone(), streams="mixed_only", verbose=False), X)
+    assert result.passed and "as asked" in str(result)
+
+
+def test_a_plain_model_fails() -> None:
+    assert "two streams in training?" in failed(check(Backbone(), X))
+
+
+@pytest.mark.parametrize("batch", [X[:1], X[:1].expand(4, 8)])
+def test_batches_that_cannot_show_anything_are_refused(batch: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"check\(\) needs"):
+        check(attach(Backbone(), verbose=False), batch)
+
+
+def test_tokens_work_as_well_as_numbers() -> None:
+    class Text(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(20, 8), nn.Linear(8, 2)
+
+        def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+            return self.head(self.embedding(ids).mean(1))
+
+    model = attach(Text(), verbose=False)
+    ids = torch.randint(20, (5, 4), generator=torch.Generator().manual_seed(1))
+    assert check(model, {"ids": ids, "mask": torch.ones(5, 4), "labels": torch.zeros(5)}).passed

@@ -1,0 +1,204 @@
+"""The encoder against the stock layer, and the ways it may be called."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import batchformer.module as module_under_test
+from batchformer import BatchFormer, batch_former, two_streams
+from batchformer.module import EncoderWeights, mix_second_half, parameter_count
+
+
+def stock_layer(dim: int, heads: int = 4, dropout: float = 0.0) -> nn.TransformerEncoderLayer:
+    return nn.TransformerEncoderLayer(dim, heads, dim_feedforward=dim, dropout=dropout)
+
+
+@settings(max_examples=20, deadline=None)
+@given(n=st.integers(2, 40), heads=st.sampled_from([1, 2, 4]), width=st.integers(1, 8))
+def test_equals_the_stock_layer_in_outputs_and_gradients(n: int, heads: int, width: int) -> None:
+    dim = heads * width
+    stock = stock_layer(dim, heads)
+    ours = BatchFormer(dim, heads, dropout=0.0)
+    ours.load_state_dict(stock.state_dict())
+    x = torch.randn(n, dim)
+    expected, got = stock(x.unsqueeze(1)).squeeze(1), ours(x)
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+    weight = torch.randn_like(x)
+    (expected * weight).sum().backward()
+    (got * weight).sum().backward()
+    for (name, p), q in zip(stock.named_parameters(), ours.parameters(), strict=True):
+        torch.testing.assert_close(q.grad, p.grad, atol=1e-5, rtol=1e-4, msg=name)
+
+
+def test_dropout_acts_where_the_stock_layer_has_it() -> None:
+    """With one seed the masks agree, so all four places agree."""
+    torch.manual_seed(0)
+    stock = stock_layer(16, dropout=0.5)
+    torch.manual_seed(0)
+    ours = BatchFormer(16)
+    x = torch.randn(9, 16)
+    torch.manual_seed(1)
+    expected = stock(x.unsqueeze(1)).squeeze(1)
+    torch.manual_seed(1)
+    torch.testing.assert_close(ours(x), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_stack_equals_the_stock_encoder_and_its_layers_differ() -> None:
+    ours = BatchFormer(8, layers=3, dropout=0.0)
+    weights = [layer.linear1.weight for layer in ours.layers]
+    assert not torch.equal(weights[0], weights[1]) and not torch.equal(weights[1], weights[2])
+    stock = nn.TransformerEncoder(stock_layer(8), 3, enable_nested_tensor=False)
+    stock.load_state_dict(ours.state_dict())
+    x = torch.randn(6, 8)
+    torch.testing.assert_close(ours(x), stock(x.unsqueeze(1)).squeeze(1), atol=1e-5, rtol=1e-5)
+
+
+def test_initial_weights_are_the_stock_layers() -> None:
+    torch.manual_seed(3)
+    ours = BatchFormer(8).state_dict()
+    torch.manual_seed(3)
+    for key, value in stock_layer(8).state_dict().items():
+        assert torch.equal(ours[f"layers.0.{key}"], value), key
+
+
+def test_gradients_by_finite_differences() -> None:
+    layer = BatchFormer(4, 2, dropout=0.0).double()
+    x = torch.randn(3, 4, dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(layer, (x,))
+
+
+@settings(max_examples=20, deadline=None)
+@given(n=st.integers(2, 6), length=st.integers(1, 4), seed=st.integers(0, 99))
+def test_every_layout_carries_the_same_numbers(n: int, length: int, seed: int) -> None:
+    torch.manual_seed(seed)
+    reference = BatchFormer(8, dropout=0.0)
+    tokens = torch.randn(n, 2 * length, 8)  # (N, L, C)
+    expected = torch.stack([reference(tokens[:, i]) for i in range(2 * length)], dim=1)
+
+    def run(x: torch.Tensor, **axes: int) -> torch.Tensor:
+        same = BatchFormer(8, dropout=0.0, **axes)  # type: ignore[arg-type]
+        same.load_state_dict(reference.state_dict())
+        out: torch.Tensor = same(x)
+        assert out.shape == x.shape
+        return out
+
+    images = tokens.transpose(1, 2).reshape(n, 8, 2, length)  # (N, C, H, W)
+    back = {
+        "(N, L, C)": run(tokens),
+        "(L, N, C)": run(tokens.transpose(0, 1), batch_axis=1).transpose(0, 1),
+        "(N, C, H, W)": run(images).flatten(2).transpose(1, 2),
+        "(N, H, W, C)": run(images.permute(0, 2, 3, 1), channel_axis=-1).flatten(1, 2),
+        "(N, C, L)": run(tokens.transpose(1, 2), channel_axis=1).transpose(1, 2),
+    }
+    for layout, got in back.items():
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5, msg=layout)
+
+
+@given(seed=st.integers(0, 999))
+@settings(max_examples=20, deadline=None)
+def test_permuting_the_batch_permutes_the_output(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    order = torch.randperm(7, generator=generator)
+    x = torch.randn(7, 8, generator=generator)
+    encoder = BatchFormer(8, dropout=0.0)
+    torch.testing.assert_close(encoder(x[order]), encoder(x)[order], atol=1e-5, rtol=1e-5)
+
+
+def test_eval_is_the_identity_and_mix_runs_anyway() -> None:
+    encoder = BatchFormer(8).eval()
+    x = torch.randn(5, 8)
+    assert encoder(x) is x and two_streams(x, encoder) is x and mix_second_half(x, encoder) is x
+    mixed, weights = encoder.mix(x, return_weights=True)
+    assert torch.equal(mixed, encoder.mix(x)), "mix is deterministic"
+    assert weights.shape == (1, 1, 4, 5, 5)
+    torch.testing.assert_close(encoder.train().mix(x), mixed)
+    assert not torch.equal(encoder.mix(x, dropout=0.5), mixed)
+
+
+def test_two_streams_are_plain_then_mixed() -> None:
+    encoder = BatchFormer(8, dropout=0.0)
+    x = torch.randn(5, 8)
+    plain, mixed = two_streams(x, encoder).chunk(2)
+    assert torch.equal(plain, x) and torch.equal(mixed, encoder(x))
+    again = mix_second_half(torch.cat((plain, mixed)), encoder)
+    assert torch.equal(again[:5], x) and torch.equal(again[5:], encoder(mixed))
+
+
+def test_each_sample_sees_the_others_and_in_the_control_only_itself() -> None:
+    x = torch.randn(6, 8)
+    changed = x.clone()
+    changed[2] += 1
+    for attend, others_move in (("batch", True), ("self", False)):
+        encoder = BatchFormer(8, dropout=0.0, attend=attend)  # type: ignore[arg-type]
+        moved = (encoder(x) != encoder(changed)).any(dim=1)
+        assert moved[2]
+        assert moved[torch.arange(6) != 2].all().item() is others_move
+    both = BatchFormer(8), BatchFormer(8, attend="self")
+    shapes = [[tuple(p.shape) for p in encoder.parameters()] for encoder in both]
+    assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_lonely_sample_passes_and_leaves_zero_gradients(
+    rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module_under_test, "_warned_of_single_sample", False)
+    encoder = BatchFormer(8)
+    with torch.no_grad():
+        encoder.layers[0].linear1.weight.fill_(torch.inf)  # even broken weights do not matter
+    x = torch.randn(rows, 8)
+    with pytest.warns(UserWarning, match="one sample"):
+        out = two_streams(x, encoder)
+    assert torch.equal(out, torch.cat((x, x)))
+    out.sum().backward()
+    for name, parameter in encoder.named_parameters():
+        assert parameter.grad is not None and not parameter.grad.any(), name
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        encoder(x)  # said once in all
+
+
+def test_the_function_takes_the_weights_of_stock_layers() -> None:
+    layers = [stock_layer(8).eval() for _ in range(2)]
+    x = torch.randn(5, 8)
+    expected = x.unsqueeze(1)
+    for layer in layers:
+        expected = layer(expected)
+    got, weights = batch_former(x, [EncoderWeights.of(la) for la in layers], return_weights=True)
+    torch.testing.assert_close(got, expected.squeeze(1), atol=1e-5, rtol=1e-5)
+    assert weights.shape == (2, 1, 4, 5, 5)
+
+
+def test_the_output_has_the_type_of_the_input_under_autocast() -> None:
+    encoder = BatchFormer(8, dropout=0.0)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        for dtype in (torch.bfloat16, torch.float32):
+            out = two_streams(torch.randn(4, 8).to(dtype), encoder)
+            assert out.dtype == dtype and out.shape == (8, 8)
+
+
+def test_helpful_errors() -> None:
+    with pytest.raises(ValueError, match="one of 1, 2, 5, 10"):
+        BatchFormer(10, heads=4)
+    with pytest.raises(ValueError, match="channel_axis"):
+        BatchFormer(8)(torch.randn(4, 9))
+    with pytest.raises(ValueError, match="neither 'batch' nor 'self'"):
+        BatchFormer(8, attend="diagonal")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="layers >= 1"):
+        BatchFormer(8, layers=0)
+
+
+def test_copies_and_counts() -> None:
+    encoder = BatchFormer(8, dropout=0.0)
+    twin = copy.deepcopy(encoder)
+    x = torch.randn(3, 8)
+    assert torch.equal(twin(x), encoder(x))
+    assert parameter_count(encoder) == parameter_count(stock_layer(8)) == 6 * 64 + 10 * 8
+    assert "8, heads=4" in repr(encoder)

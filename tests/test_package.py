@@ -1,0 +1,101 @@
+"""Promises of the package as a whole."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import batchformer
+
+ROOT = Path(__file__).parents[1]
+
+BLOCK_EVERYTHING_ELSE = """
+import importlib.abc, sys
+import torch
+
+class Blocker(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top in sys.stdlib_module_names or top in ("torch", "batchformer"):
+            return None
+        raise ImportError(f"{name} is blocked")
+
+for name in [n for n in sys.modules if n.partition(".")[0] in {
+    "numpy", "timm", "torchvision", "transformers", "scipy", "sklearn", "lightning"}]:
+    del sys.modules[name]
+sys.meta_path.insert(0, Blocker())
+import batchformer as bf
+model = bf.attach(torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)))
+assert bf.check(model, torch.randn(3, 4)).passed
+bf.export(model)
+"""
+
+IMPORT_TIME = """
+import time, torch
+start = time.perf_counter()
+from batchformer import attach, check, match
+print(1000 * (time.perf_counter() - start))
+assert "torch._dynamo" not in __import__("sys").modules
+"""
+
+
+def python(code: str) -> str:
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
+
+
+def test_the_core_needs_torch_and_nothing_else() -> None:
+    python(BLOCK_EVERYTHING_ELSE)
+
+
+def test_importing_takes_under_50_ms_once_torch_is_there() -> None:
+    python(IMPORT_TIME)  # writes the byte code
+    assert min(float(python(IMPORT_TIME)) for _ in range(3)) < 50
+
+
+def test_the_public_surface_is_twelve_names() -> None:
+    assert set(batchformer._HOME) == {
+        *("BatchFormer", "batch_former", "two_streams", "attach", "detach", "export", "check"),
+        *("match", "duplicate", "split", "stream_loss", "param_groups"),
+    }
+    for name in batchformer._HOME:
+        assert callable(getattr(batchformer, name)) and name in dir(batchformer)
+    with pytest.raises(AttributeError, match="no attribute 'attatch'"):
+        batchformer.attatch  # noqa: B018
+
+
+def test_functions_are_not_hidden_by_the_files_of_their_names() -> None:
+    python("import batchformer.check, batchformer as bf; assert callable(bf.check)")
+    python(
+        "from batchformer.attach import plain_state_dict; import batchformer; assert callable(batchformer.attach)"
+    )
+
+
+def test_the_package_itself_does_not_wait_for_torch() -> None:
+    python(
+        "import batchformer, sys; assert 'torch' not in sys.modules; batchformer.match; assert 'torch' in sys.modules"
+    )
+
+
+def test_the_package_is_typed() -> None:
+    assert (ROOT / "src/batchformer/py.typed").exists()
+
+
+def python_blocks() -> list[pytest.param]:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    return [
+        pytest.param(block, id=f"{page.name}:{index}")
+        for page in pages
+        for index, block in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.S))
+    ]
+
+
+@pytest.mark.parametrize("block", python_blocks())
+def test_the_pages_python_runs(block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(block, "page", "exec"), {"__name__": "page"})

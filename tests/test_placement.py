@@ -1,0 +1,143 @@
+"""Names become places, and the dry run settles what each place does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from batchformer import attach
+from batchformer.heads import AttachError, trace
+from batchformer.placement import axes_of, resolve, usable
+from batchformer.probe import Batch, find_batch
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(4, 8),
+        nn.Sequential(nn.ReLU(), nn.Linear(8, 8)),
+        nn.BatchNorm1d(8),
+        nn.Linear(8, 3),
+    )
+
+
+def traced(model: nn.Module, x: Tensor | None = None):  # type: ignore[no-untyped-def]
+    batch = find_batch(model, x)
+    return batch, trace(model, batch)
+
+
+def test_names_are_resolved_in_the_order_of_calls() -> None:
+    model = mlp()
+    _, record = traced(model)
+    assert resolve(model, ["3", "0"], record) == ["0", "3"]
+    assert resolve(model, None, record) == ["3"]
+    assert resolve(model, "1", record) == ["1.0"], "a Sequential stands for its first layer"
+
+
+@pytest.mark.parametrize(
+    ("at", "words"), [("nope", "no submodule 'nope'"), ("", "no submodule"), (["3", "3"], "twice")]
+)
+def test_bad_names(at: str, words: str) -> None:
+    model = mlp()
+    _, record = traced(model)
+    with pytest.raises(AttachError, match=words):
+        resolve(model, at, record)
+
+
+class Unused(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.used(x)
+
+
+def test_a_module_that_is_never_called_is_not_a_silent_no_op() -> None:
+    with pytest.raises(AttachError, match="is not called in a forward pass"):
+        attach(Unused(), at="unused", verbose=False)
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Bilinear(8, 8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.body(x)
+        return self.head(h, h.relu())
+
+
+def test_a_head_of_two_tensors_is_refused() -> None:
+    model = TwoInputs()
+    batch, record = traced(model, torch.randn(3, 4))
+    with pytest.raises(AttachError, match=r"not one tensor of samples.*Candidates"):
+        usable(record.calls["head"], batch, record)
+
+
+class SequenceFirst(nn.Module):
+    """(L, N, C) inside, as in many sequence models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x).transpose(0, 1)).mean(0)
+
+
+def test_the_batch_axis_is_found() -> None:
+    model = SequenceFirst()
+    batch, record = traced(model, torch.randn(3, 6, 4))
+    assert axes_of(record.calls["body"], batch, None, None) == (0, -1)
+    assert axes_of(record.calls["head"], batch, None, None) == (1, -1)
+    attach(model, example=torch.randn(3, 6, 4), verbose=False)
+    assert model.head.batchformer.batch_axis == 1
+    assert model(torch.randn(5, 6, 4)).shape == (10, 3)
+
+
+class Flattened(SequenceFirst):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x).flatten(0, 1)).view(x.shape[0], -1)
+
+
+def test_samples_hidden_in_a_flattened_axis_are_refused() -> None:
+    with pytest.raises(AttachError, match="no axis holds the samples"):
+        attach(Flattened(), example=torch.randn(3, 6, 4), verbose=False)
+
+
+class Pooled(nn.Module):
+    """A token-wise head whose rows are picked afterwards by the number of inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))[torch.arange(x.shape[0]), -1]
+
+
+def test_lost_mixed_rows_are_refused_and_the_model_is_as_it_was() -> None:
+    model = Pooled()
+    keys = list(model.state_dict())
+    with pytest.raises(AttachError, match="Mixed rows are lost"):
+        attach(model, example=torch.randn(3, 6, 4), verbose=False)
+    assert list(model.state_dict()) == keys and type(model.head) is nn.Linear
+
+
+class NeedsRows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.mid, self.head = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.mid(self.body(x)) + self.body(x))
+
+
+def test_a_failing_training_pass_is_reported_with_its_reason() -> None:
+    with pytest.raises(AttachError, match="a training pass fails: .*size"):
+        attach(NeedsRows(), at="mid", verbose=False)
+
+
+def test_rows_of_other_arguments_count() -> None:
+    assert Batch((torch.zeros(3, 2), None), {}, 3).head(2).args[0].shape == (2, 2)

@@ -1,0 +1,41 @@
+"""Whatever happens inside the block, the model comes out as it went in."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from torch import nn
+
+from batchformer.snapshot import untouched
+
+
+class Counter(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(()), persistent=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen = self.seen + 1  # replaced, not written into
+        return x + random.random()
+
+
+def test_modes_buffers_flags_and_random_states_come_back() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(), Counter())
+    model[1].eval()
+    model[0].bias.requires_grad_(False)
+    seen = model[3].seen
+    before = {key: value.clone() for key, value in model.state_dict().items()}
+    state, python = torch.get_rng_state(), random.getstate()
+    with pytest.raises(ZeroDivisionError), untouched(model):
+        model.train()
+        model.requires_grad_(True)
+        model(torch.randn(5, 4))
+        torch.manual_seed(1)
+        raise ZeroDivisionError
+    assert [m.training for m in model] == [True, False, True, True]
+    assert not model[0].bias.requires_grad and model[0].weight.requires_grad
+    assert model[3].seen is seen and seen == 0
+    assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
+    assert torch.equal(torch.get_rng_state(), state) and random.getstate() == python

@@ -1,0 +1,178 @@
+"""Doubling, splitting and the loss over both streams."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict, UserDict
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchformer import duplicate, match, split, stream_loss
+
+
+@dataclasses.dataclass(frozen=True)
+class Boxes:
+    boxes: torch.Tensor
+    names: list[str]
+
+
+class Pair(NamedTuple):
+    a: torch.Tensor
+    b: torch.Tensor
+
+
+def rows(n: int, *shape: int) -> torch.Tensor:
+    return torch.arange(n).view(n, *[1] * len(shape)).expand(n, *shape).clone()
+
+
+leaf = st.sampled_from(["labels", "soft", "mask", "weights", "list", "detection", "none", "number"])
+
+
+def make(kind: str, n: int) -> Any:
+    return {
+        "labels": rows(n),
+        "soft": rows(n, 5).float(),
+        "mask": rows(n, 4, 4) > 0,
+        "weights": rows(n).double(),
+        "list": [f"name{i}" for i in range(n)],
+        "detection": [{"boxes": torch.zeros(i, 4), "id": i} for i in range(n)],
+        "none": None,
+        "number": 0.3,
+    }[kind]
+
+
+trees = st.recursive(
+    leaf,
+    lambda inner: st.one_of(
+        st.tuples(inner, inner), st.dictionaries(st.sampled_from("xyz"), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+def build(tree: Any, n: int) -> Any:
+    if isinstance(tree, tuple):
+        return tuple(build(part, n) for part in tree)
+    if isinstance(tree, dict):
+        return {key: build(part, n) for key, part in tree.items()}
+    return make(tree, n)
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, (tuple, list)):
+        return type(a) is type(b) and len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[key], b[key]) for key in a)
+    return bool(a == b)
+
+
+@settings(max_examples=60, deadline=None)
+@given(tree=trees, n=st.integers(1, 5))
+def test_split_undoes_duplicate_on_any_nest(tree: Any, n: int) -> None:
+    targets = build(tree, n)
+    halves = split(duplicate(targets))
+    assert same(halves.plain, targets) and same(halves.mixed, targets)
+
+
+@settings(max_examples=60, deadline=None)
+@given(tree=trees, n=st.integers(1, 5))
+def test_match_doubles_exactly_when_rows_do(tree: Any, n: int) -> None:
+    targets = build(tree, n)
+    assert same(match(torch.zeros(n, 3), targets), targets)
+    assert same(match(torch.zeros(2 * n, 3), targets), duplicate(targets))
+
+
+def test_order_is_plain_then_mixed() -> None:
+    assert duplicate(torch.tensor([5, 6, 7])).tolist() == [5, 6, 7, 5, 6, 7]
+    assert duplicate(["a", "b"]) == ["a", "b", "a", "b"]
+
+
+def test_containers_keep_their_types() -> None:
+    boxes = duplicate(Boxes(torch.zeros(2, 4), ["a", "b"]))
+    assert isinstance(boxes, Boxes) and boxes.boxes.shape == (4, 4) and len(boxes.names) == 4
+    pair = duplicate(Pair(torch.zeros(2), torch.ones(2)))
+    assert isinstance(pair, Pair) and pair.b.tolist() == [1, 1, 1, 1]
+    ordered = duplicate(OrderedDict(b=torch.zeros(1), a="word"))
+    assert type(ordered) is OrderedDict and list(ordered) == ["b", "a"]
+    user = duplicate(UserDict(x=torch.zeros(2)))
+    assert type(user) is UserDict and user["x"].shape == (4,)
+
+
+def test_the_given_targets_are_not_changed() -> None:
+    targets = {"y": torch.zeros(2), "names": ["a", "b"]}
+    duplicate(targets)
+    assert targets["y"].shape == (2,) and targets["names"] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("outputs", "targets", "words"),
+    [
+        (torch.zeros(8, 2), torch.zeros(3), "8 rows.*targets: 3"),
+        (torch.zeros(7, 2), torch.zeros(3), "7 rows"),
+        (torch.zeros(8, 2), {"y": torch.zeros(4), "z": torch.zeros(8)}, "every part"),
+        (torch.zeros(8, 2), [torch.zeros(4), torch.zeros(4)], "tuple or dict"),
+        ({"a": torch.zeros(8), "b": torch.zeros(4)}, torch.zeros(4), "match\\(out.logits, y\\)"),
+        (None, torch.zeros(4), "no rows"),
+    ],
+)
+def test_disagreement_is_an_error_that_says_what_to_do(
+    outputs: Any, targets: Any, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        match(outputs, targets)
+
+
+def test_odd_rows_cannot_be_split_and_arrays_cannot_be_doubled() -> None:
+    with pytest.raises(ValueError, match="odd number"):
+        split(torch.zeros(5))
+    numpy = pytest.importorskip("numpy")
+    with pytest.raises(TypeError, match="as_tensor"):
+        duplicate(numpy.zeros(3))
+    packed = torch.nn.utils.rnn.pack_sequence([torch.zeros(2)])
+    with pytest.raises(TypeError, match="PackedSequence"):
+        duplicate(packed)
+
+
+@settings(max_examples=40, deadline=None)
+@given(n=st.integers(1, 9), w=st.floats(0, 3), seed=st.integers(0, 99))
+def test_stream_loss_against_the_definitions(n: int, w: float, seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(2 * n, 4, generator=generator, dtype=torch.float64)
+    y = torch.randint(4, (n,), generator=generator)
+    per_row = [float(-logits[i].log_softmax(0)[y[i % n]]) for i in range(2 * n)]
+    plain, mixed = sum(per_row[:n]) / n, sum(per_row[n:]) / n
+    expected = {
+        "mean": (plain + w * mixed) / (1 + w),
+        "sum": plain + w * mixed,
+        "official": 1.5 * (plain + w * mixed),
+    }
+    for scale, value in expected.items():
+        got = stream_loss(F.cross_entropy, logits, y, loss_scale=scale, mixed_weight=w)  # type: ignore[arg-type]
+        assert float(got) == pytest.approx(value)
+
+
+def test_the_default_is_the_mean_over_all_rows_and_official_three_times_that() -> None:
+    logits, y = torch.randn(10, 4), torch.randint(4, (5,))
+    mean = F.cross_entropy(logits, match(logits, y))
+    torch.testing.assert_close(stream_loss(F.cross_entropy, logits, y), mean)
+    official = stream_loss(F.cross_entropy, logits, y, loss_scale="official")
+    torch.testing.assert_close(official, 3 * mean)
+
+
+@pytest.mark.parametrize("scale", ["mean", "sum", "official"])
+def test_without_a_second_stream_every_scale_is_the_plain_loss(scale: Any) -> None:
+    logits, y = torch.randn(5, 4), torch.randint(4, (5,))
+    loss = stream_loss(F.cross_entropy, logits, y, loss_scale=scale, mixed_weight=0.2)
+    assert torch.equal(loss, F.cross_entropy(logits, y))
+
+
+def test_an_unknown_scale_is_refused() -> None:
+    with pytest.raises(ValueError, match="'mean', 'sum'"):
+        stream_loss(F.cross_entropy, torch.zeros(2, 2), torch.zeros(1), loss_scale="max")  # type: ignore[arg-type]
