@@ -1,0 +1,1 @@
+"""Timings, measured side by side in one run."""

@@ -1,0 +1,287 @@
+"""The command line. Answers before it imports: torch is loaded only by commands that compute."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from batchformer import __version__
+from batchformer.options import (
+    BenchOptions,
+    CheckOptions,
+    CompareOptions,
+    DataOptions,
+    DemoOptions,
+    EvaluateOptions,
+    ExportOptions,
+    ListOptions,
+    ReportOptions,
+    Settings,
+    TrainOptions,
+)
+from batchformer.recipes import RECIPES, find_recipe
+from batchformer.recipes.arms import ARMS
+from batchformer.recipes.recipe import Recipe
+
+T = TypeVar("T")
+
+HELP = f"""batchformer {__version__}: BatchFormer, and the experiments that say whether it helps.
+
+Usage: batchformer COMMAND [...]
+
+  demo                     baseline against +BatchFormer on embedded digits, in seconds
+  list                     every recipe, and the rows of the paper that have none yet
+  train RECIPE             one arm, one seed
+  compare RECIPE           every arm with every seed, paired, with intervals and a verdict
+  evaluate RUN             score a trained run again
+  report RUN...            one self-contained page of finished runs
+  export RUN --to FILE     the plain network's weights, without BatchFormer
+  check RECIPE             is BatchFormer acting in this recipe's training?
+  data                     which data sets are here, and where they are looked for
+  bench                    how much time the loop adds to the bare computation
+
+`batchformer COMMAND --help` (with a recipe: `batchformer compare demo --help`) shows its options.
+"""
+
+
+class UserError(Exception):
+    """Something the person at the keyboard can mend; printed without a traceback."""
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one command; exits with 1 for an error a person can mend, 2 for a wrong call."""
+    name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    if name in ("-h", "--help", "help", "--version"):
+        print(__version__ if name == "--version" else HELP)
+        return
+    if name not in COMMANDS:
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = (
+            f"Did you mean `batchformer {near[0]}`?" if near else "`batchformer --help` lists them."
+        )
+        _fail(f"There is no command {name!r}. {hint}", 2)
+    from batchformer.engine.interrupt import Interrupted
+
+    try:
+        COMMANDS[name](rest)
+    except Interrupted as stop:
+        _fail(str(stop), stop.exit_code)
+    except (UserError, FileNotFoundError, ValueError, ImportError) as error:
+        if os.environ.get("BATCHFORMER_TRACEBACK"):
+            raise
+        _fail(str(error), 1)
+    except BrokenPipeError:
+        sys.stderr.close()  # the reader of our output has left; there is nobody to tell
+
+
+def _fail(message: str, code: int) -> None:
+    print(f"batchformer: {message}", file=sys.stderr)
+    raise SystemExit(code)
+
+
+def _parse(kind: type[T], arguments: Sequence[str], command: str, **defaults: Any) -> T:
+    try:
+        import tyro
+    except ImportError as error:
+        raise UserError("The laboratory needs: pip install 'batchformer[lab,report]'") from error
+    default = kind(**defaults) if defaults else tyro.MISSING_NONPROP
+    return tyro.cli(kind, args=list(arguments), prog=f"batchformer {command}", default=default)
+
+
+def _with_recipe(kind: type[T], arguments: list[str], command: str) -> tuple[Recipe, T]:
+    """A recipe's name, then options whose defaults are the recipe's."""
+    names = "\n  ".join(RECIPES)
+    if not arguments or arguments[0].startswith("-"):
+        asked = bool(arguments) and arguments[0] in ("-h", "--help")
+        text = (
+            f"Usage: batchformer {command} RECIPE [OPTIONS]\n\n{(kind.__doc__ or '').strip()}\n\n"
+        )
+        text += f"Recipes:\n  {names}\n\nOptions: batchformer {command} demo --help"
+        if asked:
+            print(text)
+            raise SystemExit(0)
+        raise UserError(f"`{command}` needs the name of a recipe.\n{text}")
+    recipe = find_recipe(arguments[0])
+    options = _parse(kind, arguments[1:], f"{command} {recipe.name}", **Settings.fields_of(recipe))
+    return options.applied_to(recipe), options  # type: ignore[attr-defined]
+
+
+def _arms(names: Sequence[str]) -> None:
+    for name in names:
+        if name not in ARMS:
+            near = difflib.get_close_matches(name, ARMS, 1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise UserError(f"There is no arm {name!r}.{hint} Arms: {', '.join(ARMS)}.")
+
+
+def _folders(arguments: list[str], command: str) -> tuple[list[Path], list[str]]:
+    """Leading run folders, then options."""
+    split = next((i for i, a in enumerate(arguments) if a.startswith("-")), len(arguments))
+    folders = [Path(a) for a in arguments[:split]]
+    if not folders and not {"-h", "--help"} & set(arguments):
+        raise UserError(f"`{command}` needs a run folder, such as runs/demo/batchformer/seed0.")
+    for folder in folders:
+        if not folder.exists():
+            raise UserError(f"There is no folder {folder}.")
+    return folders, arguments[split:]
+
+
+def demo(arguments: list[str]) -> None:
+    options = _parse(DemoOptions, arguments, "demo")
+    recipe = find_recipe("demo")
+    settings = Settings.fields_of(recipe)
+    _compare(
+        recipe,
+        CompareOptions(seeds=options.seeds, runs=options.runs, quiet=options.quiet, **settings),
+    )
+
+
+def compare(arguments: list[str]) -> None:
+    recipe, options = _with_recipe(CompareOptions, arguments, "compare")
+    if options.seeds < 1 or not options.arms:
+        raise UserError("compare needs at least one seed and one arm.")
+    _arms(options.arms)
+    _compare(recipe, options)
+
+
+def _compare(recipe: Recipe, options: CompareOptions) -> None:
+    from batchformer.recipes import run as runs
+
+    device = runs.pick_device(options.device)
+    folders = list(
+        runs.compare(
+            recipe,
+            options.arms,
+            range(options.seeds),
+            root=options.runs,
+            device=device,
+            quiet=options.quiet,
+        )
+    )
+    _report(folders, options.page or options.runs / recipe.name / "report.html", recipe.name)
+
+
+def _report(folders: list[Path], page: Path, title: str | None = None) -> None:
+    from batchformer.report.comparison import compare_runs
+    from batchformer.report.html import write_page
+    from batchformer.report.runs import find_runs
+    from batchformer.report.table import print_table
+
+    found = find_runs(folders)
+    print_table(compare_runs(found))
+    print(f"Page: {write_page(found, page, title)}")
+
+
+def train(arguments: list[str]) -> None:
+    recipe, options = _with_recipe(TrainOptions, arguments, "train")
+    _arms([options.arm])
+    from batchformer.recipes import run as runs
+
+    folder = runs.run(
+        recipe,
+        options.arm,
+        options.seed,
+        root=options.runs,
+        device=runs.pick_device(options.device),
+        quiet=options.quiet,
+        wandb_project=options.wandb,
+    )
+    print(f"Finished: {folder}")
+
+
+def evaluate(arguments: list[str]) -> None:
+    folders, rest = _folders(arguments, "evaluate")
+    options = _parse(EvaluateOptions, rest, "evaluate RUN")
+    import torch
+
+    from batchformer.engine.mechanics import Mechanics
+    from batchformer.recipes import run as runs
+
+    device = runs.pick_device(options.device)
+    for folder in folders:
+        method, task, config = runs.restore(folder, device)
+        mechanics = Mechanics(runs.from_plain(config["trained"]).train, device)
+        with torch.no_grad():
+            metrics = task.evaluate(method, mechanics).metrics
+        print(f"{folder}: " + " ".join(f"{name} {value:.2f}" for name, value in metrics.items()))
+
+
+def report(arguments: list[str]) -> None:
+    folders, rest = _folders(arguments, "report")
+    options = _parse(ReportOptions, rest, "report RUN...")
+    _report(folders, options.to)
+
+
+def export(arguments: list[str]) -> None:
+    folders, rest = _folders(arguments, "export")
+    options = _parse(ExportOptions, rest, "export RUN")
+    if len(folders) != 1:
+        raise UserError("export takes one run folder.")
+    import io
+
+    import torch
+
+    from batchformer.engine.checkpoint import write_atomically
+    from batchformer.recipes import run as runs
+
+    method, _, config = runs.restore(folders[0], runs.pick_device(options.device))
+    buffer = io.BytesIO()
+    torch.save(method.network.state_dict(), buffer)  # type: ignore[union-attr]
+    write_atomically(options.to, buffer.getvalue())
+    name = config["trained"]["model"]
+    print(f"{options.to}: the weights of {name}, to be loaded with load_state_dict(strict=True)")
+
+
+def check(arguments: list[str]) -> None:
+    recipe, options = _with_recipe(CheckOptions, arguments, "check")
+    from batchformer.check import check as look
+    from batchformer.recipes import run as runs
+
+    device = runs.pick_device(options.device)
+    task = runs.load_task(recipe.data, device)
+    method = runs.build(recipe, 0, task).to(device)
+    batch = task.feed(recipe.train, 0).batch(0)
+    optimizer = method.optimizers(recipe.optim)["main"]
+    result = look(method, batch["x"][:32], optimizer)
+    print(result)
+    if not result.passed:
+        raise SystemExit(1)
+
+
+def list_recipes(arguments: list[str]) -> None:
+    _parse(ListOptions, arguments, "list")
+    from batchformer.recipes.listing import print_listing
+
+    print_listing()
+
+
+def data(arguments: list[str]) -> None:
+    _parse(DataOptions, arguments, "data")
+    from batchformer.recipes.listing import print_data
+
+    print_data()
+
+
+def bench(arguments: list[str]) -> None:
+    options = _parse(BenchOptions, arguments, "bench")
+    from batchformer.bench.loop import main as measure
+
+    measure(options.repeats, options.to)
+
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "demo": demo,
+    "list": list_recipes,
+    "train": train,
+    "compare": compare,
+    "evaluate": evaluate,
+    "report": report,
+    "export": export,
+    "check": check,
+    "data": data,
+    "bench": bench,
+}

@@ -1,0 +1,46 @@
+"""Cutout: one square hole per sample, over whole batches, any dtype."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def cutout(x: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
+    """Set to zero the pixels within `side // 2` before, or less than that after, the centre.
+
+    The centre lies inside the image and the hole is clipped at the borders, so that a hole near a
+    border is smaller.
+
+    Args:
+        x: (N, C, H, W).
+        row: (N,) row of each centre.
+        column: (N,) column of each centre.
+        side: side of the hole in pixels.
+    """
+    inside_rows = _hole(row.to(x.device, non_blocking=True), x.shape[-2], side)
+    inside_columns = _hole(column.to(x.device, non_blocking=True), x.shape[-1], side)
+    return x.masked_fill(inside_rows[:, None, :, None] & inside_columns[:, None, None, :], 0)
+
+
+def _hole(centre: Tensor, length: int, side: int) -> Tensor:
+    """(N, length) bool: whether a row, or a column, meets the hole."""
+    offset = torch.arange(length, device=centre.device) - centre[:, None]
+    return (offset >= -(side // 2)) & (offset < side // 2)
+
+
+@dataclass(frozen=True)
+class Cutout:
+    """One square hole of zeros per sample, its centre uniform over the image.
+
+    To be placed before normalisation. It may come before or after the change to float: 0 stays 0.
+    """
+
+    side: int = 16
+
+    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
+        row = torch.randint(x.shape[-2], (len(x),), generator=generator)
+        column = torch.randint(x.shape[-1], (len(x),), generator=generator)
+        return cutout(x, row, column, self.side)

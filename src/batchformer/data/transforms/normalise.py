@@ -1,0 +1,43 @@
+"""Normalisation of whole batches to zero mean and unit deviation per channel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+def normalise(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """`(x - mean) / std` per channel, on images scaled to 0..1.
+
+    Args:
+        x: (N, C, H, W), uint8 in 0..255 (becomes float32) or floating point in 0..1.
+        mean: C means of images in 0..1.
+        std: C deviations.
+    """
+    if x.shape[1] != len(mean):
+        raise ValueError(f"x has {x.shape[1]} channels (N, C, H, W) but mean has {len(mean)}")
+    white = 1 if x.is_floating_point() else 255
+    if not x.is_floating_point():
+        x = x.float()
+    # Statistics scaled to the range of x, not x to theirs: CUDA divides by a plain number through
+    # its reciprocal and would differ from the CPU in the last bit.
+    return (x - _per_channel(mean, white, x)) / _per_channel(std, white, x)
+
+
+def _per_channel(values: tuple[float, ...], white: int, like: Tensor) -> Tensor:
+    scaled = [value * white for value in values]
+    on_cpu = torch.tensor(scaled, dtype=like.dtype).view(1, -1, 1, 1)
+    return on_cpu.to(like.device, non_blocking=True)
+
+
+@dataclass(frozen=True)
+class Normalise:
+    """`normalise` with fixed statistics; draws nothing, so the generator may be left out."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+
+    def __call__(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+        return normalise(x, self.mean, self.std)

@@ -1,0 +1,106 @@
+"""How a run is trained: plain, frozen, typed values; nothing here needs torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+def require(condition: bool, what: str) -> None:
+    """Refuse a value before any work starts, in words."""
+    if not condition:
+        raise ValueError(f"Not possible: {what}.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimConfig:
+    """The optimizer."""
+
+    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    """Which optimizer."""
+    lr: float = 0.1
+    """Learning rate of the network; BatchFormer's is this times module.lr-factor."""
+    momentum: float = 0.9
+    """Momentum of SGD."""
+    nesterov: bool = False
+    """Nesterov momentum for SGD."""
+    betas: tuple[float, float] = (0.9, 0.999)
+    """Moment decay of Adam and AdamW."""
+    weight_decay: float = 5e-4
+    """Weight decay of every parameter."""
+
+    def __post_init__(self) -> None:
+        require(self.lr > 0, f"optim.lr is {self.lr} and must be above 0")
+        require(0 <= self.momentum < 1, f"optim.momentum is {self.momentum}, outside [0, 1)")
+        require(self.weight_decay >= 0, f"optim.weight-decay is {self.weight_decay}, below 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScheduleConfig:
+    """The learning rate over time, as a multiple of its configured value."""
+
+    kind: Literal["constant", "cosine", "multistep"] = "cosine"
+    """Shape after the warm-up; cosine falls to zero."""
+    per: Literal["update", "epoch"] = "update"
+    """Whether time is counted in updates or in epochs (constant within an epoch)."""
+    warmup: int = 0
+    """Units (updates or epochs) of linear warm-up."""
+    warmup_from: float = 0.0
+    """Multiple at which the warm-up starts."""
+    milestones: tuple[int, ...] = ()
+    """Units after which a multistep schedule drops."""
+    gamma: float = 0.1
+    """Factor of each drop."""
+    ahead: int = 0
+    """Units by which the schedule runs ahead; 1 gives schedulers stepped before the epoch."""
+
+    def __post_init__(self) -> None:
+        require(self.warmup >= 0, f"schedule.warmup is {self.warmup}, below 0")
+        rising = list(self.milestones) == sorted(set(self.milestones))
+        require(rising, f"schedule.milestones {self.milestones} must rise")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """The length and the mechanics of training."""
+
+    batch_size: int = 128
+    """Samples of one update; also the number of samples that attend to one another."""
+    updates: int = 1000
+    """Optimizer steps in all."""
+    drop_last: bool = False
+    """Leave out the last, smaller batch of an epoch."""
+    eval_every: int = 0
+    """Updates between evaluations; 0 evaluates at the end only."""
+    checkpoint_every: int = 0
+    """Updates between checkpoints; 0 means as often as evaluations."""
+    log_every: int = 50
+    """Updates between training records."""
+    select_on: Literal["last", "test"] = "last"
+    """Which evaluation is reported. "test" keeps the best on the test set, as some papers do."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Autocast type; fp16 scales the loss."""
+    accumulate: int = 1
+    """Parts a batch is split into. The parts do not attend to one another."""
+    clip_norm: float = 0.0
+    """Largest gradient norm; 0 does not clip."""
+    ema: float = 0.0
+    """Decay of the weight average that is evaluated; 0 evaluates the weights themselves."""
+    loss_multiplier: float = 1.0
+    """Factor on the loss, for the controls of the released code's loss scale."""
+    compile: bool = False
+    """Compile the step."""
+    channels_last: bool = False
+    """Memory format of images and convolutions."""
+    deterministic: bool = False
+    """Only deterministic kernels."""
+
+    def __post_init__(self) -> None:
+        require(self.batch_size >= 1, f"train.batch-size is {self.batch_size}, below 1")
+        require(self.updates >= 1, f"train.updates is {self.updates}, below 1")
+        require(self.log_every >= 1, f"train.log-every is {self.log_every}, below 1")
+        require(self.eval_every >= 0, f"train.eval-every is {self.eval_every}, below 0")
+        require(self.checkpoint_every >= 0, "train.checkpoint-every is below 0")
+        require(1 <= self.accumulate <= self.batch_size, "train.accumulate exceeds the batch")
+        require(0 <= self.ema < 1, f"train.ema is {self.ema}, outside [0, 1)")
+        require(self.clip_norm >= 0, f"train.clip-norm is {self.clip_norm}, below 0")

@@ -1,0 +1,228 @@
+"""The loop: train a method, update by update, from wherever it was left."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
+
+from batchformer.engine import checkpoint
+from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.engine.interrupt import Interrupted, StopRequest, stop_requests
+from batchformer.engine.log import Progress, RunLog
+from batchformer.engine.mechanics import Mechanics
+from batchformer.engine.method import Method
+from batchformer.engine.optim import lr_factor, set_lr
+from batchformer.engine.window import Window
+from batchformer.randomness import seed_for
+
+
+class Batches(Protocol):
+    """Where batches come from: a function of the step."""
+
+    per_epoch: int
+
+    def batch(self, step: int) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a task measures: scores by name, the headline first, and arrays for its figures."""
+
+    metrics: dict[str, float]
+    figures: dict[str, Any] = field(default_factory=dict)
+
+
+Evaluate = Callable[[Method, Mechanics], Evaluation]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to train, where, and where to keep it."""
+
+    optim: OptimConfig
+    schedule: ScheduleConfig
+    train: TrainConfig
+    seed: int
+    folder: Path
+    device: torch.device
+    title: str = "run"
+    quiet: bool = False
+    wandb_project: str | None = None
+
+
+def fit(method: Method, batches: Batches, evaluate: Evaluate, plan: Plan) -> Evaluation:
+    """Train to the end, resuming from the folder's newest checkpoint, and evaluate.
+
+    Interrupted and resumed equals uninterrupted: batches, learning rates and random draws are
+    functions of the update, and the rest is in the checkpoint.
+
+    Raises:
+        Interrupted: SIGINT or SIGTERM came; the state is saved.
+        DivergedError: a loss became NaN or infinite; the last good checkpoint is kept.
+    """
+    torch.use_deterministic_algorithms(plan.train.deterministic)
+    method.to(plan.device)
+    if plan.train.channels_last:
+        method.to(memory_format=torch.channels_last)
+    log = RunLog(plan.folder, plan.wandb_project)
+    try:
+        with (
+            stop_requests() as request,
+            Progress(plan.title, plan.train.updates, plan.quiet) as bar,
+        ):
+            found = checkpoint.load_newest(plan.folder / "checkpoints", bar.say)
+            for index in range(found["counters"]["stage"] if found else 0, len(method.stages)):
+                run = _Stage(method, batches, evaluate, plan, log, bar, index, found)
+                evaluation = run.train(request)
+                found = None
+    finally:
+        log.close()
+    return evaluation
+
+
+class _Stage:
+    """One stage of a run: what changes while it goes, and how."""
+
+    def __init__(
+        self,
+        method: Method,
+        batches: Batches,
+        evaluate: Evaluate,
+        plan: Plan,
+        log: RunLog,
+        bar: Progress,
+        index: int,
+        found: dict[str, Any] | None,
+    ) -> None:
+        self.method, self.batches, self.evaluator, self.plan = method, batches, evaluate, plan
+        self.log, self.bar = log, bar
+        method.begin_stage(method.stages[index])
+        self.optimizers: dict[str, Optimizer] = method.optimizers(plan.optim)
+        self.mechanics = Mechanics(plan.train, plan.device)
+        self.average = _average(method, plan.train.ema)
+        self.counters: dict[str, Any] = {"stage": index, "update": 0, "seconds": 0.0}
+        self.best: dict[str, float] = {}
+        self.window = Window()
+        if found is not None:
+            self.restore(found)
+        log.rewind(self.update)
+        bar.resume(self.update)
+        method.begin_epoch(self.update // batches.per_epoch)
+
+    @property
+    def update(self) -> int:
+        return int(self.counters["update"])
+
+    def train(self, request: StopRequest) -> Evaluation:
+        train, evaluation = self.plan.train, Evaluation({})
+        eval_every = train.eval_every or train.updates
+        save_every = train.checkpoint_every or eval_every
+        if train.compile:  # the method's own update() calls the step by this name
+            self.method.__dict__["step"] = torch.compile(self.method.step)
+        while True:
+            update, finished = self.update, self.update >= train.updates
+            due = finished or (update > 0 and update % eval_every == 0)
+            if self.window.rows and (due or update % train.log_every == 0):
+                self.record()
+            # Saved before it is evaluated: a run killed in between evaluates again, the same.
+            if request.signal_number or finished or (update > 0 and update % save_every == 0):
+                self.save()
+            if request.signal_number:
+                words = f"{self.plan.title}: stopped and saved at update {update}. "
+                words += "The same command goes on from there."
+                raise Interrupted(request.signal_number, words)
+            if due:
+                evaluation = self.evaluate()
+            if finished:
+                break
+            self.one_update()
+        self.method.__dict__.pop("step", None)
+        if train.select_on == "test":
+            return Evaluation(self.best, evaluation.figures)
+        return evaluation
+
+    def one_update(self) -> None:
+        plan, method, update = self.plan, self.method, self.update
+        per_epoch = self.batches.per_epoch
+        if update % per_epoch == 0:
+            method.begin_epoch(update // per_epoch)
+        batch = self.batches.batch(update)
+        if plan.train.channels_last:
+            batch["x"] = batch["x"].contiguous(memory_format=torch.channels_last)
+        factor = lr_factor(plan.schedule, update, plan.train.updates, per_epoch)
+        for optimizer in self.optimizers.values():
+            set_lr(optimizer, factor)
+        method.train()
+        torch.manual_seed(seed_for(plan.seed, "dropout", update))
+        losses = method.update(batch, self.optimizers, self.mechanics)
+        method.after_update()
+        if self.average is not None:
+            self.average.update_parameters(method)
+        self.counters["update"] = update + 1
+        self.window.add(losses, plan.optim.lr * factor, len(batch["y"]))
+
+    def record(self) -> None:
+        """Write the window's means; stop if one of its losses is not a number."""
+        values = self.window.record()
+        epoch = (self.update - 1) // self.batches.per_epoch
+        self.counters["seconds"] += time.perf_counter() - self.window.started
+        self.log.write("train", epoch, self.update, values)
+        self.bar.train(epoch, self.update, values["loss"], values["samples_per_s"])
+        self.window = Window(self.update)
+
+    def evaluate(self) -> Evaluation:
+        started = time.perf_counter()
+        trained: Any = self.method if self.average is None else self.average.module
+        trained.eval()
+        with torch.no_grad():
+            evaluation = self.evaluator(trained, self.mechanics)
+        epoch = self.update // self.batches.per_epoch
+        self.log.write("eval", epoch, self.update, evaluation.metrics)
+        self.bar.evaluated(epoch, self.update, evaluation.metrics)
+        headline = next(iter(evaluation.metrics))
+        if evaluation.metrics[headline] > self.best.get(headline, -math.inf):
+            self.best = dict(evaluation.metrics)
+        self.window.pause(time.perf_counter() - started)
+        return evaluation
+
+    def save(self) -> None:
+        window = self.window.state()  # first: raises before anything bad is kept
+        average = None if self.average is None else self.average.state_dict()
+        state = {
+            "method": self.method.state_dict(),
+            "optimizers": {name: o.state_dict() for name, o in self.optimizers.items()},
+            "scaler": self.mechanics.scaler.state_dict(),
+            "average": average,
+            "counters": self.counters,
+            "best": self.best,
+            "window": window,
+            # Draws are functions of the update; torch's own state serves code that ignores that.
+            "rng": torch.get_rng_state(),
+        }
+        checkpoint.save(self.plan.folder / "checkpoints", self.update, state)
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.method.load_state_dict(state["method"])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        self.mechanics.scaler.load_state_dict(state["scaler"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
+        self.counters, self.best = state["counters"], state["best"]
+        self.window.restore(state["window"])
+        torch.set_rng_state(state["rng"])
+
+
+def _average(method: Method, decay: float) -> AveragedModel | None:
+    if not decay:
+        return None
+    mean: Any = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+    return AveragedModel(method, multi_avg_fn=mean, use_buffers=True)

@@ -1,0 +1,57 @@
+"""The contract between the loop and what is trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from batchformer.attach import param_groups
+from batchformer.engine.config import OptimConfig
+from batchformer.engine.mechanics import Batch, Mechanics
+from batchformer.engine.optim import build_optimizer
+
+
+class Method(nn.Module):
+    """What one training step computes, and what the trained network predicts.
+
+    A method implements :meth:`step` and :meth:`predict`; the rest has defaults.
+    """
+
+    module_lr_factor: float = 1.0
+    """BatchFormer's learning rate as a multiple of the network's."""
+
+    stages: tuple[str, ...] = ("train",)
+    """Named phases, run one after the other, each with optimizers and a schedule of its own."""
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        """The losses of a batch: ``{"loss": ..., and parts worth logging}``."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement step()")
+
+    def predict(self, x: Tensor) -> Tensor:
+        """Logits ``(N, K)`` of the plain network, as it will be deployed."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement predict()")
+
+    def parameter_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
+        """Every trainable parameter exactly once."""
+        return param_groups(self, optim.lr, self.module_lr_factor)
+
+    def optimizers(self, optim: OptimConfig) -> dict[str, Optimizer]:
+        """Optimizers by name; several where parts are trained against one another."""
+        return {"main": build_optimizer(self.parameter_groups(optim), optim)}
+
+    def update(
+        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: Mechanics
+    ) -> dict[str, Tensor]:
+        """The whole update; by default one step of one optimizer."""
+        return mechanics.minimise(self.step, batch, optimizers["main"], self.parameters())
+
+    def begin_stage(self, stage: str) -> None:
+        """Called before the first update of a stage, also when resuming inside it."""
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Called before the first update of an epoch, also when resuming inside it."""
+
+    def after_update(self) -> None:
+        """Called after every update: momentum encoders, queues, weight averages."""

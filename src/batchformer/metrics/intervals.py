@@ -1,0 +1,272 @@
+"""What a few seeds can say: Student t intervals, paired comparisons, and their limits.
+
+Accuracies are percent, differences percent points. Intervals over seeds come from Student's t,
+never from a bootstrap: with 3 to 6 values a bootstrap interval is far too short. A bootstrap is
+offered over test images only, where there are thousands.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Outcome = Literal["gain", "loss", "inside the noise", "too few seeds", "no spread"]
+
+LEVEL = 0.95
+FEWEST_SEEDS = 3
+"""With two values the t interval is 9 standard deviations to each side: it says nothing."""
+
+ROUNDING = 1e-9
+"""Relative spread below which differences are one value and rounding, far under 1 image in 10^6."""
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Mean over ``n`` seeds with its 95% t interval; what cannot be known is None."""
+
+    mean: float
+    sd: float | None
+    low: float | None
+    high: float | None
+    n: int
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """Mean of other - baseline over ``n`` paired seeds, with its 95% t interval.
+
+    ``sd`` is that of the differences. What cannot be known is None.
+    """
+
+    difference: float
+    sd: float | None
+    low: float | None
+    high: float | None
+    p_value: float | None
+    n: int
+    baseline: tuple[float, ...]
+    other: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ImageInterval:
+    """Bootstrap interval over test images, for one trained network; seeds are not in it."""
+
+    mean: float
+    low: float
+    high: float
+    level: float
+    images: int
+
+
+def summary(values: Sequence[float]) -> Summary:
+    """Mean, standard deviation (n - 1) and 95% Student t interval of one value per seed.
+
+    One seed has no spread and no interval; two have a spread and no interval.
+
+    >>> summary([61.0, 62.0, 63.0])  # doctest: +ELLIPSIS
+    Summary(mean=62.0, sd=1.0, low=59.5..., high=64.4..., n=3, values=(61.0, 62.0, 63.0))
+    """
+    kept = _finite(values, "values")
+    n, mean = len(kept), statistics.mean(kept)
+    # The standard library sums exactly, so equal values have sd 0 and not 1e-17.
+    sd = statistics.stdev(kept) if n > 1 else None
+    if sd is None or n < FEWEST_SEEDS:
+        return Summary(mean, sd, None, None, n, kept)
+    half = float(_stats().t.ppf((1 + LEVEL) / 2, n - 1)) * sd / math.sqrt(n)
+    return Summary(mean, sd, mean - half, mean + half, n, kept)
+
+
+def paired(baseline_values: Sequence[float], other_values: Sequence[float]) -> Paired:
+    """Paired Student t of other - baseline; position i of both is the same seed.
+
+    Fewer than three seeds: no interval and no p-value. The same values in both arms: interval
+    (0, 0) and p = 1. The same non-zero difference in every seed: t is infinite, which on a small
+    test set is a coincidence of its coarse steps and no certainty, so no interval and no p-value.
+    """
+    baseline = _finite(baseline_values, "baseline_values")
+    other = _finite(other_values, "other_values")
+    if len(baseline) != len(other):
+        raise ValueError(
+            f"paired needs the same seeds in both arms, got {len(baseline)} baseline values and "
+            f"{len(other)} others: leave out the seeds that only one arm has"
+        )
+    differences = [b - a for a, b in zip(baseline, other, strict=True)]
+    n, mean = len(differences), statistics.mean(differences)
+    sd = statistics.stdev(differences) if n > 1 else None
+    scale = max(map(abs, baseline + other))
+    if n < FEWEST_SEEDS:
+        return Paired(mean, sd, None, None, None, n, baseline, other)
+    if max(differences) - min(differences) <= ROUNDING * scale:
+        if abs(mean) <= ROUNDING * scale:
+            return Paired(0.0, 0.0, 0.0, 0.0, 1.0, n, baseline, other)
+        return Paired(mean, 0.0, None, None, None, n, baseline, other)
+    test = _stats().ttest_rel(other, baseline)
+    interval = test.confidence_interval(LEVEL)
+    low, high = float(interval.low), float(interval.high)
+    return Paired(mean, sd, low, high, float(test.pvalue), n, baseline, other)
+
+
+def outcome(result: Paired, *, higher_is_better: bool = True) -> Outcome:
+    """One word for a comparison: gain or loss only where the 95% interval excludes 0.
+
+    "no spread" is the same non-zero difference in every seed, where there is no interval.
+    """
+    if result.n < FEWEST_SEEDS:
+        return "too few seeds"
+    if result.low is None or result.high is None:
+        return "no spread"
+    if result.low <= 0.0 <= result.high:
+        return "inside the noise"
+    return "gain" if (result.low > 0.0) == higher_is_better else "loss"
+
+
+def verdict(
+    result: Paired, paper_effect: float | None = None, *, higher_is_better: bool = True
+) -> str:
+    """The outcome in words, with its numbers.
+
+    Given the paper's effect (percent points), adds how many seeds would show an effect of that
+    size at the spread seen here; with fewer than three seeds the spread is not known well enough.
+    The interval is that of one comparison; correct the p-values of a table with ``holm``.
+
+    >>> verdict(paired([61.0, 62.0, 63.0], [61.5, 61.9, 63.2]))
+    'inside the noise: +0.20 [-0.55, +0.95], p = 0.37, 3 seeds'
+    >>> verdict(paired([61.0], [61.5]))
+    'too few seeds: baseline 61.00, other 61.50, 1 seed'
+    """
+    word = outcome(result, higher_is_better=higher_is_better)
+    seeds = f"{result.n} seed" + ("s" if result.n > 1 else "")
+    if word == "too few seeds":
+        baseline = ", ".join(f"{value:.2f}" for value in result.baseline)
+        other = ", ".join(f"{value:.2f}" for value in result.other)
+        return f"{word}: baseline {baseline}, other {other}, {seeds}"
+    if word == "no spread":
+        return f"{word}: {result.difference:+.2f} in every seed, no interval, {seeds}"
+    numbers = f"{result.difference:+.2f} [{result.low:+.2f}, {result.high:+.2f}]"
+    text = f"{word}: {numbers}, p = {result.p_value:.2g}, {seeds}"
+    if paper_effect and result.sd:
+        needed = max(FEWEST_SEEDS, seeds_needed(paper_effect, result.sd))
+        text += f"; the paper's {paper_effect:+.2f} needs {needed} seeds at sd {result.sd:.2f}"
+    return text
+
+
+def seeds_needed(effect: float, sd: float, power: float = 0.8, alpha: float = 0.05) -> int:
+    """Fewest paired seeds with which a two-sided paired t test finds ``effect``.
+
+    ``sd`` is that of the paired differences. Power is that of the noncentral t.
+
+    >>> seeds_needed(effect=1.0, sd=1.0)
+    10
+    """
+    ratio = abs(effect) / sd if sd > 0 else math.nan
+    if not (0 < ratio < math.inf and 0 < alpha < power < 1):
+        raise ValueError(
+            f"seeds_needed needs a non-zero effect, a positive sd and 0 < alpha < power < 1, got "
+            f"effect={effect}, sd={sd}, power={power}, alpha={alpha}"
+        )
+    low, high = 1, 2
+    while _power(ratio, high, alpha) < power:
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if _power(ratio, middle, alpha) >= power else (middle, high)
+    return high
+
+
+def holm(p_values: Sequence[float | None]) -> list[float | None]:
+    """Holm's step-down adjustment for the several comparisons of one table, order kept.
+
+    Holds the chance of any false finding in the table at the level the result is read at,
+    however the comparisons depend on each other. None (no test was made) stays None and does
+    not count.
+
+    >>> holm([0.01, 0.04, None, 0.03])
+    [0.03, 0.06, None, 0.06]
+    """
+    tested = [(p, i) for i, p in enumerate(p_values) if p is not None]
+    adjusted: list[float | None] = [None] * len(p_values)
+    largest = 0.0
+    for rank, (p, i) in enumerate(sorted(tested)):
+        if not 0.0 <= p <= 1.0:
+            raise ValueError(f"holm: p_values[{i}] is {p}, not a probability")
+        largest = max(largest, min(1.0, (len(tested) - rank) * p))
+        adjusted[i] = largest
+    return adjusted
+
+
+def bootstrap_interval(
+    per_image: Tensor | Sequence[float],
+    level: float = LEVEL,
+    resamples: int = 2000,
+    seed: int = 0,
+) -> ImageInterval:
+    """Percentile bootstrap over TEST IMAGES, for one trained network: it knows nothing of seeds.
+
+    ``per_image`` is (M,): 1 where an image was right and 0 where wrong, or the differences of
+    two networks on the same images (-1, 0, 1). The result is percent, or percent points. It
+    answers "had the test images been others", not "had training been repeated".
+    """
+    import numpy as np
+
+    values = torch.as_tensor(per_image).detach().cpu().double().numpy()
+    if values.ndim != 1 or values.size == 0 or not np.isfinite(values).all():
+        raise ValueError(
+            f"bootstrap_interval needs one finite value per test image, shape (M,), got shape "
+            f"{values.shape}"
+        )
+    if not (0 < level < 1 and resamples > 0):
+        raise ValueError(f"bootstrap_interval: level={level} or resamples={resamples} is senseless")
+    # Drawing M images with replacement is drawing how often each distinct value comes up: the
+    # same distribution without M * resamples indices, since the values are few.
+    distinct, counts = np.unique(values, return_counts=True)
+    images, generator = values.size, np.random.default_rng(seed)
+    shares = counts / images
+    means = [generator.multinomial(images, shares) @ distinct / images for _ in range(resamples)]
+    low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
+    return ImageInterval(
+        100 * float(values.mean()), 100 * float(low), 100 * float(high), level, images
+    )
+
+
+def _power(ratio: float, n: int, alpha: float) -> float:
+    """Power of the two-sided paired t test at effect / sd = ``ratio`` with ``n`` pairs."""
+    stats = _stats()
+    freedom, shift = float(n - 1), ratio * math.sqrt(n)
+    critical = stats.t.ppf(1 - alpha / 2, freedom)
+    far_tail = float(stats.nct.cdf(-critical, freedom, shift))
+    # scipy gives NaN for the far tail where it is below 1e-14.
+    far_tail = 0.0 if math.isnan(far_tail) else far_tail
+    return float(stats.nct.sf(critical, freedom, shift)) + far_tail
+
+
+def _finite(values: Sequence[float], name: str) -> tuple[float, ...]:
+    kept = tuple(map(float, values))
+    if not kept:
+        raise ValueError(f"{name} is empty: give one value per seed")
+    for i, value in enumerate(kept):
+        if not math.isfinite(value):
+            raise ValueError(
+                f"{name}[{i}] is {value}: that seed diverged or was not measured. Report it by "
+                f"name; a mean over the others alone would hide it"
+            )
+    return kept
+
+
+def _stats() -> ModuleType:
+    try:
+        from scipy import stats
+    except ImportError as error:
+        raise ImportError(
+            "intervals over seeds need scipy: pip install 'batchformer[lab]'"
+        ) from error
+    module: ModuleType = stats
+    return module

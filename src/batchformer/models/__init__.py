@@ -1,0 +1,1 @@
+"""Networks that timm and torchvision lack, each with timm's classifier contract."""

@@ -1,0 +1,137 @@
+"""What the commands can be told, with the words of their help; nothing here needs torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.methods.config import ModuleConfig
+from batchformer.recipes.recipe import Recipe
+from batchformer.tasks.config import LongTailConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What may be changed of a recipe."""
+
+    data: LongTailConfig
+    model: str
+    """Network: resnet32 (CIFAR), digits_net, or any of timm's."""
+    method: Literal["cross_entropy", "balanced_softmax"]
+    """What is minimised."""
+    module: ModuleConfig
+    optim: OptimConfig
+    schedule: ScheduleConfig
+    train: TrainConfig
+
+    @classmethod
+    def fields_of(cls, recipe: Recipe) -> dict[str, Any]:
+        return {f.name: getattr(recipe, f.name) for f in dataclasses.fields(Settings)}
+
+    def applied_to(self, recipe: Recipe) -> Recipe:
+        return dataclasses.replace(recipe, **Settings.fields_of(self))  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainOptions(Settings):
+    """Train one arm of a recipe with one seed; the same command goes on where it stopped."""
+
+    arm: str = "batchformer"
+    """One of the arms that `batchformer list` shows."""
+    seed: int = 0
+    """Of initial weights, order, augmentation and dropout."""
+    runs: Path = Path("runs")
+    """Folder of all runs."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1, mps."""
+    quiet: bool = False
+    """No progress."""
+    wandb: str | None = None
+    """A Weights & Biases project to log to as well."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(Settings):
+    """Train every arm with every seed, paired; finished runs are kept, others go on."""
+
+    seeds: int = 3
+    """Seeds 0, 1, ..., n - 1; with fewer than 3 there is no interval."""
+    arms: tuple[str, ...] = ("baseline", "batchformer")
+    """Arms, compared with the first."""
+    runs: Path = Path("runs")
+    """Folder of all runs."""
+    page: Path | None = None
+    """Where the page goes; by default RUNS/RECIPE/report.html."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1, mps."""
+    quiet: bool = False
+    """No progress."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    """Baseline against +BatchFormer on embedded digits, with a table and a page at the end."""
+
+    seeds: int = 5
+    """How many."""
+    runs: Path = Path("runs")
+    """Folder of all runs."""
+    quiet: bool = False
+    """No progress."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions:
+    """Write one self-contained page of finished runs; unfinished ones are named."""
+
+    to: Path = Path("report.html")
+    """The page."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExportOptions:
+    """Write the plain network's weights of a run, as a state dict without BatchFormer."""
+
+    to: Path
+    """The file."""
+    device: str = "cpu"
+    """Where the weights are loaded."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateOptions:
+    """Score the newest checkpoint of a run."""
+
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1, mps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(Settings):
+    """Is BatchFormer acting in this recipe's training?"""
+
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1, mps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions:
+    """Time the loop against the bare forward, backward and step, interleaved."""
+
+    repeats: int = 15
+    """Measurements of each."""
+    to: Path | None = None
+    """A JSON file for the figures."""
+
+
+@dataclass(frozen=True)
+class ListOptions:
+    """Every recipe, the arms, and the rows of the paper that have no recipe yet."""
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """Which data sets are here, and where they are looked for."""

@@ -1,0 +1,49 @@
+"""The sides of a comparison: each arm is the recipe with one thing changed."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from batchformer.recipes.recipe import Recipe
+
+
+def _module(**changes: Any) -> Callable[[Recipe], Recipe]:
+    def change(recipe: Recipe) -> Recipe:
+        return dataclasses.replace(recipe, module=dataclasses.replace(recipe.module, **changes))
+
+    return change
+
+
+def _baseline(loss_multiplier: float = 1.0) -> Callable[[Recipe], Recipe]:
+    def change(recipe: Recipe) -> Recipe:
+        module = dataclasses.replace(recipe.module, enabled=False)
+        factor = recipe.train.loss_multiplier * loss_multiplier
+        train = dataclasses.replace(recipe.train, loss_multiplier=factor)
+        return dataclasses.replace(recipe, module=module, train=train)
+
+    return change
+
+
+#: Every arm, with what it is for.
+ARMS: dict[str, tuple[Callable[[Recipe], Recipe], str]] = {
+    "baseline": (_baseline(), "the network alone"),
+    "batchformer": (_module(), "as in the paper"),
+    "batchformer_self": (_module(attend="self"), "control: attention masked to the diagonal"),
+    "batchformer_frozen": (_module(trained=False), "control: the encoder stays untrained"),
+    "batchformer_mixed_only": (_module(streams="mixed_only"), "ablation: no shared classifier"),
+    "batchformer_official_loss": (
+        _module(loss_scale="official"),
+        "the released code's loss, three times the paper's",
+    ),
+    "baseline_loss1.5x": (_baseline(1.5), "control: the plain rows' share of that loss"),
+    "baseline_loss3x": (_baseline(3.0), "control: that loss without the encoder"),
+}
+
+
+def with_arm(recipe: Recipe, arm: str) -> Recipe:
+    """The recipe as this arm trains it."""
+    if arm not in ARMS:
+        raise ValueError(f"There is no arm {arm!r}; there are {', '.join(ARMS)}.")
+    return ARMS[arm][0](recipe)

@@ -1,0 +1,91 @@
+"""What there is to run, and on which data; answers without torch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from batchformer.data.location import available, looked_in
+from batchformer.recipes import RECIPES
+from batchformer.recipes.arms import ARMS
+from batchformer.recipes.paper import ROWS
+from batchformer.recipes.recipe import Recipe
+
+
+def data_state(recipe: Recipe) -> str:
+    """Whether a recipe's data is here."""
+    if recipe.data.name == "digits":
+        return "embedded"
+    root = None if recipe.data.root is None else Path(recipe.data.root)
+    return "present" if available(recipe.data.name, root) else "absent"
+
+
+def print_listing(console: Console | None = None) -> None:
+    """Recipes, arms, and the paper's rows without a recipe."""
+    console = console or Console()
+    table = Table(title="Recipes", title_justify="left", box=None, pad_edge=False)
+    for column in (
+        "recipe",
+        "task",
+        "data",
+        "method",
+        "paper: baseline -> +BatchFormer",
+        "data is",
+    ):
+        table.add_column(column, overflow="fold")
+    for name, make in RECIPES.items():
+        recipe = make()
+        data = f"{recipe.data.name}-LT r={recipe.data.ratio:g}"
+        table.add_row(
+            name, recipe.task, data, recipe.method, paper_numbers(recipe), data_state(recipe)
+        )
+    console.print(table)
+    arms = Table(title="\nArms", title_justify="left", box=None, pad_edge=False, show_header=False)
+    for name, (_, purpose) in ARMS.items():
+        arms.add_row(name, purpose)
+    console.print(arms)
+    rows = Table(
+        title="\nRows of the paper without a recipe yet",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+    )
+    for column in ("table", "data", "model", "method", "paper", ""):
+        rows.add_column(column, overflow="fold")
+    for row in (row for row in ROWS if row.recipe is None):
+        headline, value = next(iter(row.numbers.items()))
+        method = row.method + (" + BatchFormer" if row.arm == "batchformer" else "")
+        state = "not implemented" if row.planned else "not implemented, not planned"
+        rows.add_row(row.table, row.data, row.model, method, f"{headline} {value:g}", state)
+    console.print(rows)
+
+
+def paper_numbers(recipe: Recipe) -> str:
+    """The paper's headline numbers of both arms."""
+    if not recipe.paper:
+        return "-"
+    values = [next(iter(numbers.values())) for numbers in recipe.paper.values()]
+    return " -> ".join(f"{value:g}" for value in values)
+
+
+def print_data(console: Console | None = None) -> None:
+    """Where each data set is, or was looked for and how to get it."""
+    console = console or Console()
+    table = Table(box=None, pad_edge=False)
+    for column in ("data", "here", "where"):
+        table.add_column(column, overflow="fold")
+    table.add_row("digits", "embedded", "scikit-learn")
+    for name in ("cifar10", "cifar100"):
+        found = available(name)
+        table.add_row(
+            name,
+            "present" if found else "absent",
+            str(found) if found else f"looked in {looked_in()}; downloaded at first use",
+        )
+    console.print(table)
+    console.print(
+        "\nSet BATCHFORMER_DATA, or pass --data.root, to a folder with torchvision's files "
+        "(cifar-100-python/) or to an .npz of a long tail."
+    )

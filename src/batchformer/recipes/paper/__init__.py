@@ -1,0 +1,31 @@
+"""Every row of every table of the paper, as data: what there is to compare a run with."""
+
+from __future__ import annotations
+
+from batchformer.recipes.paper import ablations, contrastive, domains, long_tailed, zero_shot
+from batchformer.recipes.paper.row import PaperRow
+
+__all__ = ["ROWS", "PaperRow", "rows_for", "rows_without_recipe"]
+
+#: In the paper's order within each family; where it contradicts itself, both rows, with notes.
+ROWS: tuple[PaperRow, ...] = (
+    *long_tailed.ROWS,
+    *zero_shot.ROWS,
+    *domains.ROWS,
+    *contrastive.ROWS,
+    *ablations.ROWS,
+)
+
+
+def rows_for(recipe_name: str) -> tuple[PaperRow, ...]:
+    """The rows that this recipe trains, one for each arm; none for a recipe of our own.
+
+    >>> [(row.arm, row.numbers["all"]) for row in rows_for("cifar100_lt_balanced_softmax")]
+    [('baseline', 50.7), ('batchformer', 51.7)]
+    """
+    return tuple(row for row in ROWS if row.recipe == recipe_name)
+
+
+def rows_without_recipe() -> tuple[PaperRow, ...]:
+    """The rows that a recipe is still to be written for; those not planned are left out."""
+    return tuple(row for row in ROWS if row.recipe is None and row.planned)

@@ -1,0 +1,29 @@
+"""Which data a task uses; nothing here needs torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from batchformer.engine.config import require
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongTailConfig:
+    """Long-tailed data."""
+
+    name: Literal["cifar10", "cifar100", "digits"] = "cifar100"
+    """Which images."""
+    ratio: float = 100.0
+    """Images of the largest class over those of the smallest."""
+    profile: Literal["exponential", "step"] = "exponential"
+    """How class sizes fall."""
+    seed: int = 0
+    """Of the draw; the same for all runs, so that arms and seeds share one training set."""
+    root: str | None = None
+    """Folder or .npz file; by default $BATCHFORMER_DATA, else ~/.cache/batchformer."""
+    shots: Literal["counts", "thirds"] = "counts"
+    """Many (> 100 training images), medium, few (< 20), or thirds of the classes by count."""
+
+    def __post_init__(self) -> None:
+        require(self.ratio >= 1, f"data.ratio is {self.ratio}, below 1")

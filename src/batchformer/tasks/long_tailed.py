@@ -1,0 +1,109 @@
+"""Long-tailed recognition: a skewed training part, a balanced test part, scores by shots."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from batchformer.data.cifar import cifar_lt
+from batchformer.data.digits import digits_lt
+from batchformer.data.feed import Feed
+from batchformer.data.images import LongTailedData
+from batchformer.data.transforms import (
+    Transform,
+    cifar_test,
+    cifar_train,
+    digits_test,
+    digits_train,
+)
+from batchformer.engine.config import TrainConfig
+from batchformer.engine.fit import Evaluation
+from batchformer.engine.mechanics import Mechanics
+from batchformer.engine.method import Method
+from batchformer.metrics.shots import LongTailedMetrics, shot_groups, third_groups
+from batchformer.tasks.config import LongTailConfig
+
+#: Beyond this many classes a confusion matrix is larger than a run folder should be.
+MOST_CLASSES_WITH_CONFUSION = 1000
+
+
+@dataclass(frozen=True)
+class LongTailedTask:
+    """Data, batches and scores of one long-tailed experiment.
+
+    Args:
+        data: both parts.
+        config: which data, and how classes are grouped into shots.
+        device: where the images live.
+    """
+
+    data: LongTailedData
+    config: LongTailConfig
+    device: torch.device
+
+    @classmethod
+    def load(cls, config: LongTailConfig, device: torch.device) -> LongTailedTask:
+        """Read the data; an error says what is missing and where it was looked for."""
+        if config.name == "digits":
+            return cls(digits_lt(config.ratio, config.seed), config, device)
+        root = None if config.root is None else Path(config.root).expanduser()
+        data = cifar_lt(config.name, config.ratio, config.profile, root, config.seed)
+        return cls(data, config, device)
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        """What methods of this task are told of the data."""
+        return {"class_counts": self.data.train_counts}
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.data.classes)
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader should know of the data, for the run folder."""
+        counts = self.data.train_counts
+        return {
+            "name": self.data.name,
+            "split_sha256": self.data.split_sha256,
+            "train": len(self.data.train),
+            "test": len(self.data.test),
+            "largest_class": int(counts.max()),
+            "smallest_class": int(counts.min()),
+        }
+
+    def feed(self, train: TrainConfig, seed: int) -> Feed:
+        """Shuffled, augmented training batches."""
+        transform: Transform = digits_train() if self.config.name == "digits" else cifar_train()
+        return Feed(
+            self.data.train, transform, train.batch_size, seed, train.drop_last, self.device
+        )
+
+    def evaluate(self, method: Method, mechanics: Mechanics, batch: int = 1000) -> Evaluation:
+        """Scores in percent by shots, and what the figures need."""
+        normalise = digits_test() if self.config.name == "digits" else cifar_test()
+        counts = self.data.train_counts
+        groups = third_groups(counts) if self.config.shots == "thirds" else shot_groups(counts)
+        scores = LongTailedMetrics(self.num_classes, groups)
+        nothing_random = torch.Generator()
+        correct = []
+        test = self.data.test
+        for start in range(0, len(test), batch):
+            x, y = test.x[start : start + batch], test.y[start : start + batch]
+            images = normalise(x.to(self.device), nothing_random)
+            with mechanics.autocast():
+                logits = method.predict(images).float()
+            scores.update(logits, y.to(self.device))
+            correct.append(logits.argmax(1).cpu() == y)
+        figures = {
+            "per_class": scores.per_class.numpy(),
+            "train_counts": counts.numpy(),
+            "correct": torch.cat(correct).numpy(),
+            "classes": np.array(self.data.classes),
+        }
+        if self.num_classes <= MOST_CLASSES_WITH_CONFUSION:
+            figures["confusion"] = scores.confusion.to(torch.int32).cpu().numpy()
+        return Evaluation(scores.compute(), figures)

@@ -1,0 +1,34 @@
+"""Values that cannot work are refused before any work starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.methods.config import ModuleConfig
+from batchformer.tasks.config import LongTailConfig
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: OptimConfig(lr=0), "optim.lr is 0"),
+        (lambda: OptimConfig(momentum=1.0), "optim.momentum"),
+        (lambda: OptimConfig(weight_decay=-1), "optim.weight-decay"),
+        (lambda: ScheduleConfig(warmup=-1), "schedule.warmup"),
+        (lambda: ScheduleConfig(milestones=(3, 1)), "must rise"),
+        (lambda: TrainConfig(batch_size=0), "train.batch-size"),
+        (lambda: TrainConfig(updates=0), "train.updates"),
+        (lambda: TrainConfig(batch_size=4, accumulate=5), "train.accumulate"),
+        (lambda: TrainConfig(ema=1.0), "train.ema"),
+        (lambda: ModuleConfig(dropout=1.5), "module.dropout is 1.5, outside"),
+        (lambda: ModuleConfig(heads=0), "module.heads"),
+        (lambda: LongTailConfig(ratio=0.5), "data.ratio"),
+    ],
+)
+def test_impossible_values(make: Callable[[], Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make()

@@ -1,0 +1,225 @@
+"""The loop: resumed equals uninterrupted, divergence stops it, the arms are paired."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from batchformer import BatchFormer, match, two_streams
+from batchformer.data.feed import Feed
+from batchformer.data.images import ImageSplit
+from batchformer.data.transforms import digits_train
+from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.engine.fit import Evaluation, Plan, fit
+from batchformer.engine.interrupt import Interrupted, StopRequest
+from batchformer.engine.log import read_records
+from batchformer.engine.mechanics import Batch, Mechanics
+from batchformer.engine.method import Method
+from batchformer.engine.window import DivergedError
+
+CPU = torch.device("cpu")
+
+
+class Net(Method):
+    def __init__(self, explode_at: int | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3)
+        )
+        self.encoder, self.head = BatchFormer(16), nn.Linear(16, 10)
+        self.explode_at, self.steps, self.epochs = explode_at, 0, []  # type: ignore[var-annotated]
+
+    def begin_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        logits = self.head(two_streams(self.layers(batch["x"]), self.encoder))
+        loss = F.cross_entropy(logits, match(logits, batch["y"]))
+        factor = float("nan") if self.steps == self.explode_at else 1.0
+        self.steps += 1
+        return {"loss": loss, "penalty": loss.detach() * factor}
+
+    def predict(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.layers(x))
+        return logits
+
+
+SPLIT = ImageSplit(
+    torch.randint(0, 256, (56, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator()),
+    torch.arange(56) % 10,
+)
+
+
+def evaluate(method: Method, mechanics: Mechanics) -> Evaluation:
+    assert not method.training and not torch.is_grad_enabled()
+    logits = method.predict(SPLIT.x.float() / 255)
+    score = float((logits.argmax(1) == SPLIT.y).float().mean())
+    return Evaluation({"all": 100 * score, "mean": float(logits.mean())}, {"n": 56})
+
+
+def feed() -> Feed:
+    return Feed(SPLIT, digits_train(), batch_size=16, seed=3)
+
+
+def plan(folder: Path, **train: Any) -> Plan:
+    options = {"batch_size": 16, "updates": 30, "eval_every": 10, "log_every": 7, **train}
+    return Plan(
+        optim=OptimConfig(lr=0.1),
+        schedule=ScheduleConfig(kind="cosine", warmup=4),
+        train=TrainConfig(**options),
+        seed=3,
+        folder=folder,
+        device=CPU,
+        quiet=True,
+    )
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    found = read_records(folder / "metrics.jsonl")
+    return [{k: v for k, v in r.items() if k != "samples_per_s"} for r in found]
+
+
+def run(folder: Path, **train: Any) -> tuple[Net, Evaluation]:
+    net = Net()
+    return net, fit(net, feed(), evaluate, plan(folder, **train))
+
+
+def test_records_of_a_whole_run(tmp_path: Path) -> None:
+    net, evaluation = run(tmp_path)
+    seen = records(tmp_path)
+    assert [r["step"] for r in seen if r["kind"] == "eval"] == [10, 20, 30]
+    assert [r["step"] for r in seen if r["kind"] == "train"] == [7, 10, 14, 20, 21, 28, 30]
+    assert seen[-1]["all"] == evaluation.metrics["all"] and evaluation.figures == {"n": 56}
+    assert net.epochs[:4] == [0, 0, 1, 2] and max(net.epochs) == 7  # 4 updates an epoch
+    losses = [r["loss"] for r in seen if r["kind"] == "train"]
+    assert losses[-1] < losses[0]
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
+
+
+OPTIONS = [
+    {},
+    {"checkpoint_every": 4},
+    {"ema": 0.9},
+    {"accumulate": 2, "clip_norm": 0.5},
+    {"precision": "bf16"},
+    {"select_on": "test"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("stop_at", [1, 13, 20])
+def test_interrupted_and_resumed_equals_uninterrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int, options: dict[str, Any]
+) -> None:
+    whole, expected = run(tmp_path / "whole", **options)
+
+    net = Net()
+    after = net.after_update
+    request: list[StopRequest] = []
+    made = StopRequest.__init__
+
+    def remember(self: StopRequest) -> None:
+        made(self)
+        request.append(self)
+
+    def interrupt() -> None:
+        after()
+        if net.steps == stop_at * options.get("accumulate", 1):
+            request[-1].signal_number = 15
+
+    monkeypatch.setattr(StopRequest, "__init__", remember)
+    net.__dict__["after_update"] = interrupt
+    with pytest.raises(Interrupted, match=f"saved at update {stop_at}"):
+        fit(net, feed(), evaluate, plan(tmp_path / "cut", **options))
+    torch.manual_seed(999)  # whatever happened in between
+    resumed, got = run(tmp_path / "cut", **options)
+
+    assert got.metrics == expected.metrics
+    assert records(tmp_path / "cut") == records(tmp_path / "whole")
+    for key, value in whole.state_dict().items():
+        assert torch.equal(resumed.state_dict()[key], value), key
+
+
+def test_a_finished_run_is_only_evaluated_again(tmp_path: Path) -> None:
+    _, expected = run(tmp_path)
+    before = records(tmp_path)
+    net, got = run(tmp_path)
+    assert net.steps == 0 and got.metrics == expected.metrics and records(tmp_path) == before
+
+
+@pytest.mark.parametrize("every", [5, 0])
+def test_divergence_stops_with_names_and_keeps_the_last_good(tmp_path: Path, every: int) -> None:
+    net = Net(explode_at=12)
+    with pytest.raises(DivergedError, match=r"'penalty'.*nan at update 12.*learning rate 0\.0"):
+        fit(net, feed(), evaluate, plan(tmp_path, checkpoint_every=every))
+    kept = sorted(path.name[:9] for path in (tmp_path / "checkpoints").iterdir())
+    assert kept[-1] == "000000010"
+    _, expected = run(tmp_path / "whole")
+    _, got = run(tmp_path)  # mended, it goes on from there
+    assert got.metrics == expected.metrics
+
+
+class TwoStages(Net):
+    stages = ("features", "classifier")
+
+    def begin_stage(self, stage: str) -> None:
+        self.stage = stage
+        self.layers.requires_grad_(stage == "features")
+
+
+def test_stages_follow_one_another_each_with_its_optimizers(tmp_path: Path) -> None:
+    net = TwoStages()
+    fit(net, feed(), evaluate, plan(tmp_path, updates=8, eval_every=0))
+    assert net.steps == 16 and net.stage == "classifier"
+    frozen = net.layers[1].weight.clone()
+    again = TwoStages()
+    fit(again, feed(), evaluate, plan(tmp_path, updates=8, eval_every=0))
+    assert again.steps == 0 and torch.equal(again.layers[1].weight, frozen)
+
+
+def test_the_average_is_what_is_evaluated(tmp_path: Path) -> None:
+    net, evaluation = run(tmp_path, ema=0.5)
+    with torch.no_grad():
+        own = evaluate(net.eval(), None)  # type: ignore[arg-type]
+    assert own.metrics["mean"] != evaluation.metrics["mean"]
+
+
+def test_selection_on_the_test_set_is_by_name_only(tmp_path: Path) -> None:
+    scores = iter([30.0, 50.0, 40.0] * 2)
+
+    def scripted(method: Method, mechanics: Mechanics) -> Evaluation:
+        return Evaluation({"all": next(scores)})
+
+    last = fit(Net(), feed(), scripted, plan(tmp_path / "last"))
+    best = fit(Net(), feed(), scripted, plan(tmp_path / "test", select_on="test"))
+    assert last.metrics == {"all": 40.0} and best.metrics == {"all": 50.0}
+
+
+def test_compiled_and_channels_last_train_the_same(tmp_path: Path) -> None:
+    _, expected = run(tmp_path / "plain", updates=4)
+    config = plan(tmp_path / "last", updates=4, channels_last=True)
+    got = fit(Net(), feed(), evaluate, config)
+    assert got.metrics["mean"] == pytest.approx(expected.metrics["mean"], abs=1e-5)
+    torch.compiler.reset()
+    with torch.compiler.set_stance("force_eager"):
+        compiled = fit(
+            Net(),
+            feed(),
+            evaluate,
+            dataclasses.replace(plan(tmp_path / "compiled", updates=4, compile=True)),
+        )
+    assert compiled.metrics == expected.metrics
+
+
+def test_determinism_is_one_switch(tmp_path: Path) -> None:
+    run(tmp_path / "a", updates=2, deterministic=True)
+    assert torch.are_deterministic_algorithms_enabled()
+    run(tmp_path / "b", updates=2)
+    assert not torch.are_deterministic_algorithms_enabled()

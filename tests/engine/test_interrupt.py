@@ -1,0 +1,44 @@
+"""Signals are noted once and act at once the second time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+
+import pytest
+
+from batchformer.engine.interrupt import Interrupted, stop_requests
+
+
+def test_a_signal_is_noted_and_handlers_are_restored() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with stop_requests() as request:
+        assert request.signal_number is None
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert request.signal_number == signal.SIGTERM
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_the_second_signal_acts() -> None:
+    with pytest.raises(KeyboardInterrupt), stop_requests():
+        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_other_threads_leave_signals_alone() -> None:
+    before, seen = signal.getsignal(signal.SIGINT), []
+
+    def work() -> None:
+        with stop_requests() as request:
+            seen.append(request.signal_number)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert seen == [None] and signal.getsignal(signal.SIGINT) is before
+
+
+def test_exit_codes_are_the_shells() -> None:
+    assert Interrupted(15, "stopped").exit_code == 143
+    assert not isinstance(Interrupted(2, ""), Exception)

@@ -1,0 +1,82 @@
+"""Learning rates against torch's schedulers and worked examples."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from batchformer.engine.config import OptimConfig, ScheduleConfig
+from batchformer.engine.optim import build_optimizer, lr_factor, set_lr
+
+
+@settings(max_examples=30, deadline=None)
+@given(updates=st.integers(2, 60))
+def test_cosine_is_torchs(updates: int) -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates)
+    for update in range(updates):
+        ours = lr_factor(ScheduleConfig(kind="cosine"), update, updates, 1)
+        assert ours == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-9)
+        optimizer.step()
+        scheduler.step()
+
+
+@settings(max_examples=30, deadline=None)
+@given(milestones=st.lists(st.integers(1, 40), unique=True), gamma=st.floats(0.01, 1))
+def test_multistep_is_torchs(milestones: list[int], gamma: float) -> None:
+    milestones = sorted(milestones)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma)
+    config = ScheduleConfig(kind="multistep", milestones=tuple(milestones), gamma=gamma)
+    for update in range(45):
+        assert lr_factor(config, update, 45, 1) == pytest.approx(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+
+
+def test_the_released_schedule_by_hand() -> None:
+    """591 epochs of 21 updates: from 0.5 in 37 epochs to 1, then a cosine; the last epoch is 0."""
+    config = ScheduleConfig(kind="cosine", per="epoch", warmup=37, warmup_from=0.5, ahead=1)
+
+    def at(epoch: int, within: int = 0) -> float:
+        return lr_factor(config, epoch * 21 + within, 591 * 21, 21)
+
+    assert at(0) == at(0, 20) == pytest.approx(0.5 + 0.5 / 37)
+    assert at(35) == pytest.approx(0.5 + 0.5 * 36 / 37) and at(36) == 1.0
+    middle = 37 + (591 - 37) // 2
+    assert at(middle - 1) == pytest.approx(0.5)
+    assert at(590) == pytest.approx(0.0, abs=1e-12)
+    assert at(589) == pytest.approx(0.5 * (1 + math.cos(math.pi * 553 / 554)))
+
+
+def test_warmup_and_constant() -> None:
+    config = ScheduleConfig(kind="constant", warmup=4, warmup_from=0.2)
+    factors = [lr_factor(config, t, 10, 1) for t in range(6)]
+    assert factors == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_each_group_is_scaled_from_its_own_rate(name: str) -> None:
+    groups = [{"params": [nn.Parameter(torch.zeros(1))], "lr": lr} for lr in (0.4, 0.04)]
+    optimizer = build_optimizer(groups, OptimConfig(name=name, lr=0.4))  # type: ignore[arg-type]
+    assert type(optimizer).__name__.lower() == name
+    for factor in (0.5, 0.25):  # from the base, not from the last value
+        set_lr(optimizer, factor)
+        rates = [group["lr"] for group in optimizer.param_groups]
+        assert rates == pytest.approx([0.4 * factor, 0.04 * factor])
+    state = optimizer.state_dict()
+    assert [group["base_lr"] for group in state["param_groups"]] == [0.4, 0.04]
+
+
+def test_a_rate_in_a_tensor_is_written_in_place() -> None:
+    rate = torch.tensor(0.1)
+    groups = [{"params": [nn.Parameter(torch.zeros(1))], "lr": rate}]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    optimizer.param_groups[0]["base_lr"] = 0.1
+    set_lr(optimizer, 0.5)
+    assert optimizer.param_groups[0]["lr"] is rate and rate.item() == pytest.approx(0.05)
