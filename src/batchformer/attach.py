@@ -13,6 +13,7 @@ from typing import Any, Literal, TypeVar
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel
 
 from batchformer.attention import Attend
 from batchformer.heads import AttachError, Call, output_tensors, trace
@@ -146,8 +147,8 @@ def detach(model: M) -> M:
         raise AttachError("detach(): BatchFormer is not attached to this model.")
     for module in swapped:
         remove(module)
-    for module in inner.modules():  # the attached model may be a part, as in an averaged model
-        module.__dict__.pop(RECORD, None)
+    for part in inner.modules():  # the attached model may be a part of this one
+        part.__dict__.pop(RECORD, None)
     return model
 
 
@@ -161,7 +162,9 @@ def export(model: nn.Module, example: Any = None) -> nn.Module:
         RuntimeError: the outputs of copy and original differ on the probe batch.
     """
     inner = unwrap(model)
-    plain = detach(copy.deepcopy(inner)).eval()
+    with untouched(inner):
+        inner.train()  # tensors kept for eval, which may not be copied, are dropped here
+        plain = detach(copy.deepcopy(inner)).eval()
     batch = find_batch(plain, example)
     with untouched(inner), torch.no_grad():
         kept = output_tensors(batch.run(inner.eval()))
@@ -219,10 +222,13 @@ def param_groups(
     ]
 
 
+_WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, AveragedModel)
+
+
 def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside DDP, DataParallel or a compiled wrapper."""
+    """The model inside DDP, DataParallel, a weight average or a compiled wrapper."""
     while True:
-        if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
+        if isinstance(model, _WRAPPERS):
             model = model.module
         elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
             model = model._orig_mod  # type: ignore[assignment]

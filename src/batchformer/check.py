@@ -84,15 +84,18 @@ def check(model: nn.Module, batch: Any, optimizer: Optimizer | None = None) -> C
     True
     """
     inner = unwrap(model)
-    record: Attachment | None = inner.__dict__.get(RECORD)
+    # A wrapper that came after attach (PEFT) has the record on the model inside it.
+    holder = next((m for m in inner.modules() if RECORD in m.__dict__), inner)
+    record: Attachment | None = holder.__dict__.get(RECORD)
     modules = [m for m in inner.modules() if isinstance(m, BatchFormer)]
-    findings = [_presence(inner, record, modules)]
+    findings = [_presence(holder, record, modules)]
     if record is not None and not modules:
         return CheckResult(tuple(findings))
     with untouched(inner):
         calls = fit_batch(inner, batch)
         if calls.rows < 2:
             raise ValueError("check() needs a batch of at least 2 samples.")
+        modules = _in_use(inner, modules, calls, record is not None)
         mixed_only = record is not None and record.streams == "mixed_only"
         control = bool(modules) and all(m.attend == "self" for m in modules)
         findings += _in_training(inner, modules, calls, record is not None, mixed_only, control)
@@ -110,7 +113,11 @@ def _presence(model: nn.Module, record: Attachment | None, modules: list[BatchFo
         seen = f"{len(modules)} in the model's own code" if modules else "judged from outside"
         return Finding(question, True, seen)
     named = dict(model.named_modules())
-    gone = [n for n in record.places if not isinstance(named.get(n), WithBatchFormer)]
+    gone = [
+        n
+        for n in record.places
+        if n not in named or not any(isinstance(m, WithBatchFormer) for m in named[n].modules())
+    ]
     if gone:
         return Finding(
             question,
@@ -119,6 +126,23 @@ def _presence(model: nn.Module, record: Attachment | None, modules: list[BatchFo
             "reset_classifier, or a new head, removed it: detach(model), then attach(model) again",
         )
     return Finding(question, True, f"attached before {', '.join(record.places)}")
+
+
+def _in_use(
+    model: nn.Module, modules: list[BatchFormer], batch: Batch, attached: bool
+) -> list[BatchFormer]:
+    """All but frozen ones that no pass calls: copies that a wrapper keeps aside (PEFT)."""
+    called: list[nn.Module] = []
+    handles = [m.register_forward_pre_hook(lambda m, _: called.append(m)) for m in modules]
+    try:
+        with _attention_alone(model, modules, attached), torch.no_grad():
+            batch.run(model)
+    finally:
+        for handle in handles:
+            handle.remove()
+    idle = [m for m in modules if m not in called]
+    aside = [m for m in idle if not any(p.requires_grad for p in m.parameters())]
+    return modules if not called else [m for m in modules if m not in aside]
 
 
 def _in_training(
@@ -132,7 +156,11 @@ def _in_training(
     with _attention_alone(model, modules, attached):
         before, rows = _observe(model, modules, batch)
         after, _ = _observe(model, modules, _with_copy(batch))
-    n = batch.rows
+        n, moved, replaced = batch.rows, _moved(before.mixed, after.mixed), "one sample"
+        if moved < n - 1 and modules:
+            # An untrained network may map all samples to almost the same features.
+            noisy, _ = _observe(model, modules, batch, noise=True)
+            moved, replaced = _moved(before.mixed, noisy.mixed), "one sample's features by noise"
     doubled = rows == 2 * n
     yield Finding(
         "two streams in training?",
@@ -140,11 +168,10 @@ def _in_training(
         f"{rows} rows for {n} samples" + (" (mixed_only, as asked)" if mixed_only else ""),
         "train one classifier on plain AND mixed rows: attach(model) or two_streams(x, module)",
     )
-    moved = _moved(before.mixed, after.mixed)
     yield Finding(
         "do samples meet?",
         (moved == 0) if control else (moved == n - 1),
-        f"replacing one sample moves {moved} of {n - 1} others in the mixed stream"
+        f"replacing {replaced} moves {moved} of {n - 1} others in the mixed stream"
         + (" (attend='self', the control)" if control else ""),
         "attention runs over an axis without the samples; the sequence axis must be the batch",
     )
@@ -164,7 +191,9 @@ def _in_eval(model: nn.Module, batch: Batch, *, attached: bool) -> Iterator[Find
     question = "is eval the plain model?"
     with torch.no_grad():
         if attached:
+            model.train()  # tensors kept for eval, which may not be copied, are dropped here
             plain = detach(copy.deepcopy(model)).eval()
+            model.eval()
             sizes = sorted({*range(1, min(batch.rows, 4) + 1), batch.rows})
             parts = [batch.head(size) for size in sizes]
             equal = [
@@ -237,10 +266,12 @@ class _Observed:
     mixed: Tensor  # (N, features)
 
 
-def _observe(model: nn.Module, modules: list[BatchFormer], batch: Batch) -> tuple[_Observed, int]:
+def _observe(
+    model: nn.Module, modules: list[BatchFormer], batch: Batch, *, noise: bool = False
+) -> tuple[_Observed, int]:
     """The two streams of one training pass, and the number of output rows."""
     torch.manual_seed(0)  # both passes draw alike; the caller's state is restored
-    with torch.no_grad(), _heard(modules) as heard:
+    with torch.no_grad(), _noise_in_first_row(modules if noise else []), _heard(modules) as heard:
         outputs = _rows_of(batch.run(model))
     rows = outputs.shape[0]
     if heard:
@@ -251,6 +282,25 @@ def _observe(model: nn.Module, modules: list[BatchFormer], batch: Batch) -> tupl
     if rows == 2 * batch.rows:
         return _Observed(*outputs.chunk(2)), rows
     return _Observed(None, outputs), rows
+
+
+@contextmanager
+def _noise_in_first_row(modules: list[BatchFormer]) -> Iterator[None]:
+    """Replace the first sample's features, at the modules, by noise of at least unit size."""
+
+    def replace(module: Any, args: tuple[Tensor, ...]) -> Tensor:
+        x = args[0].clone()
+        row = x.select(module.batch_axis, 0)
+        generator = torch.Generator().manual_seed(0)
+        row.copy_(torch.randn(row.shape, generator=generator) * (1 + x.abs().max().cpu()))
+        return x
+
+    handles = [module.register_forward_pre_hook(replace) for module in dict.fromkeys(modules)]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
 
 
 @contextmanager
@@ -324,7 +374,7 @@ def _rows_of(outputs: Any) -> Tensor:
     tensors = output_tensors(outputs)
     if not tensors:
         raise TypeError("check(): the model returned no floating-point tensor to look at.")
-    return tensors[0].detach().flatten(1)
+    return tensors[0].detach().reshape(len(tensors[0]), -1)
 
 
 def _moved(before: Tensor, after: Tensor) -> int:

@@ -25,6 +25,7 @@ from batchformer.options import (
 )
 from batchformer.recipes import RECIPES, find_recipe
 from batchformer.recipes.arms import ARMS
+from batchformer.recipes.listing import ensure_data, print_data, print_listing
 from batchformer.recipes.recipe import Recipe
 
 T = TypeVar("T")
@@ -149,6 +150,7 @@ def compare(arguments: list[str]) -> None:
 
 
 def _compare(recipe: Recipe, options: CompareOptions) -> None:
+    ensure_data(recipe)
     from batchformer.recipes import run as runs
 
     device = runs.pick_device(options.device)
@@ -179,6 +181,7 @@ def _report(folders: list[Path], page: Path, title: str | None = None) -> None:
 def train(arguments: list[str]) -> None:
     recipe, options = _with_recipe(TrainOptions, arguments, "train")
     _arms([options.arm])
+    ensure_data(recipe)
     from batchformer.recipes import run as runs
 
     folder = runs.run(
@@ -238,6 +241,7 @@ def export(arguments: list[str]) -> None:
 
 def check(arguments: list[str]) -> None:
     recipe, options = _with_recipe(CheckOptions, arguments, "check")
+    ensure_data(recipe)
     from batchformer.check import check as look
     from batchformer.recipes import run as runs
 
@@ -254,15 +258,11 @@ def check(arguments: list[str]) -> None:
 
 def list_recipes(arguments: list[str]) -> None:
     _parse(ListOptions, arguments, "list")
-    from batchformer.recipes.listing import print_listing
-
     print_listing()
 
 
 def data(arguments: list[str]) -> None:
     _parse(DataOptions, arguments, "data")
-    from batchformer.recipes.listing import print_data
-
     print_data()
 
 

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from batchformer.probe import Batch
 from batchformer.snapshot import untouched
@@ -49,11 +51,13 @@ class Trace:
         calls: every module that was called, by name, in the order of first calls.
         layers: names of the weight-bearing leaf modules among them.
         producers: for each output tensor, the layers it comes from with no layer between.
+        bare: names of the weight matrices between those layers and the outputs, in no layer.
     """
 
     calls: dict[str, Call] = field(default_factory=dict)
     layers: list[str] = field(default_factory=list)
     producers: list[list[str]] = field(default_factory=list)
+    bare: list[str] = field(default_factory=list)
 
     def candidates(self, most: int = 6) -> str:
         """The last layers, for error messages."""
@@ -101,8 +105,13 @@ def trace(model: nn.Module, batch: Batch) -> Trace:
                     parameter.requires_grad_(True)
             outputs = batch.run(model)
             produced.pop(None, None)
+            names: dict[Tensor, str] = {
+                parameter: name for name, parameter in model.named_parameters()
+            }
             for tensor in output_tensors(outputs):
-                record.producers.append(_nearest(tensor.grad_fn, produced))
+                layers, weights = _nearest(tensor.grad_fn, produced)
+                record.producers.append(layers)
+                record.bare += [names[weight] for weight in weights if weight in names]
     finally:
         for handle in handles:
             handle.remove()
@@ -116,13 +125,17 @@ def is_layer(module: nn.Module) -> bool:
 
 
 def _has_weight(module: nn.Module) -> bool:
+    if isinstance(module, ParametrizationList):  # the weight of the module it belongs to
+        return False
     own = module.parameters(recurse=False)
-    return isinstance(module, (nn.Linear, _ConvNd)) or any(p.ndim >= 2 for p in own)
+    known = isinstance(module, (nn.Linear, _ConvNd)) or is_parametrized(module)
+    return known or any(p.ndim >= 2 for p in own)
 
 
-def _nearest(node: Any, produced: dict[Any, str]) -> list[str]:
-    """Layers met when walking the graph back from ``node``, going no further at each."""
+def _nearest(node: Any, produced: dict[Any, str]) -> tuple[list[str], list[Tensor]]:
+    """Layers, and weights of none, met walking the graph back from ``node`` as far as layers."""
     met: dict[str, None] = {}
+    weights: list[Tensor] = []
     seen, waiting = set(), [node]
     while waiting:
         node = waiting.pop()
@@ -133,7 +146,10 @@ def _nearest(node: Any, produced: dict[Any, str]) -> list[str]:
             met[produced[node]] = None
         else:
             waiting.extend(parent for parent, _ in node.next_functions)
-    return list(met)
+            leaf = getattr(node, "variable", None)
+            if leaf is not None and sum(size > 1 for size in leaf.shape) >= 2:
+                weights.append(leaf)
+    return list(met), weights
 
 
 def find_heads(model: nn.Module, record: Trace) -> list[str]:
@@ -152,6 +168,12 @@ def find_heads(model: nn.Module, record: Trace) -> list[str]:
         raise AttachError(
             f"attach(): no layer of {type(model).__name__} could be found that produces its "
             f"outputs. Choose the classifier by name. {record.candidates()}"
+        )
+    if record.bare:
+        raise AttachError(
+            f"attach(): the outputs are made with {', '.join(map(repr, record.bare))}, weights "
+            f"that belong to no layer, so the classifier is not a submodule to stand before. Move "
+            f"them into a module of their own, or choose a place by name. {record.candidates()}"
         )
     groups = {frozenset(names): list(names) for names in record.producers}
     names = list(dict.fromkeys(name for group in groups.values() for name in group))
@@ -204,7 +226,22 @@ def _width(call: Call) -> int | None:
 
 
 def channel_axis(call: Call) -> int:
-    """Linear layers read channels from the last axis, convolutions from axis 1."""
+    """Linear layers read channels from the last axis, convolutions from axis 1.
+
+    A block is asked for its first layer or norm that fits: images are channels-last in some.
+    """
     if isinstance(call.module, nn.Linear) or call.source is None or call.source.ndim <= 2:
         return -1
-    return 1 if isinstance(call.module, _ConvNd) or call.source.ndim > 3 else -1
+    if isinstance(call.module, _ConvNd):
+        return 1
+    second, last = call.source.shape[1], call.source.shape[-1]
+    for layer in call.module.modules():
+        if isinstance(layer, _ConvNd) and layer.in_channels == second:
+            return 1
+        if isinstance(layer, _BatchNorm) and layer.num_features == second:
+            return 1
+        if isinstance(layer, nn.Linear) and layer.in_features == last:
+            return -1
+        if isinstance(layer, nn.LayerNorm) and layer.normalized_shape[-1] == last:
+            return -1
+    return 1 if call.source.ndim > 3 else -1

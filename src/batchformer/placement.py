@@ -106,18 +106,31 @@ def dry_run(
     """Train once on the probe batch: settle the roles, count the rows, find the norms after."""
     doubled: list[nn.Module] = []
     places: list[Place] = [call.module.__dict__["_place"] for call in calls]
+    read: list[tuple[Place, Tensor]] = []
+    encoded: list[nn.Module] = []
+    in_eval = {call.module: call.source for call in record.calls.values()}
 
     def settle(module: Any, args: tuple[Any, ...]) -> None:
         place = module._place
+        read.append((place, args[0]))
         if place.role == "double" and args[0].shape[place.owner[0].batch_axis] == 2 * batch.rows:
             place.role = "mix_second_half"
 
     def notice(module: nn.Module, args: tuple[Any, ...]) -> None:
-        if args[0].shape[0] == 2 * batch.rows:
+        # Twice what it was, rather than 2N: tokens may have been flattened into the rows.
+        before = in_eval.get(module)
+        rows = batch.rows if before is None or later_axis else before.shape[0]
+        if args[0].shape[0] == 2 * rows:
             doubled.append(module)
 
+    def count(module: nn.Module, args: tuple[Any, ...]) -> None:
+        encoded.append(module)
+
+    encoders = dict.fromkeys(place.owner[0] for place in places)
+    later_axis = any(encoder.batch_axis for encoder in encoders)
     norm_types = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
     handles = [call.module.register_forward_pre_hook(settle) for call in calls]
+    handles += [encoder.register_forward_pre_hook(count) for encoder in encoders]
     handles += [
         module.register_forward_pre_hook(notice)
         for module in model.modules()
@@ -136,6 +149,13 @@ def dry_run(
     finally:
         for handle in handles:
             handle.remove()
+    _settle_streams(read)
+    if len(encoded) > len(read):
+        raise AttachError(
+            f"attach(): with BatchFormer at {names} it is run {len(encoded)} times in a training "
+            f"pass. A container there runs all its children, BatchFormer among them: choose its "
+            f"first layer instead. {record.candidates()}"
+        )
     expected = 2 * batch.rows if streams == "shared" else batch.rows
     axes = {0, *(place.owner[0].batch_axis for place in places)}
     fits = [expected in {t.shape[a] for a in axes if a < t.ndim} for t in output_tensors(outputs)]
@@ -148,3 +168,13 @@ def dry_run(
             f"{record.candidates()}"
         )
     return doubled
+
+
+def _settle_streams(read: list[tuple[Place, Tensor]]) -> None:
+    """Heads share one mixed stream only if they read the very same features in training too."""
+    for stream in [place.stream for place, _ in read]:
+        group = [(place, x) for place, x in read if place.stream is stream]
+        one = len({id(x) for _, x in group}) == 1
+        if stream is not None and not (one and len(group) == stream.readers):
+            for place, _ in group:
+                place.stream = None

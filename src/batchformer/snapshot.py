@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 
 @contextmanager
@@ -33,6 +33,10 @@ def untouched(model: nn.Module) -> Iterator[None]:
             yield
     finally:
         random.setstate(python_state)
+        model.train()  # what some modules compute for eval and keep, they drop here
+        for module, mode in modes:
+            if module.training != mode:
+                module.train(mode)
         for module, mode in modes:
             module.training = mode
         for parameter, flag in flags:
@@ -41,4 +45,14 @@ def untouched(model: nn.Module) -> Iterator[None]:
             for module, name, buffer, value in buffers:
                 # A module may have replaced the tensor rather than written into it.
                 module._buffers[name] = buffer
-                buffer.copy_(value)
+                if not _is_expanded(buffer):
+                    buffer.copy_(value)
+
+
+def _is_expanded(buffer: Tensor) -> bool:
+    """Whether several elements are one in memory, which nothing can write to."""
+    if buffer.layout is not torch.strided:
+        return False
+    return any(
+        step == 0 and size > 1 for step, size in zip(buffer.stride(), buffer.shape, strict=True)
+    )

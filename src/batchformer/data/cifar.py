@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from batchformer.data.images import ImageSplit, LongTailedData
-from batchformer.data.location import Layout, Name, available, layout_of, looked_in
+from batchformer.data.location import Layout, Name, available, layout_of, looked_in, not_found
 from batchformer.data.long_tail import Profile, class_counts, draw, split_hash
 from batchformer.data.npz import read_long_tail
 
@@ -105,14 +105,7 @@ def _absent_or_download(name: str, root: Path, download: bool) -> Path:
             return root
         except (OSError, RuntimeError) as error:
             reason = f"the download failed ({error})"
-    raise FileNotFoundError(
-        f"{layout.reader} not found: looked in {root}, and {reason}.\n"
-        f"Expected there: the folder {layout.folder}/ with {', '.join(layout.files)}, "
-        f"or the file {name}_lt.npz.\n"
-        f"To provide it: unpack {layout.archive} from https://www.cs.toronto.edu/~kriz/cifar.html "
-        "there, or name another folder or .npz file by `root` or by the environment variable "
-        "BATCHFORMER_DATA"
-    )
+    raise not_found(name, root, reason)
 
 
 def _torchvision_datasets() -> Any:

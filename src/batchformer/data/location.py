@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 Name = Literal["cifar10", "cifar100"]
+
+HOST = "www.cs.toronto.edu"
 
 
 @dataclass(frozen=True)
@@ -68,3 +71,35 @@ def looked_in(root: Path | None = None) -> Path:
     if root is None:
         root = Path(os.environ.get("BATCHFORMER_DATA") or "~/.cache/batchformer")
     return Path(root).expanduser()
+
+
+def ensure_present_or_reachable(name: Name, root: Path | None = None, wait: float = 1.5) -> None:
+    """Say what is missing before anything is loaded: data that is neither here nor to be had.
+
+    Raises:
+        FileNotFoundError: with the folder looked in, the layout expected and what to do.
+    """
+    if available(name, root) is not None:
+        return
+    place = looked_in(root)
+    if place.suffix == ".npz":
+        raise not_found(name, place, "the file does not exist")
+    try:
+        socket.create_connection((HOST, 443), timeout=wait).close()
+    except OSError as error:
+        raise not_found(
+            name, place, f"{HOST}, to download it from, does not answer ({error})"
+        ) from error
+
+
+def not_found(name: str, root: Path, reason: str) -> FileNotFoundError:
+    """The error for absent data."""
+    layout = layout_of(name)
+    return FileNotFoundError(
+        f"{layout.reader} not found: looked in {root}, and {reason}.\n"
+        f"Expected there: the folder {layout.folder}/ with {', '.join(layout.files)}, "
+        f"or the file {name}_lt.npz.\n"
+        f"To provide it: unpack {layout.archive} from https://{HOST}/~kriz/cifar.html "
+        "there, or name another folder or .npz file by --data.root or by the environment variable "
+        "BATCHFORMER_DATA"
+    )

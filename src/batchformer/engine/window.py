@@ -24,6 +24,7 @@ class Window:
         self.first = update
         self.names: list[str] = []
         self.rows: list[Tensor] = []
+        self.before: Tensor | None = None  # losses of this window before a resume, on the CPU
         self.rates: list[float] = []
         self.samples = 0
         self.started = time.perf_counter()
@@ -47,7 +48,8 @@ class Window:
         Raises:
             DivergedError: naming the first part and update that is not.
         """
-        table = torch.stack(self.rows).cpu() if self.rows else torch.empty(0, len(self.names))
+        rows = torch.stack(self.rows).cpu() if self.rows else torch.empty(0, len(self.names))
+        table = rows if self.before is None else torch.cat((self.before, rows))
         bad = (~table.isfinite()).nonzero()
         if len(bad):
             row, column = bad[0].tolist()
@@ -81,4 +83,4 @@ class Window:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on with the updates of an interrupted window."""
         self.first, self.names, self.rates = state["first"], state["names"], state["rates"]
-        self.rows = list(state["rows"])
+        self.before = state["rows"]

@@ -7,11 +7,18 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from batchformer.data.location import available, looked_in
+from batchformer.data.location import available, ensure_present_or_reachable, looked_in
 from batchformer.recipes import RECIPES
 from batchformer.recipes.arms import ARMS
 from batchformer.recipes.paper import ROWS
 from batchformer.recipes.recipe import Recipe
+
+
+def ensure_data(recipe: Recipe) -> None:
+    """Refuse to start on data that is neither here nor to be had; see ``ensure_present_...``."""
+    if recipe.data.name != "digits":
+        root = None if recipe.data.root is None else Path(recipe.data.root)
+        ensure_present_or_reachable(recipe.data.name, root)
 
 
 def data_state(recipe: Recipe) -> str:
@@ -25,41 +32,33 @@ def data_state(recipe: Recipe) -> str:
 def print_listing(console: Console | None = None) -> None:
     """Recipes, arms, and the paper's rows without a recipe."""
     console = console or Console()
-    table = Table(title="Recipes", title_justify="left", box=None, pad_edge=False)
-    for column in (
-        "recipe",
-        "task",
-        "data",
-        "method",
-        "paper: baseline -> +BatchFormer",
-        "data is",
-    ):
-        table.add_column(column, overflow="fold")
+    table = _table("Recipes", "recipe", "task", "data", "is", "paper", wide="recipe")
     for name, make in RECIPES.items():
         recipe = make()
-        data = f"{recipe.data.name}-LT r={recipe.data.ratio:g}"
-        table.add_row(
-            name, recipe.task, data, recipe.method, paper_numbers(recipe), data_state(recipe)
-        )
+        data = f"{recipe.data.name} r={recipe.data.ratio:g}"
+        table.add_row(name, recipe.task, data, data_state(recipe), paper_numbers(recipe))
     console.print(table)
-    arms = Table(title="\nArms", title_justify="left", box=None, pad_edge=False, show_header=False)
+    arms = _table("\nArms", "arm", "what it is", wide="arm")
     for name, (_, purpose) in ARMS.items():
         arms.add_row(name, purpose)
     console.print(arms)
-    rows = Table(
-        title="\nRows of the paper without a recipe yet",
-        title_justify="left",
-        box=None,
-        pad_edge=False,
+    rows = _table(
+        "\nRows of the paper without a recipe", "table", "data", "method", "paper", "state"
     )
-    for column in ("table", "data", "model", "method", "paper", ""):
-        rows.add_column(column, overflow="fold")
     for row in (row for row in ROWS if row.recipe is None):
         headline, value = next(iter(row.numbers.items()))
         method = row.method + (" + BatchFormer" if row.arm == "batchformer" else "")
-        state = "not implemented" if row.planned else "not implemented, not planned"
-        rows.add_row(row.table, row.data, row.model, method, f"{headline} {value:g}", state)
+        state = "not implemented" if row.planned else "not planned"
+        data = f"{row.data}, {row.model}"
+        rows.add_row(row.table, data, method, f"{headline} {value:g}", state)
     console.print(rows)
+
+
+def _table(title: str, *columns: str, wide: str = "") -> Table:
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=column == wide)
+    return table
 
 
 def paper_numbers(recipe: Recipe) -> str:
@@ -73,9 +72,7 @@ def paper_numbers(recipe: Recipe) -> str:
 def print_data(console: Console | None = None) -> None:
     """Where each data set is, or was looked for and how to get it."""
     console = console or Console()
-    table = Table(box=None, pad_edge=False)
-    for column in ("data", "here", "where"):
-        table.add_column(column, overflow="fold")
+    table = _table("", "data", "here", "where")
     table.add_row("digits", "embedded", "scikit-learn")
     for name in ("cifar10", "cifar100"):
         found = available(name)

@@ -1,0 +1,75 @@
+"""Accelerate: attach before ``prepare``, and save the plain model afterwards.
+
+The training step stays as it is, but for the targets::
+
+    model, optimizer, loader = prepare(accelerator, model, optimizer, loader)
+    for x, y in loader:
+        with accelerator.accumulate(model):
+            logits = model(x)
+            accelerator.backward(criterion(logits, match(logits, y)))
+            optimizer.step()
+            optimizer.zero_grad()
+    save_plain(accelerator, model, "model.pt")
+
+Gradient accumulation does not enlarge the batch that samples attend to.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from batchformer.adapters.plain_file import write_plain
+from batchformer.attach import attach
+
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
+
+def prepare(
+    accelerator: Accelerator,
+    model: nn.Module,
+    optimizer: Optimizer,
+    *others: Any,
+    **attach_options: Any,
+) -> tuple[Any, ...]:
+    """``attach(model, optimizer=optimizer)``, then ``accelerator.prepare`` in the same order.
+
+    Args:
+        others: loaders, schedulers and further models, passed on.
+        attach_options: passed on to :func:`batchformer.attach`.
+
+    Raises:
+        ValueError: a scheduler among ``others`` knows the optimizer without BatchFormer's group.
+    """
+    for other in others:
+        if getattr(other, "optimizer", None) is optimizer and hasattr(other, "base_lrs"):
+            raise ValueError(
+                f"prepare(): {type(other).__name__} was built before BatchFormer's parameter group "
+                f"and would never set its learning rate. Call attach(model, optimizer=optimizer), "
+                f"build the scheduler, then accelerator.prepare(model, optimizer, ...)."
+            )
+    attach_options.setdefault("verbose", accelerator.is_main_process)
+    attach(model, optimizer=optimizer, **attach_options)
+    return tuple(accelerator.prepare(model, optimizer, *others))
+
+
+def save_plain(
+    accelerator: Accelerator, model: nn.Module, path: str | os.PathLike[str], example: Any = None
+) -> None:
+    """Write the plain model's state dict, from the main process; every process may call it.
+
+    Sharded parameters (FSDP) cannot be copied as a whole. There, on every process, take
+    ``batchformer.attach.plain_state_dict(accelerator.get_state_dict(model))``.
+
+    Args:
+        model: as ``prepare`` returned it.
+        path: read it with ``torch.load(path, weights_only=True)``.
+        example: one small batch as the model is called with it, where none can be guessed.
+    """
+    if accelerator.is_main_process:
+        write_plain(accelerator.unwrap_model(model), path, example)
+    accelerator.wait_for_everyone()

@@ -1,0 +1,99 @@
+"""Lightning: one callback that attaches, checks on the first batch and exports at the end.
+
+The training step doubles its own targets: ``criterion(logits, match(logits, y))``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import nn
+
+from batchformer.adapters.plain_file import write_plain
+from batchformer.attach import RECORD, attach, plain_state_dict, unwrap
+from batchformer.check import check as check_model
+from batchformer.heads import AttachError
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+except ImportError as error:
+    needs = "BatchFormerCallback needs lightning: pip install batchformer[lightning]"
+    raise ImportError(needs) from error
+
+
+class BatchFormerCallback(Callback):  # type: ignore[misc]
+    """Attach BatchFormer when fitting is set up, before the optimizers are configured.
+
+    A second ``fit`` finds it attached and goes on. A checkpoint less BatchFormer's keys, see
+    :func:`plain_state_dict`, is the plain module's; ``test`` with this callback loads it as it is.
+
+    Args:
+        model: name of the submodule that holds the network; None for the LightningModule itself.
+        at: where to attach, as for :func:`batchformer.attach`.
+        inputs: from a batch, what the network is called with; pairs ``(x, y)`` need none.
+        check: look at the first training batch and raise if BatchFormer does not act.
+        export_to: file for the plain network's state dict, written when fitting ends.
+        attach_options: passed on to :func:`batchformer.attach`.
+    """
+
+    def __init__(
+        self,
+        model: str | None = "model",
+        at: str | Sequence[str] | None = None,
+        *,
+        inputs: Callable[[Any], Any] | None = None,
+        check: bool = True,
+        export_to: str | os.PathLike[str] | None = None,
+        **attach_options: Any,
+    ) -> None:
+        self.model, self.at, self.inputs = model, at, inputs
+        self.export_to, self.attach_options = export_to, attach_options
+        self._unchecked = check
+        self._hooks: list[Any] = []
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        network = self._network(pl_module)
+        if RECORD in unwrap(network).__dict__:
+            return
+        if stage == "fit":
+            attach(network, self.at, **{"verbose": trainer.is_global_zero, **self.attach_options})
+        else:
+            self._hooks.append(pl_module.register_load_state_dict_pre_hook(_keep_plain))
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if self._unchecked:
+            seen = batch if self.inputs is None else self.inputs(batch)
+            optimizer = trainer.optimizers[0] if len(trainer.optimizers) == 1 else None
+            result = check_model(self._network(pl_module), seen, optimizer)
+            if not result:
+                raise RuntimeError(f"BatchFormerCallback, on the first training batch:\n{result}")
+            self._unchecked = False
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.export_to is not None and trainer.is_global_zero:
+            example = self.attach_options.get("example")
+            write_plain(self._network(pl_module), self.export_to, example)
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    def _network(self, pl_module: LightningModule) -> nn.Module:
+        try:
+            network: nn.Module = pl_module.get_submodule(self.model or "")
+        except AttributeError as error:
+            children = ", ".join(name for name, _ in pl_module.named_children()) or "none"
+            raise AttachError(
+                f"BatchFormerCallback: {type(pl_module).__name__} has no submodule {self.model!r} "
+                f"at setup; its children: {children}. Pass model=, or None for the whole."
+            ) from error
+        return network
+
+
+def _keep_plain(_: nn.Module, state_dict: dict[str, Any], *rest: object) -> None:
+    for key in state_dict.keys() - plain_state_dict(state_dict).keys():
+        del state_dict[key]

@@ -1,0 +1,29 @@
+"""Write an attached model's weights as a file for the plain model."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from batchformer.attach import export
+
+
+def write_plain(model: nn.Module, path: str | os.PathLike[str], example: Any = None) -> Path:
+    """Save the state dict of ``export(model, example)``, on the CPU, in one piece or not at all.
+
+    The file holds tensors only: ``plain.load_state_dict(torch.load(path, weights_only=True))``.
+    """
+    path = Path(path)
+    state = {key: value.cpu() for key, value in export(model, example).state_dict().items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        torch.save(state, part)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path

@@ -1,0 +1,99 @@
+"""Hugging Face ``Trainer``: labels are doubled while an attached model trains.
+
+``attach(model)`` first, then ``BatchFormerTrainer(model=model, args=args, ...)`` as always: the
+model computes its own loss on 2N rows. Evaluation is the plain model's, and so is a checkpoint but
+for unexpected keys that contain ``.batchformer.``, which ``from_pretrained`` reports and drops.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from torch import nn
+from torch.optim import Optimizer
+
+from batchformer.insertion import WithBatchFormer
+from batchformer.module import BatchFormer
+from batchformer.streams import duplicate
+
+
+class BatchFormerMixin:
+    """Stands before ``Trainer``: ``class MyTrainer(BatchFormerMixin, Trainer)``.
+
+    Label smoothing, ``compute_loss_func`` and every problem type see doubled labels, and the
+    number of items that gradient accumulation divides by is doubled with them. An optimizer that
+    the trainer builds gets BatchFormer's parameters in groups of their own.
+
+    Attributes:
+        batchformer_lr_factor: BatchFormer's learning rate, as a multiple of the model's.
+    """
+
+    batchformer_lr_factor: float = 0.1
+    model: nn.Module
+    optimizer: Optimizer | None
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: Mapping[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Any = None,
+        **options: Any,
+    ) -> Any:
+        if gives_two_streams(model):
+            if isinstance(model, nn.DataParallel):
+                raise RuntimeError(
+                    "nn.DataParallel would send the doubled labels to the wrong devices. Start one "
+                    "process for each GPU with torchrun, or set CUDA_VISIBLE_DEVICES=0."
+                )
+            names = {"labels", *getattr(self, "label_names", ())}
+            doubled = {key: duplicate(inputs[key]) for key in inputs if key in names}
+            inputs = {**inputs, **doubled}
+            num_items_in_batch = None if num_items_in_batch is None else 2 * num_items_in_batch
+        return super().compute_loss(  # type: ignore[misc]
+            model, inputs, return_outputs, num_items_in_batch, **options
+        )
+
+    def create_optimizer(self, *args: Any, **options: Any) -> Optimizer:
+        given = self.optimizer
+        optimizer: Optimizer = super().create_optimizer(*args, **options)  # type: ignore[misc]
+        if not any(isinstance(module, BatchFormer) for module in self.model.modules()):
+            warnings.warn(
+                f"{type(self).__name__}: BatchFormer is not attached to this model, so it trains "
+                f"without. Call batchformer.attach(model) before the trainer is built.",
+                stacklevel=2,
+            )
+        elif given is None:
+            slow_down(optimizer, self.model, self.batchformer_lr_factor)
+        return optimizer
+
+
+def gives_two_streams(model: nn.Module) -> bool:
+    """Whether this model, wrapped in whatever way, would give 2N rows for N samples now."""
+    places = (m._place for m in model.modules() if isinstance(m, WithBatchFormer))
+    return any(place.role == "double" and place.owner[0].training for place in places)
+
+
+def slow_down(optimizer: Optimizer, model: nn.Module, factor: float) -> None:
+    """Move BatchFormer's parameters into groups like their own, with ``factor`` times the rate."""
+    modules = [module for module in model.modules() if isinstance(module, BatchFormer)]
+    mine = {id(p) for module in modules for p in module.parameters()}
+    for group in list(optimizer.param_groups):
+        moved = [p for p in group["params"] if id(p) in mine]
+        if moved:
+            group["params"] = [p for p in group["params"] if id(p) not in mine]
+            own = {"params": moved, "lr": group["lr"] * factor, "name": "batchformer"}
+            optimizer.add_param_group({**group, **own})
+
+
+def __getattr__(name: str) -> Any:
+    if name != "BatchFormerTrainer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        from transformers import Trainer
+    except ImportError as error:
+        raise ImportError(f"{name} needs transformers: pip install batchformer[hf]") from error
+    made = type(name, (BatchFormerMixin, Trainer), {"__module__": __name__})
+    return globals().setdefault(name, made)

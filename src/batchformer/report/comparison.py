@@ -1,0 +1,171 @@
+"""Arm against arm over the seeds both have finished: numbers only, nothing printed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from batchformer.metrics.intervals import (
+    FEWEST_SEEDS,
+    Paired,
+    holm,
+    outcome,
+    paired,
+    seeds_needed,
+    summary,
+)
+from batchformer.report.configuration import Group, comparable
+from batchformer.report.names import BASELINE, LOWER_IS_BETTER, sorted_metrics
+from batchformer.report.over_images import over_images
+from batchformer.report.results import Comparison, Difference, RecipeComparison, Score
+from batchformer.report.runs import Run
+
+
+def compare_runs(runs: Iterable[Run]) -> Comparison:
+    """Compare every arm with the baseline, recipe by recipe and metric by metric.
+
+    P-values are corrected over all comparisons of all recipes given. Runs that are damaged or
+    unfinished are named in ``left_out``.
+    """
+    runs = list(runs)
+    recipes = [_recipe(group) for group in comparable(runs)]
+    p_values = [d.paired.p_value for recipe in recipes for d in recipe.differences.values()]
+    adjusted = iter(holm(p_values))
+    corrected = tuple(
+        replace(
+            recipe,
+            differences={
+                key: replace(difference, adjusted=next(adjusted))
+                for key, difference in recipe.differences.items()
+            },
+        )
+        for recipe in recipes
+    )
+    tested = sum(p is not None for p in p_values)
+    remarks = tuple(f"{run.name}: {remark}" for run in runs for remark in run.remarks)
+    return Comparison(corrected, len(p_values), tested, _left_out(runs), remarks)
+
+
+def _recipe(group: Group) -> RecipeComparison:
+    warnings = list(group.warnings)
+    metrics = _metrics(group, warnings)
+    values = {
+        (arm, metric): _values(group, arm, metric, warnings)
+        for arm in group.arms
+        for metric in metrics
+    }
+    paper = group.recipe.get("paper") or {}
+    scores = {
+        (arm, metric): Score(
+            summary([*by_seed.values()]), tuple(by_seed), _number(paper, arm, metric)
+        )
+        for (arm, metric), by_seed in values.items()
+        if by_seed
+    }
+    differences = {}
+    for (arm, metric), other in values.items():
+        baseline = values.get((BASELINE, metric), {})
+        seeds = tuple(sorted(baseline.keys() & other.keys()))
+        if arm != BASELINE and seeds:
+            result = paired([baseline[s] for s in seeds], [other[s] for s in seeds])
+            differences[arm, metric] = _difference(
+                result, seeds, metric, _effect(paper, arm, metric)
+            )
+    warnings += _seeds_warnings(group)
+    if (group.recipe.get("data") or {}).get("shots") == "thirds":
+        warnings.append(
+            "Many, Medium and Few are thirds of the classes by training images here, not the "
+            "paper's limits of 100 and 20"
+        )
+    images = {arm: over_images(group, arm) for arm in group.arms if arm != BASELINE}
+    return RecipeComparison(
+        group,
+        tuple(group.arms),
+        tuple(metrics),
+        scores,
+        differences,
+        {arm: interval for arm, interval in images.items() if interval is not None},
+        tuple(warnings),
+    )
+
+
+def _seeds_warnings(group: Group) -> list[str]:
+    """Arms that are compared on fewer seeds than were run."""
+    baseline = {run.seed for run in group.of(BASELINE)}
+    if not baseline:
+        return [f"{group.name} has no finished baseline: nothing to compare with"]
+    warnings = []
+    for arm in group.arms:
+        own = {run.seed for run in group.of(arm)}
+        if own != baseline:
+            shared = ", ".join(map(str, sorted(own & baseline))) or "none"
+            warnings.append(f"{arm} is compared on the seeds it shares with the baseline: {shared}")
+    return warnings
+
+
+def _difference(
+    result: Paired, seeds: tuple[int, ...], metric: str, effect: float | None
+) -> Difference:
+    word = outcome(result, higher_is_better=metric not in LOWER_IS_BETTER)
+    needed = None
+    if effect and result.sd and result.n >= FEWEST_SEEDS:
+        needed = max(FEWEST_SEEDS, seeds_needed(effect, result.sd))
+    return Difference(result, seeds, word, None, effect, needed)
+
+
+def _metrics(group: Group, warnings: list[str]) -> list[str]:
+    """Metrics measured at least once, less a class mean that repeats the accuracy."""
+    found = {name for run in group.runs for name in run.scores if _measured(run, name) is not None}
+    if {"all", "mean_class"} <= found and all(
+        math.isclose(_measured(r, "all") or 0, _measured(r, "mean_class") or 0, abs_tol=1e-6)
+        for r in group.runs
+    ):
+        found.remove("mean_class")
+        warnings.append(
+            "The class mean equals All in every run (the test set is balanced) and is not counted "
+            "as another comparison"
+        )
+    return sorted_metrics(found)
+
+
+def _values(group: Group, arm: str, metric: str, warnings: list[str]) -> dict[int, float]:
+    """One finite value per seed; what was not measured is said, since it flatters the mean."""
+    by_seed = {}
+    for run in group.of(arm):
+        value = _measured(run, metric)
+        if value is None:
+            warnings.append(
+                f"{run.name}: {metric!r} is {run.scores.get(metric)}, so this seed is not in the "
+                f"mean; if it diverged, the mean flatters the arm"
+            )
+        else:
+            by_seed[run.seed] = value
+    return by_seed
+
+
+def _left_out(runs: Iterable[Run]) -> tuple[str, ...]:
+    lines = []
+    for run in runs:
+        if run.state == "damaged":
+            lines.append(f"{run.name} is damaged: {run.damage} ({run.folder})")
+        elif run.state == "unfinished":
+            last = max((int(record["step"]) for record in run.metrics), default=0)
+            lines.append(f"{run.name} has not finished: last record at update {last}")
+    return tuple(lines)
+
+
+def _measured(run: Run, metric: str) -> float | None:
+    value = run.scores.get(metric)
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def _number(paper: Mapping[str, Any], arm: str, metric: str) -> float | None:
+    value = (paper.get(arm) or {}).get(metric)
+    return None if value is None else float(value)
+
+
+def _effect(paper: Mapping[str, Any], arm: str, metric: str) -> float | None:
+    ours, theirs = _number(paper, arm, metric), _number(paper, BASELINE, metric)
+    return None if ours is None or theirs is None else ours - theirs

@@ -1,0 +1,185 @@
+"""Which runs may be averaged: those of one configuration, not merely of one recipe name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from batchformer.report.names import BASELINE, sorted_arms
+from batchformer.report.runs import Run
+
+WORDS = frozenset({"name", "summary", "table", "paper", "seed", "arm"})
+"""Keys at the top of a recipe that change no number, or that tell its runs apart."""
+
+PLACES = frozenset({"root", "workers", "device", "log_every", "checkpoint_every"})
+"""Keys at any depth that say where and how a run went, not what it computed."""
+
+OF_THE_ARM = frozenset({"module", "loss_multiplier"})
+"""Keys that an arm sets: they may differ between arms, never within one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs that may be compared: one recipe, and one configuration in every arm."""
+
+    name: str
+    runs: tuple[Run, ...]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """The recipe of its newest run, whose words are the latest."""
+        return max(self.runs, key=_started).recipe
+
+    @property
+    def arms(self) -> list[str]:
+        return sorted_arms(run.arm for run in self.runs)
+
+    def of(self, arm: str) -> list[Run]:
+        """The runs of one arm by seed."""
+        return sorted((run for run in self.runs if run.arm == arm), key=lambda run: run.seed)
+
+
+def comparable(runs: Iterable[Run]) -> list[Group]:
+    """Finished runs by recipe and configuration.
+
+    One recipe name with several configurations becomes several groups, named by what differs. A
+    configuration of one arm alone (another BatchFormer beside one baseline) is grouped with that
+    baseline. Of two runs with one arm, seed and configuration the later is kept.
+    """
+    by_name: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        if run.state == "finished":
+            by_name[run.recipe_name].append(run)
+    groups: list[Group] = []
+    for name, members in sorted(by_name.items()):
+        sides = [side for same in _split(members, shared=True) for side in _by_arm(same)]
+        differing = _differing(members) if len(sides) > 1 else {}
+        groups += [_group(name, side, differing) for side in sides]
+    return groups
+
+
+def one_group(runs: Iterable[Run]) -> Group:
+    """The single group of these runs; a figure of several would average what differs."""
+    groups = comparable(runs)
+    if len(groups) != 1:
+        found = ", ".join(group.name for group in groups) or "none that has finished"
+        raise ValueError(f"A figure shows runs of one configuration, got {found}.")
+    return groups[0]
+
+
+def fingerprint(recipe: Mapping[str, Any], *, shared: bool = False) -> str:
+    """Hash of what runs of one arm (``shared``: of all arms) must have in common.
+
+    >>> fingerprint({"name": "a", "train": {"updates": 10, "workers": 4}})
+    '2d4ec438924e'
+    """
+    text = json.dumps(_flat(recipe, _left_out(shared)), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def settings(group: Group) -> dict[str, str]:
+    """Every setting of the runs by dotted key, less words; the values of all arms where several."""
+    flats = [_flat(run.configuration, left_out=WORDS) for run in group.runs]
+    keys = dict.fromkeys(key for flat in flats for key in flat)
+    return {key: _either([flat[key] for flat in flats if key in flat]) for key in keys}
+
+
+def _split(runs: Sequence[Run], *, shared: bool) -> list[list[Run]]:
+    found: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        found[fingerprint(run.configuration, shared=shared)].append(run)
+    return list(found.values())
+
+
+def _by_arm(runs: Sequence[Run]) -> list[list[Run]]:
+    """Groups with one configuration per arm, each with a baseline where there is one."""
+    variants = {
+        arm: _split([run for run in runs if run.arm == arm], shared=False)
+        for arm in sorted_arms(run.arm for run in runs)
+    }
+    further = {
+        fingerprint(part[0].configuration) for parts in variants.values() for part in parts[1:]
+    }
+    first = [run for run in runs if fingerprint(run.configuration) not in further]
+    rest = [run for run in runs if fingerprint(run.configuration) in further]
+    baseline = variants.get(BASELINE, [[]])[0]
+    return [
+        ([] if any(run.arm == BASELINE for run in part) else baseline) + part
+        for part in [first, *_split(rest, shared=False)]
+        if part
+    ]
+
+
+def _group(name: str, runs: Sequence[Run], differing: Mapping[str, Mapping[Run, str]]) -> Group:
+    warnings = []
+    if differing:
+        listed = "; ".join(f"{key}: {_either(values)}" for key, values in differing.items())
+        warnings.append(f"{name} was run with several configurations, compared apart ({listed})")
+        own = {
+            key: [values[run] for run in runs if run in values] for key, values in differing.items()
+        }
+        name = f"{name} ({', '.join(f'{key} {_either(own[key])}' for key in own if own[key])})"
+    kept: dict[tuple[str, int], Run] = {}
+    for run in sorted(runs, key=_started):
+        earlier = kept.get((run.arm, run.seed))
+        if earlier is not None:
+            warnings.append(f"{run.name} was found twice: {run.folder} replaces {earlier.folder}")
+        kept[run.arm, run.seed] = run
+    codes = sorted({str(run.provenance.get("code_sha256"))[:12] for run in kept.values()})
+    if len(codes) > 1:
+        warnings.append(
+            f"{name} was run with {len(codes)} versions of the code: {', '.join(codes)}"
+        )
+    return Group(name, tuple(kept.values()), tuple(warnings))
+
+
+def _differing(runs: Sequence[Run]) -> dict[str, dict[Run, str]]:
+    """Keys in which these runs differ but should not, with the value of every run concerned."""
+    whole = {run: _flat(run.configuration, _left_out(shared=False)) for run in runs}
+    shared = {run: _flat(run.configuration, _left_out(shared=True)) for run in runs}
+    sets = [shared] + [
+        {run: whole[run] for run in runs if run.arm == arm}
+        for arm in sorted_arms(run.arm for run in runs)
+    ]
+    found: dict[str, dict[Run, str]] = {}
+    for flats in sets:
+        for key in sorted({key for flat in flats.values() for key in flat}):
+            values = {run: flat.get(key, "absent") for run, flat in flats.items()}
+            if len(set(values.values())) > 1:
+                found[key] = found.get(key, {}) | values
+    return found
+
+
+def _either(values: Mapping[Run, str] | Sequence[str]) -> str:
+    listed = values.values() if isinstance(values, Mapping) else values
+    return " or ".join(dict.fromkeys(listed))
+
+
+def _left_out(shared: bool) -> frozenset[str]:
+    return WORDS | PLACES | (OF_THE_ARM if shared else frozenset())
+
+
+def _flat(recipe: Mapping[str, Any], left_out: frozenset[str]) -> dict[str, str]:
+    """Dotted keys and values as text, less what may differ."""
+    flat: dict[str, str] = {}
+
+    def walk(value: Any, key: str) -> None:
+        if isinstance(value, Mapping) and value:
+            for name, part in value.items():
+                # At the top only: an optimizer's name and the seed of a split are settings.
+                if name not in (left_out if not key else left_out - WORDS):
+                    walk(part, f"{key}.{name}" if key else str(name))
+        else:
+            flat[key] = value if isinstance(value, str) else json.dumps(value)
+
+    walk(recipe, "")
+    return flat
+
+
+def _started(run: Run) -> str:
+    return str(run.provenance.get("started", ""))

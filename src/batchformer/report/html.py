@@ -1,0 +1,152 @@
+"""One self-contained page: verdicts, tables, figures, provenance. No network, no server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batchformer.engine.checkpoint import write_atomically
+from batchformer.metrics.intervals import FEWEST_SEEDS
+from batchformer.report import words
+from batchformer.report.comparison import compare_runs
+from batchformer.report.configuration import settings
+from batchformer.report.extra import extra
+from batchformer.report.names import ARMS, LOWER_IS_BETTER, arm_colours, metric_label
+from batchformer.report.provenance import provenance
+from batchformer.report.results import Comparison, Difference, RecipeComparison
+from batchformer.report.runs import Run
+from batchformer.report.sections import Section, sections_of
+
+TEMPLATE = "page.html.jinja"
+TITLE = "BatchFormer, arm against arm"
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Where a difference lies between -reach and +reach, in percent of the strip's width."""
+
+    at: float
+    low: float | None
+    high: float | None
+    paper: float | None
+
+
+@dataclass(frozen=True)
+class Part:
+    """One recipe on the page."""
+
+    anchor: str
+    comparison: RecipeComparison
+    headline: str
+    strips: dict[tuple[str, str], Strip]
+    main_strip: Strip | None
+    main_reach: float
+    sections: list[Section]
+    settings: dict[str, str]
+    provenance: dict[str, list[str]]
+
+
+def write_page(runs: Iterable[Run], path: str | Path, title: str | None = None) -> Path:
+    """Write the page for these runs; the file is complete or not there.
+
+    Runs that are damaged or unfinished are named at its end.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: give the page a name, {path / 'report.html'}")
+    write_atomically(path, render(runs, title).encode())
+    return path
+
+
+def render(runs: Iterable[Run], title: str | None = None) -> str:
+    """The page as text."""
+    with extra("report"):
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    runs = list(runs)
+    comparison = compare_runs(runs)
+    environment = Environment(
+        loader=PackageLoader("batchformer", "report"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "number": lambda *args: typeset(words.number(*args)),
+        "signed": lambda *args: typeset(words.signed(*args)),
+        "p_value": words.p_value,
+        "metric": metric_label,
+        "typeset": typeset,
+        "seeds": words.seeds,
+    }
+    parts = [_part(recipe, comparison, i) for i, recipe in enumerate(comparison.recipes)]
+    return environment.get_template(TEMPLATE).render(
+        title=title or TITLE,
+        comparison=comparison,
+        parts=parts,
+        runs=runs,
+        finished=[run for run in runs if run.state == "finished"],
+        colours=arm_colours(run.arm for run in runs),
+        about=ARMS,
+        lower_is_better=LOWER_IS_BETTER,
+        fewest=FEWEST_SEEDS,
+        words=words,
+    )
+
+
+def typeset(text: str) -> str:
+    """Hyphens that stand for a minus become one, and an interval stays on one line.
+
+    >>> typeset("batchformer_self - baseline: -0.5 [-1.0, +0.1]").replace("\N{NO-BREAK SPACE}", "_")
+    'batchformer_self − baseline: −0.5 [−1.0,_+0.1]'
+    """
+    text = re.sub(r"(?<![\w.])-(?=\d)|(?<= )-(?= )", "\N{MINUS SIGN}", text)
+    return re.sub(r"(\[\S+,) (\S+\])", "\\1\N{NO-BREAK SPACE}\\2", text)
+
+
+def _part(recipe: RecipeComparison, comparison: Comparison, index: int) -> Part:
+    anchor = f"recipe-{index + 1}"
+    differences = recipe.differences
+    reach = _reach(differences.values())
+    main = differences.get((recipe.main_arm or "", recipe.main_metric))
+    main_reach = _reach([main] if main else [])
+    return Part(
+        anchor,
+        recipe,
+        typeset(words.headline(recipe, comparison.comparisons)),
+        {key: _strip(difference, reach) for key, difference in differences.items()},
+        _strip(main, main_reach) if main and main.paired.low is not None else None,
+        main_reach,
+        sections_of(recipe.group, anchor),
+        settings(recipe.group),
+        provenance(recipe.group.runs),
+    )
+
+
+def _reach(differences: Iterable[Difference]) -> float:
+    """Half the width of strips that share a scale, in points."""
+    ends = [
+        abs(value)
+        for difference in differences
+        for value in (
+            difference.paired.low,
+            difference.paired.high,
+            difference.paired.difference,
+            difference.paper_effect,
+        )
+        if value is not None
+    ]
+    return 1.1 * max([*ends, 0.1])
+
+
+def _strip(difference: Difference, reach: float) -> Strip:
+    def place(value: float | None) -> float | None:
+        return None if value is None else round(50 + 50 * value / reach, 2)
+
+    result = difference.paired
+    middle: Any = place(result.difference)
+    return Strip(middle, place(result.low), place(result.high), place(difference.paper_effect))

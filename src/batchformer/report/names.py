@@ -1,0 +1,69 @@
+"""Arms and metrics: their order, their colours and what a reader should know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from batchformer.recipes.arms import ARMS as KNOWN_ARMS
+
+BASELINE = "baseline"
+
+ARMS = {name: purpose for name, (_, purpose) in KNOWN_ARMS.items()}
+"""Known arms in the order they are shown, with what they are for."""
+
+COLOURS = {
+    BASELINE: "#7a7f87",
+    "batchformer": "#1f7ac4",
+    "batchformer_self": "#d55e00",
+    "batchformer_frozen": "#0c9268",
+    "batchformer_mixed_only": "#c0609a",
+    "baseline_loss3x": "#9a7200",
+    "baseline_loss1.5x": "#8a6bd1",
+    "batchformer_official_loss": "#c24a4a",
+}
+"""Mid-tones: at least 3:1 against the light and against the dark page."""
+OTHER_COLOURS = ("#2a8c99", "#a3672f", "#6f8f1f", "#b05fc0")
+
+METRICS = {
+    "all": "All",
+    "many": "Many",
+    "medium": "Medium",
+    "few": "Few",
+    "mean_class": "Class mean",
+    "ece": "ECE",
+}
+"""Known metrics in the order they are shown, with their labels."""
+
+LOWER_IS_BETTER = frozenset({"ece", "loss", "nll"})
+
+
+def sorted_arms(arms: Iterable[str]) -> list[str]:
+    """Distinct arms: the baseline, the known ones, then others by name."""
+    return _in_order(arms, ARMS)
+
+
+def sorted_metrics(metrics: Iterable[str]) -> list[str]:
+    """Distinct metrics: the known ones, then others by name.
+
+    >>> sorted_metrics(["few", "auc", "all"])
+    ['all', 'few', 'auc']
+    """
+    return _in_order(metrics, METRICS)
+
+
+def metric_label(metric: str) -> str:
+    """How a metric is called in a table."""
+    return METRICS.get(metric, metric.replace("_", " "))
+
+
+def arm_colours(arms: Iterable[str]) -> dict[str, str]:
+    """A colour for every arm; a known arm has the same one on every page."""
+    ordered = sorted_arms(arms)
+    unknown = [arm for arm in ordered if arm not in COLOURS]
+    spare = {arm: OTHER_COLOURS[i % len(OTHER_COLOURS)] for i, arm in enumerate(unknown)}
+    return {arm: COLOURS.get(arm) or spare[arm] for arm in ordered}
+
+
+def _in_order(found: Iterable[str], known: dict[str, str]) -> list[str]:
+    rank = {name: i for i, name in enumerate(known)}
+    return sorted(set(found), key=lambda name: (rank.get(name, len(rank)), name))

@@ -1,0 +1,86 @@
+"""The figures of a recipe's part of the page. A further figure is one line in ``SECTIONS``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from batchformer.metrics.intervals import FEWEST_SEEDS
+from batchformer.report.canvas import inline_svg
+from batchformer.report.configuration import Group
+from batchformer.report.curves import evaluated_metric, training_curves
+from batchformer.report.names import metric_label
+from batchformer.report.per_class import by_class, figure_of
+from batchformer.report.words import seeds
+
+
+@dataclass(frozen=True)
+class Section:
+    """One figure of the page.
+
+    Args:
+        title: its heading.
+        html: the figure itself, trusted markup without references to other files.
+        note: what is plotted and over how many seeds.
+    """
+
+    title: str
+    html: str
+    note: str
+
+
+def curves_section(group: Group, prefix: str) -> Section | None:
+    """Training curves, where anything was logged."""
+    if not any(run.series("train", "loss") for run in group.runs):
+        return None
+    metric = evaluated_metric(group.runs)
+    evaluated = "" if metric is None else f" and evaluated {metric_label(metric)}"
+    note = (
+        f"Training loss{evaluated} by update. Lines are means over seeds ({_counts(group)}); bands "
+        f"run from the lowest to the highest seed. The loss with BatchFormer covers both streams, "
+        f"so losses of different arms need not be comparable."
+    )
+    svg = inline_svg(training_curves(group.runs), f"Line plot. {note}", f"{prefix}-curves")
+    return Section("Training", svg, note)
+
+
+def classes_section(group: Group, prefix: str) -> Section | None:
+    """Accuracy by class, where it was kept."""
+    data = by_class(group.runs)
+    if data is None:
+        return None
+    over = ", ".join(f"{arm} {n}" for arm, n in data.seeds.items())
+    points = "class" if data.together == 1 else f"group of up to {data.together} classes"
+    note = (
+        f"{data.classes:,} classes from the most to the least training images, one point a "
+        f"{points}: accuracy, mean over seeds ({over})"
+    )
+    if data.differences:
+        note += ", and the difference to the baseline on the same seeds"
+        fewest = min(data.paired_seeds.values())
+        if fewest < FEWEST_SEEDS:
+            note += f", without intervals, since an arm shares only {seeds(fewest)} with it"
+        else:
+            chance = len(data.counts) / 20
+            note += (
+                f" with its 95% t interval. Each interval is for its point alone: by chance about "
+                f"{chance:.0f} of {len(data.counts)} would miss 0"
+                if chance >= 1
+                else " with its 95% t interval, each for its point alone"
+            )
+    svg = inline_svg(figure_of(data), f"Dot plot. {note}.", f"{prefix}-classes")
+    return Section("Accuracy by class", svg, f"{note}.")
+
+
+SECTIONS: tuple[Callable[[Group, str], Section | None], ...] = (curves_section, classes_section)
+"""What is drawn for a group of runs, in this order; None leaves a figure out."""
+
+
+def sections_of(group: Group, prefix: str) -> list[Section]:
+    """Every figure these runs have the numbers for; ``prefix`` keeps ids unique on the page."""
+    made = (make(group, prefix) for make in SECTIONS)
+    return [section for section in made if section is not None]
+
+
+def _counts(group: Group) -> str:
+    return ", ".join(f"{arm} {len(group.of(arm))}" for arm in group.arms)

@@ -1,0 +1,168 @@
+"""Numbers and verdicts as they are read: signs, two decimals, no claim beyond the interval."""
+
+from __future__ import annotations
+
+from batchformer.metrics.intervals import FEWEST_SEEDS
+from batchformer.report.names import LOWER_IS_BETTER, metric_label
+from batchformer.report.results import Comparison, Difference, RecipeComparison, Score
+
+INTERVAL = (
+    "The 95% interval is Student's t over seeds: repeated with new seeds, 19 of 20 such intervals "
+    "would hold the true mean."
+)
+
+
+def number(value: float, decimals: int = 2) -> str:
+    """Fixed decimals; what rounds to zero has no sign.
+
+    >>> number(-0.004), number(71.256)
+    ('0.00', '71.26')
+    """
+    text = f"{value:.{decimals}f}"
+    return text.lstrip("-") if float(text) == 0 else text
+
+
+def signed(value: float, decimals: int = 2) -> str:
+    """With a sign, as differences are written.
+
+    >>> signed(0.5), signed(-1.25), signed(-0.001)
+    ('+0.50', '-1.25', '0.00')
+    """
+    text = number(value, decimals)
+    return text if float(text) <= 0 else f"+{text}"
+
+
+def interval(low: float | None, high: float | None, *, sign: bool = False) -> str:
+    """``[low, high]``, or nothing where there is none."""
+    if low is None or high is None:
+        return ""
+    write = signed if sign else number
+    return f"[{write(low)}, {write(high)}]"
+
+
+def p_value(p: float | None) -> str:
+    """Two decimals, three where it is small; below a thousandth the size says nothing more.
+
+    >>> p_value(0.034), p_value(2e-5), p_value(0.4), p_value(None)
+    ('0.034', '<0.001', '0.40', '')
+    """
+    if p is None:
+        return ""
+    if p < 0.001:
+        return "<0.001"
+    return f"{p:.3f}" if p < 0.0995 else f"{p:.2f}"
+
+
+def seeds(n: int) -> str:
+    """How many, in words.
+
+    >>> seeds(1), seeds(3)
+    ('1 seed', '3 seeds')
+    """
+    return f"{n} seed" + ("" if n == 1 else "s")
+
+
+def values_of(score: Score) -> str:
+    """Each seed's value, for arms with too few for a mean to mean something."""
+    return ", ".join(map(number, score.summary.values))
+
+
+def differences_of(difference: Difference) -> str:
+    """Each seed's difference."""
+    pairs = zip(difference.paired.baseline, difference.paired.other, strict=True)
+    return ", ".join(signed(other - baseline) for baseline, other in pairs)
+
+
+def short_verdict(difference: Difference) -> str:
+    """The outcome in a word or two, for a cell; one that Holm undoes says so."""
+    if difference.outcome in ("gain", "loss") and not difference.stands:
+        return f"{difference.outcome} uncorrected"
+    return difference.outcome
+
+
+def headline(recipe: RecipeComparison, comparisons: int) -> str:
+    """The verdict on the main arm and metric in a sentence or two."""
+    arm, metric = recipe.main_arm, recipe.main_metric
+    if arm is None:
+        return "No arm shares a finished seed with a baseline: there is nothing to compare."
+    difference = recipe.differences.get((arm, metric))
+    label = metric_label(metric)
+    if difference is None:
+        return f"{arm} and the baseline share no seed in which {label} was measured."
+    result, count = difference.paired, f"{difference.paired.n} paired seeds"
+    if difference.outcome == "too few seeds":
+        both = zip(difference.seeds, result.baseline, result.other, strict=True)
+        listed = "; ".join(f"seed {s}: {number(a)} and {number(b)}" for s, a, b in both)
+        return (
+            f"Too few seeds for a verdict. {label} of the baseline and of {arm}, {listed}. "
+            f"An interval needs {FEWEST_SEEDS} seeds."
+        )
+    if difference.outcome == "no spread":
+        return (
+            f"{arm} differs by {signed(result.difference)} points on {label} in each of {count}. "
+            f"Without spread there is no interval, and so no verdict."
+        )
+    size = f"{signed(result.difference)} points on {label}"
+    if metric in LOWER_IS_BETTER:
+        size += ", where lower is better"
+    size += f", 95% interval {interval(result.low, result.high, sign=True)}, over {count}."
+    if difference.outcome == "inside the noise":
+        text = f"{arm} is inside the noise: {size}"
+    else:
+        text = f"{arm}: a {difference.outcome} of {size}"
+        if not difference.stands:
+            text += (
+                f" Corrected for the {comparisons} comparisons shown, it does not stand "
+                f"(p = {p_value(difference.adjusted)})."
+            )
+    return text + _power(difference)
+
+
+def counted(comparison: Comparison, place: str = "This table") -> str:
+    """How many comparisons a table holds, and what was done about it."""
+    if comparison.comparisons == 0:
+        return f"{place} holds no comparison."
+    plural = "" if comparison.comparisons == 1 else "s"
+    text = f"{place} holds {comparison.comparisons} comparison{plural}"
+    if comparison.tested < comparison.comparisons:
+        text += f", {comparison.tested or 'none'} of them tested"
+    if comparison.tested < 2:
+        return text + "."
+    return f"{text}; Holm's p-values are corrected over all {comparison.tested} tests."
+
+
+def over_images_sentence(recipe: RecipeComparison) -> str:
+    """The bootstrap over test images, labelled as what it is, or nothing."""
+    if not recipe.over_images:
+        return ""
+    listed = "; ".join(
+        f"{arm} {signed(images.mean)} {interval(images.low, images.high, sign=True)}"
+        for arm, images in recipe.over_images.items()
+    )
+    count = max(images.images for images in recipe.over_images.values())
+    return (
+        f"Bootstrap over the {count:,} test images, for these trained networks and not over "
+        f"seeds: {listed}. It says nothing about training again."
+    )
+
+
+def paper_sentence(recipe: RecipeComparison, arm: str) -> str:
+    """How many seeds would show each of the paper's effects, or nothing."""
+    listed = []
+    for metric in recipe.metrics:
+        difference = recipe.differences.get((arm, metric))
+        if difference and difference.needed is not None and difference.paper_effect is not None:
+            effect = signed(difference.paper_effect, 1)
+            listed.append(f"{metric_label(metric)} {effect}: {difference.needed}")
+    if not listed:
+        return ""
+    return f"Seeds needed to see the paper's effect of {arm} at this spread: {'; '.join(listed)}."
+
+
+def _power(difference: Difference) -> str:
+    needed, effect, here = difference.needed, difference.paper_effect, difference.paired.n
+    if needed is None or effect is None:
+        return ""
+    text = f" At this spread an effect of the paper's size ({signed(effect, 1)}) needs"
+    link = "; there are" if needed > here else ", and there are"
+    return f"{text} {seeds(needed)}{link} {here}."

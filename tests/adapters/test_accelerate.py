@@ -1,0 +1,178 @@
+"""prepare() and save_plain() with a real Accelerator, on tiny data."""
+
+from __future__ import annotations
+
+import copy
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+accelerate = pytest.importorskip("accelerate")
+
+from accelerate.state import AcceleratorState, GradientState, PartialState  # noqa: E402
+
+from batchformer import check, match  # noqa: E402
+from batchformer.adapters.accelerate import prepare, save_plain  # noqa: E402
+from batchformer.heads import AttachError  # noqa: E402
+
+
+@pytest.fixture(autouse=True)
+def _no_shared_state() -> Iterator[None]:
+    """Accelerate keeps its settings for the process; each test has its own."""
+    yield
+    for state in (AcceleratorState, GradientState, PartialState):
+        state._reset_state()
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def data(batch_size: int = 8) -> DataLoader[Any]:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(24) % 3
+    x = torch.randn(24, 6, generator=generator) + 2 * F.one_hot(y, 6)
+    return DataLoader(TensorDataset(x, y), batch_size=batch_size)
+
+
+def evaluated(model: nn.Module) -> Tensor:
+    with torch.no_grad():
+        return torch.as_tensor(model.eval()(next(iter(data(24)))[0]))
+
+
+@pytest.mark.parametrize("precision", ["no", "bf16"])
+def test_training_lowers_the_loss_and_saves_the_plain_model(tmp_path: Path, precision: str) -> None:
+    accelerator = accelerate.Accelerator(cpu=True, mixed_precision=precision)
+    plain = network()
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    torch.manual_seed(1)
+    model, optimizer, loader = prepare(accelerator, plain, optimizer, data(), verbose=False)
+    assert check(model, next(iter(loader)), optimizer)
+    losses = []
+    for _ in range(12):
+        for x, y in loader:
+            logits = model(x)
+            assert len(logits) == 2 * len(x)
+            loss = F.cross_entropy(logits, match(logits, y))
+            accelerator.backward(loss)
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+    assert sum(losses[-3:]) < 0.5 * sum(losses[:3])
+
+    save_plain(accelerator, model, tmp_path / "plain.pt")
+    assert model(torch.randn(4, 6)).shape == (8, 3)  # still attached, still training
+    fresh = network()
+    fresh.load_state_dict(torch.load(tmp_path / "plain.pt", weights_only=True), strict=True)
+    with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+        assert torch.equal(evaluated(fresh).float(), evaluated(model))
+
+
+def test_accumulation_is_the_mean_over_both_streams_of_all_micro_batches() -> None:
+    """Two micro-batches of 12, one SGD step: against autograd by hand."""
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+    plain, lr = network(), 0.5
+    optimizer = torch.optim.SGD(plain.parameters(), lr=lr)
+    model, optimizer, loader = prepare(
+        accelerator, plain, optimizer, data(12), dropout=0.0, verbose=False
+    )
+    start, rows = copy.deepcopy(plain), []
+    for x, y in loader:
+        with accelerator.accumulate(model):
+            logits = model(x)
+            accelerator.backward(F.cross_entropy(logits, match(logits, y)))
+            optimizer.step()
+            optimizer.zero_grad()
+        rows.append(F.cross_entropy(start(x), torch.cat((y, y)), reduction="none"))
+    assert [len(part) for part in rows] == [24, 24]
+    torch.cat(rows).mean().backward()
+    after = dict(plain.named_parameters())
+    for name, parameter in start.named_parameters():
+        assert parameter.grad is not None
+        rate = 0.1 * lr if ".batchformer." in name else lr
+        expected = parameter - rate * parameter.grad
+        torch.testing.assert_close(after[name], expected, rtol=1e-4, atol=1e-6, msg=name)
+        assert not torch.equal(expected, parameter)
+
+
+def test_a_distributed_model_is_unwrapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    places = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1}
+    for name, value in {**places, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}.items():
+        monkeypatch.setenv(name, str(value))
+    accelerator = accelerate.Accelerator(cpu=True)
+    try:
+        given = network()
+        optimizer = torch.optim.SGD(given.parameters(), lr=0.1)
+        model, optimizer = prepare(accelerator, given, optimizer, verbose=False)
+        assert isinstance(model, nn.parallel.DistributedDataParallel)
+        logits = model(torch.randn(4, 6))
+        accelerator.backward(F.cross_entropy(logits, match(logits, torch.arange(4) % 3)))
+        optimizer.step()
+        save_plain(accelerator, model, tmp_path / "plain.pt")
+        fresh = network()
+        fresh.load_state_dict(torch.load(tmp_path / "plain.pt", weights_only=True), strict=True)
+        assert torch.equal(evaluated(fresh), evaluated(model))
+    finally:
+        torch.distributed.destroy_process_group()
+
+
+def test_everything_comes_back_in_order(capsys: pytest.CaptureFixture[str]) -> None:
+    accelerator = accelerate.Accelerator(cpu=True)
+    given = network()
+    optimizer = torch.optim.SGD(given.parameters(), lr=0.1)
+    loaders = data(), data(4)
+    model, prepared, first, second = prepare(
+        accelerator, given, optimizer, *loaders, at="0", heads=2, lr_factor=0.5
+    )
+    assert model is given
+    assert prepared.optimizer is optimizer
+    assert [group["lr"] for group in prepared.param_groups] == [0.1, 0.05]
+    assert [len(next(iter(loader))[0]) for loader in (first, second)] == [8, 4]
+    assert "BatchFormer attached before '0'" in capsys.readouterr().out
+
+
+def test_a_scheduler_built_too_early_is_refused() -> None:
+    accelerator = accelerate.Accelerator(cpu=True)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 10)
+    with pytest.raises(ValueError, match=r"CosineAnnealingLR was built before.*Call attach"):
+        prepare(accelerator, model, optimizer, data(), scheduler)
+    assert list(model.state_dict()) == list(network().state_dict())
+
+
+def test_an_attached_model_is_refused() -> None:
+    accelerator = accelerate.Accelerator(cpu=True)
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    prepare(accelerator, model, optimizer, verbose=False)
+    with pytest.raises(AttachError, match="attached already"):
+        prepare(accelerator, model, optimizer)
+
+
+class Other:
+    """A process that is not the first, as far as save_plain() can see."""
+
+    is_main_process = False
+    waited = False
+
+    def wait_for_everyone(self) -> None:
+        self.waited = True
+
+
+def test_other_processes_write_nothing_and_wait(tmp_path: Path) -> None:
+    other: Any = Other()
+    save_plain(other, network(), tmp_path / "plain.pt")
+    assert other.waited
+    assert not list(tmp_path.iterdir())

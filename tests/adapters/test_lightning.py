@@ -1,0 +1,252 @@
+"""BatchFormerCallback under the real Lightning Trainer, on tiny data."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+lightning = pytest.importorskip("lightning.pytorch")
+
+from batchformer import detach, match, param_groups  # noqa: E402
+from batchformer.adapters.lightning import BatchFormerCallback  # noqa: E402
+from batchformer.attach import plain_state_dict  # noqa: E402
+from batchformer.heads import AttachError  # noqa: E402
+from batchformer.module import BatchFormer  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:.*(num_workers|log_every_n_steps|val_dataloader|LeafSpec).*"
+)
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+
+
+def data(batch_size: int = 8) -> DataLoader[Any]:
+    generator = torch.Generator().manual_seed(0)
+    y = torch.arange(24) % 3
+    x = torch.randn(24, 6, generator=generator) + 2 * F.one_hot(y, 6)
+    return DataLoader(TensorDataset(x, y), batch_size=batch_size)
+
+
+class Lit(lightning.LightningModule):  # type: ignore[misc,name-defined]
+    """What a user writes: one line serves training and validation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.build()
+        self.rows: dict[str, list[int]] = {"train": [], "val": []}
+        self.seen: list[float] = []
+
+    def build(self) -> None:
+        self.model = network()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.as_tensor(self.model(x))
+
+    def loss(self, batch: Any, stage: str) -> Tensor:
+        x, y = batch
+        logits = self(x)
+        self.rows[stage].append(len(logits))
+        return F.cross_entropy(logits, match(logits, y))
+
+    def training_step(self, batch: Any, index: int) -> Tensor:
+        loss = self.loss(batch, "train")
+        self.seen.append(loss.item())
+        return loss
+
+    def validation_step(self, batch: Any, index: int) -> None:
+        self.log("val", self.loss(batch, "val"))
+
+    test_step = validation_step
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(param_groups(self, lr=0.1), momentum=0.9)
+
+
+class Itself(Lit):
+    """The LightningModule is the network: no attribute holds it."""
+
+    def build(self) -> None:
+        self.body, self.head = nn.Linear(6, 16), nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.as_tensor(self.head(self.body(x).relu()))
+
+
+def trainer(*callbacks: Any, **options: Any) -> Any:
+    defaults = {
+        "accelerator": "cpu",
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+        "max_epochs": 1,
+    }
+    return lightning.Trainer(callbacks=list(callbacks), **(defaults | options))
+
+
+def evaluated(model: nn.Module) -> Tensor:
+    with torch.no_grad():
+        return torch.as_tensor(model.eval()(next(iter(data(24)))[0]))
+
+
+def test_training_lowers_the_loss_and_exports_the_plain_model(tmp_path: Path) -> None:
+    lit, file = Lit(), tmp_path / "new folder" / "plain.pt"
+    trainer(BatchFormerCallback(export_to=file, verbose=False), max_epochs=12).fit(
+        lit, data(), data()
+    )
+    assert set(lit.rows["train"]) == {16}
+    assert set(lit.rows["val"]) == {8}
+    assert sum(lit.seen[-3:]) < 0.5 * sum(lit.seen[:3])
+
+    plain = network()
+    plain.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(evaluated(plain), evaluated(lit.model))
+    assert [path.name for path in file.parent.iterdir()] == ["plain.pt"]
+
+
+def test_batchformer_is_trained_at_its_own_rate() -> None:
+    """Attached before configure_optimizers, so the optimizer holds its parameters."""
+    lit = Lit()
+    session = trainer(BatchFormerCallback(verbose=False))
+    session.fit(lit, data())
+    groups = {group["name"]: group for group in session.optimizers[0].param_groups}
+    (module,) = (m for m in lit.modules() if isinstance(m, BatchFormer))
+    assert groups["batchformer"]["lr"] == pytest.approx(0.01)
+    assert {id(p) for p in groups["batchformer"]["params"]} == {id(p) for p in module.parameters()}
+
+
+def test_a_checkpoint_is_the_plain_modules_but_for_some_keys(tmp_path: Path) -> None:
+    lit, session = Lit(), trainer(BatchFormerCallback(verbose=False))
+    session.fit(lit, data())
+    session.save_checkpoint(tmp_path / "last.ckpt")
+    state = torch.load(tmp_path / "last.ckpt", weights_only=False)["state_dict"]
+    assert any(".batchformer." in key for key in state)
+    plain = Lit()
+    plain.load_state_dict(plain_state_dict(state), strict=True)
+    assert torch.equal(evaluated(plain.model), evaluated(lit.model))
+
+
+def test_resuming_gives_what_not_stopping_gives(tmp_path: Path) -> None:
+    def callback() -> Any:
+        torch.manual_seed(3)
+        return BatchFormerCallback(dropout=0.0, verbose=False)
+
+    straight = Lit()
+    trainer(callback(), max_epochs=4).fit(straight, data())
+    stopped, first = Lit(), trainer(callback(), max_epochs=2)
+    first.fit(stopped, data())
+    first.save_checkpoint(tmp_path / "half.ckpt")
+    resumed = Lit()
+    trainer(callback(), max_epochs=4).fit(resumed, data(), ckpt_path=tmp_path / "half.ckpt")
+    assert straight.seen[6:] == resumed.seen
+    for name, value in straight.state_dict().items():
+        assert torch.equal(value, resumed.state_dict()[name]), name
+
+
+def test_a_second_fit_attaches_no_second_time() -> None:
+    lit, callback = Lit(), BatchFormerCallback(verbose=False)
+    trainer(callback).fit(lit, data())
+    (module,) = (m for m in lit.modules() if isinstance(m, BatchFormer))
+    trainer(callback).fit(lit, data())
+    trainer(BatchFormerCallback(verbose=False)).fit(lit, data())
+    assert [m for m in lit.modules() if isinstance(m, BatchFormer)] == [module]
+
+
+def test_a_plain_module_is_tested_from_a_checkpoint(tmp_path: Path) -> None:
+    lit, session = Lit(), trainer(BatchFormerCallback(verbose=False))
+    session.fit(lit, data())
+    session.save_checkpoint(tmp_path / "last.ckpt")
+    plain, callback = Lit(), BatchFormerCallback(verbose=False)
+    trainer(callback).test(plain, data(), verbose=False, ckpt_path=tmp_path / "last.ckpt")
+    assert not any(isinstance(m, BatchFormer) for m in plain.modules())
+    assert torch.equal(evaluated(plain.model), evaluated(lit.model))
+    # The tolerance ends with the test: afterwards the module is strict again.
+    with pytest.raises(RuntimeError, match="batchformer"):
+        plain.load_state_dict(lit.state_dict())
+
+
+def test_the_lightning_module_itself_is_the_network(tmp_path: Path) -> None:
+    lit, file = Itself(), tmp_path / "plain.pt"
+    callback = BatchFormerCallback(model=None, at="head", export_to=file, verbose=False)
+    trainer(callback).fit(lit, data())
+    assert set(lit.rows["train"]) == {16}
+    plain = Itself()
+    plain.load_state_dict(torch.load(file, weights_only=True))
+    assert torch.equal(evaluated(plain), evaluated(lit))
+    assert list(detach(lit).state_dict()) == list(plain.state_dict())
+
+
+def test_attach_options_are_passed_on(capsys: pytest.CaptureFixture[str]) -> None:
+    lit = Lit()
+    callback = BatchFormerCallback(at="0", heads=2, layers=2, example=torch.randn(4, 6))
+    trainer(callback).fit(lit, data())
+    (module,) = (m for m in lit.modules() if isinstance(m, BatchFormer))
+    assert (module.dim, module.heads, len(module.layers)) == (6, 2, 2)
+    assert "BatchFormer attached before '0'" in capsys.readouterr().out
+
+
+class WithoutModule(Lit):
+    """Builds its optimizer from one parameter by name, so not from BatchFormer's."""
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD([self.model.get_parameter("2.weight")], lr=0.1)
+
+
+def test_a_failed_check_stops_training_with_the_table() -> None:
+    lit = WithoutModule()
+    with pytest.raises(RuntimeError, match=r"FAIL +is it in the optimizer\? +0 of 12 parameters"):
+        trainer(BatchFormerCallback(verbose=False)).fit(lit, data())
+    assert not lit.seen
+    lit = WithoutModule()
+    trainer(BatchFormerCallback(check=False, verbose=False)).fit(lit, data())
+    assert len(lit.seen) == 3
+
+
+class Rows(Dataset[dict[str, Any]]):
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> dict[str, Any]:
+        x = torch.randn(6, generator=torch.Generator().manual_seed(index))
+        return {"features": x, "target": index % 3, "weight": 1.0}
+
+
+class Named(Lit):
+    def loss(self, batch: Any, stage: str) -> Tensor:
+        return super().loss((batch["features"], batch["target"]), stage)
+
+
+def test_inputs_says_what_the_network_is_called_with() -> None:
+    lit = Named()
+    callback = BatchFormerCallback(inputs=lambda batch: batch["features"], verbose=False)
+    trainer(callback).fit(lit, DataLoader(Rows(), batch_size=4))
+    assert set(lit.rows["train"]) == {8}
+
+
+def test_a_wrong_name_lists_the_children() -> None:
+    with pytest.raises(AttachError, match=r"Lit has no submodule 'net'.*its children: model"):
+        trainer(BatchFormerCallback("net")).fit(Lit(), data())
+
+
+def test_missing_library_names_the_extra() -> None:
+    code = (
+        "import sys; sys.modules['lightning'] = None; sys.modules['lightning.pytorch'] = None\n"
+        "try:\n"
+        "    import batchformer.adapters.lightning\n"
+        "except ImportError as error:\n"
+        "    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    expected = "BatchFormerCallback needs lightning: pip install batchformer[lightning]\n"
+    assert done.stdout == expected

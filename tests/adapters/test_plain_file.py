@@ -1,0 +1,79 @@
+"""The plain weights in a file: complete, loadable without this library, never half written."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from batchformer import attach
+from batchformer.adapters.plain_file import write_plain
+
+
+def network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Linear(6, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 3, bias=False)
+    )
+
+
+def test_the_file_is_the_plain_models(tmp_path: Path) -> None:
+    model = attach(network(), verbose=False)
+    model(torch.randn(8, 6))  # moves the running statistics
+    path = write_plain(model, tmp_path / "a" / "b" / "model.pt")
+    plain, x = network(), torch.randn(5, 6)
+    plain.load_state_dict(torch.load(path, weights_only=True), strict=True)
+    assert torch.equal(plain.eval()(x), model.eval()(x))
+    assert [file.name for file in path.parent.iterdir()] == ["model.pt"]
+
+
+def test_the_file_needs_no_batchformer(tmp_path: Path) -> None:
+    path = write_plain(attach(network(), verbose=False), tmp_path / "model.pt")
+    code = (
+        "import sys; sys.modules['batchformer'] = None\n"
+        f"import torch; print(len(torch.load({str(path)!r}, weights_only=True)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{len(network().state_dict())}\n"
+
+
+def test_a_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, path = attach(network(), verbose=False), tmp_path / "model.pt"
+    write_plain(model, path)
+    before = path.read_bytes()
+
+    def fail(state: Any, part: Path) -> None:
+        part.write_bytes(b"half")
+        raise OSError("disk full")
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_plain(model, path)
+    assert path.read_bytes() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+class Scaled(nn.Module):
+    """Takes what cannot be guessed: two tensors that fit together."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor, scale: Tensor) -> Tensor:
+        return torch.as_tensor(self.head(self.body(x) * scale[:, None]))
+
+
+def test_an_example_where_none_can_be_guessed(tmp_path: Path) -> None:
+    example = (torch.randn(4, 6), torch.rand(4))
+    model = attach(Scaled(), example=example, verbose=False)
+    with pytest.raises(ValueError, match="Pass example="):
+        write_plain(model, tmp_path / "model.pt")
+    assert not list(tmp_path.iterdir())
+    path = write_plain(model, tmp_path / "model.pt", example)
+    Scaled().load_state_dict(torch.load(path, weights_only=True), strict=True)

@@ -1,0 +1,51 @@
+"""Batches are a function of the step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from batchformer.data.feed import Feed
+from batchformer.data.images import ImageSplit
+from batchformer.data.transforms import digits_train
+
+SPLIT = ImageSplit(
+    torch.randint(0, 256, (23, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator()),
+    torch.arange(23) % 5,
+)
+
+
+def feed(seed: int = 0, drop_last: bool = False) -> Feed:
+    return Feed(SPLIT, digits_train(), 8, seed, drop_last)
+
+
+def test_an_epoch_holds_every_sample_once() -> None:
+    batches = [feed().batch(step) for step in range(3)]
+    assert [len(b["y"]) for b in batches] == [8, 8, 7] and feed().per_epoch == 3
+    seen = torch.cat([b["index"] for b in batches])
+    assert seen.sort().values.tolist() == list(range(23)) and seen.tolist() != list(range(23))
+    for batch in batches:
+        assert torch.equal(batch["y"], SPLIT.y[batch["index"]])
+
+
+def test_dropping_the_last_batch() -> None:
+    source = feed(drop_last=True)
+    assert source.per_epoch == 2 and len(source.batch(3)["y"]) == 8
+    with pytest.raises(ValueError, match="no full batch of 32"):
+        Feed(SPLIT, digits_train(), 32, 0, drop_last=True)
+
+
+def test_any_step_can_be_asked_for_in_any_order() -> None:
+    forward, backward = feed(), feed()
+    expected = [forward.batch(step) for step in range(7)]
+    for step in reversed(range(7)):
+        torch.manual_seed(step)  # the global generator plays no part
+        got = backward.batch(step)
+        assert all(torch.equal(got[key], expected[step][key]) for key in got)
+
+
+def test_epochs_steps_and_seeds_draw_differently() -> None:
+    a, b, c = feed().batch(0), feed().batch(3), feed(1).batch(0)
+    assert not torch.equal(a["index"], b["index"]) and not torch.equal(a["index"], c["index"])
+    same = Feed(ImageSplit(SPLIT.x[:1].expand(8, -1, -1, -1), SPLIT.y[:8]), digits_train(), 8, 0)
+    assert not torch.equal(same.batch(0)["x"], same.batch(1)["x"]), "augmentation is by step"

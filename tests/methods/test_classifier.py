@@ -1,0 +1,102 @@
+"""The classifier with two streams, against the computation written out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from batchformer import check
+from batchformer.engine.config import OptimConfig
+from batchformer.methods import METHODS, build_method
+from batchformer.methods.classifier import Classifier
+from batchformer.methods.config import ModuleConfig
+from batchformer.models.build import build_model
+from batchformer.randomness import drawing
+
+COUNTS = torch.tensor([50, 20, 10, 5, 1])
+X = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+Y = torch.tensor([0, 0, 1, 2, 3, 4])
+
+
+def method(name: str = "cross_entropy", **module: Any) -> Classifier:
+    with drawing(0, "weights"):
+        network = build_model("digits_net", 5)
+    built = build_method(
+        name, network=network, module=ModuleConfig(**module), seed=0, class_counts=COUNTS
+    )
+    assert isinstance(built, Classifier)
+    return built
+
+
+def plain_batchnorm(classifier: Classifier) -> Classifier:
+    for module in classifier.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.eval()
+    return classifier
+
+
+@pytest.mark.parametrize(
+    ("name", "shift"), [("cross_entropy", 0.0), ("balanced_softmax", COUNTS.log())]
+)
+def test_the_loss_is_the_mean_over_both_streams(name: str, shift: Any) -> None:
+    classifier = plain_batchnorm(method(name, dropout=0.0))
+    features = classifier.network.forward_features(X)
+    mixed = classifier.encoder.mix(features)
+    logits = classifier.network.fc(torch.cat((features, mixed)))
+    expected = F.cross_entropy(logits + shift, torch.cat((Y, Y)))
+    torch.testing.assert_close(classifier.step({"x": X, "y": Y})["loss"], expected)
+
+
+def test_the_variants_of_the_loss() -> None:
+    def loss(**module: Any) -> float:
+        built = plain_batchnorm(method(dropout=0.0, **module))
+        return built.step({"x": X, "y": Y})["loss"].item()
+
+    assert loss(loss_scale="official") == pytest.approx(3 * loss(), rel=1e-5)
+    assert loss(loss_scale="sum") == pytest.approx(2 * loss(), rel=1e-5)
+    assert loss(mixed_weight=0.0) == pytest.approx(loss(enabled=False), rel=1e-5)
+    halves = loss(enabled=False) + loss(streams="mixed_only")
+    assert loss(loss_scale="sum") == pytest.approx(halves, rel=1e-5)
+
+
+def test_prediction_is_the_plain_network_with_and_without() -> None:
+    with_module, without = method().eval(), method(enabled=False).eval()
+    assert torch.equal(with_module.predict(X), without.predict(X))
+    assert torch.equal(with_module(X), with_module.predict(X))
+
+
+def test_the_module_changes_no_shared_initial_weight() -> None:
+    own, other = method().state_dict(), method(enabled=False).state_dict()
+    assert all(torch.equal(own[key], value) for key, value in other.items())
+    assert {key for key in own if key not in other} and all(
+        key.startswith("encoder.") for key in own if key not in other
+    )
+
+
+def test_check_passes_on_every_method() -> None:
+    for name in METHODS:
+        classifier = method(name)
+        optimizer = classifier.optimizers(OptimConfig())["main"]
+        assert check(classifier, X, optimizer).passed
+
+
+def test_an_untrained_encoder_is_in_no_group() -> None:
+    classifier = method(trained=False)
+    (group,) = classifier.parameter_groups(OptimConfig())
+    assert group["name"] == "model"
+    classifier.step({"x": X, "y": Y})["loss"].backward()
+    assert all(p.grad is None for p in classifier.encoder.parameters())
+    assert classifier.network.conv1.weight.grad.any()
+
+
+def test_the_modules_rate_is_its_own() -> None:
+    groups = method(lr_factor=0.2).parameter_groups(OptimConfig(lr=0.5))
+    assert [(g["name"], g["lr"]) for g in groups] == [("model", 0.5), ("batchformer", 0.1)]
+
+
+def test_unknown_methods_are_named() -> None:
+    with pytest.raises(ValueError, match="there are cross_entropy, balanced_softmax"):
+        build_method("magic")

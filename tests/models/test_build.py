@@ -1,0 +1,25 @@
+"""Networks by name."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from batchformer.models.build import OWN, build_model
+
+
+@pytest.mark.parametrize("name", [*OWN, "resnet18"])
+def test_every_network_keeps_the_contract(name: str) -> None:
+    model = build_model(name, 7)
+    x = torch.randn(2, 1, 8, 8) if name == "digits_net" else torch.randn(2, 3, 32, 32)
+    features = model.forward_head(model.forward_features(x), pre_logits=True)
+    assert features.shape == (2, model.num_features)
+    model.eval()
+    features = model.forward_head(model.forward_features(x), pre_logits=True)
+    torch.testing.assert_close(model.get_classifier()(features), model(x))
+    assert model(x).shape == (2, 7)
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ValueError, match=r"no model 'resnet_32'.*resnet32"):
+        build_model("resnet_32", 7)

@@ -1,0 +1,151 @@
+"""Run folders: paired arms, killed processes, other settings."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from batchformer.engine.log import read_records
+from batchformer.recipes.arms import ARMS, with_arm
+from batchformer.recipes.demo import demo
+from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.run import build, compare, load_task, pick_device, restore, run
+
+CPU = torch.device("cpu")
+
+
+def short(**train: Any) -> Recipe:
+    options = {"updates": 12, "eval_every": 6, "log_every": 5, **train}
+    return dataclasses.replace(demo(), train=dataclasses.replace(demo().train, **options))
+
+
+def test_a_run_folder_holds_all_a_report_needs(tmp_path: Path) -> None:
+    folder = run(short(), "batchformer", 1, root=tmp_path, device=CPU, quiet=True)
+    assert folder == tmp_path / "demo/batchformer/seed1"
+    config = json.loads((folder / "config.json").read_text())
+    assert config["arm"] == "batchformer" and config["seed"] == 1
+    assert config["recipe"]["train"]["updates"] == 12 and len(config["data"]["split_sha256"]) == 64
+    assert config["provenance"]["torch"] == torch.__version__
+    assert len(config["provenance"]["code_sha256"]) == 64
+    result = json.loads((folder / "result.json").read_text())
+    assert result["updates"] == 12 and set(result["metrics"]) >= {"all", "many", "medium", "few"}
+    with np.load(folder / "figures.npz", allow_pickle=False) as figures:
+        assert figures["per_class"].shape == (10,) and figures["correct"].dtype == bool
+    size = sum(p.stat().st_size for p in folder.rglob("*") if "checkpoints" not in p.parts)
+    assert size < 5e6
+
+
+def test_arms_are_paired(tmp_path: Path) -> None:
+    """Adding the module changes no pixel, no order and no shared initial weight."""
+    recipe, task = short(), load_task(demo().data, CPU)
+    states, batches = {}, {}
+    for arm in ARMS:
+        armed = with_arm(recipe, arm)
+        torch.manual_seed(hash(arm) % 1000)  # whatever the global generator holds
+        states[arm] = build(armed, 4, task).state_dict()
+        feed = task.feed(armed.train, 4)
+        batches[arm] = [feed.batch(step) for step in (0, 7)]
+    for arm in ARMS:
+        for key, value in states["baseline"].items():
+            assert torch.equal(states[arm][key], value), (arm, key)
+        for mine, others in zip(batches[arm], batches["baseline"], strict=True):
+            assert all(torch.equal(mine[key], others[key]) for key in ("x", "y", "index"))
+    encoders = [s for s in states.values() if "encoder.layers.0.linear1.weight" in s]
+    weights = [s["encoder.layers.0.linear1.weight"] for s in encoders]
+    assert len(weights) == 5 and all(torch.equal(weights[0], w) for w in weights)
+
+
+def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
+    folder = run(short(), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+    before = (folder / "result.json").stat().st_mtime_ns
+    run(short(), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+    assert (folder / "result.json").stat().st_mtime_ns == before
+
+
+def test_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
+    run(short(), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+    with pytest.raises(ValueError, match=r"train\.updates was 12, is 13.*--runs"):
+        run(short(updates=13), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+
+
+def test_a_diverged_run_does_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wild = dataclasses.replace(short(), optim=dataclasses.replace(demo().optim, lr=1e30))
+    folders = list(
+        compare(wild, ["baseline", "batchformer"], [0], root=tmp_path, device=CPU, quiet=True)
+    )
+    seen = capsys.readouterr().err
+    assert not folders
+    assert "baseline seed 0: The 'loss' part" in seen and "batchformer seed 0: The 'loss'" in seen
+
+
+def test_restore_gives_the_trained_method(tmp_path: Path) -> None:
+    for arm, train in (("batchformer", {}), ("baseline", {"ema": 0.5})):
+        root = tmp_path / arm
+        folder = run(short(**train), arm, 0, root=root, device=CPU, quiet=True)
+        method, task, _ = restore(folder, CPU)
+        with torch.no_grad():
+            from batchformer.engine.config import TrainConfig
+            from batchformer.engine.mechanics import Mechanics
+
+            metrics = task.evaluate(method, Mechanics(TrainConfig(), CPU)).metrics
+        assert metrics == json.loads((folder / "result.json").read_text())["metrics"]
+    with pytest.raises(FileNotFoundError, match="not a run folder"):
+        restore(tmp_path, CPU)
+
+
+def test_devices() -> None:
+    assert pick_device("cpu") == CPU and pick_device().type in ("cpu", "cuda", "mps")
+
+
+COMMAND = [
+    *(sys.executable, "-m", "batchformer", "train", "demo", "--arm", "batchformer"),
+    *("--train.updates", "150", "--train.eval-every", "50", "--train.checkpoint-every", "10"),
+    *("--device", "cpu", "--quiet", "--runs"),
+]
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    found = read_records(folder / "metrics.jsonl")
+    return [{k: v for k, v in r.items() if k != "samples_per_s"} for r in found]
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_killed_process_resumed_equals_an_unbroken_one(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    subprocess.run([*COMMAND, str(whole)], check=True, env=environment, timeout=120)
+
+    process = subprocess.Popen([*COMMAND, str(broken)], env=environment)
+    checkpoints = broken / "demo/batchformer/seed0/checkpoints"
+    deadline = time.monotonic() + 60
+    while not list(checkpoints.glob("0000000[2-9]0.*.pt")):
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(number)
+    code = process.wait(timeout=60)
+    assert code in (-number, 128 + number)
+    assert not (broken / "demo/batchformer/seed0/result.json").exists()
+
+    subprocess.run([*COMMAND, str(broken)], check=True, env=environment, timeout=120)
+    a, b = (root / "demo/batchformer/seed0" for root in (whole, broken))
+    assert records(a) == records(b)
+    results = [json.loads((folder / "result.json").read_text())["metrics"] for folder in (a, b)]
+    assert results[0] == results[1]
+    states = [restore(folder, CPU)[0].state_dict() for folder in (a, b)]
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.figure import Figure
+
+from batchformer.report.curves import (
+    MOST_POINTS,
+    curve_over_seeds,
+    evaluated_metric,
+    training_curves,
+)
+from batchformer.report.names import COLOURS
+from batchformer.report.runs import find_runs
+
+Writer = Callable[..., Any]
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.integers(0, 30), st.floats(-100, 100), min_size=1, max_size=20),
+        min_size=1,
+        max_size=4,
+    )
+)
+def test_a_curve_is_mean_and_extremes_where_every_seed_has_a_value(
+    series: list[dict[int, float]],
+) -> None:
+    curve = curve_over_seeds(series)
+    steps = [step for step in range(31) if all(step in one for one in series)]
+    assert curve.steps == steps
+    for i, step in enumerate(steps):
+        values = [one[step] for one in series]
+        assert curve.mean[i] == pytest.approx(sum(values) / len(values), abs=1e-9)
+        assert (curve.low[i], curve.high[i]) == (min(values), max(values))
+
+
+def test_a_long_record_is_averaged_over_windows() -> None:
+    generator = np.random.default_rng(0)
+    series = [dict(enumerate(generator.normal(size=1000))) for _ in range(3)]
+    curve = curve_over_seeds(series)
+    assert len(curve.mean) == MOST_POINTS
+    windows = np.array_split(np.arange(1000), MOST_POINTS)
+    values = np.array([list(one.values()) for one in series])
+    assert curve.mean[7] == pytest.approx(values[:, windows[7]].mean())
+    assert curve.low[7] == pytest.approx(values[:, windows[7]].mean(1).min())
+    assert curve.steps[7] == windows[7].mean()
+
+
+def test_no_series_is_no_curve() -> None:
+    assert curve_over_seeds([]).steps == curve_over_seeds([{}, {1: 2.0}]).steps == []
+
+
+def test_the_figure_holds_every_arm_in_its_colour(write_run: Writer, runs_root: Path) -> None:
+    for arm in ("baseline", "batchformer"):
+        for seed in range(3):
+            write_run(arm, seed)
+    write_run("batchformer", 9, finished=False)
+    runs = find_runs(runs_root)
+    figure = training_curves(runs)
+    assert isinstance(figure, Figure)
+    loss, accuracy = figure.axes
+    for axes, kind, value in ((loss, "train", "loss"), (accuracy, "eval", "all")):
+        assert [line.get_label() for line in axes.lines] == ["baseline", "batchformer"]
+        assert [line.get_color() for line in axes.lines] == [
+            COLOURS["baseline"],
+            COLOURS["batchformer"],
+        ]
+        series = [r.series(kind, value) for r in runs if r.arm == "batchformer" and r.seed < 9]
+        expected = np.mean([list(one.values()) for one in series], axis=0)
+        assert axes.lines[1].get_ydata() == pytest.approx(expected)
+        assert len(axes.collections) == 2, "a band for every arm"
+        assert axes.lines[0].get_linestyle() != axes.lines[1].get_linestyle()
+
+
+def test_without_evaluations_only_the_loss_is_shown(write_run: Writer, runs_root: Path) -> None:
+    write_run("baseline", 0, scores={"auc": 6.5})
+    runs = find_runs(runs_root)
+    assert evaluated_metric(runs) is None
+    assert len(training_curves(runs).axes) == 1

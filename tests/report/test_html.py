@@ -1,0 +1,170 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchformer.report.html import render, write_page
+from batchformer.report.runs import find_runs
+
+Writer = Callable[..., Any]
+VOID = {"meta", "link", "br", "wbr", "img"}
+
+
+class Outline(HTMLParser):
+    """Tags that are opened and closed in order, ids, and the text between."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.words: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        for key, value in attrs:
+            if key == "id":
+                self.ids.append(value or "")
+            if key in ("href", "src"):
+                self.links.append(value or "")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self.words).split())
+
+
+@pytest.fixture
+def several(write_run: Writer, recipe_of: Writer, runs_root: Path) -> Path:
+    """Three arms of one recipe, another with two seeds, a damaged and an unfinished run."""
+    for arm in ("baseline", "batchformer", "batchformer_self"):
+        for seed in range(3):
+            write_run(arm, seed)
+    for arm in ("baseline", "batchformer"):
+        for seed in range(2):
+            write_run(arm, seed, recipe=recipe_of("second", paper={}))
+    write_run("baseline", 5, finished=False)
+    (write_run("baseline", 6) / "config.json").write_text("{")
+    (write_run("baseline", 7) / "figures.npz").unlink()
+    return runs_root
+
+
+def test_the_page_is_well_formed_and_needs_nothing_else(several: Path, tmp_path: Path) -> None:
+    path = write_page(find_runs(several), tmp_path / "new" / "report.html")
+    page = path.read_text()
+    outline = Outline(page)
+    assert outline.open == []
+    assert len(outline.ids) == len(set(outline.ids))
+    for link in outline.links:
+        assert link == "data:," or link.removeprefix("#") in outline.ids, link
+    assert not re.search(r"https?://|<script|@import|url\((?!#)", page)
+
+
+def test_it_shows_numbers_verdicts_the_paper_and_provenance(several: Path) -> None:
+    text = Outline(render(find_runs(several), title="A title")).text
+    for words in (
+        "A title",
+        "batchformer − baseline",
+        "This page holds 15 comparisons",
+        "too few seeds",
+        "paper 51.7 (+1.0)",
+        "The 95% interval is Student's t over seeds",
+        "Bootstrap over the 400 test images",
+        "Example CPU, 2 cores, 8 GB",
+        "5f1d" * 16,
+        "batchformer train tail --arm baseline --seed 0",
+        "train.batch_size",
+        "control: attention masked to the diagonal",
+    ):
+        assert words in text, words
+
+
+def test_what_is_not_included_is_named(several: Path) -> None:
+    text = Outline(render(find_runs(several))).text
+    part = text[text.index("Not included") :]
+    assert "tail/baseline/seed5 has not finished" in part
+    assert "tail/baseline/seed6 is damaged: config.json" in part
+    assert "In the tables, but incomplete: tail/baseline/seed7: figures.npz is missing" in part
+
+
+def test_every_figure_and_region_has_words_for_those_who_cannot_see_it(several: Path) -> None:
+    page = render(find_runs(several))
+    figures = re.findall(r"<figure.*?</figure>", page, flags=re.DOTALL)
+    assert len(figures) == 4
+    for figure in figures:
+        assert re.search(r'<svg [^>]*role="img"[^>]*aria-label="[^"]{40,}"', figure) or re.search(
+            r'<svg [^>]*aria-label="[^"]{40,}"[^>]*role="img"', figure
+        )
+        assert "<figcaption>" in figure
+    assert page.count('class="scroll') == page.count('role="region" aria-label=')
+    assert '<html lang="en">' in page
+
+
+def test_names_from_files_cannot_inject_markup(
+    write_run: Writer, recipe_of: Writer, runs_root: Path
+) -> None:
+    bad = "<img src=x onerror=alert(1)>"
+    recipe = recipe_of("hostile", summary=bad, model=bad, table='"><b>')
+    folder = write_run("baseline", 0, recipe=recipe, provenance={"command": bad})
+    with np.load(folder / "figures.npz") as arrays:
+        kept = dict(arrays) | {"classes": np.array([bad] * 10)}
+    np.savez(folder / "figures.npz", **kept)
+    page = render(find_runs(runs_root), title=bad)
+    assert "<img" not in page
+    assert "&lt;img src=x" in page
+    assert Outline(page).open == []
+
+
+def test_equal_runs_give_equal_pages(several: Path) -> None:
+    assert render(find_runs(several)) == render(find_runs(several))
+
+
+def test_no_finished_run_is_a_page_that_says_so(write_run: Writer, runs_root: Path) -> None:
+    write_run("baseline", 0, finished=False)
+    text = Outline(render(find_runs(runs_root))).text
+    assert "No run has finished" in text
+    assert "tail/baseline/seed0 has not finished" in text
+    assert "nothing to compare" in Outline(render([])).text
+
+
+def test_a_failure_leaves_the_old_page(
+    several: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("old")
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_page(find_runs(several), path)
+    assert path.read_text() == "old"
+    monkeypatch.undo()
+    write_page(find_runs(several), path)
+    assert path.read_text().startswith("<!doctype html>")
+
+
+def test_a_folder_for_a_page_is_refused_with_a_name(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError, match=r"report\.html"):
+        write_page([], tmp_path)

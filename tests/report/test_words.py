@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchformer.report.comparison import compare_runs
+from batchformer.report.results import Comparison
+from batchformer.report.runs import find_runs
+from batchformer.report.words import (
+    counted,
+    headline,
+    interval,
+    number,
+    over_images_sentence,
+    p_value,
+    paper_sentence,
+    short_verdict,
+    signed,
+)
+
+Writer = Callable[..., Any]
+
+
+@given(st.floats(-200, 200))
+def test_numbers_are_rounded_and_zero_has_no_sign(value: float) -> None:
+    assert float(number(value)) == pytest.approx(value, abs=0.00501)
+    assert float(signed(value)) == float(number(value))
+    text = signed(value)
+    assert text[0] == ("0" if float(text) == 0 else "+" if value > 0 else "-")
+
+
+@given(st.floats(0, 1))
+def test_a_p_value_never_reads_as_zero(p: float) -> None:
+    text = p_value(p)
+    assert text == "<0.001" if p < 0.001 else float(text) > 0
+    assert len(text) <= 6
+
+
+def test_an_interval_that_is_not_there_is_nothing() -> None:
+    assert (interval(None, None), interval(-1.0, 2.0, sign=True)) == ("", "[-1.00, +2.00]")
+
+
+def compared(
+    write: Writer, root: Path, pairs: list[tuple[float, float]], **more: Any
+) -> Comparison:
+    for seed, (baseline, other) in enumerate(pairs):
+        write("baseline", seed, scores={"all": baseline}, **more)
+        write("batchformer", seed, scores={"all": other}, **more)
+    return compare_runs(find_runs(root))
+
+
+GAIN = [(61.0, 62.4), (62.5, 63.6), (60.2, 61.9), (61.8, 62.9)]
+NOISE = [(61.0, 61.6), (62.5, 61.9), (60.2, 60.9)]
+
+
+def test_a_gain_is_said_with_its_interval_and_seeds(write_run: Writer, runs_root: Path) -> None:
+    comparison = compared(write_run, runs_root, GAIN)
+    (recipe,) = comparison.recipes
+    text = headline(recipe, comparison.comparisons)
+    result = recipe.differences["batchformer", "all"].paired
+    assert text.startswith("batchformer: a gain of +1.32 points on All, 95% interval ")
+    assert interval(result.low, result.high, sign=True) in text
+    assert "over 4 paired seeds" in text
+    assert "an effect of the paper's size (+1.0) needs 3 seeds, and there are 4" in text
+    assert "does not stand" not in text
+
+
+def test_noise_is_said_plainly_and_how_many_seeds_are_missing(
+    write_run: Writer, runs_root: Path
+) -> None:
+    comparison = compared(write_run, runs_root, NOISE)
+    (recipe,) = comparison.recipes
+    needed = recipe.differences["batchformer", "all"].needed
+    text = headline(recipe, comparison.comparisons)
+    assert text.startswith("batchformer is inside the noise: +0.23 points on All")
+    assert "gain" not in text
+    assert f"needs {needed} seeds; there are 3" in text
+    assert paper_sentence(recipe, "batchformer").endswith(f"at this spread: All +1.0: {needed}.")
+
+
+def test_a_gain_undone_by_the_correction_says_so(write_run: Writer, runs_root: Path) -> None:
+    near = [(61.0, 61.4), (62.5, 63.6), (60.2, 60.5), (61.8, 62.9)]
+    for arm in ("x", "y", "z"):
+        for seed, (value, _) in enumerate(near):
+            write_run(arm, seed, scores={"all": value + 0.1 * (-1) ** seed})
+    comparison = compared(write_run, runs_root, near)
+    (recipe,) = comparison.recipes
+    difference = recipe.differences["batchformer", "all"]
+    assert difference.outcome == "gain"
+    text = headline(recipe, comparison.comparisons)
+    adjusted = p_value(difference.adjusted)
+    assert f"for the 4 comparisons shown, it does not stand (p = {adjusted})" in text
+    assert short_verdict(difference) == "gain uncorrected"
+
+
+def test_two_seeds_give_both_values_and_nothing_more(write_run: Writer, runs_root: Path) -> None:
+    comparison = compared(write_run, runs_root, GAIN[:2])
+    (recipe,) = comparison.recipes
+    text = headline(recipe, comparison.comparisons)
+    assert text.startswith("Too few seeds")
+    assert all(value in text for value in ("61.00 and 62.40", "62.50 and 63.60"))
+    assert not any(word in text for word in ("[", "gain", "noise", "paper"))
+    assert paper_sentence(recipe, "batchformer") == over_images_sentence(recipe) == ""
+    assert counted(comparison) == "This table holds 1 comparison, none of them tested."
+
+
+def test_the_same_difference_in_every_seed_is_no_certainty(
+    write_run: Writer, runs_root: Path
+) -> None:
+    comparison = compared(write_run, runs_root, [(60.0, 61.0), (61.0, 62.0), (62.0, 63.0)])
+    text = headline(comparison.recipes[0], 1)
+    assert "+1.00 points on All in each of 3 paired seeds" in text
+    assert "no verdict" in text
+
+
+def test_without_a_baseline_the_headline_says_so(write_run: Writer, runs_root: Path) -> None:
+    write_run("batchformer", 0)
+    comparison = compare_runs(find_runs(runs_root))
+    assert "nothing to compare" in headline(comparison.recipes[0], 0)
+    assert counted(comparison) == "This table holds no comparison."
+
+
+def test_the_bootstrap_says_what_it_is_over(write_run: Writer, runs_root: Path) -> None:
+    text = over_images_sentence(compared(write_run, runs_root, NOISE).recipes[0])
+    assert text.startswith("Bootstrap over the 400 test images, for these trained networks and not")
+    assert "says nothing about training again" in text
+
+
+def test_a_metric_where_lower_is_better_says_so(write_run: Writer, runs_root: Path) -> None:
+    for seed, (before, after) in enumerate([(9.0, 7.1), (8.8, 7.0), (9.3, 7.0)]):
+        write_run("baseline", seed, scores={"ece": before})
+        write_run("batchformer", seed, scores={"ece": after})
+    comparison = compare_runs(find_runs(runs_root))
+    assert "a gain of -2.00 points on ECE, where lower is better" in headline(
+        comparison.recipes[0], 1
+    )

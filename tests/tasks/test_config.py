@@ -1,0 +1,12 @@
+"""The data a task is told to use."""
+
+import pytest
+
+from batchformer.tasks.config import LongTailConfig
+
+
+def test_the_default_is_the_papers_main_set() -> None:
+    config = LongTailConfig()
+    assert (config.name, config.ratio, config.profile) == ("cifar100", 100.0, "exponential")
+    with pytest.raises(ValueError, match="below 1"):
+        LongTailConfig(ratio=0.2)
