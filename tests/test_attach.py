@@ -110,7 +110,7 @@ def test_several_places_double_once() -> None:
     ]
     assert len({id(place.batchformer) for place in places}) == 3
     assert model(X).shape == (14, 5)
-    with pytest.raises(ValueError, match="batchformer.match"):
+    with pytest.raises(ValueError, match=r"batchformer\.match"):
         F.cross_entropy(model(X), torch.zeros(7, dtype=torch.long))
 
 
@@ -272,3 +272,17 @@ def test_training_with_it_lowers_the_loss_of_the_plain_model() -> None:
         F.cross_entropy(out, match(out, y)).backward()
         optimizer.step()
     assert F.cross_entropy(export(model)(X), y).item() < 0.5 * first
+
+
+def test_a_scheduler_built_before_is_refused_and_the_model_is_as_it_was() -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+    with pytest.raises(AttachError, match="then build the scheduler"):
+        attach(model, optimizer=optimizer)
+    assert type(model.fc) is nn.Linear and len(optimizer.param_groups) == 1
+
+
+def test_a_norm_that_is_itself_the_place_cannot_keep_the_streams_apart() -> None:
+    with pytest.raises(AttachError, match="name the layer before it"):
+        attach(Net(), at="blocks.1.norm", batch_norm="per_stream", verbose=False)

@@ -234,3 +234,15 @@ def test_tokens_work_as_well_as_numbers() -> None:
     model = attach(Text(), verbose=False)
     ids = torch.randint(20, (5, 4), generator=torch.Generator().manual_seed(1))
     assert check(model, {"ids": ids, "mask": torch.ones(5, 4), "labels": torch.zeros(5)}).passed
+
+
+def test_norms_converted_after_attach_are_reported() -> None:
+    class NormAfter(Backbone):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+    model = attach(NormAfter(), at="head", batch_norm="per_stream", verbose=False)
+    assert check(model, X).passed
+    converted = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    assert failed(check(converted, X)) == ["is it there?"]

@@ -501,6 +501,25 @@ def test_buffers_that_cannot_be_written_are_left_alone() -> None:
 
 
 def test_sequence_first_batches_are_checked_along_their_samples() -> None:
-    model = attach(Lstm(batch_first=False), example=torch.randint(0, 20, (7, N)), verbose=False)
-    result = check(model, torch.randint(0, 20, (7, N)))
+    ids = torch.randint(0, 20, (7, N))
+    model = attach(Lstm(batch_first=False), example=ids, input_axis=1, verbose=False)
+    result = check(model, ids)
+    assert result.passed, str(result)
+    assert torch.equal(export(model, ids)(ids), model.eval()(ids))
+
+
+class SequenceFirst(nn.Module):
+    """(L, N, C) in, (N, K) out, guessed from its first layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(6, 16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.rnn(x)[0][-1])
+
+
+def test_a_guessed_sequence_first_input_is_remembered() -> None:
+    model = attach(SequenceFirst(), verbose=False)
+    result = check(model, torch.randn(9, N, 6))
     assert result.passed, str(result)

@@ -135,7 +135,7 @@ class NeedsRows(nn.Module):
 
 
 def test_a_failing_training_pass_is_reported_with_its_reason() -> None:
-    with pytest.raises(AttachError, match="a training pass fails: .*size"):
+    with pytest.raises(AttachError, match=r"a training pass fails: .*size"):
         attach(NeedsRows(), at="mid", verbose=False)
 
 

@@ -12,14 +12,16 @@ from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from batchformer.attention import Attend
+from batchformer.dry_run import dry_run
 from batchformer.heads import AttachError, Call, output_tensors, trace
 from batchformer.insertion import CHILD, WithBatchFormer, normalise_per_stream, remove
 from batchformer.module import BatchFormer, parameter_count
-from batchformer.placement import axes_of, dry_run, insert_all, remind_at_outputs, resolve, usable
+from batchformer.placement import axes_of, insert_all, remind_at_outputs, resolve, usable
 from batchformer.probe import find_batch
 from batchformer.snapshot import untouched
 from batchformer.swap import Swapped
@@ -34,11 +36,15 @@ class Attachment:
 
     Attributes:
         places: names of the modules BatchFormer stands before, in the order of their calls.
+        changed: names of all modules whose class is changed: those, and norms per stream.
         streams: ``"shared"`` or ``"mixed_only"``.
+        input_axis: the axis of the samples in the model's inputs.
     """
 
     places: tuple[str, ...]
+    changed: tuple[str, ...]
     streams: Literal["shared", "mixed_only"]
+    input_axis: int = 0
 
 
 def attach(
@@ -57,6 +63,7 @@ def attach(
     optimizer: Optimizer | None = None,
     lr_factor: float = 0.1,
     example: Any = None,
+    input_axis: int = 0,
     verbose: bool = True,
 ) -> M:
     """Put BatchFormer before the classifier of ``model``, in place.
@@ -79,6 +86,7 @@ def attach(
         optimizer: an optimizer built before; it gets the new parameters as a group of their own.
         lr_factor: that group's learning rate, as a multiple of the first group's.
         example: one small batch as the model is called with it, where none can be guessed.
+        input_axis: the axis of the samples in the example; 1 for ``(L, N, ...)`` inputs.
         verbose: print one line.
 
     Raises:
@@ -91,11 +99,17 @@ def attach(
     (torch.Size([12, 10]), torch.Size([6, 10]))
     """
     _refuse_wrapped(model)
-    batch = find_batch(model, example)
+    _refuse_scheduled(optimizer)
+    batch = find_batch(model, example, input_axis)
     record = trace(model, batch)
     chosen = resolve(model, at, record)
     calls = [usable(record.calls[name], batch, record) for name in chosen]
     axes = [axes_of(call, batch, batch_axis, channel_axis) for call in calls]
+    if batch_norm == "per_stream" and any(isinstance(c.module, _BatchNorm) for c in calls):
+        raise AttachError(
+            "attach(): a norm that is itself the place sees the streams only once they are joined; "
+            "for batch_norm='per_stream' name the layer before it."
+        )
     one_module = share or at is None
     modules: list[BatchFormer] = []
     for call, (rows_axis, width_axis) in zip(calls, axes, strict=True):
@@ -123,10 +137,16 @@ def attach(
         if not any(call.name in names for names in record.producers for call in calls):
             remind_at_outputs(model, record, modules[0])
         norms = dry_run(model, batch, calls, streams, record, strict=at is None)
-        if batch_norm == "per_stream":
-            for norm in norms:
-                normalise_per_stream(norm, modules[0])
-    model.__dict__[RECORD] = Attachment(tuple(call.name for call in calls), streams)
+        apart = norms if batch_norm == "per_stream" else []
+        for norm in apart:
+            normalise_per_stream(norm, modules[0])
+    changed = {call.module for call in calls} | set(apart)
+    model.__dict__[RECORD] = Attachment(
+        places=tuple(call.name for call in calls),
+        changed=tuple(name for name, module in model.named_modules() if module in changed),
+        streams=streams,
+        input_axis=batch.axis,
+    )
     unique = list(dict.fromkeys(modules))
     _extend(model, optimizer, [p for m in unique for p in m.parameters()], lr_factor)
     if verbose:
@@ -165,7 +185,8 @@ def export(model: nn.Module, example: Any = None) -> nn.Module:
     with untouched(inner):
         inner.train()  # tensors kept for eval, which may not be copied, are dropped here
         plain = detach(copy.deepcopy(inner)).eval()
-    batch = find_batch(plain, example)
+    record: Attachment | None = inner.__dict__.get(RECORD)
+    batch = find_batch(plain, example, record.input_axis if record else 0)
     with untouched(inner), torch.no_grad():
         kept = output_tensors(batch.run(inner.eval()))
         given = output_tensors(batch.run(plain))
@@ -260,6 +281,15 @@ def _refuse_wrapped(model: nn.Module) -> None:
     ):
         raise AttachError(
             f"attach(): the parameters are sharded already ({name}). Attach first, then shard."
+        )
+
+
+def _refuse_scheduled(optimizer: Optimizer | None) -> None:
+    """A scheduler holds one rate for each group it knew: a new group would break its next step."""
+    if optimizer is not None and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
+        raise AttachError(
+            "attach(): a learning-rate scheduler was built on this optimizer and would not know "
+            "BatchFormer's group. Attach first, then build the scheduler."
         )
 
 

@@ -4,22 +4,29 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
+from torch import nn
 from torch.optim import Optimizer
 
 from batchformer.attach import RECORD, Attachment, detach, same_bits, unwrap
 from batchformer.heads import output_tensors
-from batchformer.insertion import WithBatchFormer
 from batchformer.module import BatchFormer
+from batchformer.observe import (
+    attention_alone,
+    heard_by,
+    in_use,
+    moved_rows,
+    observe,
+    reached_by,
+    rows_of,
+    with_copy,
+)
 from batchformer.probe import Batch, fit_batch
 from batchformer.snapshot import untouched
+from batchformer.swap import Swapped
 
 
 @dataclass(frozen=True)
@@ -92,10 +99,10 @@ def check(model: nn.Module, batch: Any, optimizer: Optimizer | None = None) -> C
     if record is not None and not modules:
         return CheckResult(tuple(findings))
     with untouched(inner):
-        calls = fit_batch(inner, batch)
+        calls = fit_batch(inner, batch, record.input_axis if record else 0)
         if calls.rows < 2:
             raise ValueError("check() needs a batch of at least 2 samples.")
-        modules = _in_use(inner, modules, calls, record is not None)
+        modules = in_use(inner, modules, calls, record is not None)
         mixed_only = record is not None and record.streams == "mixed_only"
         control = bool(modules) and all(m.attend == "self" for m in modules)
         findings += _in_training(inner, modules, calls, record is not None, mixed_only, control)
@@ -114,35 +121,19 @@ def _presence(model: nn.Module, record: Attachment | None, modules: list[BatchFo
         return Finding(question, True, seen)
     named = dict(model.named_modules())
     gone = [
-        n
-        for n in record.places
-        if n not in named or not any(isinstance(m, WithBatchFormer) for m in named[n].modules())
+        name
+        for name in record.changed
+        if name not in named or not any(isinstance(m, Swapped) for m in named[name].modules())
     ]
     if gone:
         return Finding(
             question,
             False,
-            f"attached before {', '.join(gone)}, but that module has been replaced since",
-            "reset_classifier, or a new head, removed it: detach(model), then attach(model) again",
+            f"attached before {', '.join(record.places)}, but {', '.join(gone)} replaced since",
+            "reset_classifier, a new head, or converted norms removed it: detach(model), then "
+            "attach(model) again",
         )
     return Finding(question, True, f"attached before {', '.join(record.places)}")
-
-
-def _in_use(
-    model: nn.Module, modules: list[BatchFormer], batch: Batch, attached: bool
-) -> list[BatchFormer]:
-    """All but frozen ones that no pass calls: copies that a wrapper keeps aside (PEFT)."""
-    called: list[nn.Module] = []
-    handles = [m.register_forward_pre_hook(lambda m, _: called.append(m)) for m in modules]
-    try:
-        with _attention_alone(model, modules, attached), torch.no_grad():
-            batch.run(model)
-    finally:
-        for handle in handles:
-            handle.remove()
-    idle = [m for m in modules if m not in called]
-    aside = [m for m in idle if not any(p.requires_grad for p in m.parameters())]
-    return modules if not called else [m for m in modules if m not in aside]
 
 
 def _in_training(
@@ -153,14 +144,17 @@ def _in_training(
     mixed_only: bool,
     control: bool,
 ) -> Iterator[Finding]:
-    with _attention_alone(model, modules, attached):
-        before, rows = _observe(model, modules, batch)
-        after, _ = _observe(model, modules, _with_copy(batch))
-        n, moved, replaced = batch.rows, _moved(before.mixed, after.mixed), "one sample"
+    with attention_alone(model, modules, attached):
+        before, rows = observe(model, modules, batch)
+        after, _ = observe(model, modules, with_copy(batch))
+        n, moved, replaced = batch.rows, moved_rows(before.mixed, after.mixed), "one sample"
         if moved < n - 1 and modules:
             # An untrained network may map all samples to almost the same features.
-            noisy, _ = _observe(model, modules, batch, noise=True)
-            moved, replaced = _moved(before.mixed, noisy.mixed), "one sample's features by noise"
+            noisy, _ = observe(model, modules, batch, noise=True)
+            moved, replaced = (
+                moved_rows(before.mixed, noisy.mixed),
+                "one sample's features by noise",
+            )
     doubled = rows == 2 * n
     yield Finding(
         "two streams in training?",
@@ -176,7 +170,7 @@ def _in_training(
         "attention runs over an axis without the samples; the sequence axis must be the batch",
     )
     if before.plain is not None and after.plain is not None:
-        moved = _moved(before.plain, after.plain)
+        moved = moved_rows(before.plain, after.plain)
         yield Finding(
             "do plain rows stay?",
             moved == 0,
@@ -206,9 +200,10 @@ def _in_eval(model: nn.Module, batch: Batch, *, attached: bool) -> Iterator[Find
             )
             yield Finding(question, not bad, seen, "something besides attach changes eval outputs")
             return
-        before, after = _rows_of(batch.run(model)), _rows_of(_with_copy(batch).run(model))
+        before = rows_of(batch.run(model), batch.rows)
+        after = rows_of(with_copy(batch).run(model), batch.rows)
     rows, n = before.shape[0], batch.rows
-    moved = _moved(before, after) if rows == n else 0
+    moved = moved_rows(before, after) if rows == n else 0
     yield Finding(
         question,
         rows == n and moved == 0,
@@ -224,13 +219,13 @@ def _gradients(
     frozen = [name for name, p in named if not p.requires_grad]
     for _, parameter in named:
         parameter.requires_grad_(True)
-    with _attention_alone(model, modules, attached), torch.enable_grad(), _heard(modules) as heard:
+    with attention_alone(model, modules, attached), torch.enable_grad(), heard_by(modules) as heard:
         outputs = output_tensors(batch.run(model))
-        reached = _reached(outputs, [p for _, p in named])
+        reached = reached_by(outputs, [p for _, p in named])
         note = ""
         if not any(reached):
             # A classifier initialised to zero passes no gradient before its own first step.
-            reached = _reached([mixed for _, mixed in heard], [p for _, p in named])
+            reached = reached_by([mixed for _, mixed in heard], [p for _, p in named])
             note = " (the classifier's weights are zero: it begins after the first step)"
     dead = [name for (name, _), alive in zip(named, reached, strict=True) if not alive]
     if frozen:
@@ -258,138 +253,3 @@ def _membership(modules: list[BatchFormer], optimizer: Optimizer) -> Finding:
         f"{inside} of {len(mine)} parameters",
         "build the optimizer after attach, e.g. from param_groups(model, lr), or pass optimizer=",
     )
-
-
-@dataclass(frozen=True)
-class _Observed:
-    plain: Tensor | None  # (N, features)
-    mixed: Tensor  # (N, features)
-
-
-def _observe(
-    model: nn.Module, modules: list[BatchFormer], batch: Batch, *, noise: bool = False
-) -> tuple[_Observed, int]:
-    """The two streams of one training pass, and the number of output rows."""
-    torch.manual_seed(0)  # both passes draw alike; the caller's state is restored
-    with torch.no_grad(), _noise_in_first_row(modules if noise else []), _heard(modules) as heard:
-        outputs = _rows_of(batch.run(model))
-    rows = outputs.shape[0]
-    if heard:
-        # At the module rather than at the logits: a classifier may still be all zeros.
-        axis = modules[0].batch_axis
-        plain, mixed = (t.movedim(axis, 0).flatten(1) for t in heard[0])
-        return _Observed(plain, mixed), rows
-    if rows == 2 * batch.rows:
-        return _Observed(*outputs.chunk(2)), rows
-    return _Observed(None, outputs), rows
-
-
-@contextmanager
-def _noise_in_first_row(modules: list[BatchFormer]) -> Iterator[None]:
-    """Replace the first sample's features, at the modules, by noise of at least unit size."""
-
-    def replace(module: Any, args: tuple[Tensor, ...]) -> Tensor:
-        x = args[0].clone()
-        row = x.select(module.batch_axis, 0)
-        generator = torch.Generator().manual_seed(0)
-        row.copy_(torch.randn(row.shape, generator=generator) * (1 + x.abs().max().cpu()))
-        return x
-
-    handles = [module.register_forward_pre_hook(replace) for module in dict.fromkeys(modules)]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def _heard(modules: list[BatchFormer]) -> Iterator[list[tuple[Tensor, Tensor]]]:
-    """Listen to what goes into and comes out of the modules, in the order of calls."""
-    heard: list[tuple[Tensor, Tensor]] = []
-
-    def listen(module: nn.Module, args: tuple[Any, ...], output: Tensor) -> None:
-        heard.append((args[0], output))
-
-    handles = [module.register_forward_hook(listen) for module in dict.fromkeys(modules)]
-    try:
-        yield heard
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-@contextmanager
-def _attention_alone(
-    model: nn.Module, modules: list[BatchFormer], attached: bool
-) -> Iterator[None]:
-    """Training as BatchFormer sees it, with nothing random and no batch statistics."""
-    if attached:
-        model.eval()
-        for encoder in modules:
-            encoder.train()
-    else:
-        model.train()
-        for module in model.modules():
-            kind = type(module).__name__.lower()
-            if isinstance(module, (_BatchNorm, _DropoutNd)) or "drop" in kind or "stoch" in kind:
-                module.eval()
-    kinds = (BatchFormer, nn.MultiheadAttention)
-    rates = [(m, m.dropout) for m in model.modules() if isinstance(m, kinds)]
-    try:
-        for attending, _ in rates:
-            attending.dropout = 0.0
-        yield
-    finally:
-        for attending, rate in rates:
-            attending.dropout = rate
-
-
-def _with_copy(batch: Batch) -> Batch:
-    """The same batch with its first sample replaced by a copy of another that differs from it."""
-
-    def like(other: int) -> Batch:
-        def put(part: Any) -> Any:
-            if isinstance(part, Tensor) and part.ndim and part.shape[0] == batch.rows:
-                return torch.cat((part[other : other + 1], part[1:]))
-            return part
-
-        kwargs = {key: put(value) for key, value in batch.kwargs.items()}
-        return Batch(tuple(map(put, batch.args)), kwargs, batch.rows)
-
-    for other in range(1, batch.rows):
-        changed = like(other)
-        pairs = zip(
-            (*batch.args, *batch.kwargs.values()),
-            (*changed.args, *changed.kwargs.values()),
-            strict=True,
-        )
-        if any(isinstance(a, Tensor) and not torch.equal(a, b) for a, b in pairs):
-            return changed
-    raise ValueError("check() needs samples that differ; all samples of this batch are the same.")
-
-
-def _rows_of(outputs: Any) -> Tensor:
-    """The first output, one row a sample: ``(rows, features)``."""
-    tensors = output_tensors(outputs)
-    if not tensors:
-        raise TypeError("check(): the model returned no floating-point tensor to look at.")
-    return tensors[0].detach().reshape(len(tensors[0]), -1)
-
-
-def _moved(before: Tensor, after: Tensor) -> int:
-    """How many rows other than the first differ by more than rounding."""
-    before, after = before.double(), after.double()
-    tolerance = 1e-6 * max(float(before.abs().max()), 1e-12)
-    return int(((before - after).abs().amax(dim=1)[1:] > tolerance).sum())
-
-
-def _reached(outputs: list[Tensor], parameters: list[nn.Parameter]) -> list[bool]:
-    """Which parameters a random linear loss of the outputs has a gradient for."""
-    generator = torch.Generator().manual_seed(0)
-    weights = [torch.randn(t.shape, generator=generator).to(t) for t in outputs]
-    loss = sum((t * w).sum() for t, w in zip(outputs, weights, strict=True))
-    if not isinstance(loss, Tensor) or not loss.requires_grad:
-        return [False] * len(parameters)
-    gradients = torch.autograd.grad(loss, parameters, allow_unused=True, retain_graph=True)
-    return [gradient is not None and bool(gradient.any()) for gradient in gradients]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import torch
@@ -17,70 +17,97 @@ _LENGTH = 8
 
 
 class Batch(NamedTuple):
-    """The arguments of one call of a model, and its number of samples."""
+    """The arguments of one call of a model, its number of samples and their axis."""
 
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     rows: int
+    axis: int = 0
 
     def run(self, model: nn.Module) -> Any:
         return model(*self.args, **self.kwargs)
 
     def head(self, rows: int) -> Batch:
         """The first samples only."""
+        return self.mapped(lambda part: part.narrow(self.axis, 0, rows), lambda part: part[:rows])
 
-        def cut(part: Any) -> Any:
-            if isinstance(part, Tensor) and part.ndim and part.shape[0] == self.rows:
-                return part[:rows]
-            return part[:rows] if isinstance(part, list) and len(part) == self.rows else part
+    def with_first_replaced(self, other: int) -> Batch:
+        """The first sample replaced by a copy of another."""
+        return self.mapped(
+            lambda part: torch.cat(
+                (
+                    part.narrow(self.axis, other, 1),
+                    part.narrow(self.axis, 1, self.rows - 1),
+                ),
+                dim=self.axis,
+            ),
+            lambda part: [part[other], *part[1:]],
+        )
 
-        return Batch(tuple(map(cut, self.args)), {k: cut(v) for k, v in self.kwargs.items()}, rows)
+    def mapped(
+        self, tensor: Callable[[Tensor], Tensor], sequence: Callable[[list[Any]], list[Any]]
+    ) -> Batch:
+        """Every argument that has the samples, changed; ``rows`` is counted again."""
+
+        def change(part: Any) -> Any:
+            if isinstance(part, Tensor) and part.ndim > self.axis:
+                return tensor(part) if part.shape[self.axis] == self.rows else part
+            if isinstance(part, list) and len(part) == self.rows:
+                return sequence(part)
+            return part
+
+        args = tuple(map(change, self.args))
+        kwargs = {key: change(value) for key, value in self.kwargs.items()}
+        return Batch(args, kwargs, _rows((args, kwargs), self.axis), self.axis)
 
 
-def as_batch(example: Any) -> Batch:
-    """Read an example as a call: a tensor, a tuple of arguments or a mapping of keywords."""
-    if isinstance(example, Batch):
-        return example
-    args: tuple[Any, ...]
-    if isinstance(example, Mapping):
-        args, kwargs = (), {key: example[key] for key in example}
-    elif isinstance(example, (tuple, list)):
-        args, kwargs = tuple(example), {}
-    else:
-        args, kwargs = (example,), {}
-    for _, leaf in leaves((args, kwargs)):
-        if isinstance(leaf, Tensor) and leaf.ndim:
-            return Batch(args, kwargs, leaf.shape[0])
+def _rows(tree: Any, axis: int) -> int:
+    for _, leaf in leaves(tree):
+        if isinstance(leaf, Tensor) and leaf.ndim > axis:
+            return leaf.shape[axis]
     raise TypeError(
-        f"The example batch ({type(example).__name__}) holds no tensor with rows. Pass what the "
-        f"model is called with: a tensor, a tuple of arguments, or a dict of keyword arguments."
+        "The example batch holds no tensor with rows. Pass what the model is called with: a "
+        "tensor, a tuple of arguments, or a dict of keyword arguments."
     )
 
 
-def fit_batch(model: nn.Module, example: Any) -> Batch:
+def as_batch(example: Any, axis: int = 0) -> Batch:
+    """Read an example as a call: a tensor, a tuple of arguments or a mapping of keywords."""
+    if isinstance(example, Batch):
+        return example
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    if isinstance(example, Mapping):
+        kwargs = {key: example[key] for key in example}
+    else:
+        args = tuple(example) if isinstance(example, (tuple, list)) else (example,)
+    return Batch(args, kwargs, _rows((args, kwargs), axis), axis)
+
+
+def fit_batch(model: nn.Module, example: Any, axis: int = 0) -> Batch:
     """The example as this model takes it: as it is, or without the labels that came along."""
-    given = as_batch(example)
+    given = as_batch(example, axis)
     if isinstance(example, Mapping):
         inputs = {k: v for k, v in given.kwargs.items() if k not in ("label", "labels")}
-        return Batch((), inputs, given.rows)
+        return Batch((), inputs, given.rows, axis)
     if len(given.args) < 2:
         return given
     with untouched(model), torch.no_grad():
         try:
             given.run(model.eval())
         except Exception:  # (x, y) of a data loader: the model takes x alone
-            return as_batch(given.args[0])
+            return as_batch(given.args[0], axis)
     return given
 
 
-def find_batch(model: nn.Module, example: Any = None) -> Batch:
+def find_batch(model: nn.Module, example: Any = None, axis: int = 0) -> Batch:
     """A batch the model accepts: the example if given, else one made to fit.
 
     Raises:
         ValueError: nothing tried was accepted; the message asks for an example.
     """
     if example is not None:
-        batch = fit_batch(model, example)
+        batch = fit_batch(model, example, axis)
         if batch.rows < 2:
             raise ValueError("The example batch needs at least 2 samples to meet one another.")
         return batch
@@ -126,7 +153,9 @@ def _guesses(model: nn.Module) -> Iterator[Batch]:
         if type(module) not in kinds:
             kinds.add(type(module))
             for tensor in _for_first_layer(module, floats, integers):
-                yield Batch((tensor,), {}, ROWS)
+                # Recurrent and attention layers may want (L, N, C): L differs from ROWS.
+                axis = int(tensor.shape[0] != ROWS)
+                yield Batch((tensor,), {}, ROWS, axis)
 
 
 def _from_config(config: Any, name: str, floats: Any, integers: Any) -> Iterator[Tensor]:

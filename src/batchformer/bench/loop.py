@@ -64,11 +64,10 @@ def measure(repeats: int, batch_size: int = BATCH) -> dict[str, float]:
     starts = range(0, len(images), batch_size)
     parts = [slice(start, start + batch_size) for start in starts]
     batches = [{"x": normalise(images.x[part], draw), "y": images.y[part]} for part in parts]
-    loops = {"bare": lambda: _bare(_method(), batches), "loop": lambda: _loop(_method(), batches)}
-    times: dict[str, list[float]] = {name: [] for name in loops}
+    times: dict[str, list[float]] = {"bare": [], "loop": []}
     for repeat in range(repeats + 1):
-        for name, loop in loops.items():
-            seconds = loop()
+        for name, timed in (("bare", _bare), ("loop", _loop)):
+            seconds = timed(_method(), batches)
             if repeat:  # the first pass warms caches and allocators up
                 times[name].append(1000 * seconds / UPDATES)
     ratios = sorted(100 * (a / b - 1) for a, b in zip(times["loop"], times["bare"], strict=True))

@@ -1,0 +1,50 @@
+"""What there is to run, as it is shown."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from batchformer.recipes import RECIPES, find_recipe
+from batchformer.recipes.arms import ARMS
+from batchformer.recipes.listing import (
+    data_state,
+    ensure_data,
+    paper_numbers,
+    print_data,
+    print_listing,
+)
+
+
+def shown(width: int, printer: object = print_listing) -> str:
+    stream = io.StringIO()
+    printer(Console(file=stream, width=width))  # type: ignore[operator]
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_everything_is_listed_and_names_are_whole(width: int) -> None:
+    text = shown(width)
+    lines = {line.split()[0] for line in text.splitlines() if line.strip()}
+    assert set(RECIPES) <= lines and set(ARMS) <= lines
+    assert max(map(len, text.splitlines())) <= width
+    words = " ".join(text.split())
+    assert "OLTR" in words and "not implemented" in words and "not planned" in words
+
+
+def test_the_state_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path))
+    recipe = find_recipe("cifar100_lt_balanced_softmax")
+    assert data_state(find_recipe("demo")) == "embedded" and data_state(recipe) == "absent"
+    assert str(tmp_path) in "".join(shown(200, print_data).split())
+    (tmp_path / "cifar100_lt.npz").touch()
+    assert data_state(recipe) == "present"
+    ensure_data(recipe)
+
+
+def test_the_papers_numbers() -> None:
+    assert paper_numbers(find_recipe("cifar100_lt_balanced_softmax")) == "50.7 -> 51.7"
+    assert paper_numbers(find_recipe("demo")) == "-"

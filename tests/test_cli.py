@@ -1,0 +1,132 @@
+"""The command line as a person meets it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from batchformer import cli
+from batchformer.models.build import build_model
+
+QUICK = ["--train.updates", "12", "--train.eval-every", "6", "--quiet", "--device", "cpu"]
+
+
+def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "batchformer", *arguments], capture_output=True, text=True
+    )
+
+
+def failing(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    seen = capsys.readouterr()
+    return int(stop.value.code or 0), seen.err + seen.out
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["data"], ["compare", "--help"]])
+def test_questions_are_answered_at_once_and_without_torch(arguments: list[str]) -> None:
+    started = time.perf_counter()
+    result = call(*arguments)
+    assert result.returncode == 0 and time.perf_counter() - started < 2
+    code = f"import sys; from batchformer.cli import main\ntry: main({arguments})\n"
+    code += "except SystemExit: pass\nassert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["compare", "dmeo"], "Did you mean demo"),
+        (["trian", "demo"], "Did you mean `batchformer train`"),
+        (["compare", "demo", "--optim.lrr", "1"], "--optim.lr"),
+        (["compare", "demo", "--optim.name", "sgdd"], "'sgd', 'adam', 'adamw'"),
+        (["compare", "demo", "--optim.lr", "-1"], "optim.lr is -1.0 and must be above 0"),
+        (["compare", "demo", "--module.dropout", "2"], "outside [0, 1]"),
+        (["compare", "demo", "--arms", "batchfromer"], "Did you mean batchformer"),
+        (["compare", "demo", "--seeds", "0"], "at least one seed"),
+        (["train"], "needs the name of a recipe"),
+        (["evaluate"], "needs a run folder"),
+        (["report", "nowhere"], "There is no folder nowhere"),
+        (
+            ["train", "cifar100_lt_balanced_softmax", "--data.root", "/nowhere/x.npz"],
+            "CIFAR100 not found: looked in /nowhere/x.npz",
+        ),
+    ],
+)
+def test_mistakes_are_answered_with_what_to_do_within_three_seconds(
+    arguments: list[str], words: str
+) -> None:
+    started = time.perf_counter()
+    result = call(*arguments)
+    assert time.perf_counter() - started < 3
+    assert result.returncode in (1, 2) and "Traceback" not in result.stderr
+    assert words in " ".join((result.stderr + result.stdout).replace("│", " ").split())
+
+
+def test_a_comparison_ends_with_a_table_and_a_page(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["compare", "demo", "--seeds", "3", "--runs", str(tmp_path), *QUICK]
+    cli.main(arguments)
+    out = capsys.readouterr().out
+    page = tmp_path / "demo/report.html"
+    assert f"Page: {page}" in " ".join(out.split()) and page.stat().st_size > 10_000
+    for words in ("batchformer - baseline", "95% interval", "This table holds"):
+        assert words in out
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("result.json")}
+    assert len(before) == 6
+    cli.main(arguments)  # nothing is trained again
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("result.json")} == before
+
+
+def test_two_seeds_are_too_few(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["compare", "demo", "--seeds", "2", "--runs", str(tmp_path), *QUICK])
+    out = capsys.readouterr().out
+    assert "too few seeds" in out and "inside the noise" not in out
+
+
+def test_train_evaluate_export_and_report(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.main(["train", "demo", "--seed", "3", "--runs", str(tmp_path), *QUICK])
+    folder = tmp_path / "demo/batchformer/seed3"
+    assert f"Finished: {folder}" in capsys.readouterr().out
+    metrics = json.loads((folder / "result.json").read_text())["metrics"]
+    cli.main(["evaluate", str(folder), "--device", "cpu"])
+    assert f"all {metrics['all']:.2f}" in capsys.readouterr().out
+
+    weights = tmp_path / "plain.pt"
+    cli.main(["export", str(folder), "--to", str(weights)])
+    state = torch.load(weights, weights_only=True)
+    build_model("digits_net", 10).load_state_dict(state, strict=True)
+
+    cli.main(["report", str(tmp_path), "--to", str(tmp_path / "page.html")])
+    assert (tmp_path / "page.html").exists()
+
+
+def test_check_answers_with_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["check", "demo", "--device", "cpu"])
+    assert "BatchFormer is acting." in capsys.readouterr().out
+    code, seen = failing(capsys, "check", "demo", "--module.no-trained", "--device", "cpu")
+    assert code == 1 and "frozen" in seen
+
+
+def test_version_and_empty_call(capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["--version"])
+    cli.main([])
+    out = capsys.readouterr().out
+    assert out.startswith("0.1.0") and "compare RECIPE" in out
+
+
+def test_a_traceback_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "BATCHFORMER_TRACEBACK", "1")
+    with pytest.raises(ValueError, match="no recipe"):
+        cli.main(["train", "zzz"])

@@ -1,0 +1,23 @@
+"""Options start from the recipe and go back into it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from batchformer.engine.config import OptimConfig
+from batchformer.options import CompareOptions, Settings, TrainOptions
+from batchformer.recipes import RECIPES, find_recipe
+
+
+def test_unchanged_options_give_the_recipe_back() -> None:
+    for name in RECIPES:
+        recipe = find_recipe(name)
+        assert TrainOptions(**Settings.fields_of(recipe)).applied_to(recipe) == recipe
+
+
+def test_a_change_reaches_the_recipe() -> None:
+    recipe = find_recipe("demo")
+    fields = {**Settings.fields_of(recipe), "optim": OptimConfig(lr=0.7)}
+    changed = CompareOptions(**fields).applied_to(recipe)
+    assert changed.optim.lr == 0.7
+    assert dataclasses.replace(changed, optim=recipe.optim) == recipe
