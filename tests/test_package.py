@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,23 @@ def test_the_package_itself_does_not_wait_for_torch() -> None:
 
 def test_the_package_is_typed() -> None:
     assert (ROOT / "src/batchformer/py.typed").exists()
+
+
+def test_a_built_wheel_installs_and_imports_elsewhere(tmp_path: Path) -> None:
+    build = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(tmp_path)]
+    subprocess.run([*build, str(ROOT)], check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    target = tmp_path / "site"
+    with zipfile.ZipFile(wheel) as archive:
+        archive.extractall(target)
+        names = archive.namelist()
+    assert "batchformer/py.typed" in names and "batchformer/report/page.html.jinja" in names
+    assert not any(name.startswith(("tests", "docs", "examples")) for name in names)
+    (metadata,) = target.glob("batchformer-*.dist-info/METADATA")
+    needs = [w for w in metadata.read_text().splitlines() if w.startswith("Requires-Dist")]
+    assert [need for need in needs if "extra" not in need] == ["Requires-Dist: torch>=2.6"]
+    code = f"import sys; sys.path.insert(0, {str(target)!r}); import batchformer as bf; bf.attach; "
+    python(code + f"assert bf.__file__.startswith({str(target)!r})")
 
 
 def python_blocks() -> list[pytest.param]:

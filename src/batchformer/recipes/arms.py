@@ -28,17 +28,17 @@ def _baseline(loss_multiplier: float = 1.0) -> Callable[[Recipe], Recipe]:
 
 #: Every arm, with what it is for.
 ARMS: dict[str, tuple[Callable[[Recipe], Recipe], str]] = {
-    "baseline": (_baseline(), "the network alone"),
-    "batchformer": (_module(), "as in the paper"),
+    "baseline": (_baseline(), "the network alone, without BatchFormer"),
+    "batchformer": (_module(), "BatchFormer as in the paper"),
     "batchformer_self": (_module(attend="self"), "control: attention masked to the diagonal"),
     "batchformer_frozen": (_module(trained=False), "control: the encoder stays untrained"),
     "batchformer_mixed_only": (_module(streams="mixed_only"), "ablation: no shared classifier"),
     "batchformer_official_loss": (
         _module(loss_scale="official"),
-        "the released code's loss, three times the paper's",
+        "the released code's loss: both halves and their mean, three times the paper's",
     ),
-    "baseline_loss1.5x": (_baseline(1.5), "control: the plain rows' share of that loss"),
-    "baseline_loss3x": (_baseline(3.0), "control: that loss without the encoder"),
+    "baseline_loss1.5x": (_baseline(1.5), "control: the baseline with 1.5 times its loss"),
+    "baseline_loss3x": (_baseline(3.0), "control: the baseline with 3 times its loss"),
 }
 
 

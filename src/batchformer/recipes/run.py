@@ -33,6 +33,9 @@ from batchformer.recipes.recipe import Recipe
 from batchformer.tasks.config import LongTailConfig
 from batchformer.tasks.long_tailed import LongTailedTask
 
+#: Rooms of the package that play no part in training.
+NOT_TRAINING = {"report", "bench", "adapters", "cli.py", "options.py", "__main__.py"}
+
 
 def pick_device(name: str = "auto") -> torch.device:
     """The device of this name; ``auto`` takes cuda, then mps, then cpu."""
@@ -189,11 +192,13 @@ def provenance(device: torch.device) -> dict[str, Any]:
 
 @lru_cache(maxsize=1)
 def code_hash() -> str:
-    """SHA-256 over every source file of this package."""
+    """SHA-256 over the source files that training depends on; reports may change freely."""
     package = Path(__file__).parents[1]
     total = hashlib.sha256()
     for path in sorted(package.rglob("*.py")):
-        total.update(path.relative_to(package).as_posix().encode() + path.read_bytes())
+        name = path.relative_to(package)
+        if name.parts[0] not in NOT_TRAINING:
+            total.update(name.as_posix().encode() + path.read_bytes())
     return total.hexdigest()
 
 
