@@ -24,7 +24,7 @@ format: $(STAMP)
 	$(BIN)/ruff format .
 
 bench: $(STAMP)
-	OMP_NUM_THREADS=2 $(BIN)/python -m benchmarks
+	OMP_NUM_THREADS=2 $(BIN)/batchformer bench
 
 soak: $(STAMP)
 	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m "slow"

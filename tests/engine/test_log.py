@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
+from types import ModuleType
+from typing import ClassVar
 
 import pytest
 
@@ -52,6 +55,28 @@ def test_quiet_says_only_what_matters(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_a_missing_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(ImportError, match=r"batchformer\[wandb\]"):
         RunLog(tmp_path, wandb_project="p")
+
+
+def test_the_same_values_reach_weights_and_biases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Run:
+        logged: ClassVar[list[tuple[dict[str, float], int]]] = []
+        finished = False
+
+        def log(self, values: dict[str, float], step: int) -> None:
+            self.logged.append((values, step))
+
+        def finish(self) -> None:
+            self.finished = True
+
+    run, stand_in = Run(), ModuleType("wandb")
+    stand_in.init = lambda **options: run  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "wandb", stand_in)
+    log = RunLog(tmp_path, wandb_project="p")
+    log.write("eval", 1, 20, {"all": 50.5})
+    log.close()
+    assert run.logged == [({"eval/all": 50.5}, 20)] and run.finished

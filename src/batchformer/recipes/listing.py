@@ -32,11 +32,13 @@ def data_state(recipe: Recipe) -> str:
 def print_listing(console: Console | None = None) -> None:
     """Recipes, arms, and the paper's rows without a recipe."""
     console = console or Console()
-    table = _table("Recipes", "recipe", "task", "data", "is", "paper", wide="recipe")
+    title = "Recipes (paper: baseline -> + BatchFormer)"
+    table = _table(title, "recipe", "data", "paper", wide="paper")
     for name, make in RECIPES.items():
         recipe = make()
-        data = f"{recipe.data.name} r={recipe.data.ratio:g}"
-        table.add_row(name, recipe.task, data, data_state(recipe), paper_numbers(recipe))
+        what = f"{recipe.data.name} r={recipe.data.ratio:g}, {recipe.method}, {recipe.model}"
+        about = f"{name}\n  {recipe.task}: {what}"
+        table.add_row(about, data_state(recipe), paper_numbers(recipe))
     console.print(table)
     arms = _table("\nArms", "arm", "what it is", wide="arm")
     for name, (_, purpose) in ARMS.items():
