@@ -51,3 +51,16 @@ def test_an_empty_window_has_a_state() -> None:
     resumed = Window()
     resumed.restore(window.state())
     assert resumed.first == 3 and not resumed.rows
+    resumed.add(losses(1.0, 2.0), 0.1, 8)
+    assert resumed.record()["penalty"] == 2.0
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_window_goes_on_with_losses_of_another_device() -> None:
+    """What a checkpoint gives back lies on the CPU, what is trained on the GPU."""
+    window, resumed = Window(), Window()
+    window.add(losses(1.0, 2.0), 0.1, 8)
+    resumed.restore(window.state())
+    resumed.add({k: v.cuda() for k, v in losses(3.0, 4.0).items()}, 0.1, 8)
+    assert resumed.record()["loss"] == 2.0

@@ -83,4 +83,4 @@ class Window:
     def restore(self, state: dict[str, Any]) -> None:
         """Go on with the updates of an interrupted window."""
         self.first, self.names, self.rates = state["first"], state["names"], state["rates"]
-        self.before = state["rows"]
+        self.before = state["rows"] if len(state["rows"]) else None

@@ -36,7 +36,7 @@ def print_listing(console: Console | None = None) -> None:
     table = _table(title, "recipe", "data", "paper", wide="paper")
     for name, make in RECIPES.items():
         recipe = make()
-        what = f"{recipe.data.name} r={recipe.data.ratio:g}, {recipe.method}, {recipe.model}"
+        what = f"{recipe.data.name} r={recipe.data.ratio:g}, {recipe.method}"
         about = f"{name}\n  {recipe.task}: {what}"
         table.add_row(about, data_state(recipe), paper_numbers(recipe))
     console.print(table)
