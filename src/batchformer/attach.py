@@ -111,6 +111,13 @@ def attach(
             "for batch_norm='per_stream' name the layer before it."
         )
     one_module = share or at is None
+    pairs = zip(calls, axes, strict=True)
+    widths = {c.source.shape[axis] for c, (_, axis) in pairs if c.source is not None}
+    if one_module and len(widths) > 1:
+        raise AttachError(
+            f"attach(): one module cannot serve inputs of {sorted(widths)} channels; without "
+            f"share=True each place gets its own."
+        )
     modules: list[BatchFormer] = []
     for call, (rows_axis, width_axis) in zip(calls, axes, strict=True):
         if one_module and modules:
@@ -271,6 +278,11 @@ def _refuse_wrapped(model: nn.Module) -> None:
         )
     if isinstance(model, torch.jit.ScriptModule):
         raise AttachError("attach(): a TorchScript model cannot change; attach before scripting.")
+    if isinstance(model, nn.DataParallel):
+        raise AttachError(
+            "attach(): nn.DataParallel is not supported: its replicas would share one device's "
+            "encoder. Attach to the model inside and train with DistributedDataParallel."
+        )
     if unwrap(model) is not model or getattr(model, "_compiled_call_impl", None) is not None:
         raise AttachError(
             f"attach(): the model is wrapped ({name}). Attach to the model inside and wrap it "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -111,12 +111,14 @@ def _with_recipe(kind: type[T], arguments: list[str], command: str) -> tuple[Rec
     return options.applied_to(recipe), options  # type: ignore[attr-defined]
 
 
-def _arms(names: Sequence[str]) -> None:
+def _arms(names: Sequence[str], further: Iterable[str] = ()) -> None:
+    """Refuse a name that is neither an arm of ours nor one of these."""
+    known = dict.fromkeys([*ARMS, *further])
     for name in names:
-        if name not in ARMS:
-            near = difflib.get_close_matches(name, ARMS, 1)
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
             hint = f" Did you mean {near[0]}?" if near else ""
-            raise UserError(f"There is no arm {name!r}.{hint} Arms: {', '.join(ARMS)}.")
+            raise UserError(f"There is no arm {name!r}.{hint} Arms: {', '.join(known)}.")
 
 
 def _folders(arguments: list[str], command: str) -> tuple[list[Path], list[str]]:
@@ -164,18 +166,23 @@ def _compare(recipe: Recipe, options: CompareOptions) -> None:
             quiet=options.quiet,
         )
     )
-    _report(folders, options.page or options.runs / recipe.name / "report.html", recipe.name)
+    page = options.page or options.runs / recipe.name / "report.html"
+    _report(folders, page, recipe.name, options.arms[0])
 
 
-def _report(folders: list[Path], page: Path, title: str | None = None) -> None:
+def _report(
+    folders: list[Path], page: Path, title: str | None = None, against: str | None = None
+) -> None:
     from batchformer.report.comparison import compare_runs
     from batchformer.report.html import write_page
     from batchformer.report.runs import find_runs
     from batchformer.report.table import print_table
 
     found = find_runs(folders)
-    print_table(compare_runs(found))
-    print(f"Page: {write_page(found, page, title)}")
+    if against is not None:
+        _arms([against], (run.arm for run in found))
+    print_table(compare_runs(found, against))
+    print(f"Page: {write_page(found, page, title, against)}")
 
 
 def train(arguments: list[str]) -> None:
@@ -216,7 +223,7 @@ def evaluate(arguments: list[str]) -> None:
 def report(arguments: list[str]) -> None:
     folders, rest = _folders(arguments, "report")
     options = _parse(ReportOptions, rest, "report RUN...")
-    _report(folders, options.to)
+    _report(folders, options.to, against=options.against)
 
 
 def export(arguments: list[str]) -> None:

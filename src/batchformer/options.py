@@ -60,7 +60,7 @@ class CompareOptions(Settings):
     seeds: int = 3
     """Seeds 0, 1, ..., n - 1; with fewer than 3 there is no interval."""
     arms: tuple[str, ...] = ("baseline", "batchformer")
-    """Arms, compared with the first."""
+    """Each is compared with the first."""
     runs: Path = Path("runs")
     """Folder of all runs."""
     page: Path | None = None
@@ -89,6 +89,9 @@ class ReportOptions:
 
     to: Path = Path("report.html")
     """The page."""
+    against: str | None = None
+    """The arm that others are compared with; by default the baseline or, where none has finished,
+    the first arm that another shares a seed with."""
 
 
 @dataclass(frozen=True, kw_only=True)

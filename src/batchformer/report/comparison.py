@@ -17,20 +17,23 @@ from batchformer.metrics.intervals import (
     summary,
 )
 from batchformer.report.configuration import Group, comparable
-from batchformer.report.names import BASELINE, LOWER_IS_BETTER, sorted_metrics
+from batchformer.report.names import LOWER_IS_BETTER, in_words, sorted_metrics
 from batchformer.report.over_images import over_images
 from batchformer.report.results import Comparison, Difference, RecipeComparison, Score
 from batchformer.report.runs import Run
 
 
-def compare_runs(runs: Iterable[Run]) -> Comparison:
-    """Compare every arm with the baseline, recipe by recipe and metric by metric.
+def compare_runs(runs: Iterable[Run], reference: str | None = None) -> Comparison:
+    """Compare every arm with the reference, recipe by recipe and metric by metric.
+
+    Without a ``reference`` it is the baseline or, in a recipe where none has finished, the first
+    arm in the known order that another shares a seed with.
 
     P-values are corrected over all comparisons of all recipes given. Runs that are damaged or
     unfinished are named in ``left_out``.
     """
     runs = list(runs)
-    recipes = [_recipe(group) for group in comparable(runs)]
+    recipes = [_recipe(group) for group in comparable(runs, reference)]
     p_values = [d.paired.p_value for recipe in recipes for d in recipe.differences.values()]
     adjusted = iter(holm(p_values))
     corrected = tuple(
@@ -66,12 +69,12 @@ def _recipe(group: Group) -> RecipeComparison:
     }
     differences = {}
     for (arm, metric), other in values.items():
-        baseline = values.get((BASELINE, metric), {})
-        seeds = tuple(sorted(baseline.keys() & other.keys()))
-        if arm != BASELINE and seeds:
-            result = paired([baseline[s] for s in seeds], [other[s] for s in seeds])
+        reference = values.get((group.reference, metric), {})
+        seeds = tuple(sorted(reference.keys() & other.keys()))
+        if arm != group.reference and seeds:
+            result = paired([reference[s] for s in seeds], [other[s] for s in seeds])
             differences[arm, metric] = _difference(
-                result, seeds, metric, _effect(paper, arm, metric)
+                result, seeds, metric, _effect(paper, arm, group.reference, metric)
             )
     warnings += _seeds_warnings(group)
     if (group.recipe.get("data") or {}).get("shots") == "thirds":
@@ -79,7 +82,7 @@ def _recipe(group: Group) -> RecipeComparison:
             "Many, Medium and Few are thirds of the classes by training images here, not the "
             "paper's limits of 100 and 20"
         )
-    images = {arm: over_images(group, arm) for arm in group.arms if arm != BASELINE}
+    images = {arm: over_images(group, arm) for arm in group.arms if arm != group.reference}
     return RecipeComparison(
         group,
         tuple(group.arms),
@@ -93,15 +96,16 @@ def _recipe(group: Group) -> RecipeComparison:
 
 def _seeds_warnings(group: Group) -> list[str]:
     """Arms that are compared on fewer seeds than were run."""
-    baseline = {run.seed for run in group.of(BASELINE)}
-    if not baseline:
-        return [f"{group.name} has no finished baseline: nothing to compare with"]
+    reference = {run.seed for run in group.of(group.reference)}
+    if not reference:
+        return [f"{group.name} has no finished {group.reference}: nothing to compare with"]
     warnings = []
+    called = in_words(group.reference)
     for arm in group.arms:
         own = {run.seed for run in group.of(arm)}
-        if own != baseline:
-            shared = ", ".join(map(str, sorted(own & baseline))) or "none"
-            warnings.append(f"{arm} is compared on the seeds it shares with the baseline: {shared}")
+        if own != reference:
+            shared = ", ".join(map(str, sorted(own & reference))) or "none"
+            warnings.append(f"{arm} is compared on the seeds it shares with {called}: {shared}")
     return warnings
 
 
@@ -166,6 +170,7 @@ def _number(paper: Mapping[str, Any], arm: str, metric: str) -> float | None:
     return None if value is None else float(value)
 
 
-def _effect(paper: Mapping[str, Any], arm: str, metric: str) -> float | None:
-    ours, theirs = _number(paper, arm, metric), _number(paper, BASELINE, metric)
-    return None if ours is None or theirs is None else ours - theirs
+def _effect(paper: Mapping[str, Any], arm: str, reference: str, metric: str) -> float | None:
+    """The paper's difference, where it has the numbers of both arms."""
+    other, start = _number(paper, arm, metric), _number(paper, reference, metric)
+    return None if other is None or start is None else other - start

@@ -24,11 +24,15 @@ OF_THE_ARM = frozenset({"module", "loss_multiplier"})
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Runs that may be compared: one recipe, and one configuration in every arm."""
+    """Runs that may be compared: one recipe, and one configuration in every arm.
+
+    ``reference`` is the arm that the others are compared with; its runs need not be there.
+    """
 
     name: str
     runs: tuple[Run, ...]
     warnings: tuple[str, ...] = ()
+    reference: str = BASELINE
 
     @property
     def recipe(self) -> Mapping[str, Any]:
@@ -37,19 +41,26 @@ class Group:
 
     @property
     def arms(self) -> list[str]:
-        return sorted_arms(run.arm for run in self.runs)
+        """The reference, then the others in the known order."""
+        return sorted(
+            sorted_arms(run.arm for run in self.runs), key=lambda arm: arm != self.reference
+        )
 
     def of(self, arm: str) -> list[Run]:
         """The runs of one arm by seed."""
         return sorted((run for run in self.runs if run.arm == arm), key=lambda run: run.seed)
 
 
-def comparable(runs: Iterable[Run]) -> list[Group]:
+def comparable(runs: Iterable[Run], reference: str | None = None) -> list[Group]:
     """Finished runs by recipe and configuration.
+
+    Without a ``reference`` each group is compared with its baseline or, where none has finished,
+    with the first arm in the known order that another shares a seed with.
 
     One recipe name with several configurations becomes several groups, named by what differs. A
     configuration of one arm alone (another BatchFormer beside one baseline) is grouped with that
-    baseline. Of two runs with one arm, seed and configuration the later is kept.
+    baseline, which has no BatchFormer to differ in; no other reference is shared between groups.
+    Of two runs with one arm, seed and configuration the later is kept.
     """
     by_name: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
@@ -59,13 +70,13 @@ def comparable(runs: Iterable[Run]) -> list[Group]:
     for name, members in sorted(by_name.items()):
         sides = [side for same in _split(members, shared=True) for side in _by_arm(same)]
         differing = _differing(members) if len(sides) > 1 else {}
-        groups += [_group(name, side, differing) for side in sides]
+        groups += [_group(name, side, differing, reference) for side in sides]
     return groups
 
 
-def one_group(runs: Iterable[Run]) -> Group:
+def one_group(runs: Iterable[Run], reference: str | None = None) -> Group:
     """The single group of these runs; a figure of several would average what differs."""
-    groups = comparable(runs)
+    groups = comparable(runs, reference)
     if len(groups) != 1:
         found = ", ".join(group.name for group in groups) or "none that has finished"
         raise ValueError(f"A figure shows runs of one configuration, got {found}.")
@@ -115,7 +126,12 @@ def _by_arm(runs: Sequence[Run]) -> list[list[Run]]:
     ]
 
 
-def _group(name: str, runs: Sequence[Run], differing: Mapping[str, Mapping[Run, str]]) -> Group:
+def _group(
+    name: str,
+    runs: Sequence[Run],
+    differing: Mapping[str, Mapping[Run, str]],
+    reference: str | None,
+) -> Group:
     warnings = []
     if differing:
         listed = "; ".join(f"{key}: {_either(values)}" for key, values in differing.items())
@@ -135,7 +151,26 @@ def _group(name: str, runs: Sequence[Run], differing: Mapping[str, Mapping[Run, 
         warnings.append(
             f"{name} was run with {len(codes)} versions of the code: {', '.join(codes)}"
         )
-    return Group(name, tuple(kept.values()), tuple(warnings))
+    if reference is None:
+        reference = _default_reference(runs)
+        if reference != BASELINE:
+            warnings.append(f"{name} has no finished baseline and is compared with {reference}")
+    return Group(name, tuple(kept.values()), tuple(warnings), reference)
+
+
+def _default_reference(runs: Sequence[Run]) -> str:
+    """The baseline, also where no arm could take its place."""
+    seeds: dict[str, set[int]] = defaultdict(set)
+    for run in runs:
+        seeds[run.arm].add(run.seed)
+    if BASELINE in seeds:
+        return BASELINE
+    shared = (
+        arm
+        for arm in sorted_arms(seeds)
+        if any(seeds[arm] & seeds[other] for other in seeds if other != arm)
+    )
+    return next(shared, BASELINE)
 
 
 def _differing(runs: Sequence[Run]) -> dict[str, dict[Run, str]]:

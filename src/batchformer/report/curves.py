@@ -26,9 +26,12 @@ class Curve(NamedTuple):
     high: list[float]
 
 
-def training_curves(runs: Iterable[Run]) -> Figure:
-    """Loss and evaluated accuracy by update: mean line and min-max band over seeds, per arm."""
-    group = one_group(runs)
+def training_curves(runs: Iterable[Run], reference: str | None = None) -> Figure:
+    """Loss and evaluated accuracy by update: mean line and min-max band over seeds, per arm.
+
+    The ``reference`` is drawn first, as in the tables.
+    """
+    group = one_group(runs, reference)
     metric = evaluated_metric(group.runs)
     shown = [("train", "loss", "Training loss")]
     if metric is not None:

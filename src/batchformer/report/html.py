@@ -14,7 +14,7 @@ from batchformer.report import words
 from batchformer.report.comparison import compare_runs
 from batchformer.report.configuration import settings
 from batchformer.report.extra import extra
-from batchformer.report.names import ARMS, LOWER_IS_BETTER, arm_colours, metric_label
+from batchformer.report.names import ARMS, LOWER_IS_BETTER, arm_colours, in_words, metric_label
 from batchformer.report.provenance import provenance
 from batchformer.report.results import Comparison, Difference, RecipeComparison
 from batchformer.report.runs import Run
@@ -49,25 +49,29 @@ class Part:
     provenance: dict[str, list[str]]
 
 
-def write_page(runs: Iterable[Run], path: str | Path, title: str | None = None) -> Path:
+def write_page(
+    runs: Iterable[Run], path: str | Path, title: str | None = None, reference: str | None = None
+) -> Path:
     """Write the page for these runs; the file is complete or not there.
+
+    ``reference`` is the arm that the others are compared with, by default that of ``compare_runs``.
 
     Runs that are damaged or unfinished are named at its end.
     """
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: give the page a name, {path / 'report.html'}")
-    write_atomically(path, render(runs, title).encode())
+    write_atomically(path, render(runs, title, reference).encode())
     return path
 
 
-def render(runs: Iterable[Run], title: str | None = None) -> str:
+def render(runs: Iterable[Run], title: str | None = None, reference: str | None = None) -> str:
     """The page as text."""
     with extra("report"):
         from jinja2 import Environment, PackageLoader, StrictUndefined
 
     runs = list(runs)
-    comparison = compare_runs(runs)
+    comparison = compare_runs(runs, reference)
     environment = Environment(
         loader=PackageLoader("batchformer", "report"),
         autoescape=True,
@@ -82,6 +86,7 @@ def render(runs: Iterable[Run], title: str | None = None) -> str:
         "metric": metric_label,
         "typeset": typeset,
         "seeds": words.seeds,
+        "in_words": in_words,
     }
     parts = [_part(recipe, comparison, i) for i, recipe in enumerate(comparison.recipes)]
     return environment.get_template(TEMPLATE).render(

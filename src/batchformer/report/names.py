@@ -37,6 +37,15 @@ METRICS = {
 LOWER_IS_BETTER = frozenset({"ece", "loss", "nll"})
 
 
+def in_words(arm: str) -> str:
+    """How a sentence calls the arm that others are compared with.
+
+    >>> in_words("baseline"), in_words("batchformer_self")
+    ('the baseline', 'batchformer_self')
+    """
+    return f"the {arm}" if arm == BASELINE else arm
+
+
 def sorted_arms(arms: Iterable[str]) -> list[str]:
     """Distinct arms: the baseline, the known ones, then others by name."""
     return _in_order(arms, ARMS)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from batchformer.metrics.intervals import FEWEST_SEEDS, ImageInterval, bootstrap_interval
 from batchformer.report.configuration import Group
-from batchformer.report.names import BASELINE
 
 
 def over_images(group: Group, arm: str) -> ImageInterval | None:
-    """Difference of accuracy (arm - baseline) with its interval over TEST IMAGES, not seeds.
+    """Difference of accuracy (arm - reference) with its interval over TEST IMAGES, not seeds.
 
     The difference of each image is averaged over the seeds both arms have. None where fewer than
     three pairs of runs kept their answers (``correct``, shape (M,)), or on test sets of several
@@ -16,12 +15,12 @@ def over_images(group: Group, arm: str) -> ImageInterval | None:
     """
     import numpy as np
 
-    baseline = {run.seed: run for run in group.of(BASELINE)}
+    reference = {run.seed: run for run in group.of(group.reference)}
     total, pairs = np.zeros(0, dtype=np.int64), 0
     for run in group.of(arm):
-        if run.seed not in baseline:
+        if run.seed not in reference:
             continue
-        right, left = run.figures.get("correct"), baseline[run.seed].figures.get("correct")
+        right, left = run.figures.get("correct"), reference[run.seed].figures.get("correct")
         if right is None or left is None or right.ndim != 1 or right.shape != left.shape:
             continue
         # Summed as integers, so that images with equal answers have equal values.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from batchformer.metrics.intervals import Paired, paired
 from batchformer.report.canvas import INK, MARKERS, TEXT, legend, new_figure, title
 from batchformer.report.configuration import one_group
-from batchformer.report.names import BASELINE, arm_colours
+from batchformer.report.names import arm_colours
 from batchformer.report.runs import Run
 
 if TYPE_CHECKING:
@@ -36,11 +36,12 @@ class ByClass:
         places: rank in frequency of a point, from 1; the middle of a group.
         counts: training images of a class, (P,).
         accuracy: by arm, percent, mean over seeds, (P,); NaN without test images.
-        differences: by arm other than the baseline, None without test images or without pair.
+        differences: by arm other than the reference, None without test images or without pair.
         seeds: how many seeds each arm has.
         paired_seeds: how many seeds each difference has.
         classes: K.
         together: most classes in one point.
+        reference: the arm that the others are compared with.
     """
 
     names: list[str]
@@ -52,11 +53,12 @@ class ByClass:
     paired_seeds: dict[str, int]
     classes: int
     together: int
+    reference: str
 
 
-def accuracy_by_class(runs: Iterable[Run]) -> Figure:
+def accuracy_by_class(runs: Iterable[Run], reference: str | None = None) -> Figure:
     """Training counts, accuracy by arm and each arm's paired difference, over sorted classes."""
-    data = by_class(runs)
+    data = by_class(runs, reference)
     if data is None:
         raise ValueError("No run kept its accuracy by class (per_class in figures.npz).")
     return figure_of(data)
@@ -77,14 +79,14 @@ def figure_of(data: ByClass) -> Figure:
             values,
             marker="" if crowded else MARKERS[i % len(MARKERS)],
             markersize=4,
-            markerfacecolor="none" if arm == BASELINE else colours[arm],
+            markerfacecolor="none" if arm == data.reference else colours[arm],
             linewidth=1.0 if crowded else 0.6,
             color=colours[arm],
             label=arm,
         )
     for axes, arm in zip(panels[2:], others, strict=True):
         _difference_panel(axes, places, data.differences[arm], colours[arm], crowded)
-        title(axes, f"{arm} \N{MINUS SIGN} baseline, points")
+        title(axes, f"{arm} \N{MINUS SIGN} {data.reference}, points")
     for axes in panels[3:]:
         axes.sharey(panels[2])
     if data.names:
@@ -96,11 +98,14 @@ def figure_of(data: ByClass) -> Figure:
     return figure
 
 
-def by_class(runs: Iterable[Run]) -> ByClass | None:
-    """What the figure shows, or None where no run kept its accuracy by class."""
+def by_class(runs: Iterable[Run], reference: str | None = None) -> ByClass | None:
+    """What the figure shows, or None where no run kept its accuracy by class.
+
+    Without a ``reference`` differences are to the one ``comparable`` chooses.
+    """
     import numpy as np
 
-    group = one_group(runs)
+    group = one_group(runs, reference)
     kept = {run: array for run in group.runs if (array := _accuracy(run)) is not None}
     if not kept:
         return None
@@ -116,15 +121,15 @@ def by_class(runs: Iterable[Run]) -> ByClass | None:
     }
     accuracy, differences = {}, {}
     seeds, paired_seeds = {}, {}
-    baseline = {run.seed: values[run] for run in group.of(BASELINE) if run in values}
+    start = {run.seed: values[run] for run in group.of(group.reference) if run in values}
     for arm in group.arms:
         own = {run.seed: values[run] for run in group.of(arm) if run in values}
         if not own:
             continue
         accuracy[arm], seeds[arm] = np.mean(list(own.values()), axis=0), len(own)
-        both = sorted(own.keys() & baseline.keys())
-        if arm != BASELINE and both:
-            left, right = (np.array([side[s] for s in both]) for side in (baseline, own))
+        both = sorted(own.keys() & start.keys())
+        if arm != group.reference and both:
+            left, right = (np.array([side[s] for s in both]) for side in (start, own))
             differences[arm] = [_paired(left[:, i], right[:, i]) for i in range(len(points))]
             paired_seeds[arm] = len(both)
     return ByClass(
@@ -137,6 +142,7 @@ def by_class(runs: Iterable[Run]) -> ByClass | None:
         paired_seeds,
         classes,
         together,
+        group.reference,
     )
 
 

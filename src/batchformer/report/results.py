@@ -1,4 +1,4 @@
-"""What a comparison holds: scores by arm, differences to the baseline, and what is left out."""
+"""What a comparison holds: scores by arm, differences to the reference, and what is left out."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class Score:
 
 @dataclass(frozen=True)
 class Difference:
-    """One arm against the baseline on one metric, over the seeds both have finished.
+    """One arm against the reference on one metric, over the seeds both have finished.
 
     Args:
         paired: mean difference, interval and p-value.
         seeds: those both arms have.
         outcome: in a word, of this comparison alone.
         adjusted: Holm's p-value over every comparison of the table.
-        paper_effect: the paper's difference, percent points.
+        paper_effect: the paper's difference, percent points; None without both its numbers.
         needed: seeds that would show the paper's effect at the spread seen here.
     """
 
@@ -68,8 +68,13 @@ class RecipeComparison:
         return self.group.name
 
     @property
+    def reference(self) -> str:
+        """The arm that the others are compared with."""
+        return self.group.reference
+
+    @property
     def others(self) -> tuple[str, ...]:
-        """The arms compared with the baseline."""
+        """The arms compared with the reference."""
         return tuple(dict.fromkeys(arm for arm, _ in self.differences))
 
     @property

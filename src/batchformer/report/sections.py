@@ -9,7 +9,7 @@ from batchformer.metrics.intervals import FEWEST_SEEDS
 from batchformer.report.canvas import inline_svg
 from batchformer.report.configuration import Group
 from batchformer.report.curves import evaluated_metric, training_curves
-from batchformer.report.names import metric_label
+from batchformer.report.names import in_words, metric_label
 from batchformer.report.per_class import by_class, figure_of
 from batchformer.report.words import seeds
 
@@ -40,13 +40,14 @@ def curves_section(group: Group, prefix: str) -> Section | None:
         f"run from the lowest to the highest seed. The loss with BatchFormer covers both streams, "
         f"so losses of different arms need not be comparable."
     )
-    svg = inline_svg(training_curves(group.runs), f"Line plot. {note}", f"{prefix}-curves")
+    figure = training_curves(group.runs, group.reference)
+    svg = inline_svg(figure, f"Line plot. {note}", f"{prefix}-curves")
     return Section("Training", svg, note)
 
 
 def classes_section(group: Group, prefix: str) -> Section | None:
     """Accuracy by class, where it was kept."""
-    data = by_class(group.runs)
+    data = by_class(group.runs, group.reference)
     if data is None:
         return None
     over = ", ".join(f"{arm} {n}" for arm, n in data.seeds.items())
@@ -56,7 +57,7 @@ def classes_section(group: Group, prefix: str) -> Section | None:
         f"{points}: accuracy, mean over seeds ({over})"
     )
     if data.differences:
-        note += ", and the difference to the baseline on the same seeds"
+        note += f", and the difference to {in_words(group.reference)} on the same seeds"
         fewest = min(data.paired_seeds.values())
         if fewest < FEWEST_SEEDS:
             note += f", without intervals, since an arm shares only {seeds(fewest)} with it"

@@ -36,7 +36,7 @@ LEFT = frozenset({"metric", "arm", "verdict"})
 
 
 def print_table(comparison: Comparison, console: Console | None = None) -> None:
-    """Print each arm, then each arm's difference to the baseline, recipe by recipe."""
+    """Print each arm, then each arm's difference to the reference, recipe by recipe."""
     with extra("lab"):
         from rich import box
         from rich.console import Console as RichConsole
@@ -64,7 +64,8 @@ def print_table(comparison: Comparison, console: Console | None = None) -> None:
         say(headline(recipe, comparison.comparisons))
         show("Each arm", SCORE_COLUMNS, score_rows(recipe))
         for arm in recipe.others:
-            show(f"{arm} - baseline", DIFFERENCE_COLUMNS, difference_rows(recipe, arm))
+            caption = f"{arm} - {recipe.reference}"
+            show(caption, DIFFERENCE_COLUMNS, difference_rows(recipe, arm))
         say("\n" + "\n".join(_below(recipe)))
     say("\n" + "\n".join(_closing(comparison)))
 
@@ -76,7 +77,7 @@ def as_markdown(comparison: Comparison) -> str:
         blocks += [f"## {recipe.name}", headline(recipe, comparison.comparisons)]
         blocks.append(_markdown(SCORE_COLUMNS, score_rows(recipe)))
         for arm in recipe.others:
-            blocks.append(f"### {arm} - baseline")
+            blocks.append(f"### {arm} - {recipe.reference}")
             blocks.append(_markdown(DIFFERENCE_COLUMNS, difference_rows(recipe, arm)))
         blocks += _bullets(_below(recipe))
     blocks += ["## About these numbers", *_bullets(_closing(comparison))]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batchformer.metrics.intervals import FEWEST_SEEDS
-from batchformer.report.names import LOWER_IS_BETTER, metric_label
+from batchformer.report.names import BASELINE, LOWER_IS_BETTER, in_words, metric_label
 from batchformer.report.results import Comparison, Difference, RecipeComparison, Score
 
 INTERVAL = (
@@ -82,21 +82,22 @@ def short_verdict(difference: Difference) -> str:
 
 def headline(recipe: RecipeComparison, comparisons: int) -> str:
     """The verdict on the main arm and metric in a sentence or two."""
-    arm, metric = recipe.main_arm, recipe.main_metric
+    arm, metric, reference = recipe.main_arm, recipe.main_metric, in_words(recipe.reference)
     if arm is None:
-        return "No arm shares a finished seed with a baseline: there is nothing to compare."
+        return f"No arm shares a finished seed with {reference}: there is nothing to compare."
     difference = recipe.differences.get((arm, metric))
     label = metric_label(metric)
     if difference is None:
-        return f"{arm} and the baseline share no seed in which {label} was measured."
+        return f"{arm} and {reference} share no seed in which {label} was measured."
     result, count = difference.paired, f"{difference.paired.n} paired seeds"
     if difference.outcome == "too few seeds":
         both = zip(difference.seeds, result.baseline, result.other, strict=True)
         listed = "; ".join(f"seed {s}: {number(a)} and {number(b)}" for s, a, b in both)
         return (
-            f"Too few seeds for a verdict. {label} of the baseline and of {arm}, {listed}. "
+            f"Too few seeds for a verdict. {label} of {reference} and of {arm}, {listed}. "
             f"An interval needs {FEWEST_SEEDS} seeds."
         )
+    arm += _compared(recipe)
     if difference.outcome == "no spread":
         return (
             f"{arm} differs by {signed(result.difference)} points on {label} in each of {count}. "
@@ -142,7 +143,7 @@ def over_images_sentence(recipe: RecipeComparison) -> str:
     count = max(images.images for images in recipe.over_images.values())
     return (
         f"Bootstrap over the {count:,} test images, for these trained networks and not over "
-        f"seeds: {listed}. It says nothing about training again."
+        f"seeds{_compared(recipe)}: {listed}. It says nothing about training again."
     )
 
 
@@ -156,7 +157,15 @@ def paper_sentence(recipe: RecipeComparison, arm: str) -> str:
             listed.append(f"{metric_label(metric)} {effect}: {difference.needed}")
     if not listed:
         return ""
-    return f"Seeds needed to see the paper's effect of {arm} at this spread: {'; '.join(listed)}."
+    return (
+        f"Seeds needed to see the paper's effect of {arm}{_compared(recipe)} at this spread: "
+        f"{'; '.join(listed)}."
+    )
+
+
+def _compared(recipe: RecipeComparison) -> str:
+    """With what, where it is not the baseline that a reader expects."""
+    return "" if recipe.reference == BASELINE else f" compared with {recipe.reference}"
 
 
 def _power(difference: Difference) -> str:

@@ -27,3 +27,6 @@ class LongTailConfig:
 
     def __post_init__(self) -> None:
         require(self.ratio >= 1, f"data.ratio is {self.ratio}, below 1")
+        if self.name == "digits":
+            require(self.root is None, "data.root is for files; the digits are embedded")
+            require(self.profile == "exponential", "the digits have the exponential profile only")
