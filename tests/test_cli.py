@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ import torch
 from batchformer import cli
 from batchformer.models.build import build_model
 
+HERE = str(Path(__file__).parent)
 QUICK = ["--train.updates", "12", "--train.eval-every", "6", "--quiet", "--device", "cpu"]
 
 
@@ -55,6 +57,7 @@ def test_questions_are_answered_at_once_and_without_torch(arguments: list[str]) 
         (["train"], "needs the name of a recipe"),
         (["evaluate"], "needs a run folder"),
         (["report", "nowhere"], "There is no folder nowhere"),
+        (["report", HERE, "--against", "batchformer_slef"], "Did you mean batchformer_self"),
         (
             ["train", "cifar100_lt_balanced_softmax", "--data.root", "/nowhere/x.npz"],
             "CIFAR100 not found: looked in /nowhere/x.npz",
@@ -85,6 +88,31 @@ def test_a_comparison_ends_with_a_table_and_a_page(
     assert len(before) == 6
     cli.main(arguments)  # nothing is trained again
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("result.json")} == before
+
+
+def test_the_first_arm_is_the_one_compared_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arms = ["--arms", "batchformer_self", "batchformer"]
+    cli.main(["compare", "demo", "--seeds", "3", "--runs", str(tmp_path), *arms, *QUICK])
+    out = " ".join(capsys.readouterr().out.split())
+    assert "batchformer - batchformer_self" in out
+    assert "This table holds 5 comparisons" in out
+    assert re.search(r"batchformer compared with batchformer_self(:| is| differs)", out)
+    assert "nothing to compare" not in out and "baseline" not in out
+    assert "to batchformer_<wbr>self, same seeds" in (tmp_path / "demo/report.html").read_text()
+
+    page = tmp_path / "page.html"
+    report = ["report", str(tmp_path), "--to", str(page)]
+    for against, difference, said in (
+        ([], "batchformer - batchformer_self", "no finished baseline and is compared with"),
+        (["--against", "batchformer"], "batchformer_self - batchformer", "compared with"),
+        (["--against", "baseline"], "nothing to compare", "demo has no finished baseline"),
+    ):
+        page.unlink(missing_ok=True)
+        cli.main([*report, *against])
+        out = " ".join(capsys.readouterr().out.split())
+        assert difference in out and said in out and page.exists()
 
 
 def test_two_seeds_are_too_few(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

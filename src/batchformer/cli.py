@@ -173,14 +173,15 @@ def _compare(recipe: Recipe, options: CompareOptions) -> None:
 def _report(
     folders: list[Path], page: Path, title: str | None = None, against: str | None = None
 ) -> None:
-    from batchformer.report.comparison import compare_runs
-    from batchformer.report.html import write_page
     from batchformer.report.runs import find_runs
-    from batchformer.report.table import print_table
 
     found = find_runs(folders)
     if against is not None:
         _arms([against], (run.arm for run in found))
+    from batchformer.report.comparison import compare_runs
+    from batchformer.report.html import write_page
+    from batchformer.report.table import print_table
+
     print_table(compare_runs(found, against))
     print(f"Page: {write_page(found, page, title, against)}")
 

@@ -90,8 +90,7 @@ class ReportOptions:
     to: Path = Path("report.html")
     """The page."""
     against: str | None = None
-    """The arm that others are compared with; by default the baseline or, where none has finished,
-    the first arm that another shares a seed with."""
+    """Arm to compare with; by default the baseline, else the first that shares a seed."""
 
 
 @dataclass(frozen=True, kw_only=True)

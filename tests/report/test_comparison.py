@@ -196,6 +196,82 @@ def test_without_a_baseline_there_is_no_difference(write_run: Writer, runs_root:
     assert any("no finished baseline" in warning for warning in recipe.warnings)
 
 
+def test_the_control_can_be_the_reference(write_run: Writer, runs_root: Path) -> None:
+    control = [61.3, 62.2, 60.9, 61.5, 62.3]
+    write_arm(write_run, "baseline", BASELINE)
+    write_arm(write_run, "batchformer", BETTER)
+    write_arm(write_run, "batchformer_self", control)
+    (recipe,) = compare_runs(find_runs(runs_root), reference="batchformer_self").recipes
+    assert recipe.reference == "batchformer_self"
+    assert recipe.arms == ("batchformer_self", "baseline", "batchformer")
+    assert (recipe.others, recipe.main_arm) == (("baseline", "batchformer"), "batchformer")
+    for arm, values in (("batchformer", BETTER), ("baseline", BASELINE)):
+        difference = recipe.differences[arm, "all"]
+        test = stats.ttest_rel(values, control)
+        interval = test.confidence_interval(0.95)
+        assert difference.paired.p_value == pytest.approx(test.pvalue)
+        assert difference.paired.low == pytest.approx(interval.low)
+        assert difference.paired.high == pytest.approx(interval.high)
+        assert difference.paired.baseline == tuple(control)
+    assert recipe.differences["batchformer", "all"].outcome == "gain"
+    assert recipe.differences["baseline", "all"].outcome == "inside the noise"
+    assert recipe.over_images.keys() == {"baseline", "batchformer"}
+
+
+def test_the_effect_of_the_paper_needs_its_numbers_of_both_arms(
+    write_run: Writer, recipe_of: Writer, runs_root: Path
+) -> None:
+    paper = {"baseline": {"all": 50.7, "few": 31.9}, "batchformer": {"all": 51.7}}
+    for arm, shift in (("baseline", 0.0), ("batchformer", 1.0), ("batchformer_self", 0.2)):
+        for seed, value in enumerate(BASELINE):
+            scores = {"all": value + shift * seed, "few": value - shift * seed}
+            write_run(arm, seed, scores=scores, recipe=recipe_of(paper=paper))
+    runs = find_runs(runs_root)
+    effects = {
+        reference: {
+            key: None if found.paper_effect is None else round(found.paper_effect, 6)
+            for key, found in compare_runs(runs, reference).recipes[0].differences.items()
+        }
+        for reference in ("baseline", "batchformer", "batchformer_self")
+    }
+    nothing = {(arm, m): None for arm in ("baseline", "batchformer") for m in ("all", "few")}
+    control = {("batchformer_self", metric): None for metric in ("all", "few")}
+    assert effects["baseline"] == control | {
+        ("batchformer", "all"): 1.0,
+        ("batchformer", "few"): None,
+    }
+    assert effects["batchformer"] == control | {
+        ("baseline", "all"): -1.0,
+        ("baseline", "few"): None,
+    }
+    assert effects["batchformer_self"] == nothing
+    (recipe,) = compare_runs(runs, "batchformer_self").recipes
+    assert all(difference.needed is None for difference in recipe.differences.values())
+    assert recipe.scores["batchformer", "all"].paper == 51.7
+
+
+def test_a_reference_that_has_not_finished_leaves_nothing_to_compare(
+    write_run: Writer, runs_root: Path
+) -> None:
+    write_arm(write_run, "baseline", BASELINE)
+    write_arm(write_run, "batchformer", BETTER)
+    comparison = compare_runs(find_runs(runs_root), reference="batchformer_self")
+    (recipe,) = comparison.recipes
+    assert (comparison.comparisons, recipe.over_images) == (0, {})
+    assert "tail has no finished batchformer_self: nothing to compare with" in recipe.warnings
+
+
+def test_seeds_shared_with_another_reference_are_named(write_run: Writer, runs_root: Path) -> None:
+    write_arm(write_run, "batchformer_self", BASELINE[:3])
+    write_arm(write_run, "batchformer_frozen", BETTER)
+    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+    assert recipe.differences["batchformer_frozen", "all"].seeds == (0, 1, 2)
+    assert recipe.warnings == (
+        "tail has no finished baseline and is compared with batchformer_self",
+        "batchformer_frozen is compared on the seeds it shares with batchformer_self: 0, 1, 2",
+    )
+
+
 def test_what_is_left_out_is_named(write_run: Writer, runs_root: Path) -> None:
     write_run("baseline", 0)
     (write_run("baseline", 1) / "figures.npz").unlink()
@@ -236,5 +312,9 @@ def test_swapping_the_arms_turns_the_verdict(
             make_run(root, "batchformer", seed, scores={"all": b})
         (recipe,) = compare_runs(find_runs(root)).recipes
         found.append(recipe.differences["batchformer", "all"])
+    (recipe,) = compare_runs(find_runs(root), reference="batchformer").recipes
+    turned_reference = recipe.differences["baseline", "all"]
+    assert turned_reference.outcome == found[0].outcome
+    assert turned_reference.paired.difference == pytest.approx(found[0].paired.difference)
     assert found[0].outcome == turned.get(found[1].outcome, found[1].outcome)
     assert found[0].paired.difference == pytest.approx(-found[1].paired.difference)

@@ -175,3 +175,67 @@ def test_no_group_ever_mixes_configurations_of_an_arm(
             assert len({fingerprint(run.recipe) for run in group.of(arm)}) == 1
         assert len({fingerprint(run.recipe, shared=True) for run in group.runs}) == 1
     assert len({group.name for group in groups}) == len(groups)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "reference"),
+    [
+        ({"baseline": [0], "batchformer": [0]}, "baseline"),
+        # A baseline is the reference even where the controls share more seeds.
+        ({"baseline": [7], "batchformer": [0, 1], "batchformer_self": [0, 1]}, "baseline"),
+        ({"batchformer_frozen": [0], "batchformer_self": [0]}, "batchformer_self"),
+        # batchformer comes first in the known order, and shares no seed.
+        (
+            {"batchformer": [5], "batchformer_self": [0], "batchformer_frozen": [0]},
+            "batchformer_self",
+        ),
+        ({"zeta": [0], "baseline_loss3x": [0]}, "baseline_loss3x"),
+        ({"batchformer": [0, 1]}, "baseline"),
+        ({"batchformer": [0], "batchformer_self": [1]}, "baseline"),
+    ],
+)
+def test_the_reference_is_the_baseline_or_the_first_arm_that_shares_a_seed(
+    write_run: Writer, runs_root: Path, seeds: dict[str, list[int]], reference: str
+) -> None:
+    for arm, own in seeds.items():
+        for seed in own:
+            write_run(arm, seed)
+    group = one_group(find_runs(runs_root))
+    assert group.reference == reference
+    said = f"tail has no finished baseline and is compared with {reference}"
+    assert group.warnings == (() if reference == "baseline" else (said,))
+
+
+def test_an_unfinished_baseline_is_no_reference(write_run: Writer, runs_root: Path) -> None:
+    write_run("baseline", 0, finished=False)
+    write_run("batchformer_self", 0)
+    write_run("batchformer_frozen", 0)
+    assert one_group(find_runs(runs_root)).reference == "batchformer_self"
+
+
+def test_a_reference_asked_for_comes_first_and_is_not_remarked_on(
+    write_run: Writer, runs_root: Path
+) -> None:
+    for arm in ("zeta", "baseline", "batchformer", "batchformer_self"):
+        write_run(arm, 0)
+    for reference, arms in {
+        None: ["baseline", "batchformer", "batchformer_self", "zeta"],
+        "batchformer_self": ["batchformer_self", "baseline", "batchformer", "zeta"],
+        "zeta": ["zeta", "baseline", "batchformer", "batchformer_self"],
+        "absent": ["baseline", "batchformer", "batchformer_self", "zeta"],
+    }.items():
+        (group,) = comparable(find_runs(runs_root), reference)
+        assert (group.reference, group.arms) == (reference or "baseline", arms)
+        assert group.warnings == ()
+
+
+def test_only_the_baseline_is_shared_between_configurations(
+    write_run: Writer, recipe_of: Writer, runs_root: Path
+) -> None:
+    write_run("baseline", 0, recipe=recipe_of(module=None))
+    write_run("batchformer", 0)
+    write_run("batchformer_self", 0)
+    write_run("batchformer", 1, recipe=recipe_of(module__heads=8))
+    four, eight = comparable(find_runs(runs_root), "batchformer_self")
+    assert four.arms == ["batchformer_self", "baseline", "batchformer"]
+    assert eight.arms == ["baseline", "batchformer"], "a control with 4 heads is none for 8"

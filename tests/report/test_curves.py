@@ -84,3 +84,14 @@ def test_without_evaluations_only_the_loss_is_shown(write_run: Writer, runs_root
     runs = find_runs(runs_root)
     assert evaluated_metric(runs) is None
     assert len(training_curves(runs).axes) == 1
+
+
+def test_the_reference_is_drawn_first_and_arms_keep_their_colours(
+    write_run: Writer, runs_root: Path
+) -> None:
+    for arm in ("baseline", "batchformer", "batchformer_self"):
+        write_run(arm, 0)
+    loss = training_curves(find_runs(runs_root), reference="batchformer_self").axes[0]
+    arms = ["batchformer_self", "baseline", "batchformer"]
+    assert [line.get_label() for line in loss.lines] == arms
+    assert [line.get_color() for line in loss.lines] == [COLOURS[arm] for arm in arms]

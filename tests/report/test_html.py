@@ -168,3 +168,38 @@ def test_a_failure_leaves_the_old_page(
 def test_a_folder_for_a_page_is_refused_with_a_name(tmp_path: Path) -> None:
     with pytest.raises(IsADirectoryError, match=r"report\.html"):
         write_page([], tmp_path)
+
+
+def test_the_page_names_the_reference_everywhere(several: Path, tmp_path: Path) -> None:
+    path = write_page(find_runs(several), tmp_path / "page.html", "t", reference="batchformer_self")
+    text = Outline(path.read_text()).text
+    for words in (
+        "to batchformer_self, same seeds",
+        "and the difference to batchformer_self on the same seeds",
+        "batchformer − batchformer_self",
+        "batchformer compared with batchformer_self",
+        "second has no finished batchformer_self: nothing to compare with",
+        "This page holds 10 comparisons",
+    ):
+        assert words in text, words
+    assert "to the baseline" not in text
+    assert "− baseline" not in text
+    assert "paper 51.7 (" not in text, "the paper has no difference to the control"
+    tail = text[text.index("batchformer_self control: attention") :]
+    assert tail.index("baseline the network") < tail.index("batchformer BatchFormer as in")
+
+
+def test_a_page_says_to_what_by_default(several: Path) -> None:
+    text = Outline(render(find_runs(several))).text
+    assert "to the baseline, same seeds" in text
+    assert "compared with" not in text
+
+
+def test_an_arm_has_one_colour_whatever_it_is_compared_with(several: Path) -> None:
+    swatches = []
+    for reference in (None, "batchformer_self"):
+        page = render(find_runs(several), reference=reference)
+        found = re.findall(r'background: (#\w+)"[^>]*></span><strong>([\w.]+)</strong>', page)
+        swatches.append({arm: colour for colour, arm in found})
+    assert swatches[0] == swatches[1]
+    assert len(swatches[0]) == 3

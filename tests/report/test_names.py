@@ -12,6 +12,7 @@ from batchformer.report.names import (
     COLOURS,
     OTHER_COLOURS,
     arm_colours,
+    in_words,
     metric_label,
     sorted_arms,
 )
@@ -78,3 +79,10 @@ def test_arms_come_once_with_the_baseline_first() -> None:
 
 def test_an_unknown_metric_is_called_by_its_name() -> None:
     assert (metric_label("few"), metric_label("top_5")) == ("Few", "top 5")
+
+
+def test_only_the_baseline_takes_an_article() -> None:
+    assert [in_words(arm) for arm in ("baseline", "baseline_loss3x")] == [
+        "the baseline",
+        "baseline_loss3x",
+    ]

@@ -68,3 +68,22 @@ def test_runs_without_answers_are_passed_over(write_run: Writer, runs_root: Path
     found = over_images(one_group(find_runs(runs_root)), "batchformer")
     assert found is not None
     assert found.images == 400
+
+
+def test_images_are_compared_with_the_reference_of_the_group(
+    write_run: Writer, runs_root: Path
+) -> None:
+    for seed in range(3):
+        for arm in ("baseline", "batchformer", "batchformer_self"):
+            write_run(arm, seed, gain=0.1 if arm == "batchformer" else 0.02)
+    runs = find_runs(runs_root)
+    accuracy = {
+        arm: np.mean([run.figures["correct"].mean() for run in runs if run.arm == arm])
+        for arm in ("baseline", "batchformer", "batchformer_self")
+    }
+    for reference in ("baseline", "batchformer_self"):
+        found = over_images(one_group(runs, reference), "batchformer")
+        assert found is not None
+        expected = 100 * (accuracy["batchformer"] - accuracy[reference])
+        assert found.mean == pytest.approx(expected)
+    assert accuracy["baseline"] != accuracy["batchformer_self"]

@@ -42,13 +42,17 @@ def browser() -> Iterator[Any]:
         launched.close()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=[None, "batchformer_official_loss"])
 def page_file(
+    request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
     make_run: Callable[..., Path],
     make_recipe: Callable[..., dict[str, Any]],
 ) -> Path:
-    """A crowded page: long names, many arms, many classes, two seeds, a damaged run."""
+    """A crowded page: long names, many arms, many classes, two seeds, a damaged run.
+
+    Once against the baseline, once against the arm with the longest name.
+    """
     root = tmp_path_factory.mktemp("browser") / "runs"
     long = make_recipe("a_very_long_recipe_name_without_any_space_" + "x" * 40)
     for arm in ("baseline", "batchformer", "batchformer_self", "batchformer_official_loss"):
@@ -58,7 +62,7 @@ def page_file(
         for seed in range(2):
             make_run(root, arm, seed)
     (make_run(root, "baseline", 9) / "config.json").write_text("{")
-    return write_page(find_runs(root), root.parent / "report.html")
+    return write_page(find_runs(root), root.parent / "report.html", reference=request.param)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

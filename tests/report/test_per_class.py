@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from batchformer.report.names import COLOURS
 from batchformer.report.per_class import MOST_POINTS, accuracy_by_class, by_class
 from batchformer.report.runs import find_runs
 
@@ -143,3 +144,26 @@ def test_runs_without_accuracies_by_class_have_no_figure(
     assert by_class(find_runs(runs_root)) is None
     with pytest.raises(ValueError, match="per_class"):
         accuracy_by_class(find_runs(runs_root))
+
+
+def test_differences_and_hollow_markers_follow_the_reference(
+    pairs: dict[str, list[Path]], write_run: Writer, runs_root: Path
+) -> None:
+    control = [write_run("batchformer_self", seed) for seed in range(4)]
+    runs = find_runs(runs_root)
+    data = by_class(runs, "batchformer_self")
+    assert data is not None
+    assert list(data.accuracy) == ["batchformer_self", "baseline", "batchformer"]
+    assert list(data.differences) == ["baseline", "batchformer"]
+    left = np.array([load(folder, "per_class") for folder in control])
+    right = np.array([load(folder, "per_class") for folder in pairs["batchformer"]])
+    found = [d.difference for d in data.differences["batchformer"] if d is not None]
+    assert found == pytest.approx((right - left).mean(0))
+    _, accuracy, *differences = accuracy_by_class(runs, "batchformer_self").axes
+    hollow = [line.get_label() for line in accuracy.lines if line.get_markerfacecolor() == "none"]
+    assert hollow == ["batchformer_self"]
+    assert [line.get_color() for line in accuracy.lines] == [COLOURS[arm] for arm in data.accuracy]
+    assert [axes.get_title(loc="left") for axes in differences] == [
+        "baseline − batchformer_self, points",
+        "batchformer − batchformer_self, points",
+    ]

@@ -57,3 +57,22 @@ def test_a_further_figure_is_one_line(
     monkeypatch.setattr(sections, "SECTIONS", more)
     made = sections_of(one_group(find_runs(runs_root)), "p")
     assert made[-1] == Section("New", "<b>p</b>", "note")
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [(None, "difference to the baseline on"), ("batchformer", "difference to batchformer on")],
+)
+def test_the_caption_names_the_reference(
+    write_run: Writer, runs_root: Path, reference: str | None, words: str
+) -> None:
+    for seed in range(3):
+        write_run("baseline", seed)
+        write_run("batchformer", seed)
+    curves, classes = sections_of(one_group(find_runs(runs_root), reference), "p")
+    assert words in classes.note
+    order = "baseline 3, batchformer 3" if reference is None else "batchformer 3, baseline 3"
+    assert order in curves.note
+    assert order in classes.note
+    panel = "batchformer − baseline" if reference is None else "baseline − batchformer"
+    assert panel in classes.html

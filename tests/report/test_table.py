@@ -11,7 +11,7 @@ from rich.console import Console
 from batchformer.report.comparison import compare_runs
 from batchformer.report.results import Comparison
 from batchformer.report.runs import find_runs
-from batchformer.report.table import as_markdown, print_table
+from batchformer.report.table import as_markdown, print_table, score_rows
 
 Writer = Callable[..., Any]
 ARMS = ("baseline", "batchformer", "batchformer_self", "batchformer_official_loss")
@@ -111,3 +111,17 @@ def test_the_paper_has_a_column_only_where_it_has_numbers(
     both = compare_runs(find_runs(runs_root))
     assert "51.7" in printed(both, 80)
     assert "Seeds needed to see the paper's effect of batchformer" in printed(both, 80)
+
+
+def test_another_reference_is_named_and_stands_first(full: Comparison, runs_root: Path) -> None:
+    comparison = compare_runs(find_runs(runs_root), reference="batchformer_self")
+    text, markdown = printed(comparison, 80), as_markdown(comparison)
+    for arm in ("baseline", "batchformer", "batchformer_official_loss"):
+        assert f"\n{arm} - batchformer_self\n" in text
+        assert f"### {arm} - batchformer_self\n" in markdown
+    assert "- baseline" not in text + markdown
+    tail = next(recipe for recipe in comparison.recipes if recipe.name == "tail")
+    assert [row[1] for row in score_rows(tail)[:2]] == ["batchformer_self", "baseline"]
+    assert max(map(len, text.splitlines())) <= 80
+    assert "[red]two has no finished batchformer_self: nothing to compare with" in text
+    assert "share" not in printed(full, 80)

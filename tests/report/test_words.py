@@ -139,3 +139,69 @@ def test_a_metric_where_lower_is_better_says_so(write_run: Writer, runs_root: Pa
     assert "a gain of -2.00 points on ECE, where lower is better" in headline(
         comparison.recipes[0], 1
     )
+
+
+CONTROL = "batchformer_self"
+
+
+def against_control(
+    write: Writer, root: Path, pairs: list[tuple[float, float]], **more: Any
+) -> Comparison:
+    for seed, (control, other) in enumerate(pairs):
+        write(CONTROL, seed, scores={"all": control}, **more)
+        write("batchformer", seed, scores={"all": other}, **more)
+    return compare_runs(find_runs(root), reference=CONTROL)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        (GAIN, "batchformer compared with batchformer_self: a gain of +1.32 points on All"),
+        (NOISE, "batchformer compared with batchformer_self is inside the noise: +0.23 points"),
+        (
+            [(60.0, 61.0), (61.0, 62.0), (62.0, 63.0)],
+            "batchformer compared with batchformer_self differs by +1.00 points",
+        ),
+        (GAIN[:2], "Too few seeds for a verdict. All of batchformer_self and of batchformer, seed"),
+    ],
+)
+def test_the_headline_names_another_reference(
+    write_run: Writer, runs_root: Path, pairs: list[tuple[float, float]], words: str
+) -> None:
+    (recipe,) = against_control(write_run, runs_root, pairs).recipes
+    text = headline(recipe, 1)
+    assert text.startswith(words)
+    assert "baseline" not in text
+    assert "paper" not in text, "the paper has no numbers of the control"
+    assert paper_sentence(recipe, "batchformer") == ""
+
+
+def test_the_sentences_below_name_another_reference(write_run: Writer, runs_root: Path) -> None:
+    compared(write_run, runs_root, GAIN)
+    (recipe,) = compare_runs(find_runs(runs_root), reference="batchformer").recipes
+    assert "not over seeds: baseline compared with batchformer -" in over_images_sentence(recipe)
+    assert paper_sentence(recipe, "baseline").startswith(
+        "Seeds needed to see the paper's effect of baseline compared with batchformer at this "
+    )
+
+
+def test_arms_that_share_nothing_with_the_reference_say_so(
+    write_run: Writer, runs_root: Path
+) -> None:
+    write_run("batchformer", 0)
+    write_run(CONTROL, 1)
+    (recipe,) = compare_runs(find_runs(runs_root), reference=CONTROL).recipes
+    assert headline(recipe, 0) == (
+        "No arm shares a finished seed with batchformer_self: there is nothing to compare."
+    )
+
+
+def test_a_main_metric_not_shared_with_the_reference_is_said(
+    write_run: Writer, runs_root: Path
+) -> None:
+    write_run(CONTROL, 0, scores={"few": 20.0})
+    write_run("batchformer", 0, scores={"all": 60.0, "few": 21.0})
+    (recipe,) = compare_runs(find_runs(runs_root), reference=CONTROL).recipes
+    assert headline(recipe, 1) == (
+        "batchformer and batchformer_self share no seed in which All was measured."
+    )

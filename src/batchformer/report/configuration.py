@@ -165,10 +165,10 @@ def _default_reference(runs: Sequence[Run]) -> str:
         seeds[run.arm].add(run.seed)
     if BASELINE in seeds:
         return BASELINE
+    # A control is what BatchFormer is compared with, so BatchFormer itself comes last.
+    ordered = sorted(sorted_arms(seeds), key=lambda arm: arm == "batchformer")
     shared = (
-        arm
-        for arm in sorted_arms(seeds)
-        if any(seeds[arm] & seeds[other] for other in seeds if other != arm)
+        arm for arm in ordered if any(seeds[arm] & seeds[other] for other in seeds if other != arm)
     )
     return next(shared, BASELINE)
 

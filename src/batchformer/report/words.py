@@ -137,13 +137,14 @@ def over_images_sentence(recipe: RecipeComparison) -> str:
     if not recipe.over_images:
         return ""
     listed = "; ".join(
-        f"{arm} {signed(images.mean)} {interval(images.low, images.high, sign=True)}"
+        f"{arm}{_compared(recipe)} {signed(images.mean)} "
+        f"{interval(images.low, images.high, sign=True)}"
         for arm, images in recipe.over_images.items()
     )
     count = max(images.images for images in recipe.over_images.values())
     return (
         f"Bootstrap over the {count:,} test images, for these trained networks and not over "
-        f"seeds{_compared(recipe)}: {listed}. It says nothing about training again."
+        f"seeds: {listed}. It says nothing about training again."
     )
 
 
