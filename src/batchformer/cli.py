@@ -89,8 +89,10 @@ def _parse(kind: type[T], arguments: Sequence[str], command: str, **defaults: An
         import tyro
     except ImportError as error:
         raise UserError("The laboratory needs: pip install 'batchformer[lab,report]'") from error
-    default = kind(**defaults) if defaults else tyro.MISSING_NONPROP
-    return tyro.cli(kind, args=list(arguments), prog=f"batchformer {command}", default=default)
+    known: dict[str, Any] = {"default": kind(**defaults)} if defaults else {}
+    prog = f"batchformer {command}"
+    options: T = tyro.cli(kind, args=list(arguments), prog=prog, **known)
+    return options
 
 
 def _with_recipe(kind: type[T], arguments: list[str], command: str) -> tuple[Recipe, T]:
