@@ -158,3 +158,38 @@ def test_a_traceback_can_be_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "BATCHFORMER_TRACEBACK", "1")
     with pytest.raises(ValueError, match="no recipe"):
         cli.main(["train", "zzz"])
+
+
+CORE_ALONE = """
+import importlib.abc, sys
+
+class Blocker(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        top = name.partition(".")[0]
+        if top in sys.stdlib_module_names or top in ("torch", "batchformer"):
+            return None
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Blocker())
+from batchformer.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("arguments", [["list"], ["demo"], ["compare", "demo"], ["report", "."]])
+def test_without_the_extras_a_line_names_them(arguments: list[str]) -> None:
+    help_text = subprocess.run(
+        [sys.executable, "-c", CORE_ALONE, "--help"], capture_output=True, text=True
+    )
+    assert help_text.returncode == 0 and "compare RECIPE" in help_text.stdout
+    result = subprocess.run(
+        [sys.executable, "-c", CORE_ALONE, *arguments], capture_output=True, text=True
+    )
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    assert "pip install 'batchformer[lab,report]'" in result.stderr
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    command = f"{sys.executable} -m batchformer list | head -n 1"
+    result = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert result.stdout.startswith("Recipes") and result.stderr == ""

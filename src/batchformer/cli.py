@@ -55,28 +55,34 @@ class UserError(Exception):
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; exits with 1 for an error a person can mend, 2 for a wrong call."""
-    name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    if name in ("-h", "--help", "help", "--version"):
-        print(__version__ if name == "--version" else HELP)
-        return
-    if name not in COMMANDS:
-        near = difflib.get_close_matches(name, COMMANDS, 1)
-        hint = (
-            f"Did you mean `batchformer {near[0]}`?" if near else "`batchformer --help` lists them."
-        )
-        _fail(f"There is no command {name!r}. {hint}", 2)
     from batchformer.engine.interrupt import Interrupted
 
+    name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
-        COMMANDS[name](rest)
+        _dispatch(name, rest)
+        sys.stdout.flush()
     except Interrupted as stop:
         _fail(str(stop), stop.exit_code)
+    except ModuleNotFoundError as error:
+        _fail(f"This needs {error.name}: pip install 'batchformer[lab,report]'", 1)
+    except BrokenPipeError:
+        # The reader of our output has left; there is nobody to tell, now or when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (UserError, FileNotFoundError, ValueError, ImportError) as error:
         if os.environ.get("BATCHFORMER_TRACEBACK"):
             raise
         _fail(str(error), 1)
-    except BrokenPipeError:
-        sys.stderr.close()  # the reader of our output has left; there is nobody to tell
+
+
+def _dispatch(name: str, arguments: list[str]) -> None:
+    if name in ("-h", "--help", "help", "--version"):
+        print(__version__ if name == "--version" else HELP)
+    elif name in COMMANDS:
+        COMMANDS[name](arguments)
+    else:
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = f"Did you mean `batchformer {near[0]}`?" if near else "See `batchformer --help`."
+        _fail(f"There is no command {name!r}. {hint}", 2)
 
 
 def _fail(message: str, code: int) -> None:
@@ -85,10 +91,8 @@ def _fail(message: str, code: int) -> None:
 
 
 def _parse(kind: type[T], arguments: Sequence[str], command: str, **defaults: Any) -> T:
-    try:
-        import tyro
-    except ImportError as error:
-        raise UserError("The laboratory needs: pip install 'batchformer[lab,report]'") from error
+    import tyro
+
     known: dict[str, Any] = {"default": kind(**defaults)} if defaults else {}
     prog = f"batchformer {command}"
     options: T = tyro.cli(kind, args=list(arguments), prog=prog, **known)

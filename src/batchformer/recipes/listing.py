@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING
 
 from batchformer.data.location import available, ensure_present_or_reachable, looked_in
 from batchformer.recipes import RECIPES
 from batchformer.recipes.arms import ARMS
 from batchformer.recipes.paper import ROWS
 from batchformer.recipes.recipe import Recipe
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
 
 
 def ensure_data(recipe: Recipe) -> None:
@@ -31,7 +33,7 @@ def data_state(recipe: Recipe) -> str:
 
 def print_listing(console: Console | None = None) -> None:
     """Recipes, arms, and the paper's rows without a recipe."""
-    console = console or Console()
+    console = console or _console()
     title = "Recipes (paper: baseline -> + BatchFormer)"
     table = _table(title, "recipe", "data", "paper", wide="paper")
     for name, make in RECIPES.items():
@@ -56,7 +58,15 @@ def print_listing(console: Console | None = None) -> None:
     console.print(rows)
 
 
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console()
+
+
 def _table(title: str, *columns: str, wide: str = "") -> Table:
+    from rich.table import Table
+
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in columns:
         table.add_column(column, overflow="fold", no_wrap=column == wide)
@@ -73,7 +83,7 @@ def paper_numbers(recipe: Recipe) -> str:
 
 def print_data(console: Console | None = None) -> None:
     """Where each data set is, or was looked for and how to get it."""
-    console = console or Console()
+    console = console or _console()
     table = _table("", "data", "here", "where")
     table.add_row("digits", "embedded", "scikit-learn")
     for name in ("cifar10", "cifar100"):
