@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -279,36 +278,9 @@ def test_training_with_it_lowers_the_loss_of_the_plain_model() -> None:
     assert F.cross_entropy(export(model)(X), y).item() < 0.5 * first
 
 
-def test_a_scheduler_built_before_is_refused_and_the_model_is_as_it_was() -> None:
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
-    with pytest.raises(AttachError, match="then build the scheduler"):
-        attach(model, optimizer=optimizer)
-    assert type(model.fc) is nn.Linear and len(optimizer.param_groups) == 1
-
-
 def test_a_norm_that_is_itself_the_place_cannot_keep_the_streams_apart() -> None:
     with pytest.raises(AttachError, match="name the layer before it"):
         attach(Net(), at="blocks.1.norm", batch_norm="per_stream", verbose=False)
-
-
-def test_ddp_and_fsdp_are_refused_with_what_to_do(tmp_path: Path) -> None:
-    from torch import distributed
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    store = f"file://{tmp_path / 'store'}"
-    distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
-    try:
-        wrapped = nn.parallel.DistributedDataParallel(Net())
-        with pytest.raises(AttachError, match="wrap it afterwards"):
-            attach(wrapped)
-        sharded = fully_shard(Net(), mesh=init_device_mesh("cpu", (1,)))
-        with pytest.raises(AttachError, match="Attach first, then shard"):
-            attach(sharded)
-    finally:
-        distributed.destroy_process_group()
 
 
 def test_one_module_cannot_serve_several_widths() -> None:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import batchformer.module as module_under_test
-from batchformer import BatchFormer, batch_former, two_streams
-from batchformer.module import EncoderWeights, mix_second_half, parameter_count
+from batchformer import BatchFormer, two_streams
+from batchformer.module import mix_second_half, parameter_count
 
 
 def stock_layer(dim: int, heads: int = 4, dropout: float = 0.0) -> nn.TransformerEncoderLayer:
@@ -163,17 +163,6 @@ def test_a_lonely_sample_passes_and_leaves_zero_gradients(
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         encoder(x)  # said once in all
-
-
-def test_the_function_takes_the_weights_of_stock_layers() -> None:
-    layers = [stock_layer(8).eval() for _ in range(2)]
-    x = torch.randn(5, 8)
-    expected = x.unsqueeze(1)
-    for layer in layers:
-        expected = layer(expected)
-    got, weights = batch_former(x, [EncoderWeights.of(la) for la in layers], return_weights=True)
-    torch.testing.assert_close(got, expected.squeeze(1), atol=1e-5, rtol=1e-5)
-    assert weights.shape == (2, 1, 4, 5, 5)
 
 
 def test_the_output_has_the_type_of_the_input_under_autocast() -> None:

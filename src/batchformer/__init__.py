@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from batchformer.attach import export as export
     from batchformer.attach import param_groups as param_groups
     from batchformer.check import check as check
+    from batchformer.encoder import batch_former as batch_former
     from batchformer.module import BatchFormer as BatchFormer
-    from batchformer.module import batch_former as batch_former
     from batchformer.module import two_streams as two_streams
     from batchformer.streams import duplicate as duplicate
     from batchformer.streams import match as match
@@ -27,8 +27,9 @@ __version__ = "0.1.0"
 
 _HOME = {
     **dict.fromkeys(("attach", "detach", "export", "param_groups"), "attach"),
-    **dict.fromkeys(("BatchFormer", "batch_former", "two_streams"), "module"),
+    **dict.fromkeys(("BatchFormer", "two_streams"), "module"),
     **dict.fromkeys(("duplicate", "match", "split", "stream_loss"), "streams"),
+    "batch_former": "encoder",
     "check": "check",
 }
 

@@ -14,7 +14,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
-from torch.optim.swa_utils import AveragedModel
 
 from batchformer.attention import Attend
 from batchformer.dry_run import dry_run
@@ -25,6 +24,7 @@ from batchformer.placement import axes_of, insert_all, remind_at_outputs, resolv
 from batchformer.probe import find_batch
 from batchformer.snapshot import untouched
 from batchformer.swap import Swapped
+from batchformer.wrappers import refuse_scheduled, refuse_wrapped, unwrap
 
 M = TypeVar("M", bound=nn.Module)
 RECORD = "_batchformer_attachment"
@@ -98,8 +98,9 @@ def attach(
     >>> model(torch.randn(6, 20)).shape, model.eval()(torch.randn(6, 20)).shape
     (torch.Size([12, 10]), torch.Size([6, 10]))
     """
-    _refuse_wrapped(model)
-    _refuse_scheduled(optimizer)
+    _refuse_attached(model)
+    refuse_wrapped(model)
+    refuse_scheduled(optimizer)
     batch = find_batch(model, example, input_axis)
     record = trace(model, batch)
     chosen = resolve(model, at, record)
@@ -250,58 +251,16 @@ def param_groups(
     ]
 
 
-_WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, AveragedModel)
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside DDP, DataParallel, a weight average or a compiled wrapper."""
-    while True:
-        if isinstance(model, _WRAPPERS):
-            model = model.module
-        elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
-            model = model._orig_mod  # type: ignore[assignment]
-        else:
-            return model
-
-
 def same_bits(a: Tensor, b: Tensor) -> bool:
     """Equality of every element, NaN equal to NaN."""
     return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
-def _refuse_wrapped(model: nn.Module) -> None:
-    name = type(model).__name__
+def _refuse_attached(model: nn.Module) -> None:
     if RECORD in model.__dict__ or any(isinstance(m, WithBatchFormer) for m in model.modules()):
         raise AttachError(
             "attach(): BatchFormer is attached already. Call detach(model) first, or name all "
             "places in one call: attach(model, at=[...])."
-        )
-    if isinstance(model, torch.jit.ScriptModule):
-        raise AttachError("attach(): a TorchScript model cannot change; attach before scripting.")
-    if isinstance(model, nn.DataParallel):
-        raise AttachError(
-            "attach(): nn.DataParallel is not supported: its replicas would share one device's "
-            "encoder. Attach to the model inside and train with DistributedDataParallel."
-        )
-    if unwrap(model) is not model or getattr(model, "_compiled_call_impl", None) is not None:
-        raise AttachError(
-            f"attach(): the model is wrapped ({name}). Attach to the model inside and wrap it "
-            f"afterwards, so that the wrapper sees the new parameters."
-        )
-    if any(
-        "FSDP" in base.__name__ or "FullySharded" in base.__name__ for base in type(model).mro()
-    ):
-        raise AttachError(
-            f"attach(): the parameters are sharded already ({name}). Attach first, then shard."
-        )
-
-
-def _refuse_scheduled(optimizer: Optimizer | None) -> None:
-    """A scheduler holds one rate for each group it knew: a new group would break its next step."""
-    if optimizer is not None and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
-        raise AttachError(
-            "attach(): a learning-rate scheduler was built on this optimizer and would not know "
-            "BatchFormer's group. Attach first, then build the scheduler."
         )
 
 

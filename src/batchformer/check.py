@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from batchformer.attach import RECORD, Attachment, detach, same_bits, unwrap
+from batchformer.attach import RECORD, Attachment, detach, same_bits
 from batchformer.heads import output_tensors
 from batchformer.module import BatchFormer
 from batchformer.observe import (
@@ -27,6 +27,7 @@ from batchformer.observe import (
 from batchformer.probe import Batch, fit_batch
 from batchformer.snapshot import untouched
 from batchformer.swap import Swapped
+from batchformer.wrappers import unwrap
 
 
 @dataclass(frozen=True)

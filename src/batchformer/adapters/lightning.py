@@ -12,9 +12,10 @@ from typing import Any
 from torch import nn
 
 from batchformer.adapters.plain_file import write_plain
-from batchformer.attach import RECORD, attach, plain_state_dict, unwrap
+from batchformer.attach import RECORD, attach, plain_state_dict
 from batchformer.check import check as check_model
 from batchformer.heads import AttachError
+from batchformer.wrappers import unwrap
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
