@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchformer.randomness import drawing, generator, seed_for
+from batchformer.randomness import drawing, generator, seed_device, seed_for
 
 keys = st.tuples(
     st.integers(0, 50), st.sampled_from(["weights", "order", "dropout"]), st.integers(0, 50)
@@ -33,3 +33,10 @@ def test_drawing_leaves_the_global_generator_alone() -> None:
     with drawing(0, "weights"):
         inside = torch.randn(3)
     assert torch.equal(torch.randn(3), expected) and not torch.equal(inside, expected)
+
+
+def test_a_device_is_seeded_like_torch_does() -> None:
+    seed_device(torch.device("cpu"), 3, "dropout", 5)
+    drawn = torch.randn(4)
+    torch.manual_seed(seed_for(3, "dropout", 5))
+    assert torch.equal(drawn, torch.randn(4))

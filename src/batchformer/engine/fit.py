@@ -21,7 +21,7 @@ from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Method
 from batchformer.engine.optim import lr_factor, set_lr
 from batchformer.engine.window import Window
-from batchformer.randomness import seed_for
+from batchformer.randomness import seed_device
 
 
 class Batches(Protocol):
@@ -161,7 +161,7 @@ class _Stage:
         for optimizer in self.optimizers.values():
             set_lr(optimizer, factor)
         method.train()
-        torch.manual_seed(seed_for(plan.seed, "dropout", update))
+        seed_device(plan.device, plan.seed, "dropout", update)
         losses = method.update(batch, self.optimizers, self.mechanics)
         method.after_update()
         if self.average is not None:
