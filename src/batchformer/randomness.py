@@ -42,8 +42,7 @@ def drawing(seed: int, purpose: Purpose, *steps: int) -> Iterator[None]:
 def seed_device(device: torch.device, seed: int, purpose: Purpose, *steps: int) -> None:
     """Let torch's own generators, of the CPU and of one device, serve a purpose from here on.
 
-    ``torch.manual_seed`` would also queue a call for accelerators that are not in use, with the
-    stack it came from: milliseconds and memory at every update.
+    ``torch.manual_seed`` would also reach for accelerators that are not in use.
     """
     number = seed_for(seed, purpose, *steps)
     torch.default_generator.manual_seed(number)

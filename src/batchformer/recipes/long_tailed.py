@@ -80,7 +80,7 @@ def cifar100_lt_balanced_softmax() -> Recipe:
     """Table 1, r = 100: Balanced 50.7, + BatchFormer 51.7 (all).
 
     Ours: 50.72 [50.26, 51.19] and 51.14 [49.61, 52.68], difference +0.42 [-0.79, +1.63] over 3
-    paired seeds; bf16, six runs side by side on one H200 in 13 minutes.
+    paired seeds; bf16, six runs side by side on one H200 in 15 minutes.
     """
     return cifar_lt_balanced_softmax("cifar100", 100.0)
 
