@@ -64,7 +64,12 @@ def _mean_per_class_accuracy(data: LongTailedData, steps: int) -> float:
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, steps)
     for _ in range(steps):
         batch = torch.randperm(len(data.train), generator=generator)[:128]
-        logits = net(transform(data.train.x[batch], generator))
+        logits = net(
+            transform(
+                data.train.x[batch],
+                torch.rand(len(batch), transform.draws, generator=generator, dtype=torch.float64),
+            )
+        )
         optimizer.zero_grad()
         F.cross_entropy(logits, data.train.y[batch]).backward()
         optimizer.step()

@@ -1,19 +1,40 @@
-"""Batches as a function of the step: the order and the augmentation need no state."""
+"""Batches of images in memory, as a function of the step: order and augmentation need no state."""
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from batchformer.data.images import ImageSplit
+from batchformer.data.order import Sampler, Shuffle, Steps
 from batchformer.data.transforms import Transform
+from batchformer.data.transforms.contract import send
 from batchformer.randomness import generator
+
+#: Bytes of augmented images that are made at a time on a GPU, where launches cost more than work.
+CHUNK_BYTES = 128 * 2**20
+#: Chunks kept: runs that share a feed are rarely further apart.
+CHUNKS_KEPT = 2
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Batches of consecutive steps."""
+
+    batches: list[dict[str, Tensor]]
+    whole: tuple[Tensor, ...]
+    ready: torch.cuda.Event | None
 
 
 class Feed:
     """Shuffled, augmented batches of an in-memory data set that lives on the device.
+
+    A batch is a function of (seed, step) alone. On a GPU the batches of several steps are augmented
+    together, ahead of their use and on a stream of their own; several runs may share a feed.
 
     Args:
         split: images and labels.
@@ -22,6 +43,7 @@ class Feed:
         seed: of the run; order and augmentation draw from it separately.
         drop_last: leave out the last, smaller batch of an epoch.
         device: where batches are made.
+        sampler: order of the samples in each epoch. None: every sample once, shuffled.
     """
 
     def __init__(
@@ -32,29 +54,60 @@ class Feed:
         seed: int,
         drop_last: bool = False,
         device: torch.device | str = "cpu",
+        sampler: Sampler | None = None,
     ) -> None:
-        rows = len(split.y)
-        if drop_last and rows < batch_size:
-            raise ValueError(
-                f"{rows} training images make no full batch of {batch_size}: set a smaller "
-                f"train.batch-size, or keep the last batch (train.no-drop-last)."
-            )
-        self.x, self.y = split.x.to(device), split.y.to(device)
-        self.transform, self.batch_size, self.seed = transform, batch_size, seed
-        self.per_epoch = rows // batch_size if drop_last else -(-rows // batch_size)
-        self._order: tuple[int, Tensor] = (-1, torch.empty(0))
-
-    def order(self, epoch: int) -> Tensor:
-        """The permutation of the samples in an epoch, ``(N,)`` on the CPU."""
-        if self._order[0] != epoch:
-            draw = generator(self.seed, "order", epoch)
-            self._order = (epoch, torch.randperm(len(self.y), generator=draw))
-        return self._order[1]
+        self.device = torch.device(device)
+        self.x, self.y = split.x.to(self.device), split.y.to(self.device)
+        self.transform, self.seed = transform, seed
+        self.steps = Steps(sampler or Shuffle(len(split), seed), batch_size, drop_last)
+        self.per_epoch = self.steps.per_epoch
+        self._chunks: OrderedDict[int, Chunk] = OrderedDict()
+        self._length = 1
+        self._stream: torch.cuda.Stream | None = None
+        if self.device.type == "cuda":
+            floats = batch_size * self.x[0].numel() * torch.float32.itemsize
+            self._length = max(CHUNK_BYTES // floats, 1)
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            self._stream.wait_stream(torch.cuda.current_stream(self.device))
 
     def batch(self, step: int) -> dict[str, Any]:
         """The batch of one step: ``x`` (N, C, H, W), ``y`` (N,) and ``index`` (N,)."""
-        epoch, position = divmod(step, self.per_epoch)
-        start = position * self.batch_size
-        index = self.order(epoch)[start : start + self.batch_size].to(self.y.device)
-        x = self.transform(self.x[index], generator(self.seed, "augmentation", step))
-        return {"x": x, "y": self.y[index], "index": index}
+        if self._stream is None:
+            return dict(self._make(range(step, step + 1)).batches[0])
+        number, position = divmod(step, self._length)
+        chunk = self._chunks.get(number)
+        if chunk is None:
+            with torch.cuda.stream(self._stream):
+                chunk = self._make(range(number * self._length, (number + 1) * self._length))
+            self._chunks[number] = chunk
+            if len(self._chunks) > CHUNKS_KEPT:
+                self._chunks.popitem(last=False)
+        self._chunks.move_to_end(number)
+        user = torch.cuda.current_stream(self.device)
+        if chunk.ready is not None:
+            user.wait_event(chunk.ready)
+        for tensor in chunk.whole:
+            tensor.record_stream(user)
+        return dict(chunk.batches[position])
+
+    def _make(self, steps: range) -> Chunk:
+        rows = [self.steps.index(step) for step in steps]
+        numbers = [
+            torch.rand(
+                len(row),
+                self.transform.draws,
+                dtype=torch.float64,
+                generator=generator(self.seed, "augmentation", step),
+            )
+            for row, step in zip(rows, steps, strict=True)
+        ]
+        index = send(torch.cat(rows), self.device)
+        x, y = self.transform(self.x[index], torch.cat(numbers)), self.y[index]
+        ready = None
+        if self._stream is not None:
+            ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            ready.record(self._stream)
+        sizes = [len(row) for row in rows]
+        parts = zip(*(torch.split(t, sizes) for t in (x, y, index)), strict=True)
+        batches = [{"x": a, "y": b, "index": c} for a, b, c in parts]
+        return Chunk(batches, (x, y, index), ready)

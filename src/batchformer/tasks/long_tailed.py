@@ -88,12 +88,11 @@ class LongTailedTask:
         counts = self.data.train_counts
         groups = third_groups(counts) if self.config.shots == "thirds" else shot_groups(counts)
         scores = LongTailedMetrics(self.num_classes, groups)
-        nothing_random = torch.Generator()
         correct = []
         test = self.data.test
         for start in range(0, len(test), batch):
             x, y = test.x[start : start + batch], test.y[start : start + batch]
-            images = normalise(x.to(self.device), nothing_random)
+            images = normalise(x.to(self.device))
             with mechanics.autocast():
                 logits = method.predict(images).float()
             scores.update(logits, y.to(self.device))

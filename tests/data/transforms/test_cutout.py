@@ -1,13 +1,16 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
+from torch import Tensor
 
 from batchformer.data.transforms.cutout import Cutout, cutout
 from batchformer.data.transforms.normalise import normalise
 
 
-def _by_slices(x: torch.Tensor, row: int, column: int, side: int) -> torch.Tensor:
+def _by_slices(x: Tensor, row: int, column: int, side: int) -> Tensor:
     """The published definition: corners half a side from the centre, clipped to the image."""
     half = side // 2
     height, width = x.shape[-2:]
@@ -35,9 +38,9 @@ def test_hole_at_every_centre(side: int, dtype: torch.dtype) -> None:
     assert torch.equal(out, reference)
 
 
-def test_centres_are_uniform_over_the_image() -> None:
+def test_centres_are_uniform_over_the_image(numbers: Callable[..., Tensor]) -> None:
     x = torch.ones(6000, 1, 4, 5, dtype=torch.uint8)
-    holes = Cutout(side=2)(x, torch.Generator().manual_seed(0)) == 0
+    holes = Cutout(side=2)(x, numbers(6000, 2)) == 0
     # A hole of side 2 covers its centre and the pixel before it: the last row is covered by its
     # own centres alone, any other row by those of two rows.
     share = holes.any(3).float().mean((0, 1))
@@ -46,10 +49,11 @@ def test_centres_are_uniform_over_the_image() -> None:
     assert share.tolist() == pytest.approx([0.4, 0.4, 0.4, 0.4, 0.2], abs=0.03)
 
 
-def test_before_and_after_the_change_to_float_are_the_same() -> None:
-    g = torch.Generator().manual_seed(0)
-    x = torch.randint(256, (16, 3, 32, 32), generator=g, dtype=torch.uint8)
+def test_before_and_after_the_change_to_float_are_the_same(
+    images: Callable[..., Tensor], numbers: Callable[..., Tensor]
+) -> None:
+    x, u = images(16), numbers(16, 2)
     statistics = ((0.5, 0.4, 0.3), (0.2, 0.2, 0.3))
-    early = normalise(Cutout()(x, torch.Generator().manual_seed(1)), *statistics)
-    late = normalise(Cutout()(x.float() / 255, torch.Generator().manual_seed(1)), *statistics)
+    early = normalise(Cutout()(x, u), *statistics)
+    late = normalise(Cutout()(x.float() / 255, u), *statistics)
     torch.testing.assert_close(early, late)

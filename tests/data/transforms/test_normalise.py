@@ -22,8 +22,9 @@ def test_keeps_the_floating_point_type() -> None:
     assert normalise(torch.zeros(1, 3, 2, 2, dtype=torch.float64), MEAN, STD).dtype == torch.float64
 
 
-def test_needs_no_generator() -> None:
+def test_needs_no_numbers() -> None:
     x = torch.zeros(1, 3, 2, 2, dtype=torch.uint8)
+    assert Normalise(MEAN, STD).draws == 0
     assert torch.equal(Normalise(MEAN, STD)(x), normalise(x, MEAN, STD))
 
 

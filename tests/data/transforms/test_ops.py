@@ -14,17 +14,6 @@ from torchvision.transforms.v2 import functional as V
 from batchformer.data.transforms import ops
 
 
-def images(n: int, channels: int = 3, height: int = 32, width: int = 32, seed: int = 0) -> Tensor:
-    """Noise, smooth ramps of low contrast, few-valued and constant images, in turn."""
-    g = torch.Generator().manual_seed(seed)
-    x = torch.randint(256, (n, channels, height, width), generator=g, dtype=torch.uint8)
-    ramp = torch.arange(height * width).view(height, width) * 150 // (height * width) + 40
-    x[1::4] = (ramp + torch.randint(30, x[1::4].shape, generator=g)).to(torch.uint8)
-    x[2::4] = (x[2::4] > 128).to(torch.uint8) * 60 + 7
-    x[3::4] = x[3::4, :, :1, :1]
-    return x
-
-
 def worst(ours: Tensor, theirs: Tensor) -> int:
     assert ours.shape == theirs.shape
     assert ours.dtype == theirs.dtype == torch.uint8
@@ -44,6 +33,7 @@ def compare(
     return worst(out, torch.stack(reference))
 
 
+Images = Callable[..., Tensor]
 ENHANCEMENTS = {
     "brightness": (ops.brightness, V.adjust_brightness),
     "color": (ops.color, V.adjust_saturation),
@@ -54,7 +44,7 @@ ENHANCEMENTS = {
 
 @pytest.mark.parametrize("name", ENHANCEMENTS)
 @pytest.mark.parametrize("channels", [1, 3])
-def test_enhancements_are_within_one_grey_level(name: str, channels: int) -> None:
+def test_enhancements_are_within_one_grey_level(name: str, channels: int, images: Images) -> None:
     ours, theirs = ENHANCEMENTS[name]
     factors = torch.linspace(0.1, 1.9, 19).repeat(4)
     x = images(len(factors), channels, 20, 28)
@@ -68,13 +58,15 @@ def test_enhancements_are_within_one_grey_level(name: str, channels: int) -> Non
     factor=st.lists(st.floats(0, 3, width=32), min_size=4, max_size=4),
     seed=st.integers(0, 10**6),
 )
-def test_enhancements_by_any_factor(name: str, factor: list[float], seed: int) -> None:
+def test_enhancements_by_any_factor(
+    name: str, factor: list[float], seed: int, images: Images
+) -> None:
     ours, theirs = ENHANCEMENTS[name]
     assert compare(ours, theirs, images(4, 3, 9, 11, seed), torch.tensor(factor)) <= 1
 
 
 @pytest.mark.parametrize("name", ENHANCEMENTS)
-def test_factor_one_is_the_identity(name: str) -> None:
+def test_factor_one_is_the_identity(name: str, images: Images) -> None:
     x = images(8)
     assert torch.equal(ENHANCEMENTS[name][0](x, torch.ones(8)), x)
 
@@ -87,40 +79,83 @@ def test_brightness_with_exact_decimals_is_exact() -> None:
     assert torch.equal(ops.brightness(x, tenths / 10), exact)
 
 
-def test_small_images_cannot_be_sharpened() -> None:
+def test_small_images_cannot_be_sharpened(images: Images) -> None:
     x = images(4, 3, 2, 5)
     assert torch.equal(ops.sharpness(x, torch.full((4,), 1.9)), x)
 
 
-def test_posterize() -> None:
+def test_posterize(images: Images) -> None:
     x, bits = images(9), torch.arange(9)
     assert compare(ops.posterize, lambda i, b: V.posterize(i, int(b)), x, bits) == 0
 
 
-def test_solarize() -> None:
+def test_solarize(images: Images) -> None:
     x, threshold = images(40), torch.linspace(255, 0, 10).repeat(4)
     assert compare(ops.solarize, V.solarize, x, threshold) == 0
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_autocontrast(channels: int) -> None:
+def test_autocontrast(channels: int, images: Images) -> None:
     x = images(40, channels)
     assert worst(ops.autocontrast(x), V.autocontrast(x)) <= 1
 
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), height=st.integers(1, 40), width=st.integers(1, 40))
-def test_equalize(seed: int, height: int, width: int) -> None:
+def test_equalize(seed: int, height: int, width: int, images: Images) -> None:
     x = images(4, 3, height, width, seed)
     assert torch.equal(ops.equalize(x), V.equalize(x))
 
 
-def test_invert() -> None:
+def test_invert(images: Images) -> None:
     x = images(8)
     assert torch.equal(ops.invert(x), V.invert(x))
 
 
-def test_samples_do_not_meet() -> None:
+@settings(max_examples=40, deadline=None)
+@given(
+    turns=st.lists(st.floats(-0.5, 0.5, width=32), min_size=8, max_size=8),
+    seed=st.integers(0, 10**6),
+)
+def test_hue_is_within_one_grey_level(turns: list[float], seed: int, images: Images) -> None:
+    x = images(8, 3, 9, 11, seed)
+    assert compare(ops.hue, V.adjust_hue, x, torch.tensor(turns)) <= 1
+
+
+def test_hue_of_every_kind_of_pixel() -> None:
+    """All triples of seven levels, all sextants, both ends: few pixels differ at all."""
+    level = torch.tensor([0, 1, 2, 100, 127, 254, 255], dtype=torch.uint8)
+    pixels = torch.cartesian_prod(level, level, level).T.reshape(1, 3, 7, 49)
+    turns = torch.linspace(-0.5, 0.5, 49)
+    x = pixels.expand(49, -1, -1, -1)
+    assert compare(ops.hue, V.adjust_hue, x, turns) <= 1
+    reference = torch.stack([V.adjust_hue(i, t) for i, t in zip(x, turns.tolist(), strict=True)])
+    # Where the exact value is a whole number, torchvision's floating point decides.
+    assert (ops.hue(x, turns) != reference).float().mean() < 0.02
+
+
+def test_no_turn_and_three_thirds_are_the_identity(images: Images) -> None:
+    x = images(8)
+    assert torch.equal(ops.hue(x, torch.zeros(8)), x)
+    third = torch.full((8,), 1 / 3, dtype=torch.float64)
+    turned = ops.hue(x, third)
+    # A third of the circle moves each channel's value to the next channel.
+    assert worst(turned, x.roll(1, 1)) <= 1
+    assert worst(ops.hue(ops.hue(turned, third), third), x) <= 3
+
+
+def test_one_channel_has_no_hue_and_is_grey(images: Images) -> None:
+    x = images(4, 1)
+    assert torch.equal(ops.hue(x, torch.full((4,), 0.3)), x)
+    assert torch.equal(ops.grey(x), x)
+
+
+def test_grey(images: Images) -> None:
+    x = images(16)
+    assert worst(ops.grey(x), V.rgb_to_grayscale(x, 3)) <= 1
+
+
+def test_samples_do_not_meet(images: Images) -> None:
     """A batch gives each sample what the sample alone gives."""
     x = images(8)
     m = torch.linspace(0.1, 1.9, 8)

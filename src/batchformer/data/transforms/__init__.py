@@ -1,80 +1,70 @@
 """Augmentation and normalisation of whole batches, on any device.
 
-A transform is a callable `transform(x, generator) -> x` on images (N, C, H, W). What is random is
-drawn per sample from the given CPU generator and then moved to the device of `x`, so that one seed
-gives the same images on every device.
+A transform is a pure function `transform(x, u)` of images (N, C, H, W) and of uniform numbers
+(N, transform.draws), drawn in float64 on the CPU. One row of numbers serves one sample, so that the
+images are the same to the bit on every device and however samples are put together into batches.
+
+>>> import torch
+>>> transform = Compose((RandomCrop(padding=1), RandomFlip()))
+>>> x = torch.arange(9, dtype=torch.uint8).view(1, 1, 3, 3)
+>>> u = torch.rand(len(x), transform.draws, dtype=torch.float64)
+>>> transform(x, u).shape
+torch.Size([1, 1, 3, 3])
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
-
-import torch
-from torch import Tensor
-
 from batchformer.data.transforms.autoaugment import AutoAugment
+from batchformer.data.transforms.blur import GaussianBlur
+from batchformer.data.transforms.compose import Compose
+from batchformer.data.transforms.contract import Transform
 from batchformer.data.transforms.cutout import Cutout
 from batchformer.data.transforms.geometry import RandomCrop, RandomFlip
+from batchformer.data.transforms.jitter import ColorJitter
 from batchformer.data.transforms.normalise import Normalise
+from batchformer.data.transforms.presets import (
+    IMAGENET,
+    cifar_test,
+    cifar_train,
+    digits_test,
+    digits_train,
+    domain_test,
+    domain_train,
+    imagenet_test,
+    imagenet_train,
+    moco_v2,
+)
+from batchformer.data.transforms.randaugment import RandAugment
+from batchformer.data.transforms.resample import CentreCrop, Resize
+from batchformer.data.transforms.resized_crop import RandomResizedCrop
+from batchformer.data.transforms.rotation import RandomRotation
+from batchformer.data.transforms.tone import RandomGrey, RandomSolarize
 
 __all__ = [
+    "IMAGENET",
     "AutoAugment",
+    "CentreCrop",
+    "ColorJitter",
     "Compose",
     "Cutout",
+    "GaussianBlur",
     "Normalise",
+    "RandAugment",
     "RandomCrop",
     "RandomFlip",
+    "RandomGrey",
+    "RandomResizedCrop",
+    "RandomRotation",
+    "RandomSolarize",
+    "Resize",
     "Transform",
     "cifar_test",
     "cifar_train",
     "digits_test",
     "digits_train",
+    "domain_test",
+    "domain_train",
+    "imagenet_test",
+    "imagenet_train",
+    "moco_v2",
 ]
-
-
-class Transform(Protocol):
-    """What every transform is."""
-
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        """Images (N, C, H, W) to images of the same shape."""
-
-
-@dataclass(frozen=True)
-class Compose:
-    """Transforms one after the other, drawing from the same generator in that order."""
-
-    transforms: tuple[Transform, ...]
-
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        for transform in self.transforms:
-            x = transform(x, generator)
-        return x
-
-
-def cifar_train(padding: int = 4, fill: int = 128, cutout: int = 16) -> Compose:
-    """Crop, flip, AutoAugment, Cutout and normalisation: the CIFAR recipe of Balanced Softmax.
-
-    Args:
-        padding: zeros on each side before the crop.
-        fill: value that AutoAugment's warps take from outside the image.
-        cutout: side of the hole.
-    """
-    return Compose(
-        (RandomCrop(padding), RandomFlip(), AutoAugment(fill), Cutout(cutout), cifar_test())
-    )
-
-
-def cifar_test() -> Normalise:
-    """Normalisation of CIFAR images."""
-    return Normalise(mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))
-
-
-def digits_train() -> Compose:
-    """A shift of at most one pixel, and normalisation, of 8x8 digits."""
-    return Compose((RandomCrop(padding=1), digits_test()))
-
-
-def digits_test() -> Normalise:
-    """Normalisation of 8x8 digits, by the statistics of the complete set."""
-    return Normalise(mean=(0.3053,), std=(0.3761,))

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+
+from batchformer.data.transforms.contract import columns, send
+from batchformer.data.transforms.uniform import whole
 
 
 def cutout(x: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
@@ -20,8 +24,8 @@ def cutout(x: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
         column: (N,) column of each centre.
         side: side of the hole in pixels.
     """
-    inside_rows = _hole(row.to(x.device, non_blocking=True), x.shape[-2], side)
-    inside_columns = _hole(column.to(x.device, non_blocking=True), x.shape[-1], side)
+    inside_rows = _hole(send(row, x.device), x.shape[-2], side)
+    inside_columns = _hole(send(column, x.device), x.shape[-1], side)
     return x.masked_fill(inside_rows[:, None, :, None] & inside_columns[:, None, None, :], 0)
 
 
@@ -39,8 +43,8 @@ class Cutout:
     """
 
     side: int = 16
+    draws: ClassVar[int] = 2
 
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        row = torch.randint(x.shape[-2], (len(x),), generator=generator)
-        column = torch.randint(x.shape[-1], (len(x),), generator=generator)
-        return cutout(x, row, column, self.side)
+    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
+        row, column = columns(self, x, u)
+        return cutout(x, whole(row, x.shape[-2]), whole(column, x.shape[-1]), self.side)

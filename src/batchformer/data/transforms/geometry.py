@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from batchformer.data.transforms.contract import columns, send
+from batchformer.data.transforms.uniform import whole
 
 
 def crop_padded(x: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
@@ -20,17 +24,16 @@ def crop_padded(x: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
     """
     n, channels, height, width = x.shape
     padded = F.pad(x, (padding,) * 4)
-    rows = top.to(x.device, non_blocking=True)[:, None] + torch.arange(height, device=x.device)
-    columns = left.to(x.device, non_blocking=True)[:, None] + torch.arange(width, device=x.device)
-    source = rows[:, :, None] * padded.shape[-1] + columns[:, None, :]
-    source = source.view(n, 1, -1).expand(-1, channels, -1)
-    return padded.flatten(2).gather(2, source).view_as(x)
+    rows = send(top, x.device)[:, None] + torch.arange(height, device=x.device)
+    across = send(left, x.device)[:, None] + torch.arange(width, device=x.device)
+    source = rows[:, :, None] * padded.shape[-1] + across[:, None, :]
+    source = source.flatten(1)[:, None].expand(-1, channels, -1)
+    return padded.flatten(2).gather(2, source).view(n, channels, height, width)
 
 
 def flip_where(x: Tensor, chosen: Tensor) -> Tensor:
     """Mirror left and right the samples where `chosen` (N,) is true; x is (N, C, H, W)."""
-    chosen = chosen.to(x.device, non_blocking=True).view(-1, 1, 1, 1)
-    return torch.where(chosen, x.flip(-1), x)
+    return torch.where(send(chosen, x.device).view(-1, 1, 1, 1), x.flip(-1), x)
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,10 @@ class RandomCrop:
     """Shift each sample by at most `padding` pixels, filling with zeros."""
 
     padding: int = 4
+    draws: ClassVar[int] = 2
 
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        top, left = torch.randint(2 * self.padding + 1, (2, len(x)), generator=generator)
+    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
+        top, left = (whole(column, 2 * self.padding + 1) for column in columns(self, x, u))
         return crop_padded(x, top, left, self.padding)
 
 
@@ -49,6 +53,8 @@ class RandomFlip:
     """Mirror each sample left and right with probability `p`."""
 
     p: float = 0.5
+    draws: ClassVar[int] = 1
 
-    def __call__(self, x: Tensor, generator: torch.Generator) -> Tensor:
-        return flip_where(x, torch.rand(len(x), generator=generator) < self.p)
+    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
+        (chance,) = columns(self, x, u)
+        return flip_where(x, chance < self.p)

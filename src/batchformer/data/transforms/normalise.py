@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
+
+from batchformer.data.transforms.contract import send
 
 
 def normalise(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
@@ -29,15 +32,16 @@ def normalise(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Ten
 def _per_channel(values: tuple[float, ...], white: int, like: Tensor) -> Tensor:
     scaled = [value * white for value in values]
     on_cpu = torch.tensor(scaled, dtype=like.dtype).view(1, -1, 1, 1)
-    return on_cpu.to(like.device, non_blocking=True)
+    return send(on_cpu, like.device)
 
 
 @dataclass(frozen=True)
 class Normalise:
-    """`normalise` with fixed statistics; draws nothing, so the generator may be left out."""
+    """`normalise` with fixed statistics; nothing is random, so `u` may be left out."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
+    draws: ClassVar[int] = 0
 
-    def __call__(self, x: Tensor, generator: torch.Generator | None = None) -> Tensor:
+    def __call__(self, x: Tensor, u: Tensor | None = None) -> Tensor:
         return normalise(x, self.mean, self.std)

@@ -1,4 +1,4 @@
-"""Operations of AutoAugment on the values of uint8 batches, one parameter per sample.
+"""Operations on the values of uint8 batches, one parameter per sample.
 
 Each follows torchvision's operation on uint8 tensors. All arithmetic on values is in integers, with
 parameters in fixed point, so every device gives the same image to the bit; torchvision's floating-
@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from batchformer.data.transforms.contract import send
 
 _BITS = 16
 _ONE = 1 << _BITS
@@ -39,6 +41,34 @@ def contrast(x: Tensor, factor: Tensor) -> Tensor:
     return _blend(x, mean.view(-1, 1, 1, 1), factor)
 
 
+def hue(x: Tensor, turns: Tensor) -> Tensor:
+    """Turn the hue round the colour circle by -0.5..0.5 turns; one channel stays as it is.
+
+    In HSV a channel lies below the largest one by the span, largest less smallest, times a
+    function of the hue that rises from 0 to 1, stays there and falls back to 0 along the circle.
+    With the hue counted in sixths of the circle times the span, all of it is in whole numbers.
+    """
+    if x.shape[1] == 1:
+        return x
+    wide = x.int()
+    red, green, blue = torch.split(wide, 1, 1)
+    high, low = wide.amax(1, keepdim=True), wide.amin(1, keepdim=True)
+    span = high - low
+    place = torch.where(
+        high == red,
+        green - blue,
+        torch.where(high == green, 2 * span + blue - red, 4 * span + red - green),
+    )
+    # Where red, green and blue begin on the circle, made on the device: 5, 3 and 1 sixths.
+    begin = torch.arange(5, 0, -2, dtype=torch.int32, device=x.device).view(1, 3, 1, 1)
+    circle = (6 * span).clamp(min=1) << _BITS
+    place = (((place + begin * span) << _BITS) + span * _fixed(6 * turns, x)).remainder(circle)
+    below = torch.minimum(torch.minimum(place, (4 * span << _BITS) - place), span << _BITS)
+    value = (high << _BITS) - below.clamp(min=0)
+    # torchvision multiplies 0..1 by 255.999 and truncates; 255.999 / 255 is close to 1 + 1 / 256.
+    return ((value + (value >> 8)) >> _BITS).to(torch.uint8)
+
+
 def sharpness(x: Tensor, factor: Tensor) -> Tensor:
     """Blend with a 3x3 smoothed version; pixels of the border stay as they are."""
     if min(x.shape[-2:]) <= 2:
@@ -55,16 +85,21 @@ def sharpness(x: Tensor, factor: Tensor) -> Tensor:
     return out
 
 
+def grey(x: Tensor) -> Tensor:
+    """Replace each channel by the luma; images of one channel stay as they are."""
+    return _grey(x).to(torch.uint8).expand_as(x)
+
+
 def posterize(x: Tensor, bits: Tensor) -> Tensor:
     """Keep the given number of leading bits of each value."""
     mask = 256 - (1 << (8 - bits.int()))
-    return x & mask.to(torch.uint8).to(x.device, non_blocking=True).view(-1, 1, 1, 1)
+    return x & send(mask.to(torch.uint8), x.device).view(-1, 1, 1, 1)
 
 
 def solarize(x: Tensor, threshold: Tensor) -> Tensor:
     """Invert the values at or above the threshold."""
-    threshold = threshold.to(x.device, non_blocking=True).view(-1, 1, 1, 1)
-    return torch.where(x >= threshold, 255 - x, x)
+    lowest = send(threshold.ceil().to(torch.int16), x.device).view(-1, 1, 1, 1)
+    return torch.where(x >= lowest, 255 - x, x)
 
 
 def autocontrast(x: Tensor) -> Tensor:
@@ -96,7 +131,7 @@ def invert(x: Tensor) -> Tensor:
 def _fixed(value: Tensor, x: Tensor) -> Tensor:
     """(N,) float on the CPU -> (N, 1, 1, 1) fixed point on the device of `x`."""
     fixed = (value.double() * _ONE).round().int()
-    return fixed.to(x.device, non_blocking=True).view(-1, 1, 1, 1)
+    return send(fixed, x.device).view(-1, 1, 1, 1)
 
 
 def _to_uint8(value: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Affine warps of AutoAugment on uint8 batches, one parameter per sample.
+"""Affine warps of uint8 batches, one parameter per sample.
 
 Each kind of warp is a matrix (N, 2, 3) per batch, so that samples with different kinds are warped
 together. Coordinates are in fixed point: every device takes the same pixels. Pixels are those of
@@ -12,6 +12,8 @@ import math
 
 import torch
 from torch import Tensor
+
+from batchformer.data.transforms.contract import send
 
 _BITS = 16
 
@@ -54,7 +56,7 @@ def warp(x: Tensor, matrix: Tensor, fill: int = 0) -> Tensor:
         fill: value from outside the image.
     """
     height, width = x.shape[-2:]
-    fixed = (matrix.double() * (1 << _BITS)).round().int().to(x.device, non_blocking=True)
+    fixed = send((matrix.double() * (1 << _BITS)).round().int(), x.device)
     # Distances from the centre are counted in half pixels, which are whole numbers.
     w = torch.arange(1 - width, width, 2, dtype=torch.int32, device=x.device)
     h = torch.arange(1 - height, height, 2, dtype=torch.int32, device=x.device)[:, None]
@@ -63,7 +65,7 @@ def warp(x: Tensor, matrix: Tensor, fill: int = 0) -> Tensor:
     column = (across + (width << _BITS)) >> (_BITS + 1)
     row = (down + (height << _BITS)) >> (_BITS + 1)
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
-    source = (row * width + column).where(inside, 0).long().view(len(x), 1, -1)
+    source = (row * width + column).where(inside, 0).long().flatten(1)[:, None]
     taken = x.flatten(2).gather(2, source.expand(-1, x.shape[1], -1)).view_as(x)
     return torch.where(inside[:, None], taken, fill)
 

@@ -1,0 +1,99 @@
+"""Augmentation and normalisation of the experiments, by name."""
+
+from __future__ import annotations
+
+from batchformer.data.transforms.autoaugment import AutoAugment
+from batchformer.data.transforms.blur import GaussianBlur
+from batchformer.data.transforms.compose import Compose
+from batchformer.data.transforms.contract import Transform
+from batchformer.data.transforms.cutout import Cutout
+from batchformer.data.transforms.geometry import RandomCrop, RandomFlip
+from batchformer.data.transforms.jitter import ColorJitter
+from batchformer.data.transforms.normalise import Normalise
+from batchformer.data.transforms.resample import CentreCrop, Resize
+from batchformer.data.transforms.resized_crop import RandomResizedCrop
+from batchformer.data.transforms.tone import RandomGrey
+
+#: Normalisation by the statistics of ImageNet.
+IMAGENET = Normalise(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+
+
+def cifar_train(padding: int = 4, fill: int = 128, cutout: int = 16) -> Compose:
+    """Crop, flip, AutoAugment, Cutout and normalisation: the CIFAR recipe of Balanced Softmax.
+
+    Args:
+        padding: zeros on each side before the crop.
+        fill: value that AutoAugment's warps take from outside the image.
+        cutout: side of the hole.
+    """
+    augment = AutoAugment("cifar10", fill)
+    return Compose((RandomCrop(padding), RandomFlip(), augment, Cutout(cutout), cifar_test()))
+
+
+def cifar_test() -> Normalise:
+    """Normalisation of CIFAR images."""
+    return Normalise(mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))
+
+
+def digits_train() -> Compose:
+    """A shift of at most one pixel, and normalisation, of 8x8 digits."""
+    return Compose((RandomCrop(padding=1), digits_test()))
+
+
+def digits_test() -> Normalise:
+    """Normalisation of 8x8 digits, by the statistics of the complete set."""
+    return Normalise(mean=(0.3053,), std=(0.3761,))
+
+
+def imagenet_train(
+    size: int = 224, jitter: float = 0.4, normalise: Normalise = IMAGENET
+) -> Compose:
+    """Resized crop, flip, colour jitter and normalisation: long-tailed ImageNet.
+
+    Args:
+        size: side of the result.
+        jitter: strength of brightness, contrast and saturation; 0 leaves the jitter out, as linear
+            probes and iNaturalist do.
+        normalise: statistics.
+    """
+    steps: list[Transform] = [RandomResizedCrop(size), RandomFlip()]
+    if jitter:
+        steps.append(ColorJitter(jitter, jitter, jitter))
+    return Compose((*steps, normalise))
+
+
+def imagenet_test(size: int = 224, resize: int = 256, normalise: Normalise = IMAGENET) -> Compose:
+    """Shorter side to `resize`, central square of `size`, normalisation."""
+    return Compose((Resize(resize), CentreCrop(size), normalise))
+
+
+def moco_v2(size: int = 224, normalise: Normalise = IMAGENET) -> Compose:
+    """One view of MoCo-v2: resized crop, colour jitter, grey, blur, flip, normalisation."""
+    return Compose(
+        (
+            RandomResizedCrop(size, scale=(0.2, 1.0)),
+            ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
+            RandomGrey(0.2),
+            GaussianBlur((0.1, 2.0), p=0.5),
+            RandomFlip(),
+            normalise,
+        )
+    )
+
+
+def domain_train(size: int = 224) -> Compose:
+    """Resized crop, flip, colour jitter, grey and normalisation: domain generalization."""
+    return Compose(
+        (
+            RandomResizedCrop(size, scale=(0.7, 1.0)),
+            RandomFlip(),
+            ColorJitter(0.3, 0.3, 0.3, 0.3),
+            RandomGrey(0.1),
+            IMAGENET,
+        )
+    )
+
+
+def domain_test(size: int = 224) -> Compose:
+    """The whole image to a square of `size`, whatever its shape, and normalisation."""
+    return Compose((Resize((size, size)), IMAGENET))
