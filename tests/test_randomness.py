@@ -36,7 +36,7 @@ def test_drawing_leaves_the_global_generator_alone() -> None:
 
 
 def test_a_device_is_seeded_like_torch_does() -> None:
-    seed_device(torch.device("cpu"), 3, "dropout", 5)
+    seed_device(torch.device("cpu"), seed_for(3, "dropout", 5))
     drawn = torch.randn(4)
     torch.manual_seed(seed_for(3, "dropout", 5))
     assert torch.equal(drawn, torch.randn(4))

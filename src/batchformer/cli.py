@@ -151,8 +151,8 @@ def demo(arguments: list[str]) -> None:
 
 def compare(arguments: list[str]) -> None:
     recipe, options = _with_recipe(CompareOptions, arguments, "compare")
-    if options.seeds < 1 or not options.arms:
-        raise UserError("compare needs at least one seed and one arm.")
+    if options.seeds < 1 or options.together < 1 or not options.arms:
+        raise UserError("compare needs at least one seed, one arm and one run at a time.")
     _arms(options.arms)
     _compare(recipe, options)
 
@@ -170,6 +170,7 @@ def _compare(recipe: Recipe, options: CompareOptions) -> None:
             root=options.runs,
             device=device,
             quiet=options.quiet,
+            together=options.together,
         )
     )
     page = options.page or options.runs / recipe.name / "report.html"

@@ -61,6 +61,8 @@ class CompareOptions(Settings):
     """Seeds 0, 1, ..., n - 1; with fewer than 3 there is no interval."""
     arms: tuple[str, ...] = ("baseline", "batchformer")
     """Each is compared with the first."""
+    together: int = 1
+    """Runs that train side by side on the device; 8 suit a large GPU and a small network."""
     runs: Path = Path("runs")
     """Folder of all runs."""
     page: Path | None = None

@@ -39,12 +39,11 @@ def drawing(seed: int, purpose: Purpose, *steps: int) -> Iterator[None]:
         yield
 
 
-def seed_device(device: torch.device, seed: int, purpose: Purpose, *steps: int) -> None:
-    """Let torch's own generators, of the CPU and of one device, serve a purpose from here on.
+def seed_device(device: torch.device, number: int) -> None:
+    """Let torch's own generators, of the CPU and of one device, draw from a seed from here on.
 
     ``torch.manual_seed`` would also reach for accelerators that are not in use.
     """
-    number = seed_for(seed, purpose, *steps)
     torch.default_generator.manual_seed(number)
     if device.type == "cuda":
         torch.cuda.manual_seed(number)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from batchformer.data.feed import Feed
 from batchformer.data.images import ImageSplit
@@ -49,3 +51,35 @@ def test_epochs_steps_and_seeds_draw_differently() -> None:
     assert not torch.equal(a["index"], b["index"]) and not torch.equal(a["index"], c["index"])
     same = Feed(ImageSplit(SPLIT.x[:1].expand(8, -1, -1, -1), SPLIT.y[:8]), digits_train(), 8, 0)
     assert not torch.equal(same.batch(0)["x"], same.batch(1)["x"]), "augmentation is by step"
+
+
+@settings(max_examples=20, deadline=None)
+@given(chunk=st.integers(1, 9), steps=st.lists(st.integers(0, 30), min_size=1, max_size=8))
+def test_batches_do_not_depend_on_what_is_augmented_together(chunk: int, steps: list[int]) -> None:
+    alone = feed()
+    together = Feed(SPLIT, digits_train(), 8, 0, chunk=chunk)
+    for step in steps:
+        got, expected = together.batch(step), alone.batch(step)
+        assert all(torch.equal(got[key], expected[key]) for key in expected)
+
+
+def test_what_a_user_does_to_a_batch_stays_with_that_user() -> None:
+    source = feed()
+    source.batch(0)["x"] = None
+    assert source.batch(0)["x"] is not None
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_two_streams_share_a_feed() -> None:
+    shared = Feed(SPLIT, digits_train(), 8, 0, device="cuda")
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    sums: list[list[torch.Tensor]] = [[] for _ in streams]
+    for step in range(200):
+        for stream, kept in zip(streams, sums, strict=True):
+            with torch.cuda.stream(stream):
+                kept.append(shared.batch(step)["x"].double().sum())
+    torch.cuda.synchronize()
+    expected = [float(feed().batch(step)["x"].double().sum()) for step in range(200)]
+    for kept in sums:
+        assert [float(total) for total in kept] == pytest.approx(expected)

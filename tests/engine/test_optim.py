@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from batchformer.engine.config import OptimConfig, ScheduleConfig
-from batchformer.engine.optim import build_optimizer, lr_factor, set_lr
+from batchformer.engine.optim import build_optimizer, load_state, lr_factor, set_lr, state_of
 
 
 @settings(max_examples=30, deadline=None)
@@ -80,3 +80,28 @@ def test_a_rate_in_a_tensor_is_written_in_place() -> None:
     optimizer.param_groups[0]["base_lr"] = 0.1
     set_lr(optimizer, 0.5)
     assert optimizer.param_groups[0]["lr"] is rate and rate.item() == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_a_state_keeps_moments_and_rates_and_leaves_the_device_its_way(name: str) -> None:
+    """A rate that is a tensor, as on a GPU, stays the same tensor: a graph reads it."""
+    config = OptimConfig(name=name, lr=0.1)  # type: ignore[arg-type]
+    first, second = nn.Linear(2, 1), nn.Linear(2, 1)
+    trained = build_optimizer([{"params": first.parameters()}], config)
+    first(torch.randn(3, 2)).sum().backward()
+    set_lr(trained, 0.5)
+    trained.step()
+    state = state_of(trained)
+    assert state["param_groups"][0]["lr"] == pytest.approx(0.05)
+
+    resumed = build_optimizer([{"params": second.parameters()}], config)
+    rate = torch.tensor(0.1)
+    resumed.param_groups[0]["lr"] = rate
+    resumed.param_groups[0]["fused"] = True
+    load_state(resumed, state)
+    assert resumed.param_groups[0]["lr"] is rate and float(rate) == pytest.approx(0.05)
+    assert resumed.param_groups[0]["fused"] is True
+    again = state_of(resumed)["state"]
+    for index, moments in state["state"].items():
+        for key, value in moments.items():
+            assert torch.equal(again[index][key], value)

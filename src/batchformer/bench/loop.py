@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from batchformer.data.images import ImageSplit
-from batchformer.data.transforms import Transform, cifar_test
+from batchformer.data.transforms import cifar_test
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.engine.fit import Evaluation, Plan, fit
 from batchformer.engine.method import Method
@@ -60,10 +60,10 @@ def measure(repeats: int, batch_size: int = BATCH) -> dict[str, float]:
         torch.randint(0, 256, (batch_size * 4, 3, 32, 32), generator=draw, dtype=torch.uint8),
         torch.randint(0, 100, (batch_size * 4,), generator=draw),
     )
-    normalise: Transform = cifar_test()
+    normalise = cifar_test()
     starts = range(0, len(images), batch_size)
     parts = [slice(start, start + batch_size) for start in starts]
-    batches = [{"x": normalise(images.x[part], draw), "y": images.y[part]} for part in parts]
+    batches = [{"x": normalise(images.x[part]), "y": images.y[part]} for part in parts]
     times: dict[str, list[float]] = {"bare": [], "loop": []}
     for repeat in range(repeats + 1):
         pair = [("bare", _bare), ("loop", _loop)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +45,7 @@ class Feed:
         drop_last: leave out the last, smaller batch of an epoch.
         device: where batches are made.
         sampler: order of the samples in each epoch. None: every sample once, shuffled.
+        chunk: steps that are augmented together. None: what suits the device.
     """
 
     def __init__(
@@ -55,39 +57,38 @@ class Feed:
         drop_last: bool = False,
         device: torch.device | str = "cpu",
         sampler: Sampler | None = None,
+        chunk: int | None = None,
     ) -> None:
         self.device = torch.device(device)
         self.x, self.y = split.x.to(self.device), split.y.to(self.device)
         self.transform, self.seed = transform, seed
         self.steps = Steps(sampler or Shuffle(len(split), seed), batch_size, drop_last)
         self.per_epoch = self.steps.per_epoch
+        if chunk is None and self.device.type == "cuda":
+            chunk = CHUNK_BYTES // (batch_size * self.x[0].numel() * torch.float32.itemsize)
+        self.chunk = max(chunk or 1, 1)
         self._chunks: OrderedDict[int, Chunk] = OrderedDict()
-        self._length = 1
         self._stream: torch.cuda.Stream | None = None
         if self.device.type == "cuda":
-            floats = batch_size * self.x[0].numel() * torch.float32.itemsize
-            self._length = max(CHUNK_BYTES // floats, 1)
             self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
             self._stream.wait_stream(torch.cuda.current_stream(self.device))
 
     def batch(self, step: int) -> dict[str, Any]:
         """The batch of one step: ``x`` (N, C, H, W), ``y`` (N,) and ``index`` (N,)."""
-        if self._stream is None:
-            return dict(self._make(range(step, step + 1)).batches[0])
-        number, position = divmod(step, self._length)
+        number, position = divmod(step, self.chunk)
         chunk = self._chunks.get(number)
         if chunk is None:
-            with torch.cuda.stream(self._stream):
-                chunk = self._make(range(number * self._length, (number + 1) * self._length))
+            with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+                chunk = self._make(range(number * self.chunk, (number + 1) * self.chunk))
             self._chunks[number] = chunk
             if len(self._chunks) > CHUNKS_KEPT:
                 self._chunks.popitem(last=False)
         self._chunks.move_to_end(number)
-        user = torch.cuda.current_stream(self.device)
         if chunk.ready is not None:
+            user = torch.cuda.current_stream(self.device)
             user.wait_event(chunk.ready)
-        for tensor in chunk.whole:
-            tensor.record_stream(user)
+            for tensor in chunk.whole:
+                tensor.record_stream(user)
         return dict(chunk.batches[position])
 
     def _make(self, steps: range) -> Chunk:

@@ -90,6 +90,8 @@ class TrainConfig:
     """Factor on the loss, for the controls of the released code's loss scale."""
     compile: bool = False
     """Compile the step."""
+    capture: bool = True
+    """Record the update once as a CUDA graph and replay it, where that is possible."""
     channels_last: bool = False
     """Memory format of images and convolutions."""
     deterministic: bool = False

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
+from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from batchformer.engine import checkpoint
+from batchformer.engine.average import RunningMean
+from batchformer.engine.capture import Captured, Eager, why_eager
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.engine.interrupt import Interrupted, StopRequest, stop_requests
 from batchformer.engine.log import Progress, RunLog
-from batchformer.engine.mechanics import Mechanics
+from batchformer.engine.mechanics import Batch, Mechanics
 from batchformer.engine.method import Method
-from batchformer.engine.optim import lr_factor, set_lr
+from batchformer.engine.optim import load_state, lr_factor, set_lr, state_of
 from batchformer.engine.window import Window
-from batchformer.randomness import seed_device
+from batchformer.randomness import seed_for
 
 
 class Batches(Protocol):
@@ -68,20 +71,50 @@ def fit(method: Method, batches: Batches, evaluate: Evaluate, plan: Plan) -> Eva
         Interrupted: SIGINT or SIGTERM came; the state is saved.
         DivergedError: a loss became NaN or infinite; the last good checkpoint is kept.
     """
+    with stop_requests() as request, own_stream(plan.device):
+        run = training(method, batches, evaluate, plan, request)
+        while True:
+            try:
+                next(run)
+            except StopIteration as end:
+                evaluation: Evaluation = end.value
+                return evaluation
+
+
+def own_stream(device: torch.device) -> AbstractContextManager[Any]:
+    """A stream for one run: graphs are not recorded on the default one."""
+    if device.type != "cuda":
+        return nullcontext()
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(device))
+    return torch.cuda.stream(stream)
+
+
+def training(
+    method: Method,
+    batches: Batches,
+    evaluate: Evaluate,
+    plan: Plan,
+    request: StopRequest,
+    alone: bool = True,
+) -> Generator[None, None, Evaluation]:
+    """:func:`fit` update by update: whoever drives it may do other things in between.
+
+    Args:
+        request: asks the run to save and stop.
+        alone: whether this run may have the terminal for itself.
+    """
     torch.use_deterministic_algorithms(plan.train.deterministic)
     method.to(plan.device)
     if plan.train.channels_last:
         method.to(memory_format=torch.channels_last)
     log = RunLog(plan.folder, plan.wandb_project)
     try:
-        with (
-            stop_requests() as request,
-            Progress(plan.title, plan.train.updates, plan.quiet) as bar,
-        ):
+        with Progress(plan.title, plan.train.updates, plan.quiet, live=alone) as bar:
             found = checkpoint.load_newest(plan.folder / "checkpoints", bar.say)
             for index in range(found["counters"]["stage"] if found else 0, len(method.stages)):
                 run = _Stage(method, batches, evaluate, plan, log, bar, index, found)
-                evaluation = run.train(request)
+                evaluation = yield from run.train(request)
                 found = None
     finally:
         log.close()
@@ -107,7 +140,7 @@ class _Stage:
         method.begin_stage(method.stages[index])
         self.optimizers: dict[str, Optimizer] = method.optimizers(plan.optim)
         self.mechanics = Mechanics(plan.train, plan.device)
-        self.average = _average(method, plan.train.ema)
+        self.average = RunningMean(method, plan.train.ema) if plan.train.ema else None
         self.counters: dict[str, Any] = {"stage": index, "update": 0, "seconds": 0.0}
         self.best: dict[str, float] = {}
         self.window = Window()
@@ -116,17 +149,28 @@ class _Stage:
         log.rewind(self.update)
         bar.resume(self.update)
         method.begin_epoch(self.update // batches.per_epoch)
+        self.updater = self._updater()
+
+    def _updater(self) -> Captured | Eager:
+        """How updates are run, and one line that says so and why."""
+        plan, reason = self.plan, why_eager(self.plan.train, self.plan.device, self.method)
+        how = "updates are eager" if reason else "updates are recorded as a CUDA graph"
+        self.bar.note(f"{plan.title}: {how}" + (f": {reason}" if reason else ""))
+        if reason:
+            return Eager(self.work, plan.device)
+        return Captured(self.work, plan.device, self.method.phase, self.bar.say)
 
     @property
     def update(self) -> int:
         return int(self.counters["update"])
 
-    def train(self, request: StopRequest) -> Evaluation:
+    def train(self, request: StopRequest) -> Generator[None, None, Evaluation]:
         train, evaluation = self.plan.train, Evaluation({})
         eval_every = train.eval_every or train.updates
         save_every = train.checkpoint_every or eval_every
         if train.compile:  # the method's own update() calls the step by this name
             self.method.__dict__["step"] = torch.compile(self.method.step)
+        self.method.train()
         while True:
             update, finished = self.update, self.update >= train.updates
             due = finished or (update > 0 and update % eval_every == 0)
@@ -144,6 +188,7 @@ class _Stage:
             if finished:
                 break
             self.one_update()
+            yield
         self.method.__dict__.pop("step", None)
         if train.select_on == "test":
             return Evaluation(self.best, evaluation.figures)
@@ -155,19 +200,25 @@ class _Stage:
         if update % per_epoch == 0:
             method.begin_epoch(update // per_epoch)
         batch = self.batches.batch(update)
-        if plan.train.channels_last:
-            batch["x"] = batch["x"].contiguous(memory_format=torch.channels_last)
         factor = lr_factor(plan.schedule, update, plan.train.updates, per_epoch)
         for optimizer in self.optimizers.values():
             set_lr(optimizer, factor)
-        method.train()
-        seed_device(plan.device, plan.seed, "dropout", update)
-        losses = method.update(batch, self.optimizers, self.mechanics)
-        method.after_update()
-        if self.average is not None:
-            self.average.update_parameters(method)
+        losses = self.updater(self._in_format(batch), seed_for(plan.seed, "dropout", update))
         self.counters["update"] = update + 1
         self.window.add(losses, plan.optim.lr * factor, len(batch["y"]))
+
+    def work(self, batch: Batch) -> dict[str, Tensor]:
+        """All that an update computes; this is what a graph holds."""
+        losses = self.method.update(batch, self.optimizers, self.mechanics)
+        self.method.after_update()
+        if self.average is not None:
+            self.average.update_parameters(self.method)
+        return losses
+
+    def _in_format(self, batch: Batch) -> Batch:
+        if not self.plan.train.channels_last:
+            return batch
+        return {**batch, "x": batch["x"].contiguous(memory_format=torch.channels_last)}
 
     def record(self) -> None:
         """Write the window's means; stop if one of its losses is not a number."""
@@ -184,6 +235,7 @@ class _Stage:
         trained.eval()
         with torch.no_grad():
             evaluation = self.evaluator(trained, self.mechanics)
+        self.method.train()
         epoch = self.update // self.batches.per_epoch
         self.log.write("eval", epoch, self.update, evaluation.metrics)
         self.bar.evaluated(epoch, self.update, evaluation.metrics)
@@ -198,7 +250,7 @@ class _Stage:
         average = None if self.average is None else self.average.state_dict()
         state = {
             "method": self.method.state_dict(),
-            "optimizers": {name: o.state_dict() for name, o in self.optimizers.items()},
+            "optimizers": {name: state_of(o) for name, o in self.optimizers.items()},
             "scaler": self.mechanics.scaler.state_dict(),
             "average": average,
             "counters": self.counters,
@@ -212,17 +264,10 @@ class _Stage:
     def restore(self, state: dict[str, Any]) -> None:
         self.method.load_state_dict(state["method"])
         for name, optimizer in self.optimizers.items():
-            optimizer.load_state_dict(state["optimizers"][name])
+            load_state(optimizer, state["optimizers"][name])
         self.mechanics.scaler.load_state_dict(state["scaler"])
         if self.average is not None:
             self.average.load_state_dict(state["average"])
         self.counters, self.best = state["counters"], state["best"]
         self.window.restore(state["window"])
         torch.set_rng_state(state["rng"])
-
-
-def _average(method: Method, decay: float) -> AveragedModel | None:
-    if not decay:
-        return None
-    mean: Any = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
-    return AveragedModel(method, multi_avg_fn=mean, use_buffers=True)

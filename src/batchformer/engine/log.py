@@ -75,13 +75,14 @@ class Progress:
         title: what is running.
         updates: updates in all.
         quiet: say nothing.
+        live: whether a bar may take the terminal; only one can.
     """
 
-    def __init__(self, title: str, updates: int, quiet: bool = False) -> None:
+    def __init__(self, title: str, updates: int, quiet: bool = False, live: bool = True) -> None:
         self.title, self.updates, self.quiet = title, updates, quiet
         self.started, self.first = time.perf_counter(), 0
         self._bar: Any = None
-        if not quiet and sys.stderr.isatty():
+        if live and not quiet and sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -127,6 +128,11 @@ class Progress:
             scores = " ".join(f"{name} {value:.1f}" for name, value in values.items())
             place = f"epoch {epoch} update {update}/{self.updates}"
             print(f"{self.title}: {place} {scores} ({left:.0f} s left)", flush=True)
+
+    def note(self, message: str) -> None:
+        """Something a person may want to know, unless quiet."""
+        if not self.quiet:
+            self.say(message)
 
     def say(self, message: str) -> None:
         """Something a person should know, even when quiet."""

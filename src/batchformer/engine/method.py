@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 from torch import Tensor, nn
@@ -46,6 +47,18 @@ class Method(nn.Module):
     ) -> dict[str, Tensor]:
         """The whole update; by default one step of one optimizer."""
         return mechanics.minimise(self.step, batch, optimizers["main"], self.parameters())
+
+    def why_eager(self) -> str | None:
+        """Why an update cannot be recorded once and replayed; None if it can.
+
+        It can if shapes are static, random numbers are drawn on the device, nothing is read back
+        from it, and what Python decides is in :meth:`phase`.
+        """
+        return None
+
+    def phase(self) -> Hashable:
+        """What an update depends on besides its batch and the state of tensors."""
+        return None
 
     def begin_stage(self, stage: str) -> None:
         """Called before the first update of a stage, also when resuming inside it."""

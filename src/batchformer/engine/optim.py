@@ -15,10 +15,15 @@ from batchformer.engine.config import OptimConfig, ScheduleConfig
 def build_optimizer(groups: list[dict[str, Any]], config: OptimConfig) -> Optimizer:
     """The optimizer of a configuration over parameter groups.
 
-    Each group remembers its own learning rate as ``base_lr``; :func:`set_lr` scales from there.
+    Each group remembers its own learning rate as ``base_lr``; :func:`set_lr` scales from there. On
+    a GPU the rates are tensors and each step is one kernel, so that a graph can hold it.
     """
+    groups = [{**group, "params": list(group["params"])} for group in groups]
+    devices = {p.device for group in groups for p in group["params"]}
+    on_gpu = {device.type for device in devices} == {"cuda"}
     for group in groups:
-        group["base_lr"] = group.setdefault("lr", config.lr)
+        rate = group["base_lr"] = group.get("lr", config.lr)
+        group["lr"] = torch.tensor(rate, device=next(iter(devices))) if on_gpu else rate
     if config.name == "sgd":
         return torch.optim.SGD(
             groups,
@@ -26,9 +31,17 @@ def build_optimizer(groups: list[dict[str, Any]], config: OptimConfig) -> Optimi
             momentum=config.momentum,
             nesterov=config.nesterov,
             weight_decay=config.weight_decay,
+            fused=on_gpu or None,
         )
     kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
-    return kind(groups, lr=config.lr, betas=config.betas, weight_decay=config.weight_decay)
+    return kind(
+        groups,
+        lr=config.lr,
+        betas=config.betas,
+        weight_decay=config.weight_decay,
+        fused=on_gpu or None,
+        capturable=on_gpu,
+    )
 
 
 def lr_factor(config: ScheduleConfig, update: int, updates: int, per_epoch: int) -> float:
@@ -67,3 +80,27 @@ def set_lr(optimizer: Optimizer, factor: float) -> None:
             group["lr"].fill_(rate)  # a captured graph reads the rate from this tensor
         else:
             group["lr"] = rate
+
+
+def state_of(optimizer: Optimizer) -> dict[str, Any]:
+    """The optimizer's state with its rates as numbers, to be loaded on any device."""
+    state = optimizer.state_dict()
+    state["param_groups"] = [{**g, "lr": float(g["lr"])} for g in state["param_groups"]]
+    return state
+
+
+def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Take over the moments and rates of a state, and keep this device's way of computing."""
+    own = [{k: group.get(k) for k in _OF_THE_DEVICE} for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, kept in zip(optimizer.param_groups, own, strict=True):
+        rate = group["lr"]
+        group.update({k: v for k, v in kept.items() if k in group})
+        if isinstance(kept["lr"], torch.Tensor):
+            kept["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+#: Settings of a parameter group that belong to where it runs, not to what was trained.
+_OF_THE_DEVICE = ("lr", "fused", "foreach", "capturable")

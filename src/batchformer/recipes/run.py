@@ -12,8 +12,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,12 @@ import numpy as np
 import torch
 
 from batchformer import __version__
+from batchformer.data.feed import Feed
 from batchformer.engine.checkpoint import load_newest, write_atomically
-from batchformer.engine.fit import Evaluation, Plan, fit
+from batchformer.engine.fit import Evaluation, Plan, training
+from batchformer.engine.interrupt import StopRequest
 from batchformer.engine.method import Method
+from batchformer.engine.together import Job, Training, train_together
 from batchformer.engine.window import DivergedError
 from batchformer.methods import build_method
 from batchformer.models.build import build_model
@@ -61,6 +65,77 @@ def build(recipe: Recipe, seed: int, task: LongTailedTask) -> Method:
     )
 
 
+@dataclass(frozen=True)
+class Run:
+    """One arm of a recipe with one seed, and its folder."""
+
+    recipe: Recipe
+    arm: str
+    seed: int
+    folder: Path
+    device: torch.device
+
+    @property
+    def title(self) -> str:
+        return f"{self.recipe.name} {self.arm} seed {self.seed}"
+
+    @property
+    def trained(self) -> Recipe:
+        """The recipe as this arm trains it."""
+        return with_arm(self.recipe, self.arm)
+
+    @property
+    def finished(self) -> bool:
+        return (self.folder / "result.json").exists()
+
+    def begin(self) -> None:
+        """Write what will be trained, where; refuse a folder that holds something else."""
+        config = {
+            "recipe": as_plain(self.recipe),
+            "arm": self.arm,
+            "seed": self.seed,
+            "trained": as_plain(self.trained),
+        }
+        _refuse_other_configuration(self.folder, config)
+        if not self.finished:
+            data = load_task(self.recipe.data, self.device).facts()
+            more = {"data": data, "provenance": provenance(self.device)}
+            _write_json(self.folder / "config.json", {**config, **more})
+
+    def feed(self) -> Feed:
+        """The batches of this seed, the same for every arm."""
+        return load_task(self.recipe.data, self.device).feed(self.trained.train, self.seed)
+
+    def training(
+        self, feed: Feed, request: StopRequest, *, quiet: bool, wandb: str | None, alone: bool
+    ) -> Training:
+        """Train, or go on where it stopped, and keep the result; update by update."""
+        trained, task = self.trained, load_task(self.recipe.data, self.device)
+        started = time.perf_counter()
+        plan = Plan(
+            optim=trained.optim,
+            schedule=trained.schedule,
+            train=trained.train,
+            seed=self.seed,
+            folder=self.folder,
+            device=self.device,
+            title=self.title,
+            quiet=quiet,
+            wandb_project=wandb,
+        )
+        method = build(trained, self.seed, task)
+        evaluation = yield from training(method, feed, task.evaluate, plan, request, alone)
+        _write_figures(self.folder / "figures.npz", evaluation)
+        result = {
+            "metrics": evaluation.metrics,
+            "minutes": round((time.perf_counter() - started) / 60, 3),
+            "updates": trained.train.updates,
+            "selected": trained.train.select_on,
+        }
+        _write_json(self.folder / "result.json", result)
+        return evaluation
+
+
 def run(
     recipe: Recipe,
     arm: str,
@@ -75,41 +150,15 @@ def run(
 
     Returns:
         The run's folder, which holds all that a report needs.
+
+    Raises:
+        DivergedError: a loss became NaN or infinite; the last good checkpoint is kept.
     """
-    folder = root / recipe.name / arm / f"seed{seed}"
-    trained = with_arm(recipe, arm)
-    task = load_task(recipe.data, device)
-    config = {"recipe": as_plain(recipe), "arm": arm, "seed": seed, "trained": as_plain(trained)}
-    _refuse_other_configuration(folder, config)
-    if (folder / "result.json").exists():
-        return folder
-    _write_json(
-        folder / "config.json", {**config, "data": task.facts(), "provenance": provenance(device)}
-    )
-    started = time.perf_counter()
-    plan = Plan(
-        optim=trained.optim,
-        schedule=trained.schedule,
-        train=trained.train,
-        seed=seed,
-        folder=folder,
-        device=device,
-        title=f"{recipe.name} {arm} seed {seed}",
-        quiet=quiet,
-        wandb_project=wandb_project,
-    )
-    feed = task.feed(trained.train, seed)
-    evaluation = fit(build(trained, seed, task), feed, task.evaluate, plan)
-    minutes = (time.perf_counter() - started) / 60
-    _write_figures(folder / "figures.npz", evaluation)
-    result = {
-        "metrics": evaluation.metrics,
-        "minutes": round(minutes, 3),
-        "updates": trained.train.updates,
-        "selected": trained.train.select_on,
-    }
-    _write_json(folder / "result.json", result)
-    return folder
+    one = Run(recipe, arm, seed, root / recipe.name / arm / f"seed{seed}", device)
+    for _, error in _train([one], quiet, wandb_project):
+        if error is not None:
+            raise error
+    return one.folder
 
 
 def compare(
@@ -120,17 +169,49 @@ def compare(
     root: Path,
     device: torch.device,
     quiet: bool = False,
+    together: int = 1,
 ) -> Iterator[Path]:
     """Every arm with every seed, seed by seed, so that an early look is already paired.
 
     A run that diverges is reported and left; the others go on.
+
+    Args:
+        together: runs that train side by side on the device.
     """
-    for seed in seeds:
-        for arm in arms:
-            try:
-                yield run(recipe, arm, seed, root=root, device=device, quiet=quiet)
-            except DivergedError as error:
-                print(f"{recipe.name} {arm} seed {seed}: {error}", file=sys.stderr, flush=True)
+    runs = [
+        Run(recipe, arm, seed, root / recipe.name / arm / f"seed{seed}", device)
+        for seed in seeds
+        for arm in arms
+    ]
+    for start in range(0, len(runs), together):
+        for one, error in _train(runs[start : start + together], quiet):
+            if error is None:
+                yield one.folder
+            else:
+                print(f"{one.title}: {error}", file=sys.stderr, flush=True)
+
+
+def _train(
+    runs: Sequence[Run], quiet: bool, wandb: str | None = None
+) -> Iterator[tuple[Run, DivergedError | None]]:
+    """Train what is not finished, side by side; arms of one seed share their batches."""
+    for one in runs:
+        one.begin()
+    feeds: dict[Any, Feed] = {}
+    by_name: dict[str, Run] = {}
+    jobs = []
+    for one in runs:
+        if one.finished:
+            yield one, None
+            continue
+        train = one.trained.train
+        key = (one.seed, train.batch_size, train.drop_last)
+        feed = feeds[key] = feeds.get(key) or one.feed()
+        options = {"quiet": quiet, "wandb": wandb, "alone": len(runs) == 1}
+        by_name[one.title] = one
+        jobs.append(Job(one.title, partial(one.training, feed, **options)))  # type: ignore[arg-type]
+    for job, ended in train_together(jobs, runs[0].device):
+        yield by_name[job.name], ended if isinstance(ended, DivergedError) else None
 
 
 def restore(folder: Path, device: torch.device) -> tuple[Method, LongTailedTask, dict[str, Any]]:
