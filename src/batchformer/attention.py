@@ -1,51 +1,207 @@
-"""Attention over samples: softmax(q kᵀ / √D) v, where the sequence axis is the batch axis."""
+"""Attention over samples: softmax(q kᵀ / √D) v, where the sequence axis is the batch axis.
+
+Every path computes the same thing, dropout on the weights included; which one is taken depends on
+the sizes, the type and the device alone, never on the data or on how the step is run.
+"""
 
 from __future__ import annotations
 
-import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.utils.checkpoint import checkpoint
+
+from batchformer.kernels.available import obstacle
 
 Attend = Literal["batch", "self"]
+Path = Literal["explicit", "fused", "blockwise", "triton"]
 
-#: Above this many bytes of attention weights the fused kernel is used, which never stores them.
+#: Bytes of attention weights (all heads and positions, float32) that the explicit path may store.
 EXPLICIT_BUDGET = 256 * 2**20
+#: The same on a GPU, beyond which other paths are faster.
+EXPLICIT_BUDGET_CUDA = 32 * 2**20
+#: Bytes of weights that the blockwise path has at a time.
+BLOCK_BUDGET = 64 * 2**20
+#: The widest head that torch's fused kernels take at full speed, and the alignment they need.
+FUSED_WIDTH, FUSED_ALIGNMENT = 256, 8
+
+
+def choose_path(
+    length: int,
+    heads: int,
+    n: int,
+    width: int,
+    *,
+    device: torch.device,
+    dtype: torch.dtype,
+    dropout: float,
+    attend: Attend = "batch",
+    kernels: bool = False,
+) -> Path:
+    """The fastest exact path that stores no N x N weights beyond the budget.
+
+    Args:
+        length: positions L, each attending separately.
+        heads: attention heads.
+        n: samples N.
+        width: channels of a head D.
+        kernels: whether our own kernels can run.
+
+    >>> cpu = dict(device=torch.device("cpu"), dtype=torch.float32, dropout=0.5)
+    >>> choose_path(1, 4, 128, 64, **cpu), choose_path(1, 4, 16384, 64, **cpu)
+    ('explicit', 'blockwise')
+    """
+    stored = 4 * length * heads * n * n
+    on_gpu = device.type == "cuda"
+    if stored <= (EXPLICIT_BUDGET_CUDA if on_gpu else EXPLICIT_BUDGET):
+        return "explicit"
+    if attend == "batch" and on_gpu:
+        if width <= FUSED_WIDTH and width % FUSED_ALIGNMENT == 0 and dtype != torch.float64:
+            return "fused"
+        if kernels and dtype != torch.float64:
+            return "triton"
+    if attend == "batch" and device.type == "cpu" and not dropout:
+        return "fused"  # with dropout torch's CPU kernel would store all weights
+    return "explicit" if stored <= EXPLICIT_BUDGET else "blockwise"
 
 
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0, attend: Attend = "batch"
+    qkv: Tensor,
+    heads: int,
+    *,
+    dropout: float = 0.0,
+    attend: Attend = "batch",
+    path: Path | None = None,
 ) -> Tensor:
-    """Exact attention by the path that suits the shape.
+    """Exact attention by the path that suits the sizes.
 
     Args:
-        q, k, v: queries, keys and values, each ``(L, heads, N, D)``.
+        qkv: queries, keys and values side by side, ``(L, N, 3 C)``.
+        heads: attention heads; must divide C.
         dropout: probability of dropping an attention weight.
         attend: ``"batch"``: every sample sees every sample; ``"self"``: each sees only itself.
+        path: one of the paths, or None for :func:`choose_path`.
 
     Returns:
-        ``(L, heads, N, D)``.
+        ``(L, N, C)``.
     """
-    stored_bytes = 4 * math.prod(q.shape[:-1]) * k.shape[-2]
-    if attend == "batch" and stored_bytes > EXPLICIT_BUDGET:
-        return F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
-    return inspectable_attention(q, k, v, dropout=dropout, attend=attend)[0]
+    length, n, channels = qkv.shape[0], qkv.shape[1], qkv.shape[2] // 3
+    width = channels // heads
+    path = path or choose_path(
+        length,
+        heads,
+        n,
+        width,
+        device=qkv.device,
+        dtype=qkv.dtype,
+        dropout=dropout,
+        attend=attend,
+        kernels=obstacle(qkv) is None,
+    )
+    if path == "triton":
+        return _triton(qkv, heads, dropout)
+    if path == "fused" and qkv.is_cuda and not torch.compiler.is_compiling():
+        q, k, v = _Split.apply(qkv, heads)
+    else:
+        q, k, v = split_heads(qkv, heads)
+    if path == "fused":
+        mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
+    elif path == "blockwise":
+        mixed = _blockwise(q, k, v, dropout, attend)
+    else:
+        mixed = inspectable_attention(q, k, v, dropout=dropout, attend=attend)[0]
+    return mixed.transpose(1, 2).reshape(length, n, channels)
+
+
+def split_heads(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Queries, keys and values, ``(L, heads, N, D)`` each, of ``(L, N, 3 C)``."""
+    length, n, channels = qkv.shape
+    width = channels // 3 // heads
+    q, k, v = qkv.view(length, n, 3, heads, width).permute(2, 0, 3, 1, 4)
+    return q, k, v
 
 
 def inspectable_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, dropout: float = 0.0, attend: Attend = "batch"
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    dropout: float = 0.0,
+    attend: Attend = "batch",
+    first_row: int = 0,
 ) -> tuple[Tensor, Tensor]:
     """The same attention with its weights: ``(L, heads, N, D)`` and ``(L, heads, N, N)``.
 
     Each row of the weights sums to one; dropout acts on the weights after they are recorded.
+    ``q`` may be a block of the rows, from ``first_row`` on.
     """
     # Scaling q first keeps half-precision scores in range; the softmax itself is never in half.
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
     if attend == "self":
         # Masking, rather than skipping, draws the same dropout numbers as attention to the batch.
-        others = ~torch.eye(scores.shape[-1], dtype=torch.bool, device=scores.device)
+        others = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
+        others = others.triu(first_row + 1) | others.tril(first_row - 1)
         scores = scores.masked_fill(others, -torch.inf)
     weights = torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
     return F.dropout(weights, dropout).to(v.dtype) @ v, weights
+
+
+def _blockwise(q: Tensor, k: Tensor, v: Tensor, dropout: float, attend: Attend) -> Tensor:
+    """A block of rows after the other, each computed again in the backward pass."""
+
+    def block(q: Tensor, k: Tensor, v: Tensor, first_row: int) -> Tensor:
+        return inspectable_attention(q, k, v, dropout=dropout, attend=attend, first_row=first_row)[
+            0
+        ]
+
+    length, heads, n, _ = q.shape
+    rows = max(BLOCK_BUDGET // (4 * length * heads * n), 1)
+    mixed = [
+        checkpoint(
+            block,
+            q[..., start : start + rows, :],
+            k,
+            v,
+            start,
+            use_reentrant=False,
+            preserve_rng_state=dropout > 0,
+        )
+        for start in range(0, n, rows)
+    ]
+    return torch.cat(mixed, dim=-2)
+
+
+def _triton(qkv: Tensor, heads: int, dropout: float) -> Tensor:
+    from batchformer.kernels.attention import SampleAttention
+    from batchformer.kernels.dropout import draw_seeds
+
+    seeds = draw_seeds(len(qkv), qkv.device)
+    if len(qkv) == 1:  # a view, where stacking would copy
+        alone: Tensor = SampleAttention.apply(qkv.flatten(0, 1), heads, dropout, seeds)
+        return alone.unsqueeze(0)
+    mixed = [
+        SampleAttention.apply(position, heads, dropout, seeds[index : index + 1])
+        for index, position in enumerate(qkv.contiguous())
+    ]
+    return torch.stack(mixed)
+
+
+class _Split(torch.autograd.Function):
+    """:func:`split_heads` whose gradients are put side by side without a detour."""
+
+    @staticmethod
+    def forward(ctx: Any, qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
+        ctx.heads = heads
+        return split_heads(qkv, heads)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        length, heads, n, width = gradients[0].shape
+        whole = gradients[0].new_empty(length, n, 3 * heads * width)
+        for part, gradient in zip(split_heads(whole, ctx.heads), gradients, strict=True):
+            part.copy_(gradient)
+        return whole, None

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, Literal, NamedTuple, overload
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer.attention import Attend, attention, inspectable_attention
+from batchformer.attention import Attend, attention, inspectable_attention, split_heads
+from batchformer.kernels.available import obstacle
+
+#: Elements of (L, N, C) from which one fused kernel is faster than torch's three or four.
+FUSED_ELEMENTS = 2**20
+#: Below this many multiplications (L N C²) half precision costs more in casts than it saves.
+SMALL_WORK = 2**22
 
 
 class EncoderWeights(NamedTuple):
@@ -58,20 +65,41 @@ def encoder_layer(
     Returns:
         ``(L, N, C)``, and the attention weights ``(L, heads, N, N)`` or None.
     """
-    length, n, channels = x.shape
     qkv = F.linear(x, w.in_proj_weight, w.in_proj_bias)
-    q, k, v = qkv.view(length, n, 3, heads, channels // heads).permute(2, 0, 3, 1, 4)
     weights = None
     if return_weights:
+        q, k, v = split_heads(qkv, heads)
         mixed, weights = inspectable_attention(q, k, v, dropout=dropout, attend=attend)
+        mixed = mixed.transpose(1, 2).reshape(x.shape)
     else:
-        mixed = attention(q, k, v, dropout=dropout, attend=attend)
-    mixed = mixed.transpose(1, 2).reshape(length, n, channels)
+        mixed = attention(qkv, heads, dropout=dropout, attend=attend)
+    if x.numel() >= FUSED_ELEMENTS and x.dtype != torch.float64 and obstacle(x) is None:
+        return _after_attention_fused(x, mixed, w, dropout), weights
     mixed = F.linear(mixed, w.out_proj_weight, w.out_proj_bias)
-    x = F.layer_norm(x + F.dropout(mixed, dropout), (channels,), w.norm1_weight, w.norm1_bias)
+    channels = x.shape[-1:]
+    x = F.layer_norm(x + F.dropout(mixed, dropout), channels, w.norm1_weight, w.norm1_bias)
     hidden = F.dropout(F.relu(F.linear(x, w.linear1_weight, w.linear1_bias)), dropout)
     hidden = F.dropout(F.linear(hidden, w.linear2_weight, w.linear2_bias), dropout)
-    return F.layer_norm(x + hidden, (channels,), w.norm2_weight, w.norm2_bias), weights
+    return F.layer_norm(x + hidden, channels, w.norm2_weight, w.norm2_bias), weights
+
+
+def _after_attention_fused(x: Tensor, mixed: Tensor, w: EncoderWeights, dropout: float) -> Tensor:
+    """The same from the attention on, where all between two matrix products is one kernel."""
+    from batchformer.kernels.dropout import draw_seeds
+    from batchformer.kernels.relu_dropout import ReluDropout
+    from batchformer.kernels.residual_norm import ResidualNorm
+
+    # As torch's own layer norm, which autocast runs, and leaves, in float32.
+    dtype = torch.float32 if torch.is_autocast_enabled(x.device.type) else x.dtype
+    first, second, third = torch.split(draw_seeds(3, x.device), 1)
+    rows, branch = x.flatten(0, 1), F.linear(mixed.flatten(0, 1), w.out_proj_weight)
+    norm = w.norm1_weight, w.norm1_bias
+    rows = ResidualNorm.apply(rows, branch, w.out_proj_bias, *norm, dropout, first, dtype)
+    hidden = F.linear(rows, w.linear1_weight)
+    hidden = ReluDropout.apply(hidden, w.linear1_bias, dropout, second)
+    branch, norm = F.linear(hidden, w.linear2_weight), (w.norm2_weight, w.norm2_bias)
+    rows = ResidualNorm.apply(rows, branch, w.linear2_bias, *norm, dropout, third, dtype)
+    return torch.reshape(rows, x.shape)
 
 
 @overload
@@ -134,12 +162,22 @@ def batch_former(
     moved = x.movedim(axes, (-2, -1))
     encoded = moved.reshape(-1, *moved.shape[-2:])
     recorded: list[Tensor] = []
-    for w in weights:
-        encoded, seen = encoder_layer(
-            encoded, w, heads=heads, dropout=dropout, attend=attend, return_weights=return_weights
-        )
-        if seen is not None:
-            recorded.append(seen)
+    small = encoded.numel() * encoded.shape[-1] <= SMALL_WORK
+    precise = small and torch.is_autocast_enabled(x.device.type)
+    if precise:
+        encoded = encoded.to(weights[0].in_proj_weight.dtype)
+    with torch.autocast(x.device.type, enabled=False) if precise else nullcontext():
+        for w in weights:
+            encoded, seen = encoder_layer(
+                encoded,
+                w,
+                heads=heads,
+                dropout=dropout,
+                attend=attend,
+                return_weights=return_weights,
+            )
+            if seen is not None:
+                recorded.append(seen)
     mixed = encoded.reshape(moved.shape).movedim((-2, -1), axes).to(x.dtype)
     return (mixed, torch.stack(recorded)) if return_weights else mixed
 
