@@ -62,7 +62,8 @@ class Feed:
         self.device = torch.device(device)
         self.x, self.y = split.x.to(self.device), split.y.to(self.device)
         self.transform, self.seed = transform, seed
-        self.steps = Steps(sampler or Shuffle(len(split), seed), batch_size, drop_last)
+        sampler = Shuffle(len(split), seed) if sampler is None else sampler
+        self.steps = Steps(sampler, batch_size, drop_last)
         self.per_epoch = self.steps.per_epoch
         if chunk is None and self.device.type == "cuda":
             chunk = CHUNK_BYTES // (batch_size * self.x[0].numel() * torch.float32.itemsize)

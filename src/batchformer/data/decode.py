@@ -1,0 +1,98 @@
+"""An image file to a tensor: upright, three channels, eight bits."""
+
+from __future__ import annotations
+
+import io
+import os
+import warnings
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+_JPEG = b"\xff\xd8\xff"
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+class DamagedImageError(ValueError):
+    """A file that is there but cannot be decoded; the message names it."""
+
+
+def decode(path: str | os.PathLike[str]) -> Tensor:
+    """The image in a file, (3, H, W) uint8, turned as its EXIF orientation says.
+
+    JPEG and PNG are decoded by torchvision. Every other format, and what torchvision refuses, is
+    left to Pillow. Grey becomes three equal channels, transparency is dropped, sixteen bits are
+    cut to the upper eight, and of an animation the first picture is taken.
+
+    Raises:
+        OSError: the file cannot be read.
+        DamagedImageError: it can be read, but not decoded.
+    """
+    content = np.fromfile(path, dtype=np.uint8)
+    if not len(content):
+        raise _damaged(path, "the file is empty")
+    image = None
+    if content[: len(_PNG)].tobytes().startswith((_JPEG, _PNG)):
+        image = _by_torchvision(content)
+    if image is None:
+        try:
+            image = _by_pillow(content)
+        except (MemoryError, ImportError):  # no fault of the file
+            raise
+        except Exception as error:  # each of Pillow's readers has errors of its own
+            raise _damaged(path, _reason(error)) from error
+    return image
+
+
+def _by_torchvision(content: npt.NDArray[np.uint8]) -> Tensor | None:
+    """(3, H, W) uint8 out of the bytes of a JPEG or PNG file, or None where that fails."""
+    try:
+        from torchvision.io import ImageReadMode, decode_image
+    except ImportError:  # deprecated since torchvision 0.29, to be removed
+        return None
+    data = torch.from_numpy(content)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            image: Tensor = decode_image(data, ImageReadMode.RGB, apply_exif_orientation=True)
+    except RuntimeError:
+        return None
+    return _upper_bits(image)
+
+
+def _by_pillow(content: npt.NDArray[np.uint8]) -> Tensor:
+    """(3, H, W) uint8 out of the bytes of any file that Pillow knows."""
+    from PIL import Image, ImageOps
+
+    with Image.open(io.BytesIO(content.tobytes())) as file:
+        image = ImageOps.exif_transpose(file)
+        if image.mode.startswith("I;16"):  # Pillow would clip, not scale
+            grey = torch.from_numpy(np.array(image).astype(np.uint16))
+            return _upper_bits(grey).expand(3, -1, -1)
+        if image.mode in ("I", "F"):
+            raise ValueError(f"the range of mode {image.mode} is unknown; convert it to 8 bits")
+        return torch.from_numpy(np.array(image.convert("RGB"))).permute(2, 0, 1)
+
+
+def _upper_bits(image: Tensor) -> Tensor:
+    """uint8 of uint16; uint8 as it is."""
+    if image.dtype != torch.uint16:
+        return image
+    return (image.to(torch.int32) >> 8).to(torch.uint8)
+
+
+def _damaged(path: str | os.PathLike[str], reason: str) -> DamagedImageError:
+    return DamagedImageError(
+        f"{os.fspath(path)} cannot be decoded: {reason}. Replace the file, or leave it out of the "
+        "data set"
+    )
+
+
+def _reason(error: Exception) -> str:
+    from PIL import UnidentifiedImageError
+
+    if isinstance(error, UnidentifiedImageError):  # its own words speak of a buffer's address
+        return "not an image of a known format"
+    return str(error) or type(error).__name__
