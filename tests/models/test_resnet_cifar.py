@@ -1,9 +1,17 @@
 from __future__ import annotations
 
+import copy
+import json
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
+from batchformer.kernels import available, disabled
 from batchformer.models.resnet_cifar import BasicBlock, ResNetCifar, pad_shortcut, resnet32
 
 
@@ -110,3 +118,111 @@ def test_contract() -> None:
 def test_depth_that_does_not_exist() -> None:
     with pytest.raises(ValueError, match="6 n \\+ 2"):
         resnet32(10, depth=30)
+
+
+def _step(net: ResNetCifar, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+    """Loss, every gradient and every running statistic of one training step."""
+    net.zero_grad()
+    loss = F.cross_entropy(net(x).double(), y)
+    loss.backward()  # type: ignore[no-untyped-call]
+    found = {name: p.grad for name, p in net.named_parameters()}
+    found |= {name: b for name, b in net.named_buffers() if "running" in name}
+    return {k: v.detach().cpu().double() for k, v in found.items() if v is not None} | {
+        "loss": loss.detach().cpu()
+    }
+
+
+def _errors(
+    depth: int, images: tuple[int, int], device: str, dtype: torch.dtype
+) -> dict[str, float]:
+    """Relative errors of a step with and without kernels against float64, over all that it gives.
+
+    The name of each is that of what the step gives, after "kernels" or "stock".
+    """
+    n, size = images
+    torch.manual_seed(0)
+    net = resnet32(10, depth=depth).to(memory_format=torch.channels_last)
+    x, y = torch.randn(n, 3, size, size), torch.randint(10, (n,))
+    reference = _step(copy.deepcopy(net).double().to(device), x.double().to(device), y.to(device))
+    x = x.to(device, memory_format=torch.channels_last)
+    errors = {}
+    for name in ("kernels", "stock"):
+        arm = copy.deepcopy(net).to(device)
+        with torch.autocast(device, dtype):
+            if name == "stock":
+                with disabled():
+                    found = _step(arm, x, y.to(device))
+            else:
+                found = _step(arm, x, y.to(device))
+        for key, value in reference.items():
+            errors[f"{name} {key}"] = ((found[key] - value).norm() / value.norm()).item()
+    return errors
+
+
+def _judge(errors: dict[str, float]) -> None:
+    """With kernels a step is as exact as without: each part nearly so, and all together."""
+    keys = [key.removeprefix("stock ") for key in errors if key.startswith("stock ")]
+    pairs = [(errors[f"kernels {key}"], errors[f"stock {key}"]) for key in keys]
+    total, stock = (sum(e**2 for e in side) ** 0.5 for side in zip(*pairs, strict=True))
+    assert 0 < total <= 1.5 * stock, errors
+    worst = max(stock_error for _, stock_error in pairs)
+    assert max(error for error, _ in pairs) <= 1.5 * worst, errors
+
+
+def test_a_step_with_interpreted_kernels_is_as_exact_as_without() -> None:
+    pytest.importorskip("triton")
+    pytest.importorskip("numpy")
+    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
+    command = [sys.executable, __file__]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+    _judge(json.loads(run.stdout))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_step_with_compiled_kernels_is_as_exact_as_without(dtype: torch.dtype) -> None:
+    pytest.importorskip("triton")
+    _judge(_errors(32, (128, 32), "cuda", dtype))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_block_of_compiled_kernels_repeats_to_the_bit() -> None:
+    pytest.importorskip("triton")
+    torch.manual_seed(0)
+    block = BasicBlock(16, 16, 1).to("cuda").to(memory_format=torch.channels_last)
+    x = torch.randn(128, 16, 32, 32, device="cuda", dtype=torch.bfloat16)
+    x = x.to(memory_format=torch.channels_last).requires_grad_()
+
+    def gradients() -> list[Tensor]:
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = block(x).float().square().mean()
+        return list(torch.autograd.grad(loss, [x, *block.parameters()]))
+
+    assert all(torch.equal(a, b) for a, b in zip(gradients(), gradients(), strict=True))
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_it_scripts(training: bool) -> None:
+    net = resnet32(5, depth=8).train(training)
+    x = torch.randn(2, 3, 8, 8)
+    scripted = torch.jit.script(copy.deepcopy(net))
+    torch.testing.assert_close(scripted(x), net(x))
+
+
+def test_it_compiles_whole() -> None:
+    net = resnet32(5, depth=8)
+    x = torch.randn(2, 3, 8, 8)
+    compiled = torch.compile(copy.deepcopy(net), backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), net(x))
+
+
+if __name__ == "__main__":
+    real = available.obstacle
+    off_the_device = "the tensor is not on a CUDA device"
+    available.obstacle = lambda x: None if real(x) == off_the_device else real(x)
+    errors = _errors(8, (4, 8), "cpu", torch.float16)
+    assert "batchformer.kernels.conv3x3" in sys.modules
+    print(json.dumps(errors))

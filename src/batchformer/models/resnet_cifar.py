@@ -2,8 +2,38 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+
+from batchformer.kernels import available
+
+if TYPE_CHECKING:
+    from batchformer.kernels.batch_norm import Moments
+
+
+def convolve(x: Tensor, conv: nn.Conv2d) -> tuple[Tensor, Moments | None]:
+    """``conv(x)``, by the kernel where it can be, which also gives the moments of the result."""
+    if available.conv_obstacle(x, conv) is not None:
+        return conv(x), None
+    from batchformer.kernels.conv3x3 import conv3x3
+
+    return conv3x3(x, conv.weight)
+
+
+def conv_norm_relu(
+    x: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d, residual: Tensor | None = None
+) -> Tensor:
+    """``relu(norm(conv(x)) + residual)``, by kernels where they can be. x is (N, C, H, W)."""
+    y, moments = convolve(x, conv)
+    if available.norm_obstacle(y, norm, residual) is not None:
+        y = norm(y)
+        return F.relu(y if residual is None else y + residual)
+    from batchformer.kernels.batch_norm import batch_norm_relu
+
+    return batch_norm_relu(y, norm, residual, moments)
 
 
 def pad_shortcut(x: Tensor, out_channels: int, stride: int) -> Tensor:
@@ -30,10 +60,13 @@ class BasicBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H, W) to (N, out_channels, H / stride, W / stride)."""
-        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
+        shortcut = x
         if self.stride != 1 or self.out_channels != x.shape[1]:
-            x = pad_shortcut(x, self.out_channels, self.stride)
-        return F.relu(out + x)
+            shortcut = pad_shortcut(x, self.out_channels, self.stride)
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))) + shortcut)
+        x = conv_norm_relu(x, self.conv1, self.bn1)
+        return conv_norm_relu(x, self.conv2, self.bn2, shortcut)
 
 
 class ResNetCifar(nn.Module):
@@ -67,7 +100,10 @@ class ResNetCifar(nn.Module):
 
     def forward_features(self, x: Tensor) -> Tensor:
         """(N, in_channels, H, W) to pooled features (N, num_features)."""
-        x = F.relu(self.bn1(self.conv1(x)))
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            x = F.relu(self.bn1(self.conv1(x)))
+        else:
+            x = conv_norm_relu(x, self.conv1, self.bn1)
         x = self.layer3(self.layer2(self.layer1(x)))
         return x.mean((2, 3))
 
