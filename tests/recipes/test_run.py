@@ -73,6 +73,22 @@ def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
     assert (folder / "result.json").stat().st_mtime_ns == before
 
 
+def test_side_by_side_gives_the_results_of_one_after_the_other(tmp_path: Path) -> None:
+    arms, seeds = ("baseline", "batchformer"), (0, 1)
+    options: dict[str, Any] = {"device": CPU, "quiet": True}
+    run(short(), "baseline", 1, root=tmp_path / "together", **options)  # found finished
+    kept = (tmp_path / "together/demo/baseline/seed1/result.json").read_bytes()
+    for name, together in (("alone", 1), ("together", 3)):
+        root = tmp_path / name
+        folders = list(compare(short(), arms, seeds, root=root, together=together, **options))
+        assert sorted(folders) == sorted(root / f"demo/{a}/seed{s}" for a in arms for s in seeds)
+    assert (tmp_path / "together/demo/baseline/seed1/result.json").read_bytes() == kept
+    for result in (tmp_path / "alone").rglob("result.json"):
+        other = tmp_path / "together" / result.relative_to(tmp_path / "alone")
+        metrics = [json.loads(path.read_text())["metrics"] for path in (result, other)]
+        assert metrics[0] == metrics[1]
+
+
 def test_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
     run(short(), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
     with pytest.raises(ValueError, match=r"train\.updates was 12, is 13.*--runs"):
