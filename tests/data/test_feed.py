@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from batchformer.data.feed import Feed
 from batchformer.data.images import ImageSplit
-from batchformer.data.transforms import digits_train
+from batchformer.data.transforms import digits_test, digits_train
 
 SPLIT = ImageSplit(
     torch.randint(0, 256, (23, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator()),
@@ -67,6 +67,16 @@ def test_what_a_user_does_to_a_batch_stays_with_that_user() -> None:
     source = feed()
     source.batch(0)["x"] = None
     assert source.batch(0)["x"] is not None
+
+
+def test_a_second_view_shows_the_same_images_otherwise() -> None:
+    views = Feed(SPLIT, digits_train(), 8, 0, second=digits_train(), chunk=3)
+    batch = views.batch(4)
+    assert batch["view2"].shape == batch["x"].shape
+    assert not torch.equal(batch["view2"], batch["x"])
+    assert torch.equal(batch["index"], feed().batch(4)["index"])
+    plain = Feed(SPLIT, digits_train(), 8, 0, second=digits_test()).batch(4)
+    assert torch.equal(plain["view2"], digits_test()(SPLIT.x[plain["index"]]))
 
 
 @pytest.mark.gpu

@@ -40,6 +40,7 @@ class Feed:
     Args:
         split: images and labels.
         transform: augmentation and normalisation of a whole batch.
+        second: that of a second view of the same images, ``view2``, where a method needs one.
         batch_size: samples in a batch.
         seed: of the run; order and augmentation draw from it separately.
         drop_last: leave out the last, smaller batch of an epoch.
@@ -58,10 +59,12 @@ class Feed:
         device: torch.device | str = "cpu",
         sampler: Sampler | None = None,
         chunk: int | None = None,
+        second: Transform | None = None,
     ) -> None:
         self.device = torch.device(device)
         self.x, self.y = split.x.to(self.device), split.y.to(self.device)
-        self.transform, self.seed = transform, seed
+        self.views = {"x": transform} if second is None else {"x": transform, "view2": second}
+        self.seed = seed
         sampler = Shuffle(len(split), seed) if sampler is None else sampler
         self.steps = Steps(sampler, batch_size, drop_last)
         self.per_epoch = self.steps.per_epoch
@@ -75,7 +78,7 @@ class Feed:
             self._stream.wait_stream(torch.cuda.current_stream(self.device))
 
     def batch(self, step: int) -> dict[str, Any]:
-        """The batch of one step: ``x`` (N, C, H, W), ``y`` (N,) and ``index`` (N,)."""
+        """The batch of one step: ``x`` (N, C, H, W), ``y`` (N,), ``index`` (N,), ``view2``."""
         number, position = divmod(step, self.chunk)
         chunk = self._chunks.get(number)
         if chunk is None:
@@ -94,22 +97,26 @@ class Feed:
 
     def _make(self, steps: range) -> Chunk:
         rows = [self.steps.index(step) for step in steps]
+        draws = [view.draws for view in self.views.values()]
         numbers = [
             torch.rand(
                 len(row),
-                self.transform.draws,
+                sum(draws),
                 dtype=torch.float64,
                 generator=generator(self.seed, "augmentation", step),
             )
             for row, step in zip(rows, steps, strict=True)
         ]
         index = send(torch.cat(rows), self.device)
-        x, y = self.transform(self.x[index], torch.cat(numbers)), self.y[index]
+        images, columns = self.x[index], torch.split(torch.cat(numbers), draws, dim=1)
+        whole = {"x": images, "y": self.y[index], "index": index}
+        for (name, view), u in zip(self.views.items(), columns, strict=True):
+            whole[name] = view(images, u)
         ready = None
         if self._stream is not None:
             ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
             ready.record(self._stream)
         sizes = [len(row) for row in rows]
-        parts = zip(*(torch.split(t, sizes) for t in (x, y, index)), strict=True)
-        batches = [{"x": a, "y": b, "index": c} for a, b, c in parts]
-        return Chunk(batches, (x, y, index), ready)
+        parts = zip(*(torch.split(tensor, sizes) for tensor in whole.values()), strict=True)
+        batches = [dict(zip(whole, part, strict=True)) for part in parts]
+        return Chunk(batches, tuple(whole.values()), ready)
