@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from batchformer.models.build import OWN, build_model
+from batchformer.models.build import EXPERTS, OWN, build_model
 
 
 @pytest.mark.parametrize("name", [*OWN, "resnet18"])
@@ -23,3 +23,18 @@ def test_every_network_keeps_the_contract(name: str) -> None:
 def test_an_unknown_name_is_answered_with_the_nearest() -> None:
     with pytest.raises(ValueError, match=r"no model 'resnet_32'.*resnet32"):
         build_model("resnet_32", 7)
+
+
+@pytest.mark.parametrize("name", EXPERTS)
+def test_every_network_of_experts_keeps_its_contract(name: str) -> None:
+    with torch.device("meta"):
+        model = build_model(name, 7, experts=2).eval()
+        features = model.expert_features(torch.empty(3, 3, 64, 64))
+        assert features.shape == (2, 3, model.num_features)
+        assert model.classify(features[1], 1).shape == (3, 7)
+        assert model(torch.empty(3, 3, 64, 64)).shape == (3, 7)
+
+
+def test_options_reach_the_networks_of_timm() -> None:
+    model = build_model("resnet18", 7, zero_init_last=False)
+    assert (model.layer1[0].bn2.weight == 1).all()

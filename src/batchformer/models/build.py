@@ -9,28 +9,44 @@ from typing import Any
 from torch import nn
 
 from batchformer.models.digits_net import digits_net
+from batchformer.models.resnet10 import resnet10
 from batchformer.models.resnet_cifar import resnet32
+from batchformer.models.ride import ride_resnet10, ride_resnet32, ride_resnet50, ride_resnext50
 
-OWN: dict[str, Callable[..., nn.Module]] = {"resnet32": resnet32, "digits_net": digits_net}
+#: Networks with timm's contract.
+OWN: dict[str, Callable[..., nn.Module]] = {
+    "resnet32": resnet32,
+    "resnet10": resnet10,
+    "digits_net": digits_net,
+}
+#: Networks of several experts, with the contract of ``RideNetwork``.
+EXPERTS: dict[str, Callable[..., nn.Module]] = {
+    "ride_resnet32": ride_resnet32,
+    "ride_resnet10": ride_resnet10,
+    "ride_resnet50": ride_resnet50,
+    "ride_resnext50": ride_resnext50,
+}
 
 
-def build_model(name: str, num_classes: int) -> nn.Module:
-    """A network with random weights and timm's contract.
+def build_model(name: str, num_classes: int, **options: Any) -> nn.Module:
+    """A network with random weights and timm's contract, or that of ``RideNetwork``.
 
     Args:
-        name: one of ours (``resnet32`` for CIFAR, ``digits_net``) or of timm's.
+        name: one of ours (``resnet32`` for CIFAR, ``ride_resnet32``, ...) or of timm's.
         num_classes: K.
+        options: what else that network takes, such as ``experts``.
     """
-    if name in OWN:
-        return OWN[name](num_classes)
+    ours = {**OWN, **EXPERTS}
+    if name in ours:
+        return ours[name](num_classes, **options)
     timm = _timm()
     if name not in timm.list_models():
-        near = difflib.get_close_matches(name, [*OWN, *timm.list_models()], 3)
+        near = difflib.get_close_matches(name, [*ours, *timm.list_models()], 3)
         raise ValueError(
             f"There is no model {name!r}. Near: {', '.join(near) or 'none'}; ours are "
-            f"{', '.join(OWN)}, and timm.list_models() names the others."
+            f"{', '.join(ours)}, and timm.list_models() names the others."
         )
-    model: nn.Module = timm.create_model(name, num_classes=num_classes)
+    model: nn.Module = timm.create_model(name, num_classes=num_classes, **options)
     return model
 
 
