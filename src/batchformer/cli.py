@@ -43,7 +43,7 @@ Usage: batchformer COMMAND [...]
   export RUN --to FILE     the plain network's weights, without BatchFormer
   check RECIPE             is BatchFormer acting in this recipe's training?
   data                     which data sets are here, and where they are looked for
-  bench                    how much time the loop adds to the bare computation
+  bench                    how fast everything is here, measured side by side
 
 `batchformer COMMAND --help` (with a recipe: `batchformer compare demo --help`) shows its options.
 """
@@ -283,9 +283,18 @@ def data(arguments: list[str]) -> None:
 
 def bench(arguments: list[str]) -> None:
     options = _parse(BenchOptions, arguments, "bench")
-    from batchformer.bench.loop import main as measure
+    if options.repeats is not None and options.repeats < 1:
+        raise UserError("bench needs at least one repeat.")
+    from batchformer.bench.run import run as measure
+    from batchformer.bench.settings import BenchSettings
+    from batchformer.recipes import run as runs
 
-    measure(options.repeats, options.to)
+    device = runs.pick_device(options.device)
+    settings = BenchSettings(device, options.full, options.repeats)
+    tables = measure(settings, options.to, options.only)
+    print(f"Tables: {options.to / 'bench.md'}, {options.to / 'bench.json'}")
+    if failed := [table.part for table in tables if table.failed]:
+        raise UserError(f"bench: not measured: {', '.join(failed)}; the tables say why.")
 
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {

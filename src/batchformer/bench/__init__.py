@@ -1,1 +1,1 @@
-"""Timings, measured side by side in one run."""
+"""Timings, measured side by side in one run: one file for each part of ``batchformer bench``."""

@@ -1,29 +1,36 @@
-"""What the loop adds to the bare forward, backward and step."""
+"""What the loop adds to the bare forward, backward and step.
+
+Single updates of one network, bare and by the loop in turn: two networks, even equal ones, differ
+by a few per cent in speed, whatever runs them.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import statistics
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.optim import Optimizer
 
-from batchformer.data.images import ImageSplit
-from batchformer.data.transforms import cifar_test
-from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.engine.fit import Evaluation, Plan, fit
+from batchformer.bench.settings import BenchSettings
+from batchformer.bench.spread import Spread, median_interval, spread_of
+from batchformer.bench.subject import OPTIM, RESNET32, Network
+from batchformer.bench.table import Table
+from batchformer.bench.timing import synchronize
+from batchformer.engine.config import ScheduleConfig, TrainConfig
+from batchformer.engine.fit import Evaluation, Plan, own_stream, training
+from batchformer.engine.interrupt import StopRequest
 from batchformer.engine.method import Method
-from batchformer.methods import build_method
-from batchformer.methods.config import ModuleConfig
-from batchformer.models.build import build_model
-from batchformer.randomness import generator
 
-UPDATES = 24  # a checkpoint and three log records among them, more than any recipe writes
+#: Updates between checkpoints, and between records: more often than any recipe writes them.
+BLOCK, LOG_EVERY = 16, 8
 BATCH = 32
+BLOCKS, GPU_BLOCKS = 3, 10
 
 
 @dataclasses.dataclass
@@ -31,106 +38,122 @@ class Fixed:
     """Batches made beforehand: the benchmark is of the loop, not of the data."""
 
     batches: list[dict[str, Any]]
-    per_epoch: int
+    per_epoch: int = 10**6
 
     def batch(self, step: int) -> dict[str, Any]:
         return dict(self.batches[step % len(self.batches)])
 
 
-def main(repeats: int, to: Path | None = None) -> None:
-    """Print, and perhaps save, interleaved medians of loop and bare computation."""
-    result = measure(repeats)
-    print(
-        f"ResNet-32 + BatchFormer, batch {BATCH}, CPU, {result['threads']} threads, medians of "
-        f"{repeats} interleaved repeats of {UPDATES} updates:\n"
-        f"  bare  {result['bare_ms']:.1f} ms an update\n"
-        f"  loop  {result['loop_ms']:.1f} ms an update\n"
-        f"  the loop adds {result['overhead_percent']:+.1f}% "
-        f"(middle half of paired ratios {result['low_percent']:+.1f}% to "
-        f"{result['high_percent']:+.1f}%)"
+def measure(settings: BenchSettings, network: Network = RESNET32, size: int = BATCH) -> Table:
+    """Milliseconds of an update, bare and by the loop, and what the loop adds in per cent."""
+    table = Table(
+        "loop",
+        f"What the loop adds: {network.title} with BatchFormer, batch {size}, eager",
+        ("update", "ms", "the loop adds, %"),
+        settings.environment(torch.float32),
+        notes=[
+            "Bare and looped updates alternate on one network, each waited for",
+            f"A block is {BLOCK} updates with {BLOCK // LOG_EVERY} records and a checkpoint "
+            f"among them, compared with the {BLOCK} bare updates in between",
+        ],
     )
-    if to is not None:
-        to.write_text(json.dumps(result, indent=2) + "\n")
+    device = settings.device
+    method = network.method(True, device).train()
+    batches = network.batches(size, device)
+    blocks = settings.repeats or (GPU_BLOCKS if settings.on_gpu else BLOCKS)
+    with own_stream(device), looped(method, batches, device) as by_loop:
+        optimizer = method.optimizers(OPTIM)["main"]
+        bare = _bare(method, optimizer, batches)
+        for _ in range(LOG_EVERY):  # up to where the first record opens TensorBoard
+            bare()
+            by_loop()
+        times = alternated(bare, by_loop, blocks * BLOCK, device)
+    table.add("bare", _ms(times["bare"]), None)
+    added = _added(times["loop"], times["bare"])
+    table.add("by the loop", _ms(times["loop"]), spread_of(added))
+    table.notes.append(
+        "The median of what the loop adds to {} single updates has the 95% interval {:+.2f}% to "
+        "{:+.2f}%".format(len(added), *median_interval(added))
+    )
+    by_block = {name: _sums(found) for name, found in times.items()}
+    table.add(
+        "by the loop, mean of a block",
+        spread_of([1000 * seconds / BLOCK for seconds in by_block["loop"]]),
+        spread_of(_added(by_block["loop"], by_block["bare"])),
+    )
+    return table
 
 
-def measure(repeats: int, batch_size: int = BATCH) -> dict[str, float]:
-    """Milliseconds an update by the loop and without it, and their ratio."""
-    draw = generator(0, "augmentation")
-    images = ImageSplit(
-        torch.randint(0, 256, (batch_size * 4, 3, 32, 32), generator=draw, dtype=torch.uint8),
-        torch.randint(0, 100, (batch_size * 4,), generator=draw),
-    )
-    normalise = cifar_test()
-    starts = range(0, len(images), batch_size)
-    parts = [slice(start, start + batch_size) for start in starts]
-    batches = [{"x": normalise(images.x[part]), "y": images.y[part]} for part in parts]
+def alternated(
+    bare: Callable[[], object], by_loop: Callable[[], object], count: int, device: torch.device
+) -> dict[str, list[float]]:
+    """Seconds of ``count`` single updates of each, in pairs whose order alternates."""
     times: dict[str, list[float]] = {"bare": [], "loop": []}
-    for repeat in range(repeats + 1):
-        pair = [("bare", _bare), ("loop", _loop)]
-        for name, timed in pair if repeat % 2 else reversed(pair):  # neither always comes first
-            seconds = timed(_method(), batches)
-            if repeat:  # the first pass warms caches and allocators up
-                times[name].append(1000 * seconds / UPDATES)
-    ratios = sorted(100 * (a / b - 1) for a, b in zip(times["loop"], times["bare"], strict=True))
-    quarter = len(ratios) // 4
-    return {
-        "bare_ms": statistics.median(times["bare"]),
-        "loop_ms": statistics.median(times["loop"]),
-        "overhead_percent": statistics.median(ratios),
-        "low_percent": ratios[quarter],
-        "high_percent": ratios[-1 - quarter],
-        "threads": torch.get_num_threads(),
-    }
+    pair = [("bare", bare), ("loop", by_loop)]
+    synchronize(device)
+    for number in range(count):
+        for name, update in pair if number % 2 else reversed(pair):
+            started = time.perf_counter()
+            update()
+            synchronize(device)
+            times[name].append(time.perf_counter() - started)
+    return times
 
 
-def _method() -> Method:
-    torch.manual_seed(0)
-    return build_method(
-        "balanced_softmax",
-        network=build_model("resnet32", 100),
-        module=ModuleConfig(),
-        seed=0,
-        class_counts=torch.arange(100, 0, -1),
-    )
+@contextmanager
+def looped(
+    method: Method, batches: list[dict[str, Any]], device: torch.device
+) -> Iterator[Callable[[], None]]:
+    """A function that has the loop make one update of the method, as in a real run."""
+    with tempfile.TemporaryDirectory() as folder:
+        plan = Plan(
+            optim=OPTIM,
+            schedule=ScheduleConfig(),
+            train=TrainConfig(
+                batch_size=len(batches[0]["y"]),
+                updates=10**6,
+                log_every=LOG_EVERY,
+                checkpoint_every=BLOCK,
+                capture=False,
+            ),
+            seed=0,
+            folder=Path(folder),
+            device=device,
+            quiet=True,
+        )
+        run = training(method, Fixed(batches), _never, plan, StopRequest())
+        with closing(run):
+            yield lambda: next(run)
 
 
-def _bare(method: Method, batches: list[dict[str, Any]]) -> float:
+def _never(*_: Any) -> Evaluation:
+    raise AssertionError("a run that is left before its end is not evaluated")
+
+
+def _bare(
+    method: Method, optimizer: Optimizer, batches: list[dict[str, Any]]
+) -> Callable[[], None]:
     """Forward, backward and step, as a person would write them in four lines."""
-    optimizer = method.optimizers(OptimConfig())["main"]
-    method.train()
-    started = time.perf_counter()
-    for update in range(UPDATES):
-        loss = method.step(batches[update % len(batches)])["loss"]
+    number = 0
+
+    def update() -> None:
+        nonlocal number
+        loss = method.step(batches[number % len(batches)])["loss"]
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    return time.perf_counter() - started
+        number += 1
+
+    return update
 
 
-def _loop(method: Method, batches: list[dict[str, Any]]) -> float:
-    """The same updates by the loop, timed from the first update to the last."""
-    marks: list[float] = []
+def _ms(seconds: list[float]) -> Spread:
+    return spread_of([1000 * s for s in seconds])
 
-    def evaluate(*_: Any) -> Evaluation:
-        marks.append(time.perf_counter())
-        return Evaluation({"all": 0.0})
 
-    begin_epoch = method.begin_epoch
+def _added(loop: list[float], bare: list[float]) -> list[float]:
+    return [100 * (a / b - 1) for a, b in zip(loop, bare, strict=True)]
 
-    def note(epoch: int) -> None:
-        marks.append(time.perf_counter())
-        begin_epoch(epoch)
 
-    method.__dict__["begin_epoch"] = note
-    with tempfile.TemporaryDirectory() as folder:
-        plan = Plan(
-            optim=OptimConfig(),
-            schedule=ScheduleConfig(),
-            train=TrainConfig(batch_size=BATCH, updates=UPDATES, log_every=max(UPDATES // 3, 1)),
-            seed=0,
-            folder=Path(folder),
-            device=torch.device("cpu"),
-            quiet=True,
-        )
-        fit(method, Fixed(batches, per_epoch=10**6), evaluate, plan)
-    return marks[-1] - marks[0]
+def _sums(seconds: list[float]) -> list[float]:
+    return [sum(seconds[start : start + BLOCK]) for start in range(0, len(seconds), BLOCK)]

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from batchformer.bench.table import read_tables
 from batchformer.metrics.intervals import FEWEST_SEEDS
 from batchformer.report.canvas import inline_svg
 from batchformer.report.configuration import Group
 from batchformer.report.curves import evaluated_metric, training_curves
 from batchformer.report.names import in_words, metric_label
 from batchformer.report.per_class import by_class, figure_of
+from batchformer.report.speed import bench_beside, tables_html
 from batchformer.report.words import seeds
 
 
@@ -73,7 +75,28 @@ def classes_section(group: Group, prefix: str) -> Section | None:
     return Section("Accuracy by class", svg, f"{note}.")
 
 
-SECTIONS: tuple[Callable[[Group, str], Section | None], ...] = (curves_section, classes_section)
+def speed_section(group: Group, prefix: str) -> Section | None:
+    """The tables of ``batchformer bench``, where its file lies beside the runs."""
+    path = bench_beside(group.runs)
+    if path is None:
+        return None
+    try:
+        tables = read_tables(path)
+    except ValueError as error:
+        return Section("Speed", "", f"Not shown: {error}.")
+    note = (
+        "Measured by batchformer bench, not by these runs. Candidates of a table take turns in "
+        "rounds; each number is a median over the rounds, with its quartiles in brackets, and "
+        "ratios are of the same round."
+    )
+    return Section("Speed", tables_html(tables), note)
+
+
+SECTIONS: tuple[Callable[[Group, str], Section | None], ...] = (
+    curves_section,
+    classes_section,
+    speed_section,
+)
 """What is drawn for a group of runs, in this order; None leaves a figure out."""
 
 
