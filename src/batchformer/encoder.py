@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from batchformer.attention import Attend, attention, inspectable_attention, split_heads
 from batchformer.kernels.available import obstacle
+from batchformer.kernels.small_layer import PLACES, obstacle_to_small_layer
 
 #: Elements of (L, N, C) from which one fused kernel is faster than torch's three or four.
 FUSED_ELEMENTS = 2**20
@@ -65,6 +66,8 @@ def encoder_layer(
     Returns:
         ``(L, N, C)``, and the attention weights ``(L, heads, N, N)`` or None.
     """
+    if not return_weights and _fits_one_program(x, w, heads):
+        return _small_layer(x, w, heads, dropout, attend), None
     qkv = F.linear(x, w.in_proj_weight, w.in_proj_bias)
     weights = None
     if return_weights:
@@ -73,7 +76,7 @@ def encoder_layer(
         mixed = mixed.transpose(1, 2).reshape(x.shape)
     else:
         mixed = attention(qkv, heads, dropout=dropout, attend=attend)
-    if x.numel() >= FUSED_ELEMENTS and x.dtype != torch.float64 and obstacle(x) is None:
+    if x.numel() >= FUSED_ELEMENTS and x.dtype != torch.float64 and _plain(x, w):
         return _after_attention_fused(x, mixed, w, dropout), weights
     mixed = F.linear(mixed, w.out_proj_weight, w.out_proj_bias)
     channels = x.shape[-1:]
@@ -81,6 +84,31 @@ def encoder_layer(
     hidden = F.dropout(F.relu(F.linear(x, w.linear1_weight, w.linear1_bias)), dropout)
     hidden = F.dropout(F.linear(hidden, w.linear2_weight, w.linear2_bias), dropout)
     return F.layer_norm(x + hidden, channels, w.norm2_weight, w.norm2_bias), weights
+
+
+def _plain(x: Tensor, w: EncoderWeights) -> bool:
+    """Whether our kernels can read x and the weights."""
+    return obstacle(x) is None and all(obstacle(tensor) is None for tensor in w)
+
+
+def _fits_one_program(x: Tensor, w: EncoderWeights, heads: int) -> bool:
+    """Whether channels are so few that a program holds all those of some samples."""
+    square = w.linear1_weight.shape == w.linear2_weight.shape == (x.shape[-1],) * 2
+    return square and obstacle_to_small_layer(x, heads) is None and _plain(x, w)
+
+
+def _small_layer(
+    x: Tensor, w: EncoderWeights, heads: int, dropout: float, attend: Attend
+) -> Tensor:
+    """The whole layer in a few launches; its products are in the type that autocast asks for."""
+    from batchformer.kernels.dropout import draw_seeds
+    from batchformer.kernels.small_layer import SmallLayer
+
+    cast = torch.is_autocast_enabled(x.device.type)
+    dtype = torch.get_autocast_dtype(x.device.type) if cast else x.dtype
+    seeds = draw_seeds(PLACES, x.device)
+    out: Tensor = SmallLayer.apply(x, *w, heads, dropout, attend == "self", seeds, dtype)
+    return out
 
 
 def _after_attention_fused(x: Tensor, mixed: Tensor, w: EncoderWeights, dropout: float) -> Tensor:
@@ -162,8 +190,10 @@ def batch_former(
     moved = x.movedim(axes, (-2, -1))
     encoded = moved.reshape(-1, *moved.shape[-2:])
     recorded: list[Tensor] = []
+    # The casts of autocast cost a small encoder more than they save, unless a kernel does them.
     small = encoded.numel() * encoded.shape[-1] <= SMALL_WORK
     precise = small and torch.is_autocast_enabled(x.device.type)
+    precise = precise and not _fits_one_program(encoded, weights[0], heads)
     if precise:
         encoded = encoded.to(weights[0].in_proj_weight.dtype)
     with torch.autocast(x.device.type, enabled=False) if precise else nullcontext():

@@ -1,0 +1,167 @@
+"""A whole encoder layer for few channels in about seven launches, forward and backward.
+
+With 64 channels and some hundred samples the layer's arithmetic is nothing and its time is that of
+starting kernels. So a launch takes all that can be computed without looking at other samples:
+forward are the projection, the attention and all that follows it; backward are the rows, the
+attention, and the gradients of the input and the parameters together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from batchformer.kernels.available import HALF, obstacle
+
+#: Channels C of the layer and D of a head that a program holds in registers.
+CHANNELS = (16, 32, 64)
+WIDTHS = (16, 32, 64)
+#: Samples up to which starting kernels matters more than the attention's arithmetic.
+MOST_SAMPLES = 4096
+#: Of the attention weights, after the attention, inside the feed-forward and after it.
+PLACES = 4
+
+
+def obstacle_to_small_layer(x: Tensor, heads: int) -> str | None:
+    """Why :class:`SmallLayer` cannot work on x ``(L, N, C)`` here and now, or None.
+
+    >>> obstacle_to_small_layer(torch.zeros(1, 8, 64), heads=4)
+    'the tensor is not on a CUDA device'
+    """
+    return obstacle(x) or shape_obstacle(x, heads)
+
+
+def shape_obstacle(x: Tensor, heads: int) -> str | None:
+    """The same, for what depends on shape and type alone.
+
+    >>> shape_obstacle(torch.zeros(1, 8, 48), heads=1)
+    '48 channels are none of 16, 32, 64'
+    >>> shape_obstacle(torch.zeros(1, 8, 64), heads=8)
+    'heads of 8 channels are none of 16, 32, 64'
+    """
+    if x.dim() != 3 or x.numel() == 0:
+        return f"the input {tuple(x.shape)} is not (L, N, C) with at least one sample"
+    _, n, channels = x.shape
+    if channels not in CHANNELS:
+        return f"{channels} channels are none of {', '.join(map(str, CHANNELS))}"
+    if heads < 1 or channels % heads:
+        return f"{heads} heads do not divide {channels} channels"
+    if channels // heads not in WIDTHS:
+        return f"heads of {channels // heads} channels are none of {', '.join(map(str, WIDTHS))}"
+    if n > MOST_SAMPLES:
+        return f"{n} samples are more than {MOST_SAMPLES}"
+    if x.dtype not in (*HALF, torch.float32):
+        return f"{x.dtype} is not bfloat16, float16 or float32"
+    return None
+
+
+class SmallLayer(torch.autograd.Function):
+    """``(L, N, C)`` to ``(L, N, C)`` in the same type, as ``encoder.encoder_layer``.
+
+    Products have operands of one type and sum in float32; the residual stream, the norms and the
+    softmax are in float32. All sums have a fixed order: the same input gives the same bits.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        x: Tensor,
+        in_proj_weight: Tensor,
+        in_proj_bias: Tensor,
+        out_proj_weight: Tensor,
+        out_proj_bias: Tensor,
+        linear1_weight: Tensor,
+        linear1_bias: Tensor,
+        linear2_weight: Tensor,
+        linear2_bias: Tensor,
+        norm1_weight: Tensor,
+        norm1_bias: Tensor,
+        norm2_weight: Tensor,
+        norm2_bias: Tensor,
+        heads: int,
+        dropout: float,
+        attend_self: bool,
+        seeds: Tensor,
+        dtype: torch.dtype | None = None,
+    ) -> Tensor:
+        """The layer.
+
+        Args:
+            x: ``(L, N, C)``: the N samples attend to one another, separately at each position.
+            heads: attention heads, each of 16, 32 or 64 channels.
+            dropout: probability, in four places.
+            attend_self: for the control in which no sample sees another. It drops those of its
+                weights that attention to the batch would drop.
+            seeds: one for each of the four places, int64 on the device.
+            dtype: of the operands of products, e.g. autocast's; by default that of x.
+        """
+        from batchformer.kernels.small_attention import Attention, attend
+        from batchformer.kernels.small_projection import project
+        from batchformer.kernels.small_rows import Kept, Tail, after_attention
+
+        if seeds.shape != (PLACES,) or seeds.dtype != torch.int64 or seeds.device != x.device:
+            found = f"{tuple(seeds.shape)} {seeds.dtype} on {seeds.device}"
+            raise ValueError(
+                f"seeds must be ({PLACES},) torch.int64 on {x.device}, not {found}: "
+                f"take kernels.dropout.draw_seeds({PLACES}, x.device)"
+            )
+        length, n, channels = x.shape
+        kind = dtype or x.dtype
+        attention = Attention(length, n, channels, heads, dropout, attend_self)
+        parameters = [
+            p.contiguous()
+            for p in (
+                in_proj_weight, in_proj_bias, out_proj_weight, out_proj_bias,
+                linear1_weight, linear1_bias, linear2_weight, linear2_bias,
+                norm1_weight, norm1_bias, norm2_weight, norm2_bias,
+            )
+        ]  # fmt: skip
+        rows = x.contiguous().view(-1, channels)
+        with torch.cuda.device_of(x):
+            kept = Kept(
+                torch.empty(4, *rows.shape, dtype=kind, device=x.device),
+                torch.empty(2, *rows.shape, dtype=torch.float32, device=x.device),
+                torch.empty(2, len(rows), dtype=torch.float32, device=x.device),
+            )
+            qkv = project(rows, parameters[0], parameters[1], kept.inputs)
+            log_sum = attend(attention, qkv, kept.inputs[1], seeds)
+            out = after_attention(rows, Tail(*parameters[2:]), kept, dropout, seeds)
+        ctx.save_for_backward(qkv, log_sum, *kept, seeds, *parameters)
+        ctx.attention, ctx.dtype = attention, x.dtype
+        return out.view(x.shape)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        from batchformer.kernels.small_attention import attend_backward
+        from batchformer.kernels.small_gradients import finish
+        from batchformer.kernels.small_rows import Kept, Tail, after_attention_backward
+
+        qkv, log_sum, inputs, normal, inverse, seeds, *parameters = ctx.saved_tensors
+        kept, a = Kept(inputs, normal, inverse), ctx.attention
+        shape = dout.shape
+        dout = dout.contiguous().view(-1, a.channels)
+        types = [p.dtype for p in parameters]
+        common = types[0] if len(set(types)) == 1 else torch.float32
+        with torch.cuda.device_of(dout):
+            g = after_attention_backward(
+                dout, Tail(*parameters[2:]), kept, a.heads, a.dropout, seeds
+            )
+            attend_backward(a, qkv, g.mixed, log_sum, g.delta, g.gradients, seeds)
+            dx, found = finish(
+                g,
+                inputs,
+                parameters[0],
+                ctx.dtype,
+                common,
+                of_input=ctx.needs_input_grad[0],
+                of_parameters=any(ctx.needs_input_grad[1:13]),
+            )
+        wanted = [
+            p.to(t) if needed and p is not None else None
+            for p, t, needed in zip(found, types, ctx.needs_input_grad[1:13], strict=True)
+        ]
+        return (None if dx is None else dx.view(shape), *wanted, None, None, None, None, None)
