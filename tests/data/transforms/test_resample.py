@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.transforms.v2 import functional as V
@@ -163,3 +163,25 @@ def test_centre_crop(size: int, shape: tuple[int, int], images: Maker) -> None:
 def test_images_without_such_a_centre_are_refused(images: Maker) -> None:
     with pytest.raises(ValueError, match="images of 12 x 40 have no central square of 13"):
         CentreCrop(13)(images(1, 3, 12, 40))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    height=st.integers(2, 70),
+    width=st.integers(2, 70),
+    rows=st.integers(2, 60),
+    columns=st.integers(2, 60),
+    channels=st.sampled_from([1, 3]),
+    channels_last=st.booleans(),
+)
+def test_torchs_kernel_gives_the_same_bits_where_it_is_used(
+    height: int, width: int, rows: int, columns: int, channels: int, channels_last: bool
+) -> None:
+    """On the CPU whole images go through torch's kernel; on other devices through ours."""
+    assume(height <= 4 * rows and width <= 4 * columns)
+    draw = torch.Generator().manual_seed(height * 100 + width)
+    x = torch.randint(256, (2, channels, height, width), generator=draw, dtype=torch.uint8)
+    if channels_last:
+        x = x.contiguous(memory_format=torch.channels_last)
+    whole = torch.tensor([[0, 0, height, width]]).expand(2, 4)
+    assert torch.equal(resize(x, (rows, columns)), resized_crop(x, whole, (rows, columns)))

@@ -50,5 +50,6 @@ def require_uint8(name: str, x: Tensor) -> None:
 def send(parameter: Tensor, device: torch.device) -> Tensor:
     """Move a tensor from the CPU to the device of the images without waiting for that device."""
     if device.type == "cuda" and parameter.nbytes > _STAGED_BYTES:
-        parameter = parameter.pin_memory()
+        # An expanded tensor has fewer elements in memory than pinning would write.
+        parameter = parameter.contiguous().pin_memory()
     return parameter.to(device, non_blocking=True)

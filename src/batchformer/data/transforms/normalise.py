@@ -22,11 +22,11 @@ def normalise(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Ten
     if x.shape[1] != len(mean):
         raise ValueError(f"x has {x.shape[1]} channels (N, C, H, W) but mean has {len(mean)}")
     white = 1 if x.is_floating_point() else 255
-    if not x.is_floating_point():
-        x = x.float()
+    x = x.clone() if x.is_floating_point() else x.float()
     # Statistics scaled to the range of x, not x to theirs: CUDA divides by a plain number through
     # its reciprocal and would differ from the CPU in the last bit.
-    return (x - _per_channel(mean, white, x)) / _per_channel(std, white, x)
+    # In place on what was just made: new memory for a large batch costs more than the arithmetic.
+    return x.sub_(_per_channel(mean, white, x)).div_(_per_channel(std, white, x))
 
 
 def _per_channel(values: tuple[float, ...], white: int, like: Tensor) -> Tensor:
