@@ -49,6 +49,10 @@ Usage: batchformer COMMAND [...]
 """
 
 
+#: Methods that put a classifier of their own into the network.
+OWN_CLASSIFIER = ("ldam", "lws")
+
+
 class UserError(Exception):
     """Something the person at the keyboard can mend; printed without a traceback."""
 
@@ -250,8 +254,9 @@ def export(arguments: list[str]) -> None:
     buffer = io.BytesIO()
     torch.save(method.network.state_dict(), buffer)  # type: ignore[union-attr]
     write_atomically(options.to, buffer.getvalue())
-    name = config["trained"]["model"]
-    print(f"{options.to}: the weights of {name}, to be loaded with load_state_dict(strict=True)")
+    name, method_name = config["trained"]["model"], config["trained"]["method"]
+    head = f", with the classifier of {method_name}" if method_name in OWN_CLASSIFIER else ""
+    print(f"{options.to}: the weights of {name}{head}, for load_state_dict(strict=True)")
 
 
 def check(arguments: list[str]) -> None:
@@ -264,7 +269,7 @@ def check(arguments: list[str]) -> None:
     task = runs.load_task(recipe.data, device)
     method = runs.build(recipe, 0, task).to(device)
     batch = task.feed(recipe.train, 0).batch(0)
-    optimizer = method.optimizers(recipe.optim)["main"]
+    optimizer = method.optimizers(recipe.optim).get("main")  # a method may train nothing
     result = look(method, batch["x"][:32], optimizer)
     print(result)
     if not result.passed:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.methods.config import ModuleConfig
+from batchformer.methods.config import MethodConfig, MethodName, ModuleConfig
 from batchformer.recipes.recipe import Recipe
 from batchformer.tasks.config import LongTailConfig
 
@@ -19,9 +19,14 @@ class Settings:
 
     data: LongTailConfig
     model: str
-    """Network: resnet32 (CIFAR), digits_net, or any of timm's."""
-    method: Literal["cross_entropy", "balanced_softmax"]
+    """Network: resnet32, ride_resnet32 (CIFAR), digits_net, or any of timm's."""
+    method: MethodName
     """What is minimised."""
+    hyper: MethodConfig
+    start: str
+    """RECIPE or RECIPE/ARM whose trained network runs start from, seed by seed."""
+    teacher: str
+    """RECIPE or RECIPE/ARM whose trained network the method ride distils from."""
     module: ModuleConfig
     optim: OptimConfig
     schedule: ScheduleConfig
@@ -121,14 +126,25 @@ class CheckOptions(Settings):
     """auto, cpu, cuda, cuda:1, mps."""
 
 
+BenchPart = Literal[
+    "attention", "growth", "step", "profile", "side_by_side", "loop", "transforms", "loader"
+]
+
+
 @dataclass(frozen=True, kw_only=True)
 class BenchOptions:
-    """Time the loop against the bare forward, backward and step, interleaved."""
+    """Measure how fast everything is, candidates side by side, into tables."""
 
-    repeats: int = 15
-    """Measurements of each."""
-    to: Path | None = None
-    """A JSON file for the figures."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1, mps."""
+    only: tuple[BenchPart, ...] = ()
+    """Parts to measure; by default all that the device allows."""
+    full: bool = False
+    """Larger grids, and what takes long to prepare."""
+    repeats: int | None = None
+    """Rounds of every measurement; by default what a few minutes allow."""
+    to: Path = Path("bench")
+    """Folder of bench.json and bench.md; parts measured there before are kept."""
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from batchformer import BatchFormer, match, two_streams
 from batchformer.data.feed import Feed
 from batchformer.data.images import ImageSplit
-from batchformer.data.transforms import digits_train
+from batchformer.data.transforms import Normalise, digits_train
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.engine.fit import Evaluation, Plan, fit
+from batchformer.engine.fit import Evaluation, Plan, fit, training
 from batchformer.engine.interrupt import Interrupted, StopRequest
 from batchformer.engine.log import read_records
 from batchformer.engine.mechanics import Batch, Mechanics
@@ -223,3 +223,33 @@ def test_determinism_is_one_switch(tmp_path: Path) -> None:
     assert torch.are_deterministic_algorithms_enabled()
     run(tmp_path / "b", updates=2)
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+class Formats(Net):
+    """Remembers in which memory format images came."""
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        images = {k: v for k, v in batch.items() if isinstance(v, Tensor) and v.ndim == 4}
+        self.seen = {
+            name: value.is_contiguous(memory_format=torch.channels_last)
+            for name, value in images.items()
+        }
+        return super().step(batch)
+
+
+def test_every_view_of_the_images_is_in_the_format(tmp_path: Path) -> None:
+    wide = ImageSplit(SPLIT.x.repeat(1, 3, 1, 1), SPLIT.y)
+    view = Normalise((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+    views = Feed(wide, view, batch_size=16, seed=3, second=view)
+    for on in (True, False):
+        net = Formats()
+        net.layers[1] = nn.Linear(3 * 64, 16)
+        run = training(
+            net,
+            views,
+            evaluate,
+            plan(tmp_path / str(on), channels_last=on, updates=2),
+            StopRequest(),
+        )
+        next(run)
+        assert net.seen == {"x": on, "view2": on}

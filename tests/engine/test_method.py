@@ -45,3 +45,7 @@ def test_what_is_missing_is_named() -> None:
         Method().step({})
     with pytest.raises(NotImplementedError, match=r"Small does not implement predict"):
         Small().predict(torch.zeros(1))
+
+
+def test_a_method_has_nothing_to_remark_unless_it_says_so() -> None:
+    assert Small().remarks() == {}

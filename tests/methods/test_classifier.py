@@ -76,8 +76,8 @@ def test_the_module_changes_no_shared_initial_weight() -> None:
     )
 
 
-def test_check_passes_on_every_method() -> None:
-    for name in METHODS:
+def test_check_passes_on_every_method_with_one_classifier() -> None:
+    for name in set(METHODS) - {"ride", "ride_assignment", "tau_norm"}:
         classifier = method(name)
         optimizer = classifier.optimizers(OptimConfig())["main"]
         assert check(classifier, X, optimizer).passed

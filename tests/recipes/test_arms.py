@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from batchformer.recipes import find_recipe
+from batchformer.recipes import RECIPES, find_recipe
 from batchformer.recipes.arms import ARMS, with_arm
 
 CHANGED = {
@@ -42,3 +42,12 @@ def test_what_an_arm_changes(arm: str) -> None:
 def test_unknown_arms_are_named() -> None:
     with pytest.raises(ValueError, match="there are baseline, batchformer"):
         with_arm(find_recipe("demo"), "batchfromer")
+
+
+@pytest.mark.parametrize("name", [n for n in RECIPES if find_recipe(n).method in ("ride", "paco")])
+def test_an_arm_without_sense_is_refused_and_the_others_are_not(name: str) -> None:
+    recipe = find_recipe(name)
+    for arm in set(ARMS) - {"batchformer_official_loss"}:
+        with_arm(recipe, arm)
+    with pytest.raises(ValueError, match="Not possible"):
+        with_arm(recipe, "batchformer_official_loss")

@@ -25,3 +25,23 @@ def test_an_unknown_recipe_is_answered_with_the_nearest() -> None:
         find_recipe("cifar100_lt_balanced")
     with pytest.raises(ValueError, match="batchformer list"):
         find_recipe("zzz")
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "words"),
+    [
+        ("demo", {"method": "crt"}, "--start RECIPE/ARM"),
+        ("demo", {"teacher": "demo"}, "--teacher is for the method ride"),
+        ("demo", {"method": "paco"}, "data.augment paco"),
+        ("demo", {"method": "balms", "start": "demo"}, "data.meta-batch"),
+    ],
+)
+def test_recipes_that_cannot_be_are_refused(name: str, change: dict[str, str], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        dataclasses.replace(find_recipe(name), **change)  # type: ignore[arg-type]
+
+
+def test_a_configuration_from_before_a_setting_existed_has_its_default() -> None:
+    plain = as_plain(find_recipe("demo"))
+    del plain["hyper"], plain["start"], plain["teacher"], plain["data"]["augment"]
+    assert from_plain(plain) == find_recipe("demo")

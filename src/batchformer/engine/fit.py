@@ -30,7 +30,8 @@ from batchformer.randomness import seed_for
 class Batches(Protocol):
     """Where batches come from: a function of the step."""
 
-    per_epoch: int
+    @property
+    def per_epoch(self) -> int: ...
 
     def batch(self, step: int) -> dict[str, Any]: ...
 
@@ -218,7 +219,12 @@ class _Stage:
     def _in_format(self, batch: Batch) -> Batch:
         if not self.plan.train.channels_last:
             return batch
-        return {**batch, "x": batch["x"].contiguous(memory_format=torch.channels_last)}
+        return {
+            name: value.contiguous(memory_format=torch.channels_last)
+            if isinstance(value, Tensor) and value.ndim == 4
+            else value
+            for name, value in batch.items()
+        }
 
     def record(self) -> None:
         """Write the window's means; stop if one of its losses is not a number."""

@@ -34,6 +34,10 @@ class Method(nn.Module):
         """Logits ``(N, K)`` of the plain network, as it will be deployed."""
         raise NotImplementedError(f"{type(self).__name__} does not implement predict()")
 
+    def remarks(self) -> dict[str, float]:
+        """Scores in percent, higher is better, of how predictions were made since last asked."""
+        return {}
+
     def parameter_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
         """Every trainable parameter exactly once."""
         return param_groups(self, optim.lr, self.module_lr_factor)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from batchformer.methods.config import ModuleConfig, require_sense
+
 if TYPE_CHECKING:
     from batchformer.engine.method import Method
 
@@ -12,6 +14,14 @@ if TYPE_CHECKING:
 METHODS = {
     "cross_entropy": "batchformer.methods.erm:CrossEntropy",
     "balanced_softmax": "batchformer.methods.balanced_softmax:BalancedSoftmaxMethod",
+    "ldam": "batchformer.methods.ldam:LDAMMethod",
+    "ride": "batchformer.methods.ride:RideMethod",
+    "ride_assignment": "batchformer.methods.ride_assignment:AssignedExperts",
+    "paco": "batchformer.methods.paco:PaCoMethod",
+    "crt": "batchformer.methods.crt:RetrainedClassifier",
+    "tau_norm": "batchformer.methods.tau_norm:TauNormalised",
+    "lws": "batchformer.methods.lws:LearnedScales",
+    "balms": "batchformer.methods.balms:MetaSampled",
 }
 
 
@@ -19,6 +29,8 @@ def build_method(name: str, **options: Any) -> Method:
     """The method of this name."""
     if name not in METHODS:
         raise ValueError(f"There is no method {name!r}; there are {', '.join(METHODS)}.")
+    if isinstance(options.get("module"), ModuleConfig):
+        require_sense(name, options["module"])
     module, _, kind = METHODS[name].partition(":")
     method: Method = getattr(importlib.import_module(module), kind)(**options)
     return method

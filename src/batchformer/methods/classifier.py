@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from batchformer.engine.mechanics import Batch
 from batchformer.engine.method import Method
-from batchformer.methods.config import ModuleConfig
-from batchformer.module import BatchFormer, two_streams
-from batchformer.randomness import drawing
+from batchformer.methods.config import MethodConfig, ModuleConfig
+from batchformer.methods.encoder import make_encoder
+from batchformer.module import two_streams
 from batchformer.streams import stream_loss
 
 
@@ -23,25 +23,27 @@ class Classifier(Method):
         criterion: of logits and targets.
         module: BatchFormer's settings; ``enabled=False`` is the baseline.
         seed: the encoder's initial weights draw from it separately from the network's.
+        hyper: the method's own settings.
     """
 
     def __init__(
-        self, network: nn.Module, criterion: nn.Module, module: ModuleConfig, seed: int
+        self,
+        network: nn.Module,
+        criterion: nn.Module,
+        module: ModuleConfig,
+        seed: int,
+        hyper: MethodConfig | None = None,
     ) -> None:
         super().__init__()
+        if not hasattr(network, "forward_head"):
+            raise ValueError(
+                f"{type(self).__name__} needs a network with one classifier, such as resnet32; "
+                f"{type(network).__name__} has several experts and is for the method ride."
+            )
         self.network, self.criterion, self.config = network, criterion, module
+        self.hyper = hyper or MethodConfig()
         self.module_lr_factor = module.lr_factor
-        self.encoder: BatchFormer | None = None
-        if module.enabled:
-            with drawing(seed, "module weights"):
-                self.encoder = BatchFormer(
-                    int(network.num_features),  # type: ignore[arg-type]
-                    module.heads,
-                    module.layers,
-                    module.dropout,
-                    attend=module.attend,
-                )
-            self.encoder.requires_grad_(module.trained)
+        self.encoder = make_encoder(int(network.num_features), module, seed)  # type: ignore[arg-type]
 
     def features(self, x: Tensor) -> Tensor:
         """Pooled features ``(N, C)`` of images ``(N, channels, H, W)``."""
@@ -55,23 +57,31 @@ class Classifier(Method):
         logits: Tensor = network.get_classifier()(features)
         return logits
 
+    def streams(self, features: Tensor) -> Tensor:
+        """What the head is trained on: ``(2N, C)`` of features ``(N, C)`` with shared streams."""
+        if self.encoder is None:
+            return features
+        if self.config.streams == "mixed_only":
+            mixed: Tensor = self.encoder(features)
+            return mixed
+        return two_streams(features, self.encoder)
+
     def forward(self, x: Tensor) -> Tensor:
         """Logits as trained: ``(2N, K)`` in training with shared streams, else ``(N, K)``."""
-        features = self.features(x)
-        if self.encoder is not None:
-            mixed_only = self.config.streams == "mixed_only"
-            features = self.encoder(features) if mixed_only else two_streams(features, self.encoder)
-        return self.classify(features)
+        return self.classify(self.streams(self.features(x)))
 
-    def step(self, batch: Batch) -> dict[str, Tensor]:
-        loss = stream_loss(
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The criterion over one stream or both, as the settings weigh them."""
+        return stream_loss(
             self.criterion,
-            self(batch["x"]),
-            batch["y"],
+            logits,
+            targets,
             loss_scale=self.config.loss_scale,
             mixed_weight=self.config.mixed_weight,
         )
-        return {"loss": loss}
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        return {"loss": self.loss(self(batch["x"]), batch["y"])}
 
     def predict(self, x: Tensor) -> Tensor:
         return self.classify(self.features(x))

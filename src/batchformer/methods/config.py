@@ -1,4 +1,4 @@
-"""BatchFormer's settings inside a method; nothing here needs torch."""
+"""Settings of BatchFormer and of the methods around it; nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,19 @@ from dataclasses import dataclass
 from typing import Literal
 
 from batchformer.engine.config import require
+
+MethodName = Literal[
+    "cross_entropy",
+    "balanced_softmax",
+    "ldam",
+    "ride",
+    "ride_assignment",
+    "paco",
+    "crt",
+    "tau_norm",
+    "lws",
+    "balms",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +36,15 @@ class ModuleConfig:
     attend: Literal["batch", "self"] = "batch"
     """"self" masks attention to the diagonal: the control in which no sample sees another."""
     streams: Literal["shared", "mixed_only"] = "shared"
-    """"mixed_only" trains the classifier on mixed features alone, the paper's ablation."""
+    """"mixed_only" trains the classifier on mixed features alone: the paper's ablation, and its
+    RIDE on ImageNet-LT and iNaturalist."""
     trained: bool = True
     """Off: the encoder keeps its random initial weights."""
     lr_factor: float = 0.1
     """Learning rate of the encoder as a multiple of the network's."""
     loss_scale: Literal["mean", "sum", "official"] = "mean"
-    """"official" is the released code's, three times the paper's mean over 2N rows."""
+    """"official" is the released code's of Balanced Softmax, three times the paper's mean over 2N
+    rows; "sum" adds the two streams, as the released code of RIDE on CIFAR does."""
     mixed_weight: float = 1.0
     """Weight of the mixed stream's loss."""
 
@@ -39,3 +54,102 @@ class ModuleConfig:
         require(0 <= self.dropout <= 1, f"module.dropout is {self.dropout}, outside [0, 1]")
         require(self.lr_factor >= 0, f"module.lr-factor is {self.lr_factor}, below 0")
         require(self.mixed_weight >= 0, f"module.mixed-weight is {self.mixed_weight}, below 0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodConfig:
+    """What methods can be told; each reads the settings that name it and no others."""
+
+    margin: float = 0.5
+    """ldam, ride: margin of the rarest class, in cosines."""
+    scale: float = 30.0
+    """ldam, ride: what cosines are multiplied by."""
+    reweight_epoch: int = 160
+    """ldam, ride: the epoch, from 0, at which deferred re-weighting begins."""
+    reweight_beta: float = 0.9999
+    """ldam, ride: of the effective-number class weights."""
+    experts: int = 3
+    """ride: experts of the network."""
+    diversity: float = -0.45
+    """ride: weight of the experts' divergence from their mean; -0.2 for ImageNet-LT."""
+    temperature_factor: float = 0.05
+    """ride: how far temperatures of rare classes fall; 0.02 ImageNet-LT, 0.015 iNaturalist."""
+    teacher_experts: int = 6
+    """ride with a teacher: experts of the teacher's network."""
+    teacher_mode: Literal["eval", "train"] = "eval"
+    """ride with a teacher: "train" normalises by batch statistics, as the released code does."""
+    distillation_temperature: float = 1.5
+    """ride with a teacher: temperature of the distillation."""
+    distillation_factor: float = 1.0
+    """ride with a teacher: weight of the distillation."""
+    distillation_count: Literal["once", "per_expert"] = "once"
+    """ride with a teacher: "per_expert" takes the loss once for each expert, as RIDE's code."""
+    router_top: int = 30
+    """ride_assignment: largest logits that a router sees; 50 for ImageNet-LT and iNaturalist."""
+    router_width: int = 16
+    """ride_assignment: channels that a router makes of an expert's features."""
+    router_positive_weight: float = 100.0
+    """ride_assignment: weight of samples that a further expert would put right."""
+    alpha: float = 0.01
+    """paco: weight of a sample of the same class among the positives; 0.05 for ImageNet-LT."""
+    temperature: float = 0.05
+    """paco: divides the similarities of samples; 0.2 for ImageNet-LT."""
+    queue: int = 1024
+    """paco: keys kept of earlier batches; 8192 for ImageNet-LT."""
+    dim: int = 32
+    """paco: channels of the projection; 128 for ImageNet-LT."""
+    momentum: float = 0.999
+    """paco: share of its old weights that the key encoder keeps at each update."""
+    tau: float = 1.0
+    """tau_norm: class weights are divided by the tau-th power of their length."""
+    frozen_mode: Literal["eval", "train"] = "eval"
+    """crt, lws, balms, ride_assignment: "train" normalises frozen features by batch statistics."""
+    sampler_power: float = 0.3
+    """balms: sampling weights of classes begin in proportion to n^-power."""
+    sampler_lr: float = 1e-3
+    """balms: Adam's rate for the sampling weights."""
+    inner_lr: float = 0.02
+    """balms: rate of the classifier's trial step, which the sampling weights are judged by."""
+    zero_init_last: bool = False
+    """Networks of timm's ResNet family: begin the last normalisation of each block at 0."""
+
+    def __post_init__(self) -> None:
+        require(self.scale > 0, f"hyper.scale is {self.scale} and must be above 0")
+        require(self.reweight_epoch >= 0, f"hyper.reweight-epoch is {self.reweight_epoch}, below 0")
+        require(self.experts >= 1, f"hyper.experts is {self.experts}, below 1")
+        require(self.teacher_experts >= 1, f"hyper.teacher-experts is {self.teacher_experts}")
+        require(self.router_top >= 1, f"hyper.router-top is {self.router_top}, below 1")
+        require(self.queue >= 1, f"hyper.queue is {self.queue}, below 1")
+        require(self.dim >= 1, f"hyper.dim is {self.dim}, below 1")
+        require(0 <= self.momentum <= 1, f"hyper.momentum is {self.momentum}, outside [0, 1]")
+        require(self.tau >= 0, f"hyper.tau is {self.tau}, below 0")
+        require(self.sampler_lr > 0, f"hyper.sampler-lr is {self.sampler_lr} and must be above 0")
+        require(self.inner_lr > 0, f"hyper.inner-lr is {self.inner_lr} and must be above 0")
+
+
+def require_sense(method: str, module: ModuleConfig) -> None:
+    """Refuse settings of BatchFormer that have no meaning in a method.
+
+    >>> require_sense("paco", ModuleConfig(loss_scale="official"))
+    Traceback (most recent call last):
+    ...
+    ValueError: Not possible: PaCo with BatchFormer was never released, so ...
+    """
+    if not module.enabled:
+        return
+    official = module.loss_scale == "official"
+    require(
+        not (method == "paco" and official),
+        "PaCo with BatchFormer was never released, so it has no official loss; for three times "
+        "its loss set train.loss-multiplier 3",
+    )
+    require(
+        not (method == "paco" and module.mixed_weight != 1),
+        "in PaCo both streams are contrasted with each other, so the mixed one has no weight of "
+        "its own; leave module.mixed-weight at 1",
+    )
+    require(
+        not (method == "ride" and official),
+        'the released code of RIDE adds the two streams, which is module.loss-scale "sum"; the '
+        "official loss is that of Balanced Softmax",
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
-from batchformer.recipes import demo, long_tailed
+from batchformer.recipes import decoupled, demo, ldam, long_tailed, paco, ride
 from batchformer.recipes.recipe import Recipe
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
@@ -16,6 +16,20 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "cifar100_lt_cross_entropy": long_tailed.cifar100_lt_cross_entropy,
     "cifar10_lt_balanced_softmax": long_tailed.cifar10_lt_balanced_softmax,
     "cifar10_lt_balanced_softmax_r200": long_tailed.cifar10_lt_balanced_softmax_r200,
+    "cifar100_lt_ldam": ldam.cifar100_lt_ldam,
+    "cifar100_lt_ride": ride.cifar100_lt_ride,
+    "cifar100_lt_ride_6experts": ride.cifar100_lt_ride_6experts,
+    "cifar100_lt_ride_two_stage": ride.cifar100_lt_ride_two_stage,
+    "cifar100_lt_ride_distilled": ride.cifar100_lt_ride_distilled,
+    "cifar100_lt_ride_assignment": ride.cifar100_lt_ride_assignment,
+    "cifar100_lt_paco": paco.cifar100_lt_paco,
+    "cifar100_lt_paco_r200": paco.cifar100_lt_paco_r200,
+    "cifar100_lt_without_paco_loss": paco.cifar100_lt_without_paco_loss,
+    "cifar100_lt_without_paco_loss_r200": paco.cifar100_lt_without_paco_loss_r200,
+    "cifar100_lt_crt": decoupled.cifar100_lt_crt,
+    "cifar100_lt_tau_norm": decoupled.cifar100_lt_tau_norm,
+    "cifar100_lt_lws": decoupled.cifar100_lt_lws,
+    "cifar100_lt_balms": decoupled.cifar100_lt_balms,
 }
 
 

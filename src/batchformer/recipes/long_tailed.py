@@ -6,16 +6,9 @@ import dataclasses
 from typing import Literal
 
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.recipes.epochs import IMAGES
 from batchformer.recipes.recipe import Recipe
 from batchformer.tasks.config import LongTailConfig
-
-#: Training images by data set and ratio; the length of an epoch follows from them.
-IMAGES = {
-    ("cifar100", 100.0): 10_847,
-    ("cifar100", 200.0): 9_502,
-    ("cifar10", 100.0): 12_406,
-    ("cifar10", 200.0): 11_203,
-}
 
 
 def cifar_lt_balanced_softmax(

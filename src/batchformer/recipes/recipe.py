@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.methods.config import ModuleConfig
+from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig, require
+from batchformer.methods.config import MethodConfig, MethodName, ModuleConfig, require_sense
 from batchformer.tasks.config import LongTailConfig
+
+#: Methods that take the network of another run and leave its features as they are.
+FROM_ANOTHER_RUN = ("crt", "tau_norm", "lws", "balms", "ride_assignment")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,14 +24,21 @@ class Recipe:
     """One line for the list."""
     table: str
     """Table and row of the paper."""
-    task: Literal["long_tailed"]
+    task: Literal["long_tailed", "ablation"]
     """Family of experiments."""
     data: LongTailConfig = field(default_factory=LongTailConfig)
     """Data."""
     model: str = "resnet32"
-    """Network: resnet32 (CIFAR), digits_net, or any of timm's."""
-    method: Literal["cross_entropy", "balanced_softmax"] = "balanced_softmax"
+    """Network: resnet32, ride_resnet32 (CIFAR), digits_net, or any of timm's."""
+    method: MethodName = "balanced_softmax"
     """Method."""
+    hyper: MethodConfig = field(default_factory=MethodConfig)
+    """The method's own settings."""
+    start: str = ""
+    """RECIPE or RECIPE/ARM: the run whose network a run starts from, of the same seed and in the
+    same folder of runs; without an arm, that of the same arm. Empty: random weights."""
+    teacher: str = ""
+    """RECIPE or RECIPE/ARM: the run whose network ride distils from. Empty: none."""
     module: ModuleConfig = field(default_factory=ModuleConfig)
     """BatchFormer."""
     optim: OptimConfig = field(default_factory=OptimConfig)
@@ -39,3 +49,22 @@ class Recipe:
     """Length and mechanics."""
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The paper's numbers: arm, then metric."""
+
+    def __post_init__(self) -> None:
+        require_sense(self.method, self.module)
+        require(
+            bool(self.start) or self.method not in FROM_ANOTHER_RUN,
+            f"{self.method} works on the network of a trained run; name it by --start RECIPE/ARM",
+        )
+        require(
+            not self.teacher or self.method == "ride",
+            f"{self.method} has no teacher; --teacher is for the method ride",
+        )
+        require(
+            self.method != "paco" or self.data.augment == "paco",
+            "paco compares two views of each image; set data.augment paco",
+        )
+        require(
+            self.method != "balms" or self.data.meta_batch > 0,
+            "balms judges its sampling by a balanced batch; set data.meta-batch, for example 512",
+        )

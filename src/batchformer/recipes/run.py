@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import io
 import json
-import platform
-import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
@@ -21,24 +16,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from batchformer import __version__
-from batchformer.data.feed import Feed
 from batchformer.engine.checkpoint import load_newest, write_atomically
-from batchformer.engine.fit import Evaluation, Plan, training
+from batchformer.engine.fit import Batches, Evaluation, Plan, training
 from batchformer.engine.interrupt import StopRequest
 from batchformer.engine.method import Method
 from batchformer.engine.together import Job, Training, train_together
 from batchformer.engine.window import DivergedError
 from batchformer.methods import build_method
-from batchformer.models.build import build_model
 from batchformer.randomness import drawing
 from batchformer.recipes.arms import with_arm
+from batchformer.recipes.networks import build_network, take_weights
+from batchformer.recipes.provenance import provenance
 from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.start import Weights, require_finished, trained_network, trained_state
 from batchformer.tasks.config import LongTailConfig
 from batchformer.tasks.long_tailed import LongTailedTask
-
-#: Rooms of the package that play no part in training.
-NOT_TRAINING = {"report", "bench", "adapters", "cli.py", "options.py", "__main__.py"}
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -56,12 +48,39 @@ def load_task(config: LongTailConfig, device: torch.device) -> LongTailedTask:
     return LongTailedTask.load(config, device)
 
 
-def build(recipe: Recipe, seed: int, task: LongTailedTask) -> Method:
-    """The method of a recipe with the initial weights of a seed."""
+def build(
+    recipe: Recipe,
+    seed: int,
+    task: LongTailedTask,
+    start: Weights | None = None,
+    teacher: Weights | None = None,
+) -> Method:
+    """The method of a recipe with the initial weights of a seed.
+
+    Args:
+        recipe: what to build.
+        seed: of the weights.
+        task: has the classes.
+        start: the network's weights, by a run that this one starts from.
+        teacher: the teacher's weights; without them a teacher is random until it is loaded.
+    """
     with drawing(seed, "weights"):
-        network = build_model(recipe.model, task.num_classes)
+        network = build_network(recipe, task.num_classes)
+    if start is not None:
+        take_weights(network, start, recipe.start)
+    options = task.method_options
+    if recipe.teacher:
+        experts = recipe.hyper.teacher_experts
+        options["teacher"] = build_network(recipe, task.num_classes, experts)
+        if teacher is not None:
+            take_weights(options["teacher"], teacher, recipe.teacher)
     return build_method(
-        recipe.method, network=network, module=recipe.module, seed=seed, **task.method_options
+        recipe.method,
+        network=network,
+        module=recipe.module,
+        seed=seed,
+        hyper=recipe.hyper,
+        **options,
     )
 
 
@@ -98,16 +117,41 @@ class Run:
         }
         _refuse_other_configuration(self.folder, config)
         if not self.finished:
+            self.require_sources()
             data = load_task(self.recipe.data, self.device).facts()
             more = {"data": data, "provenance": provenance(self.device)}
             _write_json(self.folder / "config.json", {**config, **more})
 
-    def feed(self) -> Feed:
+    @property
+    def sources(self) -> dict[str, Path]:
+        """Folders of the runs whose networks this one needs: its start, its teacher."""
+        needed = {"start": self.recipe.start, "teacher": self.recipe.teacher}
+        root = self.folder.parents[2]
+        return {
+            role: root / recipe / (arm or self.arm) / f"seed{self.seed}"
+            for role, name in needed.items()
+            if name
+            for recipe, _, arm in [name.partition("/")]
+        }
+
+    def require_sources(self) -> None:
+        """Refuse an arm that makes no sense, and networks that are not there, before any work."""
+        with_arm(self.recipe, self.arm)
+        if self.folder in self.sources.values():
+            raise ValueError(
+                f"{self.title} would start from itself: name another recipe or arm by --start."
+            )
+        if self.sources and not self.finished:
+            facts = load_task(self.recipe.data, self.device).facts()
+            for folder in self.sources.values():
+                require_finished(folder, facts["split_sha256"])
+
+    def feed(self) -> Batches:
         """The batches of this seed, the same for every arm."""
         return load_task(self.recipe.data, self.device).feed(self.trained.train, self.seed)
 
     def training(
-        self, feed: Feed, request: StopRequest, *, quiet: bool, wandb: str | None, alone: bool
+        self, feed: Batches, request: StopRequest, *, quiet: bool, wandb: str | None, alone: bool
     ) -> Training:
         """Train, or go on where it stopped, and keep the result; update by update."""
         trained, task = self.trained, load_task(self.recipe.data, self.device)
@@ -123,7 +167,8 @@ class Run:
             quiet=quiet,
             wandb_project=wandb,
         )
-        method = build(trained, self.seed, task)
+        weights = {role: trained_network(folder) for role, folder in self.sources.items()}
+        method = build(trained, self.seed, task, **weights)
         evaluation = yield from training(method, feed, task.evaluate, plan, request, alone)
         _write_figures(self.folder / "figures.npz", evaluation)
         result = {
@@ -183,6 +228,8 @@ def compare(
         for seed in seeds
         for arm in arms
     ]
+    for one in runs:
+        one.require_sources()
     for start in range(0, len(runs), together):
         for one, error in _train(runs[start : start + together], quiet):
             if error is None:
@@ -197,7 +244,7 @@ def _train(
     """Train what is not finished, side by side; arms of one seed share their batches."""
     for one in runs:
         one.begin()
-    feeds: dict[Any, Feed] = {}
+    feeds: dict[Any, Batches] = {}
     by_name: dict[str, Run] = {}
     jobs = []
     for one in runs:
@@ -226,11 +273,7 @@ def restore(folder: Path, device: torch.device) -> tuple[Method, LongTailedTask,
     recipe = from_plain(config["trained"])
     task = load_task(recipe.data, device)
     method = build(recipe, config["seed"], task)
-    method.load_state_dict(state["method"])
-    if state["average"] is not None:
-        average = state["average"]
-        own = {k.removeprefix("module."): v for k, v in average.items() if k != "n_averaged"}
-        method.load_state_dict(own)
+    method.load_state_dict(trained_state(state))
     return method.to(device).eval(), task, config
 
 
@@ -246,51 +289,11 @@ def from_plain(plain: dict[str, Any]) -> Recipe:
     for field in dataclasses.fields(Recipe):
         default = field.default_factory
         if isinstance(default, type) and dataclasses.is_dataclass(default):
-            lists = {
-                k: tuple(v) if isinstance(v, list) else v for k, v in values[field.name].items()
-            }
+            # A run from before a setting existed has what is now its default.
+            given = values.get(field.name, {}).items()
+            lists = {k: tuple(v) if isinstance(v, list) else v for k, v in given}
             values[field.name] = default(**lists)
     return Recipe(**values)
-
-
-def provenance(device: torch.device) -> dict[str, Any]:
-    """Which code ran where, and by which command."""
-    hardware = platform.processor() or platform.machine()
-    if device.type == "cuda":
-        hardware = torch.cuda.get_device_name(device)
-    return {
-        "batchformer": __version__,
-        "code_sha256": code_hash(),
-        "git": _git_commit(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "device": str(device),
-        "hardware": f"{hardware}, {torch.get_num_threads()} threads",
-        "command": shlex.join(["batchformer", *sys.argv[1:]]),
-        "started": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-    }
-
-
-@lru_cache(maxsize=1)
-def code_hash() -> str:
-    """SHA-256 over the source files that training depends on; reports may change freely."""
-    package = Path(__file__).parents[1]
-    total = hashlib.sha256()
-    for path in sorted(package.rglob("*.py")):
-        name = path.relative_to(package)
-        if name.parts[0] not in NOT_TRAINING:
-            total.update(name.as_posix().encode() + path.read_bytes())
-    return total.hexdigest()
-
-
-@lru_cache(maxsize=1)
-def _git_commit() -> str | None:
-    command = ["git", "-C", str(Path(__file__).parent), "rev-parse", "--short", "HEAD"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=5)
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
 
 
 def _refuse_other_configuration(folder: Path, config: dict[str, Any]) -> None:

@@ -13,19 +13,17 @@ from batchformer.data.cifar import cifar_lt
 from batchformer.data.digits import digits_lt
 from batchformer.data.feed import Feed
 from batchformer.data.images import LongTailedData
-from batchformer.data.transforms import (
-    Transform,
-    cifar_test,
-    cifar_train,
-    digits_test,
-    digits_train,
-)
+from batchformer.data.samplers import ClassBalanced
+from batchformer.data.transforms import cifar_test, digits_test
 from batchformer.engine.config import TrainConfig
-from batchformer.engine.fit import Evaluation
+from batchformer.engine.fit import Batches, Evaluation
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Method
 from batchformer.metrics.shots import LongTailedMetrics, shot_groups, third_groups
+from batchformer.randomness import seed_for
+from batchformer.tasks.augmentation import training_views
 from batchformer.tasks.config import LongTailConfig
+from batchformer.tasks.meta import WithMeta
 
 #: Beyond this many classes a confusion matrix is larger than a run folder should be.
 MOST_CLASSES_WITH_CONFUSION = 1000
@@ -75,12 +73,29 @@ class LongTailedTask:
             "smallest_class": int(counts.min()),
         }
 
-    def feed(self, train: TrainConfig, seed: int) -> Feed:
-        """Shuffled, augmented training batches."""
-        transform: Transform = digits_train() if self.config.name == "digits" else cifar_train()
-        return Feed(
-            self.data.train, transform, train.batch_size, seed, train.drop_last, self.device
+    def feed(self, train: TrainConfig, seed: int) -> Batches:
+        """Augmented training batches, in the order of the configured sampler."""
+        labels, config = self.data.train.y, self.config
+        view, second = training_views(config)
+        sampler = ClassBalanced(labels, seed) if config.sampler == "class_balanced" else None
+        feed = Feed(
+            self.data.train,
+            view,
+            train.batch_size,
+            seed,
+            train.drop_last,
+            self.device,
+            sampler,
+            second=second,
         )
+        if not config.meta_batch:
+            return feed
+        balanced = ClassBalanced(labels, seed, stream=1)
+        size = min(config.meta_batch, len(labels))
+        # Full batches only: the last one of an epoch would hold a part of the classes.
+        other = seed_for(seed, "augmentation", 1)
+        meta = Feed(self.data.train, view, size, other, True, self.device, balanced)
+        return WithMeta(feed, meta)
 
     def evaluate(self, method: Method, mechanics: Mechanics, batch: int = 1000) -> Evaluation:
         """Scores in percent by shots, and what the figures need."""
@@ -105,4 +120,4 @@ class LongTailedTask:
         }
         if self.num_classes <= MOST_CLASSES_WITH_CONFUSION:
             figures["confusion"] = scores.confusion.to(torch.int32).cpu().numpy()
-        return Evaluation(scores.compute(), figures)
+        return Evaluation({**scores.compute(), **method.remarks()}, figures)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from batchformer.recipes.paper import ablations, contrastive, domains, long_tailed, zero_shot
 from batchformer.recipes.paper.row import PaperRow
 
-__all__ = ["ROWS", "PaperRow", "rows_for", "rows_without_recipe"]
+__all__ = ["ROWS", "PaperRow", "numbers_for", "rows_for", "rows_without_recipe"]
 
 #: In the paper's order within each family; where it contradicts itself, both rows, with notes.
 ROWS: tuple[PaperRow, ...] = (
@@ -24,6 +24,15 @@ def rows_for(recipe_name: str) -> tuple[PaperRow, ...]:
     [('baseline', 50.7), ('batchformer', 51.7)]
     """
     return tuple(row for row in ROWS if row.recipe == recipe_name)
+
+
+def numbers_for(recipe_name: str) -> dict[str, dict[str, float]]:
+    """The numbers of those rows: arm, then metric.
+
+    >>> numbers_for("cifar100_lt_ride")
+    {'baseline': {'all': 48.0, 'many': 68.1, 'medium': 49.2, 'few': 23.9}}
+    """
+    return {row.arm: dict(row.numbers) for row in rows_for(recipe_name)}
 
 
 def rows_without_recipe() -> tuple[PaperRow, ...]:

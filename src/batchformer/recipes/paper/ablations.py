@@ -57,12 +57,14 @@ ROWS = (
         "PaCo without PaCo loss",
         "52.0 68.1 53.2 31.6",
         "52.6 68.7 53.2 33.1",
+        recipe="cifar100_lt_without_paco_loss",
         note="above PaCo itself in T1 (51.9), as the text remarks",
     ),
     *_PACO_R200.pair(
         "PaCo without PaCo loss",
         "47.31 67.8 52.6 27.3",
         "48.13 68.9 53.1 28.2",
+        recipe="cifar100_lt_without_paco_loss_r200",
         note="above PaCo itself in T1 (47.1), as the text remarks",
     ),
 )

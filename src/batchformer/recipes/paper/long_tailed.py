@@ -32,6 +32,7 @@ _T1 = (
     _R100.alone(
         "RIDE, 3 experts",
         "48.0 68.1 49.2 23.9",
+        recipe="cifar100_lt_ride",
         reproduced=True,
         note="printed 48.0, its own shots imply 48.2",
     ),
@@ -43,7 +44,7 @@ _T1 = (
         reproduced=True,
         batchformer_note="printed 51.7, its own shots imply 51.5",
     ),
-    *_R100.pair("PaCo", "51.9 63.9 53.0 36.5", "52.4 68.4 52.1 34.0"),
+    *_R100.pair("PaCo", "51.9 63.9 53.0 36.5", "52.4 68.4 52.1 34.0", recipe="cifar100_lt_paco"),
     *_R200.pair(
         "Balanced Softmax",
         "46.4 70.0 51.5 24.3",
@@ -51,7 +52,9 @@ _T1 = (
         recipe="cifar100_lt_balanced_softmax_r200",
         reproduced=True,
     ),
-    *_R200.pair("PaCo", "47.1 68.1 51.5 27.5", "47.8 68.1 53.0 28.2"),
+    *_R200.pair(
+        "PaCo", "47.1 68.1 51.5 27.5", "47.8 68.1 53.0 28.2", recipe="cifar100_lt_paco_r200"
+    ),
 )
 
 _T2 = (

@@ -99,12 +99,21 @@ class Block:
         cells: str,
         *,
         arm: Arm = "baseline",
+        recipe: str | None = None,
         reproduced: bool = False,
         planned: bool = True,
         note: str = "",
     ) -> PaperRow:
         """A row without a counterpart."""
-        return self._row(method, arm, cells, reproduced=reproduced, planned=planned, note=note)
+        return self._row(
+            method,
+            arm,
+            cells,
+            recipe=recipe,
+            reproduced=reproduced,
+            planned=planned,
+            note=note,
+        )
 
     def _row(
         self,

@@ -1,0 +1,89 @@
+"""PaCo: queries against keys of a slower encoder, a queue of them, and learned class centres."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from batchformer.engine.mechanics import Batch
+from batchformer.losses.paco import PaCo
+from batchformer.methods.classifier import Classifier
+from batchformer.methods.config import MethodConfig, ModuleConfig
+from batchformer.methods.momentum import follow, follower
+from batchformer.methods.queue import KeyQueue
+from batchformer.models.projection import Projection
+from batchformer.randomness import drawing
+from batchformer.streams import match
+
+#: By how much the mean over all 2N anchors is multiplied.
+SCALES = {"mean": 1.0, "sum": 2.0}
+
+
+class PaCoMethod(Classifier):
+    """The network's classifier holds the class centres, so that its prediction is the network's.
+
+    Batches need ``view2``, a second view of the same images, for the keys. One BatchFormer stands
+    before both projections and the centres: with shared streams queries, keys and centre logits
+    have 2N rows, and the queue takes both halves of the keys.
+
+    Args:
+        network: encodes the queries; the keys' encoder begins as its copy.
+        class_counts: (K,) training images of each class.
+        module: BatchFormer's settings.
+        seed: of the initial weights of encoder and projection.
+        hyper: alpha, temperature, queue, dim and momentum.
+    """
+
+    criterion: PaCo
+
+    def __init__(
+        self,
+        network: nn.Module,
+        class_counts: Tensor,
+        module: ModuleConfig,
+        seed: int,
+        hyper: MethodConfig | None = None,
+        **options: Any,
+    ) -> None:
+        hyper = hyper or MethodConfig()
+        criterion = PaCo(class_counts, alpha=hyper.alpha, temperature=hyper.temperature)
+        super().__init__(network, criterion, module, seed, hyper, **options)
+        with drawing(seed, "weights", 1):
+            self.projection = Projection(int(network.num_features), hyper.dim)  # type: ignore[arg-type]
+        self.key_network, self.key_projection = follower(network), follower(self.projection)
+        self.queue = KeyQueue(hyper.queue, hyper.dim)
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        rows = self.streams(self.features(batch["x"]))
+        centre_logits = self.classify(rows)
+        # After the queries: autocast keeps the first cast of the encoder's weights, and a cast made
+        # without gradients would cut them off.
+        keys = self.keys(batch["view2"])
+        labels = match(rows, batch["y"])
+        queue = self.queue
+        loss = self.criterion(
+            self.projection(rows),
+            keys,
+            queue.keys,
+            centre_logits,
+            labels,
+            queue.labels,
+            queue.valid,
+        )
+        queue.push(keys, labels)
+        two = len(rows) != len(batch["y"])
+        return {"loss": loss * SCALES[self.config.loss_scale] if two else loss}
+
+    @torch.no_grad()
+    def keys(self, x: Tensor) -> Tensor:
+        """Directions (2N, D) of images (N, channels, H, W) by the slower encoder."""
+        network: Any = self.key_network
+        pooled: Tensor = network.forward_head(network.forward_features(x), pre_logits=True)
+        directions: Tensor = self.key_projection(self.streams(pooled))
+        return directions
+
+    def after_update(self) -> None:
+        follow(self.key_network, self.network, self.hyper.momentum)
+        follow(self.key_projection, self.projection, self.hyper.momentum)

@@ -1,0 +1,61 @@
+"""Networks that other runs have trained."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from batchformer.engine.checkpoint import load_newest
+
+Weights = Mapping[str, Tensor]
+
+
+def require_finished(folder: Path, split: str) -> None:
+    """Refuse to start from a run that is not there, not finished, or of another training set.
+
+    Args:
+        folder: ``RUNS/RECIPE/ARM/seedN``.
+        split: hash of the split that this run trains on.
+    """
+    root, (recipe, arm, seed) = folder.parents[2], folder.parts[-3:]
+    if not (folder / "result.json").exists():
+        raise FileNotFoundError(
+            f"This run needs the network of {recipe}/{arm} {seed}, and {folder} holds no finished "
+            f"run. Train it first: batchformer train {recipe} --arm {arm} "
+            f"--seed {seed.removeprefix('seed')} --runs {root}"
+        )
+    found = json.loads((folder / "config.json").read_text())["data"]["split_sha256"]
+    if found != split:
+        raise ValueError(
+            f"{folder} was trained on another training set (split {found[:12]}..., this run has "
+            f"{split[:12]}...): set the same --data, or train it again in another folder of runs."
+        )
+
+
+def trained_network(folder: Path) -> Weights:
+    """The network's weights of a finished run, without BatchFormer."""
+    state = load_newest(folder / "checkpoints")
+    if state is None:
+        raise FileNotFoundError(
+            f"{folder} is finished but holds no checkpoint to start from; remove the folder and "
+            f"train it again."
+        )
+    whole = trained_state(state)
+    return {
+        key.removeprefix("network."): value
+        for key, value in whole.items()
+        if key.startswith("network.")
+    }
+
+
+def trained_state(checkpoint: Mapping[str, Any]) -> Weights:
+    """A method's state as it is evaluated: the running mean of the weights if there is one."""
+    average = checkpoint["average"]
+    if average is None:
+        weights: Weights = checkpoint["method"]
+        return weights
+    return {k.removeprefix("module."): v for k, v in average.items() if k != "n_averaged"}

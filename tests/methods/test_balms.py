@@ -1,0 +1,114 @@
+"""The meta sampler: its draws, its gradient by finite differences, its two updates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from batchformer.engine.config import OptimConfig, TrainConfig
+from batchformer.engine.mechanics import Mechanics
+from batchformer.methods.balms import ClassSampler
+
+COUNTS = torch.tensor([50, 20, 10, 5, 1])
+CPU = torch.device("cpu")
+
+
+def test_weights_begin_in_proportion_to_a_power_of_the_counts() -> None:
+    weights = ClassSampler(COUNTS, power=0.3).logits.detach().sigmoid()
+    torch.testing.assert_close(weights / weights[-1], COUNTS.float() ** -0.3)
+    assert float(weights[-1]) == pytest.approx(0.5)
+    assert ClassSampler(torch.tensor([4, 0, 2]), 1.0).logits.isfinite().all()
+
+
+def test_draws_follow_the_weights() -> None:
+    sampler = ClassSampler(torch.tensor([8, 1]), power=1.0)  # weights 1/16 and 1/2
+    torch.manual_seed(0)
+    labels = torch.tensor([0] * 64 + [1] * 8)
+    draws = torch.cat([sampler(labels).detach() for _ in range(100)])
+    assert torch.equal(draws.sum(1), torch.ones(7200)) and set(draws.unique().tolist()) == {0, 1}
+    share = float(draws[:, 64:].sum() / 7200)
+    assert share == pytest.approx(0.5, abs=0.03), "64 samples of weight 1/16 against 8 of 1/2"
+
+
+def trial_then_judge(method: Any, batch: Any, multiplicity: Tensor) -> Tensor:
+    """The outer loss with the trial step written out: gradients of softmax by hand."""
+    network, rate = method.network, method.hyper.inner_lr
+    features = network.forward_features(batch["x"])
+    meta = network.forward_features(batch["meta_x"])
+    weight, bias = network.fc.weight.detach(), network.fc.bias.detach()
+    p = (features @ weight.T + bias + COUNTS.log()).softmax(1) - F.one_hot(batch["y"], 5)
+    p = p * multiplicity[:, None] / len(p)
+    weight, bias = weight - rate * p.T @ features, bias - rate * p.sum(0)
+    rows = meta if method.encoder is None else torch.cat((meta, method.encoder.mix(meta)))
+    y = batch["meta_y"].repeat(len(rows) // len(meta))
+    return F.cross_entropy(rows @ weight.T + bias, y)
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_the_outer_loss_by_hand(make: Any, batch: Any, enabled: bool) -> None:
+    method = make("balms", {"inner_lr": 0.5}, enabled=enabled, dropout=0.0).train()
+    draws = method.sampler(batch["y"])
+    features, meta = (method.features(batch[k]) for k in ("x", "meta_x"))
+    got = method.meta_loss(draws, features, batch["y"], meta, batch["meta_y"])
+    torch.testing.assert_close(got, trial_then_judge(method, batch, draws.sum(0)))
+
+
+def test_the_gradient_of_the_draws_by_finite_differences(make: Any, batch: Any) -> None:
+    method = make("balms", {"inner_lr": 0.5}, enabled=False).double().train()
+    batch = {k: v.double() if v.is_floating_point() else v for k, v in batch.items()}
+    draws = torch.rand(10, 10, dtype=torch.float64, requires_grad=True)
+    features, meta = (method.features(batch[k]) for k in ("x", "meta_x"))
+    loss = method.meta_loss(draws, features, batch["y"], meta, batch["meta_y"])
+    (gradient,) = torch.autograd.grad(loss, [draws])
+    for i, j in ((0, 0), (3, 9), (9, 4)):
+        step = torch.zeros(10, dtype=torch.float64)
+        step[j] = 1e-5
+        up, down = (
+            trial_then_judge(method, batch, draws.detach().sum(0) + s * step) for s in (1, -1)
+        )
+        assert float(gradient[i, j]) == pytest.approx(float(up - down) / 2e-5, rel=1e-4, abs=1e-9)
+
+
+def test_an_update_moves_classifier_sampler_and_encoder(make: Any, batch: Any) -> None:
+    method = make("balms").train()
+    before = {k: v.clone() for k, v in method.state_dict().items()}
+    losses = method.update(batch, method.optimizers(OptimConfig()), Mechanics(TrainConfig(), CPU))
+    assert set(losses) == {"loss", "meta"} and all(v.isfinite() for v in losses.values())
+    changed = {k for k, v in method.state_dict().items() if not torch.equal(v, before[k])}
+    assert {"sampler.logits", "network.fc.weight", "network.fc.bias"} <= changed
+    assert any(k.startswith("encoder.") for k in changed)
+    assert "network.conv1.weight" not in changed
+
+
+def test_the_training_step_is_balanced_softmax_on_what_was_drawn(make: Any, batch: Any) -> None:
+    method = make("balms", enabled=False).train()
+    features = method.features(batch["x"])[[2, 2, 9]]
+    y = batch["y"][[2, 2, 9]]
+    expected = F.cross_entropy(method.network.fc(features) + COUNTS.log(), y)
+    torch.testing.assert_close(method.step({"features": features, "y": y})["loss"], expected)
+
+
+def test_optimizers_and_why_it_is_eager(make: Any) -> None:
+    method = make("balms", {"sampler_lr": 0.25})
+    optimizers = method.optimizers(OptimConfig(lr=0.1))
+    assert set(optimizers) == {"main", "sampler"}
+    assert [g["base_lr"] for g in optimizers["sampler"].param_groups] == [0.25]
+    assert "trial step" in method.why_eager()
+
+
+def test_sampling_weights_rise_for_the_class_that_the_judge_needs(make: Any, batch: Any) -> None:
+    """All judges are of the rarest class: being drawn more often is what helps it."""
+    hyper = {"sampler_lr": 0.05, "inner_lr": 1.0}
+    method = make("balms", hyper, enabled=False).train()
+    rare = {**batch, "meta_x": batch["x"][9:].repeat(4, 1, 1, 1), "meta_y": torch.full((4,), 4)}
+    optimizers, mechanics = method.optimizers(OptimConfig(lr=1e-3)), Mechanics(TrainConfig(), CPU)
+    before = method.sampler.logits.detach().clone()
+    torch.manual_seed(0)
+    for _ in range(30):
+        method.update(rare, optimizers, mechanics)
+    moved = method.sampler.logits.detach() - before
+    assert float(moved[4]) > 0.2 and float(moved[4]) == float(moved.max())

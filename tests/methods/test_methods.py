@@ -1,0 +1,46 @@
+"""What holds for every method, by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from batchformer.engine.config import OptimConfig, TrainConfig
+from batchformer.engine.mechanics import Mechanics
+from batchformer.methods import METHODS
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("train", [{"precision": "bf16"}, {"accumulate": 2}], ids=str)
+def test_half_precision_and_accumulation(
+    make: Any, batch: Any, name: str, train: dict[str, Any]
+) -> None:
+    method = make(name).train()
+    optimizers = method.optimizers(OptimConfig())
+    before = {k: v.clone() for k, v in method.named_parameters()}
+    mechanics = Mechanics(TrainConfig(batch_size=10, **train), CPU)
+    losses = method.update(batch, optimizers, mechanics)
+    method.after_update()
+    assert losses["loss"].isfinite() and losses["loss"].dtype == torch.float32
+    for key, value in method.named_parameters():
+        assert value.isfinite().all(), key
+        # Attention that is uniform at first has next to no gradient for some biases.
+        if value.requires_grad and value.ndim > 1:
+            assert not torch.equal(value, before[key]), key
+
+
+def test_settings_without_sense_are_refused_by_name(make: Any) -> None:
+    with pytest.raises(ValueError, match="never released"):
+        make("paco", loss_scale="official")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_answers_in_eval_are_of_one_sample_alone(make: Any, batch: Any, name: str) -> None:
+    method = make(name).eval()
+    with torch.no_grad():
+        whole, alone = method.predict(batch["x"]), method.predict(batch["x"][3:4])
+    torch.testing.assert_close(whole[3:4], alone)

@@ -1,0 +1,155 @@
+"""PaCo against its loss composed by hand, its two encoders and its queue."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from batchformer import check
+from batchformer.engine.config import OptimConfig, TrainConfig
+from batchformer.engine.mechanics import Mechanics
+from batchformer.losses.paco import paco
+
+COUNTS = torch.tensor([50, 20, 10, 5, 1])
+HYPER = {"queue": 16, "dim": 4, "alpha": 0.1, "temperature": 0.2, "momentum": 0.9}
+
+
+def in_eval_norms(method: Any) -> Any:
+    for module in method.modules():
+        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
+            module.eval()
+    return method
+
+
+def projected(projection: Any, rows: Tensor) -> Tensor:
+    hidden = F.relu(projection.norm(projection.hidden(rows)))
+    return F.normalize(projection.output(hidden), dim=1)
+
+
+@pytest.mark.parametrize("streams", ["shared", "mixed_only", "none"])
+def test_the_loss_by_hand_over_three_updates(make: Any, batch: Any, streams: str) -> None:
+    module = {"enabled": False} if streams == "none" else {"streams": streams}
+    method = in_eval_norms(make("paco", HYPER, dropout=0.0, **module))
+    held: list[tuple[Tensor, int]] = []
+
+    def rows(features: Tensor) -> Tensor:
+        if streams == "none":
+            return features
+        mixed = method.encoder.mix(features)
+        return mixed if streams == "mixed_only" else torch.cat((features, mixed))
+
+    for shift in (0.0, 0.5, 1.0):
+        part = {**batch, "x": batch["x"] + shift, "view2": batch["view2"] - shift}
+        queries = rows(method.network.forward_features(part["x"]))
+        keys = projected(
+            method.key_projection, rows(method.key_network.forward_features(part["view2"]))
+        )
+        y = batch["y"].repeat(2 if streams == "shared" else 1)
+        newest = held[-16:]
+        queue = torch.stack([k for k, _ in newest]) if newest else torch.zeros(0, 4)
+        labels = torch.tensor([label for _, label in newest], dtype=torch.int64)
+        expected = paco(
+            projected(method.projection, queries),
+            keys,
+            queue,
+            method.network.fc(queries),
+            y,
+            labels,
+            COUNTS,
+            alpha=0.1,
+            temperature=0.2,
+        )
+        torch.testing.assert_close(method.step(part)["loss"], expected)
+        held += list(zip(keys.detach(), y.tolist(), strict=True))
+
+
+def test_the_queue_takes_both_halves_of_the_keys(make: Any, batch: Any) -> None:
+    method = make("paco", {**HYPER, "queue": 64}, dropout=0.0)
+    method.step(batch)
+    queue = method.queue
+    assert int(queue.position) == 20 and int(queue.valid.sum()) == 20
+    assert torch.equal(queue.labels[:20], batch["y"].repeat(2))
+    torch.testing.assert_close(queue.keys[:20].norm(dim=1), torch.ones(20))
+    alone = make("paco", {**HYPER, "queue": 64}, enabled=False)
+    alone.step(batch)
+    assert int(alone.queue.position) == 10
+
+
+def test_only_the_queries_way_is_trained(make: Any, batch: Any, assert_trained_once: Any) -> None:
+    for module in ({}, {"enabled": False}, {"streams": "mixed_only"}, {"trained": False}):
+        assert_trained_once(make("paco", HYPER, **module), batch)
+
+
+def test_the_slower_encoder_follows_after_each_update(make: Any, batch: Any) -> None:
+    method = make("paco", HYPER)
+    own = {k: v.double().clone() for k, v in method.key_network.named_parameters()}
+    optimizers = method.optimizers(OptimConfig(lr=0.5))
+    mechanics = Mechanics(TrainConfig(), torch.device("cpu"))
+    for _ in range(3):
+        method.update(batch, optimizers, mechanics)
+        method.after_update()
+        for key, value in method.network.named_parameters():
+            own[key] = 0.9 * own[key] + 0.1 * value.detach().double()
+    for key, value in method.key_network.named_parameters():
+        torch.testing.assert_close(value.double(), own[key], rtol=1e-4, atol=1e-5)
+        assert not torch.equal(value, dict(method.network.named_parameters())[key]), key
+    for leader, slow in (
+        (method.network, method.key_network),
+        (method.projection, method.key_projection),
+    ):
+        assert not set(map(id, leader.parameters())) & set(map(id, slow.parameters()))
+
+
+def test_keys_are_normalised_by_their_own_batch(make: Any, batch: Any) -> None:
+    method = make("paco", HYPER).train()
+    before = method.key_network.bn1.running_mean.clone(), method.network.bn1.running_mean.clone()
+    method.keys(batch["view2"])
+    assert not torch.equal(method.key_network.bn1.running_mean, before[0])
+    assert torch.equal(method.network.bn1.running_mean, before[1])
+
+
+def test_prediction_is_the_centres_answer_to_the_plain_query(make: Any, batch: Any) -> None:
+    method, without = make("paco").eval(), make("paco", enabled=False).eval()
+    x = batch["x"]
+    features = method.network.forward_features(x)
+    assert torch.equal(method.predict(x), method.network.fc(features))
+    assert torch.equal(method.predict(x), without.predict(x))
+
+
+def test_both_arms_begin_alike(make: Any) -> None:
+    own, other = make("paco").state_dict(), make("paco", enabled=False).state_dict()
+    assert all(torch.equal(own[key], value) for key, value in other.items())
+    assert {key.split(".")[0] for key in set(own) - set(other)} == {"encoder"}
+
+
+def test_scales_are_of_the_mean_over_both_halves(make: Any, batch: Any) -> None:
+    def loss(**module: Any) -> Tensor:
+        built: Tensor = in_eval_norms(make("paco", HYPER, dropout=0.0, **module)).step(batch)[
+            "loss"
+        ]
+        return built
+
+    torch.testing.assert_close(loss(loss_scale="sum"), 2 * loss())
+
+
+def test_resumed_equals_unbroken(make: Any, assert_resumes: Any) -> None:
+    assert_resumes(lambda: make("paco", HYPER))
+
+
+def test_a_step_writes_its_state_in_place(make: Any, batch: Any) -> None:
+    method = make("paco", HYPER)
+    places = {k: v.data_ptr() for k, v in method.state_dict().items()}
+    mechanics = Mechanics(TrainConfig(), torch.device("cpu"))
+    method.update(batch, method.optimizers(OptimConfig()), mechanics)
+    method.after_update()
+    assert {k: v.data_ptr() for k, v in method.state_dict().items()} == places
+    assert method.why_eager() is None and method.phase() is None
+
+
+def test_it_is_acting(make: Any, batch: Any) -> None:
+    method = make("paco")
+    assert check(method, batch["x"], method.optimizers(OptimConfig())["main"]).passed

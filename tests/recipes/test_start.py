@@ -1,0 +1,123 @@
+"""Runs that start from others: the weights, the pairing, and what is said when they are missing."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from batchformer.engine.config import TrainConfig
+from batchformer.recipes.demo import demo
+from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.run import Run, compare, restore, run
+from batchformer.recipes.start import require_finished, trained_network
+
+CPU = torch.device("cpu")
+OPTIONS: dict[str, Any] = {"device": CPU, "quiet": True}
+
+
+def first(**train: Any) -> Recipe:
+    return dataclasses.replace(demo(), train=TrainConfig(batch_size=64, updates=8, **train))
+
+
+def second(method: str, start: str = "demo", **changes: Any) -> Recipe:
+    train = TrainConfig(batch_size=64, updates=6)
+    fields = {"name": f"demo_{method}", "method": method, "start": start, "train": train}
+    return dataclasses.replace(demo(), **{**fields, **changes})  # type: ignore[arg-type]
+
+
+def test_a_run_starts_from_the_network_of_the_same_arm_and_seed(tmp_path: Path) -> None:
+    for arm in ("baseline", "batchformer"):
+        run(first(), arm, 1, root=tmp_path, **OPTIONS)
+    states = {}
+    for arm in ("baseline", "batchformer"):
+        folder = run(second("crt"), arm, 1, root=tmp_path, **OPTIONS)
+        start = trained_network(tmp_path / f"demo/{arm}/seed1")
+        method, _, _ = restore(folder, CPU)
+        states[arm] = method.network.state_dict()  # type: ignore[union-attr]
+        for key, value in start.items():
+            same = torch.equal(states[arm][key], value)
+            assert same != key.startswith("fc."), (arm, key)
+    assert not torch.equal(
+        states["baseline"]["conv1.weight"], states["batchformer"]["conv1.weight"]
+    )
+
+
+def test_a_named_arm_serves_every_arm(tmp_path: Path) -> None:
+    run(first(), "baseline", 0, root=tmp_path, **OPTIONS)
+    recipe = second("lws", start="demo/baseline")
+    folders = list(compare(recipe, ["baseline", "batchformer"], [0], root=tmp_path, **OPTIONS))
+    start = trained_network(tmp_path / "demo/baseline/seed0")
+    for folder in folders:
+        state = restore(folder, CPU)[0].network.state_dict()  # type: ignore[union-attr]
+        assert torch.equal(state["conv1.weight"], start["conv1.weight"])
+        assert torch.equal(state["fc.classifier.weight"], start["fc.weight"])
+
+
+def test_tau_norm_is_of_the_trained_weights_also_after_restoring(tmp_path: Path) -> None:
+    run(first(), "batchformer", 0, root=tmp_path, **OPTIONS)
+    folder = run(second("tau_norm"), "batchformer", 0, root=tmp_path, **OPTIONS)
+    weight = trained_network(tmp_path / "demo/batchformer/seed0")["fc.weight"]
+    got = restore(folder, CPU)[0].network.fc.weight  # type: ignore[union-attr]
+    torch.testing.assert_close(got, weight / weight.norm(dim=1, keepdim=True))
+
+
+def test_an_average_of_weights_is_what_others_start_from(tmp_path: Path) -> None:
+    folder = run(first(ema=0.5), "baseline", 0, root=tmp_path, **OPTIONS)
+    evaluated = restore(folder, CPU)[0].network.state_dict()  # type: ignore[union-attr]
+    start = trained_network(folder)
+    assert set(start) == set(evaluated)
+    assert all(torch.equal(start[key], value) for key, value in evaluated.items())
+
+
+def test_a_missing_run_is_answered_with_the_command_before_any_work(tmp_path: Path) -> None:
+    run(first(), "baseline", 3, root=tmp_path, **OPTIONS)
+    words = f"batchformer train demo --arm batchformer --seed 3 --runs {tmp_path}"
+    with pytest.raises(FileNotFoundError, match=words):
+        list(compare(second("crt"), ["baseline", "batchformer"], [3], root=tmp_path, **OPTIONS))
+    assert not (tmp_path / "demo_crt").exists()
+
+
+def test_another_training_set_is_refused(tmp_path: Path) -> None:
+    folder = run(first(), "baseline", 0, root=tmp_path, **OPTIONS)
+    with pytest.raises(ValueError, match="another training set"):
+        require_finished(folder, "0" * 64)
+    other = second("crt", data=dataclasses.replace(demo().data, ratio=20.0))
+    with pytest.raises(ValueError, match="another training set"):
+        run(other, "baseline", 0, root=tmp_path, **OPTIONS)
+
+
+def test_a_finished_run_without_checkpoints_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="holds no checkpoint to start from"):
+        trained_network(tmp_path)
+
+
+def test_an_arm_without_sense_stops_a_comparison_before_it_trains(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(
+        demo(), name="p", method="paco", data=dataclasses.replace(demo().data, augment="paco")
+    )
+    with pytest.raises(ValueError, match="never released"):
+        list(
+            compare(
+                recipe, ["baseline", "batchformer_official_loss"], [0], root=tmp_path, **OPTIONS
+            )
+        )
+    assert not (tmp_path / "p").exists()
+
+
+def test_a_run_does_not_start_from_itself(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(first(), start="demo/baseline")
+    with pytest.raises(ValueError, match="would start from itself"):
+        run(recipe, "baseline", 0, root=tmp_path, **OPTIONS)
+
+
+def test_sources(tmp_path: Path) -> None:
+    recipe = dataclasses.replace(demo(), method="ride", start="a", teacher="b/baseline")
+    one = Run(recipe, "batchformer", 2, tmp_path / "demo/batchformer/seed2", CPU)
+    assert one.sources == {
+        "start": tmp_path / "a/batchformer/seed2",
+        "teacher": tmp_path / "b/baseline/seed2",
+    }

@@ -1,0 +1,64 @@
+"""What each augmentation is, step by step."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from batchformer.data.transforms import (
+    AutoAugment,
+    ColorJitter,
+    Compose,
+    Cutout,
+    GaussianBlur,
+    RandomCrop,
+    RandomFlip,
+    RandomGrey,
+    RandomResizedCrop,
+    RandomRotation,
+    cifar_test,
+    digits_train,
+)
+from batchformer.tasks.augmentation import training_views
+from batchformer.tasks.config import LongTailConfig
+
+CROPPED = (RandomCrop(4), RandomFlip(0.5))
+AUTO = (*CROPPED, AutoAugment("cifar10", 128), Cutout(16))
+SIMCLR = (
+    RandomResizedCrop(32, (0.2, 1)),
+    RandomFlip(0.5),
+    ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
+    RandomGrey(0.2),
+    GaussianBlur((0.1, 2.0), p=0.5),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        ("autoaugment", AUTO, None),
+        ("standard", CROPPED, None),
+        ("rotation", (*CROPPED, RandomRotation(15)), None),
+        ("paco", AUTO, SIMCLR),
+    ],
+)
+def test_the_views_of_cifar(name: Any, first: Any, second: Any) -> None:
+    view, other = training_views(LongTailConfig(augment=name))
+    assert view == Compose((*first, cifar_test()))
+    assert other == (None if second is None else Compose((*second, cifar_test())))
+    x = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
+    for made in (view, other):
+        if made is not None:
+            out = made(x, torch.rand(4, made.draws, dtype=torch.float64))
+            assert out.shape == x.shape and out.dtype == torch.float32 and out.isfinite().all()
+
+
+def test_the_digits_have_their_own() -> None:
+    config = LongTailConfig(name="digits", ratio=50)
+    assert training_views(config) == (digits_train(), None)
+    two = LongTailConfig(name="digits", ratio=50, augment="paco")
+    assert training_views(two) == (digits_train(), digits_train())
+    with pytest.raises(ValueError, match="augmentation of their own"):
+        LongTailConfig(name="digits", augment="rotation")
