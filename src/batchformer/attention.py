@@ -12,7 +12,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
-from torch.utils.checkpoint import checkpoint
 
 from batchformer.kernels.available import obstacle
 
@@ -151,6 +150,7 @@ def inspectable_attention(
 
 def _blockwise(q: Tensor, k: Tensor, v: Tensor, dropout: float, attend: Attend) -> Tensor:
     """A block of rows after the other, each computed again in the backward pass."""
+    from torch.utils.checkpoint import checkpoint  # brings the compiler with it
 
     def block(q: Tensor, k: Tensor, v: Tensor, first_row: int) -> Tensor:
         return inspectable_attention(q, k, v, dropout=dropout, attend=attend, first_row=first_row)[
@@ -159,7 +159,7 @@ def _blockwise(q: Tensor, k: Tensor, v: Tensor, dropout: float, attend: Attend) 
 
     length, heads, n, _ = q.shape
     rows = max(BLOCK_BUDGET // (4 * length * heads * n), 1)
-    mixed = [
+    mixed: list[Tensor] = [
         checkpoint(
             block,
             q[..., start : start + rows, :],
