@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from batchformer.losses.class_counts import checked_counts
+
 Reduction = Literal["none", "mean", "sum"]
 
 
@@ -80,24 +82,8 @@ class BalancedSoftmax(nn.Module):
         allow_empty: bool = False,
     ) -> None:
         super().__init__()
+        checked_counts(class_counts, "BalancedSoftmax", allow_empty=allow_empty)
         counts = torch.as_tensor(class_counts).detach().clone()
-        if counts.ndim != 1 or counts.numel() == 0:
-            raise ValueError(
-                f"BalancedSoftmax needs one count per class, shape (K,), got {tuple(counts.shape)}"
-            )
-        # Written so that NaN fails it too.
-        if not bool(((counts >= 0) & (counts < float("inf"))).all()):
-            raise ValueError("BalancedSoftmax: class_counts must be finite and not negative")
-        empty = (counts == 0).nonzero().flatten().tolist()
-        if len(empty) == counts.numel():
-            raise ValueError("BalancedSoftmax: every class count is 0; count the training labels")
-        if empty and not allow_empty:
-            named = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
-            raise ValueError(
-                f"BalancedSoftmax: {len(empty)} of {counts.numel()} classes have no training "
-                f"image (classes {named}), and log 0 is -inf. Check the split and the number of "
-                f"classes, or pass allow_empty=True to exclude these classes from the loss"
-            )
         self.reduction: Reduction = reduction
         self.register_buffer("class_counts", counts, persistent=False)
 
