@@ -33,7 +33,10 @@ def failing(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
     return int(stop.value.code or 0), seen.err + seen.out
 
 
-@pytest.mark.parametrize("arguments", [["--help"], ["list"], ["data"], ["compare", "--help"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["list"], ["data"], ["compare", "--help"], ["sweep"], ["sweep", "--help"]],
+)
 def test_questions_are_answered_at_once_and_without_torch(arguments: list[str]) -> None:
     started = time.perf_counter()
     result = call(*arguments)
@@ -54,6 +57,11 @@ def test_questions_are_answered_at_once_and_without_torch(arguments: list[str]) 
         (["compare", "demo", "--module.dropout", "2"], "outside [0, 1]"),
         (["compare", "demo", "--arms", "batchfromer"], "Did you mean batchformer"),
         (["compare", "demo", "--seeds", "0"], "at least one seed"),
+        (["sweep", "demo_layer"], "Did you mean demo_layers"),
+        (["sweep", "demo_layers", "--levels", "3"], "its levels are 1, 2, 4"),
+        (["sweep", "demo_layers", "--arms", "batchfromer"], "Did you mean batchformer"),
+        (["sweep", "demo_layers", "--seeds", "0"], "at least one seed"),
+        (["sweep", "demo_layers", "--optim.lrr", "1"], "--optim.lr"),
         (["train"], "needs the name of a recipe"),
         (["evaluate"], "needs a run folder"),
         (["report", "nowhere"], "There is no folder nowhere"),
@@ -88,6 +96,28 @@ def test_a_comparison_ends_with_a_table_and_a_page(
     assert len(before) == 6
     cli.main(arguments)  # nothing is trained again
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("result.json")} == before
+
+
+def test_a_sweep_ends_with_a_table_and_a_page_and_can_be_reported_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--levels", "1", "2", "--runs", str(tmp_path), *QUICK]
+    cli.main(["sweep", "demo_layers", "--seeds", "3", "--together", "3", *options])
+    out = " ".join(capsys.readouterr().out.split())
+    page = tmp_path / "demo_layers/report.html"
+    assert f"Page: {page}" in out and "All by layers" in page.read_text()
+    for words in ("All by layers", "All, difference to layers 1", "This sweep holds 3 comparisons"):
+        assert words in out, words
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("result.json")}
+    assert len(before) == 9
+    cli.main(["sweep", "demo_layers", "--seeds", "1", *options])  # nothing is trained again
+    again = " ".join(capsys.readouterr().out.split())
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("result.json")} == before
+    cli.main(["report", str(tmp_path), "--to", str(tmp_path / "page.html")])
+    reported = " ".join(capsys.readouterr().out.split())
+    table = slice(0, out.index("Page:"))
+    assert out[table] == again[table] == reported[table]
+    assert "Sweep of layers" in (tmp_path / "page.html").read_text()
 
 
 def test_the_first_arm_is_the_one_compared_with(
@@ -176,7 +206,9 @@ main(sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["demo"], ["compare", "demo"], ["report", "."]])
+@pytest.mark.parametrize(
+    "arguments", [["list"], ["demo"], ["compare", "demo"], ["sweep"], ["report", "."]]
+)
 def test_without_the_extras_a_line_names_them(arguments: list[str]) -> None:
     help_text = subprocess.run(
         [sys.executable, "-c", CORE_ALONE, "--help"], capture_output=True, text=True

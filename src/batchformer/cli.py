@@ -21,12 +21,15 @@ from batchformer.options import (
     ListOptions,
     ReportOptions,
     Settings,
+    SweepOptions,
     TrainOptions,
 )
 from batchformer.recipes import RECIPES, find_recipe
+from batchformer.recipes.ablations import SWEEPS, find_sweep
 from batchformer.recipes.arms import ARMS
 from batchformer.recipes.listing import ensure_data, print_data, print_listing
 from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.sweep_listing import print_sweeps
 
 T = TypeVar("T")
 
@@ -38,6 +41,7 @@ Usage: batchformer COMMAND [...]
   list                     every recipe, and the rows of the paper that have none yet
   train RECIPE             one arm, one seed
   compare RECIPE           every arm with every seed, paired, with intervals and a verdict
+  sweep [SWEEP]            one setting at several levels, as the paper's ablations; or their list
   evaluate RUN             score a trained run again
   report RUN...            one self-contained page of finished runs
   export RUN --to FILE     the plain network's weights, without BatchFormer
@@ -181,6 +185,46 @@ def _compare(recipe: Recipe, options: CompareOptions) -> None:
     _report(folders, page, recipe.name, options.arms[0])
 
 
+def sweep(arguments: list[str]) -> None:
+    if not arguments:
+        print_sweeps()
+        return
+    if arguments[0] in ("-h", "--help"):
+        names = "\n  ".join(SWEEPS)
+        about = (SweepOptions.__doc__ or "").strip()
+        print(f"Usage: batchformer sweep SWEEP [OPTIONS]\n\n{about}\n\nSweeps:\n  {names}\n")
+        print("Options: batchformer sweep demo_layers --help")
+        return
+    plan = find_sweep(arguments[0])
+    base = plan.base_recipe()
+    defaults = Settings.fields_of(base)
+    options = _parse(SweepOptions, arguments[1:], f"sweep {plan.name}", **defaults)
+    if options.seeds < 1 or options.together < 1 or not options.arms:
+        raise UserError("sweep needs at least one seed, one arm and one run at a time.")
+    _arms(options.arms)
+    levels = [plan.level(name).name for name in options.levels or plan.level_names]
+    ensure_data(base := options.applied_to(base))
+    from batchformer.recipes import run as runs
+    from batchformer.recipes.sweep_run import run_sweep
+
+    trained = run_sweep(
+        plan,
+        base,
+        options.arms,
+        levels,
+        range(options.seeds),
+        root=options.runs,
+        device=runs.pick_device(options.device),
+        quiet=options.quiet,
+        together=options.together,
+    )
+    for _ in trained:
+        pass
+    folder = options.runs / plan.name
+    # All there is of the sweep: levels and seeds may have been trained by several calls.
+    _report([folder], options.page or folder / "report.html", plan.name)
+
+
 def _report(
     folders: list[Path], page: Path, title: str | None = None, against: str | None = None
 ) -> None:
@@ -191,9 +235,16 @@ def _report(
         _arms([against], (run.arm for run in found))
     from batchformer.report.comparison import compare_runs
     from batchformer.report.html import write_page
+    from batchformer.report.sweep_comparison import compare_sweep
+    from batchformer.report.sweep_table import print_sweep
+    from batchformer.report.sweeps import split_sweeps
     from batchformer.report.table import print_table
 
-    print_table(compare_runs(found, against))
+    sweeps, others = split_sweeps(found)
+    for one in sweeps:
+        print_sweep(compare_sweep(one))
+    if others or not sweeps:
+        print_table(compare_runs(others, against))
     print(f"Page: {write_page(found, page, title, against)}")
 
 
@@ -307,6 +358,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "list": list_recipes,
     "train": train,
     "compare": compare,
+    "sweep": sweep,
     "evaluate": evaluate,
     "report": report,
     "export": export,

@@ -20,6 +20,8 @@ class Settings:
     data: LongTailConfig
     model: str
     """Network: resnet32, ride_resnet32 (CIFAR), digits_net, or any of timm's."""
+    weights: str
+    """A file of weights to begin with (.pth, .safetensors), or timm for those it downloads."""
     method: MethodName
     """What is minimised."""
     hyper: MethodConfig
@@ -72,6 +74,31 @@ class CompareOptions(Settings):
     """Folder of all runs."""
     page: Path | None = None
     """Where the page goes; by default RUNS/RECIPE/report.html."""
+    device: str = "auto"
+    """auto, cpu, cuda, cuda:1, mps."""
+    quiet: bool = False
+    """No progress."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(Settings):
+    """Train a recipe with one setting at several levels, paired; finished runs are kept.
+
+    Settings are those of the recipe that is varied, the same for every level.
+    """
+
+    seeds: int = 3
+    """Seeds 0, 1, ..., n - 1; with fewer than 3 there is no interval."""
+    levels: tuple[str, ...] = ()
+    """Some of the sweep's levels; by default all."""
+    arms: tuple[str, ...] = ("batchformer",)
+    """Trained at every level; the baseline is always trained beside them."""
+    together: int = 1
+    """Runs that train side by side on the device; 8 suit a large GPU and a small network."""
+    runs: Path = Path("runs")
+    """Folder of all runs."""
+    page: Path | None = None
+    """Where the page goes; by default RUNS/SWEEP/report.html."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps."""
     quiet: bool = False

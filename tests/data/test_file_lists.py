@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchformer.data.file_lists import Entries, by_name_or_number, by_number, read_list, read_table
+from batchformer.data.file_lists import (
+    Entries,
+    by_name_or_number,
+    by_number,
+    read_annotations,
+    read_list,
+    read_table,
+)
 
 
 def test_odd_lines(tmp_path: Path) -> None:
@@ -97,3 +105,24 @@ def test_names_that_no_class_has() -> None:
         by_name_or_number(entries("dog"), many)
     with pytest.raises(ValueError, match="same name cannot be told apart: crane"):
         by_name_or_number(entries("crane"), ["crane", "bird", "crane"])
+
+
+def test_annotations_in_the_manner_of_coco(tmp_path: Path) -> None:
+    images = [{"id": 7, "file_name": "a/1.jpg"}, {"id": 5, "file_name": "b 2.jpg"}]
+    annotations = [{"image_id": 5, "category_id": 1}, {"image_id": 7, "category_id": 0}]
+    file = tmp_path / "train.json"
+    file.write_text(json.dumps({"images": images, "annotations": annotations}))
+    entries = read_annotations(file)
+    assert (entries.paths, entries.values) == (["b 2.jpg", "a/1.jpg"], ["1", "0"])
+    for content, words in (
+        ({"images": images}, "missed 'annotations'"),
+        ({"images": images[:1], "annotations": annotations}, "missed 5"),
+        ([], "expected images with id"),
+        ({"images": images, "annotations": [{"image_id": 5, "category_id": -1}]}, "annotation 1:"),
+    ):
+        file.write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=words):
+            read_annotations(file)
+    file.write_text('{"images": [')
+    with pytest.raises(ValueError, match=r"no complete \.json"):
+        read_annotations(file)

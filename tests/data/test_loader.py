@@ -206,3 +206,42 @@ def test_a_test_is_complete_and_not_random(files: ImageFiles) -> None:
     (files.root / files.paths[5]).write_text("no image")
     with pytest.raises(DamagedImageError, match=Path(files.paths[5]).name):
         list(loader.evaluation_batches(files, centre, Scale(), 4, workers=1))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_second_view_has_a_window_and_numbers_of_its_own(
+    files: ImageFiles, opened: ExitStack, workers: int
+) -> None:
+    second = (RandomResizedCrop(8), Shift())
+    two = feed(files, opened, workers=workers, second=second)
+    for step in (0, 4, 1):
+        batch = two.batch(step)
+        draw = generator(SEED, "augmentation", step)
+        count, first = len(batch["y"]), RandomResizedCrop.draws
+        u = torch.rand(count, 2 * first + 4, generator=draw, dtype=torch.float64)
+        for name, geometry, of_window, of_batch in (
+            ("x", RandomResizedCrop(16), u[:, :first], u[:, 2 * first : 2 * first + 2]),
+            ("view2", RandomResizedCrop(8), u[:, first : 2 * first], u[:, 2 * first + 2 :]),
+        ):
+            images = [decode(files.root / files.paths[i]) for i in batch["index"].tolist()]
+            framed = torch.stack([geometry(i, r) for i, r in zip(images, of_window, strict=True)])
+            assert torch.equal(batch[name], Shift()(framed, of_batch)), (step, name)
+
+
+def test_runs_side_by_side_read_a_batch_once(
+    files: ImageFiles, opened: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared, begun = feed(files, opened), []
+    begin = shared._stream.begin
+
+    def counted(jobs: Any) -> None:
+        begun.append(jobs)
+        begin(jobs)
+
+    monkeypatch.setattr(shared._stream, "begin", counted)
+    alone = feed(files, opened)
+    for step in range(5):
+        first, second = shared.batch(step), shared.batch(step)
+        assert first is not second and first["x"] is second["x"]
+        assert same(first, alone.batch(step))
+    assert len(begun) == 1, "the reading goes on where it was"

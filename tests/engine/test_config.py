@@ -24,6 +24,7 @@ from batchformer.tasks.config import LongTailConfig
         (lambda: TrainConfig(updates=0), "train.updates"),
         (lambda: TrainConfig(batch_size=4, accumulate=5), "train.accumulate"),
         (lambda: TrainConfig(ema=1.0), "train.ema"),
+        (lambda: TrainConfig(workers=-1), "train.workers is -1"),
         (lambda: ModuleConfig(dropout=1.5), "module.dropout is 1.5, outside"),
         (lambda: ModuleConfig(heads=0), "module.heads"),
         (lambda: LongTailConfig(ratio=0.5), "data.ratio"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,12 @@ from torch import nn
 from batchformer.models.build import build_model
 from batchformer.models.ride import RideNetwork
 from batchformer.recipes import find_recipe
-from batchformer.recipes.networks import build_network, take_weights
+from batchformer.recipes.networks import (
+    build_network,
+    given_weights,
+    take_given_weights,
+    take_weights,
+)
 
 
 def test_experts_and_scale() -> None:
@@ -42,3 +48,30 @@ def test_weights_that_do_not_fit_are_explained() -> None:
     take_weights(network, build_model("digits_net", 3).state_dict(), "demo/baseline")
     with pytest.raises(ValueError, match=r"demo/baseline does not fit this run's DigitsNet"):
         take_weights(network, other.state_dict(), "demo/baseline")
+
+
+def test_convolutions_that_are_left_as_they_are() -> None:
+    recipe = dataclasses.replace(find_recipe("demo"), model="resnet18", convolutions="last_block")
+    network = build_network(recipe, 3)
+    assert not network.conv1.weight.requires_grad and network.fc.weight.requires_grad  # type: ignore[union-attr]
+
+
+def test_weights_that_a_recipe_names(tmp_path: Path) -> None:
+    recipe = find_recipe("demo")
+    said: list[str] = []
+    network = build_model("digits_net", 3)
+    before = {key: value.clone() for key, value in network.state_dict().items()}
+    take_given_weights(network, recipe, said.append)
+    assert given_weights(recipe) is None and not said
+    file = tmp_path / "w.pth"
+    torch.save(build_model("digits_net", 5).state_dict(), file)
+    named = dataclasses.replace(recipe, weights=str(file))
+    assert given_weights(named) == file
+    take_given_weights(network, named, said.append)
+    assert len(said) == 1 and "without its classifier" in said[0]
+    key = next(iter(before))
+    assert not torch.equal(before[key], network.state_dict()[key])
+    needy = dataclasses.replace(named, method="tau_norm")
+    with pytest.raises(ValueError, match="tau_norm works on a trained classifier"):
+        take_given_weights(network, needy, said.append)
+    assert given_weights(dataclasses.replace(recipe, weights="timm")) is None

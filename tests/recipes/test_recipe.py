@@ -45,3 +45,10 @@ def test_a_configuration_from_before_a_setting_existed_has_its_default() -> None
     plain = as_plain(find_recipe("demo"))
     del plain["hyper"], plain["start"], plain["teacher"], plain["data"]["augment"]
     assert from_plain(plain) == find_recipe("demo")
+
+
+def test_weights_are_of_a_file_or_of_a_run() -> None:
+    from_a_file = dataclasses.replace(find_recipe("cifar100_lt_crt"), start="", weights="w.pth")
+    assert from_a_file.method == "crt"
+    with pytest.raises(ValueError, match="not both"):
+        dataclasses.replace(from_a_file, start="cifar100_lt_cross_entropy")

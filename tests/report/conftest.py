@@ -131,6 +131,38 @@ def write_run(
     return folder
 
 
+def write_sweep(
+    root: Path,
+    values: Mapping[tuple[str, str], Mapping[int, Mapping[str, float | None]]],
+    *,
+    name: str = "depth",
+    reference: str = "1",
+    baseline: str = "once",
+    levels: Mapping[str, Mapping[str, Mapping[str, float]]] | None = None,
+) -> Path:
+    """Write the runs of a sweep and its description; ``values`` are scores by (arm, level), seed.
+
+    ``levels`` are the paper's numbers by level, arm and metric.
+    """
+    named = dict.fromkeys(level for _, level in values)
+    content = {
+        "name": name,
+        "factor": "layers",
+        "table": "Layers",
+        "reference": reference,
+        "baseline": baseline,
+        "levels": levels or {level: {} for level in named},
+        "base": recipe_of("base"),
+    }
+    (root / name).mkdir(parents=True, exist_ok=True)
+    (root / name / "sweep.json").write_text(json.dumps(content))
+    for (arm, level), by_seed in values.items():
+        recipe = recipe_of(f"{name}/{level}", module__layers=level)
+        for seed, scores in by_seed.items():
+            write_run(root, arm, seed, recipe=recipe, scores=scores)
+    return root / name
+
+
 @pytest.fixture
 def runs_root(tmp_path: Path) -> Path:
     """Where runs lie."""
@@ -151,6 +183,12 @@ def write_run_fixture(runs_root: Path) -> Callable[..., Path]:
 def recipe_of_fixture() -> Callable[..., dict[str, Any]]:
     """``recipe_of``."""
     return recipe_of
+
+
+@pytest.fixture(scope="session")
+def make_sweep() -> Callable[..., Path]:
+    """``write_sweep`` into any folder."""
+    return write_sweep
 
 
 @pytest.fixture(scope="session")

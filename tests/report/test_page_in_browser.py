@@ -48,8 +48,9 @@ def page_file(
     tmp_path_factory: pytest.TempPathFactory,
     make_run: Callable[..., Path],
     make_recipe: Callable[..., dict[str, Any]],
+    make_sweep: Callable[..., Path],
 ) -> Path:
-    """A crowded page: long names, many arms, many classes, two seeds, a damaged run.
+    """A crowded page: long names, many arms, many classes, two seeds, a sweep, a damaged run.
 
     Once against the baseline, once against the arm with the longest name.
     """
@@ -61,6 +62,9 @@ def page_file(
     for arm in ("baseline", "batchformer"):
         for seed in range(2):
             make_run(root, arm, seed)
+    cells = [("baseline", "1"), *(("batchformer", level) for level in ("1", "2", "4", "8", "16"))]
+    scores = {seed: {"all": 50.0 + seed, "few": 20.0 + seed % 2} for seed in range(3)}
+    make_sweep(root, dict.fromkeys(cells, scores), name="a_sweep_of_a_long_name_" + "y" * 40)
     (make_run(root, "baseline", 9) / "config.json").write_text("{")
     return write_page(find_runs(root), root.parent / "report.html", reference=request.param)
 

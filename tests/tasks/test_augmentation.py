@@ -7,12 +7,16 @@ from typing import Any
 import pytest
 import torch
 
+from batchformer.data import framing
 from batchformer.data.transforms import (
+    IMAGENET,
     AutoAugment,
     ColorJitter,
     Compose,
     Cutout,
     GaussianBlur,
+    Normalise,
+    RandAugment,
     RandomCrop,
     RandomFlip,
     RandomGrey,
@@ -21,7 +25,7 @@ from batchformer.data.transforms import (
     cifar_test,
     digits_train,
 )
-from batchformer.tasks.augmentation import training_views
+from batchformer.tasks.augmentation import file_views, training_views, view_at_test
 from batchformer.tasks.config import LongTailConfig
 
 CROPPED = (RandomCrop(4), RandomFlip(0.5))
@@ -62,3 +66,43 @@ def test_the_digits_have_their_own() -> None:
     assert training_views(two) == (digits_train(), digits_train())
     with pytest.raises(ValueError, match="augmentation of their own"):
         LongTailConfig(name="digits", augment="rotation")
+
+
+FLIP = RandomFlip(0.5)
+JITTER = ColorJitter(0.4, 0.4, 0.4)
+SIM = (
+    ColorJitter(0.4, 0.4, 0.4, 0.1, p=1.0),
+    RandomGrey(0.2),
+    GaussianBlur((0.1, 2.0), p=0.5),
+    FLIP,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "first", "second"),
+    [
+        ("resized", (FLIP,), None),
+        ("jitter", (FLIP, JITTER), None),
+        ("paco", (FLIP, JITTER, RandAugment(2, 10)), SIM),
+        ("simclr", SIM, SIM),
+    ],
+)
+@pytest.mark.parametrize("data", ["imagenet_lt", "inaturalist18", "places_lt", "folder"])
+def test_the_views_of_image_files(data: Any, name: Any, first: Any, second: Any) -> None:
+    config = LongTailConfig(name=data, augment=name, size=28)
+    inaturalist = Normalise(mean=(0.466, 0.471, 0.380), std=(0.195, 0.194, 0.192))
+    end = inaturalist if data == "inaturalist18" else IMAGENET
+    crop = framing.RandomResizedCrop(28, scale=(0.08, 1.0))
+    view, other = file_views(config)
+    assert view == (crop, Compose((*first, end)))
+    assert other == (None if second is None else (crop, Compose((*second, end))))
+    x = torch.randint(0, 256, (4, 3, 28, 28), dtype=torch.uint8)
+    for _, made in filter(None, (view, other)):
+        out = made(x, torch.rand(4, made.draws, dtype=torch.float64))
+        assert out.shape == x.shape and out.dtype == torch.float32 and out.isfinite().all()
+    assert view_at_test(config) == (framing.ResizeCentreCrop(28, 32), end)
+
+
+def test_tests_of_224_pixels_resize_to_256() -> None:
+    geometry, _ = view_at_test(LongTailConfig(name="imagenet_lt", augment="jitter"))
+    assert geometry == framing.ResizeCentreCrop(224, 256)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from batchformer.engine.config import TrainConfig
 from batchformer.tasks.config import LongTailConfig
 from batchformer.tasks.long_tailed import LongTailedTask
-from batchformer.tasks.meta import WithMeta
+from batchformer.tasks.meta import WithMeta, close
 
 CPU = torch.device("cpu")
 
@@ -40,3 +42,22 @@ def test_the_sampler_and_the_second_view_of_a_task() -> None:
     assert batch["y"].bincount(minlength=10).tolist() == [4] * 10
     assert batch["view2"].shape == batch["x"].shape
     assert not torch.equal(batch["view2"], batch["x"])
+
+
+def test_closing_reaches_both_feeds_and_passes_over_those_in_memory() -> None:
+    closed = []
+
+    class Open:
+        per_epoch = 1
+
+        def batch(self, step: int) -> dict[str, Any]:
+            return {}
+
+        def close(self) -> None:
+            closed.append(self)
+
+    first, second = Open(), Open()
+    close(WithMeta(first, second))
+    assert closed == [first, second]
+    config = LongTailConfig(name="digits", ratio=50, meta_batch=30)
+    close(LongTailedTask.load(config, CPU).feed(TrainConfig(batch_size=32), seed=0))

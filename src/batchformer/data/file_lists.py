@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,6 +48,33 @@ def read_list(file: Path) -> Entries:
                     f"got {line.strip()!r}"
                 )
             entries.add(path, label[0], number)
+    return entries
+
+
+def read_annotations(file: Path) -> Entries:
+    """A .json in the manner of COCO, as iNaturalist 2018 has: its images and their categories.
+
+    Labels are the category numbers as they are; the line of an entry is its place among the
+    annotations, from 1.
+    """
+    entries = Entries(str(file))
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+        paths = {image["id"]: image["file_name"] for image in content["images"]}
+        for number, annotation in enumerate(content["annotations"], start=1):
+            label = str(annotation["category_id"])
+            if not _is_number(label):
+                raise ValueError(
+                    f"{file}, annotation {number}: expected a category_id 0, 1, 2, ..., got {label}"
+                )
+            entries.add(paths[annotation["image_id"]], label, number)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{file} is no complete .json file: {error}") from error
+    except (KeyError, TypeError) as error:
+        raise ValueError(
+            f"{file}: expected images with id and file_name, and annotations with image_id and "
+            f"category_id; missed {error}"
+        ) from error
     return entries
 
 

@@ -11,7 +11,14 @@ import torch
 from torch import Tensor
 
 from batchformer.data import presence
-from batchformer.data.file_lists import by_name_or_number, by_number, read_list, read_table, some
+from batchformer.data.file_lists import (
+    by_name_or_number,
+    by_number,
+    read_annotations,
+    read_list,
+    read_table,
+    some,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +99,8 @@ class ImageFiles:
     ) -> ImageFiles:
         """A text file with one image a line: its path, white space, its label as a number.
 
-        Paths may have spaces in them; blank lines are passed over.
+        Paths may have spaces in them; blank lines are passed over. A .json file is read in the
+        manner of COCO: images with id and file_name, annotations with image_id and category_id.
 
         Args:
             list_file: the text file, UTF-8.
@@ -100,7 +108,8 @@ class ImageFiles:
             classes: names in label order. None: all numbers up to the largest label.
             allow_empty: accept classes without an image.
         """
-        entries = read_list(Path(list_file).expanduser())
+        file = Path(list_file).expanduser()
+        entries = (read_annotations if file.suffix == ".json" else read_list)(file)
         labels, names = by_number(entries, classes)
         return cls._made(entries.paths, labels, names, root, entries.source, allow_empty)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,9 @@ from batchformer.data.reading import Job, OnDamaged, Read, Reader
 from batchformer.data.transforms.contract import Transform
 from batchformer.data.workers import Stream, usable_workers
 from batchformer.randomness import generator
+
+#: What makes a view of an image: its geometry, by the workers, and its transform, on the device.
+View = tuple[Geometry, Transform]
 
 
 class FileFeed:
@@ -41,6 +44,8 @@ class FileFeed:
         on_damaged: what to do about an image that cannot be read. `raise` its error, or `skip` it:
             the next readable image of the batch takes its place, a warning names it the first
             time, and `damaged` counts how often each was replaced.
+        second: geometry and transform of a second view of the same images, ``view2``, where a
+            method needs one.
     """
 
     def __init__(
@@ -56,21 +61,35 @@ class FileFeed:
         prefetch: int = 2,
         sampler: Sampler | None = None,
         on_damaged: OnDamaged = "raise",
+        second: View | None = None,
     ) -> None:
-        self.files, self.transform = files, transform
+        self.files = files
         self.device = torch.device(device)
         sampler = Shuffle(len(files), seed) if sampler is None else sampler
         self.steps = Steps(sampler, batch_size, drop_last)
         self.per_epoch = self.steps.per_epoch
         self.damaged: Counter[str] = Counter()
-        self._draws = _Draws(seed, geometry.draws, transform.draws)
+        views = [(geometry, transform)] if second is None else [(geometry, transform), second]
+        self.transforms = tuple(transform for _, transform in views)
+        framing = sum(geometry.draws for geometry, _ in views)
+        self._draws = _Draws(seed, framing, sum(made.draws for made in self.transforms))
         self._labels = files.labels.to(self.device)
-        reader = Reader(files.root, geometry, on_damaged)
+        reader = Reader(files.root, geometry, on_damaged, second[0] if second else None)
         self._stream = _stream(reader, workers, prefetch, self.device)
         self._next: int | None = None
+        self._kept: _Kept | None = None
 
     def batch(self, step: int) -> dict[str, Any]:
-        """The batch of one step: ``x`` (N, C, S, S), ``y`` (N,) and ``index`` (N,)."""
+        """The batch of one step: ``x`` (N, C, S, S), ``y`` (N,), ``index`` (N,), ``view2``.
+
+        The latest is kept, for runs that train side by side on the same batches.
+        """
+        if self._kept is None or self._kept.step != step:
+            self._kept = None  # frees its memory before the next one is made
+            self._kept = _Kept(step, self._make(step), self.device)
+        return self._kept.batch()
+
+    def _make(self, step: int) -> dict[str, Any]:
         if step != self._next:
             onward = itertools.count(step)
             self._stream.begin(_jobs(onward, self.files, self.steps, self._draws))
@@ -79,11 +98,11 @@ class FileFeed:
         self._next = step + 1
         self._note(read)
         _, u = self._draws.at(step, len(read.samples))
-        return _on_device(read, u, self.transform, self._labels)
+        return _on_device(read, u, self.transforms, self._labels)
 
     def close(self) -> None:
         """End the workers; a later batch starts new ones."""
-        self._next = None
+        self._next = self._kept = None
         self._stream.close()
 
     def __enter__(self) -> FileFeed:
@@ -139,7 +158,7 @@ def _once(
         stream.begin(_jobs(range(steps.per_epoch), files, steps, nothing))
         for step, read in enumerate(stream):
             _, u = nothing.at(step, len(read.samples))
-            yield _on_device(read, u, transform, labels)
+            yield _on_device(read, u, (transform,), labels)
     finally:
         stream.close()
 
@@ -183,8 +202,34 @@ def _stream(reader: Reader, workers: int | None, prefetch: int, device: torch.de
     return Stream(reader, usable_workers(workers), prefetch, pinned=device.type == "cuda")
 
 
-def _on_device(read: Read, u: Tensor, transform: Transform, labels: Tensor) -> dict[str, Any]:
-    """The batch where the labels are, transformed."""
-    x = read.x.to(labels.device, non_blocking=True)
+def _on_device(
+    read: Read, u: Tensor, transforms: Sequence[Transform], labels: Tensor
+) -> dict[str, Any]:
+    """The batch where the labels are, each view transformed by numbers of its own."""
     index = read.samples.to(labels.device, non_blocking=True)
-    return {"x": transform(x, u), "y": labels[index], "index": index}
+    batch: dict[str, Any] = {"y": labels[index], "index": index}
+    columns = torch.split(u, [transform.draws for transform in transforms], dim=1)
+    views = {"x": read.x} if read.view2 is None else {"x": read.x, "view2": read.view2}
+    for (name, images), transform, own in zip(views.items(), transforms, columns, strict=True):
+        batch[name] = transform(images.to(labels.device, non_blocking=True), own)
+    return batch
+
+
+class _Kept:
+    """A batch, and on a GPU what other streams have to wait for before they use it."""
+
+    def __init__(self, step: int, batch: dict[str, Any], device: torch.device) -> None:
+        self.step, self._batch, self._device = step, batch, device
+        self._ready: torch.cuda.Event | None = None
+        if device.type == "cuda":
+            self._ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._ready.record(torch.cuda.current_stream(device))
+
+    def batch(self) -> dict[str, Any]:
+        """The batch, ready for the stream of the caller."""
+        if self._ready is not None:
+            user = torch.cuda.current_stream(self._device)
+            user.wait_event(self._ready)
+            for tensor in self._batch.values():
+                tensor.record_stream(user)
+        return dict(self._batch)

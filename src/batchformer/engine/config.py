@@ -96,6 +96,8 @@ class TrainConfig:
     """Memory format of images and convolutions."""
     deterministic: bool = False
     """Only deterministic kernels."""
+    workers: int | None = None
+    """Processes that read image files; 0: the training process. By default one for each core."""
 
     def __post_init__(self) -> None:
         require(self.batch_size >= 1, f"train.batch-size is {self.batch_size}, below 1")
@@ -105,4 +107,6 @@ class TrainConfig:
         require(self.checkpoint_every >= 0, "train.checkpoint-every is below 0")
         require(1 <= self.accumulate <= self.batch_size, "train.accumulate exceeds the batch")
         require(0 <= self.ema < 1, f"train.ema is {self.ema}, outside [0, 1)")
+        enough = self.workers is None or self.workers >= 0
+        require(enough, f"train.workers is {self.workers}, below 0")
         require(self.clip_norm >= 0, f"train.clip-norm is {self.clip_norm}, below 0")

@@ -32,7 +32,8 @@ def build_model(name: str, num_classes: int, **options: Any) -> nn.Module:
     """A network with random weights and timm's contract, or that of ``RideNetwork``.
 
     Args:
-        name: one of ours (``resnet32`` for CIFAR, ``ride_resnet32``, ...) or of timm's.
+        name: one of ours (``resnet32`` for CIFAR, ``ride_resnet32``, ...) or of timm's, with the
+            tag of its weights if need be (``resnet152.tv_in1k``).
         num_classes: K.
         options: what else that network takes, such as ``experts``.
     """
@@ -40,7 +41,7 @@ def build_model(name: str, num_classes: int, **options: Any) -> nn.Module:
     if name in ours:
         return ours[name](num_classes, **options)
     timm = _timm()
-    if name not in timm.list_models():
+    if name.partition(".")[0] not in timm.list_models():
         near = difflib.get_close_matches(name, [*ours, *timm.list_models()], 3)
         raise ValueError(
             f"There is no model {name!r}. Near: {', '.join(near) or 'none'}; ours are "

@@ -5,11 +5,23 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable
 
-from batchformer.recipes import decoupled, demo, ldam, long_tailed, paco, ride
+from batchformer.recipes import (
+    decoupled,
+    demo,
+    imagenet_lt,
+    inaturalist,
+    ldam,
+    long_tailed,
+    my_folder,
+    paco,
+    places_lt,
+    ride,
+)
 from batchformer.recipes.recipe import Recipe
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "demo": demo.demo,
+    "my_folder": my_folder.my_folder,
     "cifar100_lt_balanced_softmax": long_tailed.cifar100_lt_balanced_softmax,
     "cifar100_lt_balanced_softmax_r200": long_tailed.cifar100_lt_balanced_softmax_r200,
     "cifar100_lt_balanced_softmax_released": long_tailed.cifar100_lt_balanced_softmax_released,
@@ -30,6 +42,25 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "cifar100_lt_tau_norm": decoupled.cifar100_lt_tau_norm,
     "cifar100_lt_lws": decoupled.cifar100_lt_lws,
     "cifar100_lt_balms": decoupled.cifar100_lt_balms,
+    "imagenet_lt_balanced_softmax_resnet10": imagenet_lt.imagenet_lt_balanced_softmax_resnet10,
+    "imagenet_lt_balanced_softmax_resnet50": imagenet_lt.imagenet_lt_balanced_softmax_resnet50,
+    "imagenet_lt_ride_resnet10": imagenet_lt.imagenet_lt_ride_resnet10,
+    "imagenet_lt_ride_resnet50": imagenet_lt.imagenet_lt_ride_resnet50,
+    "imagenet_lt_ride_resnext50": imagenet_lt.imagenet_lt_ride_resnext50,
+    "imagenet_lt_ride_resnet10_two_stage": imagenet_lt.imagenet_lt_ride_resnet10_two_stage,
+    "imagenet_lt_ride_resnet50_two_stage": imagenet_lt.imagenet_lt_ride_resnet50_two_stage,
+    "imagenet_lt_ride_resnet10_6experts": imagenet_lt.imagenet_lt_ride_resnet10_6experts,
+    "imagenet_lt_ride_resnet50_6experts": imagenet_lt.imagenet_lt_ride_resnet50_6experts,
+    "imagenet_lt_ride_resnet10_distilled": imagenet_lt.imagenet_lt_ride_resnet10_distilled,
+    "imagenet_lt_ride_resnet50_distilled": imagenet_lt.imagenet_lt_ride_resnet50_distilled,
+    "imagenet_lt_paco": imagenet_lt.imagenet_lt_paco,
+    "inaturalist18_ride": inaturalist.inaturalist18_ride,
+    "inaturalist18_cross_entropy": inaturalist.inaturalist18_cross_entropy,
+    "inaturalist18_crt": inaturalist.inaturalist18_crt,
+    "inaturalist18_paco": inaturalist.inaturalist18_paco,
+    "places_lt_balms": places_lt.places_lt_balms,
+    "places_lt_tau_norm": places_lt.places_lt_tau_norm,
+    "places_lt_paco": places_lt.places_lt_paco,
 }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from batchformer.data.annotated import ANNOTATED, Lists, ensure_present, lists_of, present
 from batchformer.data.location import available, ensure_present_or_reachable, looked_in
 from batchformer.recipes import RECIPES
 from batchformer.recipes.arms import ARMS
@@ -17,18 +18,28 @@ if TYPE_CHECKING:
 
 
 def ensure_data(recipe: Recipe) -> None:
-    """Refuse to start on data that is neither here nor to be had; see ``ensure_present_...``."""
-    if recipe.data.name != "digits":
-        root = None if recipe.data.root is None else Path(recipe.data.root)
-        ensure_present_or_reachable(recipe.data.name, root)
+    """Refuse to start on data that is neither here nor to be had, before anything is loaded."""
+    data = recipe.data
+    if data.name == "cifar10" or data.name == "cifar100":
+        ensure_present_or_reachable(data.name, None if data.root is None else Path(data.root))
+    elif data.name in ANNOTATED:
+        ensure_present(data.name, _lists(recipe))
 
 
 def data_state(recipe: Recipe) -> str:
     """Whether a recipe's data is here."""
-    if recipe.data.name == "digits":
-        return "embedded"
-    root = None if recipe.data.root is None else Path(recipe.data.root)
-    return "present" if available(recipe.data.name, root) else "absent"
+    data = recipe.data
+    if data.name == "cifar10" or data.name == "cifar100":
+        root = None if data.root is None else Path(data.root)
+        return "present" if available(data.name, root) else "absent"
+    if data.name in ANNOTATED:
+        return "present" if present(_lists(recipe)) else "absent"
+    return "embedded" if data.name == "digits" else "yours"
+
+
+def _lists(recipe: Recipe) -> Lists:
+    data = recipe.data
+    return lists_of(data.name, data.root, data.train_list, data.test_list, data.scored_on)
 
 
 def print_listing(console: Console | None = None) -> None:
@@ -38,7 +49,8 @@ def print_listing(console: Console | None = None) -> None:
     table = _table(title, "recipe", "data", "paper", wide="paper")
     for name, make in RECIPES.items():
         recipe = make()
-        what = f"{recipe.data.name} r={recipe.data.ratio:g}, {recipe.method}"
+        ratio = "" if recipe.data.of_files else f" r={recipe.data.ratio:g}"
+        what = f"{recipe.data.name}{ratio}, {recipe.method}"
         about = f"{name}\n  {recipe.task}: {what}"
         table.add_row(about, data_state(recipe), paper_numbers(recipe))
     console.print(table)
@@ -93,8 +105,14 @@ def print_data(console: Console | None = None) -> None:
             "present" if found else "absent",
             str(found) if found else f"looked in {looked_in()}; downloaded at first use",
         )
+    for name, known in ANNOTATED.items():
+        lists = lists_of(name)
+        here = present(lists)
+        words = f"looked for {known.train} and {known.test} in {lists.root}; {known.source}"
+        table.add_row(name, "present" if here else "absent", str(lists.root) if here else words)
     console.print(table)
     console.print(
         "\nSet BATCHFORMER_DATA, or pass --data.root, to a folder with torchvision's files "
-        "(cifar-100-python/) or to an .npz of a long tail."
+        "(cifar-100-python/), with folders of images and lists (imagenet_lt/), or to an .npz of a "
+        "long tail. Your own images: batchformer compare my_folder --data.root FOLDER."
     )

@@ -30,6 +30,12 @@ class Recipe:
     """Data."""
     model: str = "resnet32"
     """Network: resnet32, ride_resnet32 (CIFAR), digits_net, or any of timm's."""
+    weights: str = ""
+    """A file of weights to begin with (.pth, .safetensors), or "timm" for those that timm downloads
+    for this network; a classifier of other classes is dropped. Empty: random weights. A relative
+    path is also looked for in the folder of the data."""
+    convolutions: Literal["all", "last_block"] = "all"
+    """Which convolutions of a ResNet are trained; normalisation and classifier always are."""
     method: MethodName = "balanced_softmax"
     """Method."""
     hyper: MethodConfig = field(default_factory=MethodConfig)
@@ -53,15 +59,20 @@ class Recipe:
     def __post_init__(self) -> None:
         require_sense(self.method, self.module)
         require(
-            bool(self.start) or self.method not in FROM_ANOTHER_RUN,
-            f"{self.method} works on the network of a trained run; name it by --start RECIPE/ARM",
+            bool(self.start or self.weights) or self.method not in FROM_ANOTHER_RUN,
+            f"{self.method} works on the network of a trained run; name it by --start RECIPE/ARM, "
+            "or a file of weights by --weights",
+        )
+        require(
+            not (self.start and self.weights),
+            "a network begins with the weights of a run (start) or of a file (weights), not both",
         )
         require(
             not self.teacher or self.method == "ride",
             f"{self.method} has no teacher; --teacher is for the method ride",
         )
         require(
-            self.method != "paco" or self.data.augment == "paco",
+            self.method != "paco" or self.data.augment in ("paco", "simclr"),
             "paco compares two views of each image; set data.augment paco",
         )
         require(

@@ -7,7 +7,7 @@ import io
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from batchformer.engine.checkpoint import load_newest, write_atomically
 from batchformer.engine.fit import Batches, Evaluation, Plan, training
@@ -23,14 +24,24 @@ from batchformer.engine.method import Method
 from batchformer.engine.together import Job, Training, train_together
 from batchformer.engine.window import DivergedError
 from batchformer.methods import build_method
+from batchformer.models.weights import file_hash
 from batchformer.randomness import drawing
 from batchformer.recipes.arms import with_arm
-from batchformer.recipes.networks import build_network, take_weights
+from batchformer.recipes.networks import (
+    build_network,
+    given_weights,
+    take_given_weights,
+    take_weights,
+)
 from batchformer.recipes.provenance import provenance
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.start import Weights, require_finished, trained_network, trained_state
 from batchformer.tasks.config import LongTailConfig
-from batchformer.tasks.long_tailed import LongTailedTask
+from batchformer.tasks.load import LongTailTask, load
+from batchformer.tasks.meta import close
+
+#: Settings that change no result, so that a run may go on with others.
+OF_NO_EFFECT = ("train.workers",)
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -43,17 +54,18 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 @lru_cache(maxsize=2)
-def load_task(config: LongTailConfig, device: torch.device) -> LongTailedTask:
+def load_task(config: LongTailConfig, device: torch.device) -> LongTailTask:
     """The task's data, read once for all the runs of a comparison."""
-    return LongTailedTask.load(config, device)
+    return load(config, device)
 
 
 def build(
     recipe: Recipe,
     seed: int,
-    task: LongTailedTask,
+    task: LongTailTask,
     start: Weights | None = None,
     teacher: Weights | None = None,
+    given: Callable[[nn.Module], None] | None = None,
 ) -> Method:
     """The method of a recipe with the initial weights of a seed.
 
@@ -63,11 +75,14 @@ def build(
         task: has the classes.
         start: the network's weights, by a run that this one starts from.
         teacher: the teacher's weights; without them a teacher is random until it is loaded.
+        given: gives the network the weights that the recipe names; without it they stay random.
     """
     with drawing(seed, "weights"):
         network = build_network(recipe, task.num_classes)
     if start is not None:
         take_weights(network, start, recipe.start)
+    if given is not None:
+        given(network)
     options = task.method_options
     if recipe.teacher:
         experts = recipe.hyper.teacher_experts
@@ -120,6 +135,8 @@ class Run:
             self.require_sources()
             data = load_task(self.recipe.data, self.device).facts()
             more = {"data": data, "provenance": provenance(self.device)}
+            if file := given_weights(self.recipe):
+                more["weights"] = {"file": str(file), "sha256": file_hash(file)}
             _write_json(self.folder / "config.json", {**config, **more})
 
     @property
@@ -137,6 +154,8 @@ class Run:
     def require_sources(self) -> None:
         """Refuse an arm that makes no sense, and networks that are not there, before any work."""
         with_arm(self.recipe, self.arm)
+        if not self.finished:
+            given_weights(self.recipe)
         if self.folder in self.sources.values():
             raise ValueError(
                 f"{self.title} would start from itself: name another recipe or arm by --start."
@@ -168,7 +187,9 @@ class Run:
             wandb_project=wandb,
         )
         weights = {role: trained_network(folder) for role, folder in self.sources.items()}
-        method = build(trained, self.seed, task, **weights)
+        say = partial(print, f"{self.title}:", file=sys.stderr, flush=True)
+        given = partial(take_given_weights, recipe=trained, say=(lambda _: None) if quiet else say)
+        method = build(trained, self.seed, task, **weights, given=given)
         evaluation = yield from training(method, feed, task.evaluate, plan, request, alone)
         _write_figures(self.folder / "figures.npz", evaluation)
         result = {
@@ -200,7 +221,7 @@ def run(
         DivergedError: a loss became NaN or infinite; the last good checkpoint is kept.
     """
     one = Run(recipe, arm, seed, root / recipe.name / arm / f"seed{seed}", device)
-    for _, error in _train([one], quiet, wandb_project):
+    for _, error in train_runs([one], quiet, wandb_project):
         if error is not None:
             raise error
     return one.folder
@@ -231,20 +252,30 @@ def compare(
     for one in runs:
         one.require_sources()
     for start in range(0, len(runs), together):
-        for one, error in _train(runs[start : start + together], quiet):
+        for one, error in train_runs(runs[start : start + together], quiet):
             if error is None:
                 yield one.folder
             else:
                 print(f"{one.title}: {error}", file=sys.stderr, flush=True)
 
 
-def _train(
+def train_runs(
     runs: Sequence[Run], quiet: bool, wandb: str | None = None
 ) -> Iterator[tuple[Run, DivergedError | None]]:
     """Train what is not finished, side by side; arms of one seed share their batches."""
     for one in runs:
         one.begin()
     feeds: dict[Any, Batches] = {}
+    try:
+        yield from _train_on(runs, feeds, quiet, wandb)
+    finally:  # also where a run fails, is interrupted, or nobody asks for the next one
+        for feed in feeds.values():
+            close(feed)
+
+
+def _train_on(
+    runs: Sequence[Run], feeds: dict[Any, Batches], quiet: bool, wandb: str | None
+) -> Iterator[tuple[Run, DivergedError | None]]:
     by_name: dict[str, Run] = {}
     jobs = []
     for one in runs:
@@ -252,7 +283,7 @@ def _train(
             yield one, None
             continue
         train = one.trained.train
-        key = (one.seed, train.batch_size, train.drop_last)
+        key = (one.recipe.data, one.seed, train.batch_size, train.drop_last)
         feed = feeds[key] = feeds.get(key) or one.feed()
         options = {"quiet": quiet, "wandb": wandb, "alone": len(runs) == 1}
         by_name[one.title] = one
@@ -261,7 +292,7 @@ def _train(
         yield by_name[job.name], ended if isinstance(ended, DivergedError) else None
 
 
-def restore(folder: Path, device: torch.device) -> tuple[Method, LongTailedTask, dict[str, Any]]:
+def restore(folder: Path, device: torch.device) -> tuple[Method, LongTailTask, dict[str, Any]]:
     """The trained method of a run folder, its task and its configuration."""
     path = folder / "config.json"
     if not path.exists():
@@ -302,7 +333,9 @@ def _refuse_other_configuration(folder: Path, config: dict[str, Any]) -> None:
     if not path.exists():
         return
     before = json.loads(path.read_text())
-    changed = list(_differences(before["trained"], config["trained"]))
+    # A run from before a setting existed has what is now its default.
+    trained = as_plain(from_plain(before["trained"]))
+    changed = list(_differences(trained, config["trained"]))
     if changed:
         raise ValueError(
             f"{folder} holds a run of this name with other settings: {'; '.join(changed)}. Give "
@@ -315,7 +348,7 @@ def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> 
         a, b = old.get(key), new.get(key)
         if isinstance(a, dict) and isinstance(b, dict):
             yield from _differences(a, b, f"{prefix}{key}.")
-        elif a != b:
+        elif a != b and f"{prefix}{key}" not in OF_NO_EFFECT:
             yield f"{prefix}{key} was {a}, is {b}"
 
 

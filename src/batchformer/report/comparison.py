@@ -48,7 +48,7 @@ def compare_runs(runs: Iterable[Run], reference: str | None = None) -> Compariso
     )
     tested = sum(p is not None for p in p_values)
     remarks = tuple(f"{run.name}: {remark}" for run in runs for remark in run.remarks)
-    return Comparison(corrected, len(p_values), tested, _left_out(runs), remarks)
+    return Comparison(corrected, len(p_values), tested, left_out(runs), remarks)
 
 
 def _recipe(group: Group) -> RecipeComparison:
@@ -73,15 +73,11 @@ def _recipe(group: Group) -> RecipeComparison:
         seeds = tuple(sorted(reference.keys() & other.keys()))
         if arm != group.reference and seeds:
             result = paired([reference[s] for s in seeds], [other[s] for s in seeds])
-            differences[arm, metric] = _difference(
+            differences[arm, metric] = difference_of(
                 result, seeds, metric, _effect(paper, arm, group.reference, metric)
             )
     warnings += _seeds_warnings(group)
-    if (group.recipe.get("data") or {}).get("shots") == "thirds":
-        warnings.append(
-            "Many, Medium and Few are thirds of the classes by training images here, not the "
-            "paper's limits of 100 and 20"
-        )
+    warnings += shots_warnings(group.recipe)
     images = {arm: over_images(group, arm) for arm in group.arms if arm != group.reference}
     return RecipeComparison(
         group,
@@ -92,6 +88,16 @@ def _recipe(group: Group) -> RecipeComparison:
         {arm: interval for arm, interval in images.items() if interval is not None},
         tuple(warnings),
     )
+
+
+def shots_warnings(recipe: Mapping[str, Any]) -> list[str]:
+    """What Many, Medium and Few are, where they are not the paper's."""
+    if (recipe.get("data") or {}).get("shots") != "thirds":
+        return []
+    return [
+        "Many, Medium and Few are thirds of the classes by training images here, not the paper's "
+        "limits of 100 and 20"
+    ]
 
 
 def _seeds_warnings(group: Group) -> list[str]:
@@ -109,9 +115,17 @@ def _seeds_warnings(group: Group) -> list[str]:
     return warnings
 
 
-def _difference(
+def difference_of(
     result: Paired, seeds: tuple[int, ...], metric: str, effect: float | None
 ) -> Difference:
+    """A comparison with its outcome, not corrected yet.
+
+    Args:
+        result: over the seeds.
+        seeds: those that both sides have.
+        metric: says whether higher is better.
+        effect: the paper's difference, percent points.
+    """
     word = outcome(result, higher_is_better=metric not in LOWER_IS_BETTER)
     needed = None
     if effect and result.sd and result.n >= FEWEST_SEEDS:
@@ -121,9 +135,9 @@ def _difference(
 
 def _metrics(group: Group, warnings: list[str]) -> list[str]:
     """Metrics measured at least once, less a class mean that repeats the accuracy."""
-    found = {name for run in group.runs for name in run.scores if _measured(run, name) is not None}
+    found = {name for run in group.runs for name in run.scores if measured(run, name) is not None}
     if {"all", "mean_class"} <= found and all(
-        math.isclose(_measured(r, "all") or 0, _measured(r, "mean_class") or 0, abs_tol=1e-6)
+        math.isclose(measured(r, "all") or 0, measured(r, "mean_class") or 0, abs_tol=1e-6)
         for r in group.runs
     ):
         found.remove("mean_class")
@@ -138,7 +152,7 @@ def _values(group: Group, arm: str, metric: str, warnings: list[str]) -> dict[in
     """One finite value per seed; what was not measured is said, since it flatters the mean."""
     by_seed = {}
     for run in group.of(arm):
-        value = _measured(run, metric)
+        value = measured(run, metric)
         if value is None:
             warnings.append(
                 f"{run.name}: {metric!r} is {run.scores.get(metric)}, so this seed is not in the "
@@ -149,7 +163,8 @@ def _values(group: Group, arm: str, metric: str, warnings: list[str]) -> dict[in
     return by_seed
 
 
-def _left_out(runs: Iterable[Run]) -> tuple[str, ...]:
+def left_out(runs: Iterable[Run]) -> tuple[str, ...]:
+    """A line for each run that is damaged or has not finished."""
     lines = []
     for run in runs:
         if run.state == "damaged":
@@ -160,7 +175,8 @@ def _left_out(runs: Iterable[Run]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def _measured(run: Run, metric: str) -> float | None:
+def measured(run: Run, metric: str) -> float | None:
+    """A final score, or None where it is missing or not finite."""
     value = run.scores.get(metric)
     return float(value) if value is not None and math.isfinite(value) else None
 

@@ -12,13 +12,16 @@ from batchformer.engine.checkpoint import write_atomically
 from batchformer.metrics.intervals import FEWEST_SEEDS
 from batchformer.report import words
 from batchformer.report.comparison import compare_runs
-from batchformer.report.configuration import settings
+from batchformer.report.configuration import Group, settings
 from batchformer.report.extra import extra
 from batchformer.report.names import ARMS, LOWER_IS_BETTER, arm_colours, in_words, metric_label
 from batchformer.report.provenance import provenance
 from batchformer.report.results import Comparison, Difference, RecipeComparison
 from batchformer.report.runs import Run
-from batchformer.report.sections import Section, sections_of
+from batchformer.report.sections import Section, sections_of, sweep_section
+from batchformer.report.sweep_comparison import Cell, SweepComparison, compare_sweep
+from batchformer.report.sweep_table import level_name, sweep_headline, sweep_notes
+from batchformer.report.sweeps import split_sweeps
 
 TEMPLATE = "page.html.jinja"
 TITLE = "BatchFormer, arm against arm"
@@ -49,6 +52,19 @@ class Part:
     provenance: dict[str, list[str]]
 
 
+@dataclass(frozen=True)
+class SweepPart:
+    """One sweep on the page; strips go by what is compared with, then by arm and level."""
+
+    anchor: str
+    comparison: SweepComparison
+    headline: str
+    strips: dict[str, dict[Cell, Strip]]
+    sections: list[Section]
+    settings: dict[str, str]
+    provenance: dict[str, list[str]]
+
+
 def write_page(
     runs: Iterable[Run], path: str | Path, title: str | None = None, reference: str | None = None
 ) -> Path:
@@ -71,7 +87,8 @@ def render(runs: Iterable[Run], title: str | None = None, reference: str | None 
         from jinja2 import Environment, PackageLoader, StrictUndefined
 
     runs = list(runs)
-    comparison = compare_runs(runs, reference)
+    sweeps, others = split_sweeps(runs)
+    comparison = compare_runs(others, reference)
     environment = Environment(
         loader=PackageLoader("batchformer", "report"),
         autoescape=True,
@@ -93,6 +110,9 @@ def render(runs: Iterable[Run], title: str | None = None, reference: str | None 
         title=title or TITLE,
         comparison=comparison,
         parts=parts,
+        sweeps=[_sweep_part(compare_sweep(sweep), i) for i, sweep in enumerate(sweeps)],
+        level_name=level_name,
+        sweep_notes=sweep_notes,
         runs=runs,
         finished=[run for run in runs if run.state == "finished"],
         colours=arm_colours(run.arm for run in runs),
@@ -129,6 +149,23 @@ def _part(recipe: RecipeComparison, comparison: Comparison, index: int) -> Part:
         sections_of(recipe.group, anchor),
         settings(recipe.group),
         provenance(recipe.group.runs),
+    )
+
+
+def _sweep_part(found: SweepComparison, index: int) -> SweepPart:
+    anchor = f"sweep-{index + 1}"
+    reach = _reach(found.differences)
+    to = {"reference": found.to_reference, "baseline": found.to_baseline}
+    runs = found.sweep.finished
+    group = Group(found.sweep.name, runs)
+    return SweepPart(
+        anchor,
+        found,
+        typeset(sweep_headline(found)),
+        {name: {cell: _strip(d, reach) for cell, d in each.items()} for name, each in to.items()},
+        [section for section in [sweep_section(found, anchor)] if section is not None],
+        settings(group) if runs else {},
+        provenance(runs),
     )
 
 

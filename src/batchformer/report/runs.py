@@ -1,7 +1,8 @@
 """Run folders as they lie on disk: finished, unfinished or damaged, never an exception.
 
 ``runs/<recipe>/<arm>/seed<k>/`` holds ``config.json``, ``metrics.jsonl``, ``figures.npz`` and, once
-the run has finished, ``result.json``.
+the run has finished, ``result.json``. The runs of a sweep lie in
+``runs/<sweep>/<level>/<arm>/seed<k>/``.
 """
 
 from __future__ import annotations
@@ -95,8 +96,9 @@ class _Damage(ValueError):
 def find_runs(paths: str | Path | Iterable[str | Path]) -> list[Run]:
     """Every run at or below the paths, each once, by recipe, arm and seed.
 
-    A path is a run folder, an arm's, a recipe's, or the folder that holds the recipes. Damaged and
-    unfinished runs are in the list; ask for their ``state``.
+    A path is a run folder, an arm's, a recipe's or a level's, a sweep's, or the folder that holds
+    the recipes and the sweeps. Damaged and unfinished runs are in the list; ask for their
+    ``state``.
     """
     given = [paths] if isinstance(paths, (str, Path)) else paths
     folders: dict[Path, Path] = {}
@@ -139,7 +141,8 @@ def read_run(folder: str | Path) -> Run:
 def _run_folders(path: Path) -> list[Path]:
     if (path / "config.json").is_file() or re.fullmatch(r"seed\d+", path.name):
         return [path]
-    below = (found for levels in ("", "*/", "*/*/") for found in path.glob(f"{levels}seed*"))
+    depths = ("", "*/", "*/*/", "*/*/*/")  # the last are the runs of a sweep's levels
+    below = (found for levels in depths for found in path.glob(f"{levels}seed*"))
     return sorted(p for p in below if p.is_dir() and re.fullmatch(r"seed\d+", p.name))
 
 

@@ -13,6 +13,8 @@ from batchformer.report.curves import evaluated_metric, training_curves
 from batchformer.report.names import in_words, metric_label
 from batchformer.report.per_class import by_class, figure_of
 from batchformer.report.speed import bench_beside, tables_html
+from batchformer.report.sweep_comparison import SweepComparison
+from batchformer.report.sweep_figure import described, sweep_figure
 from batchformer.report.words import seeds
 
 
@@ -90,6 +92,29 @@ def speed_section(group: Group, prefix: str) -> Section | None:
         "ratios are of the same round."
     )
     return Section("Speed", tables_html(tables), note)
+
+
+def sweep_section(found: SweepComparison, prefix: str) -> Section | None:
+    """A sweep's metric against its levels, where a run has finished."""
+    if not found.cells:
+        return None
+    sweep = found.sweep
+    label = metric_label(found.metric)
+    note = (
+        f"{label} by {sweep.factor}: small dots are seeds, larger marks their means, bars the "
+        f"95% t intervals of the means, where there are {FEWEST_SEEDS} seeds"
+    )
+    if sweep.shared_baseline:
+        note += "; the broken line and its band are the baseline, which no level changes"
+    if any(score.paper is not None for score in found.scores.values()):
+        note += "; dotted, with hollow marks, the paper's numbers"
+    note += ". Levels stand at equal distances."
+    description = f"Dot plot. {note} {described(found)}."
+    return Section(
+        f"{label} by {sweep.factor}",
+        inline_svg(sweep_figure(found), description, f"{prefix}-levels"),
+        note,
+    )
 
 
 SECTIONS: tuple[Callable[[Group, str], Section | None], ...] = (

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from batchformer.data import framing
+from batchformer.data.loader import View
 from batchformer.data.transforms import (
+    IMAGENET,
     ColorJitter,
     Compose,
     GaussianBlur,
+    Normalise,
+    RandAugment,
     RandomCrop,
     RandomFlip,
     RandomGrey,
@@ -17,6 +22,9 @@ from batchformer.data.transforms import (
     digits_train,
 )
 from batchformer.tasks.config import LongTailConfig
+
+#: Normalisation of iNaturalist 2018.
+INATURALIST = Normalise(mean=(0.466, 0.471, 0.380), std=(0.195, 0.194, 0.192))
 
 
 def training_views(config: LongTailConfig) -> tuple[Transform, Transform | None]:
@@ -42,3 +50,39 @@ def cifar_simclr(size: int = 32) -> Compose:
             cifar_test(),
         )
     )
+
+
+def normalise_files(config: LongTailConfig) -> Normalise:
+    """Statistics of a data set of image files."""
+    return INATURALIST if config.name == "inaturalist18" else IMAGENET
+
+
+def file_views(config: LongTailConfig) -> tuple[View, View | None]:
+    """Geometry and transform of training images from files, and those of their second view.
+
+    PaCo's first view has torchvision's RandAugment with 2 operations of magnitude 10; its authors
+    use another implementation, with noise on the magnitude.
+    """
+    crop, end = framing.RandomResizedCrop(config.size), normalise_files(config)
+    jitter = ColorJitter(0.4, 0.4, 0.4)
+    plain = Compose((RandomFlip(), end))
+    jittered = Compose((RandomFlip(), jitter, end))
+    augmented = Compose((RandomFlip(), jitter, RandAugment(2, 10), end))
+    simclr = Compose(
+        (
+            ColorJitter(0.4, 0.4, 0.4, 0.1),
+            RandomGrey(0.2),
+            GaussianBlur((0.1, 2.0), p=0.5),
+            RandomFlip(),
+            end,
+        )
+    )
+    first = {"resized": plain, "jitter": jittered, "paco": augmented, "simclr": simclr}
+    two = config.augment in ("paco", "simclr")
+    return (crop, first[config.augment]), (crop, simclr) if two else None
+
+
+def view_at_test(config: LongTailConfig) -> View:
+    """Geometry and transform of test images from files: the shorter side resized, its middle."""
+    shorter = round(config.size * 8 / 7)
+    return framing.ResizeCentreCrop(config.size, shorter), normalise_files(config)

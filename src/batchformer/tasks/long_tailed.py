@@ -1,4 +1,4 @@
-"""Long-tailed recognition: a skewed training part, a balanced test part, scores by shots."""
+"""Long-tailed recognition on images in memory: a skewed training part, a balanced test part."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from batchformer.data.cifar import cifar_lt
@@ -19,14 +18,11 @@ from batchformer.engine.config import TrainConfig
 from batchformer.engine.fit import Batches, Evaluation
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Method
-from batchformer.metrics.shots import LongTailedMetrics, shot_groups, third_groups
 from batchformer.randomness import seed_for
 from batchformer.tasks.augmentation import training_views
 from batchformer.tasks.config import LongTailConfig
 from batchformer.tasks.meta import WithMeta
-
-#: Beyond this many classes a confusion matrix is larger than a run folder should be.
-MOST_CLASSES_WITH_CONFUSION = 1000
+from batchformer.tasks.scoring import evaluate_by_shots
 
 
 @dataclass(frozen=True)
@@ -48,6 +44,8 @@ class LongTailedTask:
         """Read the data; an error says what is missing and where it was looked for."""
         if config.name == "digits":
             return cls(digits_lt(config.ratio, config.seed), config, device)
+        if config.name != "cifar10" and config.name != "cifar100":
+            raise ValueError(f"{config.name} is read from image files, by ImageFileTask")
         root = None if config.root is None else Path(config.root).expanduser()
         data = cifar_lt(config.name, config.ratio, config.profile, root, config.seed)
         return cls(data, config, device)
@@ -100,24 +98,10 @@ class LongTailedTask:
     def evaluate(self, method: Method, mechanics: Mechanics, batch: int = 1000) -> Evaluation:
         """Scores in percent by shots, and what the figures need."""
         normalise = digits_test() if self.config.name == "digits" else cifar_test()
-        counts = self.data.train_counts
-        groups = third_groups(counts) if self.config.shots == "thirds" else shot_groups(counts)
-        scores = LongTailedMetrics(self.num_classes, groups)
-        correct = []
         test = self.data.test
-        for start in range(0, len(test), batch):
-            x, y = test.x[start : start + batch], test.y[start : start + batch]
-            images = normalise(x.to(self.device))
-            with mechanics.autocast():
-                logits = method.predict(images).float()
-            scores.update(logits, y.to(self.device))
-            correct.append(logits.argmax(1).cpu() == y)
-        figures = {
-            "per_class": scores.per_class.numpy(),
-            "train_counts": counts.numpy(),
-            "correct": torch.cat(correct).numpy(),
-            "classes": np.array(self.data.classes),
-        }
-        if self.num_classes <= MOST_CLASSES_WITH_CONFUSION:
-            figures["confusion"] = scores.confusion.to(torch.int32).cpu().numpy()
-        return Evaluation({**scores.compute(), **method.remarks()}, figures)
+        batches = (
+            (normalise(x.to(self.device)), y.to(self.device))
+            for x, y in zip(torch.split(test.x, batch), torch.split(test.y, batch), strict=True)
+        )
+        counts, classes = self.data.train_counts, self.data.classes
+        return evaluate_by_shots(method, mechanics, batches, counts, classes, self.config)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from batchformer.data.feed import Feed
+from batchformer.engine.fit import Batches
 
 
 @dataclass(frozen=True)
@@ -17,8 +17,8 @@ class WithMeta:
         meta: asked for the same step.
     """
 
-    feed: Feed
-    meta: Feed
+    feed: Batches
+    meta: Batches
 
     @property
     def per_epoch(self) -> int:
@@ -29,3 +29,15 @@ class WithMeta:
         """The batch of one step: ``x``, ``y``, ``index``, ``meta_x`` and ``meta_y``."""
         other = self.meta.batch(step)
         return {**self.feed.batch(step), "meta_x": other["x"], "meta_y": other["y"]}
+
+    def close(self) -> None:
+        """Close both feeds."""
+        close(self.feed)
+        close(self.meta)
+
+
+def close(feed: Batches) -> None:
+    """End the processes that read for a feed; one in memory has none."""
+    end = getattr(feed, "close", None)
+    if end is not None:
+        end()

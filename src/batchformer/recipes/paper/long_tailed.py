@@ -28,6 +28,8 @@ _RESNET50 = _block("T2", "ImageNet-LT", "ResNet-50")
 _INATURALIST = _block("T3", "iNaturalist 2018", "ResNet-50")
 _PLACES = _block("T4", "Places-LT", "ResNet-152")
 
+_DISTILLED = "RIDE's own second stage, distilled from 6 experts, as its authors print it"
+
 _T1 = (
     _R100.alone(
         "RIDE, 3 experts",
@@ -69,31 +71,54 @@ _T2 = (
         "Balanced Softmax",
         "41.0 52.6 38.3 18.0",
         "43.2 52.8 40.7 24.9",
+        recipe="imagenet_lt_balanced_softmax_resnet10",
         reproduced=True,
         batchformer_note="medium 40.4 and few 25.6 in the table of layers",
     ),
     *_RESNET10.pair(
-        "RIDE, 3 experts", "44.7 57.0 40.3 25.5", "45.7 56.3 42.1 28.3", reproduced=True
+        "RIDE, 3 experts",
+        "44.7 57.0 40.3 25.5",
+        "45.7 56.3 42.1 28.3",
+        recipe="imagenet_lt_ride_resnet10",
+        reproduced=True,
     ),
-    *_RESNET10.pair("RIDE, 3 experts, two stages", "45.9 57.6 41.7 28.0", "47.6 55.3 45.5 33.3"),
+    *_RESNET10.pair(
+        "RIDE, 3 experts, two stages",
+        "45.9 57.6 41.7 28.0",
+        "47.6 55.3 45.5 33.3",
+        recipe="imagenet_lt_ride_resnet10_two_stage",
+        note=_DISTILLED,
+    ),
     *_RESNET50.pair(
         "Balanced Softmax",
         "50.1 61.1 47.5 27.6",
         "51.1 61.4 47.8 33.6",
+        recipe="imagenet_lt_balanced_softmax_resnet50",
         reproduced=True,
         batchformer_note="few gains 6.0 here, 5 in the text; "
         "50.9, 60.7, 47.7, 34.1 in the table of the shared classifier",
     ),
     *_RESNET50.pair(
-        "RIDE, 3 experts", "53.6 64.9 50.4 33.2", "54.1 64.3 51.4 35.1", reproduced=True
+        "RIDE, 3 experts",
+        "53.6 64.9 50.4 33.2",
+        "54.1 64.3 51.4 35.1",
+        recipe="imagenet_lt_ride_resnet50",
+        reproduced=True,
     ),
     *_RESNET50.pair(
         "PaCo",
         "57.0 64.8 55.9 39.1",
         "57.4 62.7 56.7 42.1",
+        recipe="imagenet_lt_paco",
         batchformer_note="printed 57.4, its own shots imply 57.0, no gain over PaCo alone",
     ),
-    *_RESNET50.pair("RIDE, 3 experts, two stages", "54.9 66.2 51.7 34.9", "55.7 64.6 53.4 39.0"),
+    *_RESNET50.pair(
+        "RIDE, 3 experts, two stages",
+        "54.9 66.2 51.7 34.9",
+        "55.7 64.6 53.4 39.0",
+        recipe="imagenet_lt_ride_resnet50_two_stage",
+        note=_DISTILLED,
+    ),
 )
 
 _T3 = (
@@ -103,16 +128,20 @@ _T3 = (
         planned=False,
         note="printed 66.3, its own shots imply 66.4",
     ),
-    _INATURALIST.alone("cRT", "65.2 69.0 66.0 63.2"),
+    _INATURALIST.alone("cRT", "65.2 69.0 66.0 63.2", recipe="inaturalist18_crt"),
     _INATURALIST.alone(
         "RIDE, 3 experts (published)",
         "72.2 70.2 72.2 72.7",
         planned=False,
         note="as its authors report it; the pair below is the same method trained again",
     ),
-    _INATURALIST.alone("PaCo", "73.2 - - -"),
+    _INATURALIST.alone("PaCo", "73.2 - - -", recipe="inaturalist18_paco"),
     *_INATURALIST.pair(
-        "RIDE, 3 experts", "72.5 68.1 72.7 73.2", "74.1 65.5 74.5 75.8", reproduced=True
+        "RIDE, 3 experts",
+        "72.5 68.1 72.7 73.2",
+        "74.1 65.5 74.5 75.8",
+        recipe="inaturalist18_ride",
+        reproduced=True,
     ),
 )
 
@@ -123,9 +152,15 @@ _T4 = (
         planned=False,
         note="printed 35.9, its own shots imply 37.5",
     ),
-    _PLACES.alone("tau-normalized", "37.9 37.8 40.7 31.8"),
-    *_PLACES.pair("BALMS", "37.8 41.4 38.8 29.1", "38.2 39.5 38.3 35.7", reproduced=True),
-    *_PLACES.pair("PaCo", "41.2 37.5 47.2 33.9", "41.6 44.0 43.1 33.7"),
+    _PLACES.alone("tau-normalized", "37.9 37.8 40.7 31.8", recipe="places_lt_tau_norm"),
+    *_PLACES.pair(
+        "BALMS",
+        "37.8 41.4 38.8 29.1",
+        "38.2 39.5 38.3 35.7",
+        recipe="places_lt_balms",
+        reproduced=True,
+    ),
+    *_PLACES.pair("PaCo", "41.2 37.5 47.2 33.9", "41.6 44.0 43.1 33.7", recipe="places_lt_paco"),
 )
 
 ROWS = (*_T1, *_T2, *_T3, *_T4)

@@ -1,0 +1,217 @@
+"""Long-tailed data sets of image files: known ones by name, and a person's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from batchformer.data.annotated import ANNOTATED, Annotated, Lists, ensure_present
+from batchformer.data.file_lists import some
+from batchformer.data.files import ImageFiles
+
+#: Names of the folder of test images, in the order they are looked for.
+TEST_FOLDERS = ("test", "val")
+
+
+@dataclass(frozen=True, eq=False)
+class LongTailedFiles:
+    """A long-tailed training part and a test part, as files.
+
+    Args:
+        train: training images; every class has one.
+        test: images that scores are measured on, with the classes of `train`.
+        name: what the data is.
+        val: a third part, for what is learned besides the network; None if there is none.
+    """
+
+    train: ImageFiles
+    test: ImageFiles
+    name: str
+    val: ImageFiles | None = None
+
+    def __post_init__(self) -> None:
+        for part in filter(None, (self.test, self.val)):
+            if part.classes != self.train.classes:
+                raise ValueError(f"{self.name}: the parts have different classes")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """K class names in label order."""
+        return self.train.classes
+
+    @property
+    def train_counts(self) -> Tensor:
+        """(K,) int64 number of training images of each class."""
+        return self.train.counts
+
+    @property
+    def untested(self) -> list[str]:
+        """Names of the classes without a test image."""
+        rows = (self.test.counts == 0).nonzero().flatten().tolist()
+        return [self.classes[row] for row in rows]
+
+    @property
+    def split_sha256(self) -> str:
+        """Hash of the training list."""
+        return list_hash(self.train)
+
+    def check_all(self) -> None:
+        """Look for every file; a missing one would otherwise end a run on its way."""
+        for part in filter(None, (self.train, self.test, self.val)):
+            part.check_all()
+
+
+def list_hash(files: ImageFiles) -> str:
+    """SHA-256 over one ``path label`` a line, in order; where the images lie plays no part."""
+    total = hashlib.sha256()
+    for path, label in zip(files.paths, files.labels.tolist(), strict=True):
+        total.update(f"{path} {label}\n".encode())
+    return total.hexdigest()
+
+
+def annotated(name: str, lists: Lists, with_val: bool = False) -> LongTailedFiles:
+    """A data set by its name, refused where its lists are not the known ones.
+
+    Args:
+        name: imagenet_lt, inaturalist18 or places_lt.
+        lists: where it lies.
+        with_val: read the third list as well.
+    """
+    ensure_present(name, lists)
+    known = ANNOTATED[name]
+    numbers = [str(label) for label in range(known.classes)]
+    train = ImageFiles.from_list(lists.train, lists.root, numbers)
+    _require_known(known, lists.train, train)
+    test = ImageFiles.from_list(lists.test, lists.root, numbers, allow_empty=True)
+    _require_one_of((known.tested, known.validated), known, lists.test, test)
+    val = None
+    if with_val:
+        val = ImageFiles.from_list(lists.val, lists.root, numbers, allow_empty=True)
+        _require_one_of((known.validated,), known, lists.val, val)
+    names = class_names(train)
+    train, test = (dataclasses.replace(part, classes=names) for part in (train, test))
+    val = val and dataclasses.replace(val, classes=names)
+    return LongTailedFiles(train, test, known.title, val)
+
+
+def class_names(files: ImageFiles) -> tuple[str, ...]:
+    """K names by the folders of each class's first image, below the folder of the part.
+
+    ``train/n01440764/n01440764_762.JPEG`` is of the class n01440764; an image in no such folder
+    leaves its class the name it has.
+    """
+    names = list(files.classes)
+    labels = files.labels.tolist()
+    for row in range(len(labels) - 1, -1, -1):
+        folders = files.paths[row].split("/")[1:-1]
+        if folders:
+            names[labels[row]] = "/".join(folders)
+    return tuple(names)
+
+
+def own_files(
+    root: str | Path | None = None, train_list: str | None = None, test_list: str | None = None
+) -> LongTailedFiles:
+    """A person's own images: folders of classes in two parts, or two lists.
+
+    Classes are those of the training part. A warning names those without a test image.
+
+    Args:
+        root: holds ``train/<class>/<image>`` and ``test/`` or ``val/`` like it; with lists, the
+            folder that their paths start from, by default that of each list.
+        train_list: ``.csv`` with the columns path and label, or ``path label`` a line.
+        test_list: the same for the test images.
+    """
+    if (train_list is None) != (test_list is None):
+        raise ValueError(
+            "Training and test images are both listed or both in folders: give --data.train-list "
+            "and --data.test-list, or neither."
+        )
+    if train_list is not None and test_list is not None:
+        train = _listed(Path(train_list), root)
+        test = _listed(Path(test_list), root, train.classes)
+        name = Path(train_list).stem
+    elif root is None:
+        raise FileNotFoundError(
+            "Whose images? Name a folder with train/<class>/<image> and test/<class>/<image> by "
+            "--data.root, or two lists by --data.train-list and --data.test-list."
+        )
+    else:
+        place = Path(root).expanduser()
+        train = ImageFiles.from_folder(place / "train")
+        test = _with_classes(ImageFiles.from_folder(_test_folder(place), True), train.classes)
+        name = place.resolve().name
+    found = LongTailedFiles(train, test, name)
+    if found.untested:
+        warnings.warn(
+            f"{name}: {len(found.untested)} of {len(found.classes)} classes have no test image, so "
+            f"that no score speaks of them: {some(found.untested)}",
+            UserWarning,
+            stacklevel=2,
+        )
+    return found
+
+
+def _test_folder(root: Path) -> Path:
+    for name in TEST_FOLDERS:
+        if (root / name).is_dir():
+            return root / name
+    raise FileNotFoundError(
+        f"{root} has no folder of test images. Expected: {root}/test/<class>/<image>, or val in "
+        "the place of test"
+    )
+
+
+def _listed(
+    file: Path, root: str | Path | None, classes: Sequence[str] | None = None
+) -> ImageFiles:
+    file = file.expanduser()
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no list {file}: name another one")
+    place = file.parent if root is None else Path(root)
+    read = ImageFiles.from_csv if file.suffix.lower() == ".csv" else ImageFiles.from_list
+    return read(file, place, classes=classes, allow_empty=classes is not None)
+
+
+def _with_classes(files: ImageFiles, classes: tuple[str, ...]) -> ImageFiles:
+    """The same files with the labels of other classes, which must have all that occur."""
+    unknown = [name for name in files.classes if name not in set(classes)]
+    if unknown:
+        raise ValueError(
+            f"{files.root}: {len(unknown)} folders are no classes of the training images: "
+            f"{some(unknown)}. Rename them as the folders of training images, or take them away"
+        )
+    new = torch.tensor([classes.index(name) for name in files.classes])
+    return dataclasses.replace(files, labels=new[files.labels], classes=classes)
+
+
+def _require_known(known: Annotated, file: Path, files: ImageFiles) -> None:
+    """Refuse a training list with other numbers of images."""
+    counts = files.counts
+    found = (len(files), int(counts.max()), int(counts.min()))
+    if found != (known.images, known.most, known.fewest):
+        raise ValueError(
+            f"{file} is not the training list of {known.title}: it names {found[0]:,} images, "
+            f"{found[1]} of the largest class and {found[2]} of the smallest, instead of "
+            f"{known.images:,}, {known.most} and {known.fewest}. Take the published list; a list "
+            "of your own is for the recipe my_folder"
+        )
+
+
+def _require_one_of(
+    totals: tuple[int, ...], known: Annotated, file: Path, files: ImageFiles
+) -> None:
+    """Refuse a list of another length."""
+    if len(files) not in totals:
+        wanted = " or ".join(f"{total:,}" for total in dict.fromkeys(totals))
+        raise ValueError(
+            f"{file} is not a list of {known.title} for this: it names {len(files):,} images "
+            f"instead of {wanted}. Take the published list, or the recipe my_folder"
+        )

@@ -1,0 +1,195 @@
+"""Weights from files, or from timm, for a network whose classifier may be another."""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from batchformer.data.file_lists import some
+from batchformer.data.location import looked_in
+
+Weights = Mapping[str, Tensor]
+
+#: Where training scripts put a network's state in what they save, outermost first.
+WRAPPERS = ("state_dict_best", "state_dict", "model", "model_state_dict", "network")
+#: Parts that some scripts save side by side: features, then classifier.
+PARTS = ("feat_model", "classifier")
+#: What wrappers of networks put before every name.
+PREFIXES = ("module.", "_orig_mod.")
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What became of a file of weights.
+
+    Args:
+        words: one line that says what was loaded.
+        classifier: whether the classifier was.
+    """
+
+    words: str
+    classifier: bool
+
+
+def find_weights(name: str) -> Path:
+    """The file of this name, here or in the folder of the data.
+
+    Raises:
+        FileNotFoundError: there is none; says where it was looked for.
+    """
+    path = Path(name).expanduser()
+    places = [path] if path.is_absolute() else [path, looked_in() / path]
+    for place in places:
+        if place.is_file():
+            return place
+    raise FileNotFoundError(
+        f"There is no file of weights {' or '.join(map(str, places))}. Name a state dict (.pth or "
+        ".safetensors) of this network by --weights FILE"
+    )
+
+
+def read_weights(file: Path) -> Weights:
+    """The state dict in a .safetensors file, or in a file of torch.save with tensors alone."""
+    if file.suffix == ".safetensors":
+        return _read_safetensors(file)
+    try:
+        found = torch.load(file, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+        raise ValueError(
+            f"{file} holds more than weights, or is damaged; only tensors are loaded, as anything "
+            f"else could run code. Save the state dict alone: torch.save(model.state_dict(), ...). "
+            f"({str(error).splitlines()[0]})"
+        ) from error
+    return _state(found, file)
+
+
+def fit_weights(network: nn.Module, weights: Weights, source: str) -> Fitted:
+    """Load weights into a network; a classifier that is not there or does not fit is left as it is.
+
+    Args:
+        network: with timm's ``get_classifier``.
+        weights: by the names of the network's state.
+        source: what they are from, for messages.
+
+    Raises:
+        ValueError: something else than the classifier is missing or has another shape.
+    """
+    own, head = network.state_dict(), _classifier_name(network)
+    given = {name: value for name, value in weights.items() if name in own}
+    other = [name for name, value in given.items() if value.shape != own[name].shape]
+    # Counters of batches are not in files of older networks, and change nothing.
+    counted = (name for name in own if not name.endswith("num_batches_tracked"))
+    missing = [name for name in counted if name not in given]
+    wrong = [name for name in (*missing, *other) if not name.startswith(head)]
+    if wrong:
+        shapes = [f"{n}: {_shape(given.get(n))}, here {_shape(own[n])}" for n in wrong]
+        raise ValueError(
+            f"{source} is of another network than this {type(network).__name__}: {len(wrong)} of "
+            f"its {len(own)} tensors are missing or have another shape ({some(shapes)}). Name the "
+            "network that the file is of by --model, or another file by --weights."
+        )
+    unfit = [name for name in (*missing, *other) if name.startswith(head)]
+    taken = {name: value for name, value in given.items() if not (unfit and name.startswith(head))}
+    network.load_state_dict(taken, strict=False)
+    words = f"begins with the weights of {source}"
+    if unfit:
+        name = unfit[0]
+        reason = f"{name} is {_shape(given.get(name))} there and {_shape(own[name])} here"
+        words += f", without its classifier ({reason})"
+    left = sorted(set(weights) - set(own))
+    if left:
+        words += f"; not used: {some(left)}"
+    return Fitted(f"{words}.", not unfit)
+
+
+def timm_weights(model: str) -> Weights:
+    """The weights that timm has for one of its networks; it downloads them at first use."""
+    import timm
+
+    listed = model.partition(".")[0] in timm.list_models()
+    if not listed or not timm.models.is_model_pretrained(model):
+        raise ValueError(
+            f"timm has no weights for {model!r}; timm.list_pretrained() names the networks it has "
+            "some for. Weights from a file are named by --weights FILE"
+        )
+    try:
+        found: nn.Module = timm.create_model(model, pretrained=True)
+    except Exception as error:  # whatever the network, the hub or the disk has to say
+        raise ValueError(
+            f"timm could not get its weights for {model!r}: {type(error).__name__}: "
+            f"{str(error).rstrip('.')}. They "
+            "are downloaded at first use, which needs the network; where there is none, download "
+            "them elsewhere and name the file by --weights FILE"
+        ) from error
+    return found.state_dict()
+
+
+def file_hash(file: Path) -> str:
+    """SHA-256 of a file."""
+    total = hashlib.sha256()
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            total.update(block)
+    return total.hexdigest()
+
+
+def _read_safetensors(file: Path) -> Weights:
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        needs = "a .safetensors file is read by safetensors: pip install 'batchformer[lab]'"
+        raise ImportError(needs) from error
+    try:
+        with safe_open(str(file), framework="pt") as opened:
+            layout = (opened.metadata() or {}).get("layout")
+            weights = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        raise ValueError(f"{file} is damaged, or no .safetensors file: {error}") from error
+    if layout == "stride_in_1x1":
+        raise ValueError(
+            f"{file} says that its layout is {layout}: its bottlenecks stride in the first "
+            "convolution, those of timm in the second, and its weights would fit and be wrong. "
+            "Name a file without it."
+        )
+    return weights
+
+
+def _state(found: Any, file: Path) -> Weights:
+    """The tensors by name, taken out of what they are wrapped in."""
+    for wrapper in WRAPPERS:
+        if isinstance(found, Mapping) and isinstance(found.get(wrapper), Mapping):
+            found = found[wrapper]
+    if isinstance(found, Mapping) and isinstance(found.get(PARTS[0]), Mapping):
+        found = {name: value for part in PARTS for name, value in found.get(part, {}).items()}
+    tensors = isinstance(found, Mapping) and all(isinstance(v, Tensor) for v in found.values())
+    if not tensors or not found:
+        what = (
+            f"the entries {some(list(map(str, found)))}" if isinstance(found, Mapping) else "none"
+        )
+        raise ValueError(
+            f"{file} holds no state dict: expected tensors by name, alone or under one of "
+            f"{', '.join(WRAPPERS)}, found {what}"
+        )
+    weights = dict(found)
+    for prefix in PREFIXES:
+        if all(name.startswith(prefix) for name in weights):
+            weights = {name.removeprefix(prefix): value for name, value in weights.items()}
+    return weights
+
+
+def _classifier_name(network: nn.Module) -> str:
+    """What the names of the classifier's tensors begin with."""
+    contract: Any = network
+    head = contract.get_classifier()
+    return next(f"{name}." for name, module in network.named_modules() if module is head)
+
+
+def _shape(value: Tensor | None) -> str:
+    return "absent" if value is None else str(tuple(value.shape))

@@ -1,0 +1,30 @@
+"""Your own images: does BatchFormer help on them?"""
+
+from __future__ import annotations
+
+from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.recipes.recipe import Recipe
+from batchformer.tasks.config import LongTailConfig
+
+
+def my_folder() -> Recipe:
+    """Balanced Softmax on folders or lists of images; no row of the paper.
+
+    ``batchformer compare my_folder --data.root PATH`` with PATH/train/<class>/<image> and
+    PATH/test/<class>/<image> (or val), or with lists: ``--data.train-list`` and
+    ``--data.test-list``. ``--weights FILE`` or ``--weights timm`` begins with trained weights.
+    The length is ours to choose: set ``--train.updates`` to a few dozen passes over your images.
+    """
+    return Recipe(
+        name="my_folder",
+        summary="your own folder or lists of images, Balanced Softmax, any network of timm's",
+        table="not in the paper",
+        task="long_tailed",
+        data=LongTailConfig(name="folder", augment="jitter"),
+        model="resnet50",
+        method="balanced_softmax",
+        optim=OptimConfig(name="sgd", lr=0.02, momentum=0.9, weight_decay=5e-4),
+        schedule=ScheduleConfig(kind="cosine", warmup=100),
+        # A last batch of one image could not be normalised.
+        train=TrainConfig(batch_size=64, updates=5_000, eval_every=500, drop_last=True),
+    )

@@ -1,0 +1,108 @@
+"""A sweep's runs: every level and arm, seed by seed.
+
+They lie in ``RUNS/SWEEP/LEVEL/ARM/seedN`` and are ordinary runs; ``RUNS/SWEEP/sweep.json`` says how
+they belong together, for ``batchformer report``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+
+from batchformer.engine.checkpoint import write_atomically
+from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.run import OF_NO_EFFECT, Run, as_plain, from_plain, train_runs
+from batchformer.recipes.sweep import Sweep, changed_settings
+
+DESCRIPTION = "sweep.json"
+
+
+def run_sweep(
+    sweep: Sweep,
+    base: Recipe,
+    arms: Sequence[str],
+    levels: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    root: Path,
+    device: torch.device,
+    quiet: bool = False,
+    together: int = 1,
+) -> Iterator[Path]:
+    """Train every level with every seed, seed by seed; finished runs are kept, others go on.
+
+    A run that diverges is reported and left; the others go on.
+
+    Args:
+        sweep: what is varied.
+        base: its recipe, with what a person changed of it.
+        arms: beside the baseline.
+        levels: some or all of the sweep's.
+        seeds: each pairs the runs of all levels and arms.
+        root: folder of all runs.
+        device: to train on.
+        quiet: no progress.
+        together: runs that train side by side, of whatever level.
+    """
+    recipes = {level: sweep.recipe(level, base) for level, _ in sweep.cells(arms, levels)}
+    runs = [
+        Run(recipe, arm, seed, root / recipe.name / arm / f"seed{seed}", device)
+        for seed in seeds
+        for level, arm in sweep.cells(arms, levels)
+        for recipe in [recipes[level]]
+    ]
+    for one in runs:
+        one.require_sources()
+    _describe(sweep, base, root / sweep.name / DESCRIPTION)
+    for part in _side_by_side(runs, together):
+        for one, error in train_runs(part, quiet):
+            if error is None:
+                yield one.folder
+            else:
+                print(f"{one.title}: {error}", file=sys.stderr, flush=True)
+
+
+def _side_by_side(runs: Sequence[Run], together: int) -> Iterator[list[Run]]:
+    """Parts of runs to train at once: first all that have finished, then so many at a time.
+
+    Runs of a part share their data, since those of one seed share their batches.
+    """
+    finished = [one for one in runs if one.finished]
+    if finished:
+        yield finished
+    waiting = [one for one in runs if not one.finished]
+    while waiting:
+        same = [one for one in waiting if one.recipe.data == waiting[0].recipe.data]
+        part = same[:together]
+        yield part
+        waiting = [one for one in waiting if one not in part]
+
+
+def _describe(sweep: Sweep, base: Recipe, path: Path) -> None:
+    """Write how the runs belong together; refuse a folder begun with another base."""
+    if path.exists():
+        before = from_plain(json.loads(path.read_text())["base"])
+        changed = [
+            f"{key} was {old}, is {new}"
+            for key, (old, new) in changed_settings(before, base).items()
+            if key not in OF_NO_EFFECT
+        ]
+        if changed:
+            raise ValueError(
+                f"{path.parent} was begun with other settings: {'; '.join(changed)}. Levels are "
+                f"compared with one another, so give --runs another folder, or remove that one."
+            )
+    content = {
+        "name": sweep.name,
+        "factor": sweep.factor,
+        "table": sweep.table,
+        "reference": sweep.reference,
+        "baseline": sweep.baseline,
+        "levels": {name: sweep.paper(name, base.paper) for name in sweep.level_names},
+        "base": as_plain(base),
+    }
+    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())

@@ -1,0 +1,181 @@
+"""Level against level and level against baseline, over the seeds both have: numbers only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from batchformer.metrics.intervals import holm, paired, summary
+from batchformer.report.comparison import difference_of, left_out, measured, shots_warnings
+from batchformer.report.configuration import comparable
+from batchformer.report.names import BASELINE, sorted_metrics
+from batchformer.report.results import Difference, Score
+from batchformer.report.sweeps import SweepRuns
+
+#: Shown in a sweep beside the one that is tested.
+SHOTS = ("many", "medium", "few")
+Cell = tuple[str, str]
+Values = Mapping[int, float]
+
+
+@dataclass(frozen=True)
+class SweepComparison:
+    """A sweep's numbers; a cell is an arm and a level.
+
+    Args:
+        sweep: its runs.
+        metric: the one that levels are compared by.
+        metrics: that one, and those shown beside it without a test.
+        scores: by cell and metric.
+        to_reference: each level against the reference level of the same arm.
+        to_baseline: each arm against the baseline, its level's own where there is one.
+        warnings: what a reader should know before trusting a number.
+        left_out: runs that are damaged or unfinished.
+    """
+
+    sweep: SweepRuns
+    metric: str
+    metrics: tuple[str, ...]
+    scores: Mapping[tuple[Cell, str], Score]
+    to_reference: Mapping[Cell, Difference]
+    to_baseline: Mapping[Cell, Difference]
+    warnings: tuple[str, ...]
+    left_out: tuple[str, ...]
+
+    @property
+    def cells(self) -> list[Cell]:
+        """What was measured: a shared baseline first, then level by level."""
+        return [cell for cell, metric in self.scores if metric == self.metric]
+
+    @property
+    def differences(self) -> list[Difference]:
+        return [*self.to_reference.values(), *self.to_baseline.values()]
+
+    @property
+    def tested(self) -> int:
+        return sum(difference.paired.p_value is not None for difference in self.differences)
+
+
+def compare_sweep(sweep: SweepRuns) -> SweepComparison:
+    """Compare every level with the reference level and with the baseline, on the first metric.
+
+    P-values are corrected over all comparisons of the sweep. Other metrics are summarised and not
+    tested: each would make the correction stricter for all.
+    """
+    found = sorted_metrics(
+        name for run in sweep.finished for name in run.scores if measured(run, name) is not None
+    )
+    metric = next(iter(found), "all")
+    metrics = (metric, *(name for name in found if name in SHOTS and name != metric))
+    warnings: list[str] = []
+    values = {
+        (cell, name): _values(sweep, cell, name, warnings)
+        for cell in _cells(sweep)
+        for name in metrics
+    }
+    scores = {
+        (cell, name): Score(summary([*by_seed.values()]), tuple(by_seed), _paper(sweep, cell, name))
+        for (cell, name), by_seed in values.items()
+        if by_seed
+    }
+    cells = [cell for cell, name in scores if name == metric]
+
+    def between(start: Cell, end: Cell) -> Difference | None:
+        sides = values.get((start, metric), {}), values[end, metric]
+        return _difference(
+            sides, (_paper(sweep, start, metric), _paper(sweep, end, metric)), metric
+        )
+
+    to_reference = {
+        (arm, level): difference
+        for arm, level in cells
+        if level != sweep.reference
+        and (difference := between((arm, sweep.reference), (arm, level))) is not None
+    }
+    to_baseline = {
+        (arm, level): difference
+        for arm, level in cells
+        if arm != BASELINE
+        and (difference := between(sweep.baseline_of(level), (arm, level))) is not None
+    }
+    both = [*to_reference.values(), *to_baseline.values()]
+    adjusted = iter(holm([difference.paired.p_value for difference in both]))
+    return SweepComparison(
+        sweep,
+        metric,
+        metrics,
+        scores,
+        {cell: replace(d, adjusted=next(adjusted)) for cell, d in to_reference.items()},
+        {cell: replace(d, adjusted=next(adjusted)) for cell, d in to_baseline.items()},
+        (*warnings, *_configurations(sweep), *_seeds(sweep, cells)),
+        left_out(sweep.runs),
+    )
+
+
+def _cells(sweep: SweepRuns) -> list[Cell]:
+    if not sweep.shared_baseline:
+        return [(arm, level) for level in sweep.levels for arm in sweep.arms]
+    others = [arm for arm in sweep.arms if arm != BASELINE]
+    shared = [sweep.baseline_of(sweep.reference)]
+    return shared + [(arm, level) for level in sweep.levels for arm in others]
+
+
+def _difference(
+    sides: tuple[Values, Values], printed: tuple[float | None, float | None], metric: str
+) -> Difference | None:
+    """The second side less the first over their shared seeds, here and as the paper prints it."""
+    start, end = sides
+    seeds = tuple(sorted(start.keys() & end.keys()))
+    if not seeds:
+        return None
+    before, after = printed
+    effect = None if before is None or after is None else after - before
+    result = paired([start[seed] for seed in seeds], [end[seed] for seed in seeds])
+    return difference_of(result, seeds, metric, effect)
+
+
+def _paper(sweep: SweepRuns, cell: Cell, metric: str) -> float | None:
+    arm, level = cell
+    return sweep.paper[level].get(arm, {}).get(metric)
+
+
+def _values(sweep: SweepRuns, cell: Cell, metric: str, warnings: list[str]) -> dict[int, float]:
+    """One finite value per seed; what was not measured is said, since it flatters the mean."""
+    by_seed = {}
+    for run in sweep.of(*cell):
+        value = measured(run, metric)
+        if value is None:
+            warnings.append(
+                f"{run.name}: {metric!r} is {run.scores.get(metric)}, so this seed is not in the "
+                f"mean; if it diverged, the mean flatters the level"
+            )
+        else:
+            by_seed[run.seed] = value
+    return by_seed
+
+
+def _configurations(sweep: SweepRuns) -> list[str]:
+    """Levels of several configurations, several versions of the code, shots of another meaning."""
+    lines = shots_warnings(sweep.finished[0].recipe) if sweep.finished else []
+    for level in sweep.levels:
+        runs = [run for arm in sweep.arms for run in sweep.of(arm, level)]
+        if len(comparable(runs)) > 1:
+            lines.append(f"The runs of level {level} do not have one configuration")
+    codes = sorted({str(run.provenance.get("code_sha256"))[:12] for run in sweep.finished})
+    if len(codes) > 1:
+        lines.append(
+            f"{sweep.name} was run with {len(codes)} versions of the code: {', '.join(codes)}"
+        )
+    return lines
+
+
+def _seeds(sweep: SweepRuns, cells: list[Cell]) -> list[str]:
+    """Cells with other seeds than most, since a difference is over the shared ones alone."""
+    seeds = {cell: tuple(run.seed for run in sweep.of(*cell)) for cell in cells}
+    every = sorted({seed for own in seeds.values() for seed in own})
+    return [
+        f"{arm} at {level} has finished seeds {', '.join(map(str, own))} of "
+        f"{', '.join(map(str, every))}"
+        for (arm, level), own in seeds.items()
+        if list(own) != every
+    ]

@@ -1,0 +1,129 @@
+"""A sweep as text: each level, its difference to the reference level and to the baseline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from batchformer.metrics.intervals import FEWEST_SEEDS
+from batchformer.report.names import BASELINE, metric_label
+from batchformer.report.results import Difference, Score
+from batchformer.report.sweep_comparison import Cell, SweepComparison
+from batchformer.report.table import (
+    DIFFERENCE_COLUMNS,
+    SCORE_COLUMNS,
+    difference_cells,
+    score_cells,
+)
+from batchformer.report.terminal import Rows, Terminal
+from batchformer.report.words import INTERVAL, number, signed
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+ANY_LEVEL = "any"
+"""What a shared baseline has in the column of levels."""
+
+
+def print_sweep(comparison: SweepComparison, console: Console | None = None) -> None:
+    """Print each level, then the differences, then what the tables cannot hold."""
+    out, sweep = Terminal(console), comparison.sweep
+    out.say(f"\n{sweep.name}", "bold")
+    out.say(sweep_headline(comparison))
+    label = metric_label(comparison.metric)
+    if comparison.cells:
+        out.show(
+            f"{label} by {sweep.factor}", ("level", *SCORE_COLUMNS[1:]), level_rows(comparison)
+        )
+    for caption, differences in (
+        (f"{label}, difference to {sweep.factor} {sweep.reference}", comparison.to_reference),
+        (f"{label}, difference to the baseline", comparison.to_baseline),
+    ):
+        if differences:
+            columns = ("level", "arm", *DIFFERENCE_COLUMNS[1:])
+            out.show(caption, columns, difference_rows(differences))
+    if len(comparison.metrics) > 1:
+        names = tuple(metric_label(metric) for metric in comparison.metrics[1:])
+        caption = "Other metrics, means, the paper's in brackets; not tested"
+        out.show(caption, ("level", "arm", *names), other_rows(comparison))
+    out.say("\n" + "\n".join(sweep_notes(comparison)))
+
+
+def level_rows(comparison: SweepComparison) -> Rows:
+    """One row per level and arm: level, arm, n, mean, sd, 95% interval, paper."""
+    return [
+        (level_name(comparison, cell), cell[0], *score_cells(comparison.scores[cell, metric]))
+        for metric in [comparison.metric]
+        for cell in comparison.cells
+    ]
+
+
+def difference_rows(differences: Mapping[Cell, Difference]) -> Rows:
+    """One row per level and arm: level, arm, difference, interval, p, Holm, paper, verdict."""
+    return [
+        (level, arm, *difference_cells(difference))
+        for (arm, level), difference in differences.items()
+    ]
+
+
+def other_rows(comparison: SweepComparison) -> Rows:
+    """Means of the metrics that are not tested."""
+    return [
+        (
+            level_name(comparison, cell),
+            cell[0],
+            *(_mean_and_paper(comparison.scores.get((cell, m))) for m in comparison.metrics[1:]),
+        )
+        for cell in comparison.cells
+    ]
+
+
+def _mean_and_paper(score: Score | None) -> str:
+    if score is None:
+        return ""
+    paper = "" if score.paper is None else f" ({number(score.paper, 1)})"
+    return number(score.summary.mean) + paper
+
+
+def level_name(comparison: SweepComparison, cell: Cell) -> str:
+    """The level of a cell; a shared baseline stands for all."""
+    arm, level = cell
+    return ANY_LEVEL if comparison.sweep.shared_baseline and arm == BASELINE else level
+
+
+def sweep_headline(comparison: SweepComparison) -> str:
+    """Which levels differ from the reference, in a sentence."""
+    sweep, label = comparison.sweep, metric_label(comparison.metric)
+    found = {cell: d for cell, d in comparison.to_reference.items() if cell[0] != BASELINE}
+    if not found:
+        return f"No level shares a finished seed with {sweep.factor} {sweep.reference} yet."
+    tested = {cell: d for cell, d in found.items() if d.paired.n >= FEWEST_SEEDS}
+    if not tested:
+        return f"Too few seeds for a verdict on {sweep.factor}: an interval needs {FEWEST_SEEDS}."
+    standing = {cell: d for cell, d in tested.items() if d.stands}
+    against = f"{sweep.factor} {sweep.reference}"
+    if not standing:
+        count = f"{len(tested)} comparison{'s' * (len(tested) > 1)} with {against}"
+        return f"Inside the noise: of {count} on {label}, none stands after correction."
+    listed = "; ".join(
+        f"{level} {signed(d.paired.difference)}" + ("" if arm == "batchformer" else f" ({arm})")
+        for (arm, level), d in standing.items()
+    )
+    rest = len(tested) - len(standing)
+    others = f" Of the other comparisons with it ({rest}) none stands." if rest else ""
+    return f"Compared with {against}, on {label} after correction: {listed} points.{others}"
+
+
+def sweep_notes(comparison: SweepComparison) -> list[str]:
+    """How many comparisons there are and what was done about it; what is missing or doubtful."""
+    count, tested = len(comparison.differences), comparison.tested
+    text = f"This sweep holds {count} comparison{'s' * (count != 1)}"
+    if tested < count:
+        text += f", {tested or 'none'} of them tested"
+    lines = [text + "."]
+    if tested > 1:
+        lines = [f"{text}; Holm's p-values are corrected over all {tested} tests."]
+    if tested:
+        lines.append(f"{INTERVAL} Differences are over the seeds that both sides share.")
+    lines += [f"Note: {line}." for line in comparison.warnings]
+    return lines + [f"Not included: {line}." for line in comparison.left_out]

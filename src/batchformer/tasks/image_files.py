@@ -1,0 +1,119 @@
+"""Long-tailed recognition on image files: read by workers, augmented on the device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from batchformer.data.annotated import lists_of
+from batchformer.data.files import ImageFiles
+from batchformer.data.loader import FileFeed, evaluation_batches
+from batchformer.data.long_tailed_files import LongTailedFiles, annotated, own_files
+from batchformer.data.samplers import ClassBalanced
+from batchformer.engine.config import TrainConfig
+from batchformer.engine.fit import Batches, Evaluation
+from batchformer.engine.mechanics import Mechanics
+from batchformer.engine.method import Method
+from batchformer.randomness import seed_for
+from batchformer.tasks.augmentation import file_views, view_at_test
+from batchformer.tasks.config import LongTailConfig
+from batchformer.tasks.meta import WithMeta
+from batchformer.tasks.scoring import evaluate_by_shots
+
+#: Images in a batch at test.
+TEST_BATCH = 128
+
+
+@dataclass(frozen=True)
+class ImageFileTask:
+    """Data, batches and scores of one long-tailed experiment on image files.
+
+    Args:
+        data: all parts.
+        config: which data, its augmentation, and how classes are grouped into shots.
+        device: where batches are made.
+    """
+
+    data: LongTailedFiles
+    config: LongTailConfig
+    device: torch.device
+
+    @classmethod
+    def load(cls, config: LongTailConfig, device: torch.device) -> ImageFileTask:
+        """Read the lists and look for every image; an error says what is missing and where."""
+        if config.name == "folder":
+            data = own_files(config.root, config.train_list, config.test_list)
+        else:
+            named = (config.train_list, config.test_list)
+            lists = lists_of(config.name, config.root, *named, config.scored_on)
+            data = annotated(config.name, lists, with_val=config.meta_from == "val")
+        data.check_all()
+        return cls(data, config, device)
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        """What methods of this task are told of the data."""
+        return {"class_counts": self.data.train_counts}
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.data.classes)
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader should know of the data, for the run folder."""
+        counts = self.data.train_counts
+        return {
+            "name": self.data.name,
+            "split_sha256": self.data.split_sha256,
+            "train": len(self.data.train),
+            "test": len(self.data.test),
+            "classes": self.num_classes,
+            "classes_without_test_image": len(self.data.untested),
+            "largest_class": int(counts.max()),
+            "smallest_class": int(counts.min()),
+        }
+
+    def feed(self, train: TrainConfig, seed: int) -> Batches:
+        """Augmented training batches, in the order of the configured sampler."""
+        config, files = self.config, self.data.train
+        (geometry, transform), second = file_views(config)
+        balanced = ClassBalanced(files.labels, seed) if config.sampler == "class_balanced" else None
+        feed = FileFeed(
+            files,
+            geometry,
+            transform,
+            train.batch_size,
+            seed,
+            train.drop_last,
+            self.device,
+            train.workers,
+            sampler=balanced,
+            second=second,
+        )
+        return WithMeta(feed, self._meta(train, seed)) if config.meta_batch else feed
+
+    def _meta(self, train: TrainConfig, seed: int) -> FileFeed:
+        """Class-balanced full batches: a smaller one would hold a part of the classes."""
+        files: ImageFiles = self.data.val or self.data.train
+        size = min(self.config.meta_batch, len(files))
+        return FileFeed(
+            files,
+            *file_views(self.config)[0],
+            size,
+            seed_for(seed, "augmentation", 1),
+            drop_last=True,
+            device=self.device,
+            workers=train.workers,
+            sampler=ClassBalanced(files.labels, seed, stream=1),
+        )
+
+    def evaluate(self, method: Method, mechanics: Mechanics, batch: int = TEST_BATCH) -> Evaluation:
+        """Scores in percent by shots, and what the figures need."""
+        workers = mechanics.config.workers
+        view = view_at_test(self.config)
+        read = evaluation_batches(self.data.test, *view, batch, self.device, workers)
+        batches = ((part["x"], part["y"]) for part in read)
+        counts, classes = self.data.train_counts, self.data.classes
+        return evaluate_by_shots(method, mechanics, batches, counts, classes, self.config)

@@ -1,0 +1,171 @@
+"""Known data sets are recognised by their counts; a person's own are taken as they are."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import warnings
+from pathlib import Path
+
+import pytest
+
+from batchformer.data import annotated as known_sets
+from batchformer.data.annotated import ANNOTATED, lists_of
+from batchformer.data.files import ImageFiles
+from batchformer.data.long_tailed_files import (
+    LongTailedFiles,
+    annotated,
+    class_names,
+    list_hash,
+    own_files,
+)
+
+TRAIN = ["train/ant hill/1.jpg 0", "train/ant hill/2.jpg 0", "train/bee/1.jpg 1"]
+TEST = ["val/ant hill/7.jpg 0", "val/bee/7.jpg 1"]
+
+
+def touch(root: Path, *paths: str) -> None:
+    """Files of these names; nothing here opens an image."""
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).touch()
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Places-LT of three training images."""
+    touch(tmp_path, *(line.rpartition(" ")[0] for line in TRAIN + TEST))
+    small = dataclasses.replace(
+        ANNOTATED["places_lt"], classes=2, images=3, most=2, fewest=1, tested=2, validated=1
+    )
+    monkeypatch.setitem(known_sets.ANNOTATED, "places_lt", small)
+    write(tmp_path, train=TRAIN, test=TEST, val=TEST[:1])
+    return tmp_path
+
+
+def write(root: Path, **lists: list[str]) -> None:
+    for part, lines in lists.items():
+        (root / f"Places_LT_{part}.txt").write_text("\n".join(lines) + "\n")
+
+
+def test_a_known_data_set(places: Path) -> None:
+    found = annotated("places_lt", lists_of("places_lt", places), with_val=True)
+    assert found.classes == found.test.classes == ("ant hill", "bee")
+    assert found.train_counts.tolist() == [2, 1] and len(found.test) == 2 and found.val is not None
+    assert len(found.val) == 1 and found.untested == [] and found.name == "Places-LT"
+    text = "".join(f"{line}\n" for line in TRAIN)
+    assert found.split_sha256 == hashlib.sha256(text.encode()).hexdigest()
+    assert annotated("places_lt", lists_of("places_lt", places)).val is None
+    val = annotated("places_lt", lists_of("places_lt", places, part="val"))
+    assert len(val.test) == 1 and val.untested == ["bee"]
+
+
+def test_odd_lines(places: Path) -> None:
+    write(places, train=["", *TRAIN, "  "])
+    assert len(annotated("places_lt", lists_of("places_lt", places)).train) == 3
+    for line, words in (
+        ("train/bee/1.jpg", "line 4.*expected a path, a space and a label"),
+        ("train/bee/1.jpg one", "line 4.*expected a path"),
+        ("train/bee/1.jpg -1", "line 4.*expected a path"),
+        ("train/bee/1.jpg 2", "line 4: the label 2 is outside the 2 classes"),
+    ):
+        write(places, train=[*TRAIN, line])
+        with pytest.raises(ValueError, match=words):
+            annotated("places_lt", lists_of("places_lt", places))
+
+
+@pytest.mark.parametrize(
+    ("lists", "words"),
+    [
+        ({"train": TRAIN[1:]}, "names 2 images, 1 of the largest class and 1 of the smallest"),
+        ({"train": [*TRAIN[:2], "train/ant hill/1.jpg 1"], "test": TEST[:0]}, "names no images"),
+        ({"test": TEST * 2}, "it names 4 images instead of 2 or 1"),
+        ({"val": TEST}, "it names 2 images instead of 1"),
+        ({"train": TRAIN[:2]}, "1 of 2 classes have no image"),
+    ],
+)
+def test_another_list_is_refused(places: Path, lists: dict[str, list[str]], words: str) -> None:
+    write(places, **lists)
+    with pytest.raises(ValueError, match=words):
+        annotated("places_lt", lists_of("places_lt", places), with_val=True)
+
+
+def test_missing_images_are_named(places: Path) -> None:
+    lists = lists_of("places_lt", places)
+    (places / "train/bee/1.jpg").unlink()
+    with pytest.raises(FileNotFoundError, match=r"1 of the 3 images(.|\n)*train/bee/1\.jpg"):
+        annotated("places_lt", lists)
+    elsewhere = dataclasses.replace(lists, root=places / "images")
+    with pytest.raises(FileNotFoundError, match=r"images, does not exist"):
+        annotated("places_lt", elsewhere)
+
+
+def test_every_file_is_looked_for(places: Path) -> None:
+    found = annotated("places_lt", lists_of("places_lt", places))
+    found.check_all()
+    (places / "val/bee/7.jpg").unlink()
+    with pytest.raises(FileNotFoundError, match=r"val/bee/7\.jpg"):
+        found.check_all()
+
+
+def test_names_of_classes(tmp_path: Path) -> None:
+    paths = ("a/b/c/1.jpg", "a/d/1.jpg", "1.jpg")
+    touch(tmp_path, *paths)
+    (tmp_path / "list.txt").write_text("".join(f"{p} {c}\n" for c, p in enumerate(paths)))
+    assert class_names(ImageFiles.from_list(tmp_path / "list.txt", tmp_path)) == ("b/c", "d", "2")
+
+
+@pytest.mark.parametrize("part", ["test", "val"])
+def test_folders_of_classes(tmp_path: Path, part: str) -> None:
+    touch(tmp_path, "train/b/1.jpg", "train/b/2.png", "train/a/1.jpg", "train/c/1.jpg")
+    touch(tmp_path, f"{part}/b/1.jpg", f"{part}/c/1.jpg")
+    with pytest.warns(UserWarning, match="1 of 3 classes have no test image.*: a$"):
+        found = own_files(tmp_path)
+    assert found.classes == found.test.classes == ("a", "b", "c")
+    assert found.train_counts.tolist() == [1, 2, 1] and found.test.labels.tolist() == [1, 2]
+    assert found.name == tmp_path.name and found.untested == ["a"]
+    touch(tmp_path, f"{part}/a/1.jpg")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert own_files(tmp_path).split_sha256 == list_hash(found.train)
+
+
+def test_folders_that_are_wrong(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"--data\.root"):
+        own_files()
+    with pytest.raises(FileNotFoundError, match=r"train is not a folder.*<class>/<image>"):
+        own_files(tmp_path)
+    touch(tmp_path, "train/a/1.jpg")
+    with pytest.raises(FileNotFoundError, match=r"no folder of test images.*test/<class>"):
+        own_files(tmp_path)
+    touch(tmp_path, "test/a/1.jpg", "test/z/1.jpg")
+    with pytest.raises(ValueError, match="1 folders are no classes of the training images: z"):
+        own_files(tmp_path)
+
+
+def test_lists_and_tables(tmp_path: Path) -> None:
+    touch(tmp_path, "images/1.jpg", "images/2.jpg", "images/3.jpg")
+    (tmp_path / "train.csv").write_text("path,label\n1.jpg,cat\n2.jpg,ant\n")
+    (tmp_path / "test.csv").write_text("path,label\n3.jpg,cat\n")
+    lists = [str(tmp_path / "train.csv"), str(tmp_path / "test.csv")]
+    with pytest.warns(UserWarning, match="no test image.*: ant$"):
+        found = own_files(tmp_path / "images", *lists)
+    assert found.classes == ("ant", "cat") and found.test.labels.tolist() == [1]
+    (tmp_path / "train.txt").write_text("images/1.jpg 0\nimages/2.jpg 1\n")
+    (tmp_path / "test.txt").write_text("images/3.jpg 0\nimages/1.jpg 1\n")
+    plain = own_files(None, str(tmp_path / "train.txt"), str(tmp_path / "test.txt"))
+    assert plain.classes == ("0", "1") and plain.train.root == tmp_path
+    with pytest.raises(ValueError, match="or neither"):
+        own_files(tmp_path, lists[0])
+    with pytest.raises(FileNotFoundError, match="there is no list"):
+        own_files(tmp_path, lists[0] + "x", lists[1])
+    (tmp_path / "test.txt").write_text("images/3.jpg 2\n")
+    with pytest.raises(ValueError, match="line 1: the label 2 is outside the 2 classes"):
+        own_files(None, str(tmp_path / "train.txt"), str(tmp_path / "test.txt"))
+
+
+def test_parts_of_different_classes_are_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "test/a/1.jpg")
+    train, test = (ImageFiles.from_folder(tmp_path / part) for part in ("train", "test"))
+    with pytest.raises(ValueError, match="different classes"):
+        LongTailedFiles(train, test, "mine")

@@ -1,0 +1,180 @@
+"""Weights from files: what is taken, what is dropped, what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+
+from batchformer.models.build import build_model
+from batchformer.models.weights import (
+    file_hash,
+    find_weights,
+    fit_weights,
+    read_weights,
+    timm_weights,
+)
+
+
+def equal(a: dict[str, Tensor], b: Any) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+@pytest.fixture(scope="module")
+def source() -> nn.Module:
+    return build_model("digits_net", 5)
+
+
+def in_parts(state: dict[str, Tensor]) -> dict[str, Any]:
+    head = {f"module.{k}": v for k, v in state.items() if k.startswith("fc.")}
+    body = {f"module.{k}": v for k, v in state.items() if not k.startswith("fc.")}
+    return {"epoch": 3, "state_dict_best": {"feat_model": body, "classifier": head}}
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda state: state,
+        lambda state: {"state_dict": {f"module.{k}": v for k, v in state.items()}, "epoch": 1},
+        lambda state: {"model": {f"_orig_mod.{k}": v for k, v in state.items()}},
+        in_parts,
+    ],
+)
+def test_state_dicts_in_what_scripts_save(tmp_path: Path, source: nn.Module, wrap: Any) -> None:
+    torch.save(wrap(source.state_dict()), tmp_path / "w.pth")
+    assert equal(source.state_dict(), read_weights(tmp_path / "w.pth"))
+
+
+def test_safetensors(tmp_path: Path, source: nn.Module) -> None:
+    from safetensors.torch import save_file
+
+    save_file(source.state_dict(), tmp_path / "w.safetensors")
+    assert equal(source.state_dict(), read_weights(tmp_path / "w.safetensors"))
+    strided = {"layout": "stride_in_1x1"}
+    save_file(source.state_dict(), tmp_path / "s.safetensors", metadata=strided)
+    with pytest.raises(ValueError, match="stride in the first convolution"):
+        read_weights(tmp_path / "s.safetensors")
+    (tmp_path / "d.safetensors").write_bytes(b"damaged")
+    with pytest.raises(ValueError, match="damaged"):
+        read_weights(tmp_path / "d.safetensors")
+
+
+class Anything:
+    """What a file of weights has no business to hold."""
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"state_dict": {"a": 1}}, "no state dict.*the entries a"),
+        ({}, "no state dict"),
+        ([torch.zeros(1)], "no state dict"),
+        ({"weights": Anything()}, r"only tensors are loaded.*torch\.save"),
+    ],
+)
+def test_files_without_weights(tmp_path: Path, content: Any, words: str) -> None:
+    torch.save(content, tmp_path / "w.pth")
+    with pytest.raises(ValueError, match=words):
+        read_weights(tmp_path / "w.pth")
+
+
+def test_a_damaged_file(tmp_path: Path) -> None:
+    (tmp_path / "w.pth").write_bytes(b"no weights")
+    with pytest.raises(ValueError, match=r"w\.pth holds more than weights, or is damaged"):
+        read_weights(tmp_path / "w.pth")
+
+
+def test_all_fits(source: nn.Module) -> None:
+    network: Any = build_model("digits_net", 5)
+    fitted = fit_weights(network, source.state_dict(), "file")
+    assert fitted.classifier and fitted.words == "begins with the weights of file."
+    assert equal(network.state_dict(), source.state_dict())
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_another_classifier_is_dropped_and_said(source: nn.Module, there: bool) -> None:
+    network: Any = build_model("digits_net", 4)
+    before = network.fc.weight.clone(), network.fc.bias.clone()
+    weights = {k: v for k, v in source.state_dict().items() if there or not k.startswith("fc.")}
+    fitted = fit_weights(network, {**weights, "ema": torch.zeros(1)}, "file")
+    shape = r"(5, 64)" if there else "absent"
+    assert not fitted.classifier and "not used: ema" in fitted.words
+    assert f"without its classifier (fc.weight is {shape} there and (4, 64) here)" in fitted.words
+    assert torch.equal(network.fc.weight, before[0]) and torch.equal(network.fc.bias, before[1])
+    body = {k: v for k, v in network.state_dict().items() if not k.startswith("fc.")}
+    assert body and all(torch.equal(source.state_dict()[k], v) for k, v in body.items())
+
+
+def test_half_a_classifier_is_dropped_whole(source: nn.Module) -> None:
+    """A bias of the same length says nothing if the weights are of other features."""
+    network: Any = build_model("digits_net", 5)
+    before = network.fc.bias.clone()
+    weights = {**source.state_dict(), "fc.weight": torch.zeros(5, 63)}
+    assert not fit_weights(network, weights, "file").classifier
+    assert torch.equal(network.fc.bias, before)
+
+
+def test_counters_may_be_missing() -> None:
+    state = build_model("resnet10", 3).state_dict()
+    weights = {k: v for k, v in state.items() if not k.endswith("num_batches_tracked")}
+    assert fit_weights(build_model("resnet10", 3), weights, "file").classifier
+
+
+def test_another_network_is_refused_and_nothing_is_loaded(source: nn.Module) -> None:
+    network = build_model("resnet10", 5)
+    before = {k: v.clone() for k, v in network.state_dict().items()}
+    other = build_model("resnet18", 5).state_dict()
+    changed = {**before, "conv1.weight": torch.zeros(64, 3, 3, 3)}
+    with pytest.raises(ValueError, match=r"conv1\.weight: \(64, 3, 3, 3\), here \(64, 3, 7, 7\)"):
+        fit_weights(network, changed, "file")
+    for weights in (source.state_dict(), {k: v for k, v in other.items() if "layer1" not in k}):
+        with pytest.raises(
+            ValueError, match=r"file is of another network than this ResNet.*--model"
+        ):
+            fit_weights(network, weights, "file")
+    assert equal(before, network.state_dict())
+
+
+def test_experts_have_several_classifiers() -> None:
+    network, other = (build_model("ride_resnet32", k, experts=2) for k in (3, 4))
+    fitted = fit_weights(network, other.state_dict(), "file")
+    assert not fitted.classifier and "classifiers.0" in fitted.words
+    weight = "branches.1.layer3.0.conv1.weight"
+    assert torch.equal(network.state_dict()[weight], other.state_dict()[weight])
+
+
+def test_where_a_file_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=rf"w\.pth or {tmp_path}/data/w\.pth.*--weights"):
+        find_weights("w.pth")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/w.pth").write_bytes(b"far")
+    assert find_weights("w.pth") == tmp_path / "data/w.pth"
+    (tmp_path / "w.pth").write_bytes(b"near")
+    assert find_weights("w.pth").read_bytes() == b"near"
+    assert file_hash(Path("w.pth")) == hashlib.sha256(b"near").hexdigest()
+    with pytest.raises(FileNotFoundError, match=r"no file of weights /nowhere/w\.pth\."):
+        find_weights("/nowhere/w.pth")
+
+
+def test_timms_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("resnet32", "resnet152.no_such_tag"):
+        with pytest.raises(ValueError, match="timm has no weights"):
+            timm_weights(name)
+
+    def unreachable(name: str, pretrained: bool) -> nn.Module:
+        assert pretrained
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(timm, "create_model", unreachable)
+    with pytest.raises(ValueError, match=r"no route.*needs the network.*--weights FILE"):
+        timm_weights("resnet152.tv_in1k")
+    made = build_model("resnet10", 3)
+    monkeypatch.setattr(timm, "create_model", lambda name, pretrained: made)
+    assert equal(made.state_dict(), timm_weights("resnet18"))

@@ -1,0 +1,165 @@
+"""A person's own images, from the command line to the result."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from batchformer import cli
+from batchformer.engine.log import read_records
+from batchformer.models.build import build_model
+from batchformer.recipes import run as runs
+from batchformer.recipes.my_folder import my_folder
+from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.run import compare, load_task, restore, run
+
+CPU = torch.device("cpu")
+SIZES = {"ant": 7, "bee": 4, "cow": 3}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, stream = tmp_path_factory.mktemp("mine"), np.random.default_rng(0)
+    for name, size in SIZES.items():
+        for part, count in (("train", size), ("test", 2)):
+            (folder / part / name).mkdir(parents=True)
+            for i in range(count):
+                pixels = stream.integers(0, 256, (33 + i, 41, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / part / name / f"{i}.png")
+    return folder
+
+
+def small(root: Path, weights: str = "", **train: Any) -> Recipe:
+    options = {"batch_size": 4, "updates": 6, "eval_every": 3, "workers": 0, **train}
+    recipe = my_folder()
+    return dataclasses.replace(
+        recipe,
+        data=dataclasses.replace(recipe.data, root=str(root), size=32),
+        model="resnet32",
+        weights=weights,
+        train=dataclasses.replace(recipe.train, **options),
+    )
+
+
+class StopsAt:
+    """Batches up to a step, and then an error."""
+
+    def __init__(self, feed: Any, step: int) -> None:
+        self.feed, self.step, self.per_epoch, self.close = feed, step, feed.per_epoch, feed.close
+
+    def batch(self, step: int) -> dict[str, Any]:
+        if step == self.step:
+            raise OSError("the disk is gone")
+        batch: dict[str, Any] = self.feed.batch(step)
+        return batch
+
+
+def test_resumed_on_files_equals_unbroken_and_workers_end_on_errors(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(small(root), "batchformer", 0, root=tmp_path / "a", device=CPU, quiet=True)
+    with monkeypatch.context() as patch:
+        made = runs.Run.feed
+        patch.setattr(runs.Run, "feed", lambda self: StopsAt(made(self), 5))
+        broken = small(root, workers=2)
+        with pytest.raises(OSError, match="the disk is gone"):
+            run(broken, "batchformer", 0, root=tmp_path / "b", device=CPU, quiet=True)
+    assert not multiprocessing.active_children(), "workers end with the run that fails"
+    # The number of workers changes no result, so a run may go on with another.
+    resumed = run(small(root), "batchformer", 0, root=tmp_path / "b", device=CPU, quiet=True)
+    records = [
+        [{k: v for k, v in r.items() if k != "samples_per_s"} for r in read_records(f)]
+        for f in (whole / "metrics.jsonl", resumed / "metrics.jsonl")
+    ]
+    assert records[0] == records[1]
+    states = [restore(folder, CPU)[0].state_dict() for folder in (whole, resumed)]
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+def test_arms_share_their_batches_side_by_side(root: Path, tmp_path: Path) -> None:
+    arms, results = ("baseline", "batchformer"), []
+    for together in (1, 2):
+        place = tmp_path / str(together)
+        folders = compare(
+            small(root, workers=1),
+            arms,
+            [0],
+            root=place,
+            device=CPU,
+            quiet=True,
+            together=together,
+        )
+        found = sorted(folders)
+        results.append([json.loads((f / "result.json").read_text())["metrics"] for f in found])
+    assert len(results[0]) == 2 and results[0] == results[1]
+    assert not multiprocessing.active_children()
+
+
+def test_a_run_begins_with_a_file_of_weights(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    other = build_model("resnet32", 10)
+    file = tmp_path / "w.pth"
+    torch.save(other.state_dict(), file)
+    frozen = small(root, str(file), updates=1, eval_every=0)
+    frozen = dataclasses.replace(frozen, optim=dataclasses.replace(frozen.optim, lr=1e-12))
+    folder = run(frozen, "baseline", 0, root=tmp_path / "runs", device=CPU)
+    assert "without its classifier (fc.weight is (10, 64) there and (3, 64) here" in (
+        capsys.readouterr().err
+    )
+    config = json.loads((folder / "config.json").read_text())
+    assert config["weights"]["file"] == str(file) and len(config["weights"]["sha256"]) == 64
+    file.unlink()  # a trained run does not need it
+    method = restore(folder, CPU)[0]
+    weight = method.network.layer1[0].conv1.weight  # type: ignore[union-attr,index]
+    expected = other.layer1[0].conv1.weight  # type: ignore[union-attr,index]
+    torch.testing.assert_close(weight, expected, atol=1e-6, rtol=0)
+    with pytest.raises(FileNotFoundError, match="--weights FILE"):
+        run(frozen, "batchformer", 0, root=tmp_path / "runs", device=CPU)
+
+
+def test_weights_of_another_network_are_refused(root: Path, tmp_path: Path) -> None:
+    torch.save(build_model("digits_net", 3).state_dict(), tmp_path / "w.pth")
+    with pytest.raises(ValueError, match=r"w\.pth is of another network than this ResNetCifar"):
+        run(small(root, str(tmp_path / "w.pth")), "baseline", 0, root=tmp_path, device=CPU)
+
+
+def test_a_run_from_before_a_setting_existed_is_found_finished(root: Path, tmp_path: Path) -> None:
+    folder = run(small(root, updates=1), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    for recipe in (config["recipe"], config["trained"]):
+        del recipe["convolutions"], recipe["data"]["scored_on"], recipe["train"]["workers"]
+    path.write_text(json.dumps(config))
+    again = run(small(root, updates=1), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+    assert again == folder
+
+
+def test_from_the_command_line(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load_task.cache_clear()
+    arguments = ["train", "my_folder", "--data.root", str(root), "--data.size", "32"]
+    arguments += ["--model", "resnet10", "--train.updates", "2", "--train.batch-size", "4"]
+    arguments += ["--train.workers", "0", "--device", "cpu", "--quiet", "--runs", str(tmp_path)]
+    cli.main(arguments)
+    assert "Finished" in capsys.readouterr().out
+    result = json.loads((tmp_path / "my_folder/batchformer/seed0/result.json").read_text())
+    assert set(result["metrics"]) == {"all", "few", "mean_class", "ece"}
+    for wrong, words in (
+        (["train", "my_folder"], "--data.root"),
+        (["train", "my_folder", "--data.root", str(tmp_path)], "is not a folder"),
+        (["train", "imagenet_lt_paco", "--data.root", str(tmp_path)], "ImageNet-LT not found"),
+    ):
+        with pytest.raises(SystemExit):
+            cli.main(wrong)
+        assert words in capsys.readouterr().err

@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from batchformer.report.runs import find_runs
+from batchformer.report.sweep_comparison import SweepComparison, compare_sweep
+from batchformer.report.sweep_table import (
+    difference_rows,
+    level_rows,
+    other_rows,
+    print_sweep,
+    sweep_headline,
+)
+from batchformer.report.sweeps import split_sweeps
+
+Compared = Callable[..., SweepComparison]
+BASELINE, ONE = ("baseline", "1"), ("batchformer", "1")
+TWO, SIXTEEN = ("batchformer", "2"), ("batchformer", "16")
+PAPER = {
+    "1": {"baseline": {"all": 41.0}, "batchformer": {"all": 43.2, "few": 25.6}},
+    "2": {"batchformer": {"all": 43.6}},
+    "16": {},
+}
+VALUES = {
+    BASELINE: [50.0, 51.0, 52.0],
+    ONE: [52.0, 53.0, 54.0],
+    TWO: [54.0, 55.0, 56.3],
+    SIXTEEN: [52.5, 52.8, 54.0],
+}
+
+
+@pytest.fixture
+def compared(make_sweep: Callable[..., Path], tmp_path: Path) -> Compared:
+    def compare(values: Mapping[tuple[str, str], list[float]], **options: Any) -> SweepComparison:
+        written = {
+            cell: {seed: {"all": v, "few": v - 30} for seed, v in enumerate(each)}
+            for cell, each in values.items()
+        }
+        folder = make_sweep(tmp_path, written, **options)
+        (sweep,), _ = split_sweeps(find_runs(folder))
+        return compare_sweep(sweep)
+
+    return compare
+
+
+def test_rows_by_hand(compared: Compared) -> None:
+    found = compared(VALUES, levels=PAPER)
+    # sd 1 over 3 seeds: 4.302653 / sqrt(3) to each side.
+    assert level_rows(found)[:2] == [
+        ("any", "baseline", "3", "51.00", "1.00", "[48.52, 53.48]", "41.0"),
+        ("1", "batchformer", "3", "53.00", "1.00", "[50.52, 55.48]", "43.2"),
+    ]
+    # Differences 2, 2, 2.3: mean 2.1, sd 0.1732, 0.4303 to each side, t = 21, p = 0.0023.
+    two, sixteen = difference_rows(found.to_reference)
+    assert two[:5] == ("2", "batchformer", "+2.10", "[+1.67, +2.53]", "0.002")
+    assert two[6:] == ("+0.4", "gain")
+    # Differences 0.5, -0.2, 0: mean 0.1, sd 0.3606, 0.8957 to each side.
+    assert sixteen[2:4] == ("+0.10", "[-0.80, +1.00]") and sixteen[6:] == ("", "inside the noise")
+    assert other_rows(found)[1] == ("1", "batchformer", "23.00 (25.6)")
+    assert other_rows(found)[2] == ("2", "batchformer", "25.10")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_it_fits_and_says_what_was_corrected(compared: Compared, width: int) -> None:
+    stream = io.StringIO()
+    print_sweep(compared(VALUES, levels=PAPER), Console(file=stream, width=width))
+    text = stream.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    words = " ".join(text.split())
+    for expected in (
+        "depth Compared with layers 1, on All after correction: 2 +2.10 points.",
+        "All by layers",
+        "All, difference to layers 1",
+        "All, difference to the baseline",
+        "This sweep holds 5 comparisons, 4 of them tested; Holm's p-values are corrected over",
+        "Other metrics, means, the paper's in brackets; not tested",
+    ):
+        assert expected in words, expected
+
+
+def test_headlines(compared: Compared) -> None:
+    noise = compared({ONE: [50.0, 51.0, 52.0], TWO: [51.0, 50.0, 52.5]}, name="noise")
+    assert sweep_headline(noise) == (
+        "Inside the noise: of 1 comparison with layers 1 on All, none stands after correction."
+    )
+    few = compared({ONE: [50.0, 51.0], TWO: [51.0, 50.0]}, name="few")
+    assert "Too few seeds for a verdict on layers" in sweep_headline(few)
+    assert [row[:4] for row in level_rows(few)] == [
+        ("1", "batchformer", "2", "50.00, 51.00"),
+        ("2", "batchformer", "2", "51.00, 50.00"),
+    ]
+    alone = compared({TWO: [51.0, 50.0]}, name="alone", levels={"1": {}, "2": {}})
+    assert "No level shares a finished seed with layers 1" in sweep_headline(alone)
