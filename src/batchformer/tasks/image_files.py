@@ -19,6 +19,7 @@ from batchformer.engine.method import Method
 from batchformer.randomness import seed_for
 from batchformer.tasks.augmentation import file_views, view_at_test
 from batchformer.tasks.config import LongTailConfig
+from batchformer.tasks.facts import split_facts
 from batchformer.tasks.meta import WithMeta
 from batchformer.tasks.scoring import evaluate_by_shots
 
@@ -63,16 +64,10 @@ class ImageFileTask:
 
     def facts(self) -> dict[str, Any]:
         """What a reader should know of the data, for the run folder."""
-        counts = self.data.train_counts
         return {
-            "name": self.data.name,
-            "split_sha256": self.data.split_sha256,
-            "train": len(self.data.train),
-            "test": len(self.data.test),
+            **split_facts(self.data),
             "classes": self.num_classes,
             "classes_without_test_image": len(self.data.untested),
-            "largest_class": int(counts.max()),
-            "smallest_class": int(counts.min()),
         }
 
     def feed(self, train: TrainConfig, seed: int) -> Batches:

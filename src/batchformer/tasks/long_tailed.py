@@ -21,6 +21,7 @@ from batchformer.engine.method import Method
 from batchformer.randomness import seed_for
 from batchformer.tasks.augmentation import training_views
 from batchformer.tasks.config import LongTailConfig
+from batchformer.tasks.facts import split_facts
 from batchformer.tasks.meta import WithMeta
 from batchformer.tasks.scoring import evaluate_by_shots
 
@@ -61,15 +62,7 @@ class LongTailedTask:
 
     def facts(self) -> dict[str, Any]:
         """What a reader should know of the data, for the run folder."""
-        counts = self.data.train_counts
-        return {
-            "name": self.data.name,
-            "split_sha256": self.data.split_sha256,
-            "train": len(self.data.train),
-            "test": len(self.data.test),
-            "largest_class": int(counts.max()),
-            "smallest_class": int(counts.min()),
-        }
+        return split_facts(self.data)
 
     def feed(self, train: TrainConfig, seed: int) -> Batches:
         """Augmented training batches, in the order of the configured sampler."""
