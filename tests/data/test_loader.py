@@ -21,6 +21,7 @@ from batchformer.data.files import ImageFiles
 from batchformer.data.framing import Geometry, RandomResizedCrop, ResizeCentreCrop
 from batchformer.data.loader import FileFeed
 from batchformer.data.order import Sampler
+from batchformer.data.transforms import IMAGENET, ColorJitter, Compose, RandomFlip
 from batchformer.randomness import generator
 
 if TYPE_CHECKING:
@@ -245,3 +246,31 @@ def test_runs_side_by_side_read_a_batch_once(
         assert first is not second and first["x"] is second["x"]
         assert same(first, alone.batch(step))
     assert len(begun) == 1, "the reading goes on where it was"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_on_the_gpu_are_those_of_the_cpu(
+    files: ImageFiles, opened: ExitStack, workers: int
+) -> None:
+    """Through page-locked memory, on whichever stream asks; workers never see the device."""
+    grey = Compose((RandomFlip(), ColorJitter(0.4, 0.4, 0.4), IMAGENET))
+    crop = RandomResizedCrop(16)
+    made = [
+        opened.enter_context(
+            FileFeed(
+                files, crop, grey, 4, SEED, workers=workers, device=device, second=(crop, grey)
+            )
+        )
+        for device in ("cpu", "cuda")
+    ]
+    streams = [torch.cuda.Stream() for _ in range(2)]  # type: ignore[no-untyped-call]
+    for step in range(7):
+        expected = made[0].batch(step)
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                got = made[1].batch(step)
+            stream.synchronize()
+            assert got["x"].device.type == "cuda"
+            assert same({name: value.cpu() for name, value in got.items()}, expected)

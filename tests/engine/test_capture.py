@@ -10,9 +10,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torchvision.io import write_png
 
 from batchformer.data.feed import Feed
+from batchformer.data.files import ImageFiles
+from batchformer.data.framing import RandomResizedCrop
 from batchformer.data.images import ImageSplit
+from batchformer.data.loader import FileFeed
 from batchformer.data.transforms import cifar_train
 from batchformer.engine import capture
 from batchformer.engine.capture import WARM_UP, Captured, Recording, signature, why_eager
@@ -260,3 +264,25 @@ def test_an_update_that_draws_on_the_host_is_not_frozen(
     fit(DrawsOnTheHost(), feed(), evaluation, plan(tmp_path, updates=30))
     assert "draws random numbers on the CPU" in capsys.readouterr().err
     assert len(set(losses(tmp_path))) == 30
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_captured_equals_eager_on_image_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches that workers read and page-locked memory carries, ragged last ones among them."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    images = split()
+    for number in range(200):
+        place = tmp_path / "images" / str(int(images.y[number]))
+        place.mkdir(parents=True, exist_ok=True)
+        write_png(images.x[number], str(place / f"{number}.png"))
+    files = ImageFiles.from_folder(tmp_path / "images")
+    crop = RandomResizedCrop(32)
+    for name, on in (("eager", False), ("captured", True)):
+        where = plan(tmp_path / name, capture=on, deterministic=True, updates=60)
+        with FileFeed(files, crop, cifar_train(), 64, 0, device=CUDA, workers=2) as batches:
+            fit(method(), batches, evaluation, where)
+    eager, captured = losses(tmp_path / "eager"), losses(tmp_path / "captured")
+    assert len(captured) == 60 and captured == pytest.approx(eager, rel=1e-3)
