@@ -20,7 +20,7 @@ from batchformer.engine.log import read_records
 from batchformer.recipes.arms import ARMS, with_arm
 from batchformer.recipes.demo import demo
 from batchformer.recipes.recipe import Recipe
-from batchformer.recipes.run import build, compare, load_task, pick_device, restore, run
+from batchformer.recipes.run import build, compare, load_task, pick_device, restore, run, train_runs
 
 CPU = torch.device("cpu")
 
@@ -87,6 +87,26 @@ def test_side_by_side_gives_the_results_of_one_after_the_other(tmp_path: Path) -
         other = tmp_path / "together" / result.relative_to(tmp_path / "alone")
         metrics = [json.loads(path.read_text())["metrics"] for path in (result, other)]
         assert metrics[0] == metrics[1]
+
+
+def test_finished_runs_take_no_place_beside_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
+    list(compare(short(), ("baseline",), (0, 1), **options))
+    sizes = []
+
+    def watched(runs: Any, *rest: Any) -> Any:
+        sizes.append(sum(not one.finished for one in runs))
+        return train_runs(runs, *rest)
+
+    monkeypatch.setattr("batchformer.recipes.run.train_runs", watched)
+    assert len(list(compare(short(), ("baseline", "batchformer"), (0, 1), **options))) == 4
+    assert sizes == [0, 1, 1]
+    sizes.clear()
+    arms = ("baseline", "batchformer", "batchformer_self")
+    list(compare(short(), arms, (0, 1), together=2, **options))
+    assert sizes == [0, 2]
 
 
 def test_other_settings_are_not_mixed_in(tmp_path: Path) -> None:

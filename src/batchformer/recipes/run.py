@@ -251,8 +251,11 @@ def compare(
     ]
     for one in runs:
         one.require_sources()
-    for start in range(0, len(runs), together):
-        for one, error in train_runs(runs[start : start + together], quiet):
+    finished = [one for one in runs if one.finished]
+    waiting = [one for one in runs if not one.finished]
+    parts = [waiting[start : start + together] for start in range(0, len(waiting), together)]
+    for part in [finished, *parts] if finished else parts:
+        for one, error in train_runs(part, quiet):
             if error is None:
                 yield one.folder
             else:
