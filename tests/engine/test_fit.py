@@ -254,3 +254,61 @@ def test_every_view_of_the_images_is_in_the_format(tmp_path: Path) -> None:
         )
         next(run)
         assert net.seen == {"x": on, "view2": on}
+
+
+class Counts(Net):
+    """Tells what the loop told it, and gives a second network at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[dict[str, float]] = []
+
+    def after_evaluation(self, metrics: Any) -> None:
+        assert self.training
+        self.told.append(dict(metrics))
+
+    def conclude(self, batches: Any) -> dict[str, Method]:
+        assert batches.per_epoch == 4
+        other = Net()
+        with torch.no_grad():
+            other.head.weight.zero_()
+            other.head.bias.copy_(torch.arange(10) == 7)
+        return {"other": other}
+
+
+def test_other_networks_of_the_same_training_are_scored_at_its_end(tmp_path: Path) -> None:
+    method = Counts()
+    end = fit(method, feed(), evaluate, plan(tmp_path))
+    assert len(method.told) == 3 and method.told[-1].items() <= end.metrics.items()
+    sevens = 100 * float((SPLIT.y == 7).float().mean())
+    assert end.metrics["other_all"] == pytest.approx(sevens)
+    assert list(end.metrics) == ["all", "mean", "other_all", "other_mean"]
+
+
+def test_selection_on_validation_data(tmp_path: Path) -> None:
+    """The evaluation that is best on it is reported, whatever the test score says."""
+    scores = iter([(10.0, 1.0), (30.0, 3.0), (50.0, 2.0)])
+
+    def scored(_: Method, __: Mechanics) -> Evaluation:
+        target, val = next(scores)
+        return Evaluation({"target": target, "val": val})
+
+    end = fit(Net(), feed(), scored, plan(tmp_path, select_on="val"))
+    assert end.metrics == {"target": 30.0, "val": 3.0}
+    with pytest.raises(ValueError, match=r"no validation data; it measures all, mean.*last"):
+        fit(Net(), feed(), evaluate, plan(tmp_path / "none", select_on="val"))
+
+
+def test_a_restart_changes_what_follows_it_only(tmp_path: Path) -> None:
+    losses = {}
+    for name, restart in (("without", 0), ("with", 12)):
+        one = plan(tmp_path / name, log_every=1)
+        schedule = dataclasses.replace(one.schedule, restart=restart)
+        fit(Net(), feed(), evaluate, dataclasses.replace(one, schedule=schedule))
+        records = read_records(tmp_path / name / "metrics.jsonl")
+        losses[name] = [r["loss"] for r in records if r["kind"] == "train"]
+        rates = [r["lr"] for r in records if r["kind"] == "train"]
+    assert rates[12:16] == pytest.approx(rates[:4]), "the warm-up again"
+    # The update at which it restarts sees the same weights: its loss is the last common one.
+    same = [a == b for a, b in zip(losses["without"], losses["with"], strict=True)]
+    assert all(same[:13]) and not any(same[14:])

@@ -11,7 +11,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from batchformer.engine.config import OptimConfig, ScheduleConfig
-from batchformer.engine.optim import build_optimizer, load_state, lr_factor, set_lr, state_of
+from batchformer.engine.optim import (
+    build_optimizer,
+    forget,
+    load_state,
+    lr_factor,
+    set_lr,
+    state_of,
+)
 
 
 @settings(max_examples=30, deadline=None)
@@ -105,3 +112,37 @@ def test_a_state_keeps_moments_and_rates_and_leaves_the_device_its_way(name: str
     for index, moments in state["state"].items():
         for key, value in moments.items():
             assert torch.equal(again[index][key], value)
+
+
+def test_the_power_by_hand() -> None:
+    config = ScheduleConfig(kind="power", rate=0.5, power=2.0, warmup=2)
+    factors = [lr_factor(config, update, 9, 1) for update in range(5)]
+    assert factors == pytest.approx([0.0, 0.5, 1.0, 1.5**-2, 2.0**-2])
+
+
+def test_a_restart_begins_the_schedule_anew() -> None:
+    """As if all updates were still ahead, so it does not come to its end."""
+    plain, restarted = ScheduleConfig(kind="cosine"), ScheduleConfig(kind="cosine", restart=4)
+    whole = [lr_factor(plain, update, 10, 1) for update in range(10)]
+    got = [lr_factor(restarted, update, 10, 1) for update in range(10)]
+    assert got == [*whole[:4], *whole[:6]]
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_an_optimizer_that_forgot_goes_on_as_a_new_one(name: str) -> None:
+    config = OptimConfig(name=name, lr=0.1, nesterov=name == "sgd")  # type: ignore[arg-type]
+    old, new = (nn.Parameter(torch.tensor([1.0, -2.0])) for _ in range(2))
+    used, fresh = (build_optimizer([{"params": [p]}], config) for p in (old, new))
+    for _ in range(3):
+        old.grad = torch.tensor([0.5, 3.0])
+        used.step()
+    kept = [value for moments in used.state.values() for value in moments.values()]
+    forget(used)
+    assert [v for moments in used.state.values() for v in moments.values()] == kept, "in place"
+    with torch.no_grad():
+        old.copy_(new)
+    for gradient in ([1.0, 2.0], [-1.0, 0.5]):
+        for parameter, optimizer in ((old, used), (new, fresh)):
+            parameter.grad = torch.tensor(gradient)
+            optimizer.step()
+        assert torch.equal(old, new)

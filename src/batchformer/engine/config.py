@@ -39,8 +39,8 @@ class OptimConfig:
 class ScheduleConfig:
     """The learning rate over time, as a multiple of its configured value."""
 
-    kind: Literal["constant", "cosine", "multistep"] = "cosine"
-    """Shape after the warm-up; cosine falls to zero."""
+    kind: Literal["constant", "cosine", "multistep", "power"] = "cosine"
+    """Shape after the warm-up; cosine falls to zero, power is (1 + rate t)^-power."""
     per: Literal["update", "epoch"] = "update"
     """Whether time is counted in updates or in epochs (constant within an epoch)."""
     warmup: int = 0
@@ -51,13 +51,22 @@ class ScheduleConfig:
     """Units after which a multistep schedule drops."""
     gamma: float = 0.1
     """Factor of each drop."""
+    rate: float = 2e-4
+    """Of the power: how fast time runs."""
+    power: float = 0.75
+    """Of the power: its exponent."""
     ahead: int = 0
     """Units by which the schedule runs ahead; 1 gives schedulers stepped before the epoch."""
+    restart: int = 0
+    """Update at which the optimizer forgets its moments and the schedule begins anew, as if all
+    updates were still ahead: IRM and V-REx, where their penalty sets in. 0: never."""
 
     def __post_init__(self) -> None:
         require(self.warmup >= 0, f"schedule.warmup is {self.warmup}, below 0")
         rising = list(self.milestones) == sorted(set(self.milestones))
         require(rising, f"schedule.milestones {self.milestones} must rise")
+        require(self.rate >= 0, f"schedule.rate is {self.rate}, below 0")
+        require(self.restart >= 0, f"schedule.restart is {self.restart}, below 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,8 +85,9 @@ class TrainConfig:
     """Updates between checkpoints; 0 means as often as evaluations."""
     log_every: int = 50
     """Updates between training records."""
-    select_on: Literal["last", "test"] = "last"
-    """Which evaluation is reported. "test" keeps the best on the test set, as some papers do."""
+    select_on: Literal["last", "val", "test"] = "last"
+    """Which evaluation is reported: the last, the best on validation data where the task has some,
+    or the best on the test set itself, as some papers do."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Autocast type; fp16 scales the loss."""
     accumulate: int = 1

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,19 +21,10 @@ from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.engine.interrupt import Interrupted, StopRequest, stop_requests
 from batchformer.engine.log import Progress, RunLog
 from batchformer.engine.mechanics import Batch, Mechanics
-from batchformer.engine.method import Method
-from batchformer.engine.optim import load_state, lr_factor, set_lr, state_of
+from batchformer.engine.method import Batches, Method
+from batchformer.engine.optim import forget, load_state, lr_factor, set_lr, state_of
 from batchformer.engine.window import Window
 from batchformer.randomness import seed_for
-
-
-class Batches(Protocol):
-    """Where batches come from: a function of the step."""
-
-    @property
-    def per_epoch(self) -> int: ...
-
-    def batch(self, step: int) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -191,9 +182,9 @@ class _Stage:
             self.one_update()
             yield
         self.method.__dict__.pop("step", None)
-        if train.select_on == "test":
-            return Evaluation(self.best, evaluation.figures)
-        return evaluation
+        others = self.conclude()
+        chosen = evaluation.metrics if train.select_on == "last" else self.best
+        return Evaluation({**chosen, **others}, evaluation.figures)
 
     def one_update(self) -> None:
         plan, method, update = self.plan, self.method, self.update
@@ -201,6 +192,9 @@ class _Stage:
         if update % per_epoch == 0:
             method.begin_epoch(update // per_epoch)
         batch = self.batches.batch(update)
+        if update and update == plan.schedule.restart:
+            for optimizer in self.optimizers.values():
+                forget(optimizer)
         factor = lr_factor(plan.schedule, update, plan.train.updates, per_epoch)
         for optimizer in self.optimizers.values():
             set_lr(optimizer, factor)
@@ -238,18 +232,41 @@ class _Stage:
     def evaluate(self) -> Evaluation:
         started = time.perf_counter()
         trained: Any = self.method if self.average is None else self.average.module
-        trained.eval()
-        with torch.no_grad():
-            evaluation = self.evaluator(trained, self.mechanics)
+        evaluation = self.scored(trained)
         self.method.train()
         epoch = self.update // self.batches.per_epoch
         self.log.write("eval", epoch, self.update, evaluation.metrics)
         self.bar.evaluated(epoch, self.update, evaluation.metrics)
-        headline = next(iter(evaluation.metrics))
-        if evaluation.metrics[headline] > self.best.get(headline, -math.inf):
+        decisive = self._decisive(evaluation.metrics)
+        if evaluation.metrics[decisive] > self.best.get(decisive, -math.inf):
             self.best = dict(evaluation.metrics)
+        self.method.after_evaluation(evaluation.metrics)
         self.window.pause(time.perf_counter() - started)
         return evaluation
+
+    def scored(self, trained: Method) -> Evaluation:
+        trained.eval()
+        with torch.no_grad():
+            return self.evaluator(trained, self.mechanics)
+
+    def _decisive(self, metrics: dict[str, float]) -> str:
+        """The score by which the best evaluation is told: the headline, or that of validation."""
+        if self.plan.train.select_on != "val":
+            return next(iter(metrics))
+        if "val" not in metrics:
+            raise ValueError(
+                "train.select-on is val, but this task has no validation data; it measures "
+                f"{', '.join(metrics)}. Set train.select-on last."
+            )
+        return "val"
+
+    def conclude(self) -> dict[str, float]:
+        """Scores of what else the training gave, each name before the metric's."""
+        others: dict[str, float] = {}
+        for name, other in self.method.conclude(self.batches).items():
+            metrics = self.scored(other).metrics
+            others.update({f"{name}_{metric}": value for metric, value in metrics.items()})
+        return others
 
     def save(self) -> None:
         window = self.window.state()  # first: raises before anything bad is kept

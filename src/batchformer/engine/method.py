@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from typing import Any
+from collections.abc import Hashable, Mapping
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -12,6 +12,15 @@ from batchformer.attach import param_groups
 from batchformer.engine.config import OptimConfig
 from batchformer.engine.mechanics import Batch, Mechanics
 from batchformer.engine.optim import build_optimizer
+
+
+class Batches(Protocol):
+    """Where batches come from: a function of the step."""
+
+    @property
+    def per_epoch(self) -> int: ...
+
+    def batch(self, step: int) -> dict[str, Any]: ...
 
 
 class Method(nn.Module):
@@ -71,4 +80,18 @@ class Method(nn.Module):
         """Called before the first update of an epoch, also when resuming inside it."""
 
     def after_update(self) -> None:
-        """Called after every update: momentum encoders, queues, weight averages."""
+        """Called after every update: momentum encoders, queues, weight averages.
+
+        On a GPU it is recorded with the update, so what it does is done on the device.
+        """
+
+    def after_evaluation(self, metrics: Mapping[str, float]) -> None:
+        """Called after every evaluation with what it measured, in training mode."""
+
+    def conclude(self, batches: Batches) -> dict[str, Method]:
+        """Other networks that the same training gave, by name, to be scored at its end.
+
+        Args:
+            batches: of the training, for statistics of normalisation.
+        """
+        return {}

@@ -59,6 +59,8 @@ def lr_factor(config: ScheduleConfig, update: int, updates: int, per_epoch: int)
     [0.5, 0.75, 1.0, 0.85, 0.5, 0.15]
     """
     length = per_epoch if config.per == "epoch" else 1
+    if update >= config.restart:
+        update -= config.restart
     now = update // length + config.ahead
     end = math.ceil(updates / length)
     if now < config.warmup:
@@ -69,7 +71,20 @@ def lr_factor(config: ScheduleConfig, update: int, updates: int, per_epoch: int)
         return 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
     if config.kind == "multistep":
         return config.gamma ** bisect.bisect_right(config.milestones, now)
+    if config.kind == "power":
+        return float((1 + config.rate * (now - config.warmup)) ** -config.power)
     return 1.0
+
+
+def forget(optimizer: Optimizer) -> None:
+    """Set its moments and counters to zero, in place: a captured graph keeps writing to them.
+
+    The next step is that of a new optimizer, for SGD as for Adam.
+    """
+    for moments in optimizer.state.values():
+        for value in moments.values():
+            if isinstance(value, torch.Tensor):
+                value.zero_()
 
 
 def set_lr(optimizer: Optimizer, factor: float) -> None:
