@@ -103,7 +103,9 @@ def _parse(kind: type[T], arguments: Sequence[str], command: str, **defaults: An
 
     known: dict[str, Any] = {"default": kind(**defaults)} if defaults else {}
     prog = f"batchformer {command}"
-    options: T = tyro.cli(kind, args=list(arguments), prog=prog, **known)
+    # The data of a recipe is of one kind or another, and stays of that kind.
+    config = (tyro.conf.AvoidSubcommands,)
+    options: T = tyro.cli(kind, args=list(arguments), prog=prog, config=config, **known)
     return options
 
 

@@ -11,17 +11,20 @@ from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.methods.config import MethodConfig, MethodName, ModuleConfig
 from batchformer.recipes.recipe import Recipe
 from batchformer.tasks.config import LongTailConfig
+from batchformer.tasks.domain_config import DomainConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What may be changed of a recipe."""
 
-    data: LongTailConfig
+    data: LongTailConfig | DomainConfig
     model: str
     """Network: resnet32, ride_resnet32 (CIFAR), digits_net, or any of timm's."""
     weights: str
     """A file of weights to begin with (.pth, .safetensors), or timm for those it downloads."""
+    stride: Literal["auto", "3x3", "1x1"]
+    """Where bottlenecks of a ResNet stride; auto: as the file of weights says, else in the 3x3."""
     method: MethodName
     """What is minimised."""
     hyper: MethodConfig

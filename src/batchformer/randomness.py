@@ -13,7 +13,8 @@ from typing import Literal
 
 import torch
 
-Purpose = Literal["weights", "module weights", "order", "augmentation", "dropout"]
+#: "split" is which samples are trained on and which are held out, or dealt to which part.
+Purpose = Literal["weights", "module weights", "order", "augmentation", "dropout", "split"]
 
 
 def seed_for(seed: int, purpose: Purpose, *steps: int) -> int:

@@ -7,9 +7,12 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from batchformer.data.domain_order import DomainSteps
 from batchformer.data.feed import Feed
 from batchformer.data.images import ImageSplit
+from batchformer.data.order import Shuffle
 from batchformer.data.transforms import digits_test, digits_train
+from batchformer.randomness import generator
 
 SPLIT = ImageSplit(
     torch.randint(0, 256, (23, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator()),
@@ -77,6 +80,23 @@ def test_a_second_view_shows_the_same_images_otherwise() -> None:
     assert torch.equal(batch["index"], feed().batch(4)["index"])
     plain = Feed(SPLIT, digits_train(), 8, 0, second=digits_test()).batch(4)
     assert torch.equal(plain["view2"], digits_test()(SPLIT.x[plain["index"]]))
+
+
+@pytest.mark.parametrize("chunk", [1, 4])
+def test_steps_of_another_kind(chunk: int) -> None:
+    """Which samples come is theirs to say; the rest is drawn as ever."""
+    domain = torch.arange(23) % 2
+    steps = DomainSteps(domain, groups=2, each=3, seed=5, per_epoch=10)
+    source = Feed(SPLIT, digits_train(), 8, 0, chunk=chunk, steps=steps)
+    assert source.per_epoch == 10
+    for step in (0, 3, 25):
+        batch, rows = source.batch(step), steps.index(step)
+        assert torch.equal(batch["index"], rows) and torch.equal(batch["y"], SPLIT.y[rows])
+        draw = generator(0, "augmentation", step)
+        u = torch.rand(6, digits_train().draws, dtype=torch.float64, generator=draw)
+        assert torch.equal(batch["x"], digits_train()(SPLIT.x[rows], u))
+    with pytest.raises(ValueError, match="not both"):
+        Feed(SPLIT, digits_train(), 8, 0, sampler=Shuffle(23, 0), steps=steps)
 
 
 @pytest.mark.gpu

@@ -14,9 +14,11 @@ from torchvision.transforms import v2
 
 from batchformer.data.framing import (
     Geometry,
+    Interpolation,
     RandomResizedCrop,
     ResizeCentreCrop,
     ResizeRandomCrop,
+    ResizeWhole,
     random_window,
 )
 from batchformer.data.transforms.resized_crop import ATTEMPTS, random_boxes
@@ -94,6 +96,7 @@ def test_every_geometry_gives_its_square(height: int, width: int, seed: int) -> 
         RandomResizedCrop(16),
         ResizeRandomCrop(16, shorter=20),
         ResizeCentreCrop(16, shorter=20, interpolation="bicubic"),
+        ResizeWhole(16),
     )
     for geometry in kinds:
         framed = geometry(image(height, width), uniform(geometry.draws, seed=seed))
@@ -129,6 +132,29 @@ def test_the_test_geometry_is_torchvisions() -> None:
     for height, width in ((60, 90), (90, 61), (20, 25)):
         got = ResizeCentreCrop(28, shorter=32)(image(height, width), uniform(0))
         assert torch.equal(got, expected(image(height, width)))
+
+
+@pytest.mark.parametrize("mode", ["bilinear", "bicubic"])
+def test_the_whole_image_is_resized_as_torchvision_does(mode: Interpolation) -> None:
+    whole = ResizeWhole(28, mode)
+    assert whole.draws == 0
+    expected = v2.Resize((28, 28), v2.InterpolationMode(mode), antialias=True)
+    for height, width in ((60, 90), (90, 61), (20, 25), (28, 28), (3, 200)):
+        got = whole(image(height, width), uniform(0))
+        assert torch.equal(got, expected(image(height, width)))
+
+
+def test_windows_of_a_larger_part_of_the_image() -> None:
+    """The crop of domain generalization: no less than 0.7 of the area, but for whole pixels."""
+    large = (0.7, 1.0)
+    windows = [random_window(200, 220, u, large, RATIO) for u in uniform(500, 22)]
+    parts = torch.tensor([h * w / (200 * 220) for _, _, h, w in windows])
+    assert parts.min() > 0.69 and parts.max() <= 1 and parts.std() > 0.05
+    u = uniform(22)
+    top, left, h, w = random_window(60, 90, u, large, RATIO)
+    cut = image()[:, top : top + h, left : left + w]
+    got = RandomResizedCrop(32, scale=large)(image(), u)
+    assert torch.equal(got, v2.Resize((32, 32), antialias=True)(cut))
 
 
 def test_interpolations_differ() -> None:

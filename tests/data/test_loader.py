@@ -17,6 +17,7 @@ from torch import Tensor
 
 from batchformer.data import loader
 from batchformer.data.decode import DamagedImageError, decode
+from batchformer.data.domain_order import DomainSteps
 from batchformer.data.files import ImageFiles
 from batchformer.data.framing import Geometry, RandomResizedCrop, ResizeCentreCrop
 from batchformer.data.loader import FileFeed
@@ -25,7 +26,7 @@ from batchformer.data.transforms import IMAGENET, ColorJitter, Compose, RandomFl
 from batchformer.randomness import generator
 
 if TYPE_CHECKING:
-    from batchformer.engine.fit import Batches
+    from batchformer.engine.method import Batches
 
 IMAGES = 11
 SEED = 3
@@ -141,6 +142,20 @@ def test_a_sampler(files: ImageFiles, opened: ExitStack) -> None:
     assert not torch.equal(views[0], views[1]), "a sample that comes twice is augmented twice"
     with pytest.raises(IndexError, match=f"step 0: the sampler asks for images 99 .* {IMAGES}"):
         feed(files, opened, sampler=OneClass(far=99)).batch(0)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_steps_of_another_kind(files: ImageFiles, opened: ExitStack, workers: int) -> None:
+    """Which samples come is theirs to say, also where workers read ahead."""
+    steps = DomainSteps(files.labels, groups=2, each=3, seed=1, per_epoch=5)
+    source = feed(files, opened, workers=workers, steps=steps)
+    assert source.per_epoch == 5
+    for step in (0, 1, 2, 7, 4):
+        batch = source.batch(step)
+        assert torch.equal(batch["index"], steps.index(step))
+        assert batch["y"].tolist() == [y for y in batch["y"][::3].tolist() for _ in range(3)]
+    with pytest.raises(ValueError, match="not both"):
+        feed(files, opened, sampler=OneClass(), steps=steps)
 
 
 @pytest.mark.parametrize("workers", [0, 1])

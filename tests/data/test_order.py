@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from batchformer.data.order import InOrder, Shuffle, Steps
+from batchformer.data.order import InOrder, Shuffle, Steps, order_of
 from batchformer.randomness import generator
 
 
@@ -76,3 +76,14 @@ def test_a_sampler_sets_the_length_of_an_epoch() -> None:
 def test_no_batches(samples: int, batch_size: int) -> None:
     with pytest.raises(ValueError, match="make no batch"):
         Steps(Shuffle(samples, 0), batch_size)
+
+
+def test_the_order_a_feed_is_asked_for() -> None:
+    shuffled = order_of(23, 1, 5, True, None, None)
+    assert shuffled.per_epoch == 4
+    assert torch.equal(shuffled.index(6), Steps(Shuffle(23, 1), 5, drop_last=True).index(6))
+    assert order_of(23, 1, 5, False, InOrder(23), None).index(1).tolist() == [5, 6, 7, 8, 9]
+    own = Steps(InOrder(4), 2)
+    assert order_of(23, 1, 5, False, None, own) is own
+    with pytest.raises(ValueError, match="give one of them, not both"):
+        order_of(23, 1, 5, False, InOrder(23), own)

@@ -12,20 +12,30 @@ from batchformer import check
 from batchformer.engine.config import OptimConfig
 from batchformer.methods import METHODS, build_method
 from batchformer.methods.classifier import Classifier
-from batchformer.methods.config import ModuleConfig
+from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.models.build import build_model
 from batchformer.randomness import drawing
 
 COUNTS = torch.tensor([50, 20, 10, 5, 1])
 X = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
 Y = torch.tensor([0, 0, 1, 2, 3, 4])
+#: Methods for batches of several domains.
+DOMAINS = {"coral", "irm", "vrex", "mixstyle"}
 
 
-def method(name: str = "cross_entropy", **module: Any) -> Classifier:
+def method(
+    name: str = "cross_entropy", hyper: dict[str, Any] | None = None, **module: Any
+) -> Classifier:
     with drawing(0, "weights"):
         network = build_model("digits_net", 5)
     built = build_method(
-        name, network=network, module=ModuleConfig(**module), seed=0, class_counts=COUNTS
+        name,
+        network=network,
+        module=ModuleConfig(**module),
+        seed=0,
+        class_counts=COUNTS,
+        hyper=MethodConfig(**{"mixstyle_after": ("layer1",), **(hyper or {})}),
+        **({"groups": 2} if name in DOMAINS else {}),
     )
     assert isinstance(built, Classifier)
     return built
@@ -95,6 +105,37 @@ def test_an_untrained_encoder_is_in_no_group() -> None:
 def test_the_modules_rate_is_its_own() -> None:
     groups = method(lr_factor=0.2).parameter_groups(OptimConfig(lr=0.5))
     assert [(g["name"], g["lr"]) for g in groups] == [("model", 0.5), ("batchformer", 0.1)]
+
+
+@pytest.mark.parametrize("streams", ["shared", "mixed_only", "none"])
+def test_dropout_of_features_is_in_training_and_of_each_row(streams: str) -> None:
+    module = {"enabled": False} if streams == "none" else {"streams": streams}
+    classifier = method(hyper={"feature_dropout": 0.25}, dropout=0.0, **module)
+    plain = method(dropout=0.0, **module)
+    torch.manual_seed(0)
+    features = torch.rand(400, 64) + 0.5
+    rows, whole = classifier.streams(features), plain.streams(features)
+    assert len(rows) == (800 if streams == "shared" else 400)
+    kept = rows != 0
+    torch.testing.assert_close(rows[kept], (whole / 0.75)[kept])
+    assert kept.float().mean().item() == pytest.approx(0.75, abs=0.01)
+    if streams == "shared":
+        assert not torch.equal(*kept.chunk(2))
+    assert torch.equal(classifier.eval().streams(features), features)
+
+
+def test_prediction_drops_no_feature() -> None:
+    classifier, plain = method(hyper={"feature_dropout": 0.5}), method()
+    assert torch.equal(plain_batchnorm(classifier).predict(X), plain_batchnorm(plain).predict(X))
+    assert check(classifier, X).passed
+    assert list(classifier.state_dict()) == list(plain.state_dict())
+
+
+def test_without_dropout_nothing_is_drawn() -> None:
+    classifier = method(dropout=0.0)
+    before = torch.get_rng_state()
+    classifier.step({"x": X, "y": Y})
+    assert torch.equal(before, torch.get_rng_state())
 
 
 def test_unknown_methods_are_named() -> None:

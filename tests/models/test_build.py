@@ -11,7 +11,8 @@ from batchformer.models.build import EXPERTS, OWN, build_model
 @pytest.mark.parametrize("name", [*OWN, "resnet18"])
 def test_every_network_keeps_the_contract(name: str) -> None:
     model = build_model(name, 7)
-    x = torch.randn(2, 1, 8, 8) if name == "digits_net" else torch.randn(2, 3, 32, 32)
+    shape = {"digits_net": (1, 8, 8), "digits16_net": (1, 16, 16)}.get(name, (3, 32, 32))
+    x = torch.randn(2, *shape)
     features = model.forward_head(model.forward_features(x), pre_logits=True)
     assert features.shape == (2, model.num_features)
     model.eval()

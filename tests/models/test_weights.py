@@ -16,6 +16,7 @@ from batchformer.models.weights import (
     file_hash,
     find_weights,
     fit_weights,
+    read_stride,
     read_weights,
     timm_weights,
 )
@@ -47,21 +48,52 @@ def in_parts(state: dict[str, Tensor]) -> dict[str, Any]:
 )
 def test_state_dicts_in_what_scripts_save(tmp_path: Path, source: nn.Module, wrap: Any) -> None:
     torch.save(wrap(source.state_dict()), tmp_path / "w.pth")
-    assert equal(source.state_dict(), read_weights(tmp_path / "w.pth"))
+    stored = read_weights(tmp_path / "w.pth")
+    assert equal(source.state_dict(), stored.tensors)
+    assert stored.stride is read_stride(tmp_path / "w.pth") is None
 
 
 def test_safetensors(tmp_path: Path, source: nn.Module) -> None:
     from safetensors.torch import save_file
 
     save_file(source.state_dict(), tmp_path / "w.safetensors")
-    assert equal(source.state_dict(), read_weights(tmp_path / "w.safetensors"))
-    strided = {"layout": "stride_in_1x1"}
-    save_file(source.state_dict(), tmp_path / "s.safetensors", metadata=strided)
-    with pytest.raises(ValueError, match="stride in the first convolution"):
-        read_weights(tmp_path / "s.safetensors")
+    stored = read_weights(tmp_path / "w.safetensors")
+    assert equal(source.state_dict(), stored.tensors)
+    assert stored.stride is None
     (tmp_path / "d.safetensors").write_bytes(b"damaged")
-    with pytest.raises(ValueError, match="damaged"):
-        read_weights(tmp_path / "d.safetensors")
+    for read in (read_weights, read_stride):
+        with pytest.raises(ValueError, match="damaged"):
+            read(tmp_path / "d.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "stride"),
+    [
+        ({"layout": "stride_in_1x1"}, "1x1"),
+        ({"layout": "stride_in_3x3"}, "3x3"),
+        ({"layout": "rows"}, None),
+        ({"format": "pt"}, None),
+    ],
+)
+def test_where_a_file_says_that_bottlenecks_stride(
+    tmp_path: Path, source: nn.Module, metadata: dict[str, str], stride: str | None
+) -> None:
+    from safetensors.torch import save_file
+
+    file = tmp_path / "w.safetensors"
+    save_file(source.state_dict(), file, metadata=metadata)
+    stored = read_weights(file)
+    assert stored.stride == read_stride(file) == stride
+    assert equal(source.state_dict(), stored.tensors)
+
+
+def test_half_precision_arrives_in_the_type_of_the_network(source: nn.Module) -> None:
+    network = build_model("digits_net", 5)
+    halves = {k: v.half() if v.is_floating_point() else v for k, v in source.state_dict().items()}
+    fit_weights(network, halves, "file")
+    assert {p.dtype for p in network.parameters()} == {torch.float32}
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, halves[name].to(value.dtype)), name
 
 
 class Anything:

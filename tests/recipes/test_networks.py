@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from batchformer.models.build import build_model
+from batchformer.models.build import OWN, build_model
 from batchformer.models.ride import RideNetwork
 from batchformer.recipes import find_recipe
 from batchformer.recipes.networks import (
     build_network,
+    given_stride,
     given_weights,
+    settle_stride,
     take_given_weights,
     take_weights,
 )
@@ -75,3 +78,91 @@ def test_weights_that_a_recipe_names(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="tau_norm works on a trained classifier"):
         take_given_weights(network, needy, said.append)
     assert given_weights(dataclasses.replace(recipe, weights="timm")) is None
+
+
+def bottlenecks(num_classes: int) -> nn.Module:
+    from timm.models.resnet import Bottleneck, ResNet
+
+    network: nn.Module = ResNet(
+        Bottleneck, (1, 1, 1, 1), num_classes, in_chans=1, channels=(4, 8, 8, 8)
+    )
+    return network
+
+
+@pytest.fixture
+def of_the_first_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Weights of a small network, ``bottlenecks``, that strides in the 1x1."""
+    from safetensors.torch import save_file
+
+    monkeypatch.setitem(OWN, "bottlenecks", bottlenecks)
+    file = tmp_path / "w.safetensors"
+    save_file(bottlenecks(10).state_dict(), file, metadata={"layout": "stride_in_1x1"})
+    return file
+
+
+def first_strides(network: Any) -> set[tuple[int, int]]:
+    """Strides of the convolutions that later stages begin with."""
+    return {stage[0].conv1.stride for stage in (network.layer2, network.layer3, network.layer4)}
+
+
+def test_a_recipe_may_ask_for_a_stride(of_the_first_layout: Path) -> None:
+    recipe = dataclasses.replace(find_recipe("demo"), model="bottlenecks")
+    for stride, first in (("auto", (1, 1)), ("3x3", (1, 1)), ("1x1", (2, 2))):
+        asked = dataclasses.replace(recipe, stride=stride)  # type: ignore[arg-type]
+        assert first_strides(build_network(asked, 10)) == {first}
+    plain = dataclasses.replace(find_recipe("demo"), stride="3x3")
+    assert isinstance(build_network(plain, 10), nn.Module), "it has no bottlenecks, none are moved"
+    with pytest.raises(ValueError, match="DigitsNet has no bottlenecks"):
+        build_network(dataclasses.replace(plain, stride="1x1"), 10)
+
+
+def test_weights_bring_their_stride_along(of_the_first_layout: Path) -> None:
+    file = of_the_first_layout
+    recipe = dataclasses.replace(find_recipe("demo"), model="bottlenecks", weights=str(file))
+    assert given_stride(recipe) == {str(file): "1x1"}
+    for stride in ("auto", "1x1"):
+        said: list[str] = []
+        asked = dataclasses.replace(recipe, stride=stride)
+        network = build_network(asked, 10)
+        take_given_weights(network, asked, said.append)
+        assert first_strides(network) == {(2, 2)}
+        (line,) = said
+        assert line.endswith("stride in their first 1x1 convolution, as its metadata says.")
+    refused = dataclasses.replace(recipe, stride="3x3")
+    network = build_network(refused, 10)
+    with pytest.raises(
+        ValueError, match=r"w\.safetensors says 1x1, the recipe says 3x3.*stride auto"
+    ):
+        take_given_weights(network, refused, said.append)
+    assert first_strides(network) == {(1, 1)}
+
+
+def test_weights_that_do_not_say_stride_as_the_recipe_does(
+    of_the_first_layout: Path, tmp_path: Path
+) -> None:
+    torch.save(bottlenecks(10).state_dict(), tmp_path / "w.pth")
+    recipe = dataclasses.replace(
+        find_recipe("demo"), model="bottlenecks", weights=str(tmp_path / "w.pth")
+    )
+    assert given_stride(recipe) == {}
+    for stride, first in (("auto", (1, 1)), ("3x3", (1, 1)), ("1x1", (2, 2))):
+        said: list[str] = []
+        asked = dataclasses.replace(recipe, stride=stride)  # type: ignore[arg-type]
+        network = build_network(asked, 10)
+        take_given_weights(network, asked, said.append)
+        assert first_strides(network) == {first}
+        assert ("as the recipe says" in said[0]) == (stride == "1x1")
+
+
+def test_a_stride_is_settled_by_all_that_know() -> None:
+    recipe = find_recipe("demo")
+    assert settle_stride(recipe, {}) is recipe
+    assert settle_stride(recipe, {"a": "3x3", "b": "3x3"}) is recipe
+    assert settle_stride(recipe, {"a": "1x1"}).stride == "1x1"
+    first = dataclasses.replace(recipe, stride="1x1")
+    assert settle_stride(first, {"a": "1x1"}) == settle_stride(first, {}) == first
+    for asked, said in ((recipe, {"a": "1x1", "b": "3x3"}), (first, {"a": "3x3"})):
+        with pytest.raises(ValueError, match="stride in the same convolution"):
+            settle_stride(asked, said)  # type: ignore[arg-type]
+    timms = dataclasses.replace(recipe, model="resnet50", weights="timm")
+    assert given_stride(recipe) == {} and given_stride(timms) == {"timm's resnet50": "3x3"}

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from batchformer.recipes import RECIPES, find_recipe
-from batchformer.recipes.run import as_plain, from_plain
+from batchformer.recipes.plain import as_plain, from_plain
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -39,12 +39,6 @@ def test_an_unknown_recipe_is_answered_with_the_nearest() -> None:
 def test_recipes_that_cannot_be_are_refused(name: str, change: dict[str, str], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         dataclasses.replace(find_recipe(name), **change)  # type: ignore[arg-type]
-
-
-def test_a_configuration_from_before_a_setting_existed_has_its_default() -> None:
-    plain = as_plain(find_recipe("demo"))
-    del plain["hyper"], plain["start"], plain["teacher"], plain["data"]["augment"]
-    assert from_plain(plain) == find_recipe("demo")
 
 
 def test_weights_are_of_a_file_or_of_a_run() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,8 +16,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch import Tensor, nn
 
+from batchformer import cli
 from batchformer.engine.log import read_records
+from batchformer.models.build import OWN
+from batchformer.models.stride import move_stride
 from batchformer.recipes.arms import ARMS, with_arm
 from batchformer.recipes.demo import demo
 from batchformer.recipes.recipe import Recipe
@@ -63,7 +68,7 @@ def test_arms_are_paired(tmp_path: Path) -> None:
             assert all(torch.equal(mine[key], others[key]) for key in ("x", "y", "index"))
     encoders = [s for s in states.values() if "encoder.layers.0.linear1.weight" in s]
     weights = [s["encoder.layers.0.linear1.weight"] for s in encoders]
-    assert len(weights) == 5 and all(torch.equal(weights[0], w) for w in weights)
+    assert len(weights) == 6 and all(torch.equal(weights[0], w) for w in weights)
 
 
 def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
@@ -140,6 +145,127 @@ def test_restore_gives_the_trained_method(tmp_path: Path) -> None:
         assert metrics == json.loads((folder / "result.json").read_text())["metrics"]
     with pytest.raises(FileNotFoundError, match="not a run folder"):
         restore(tmp_path, CPU)
+
+
+def bottlenecks(num_classes: int) -> nn.Module:
+    from timm.models.resnet import Bottleneck, ResNet
+
+    sizes: dict[str, Any] = {"in_chans": 1, "channels": (4, 8, 8, 8), "zero_init_last": False}
+    network: nn.Module = ResNet(Bottleneck, (1, 1, 1, 1), num_classes, **sizes)
+    return network
+
+
+@pytest.fixture
+def first_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
+    """A short recipe that begins with a file of weights whose bottlenecks stride in the 1x1."""
+    from safetensors.torch import save_file
+
+    monkeypatch.setitem(OWN, "bottlenecks", bottlenecks)
+    file = tmp_path / "w.safetensors"
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        halves = {k: v.half() for k, v in bottlenecks(10).state_dict().items()}
+    save_file(halves, file, metadata={"layout": "stride_in_1x1"})
+    recipe = short(updates=2, eval_every=2, checkpoint_every=1)
+    return dataclasses.replace(recipe, model="bottlenecks", weights=str(file))
+
+
+def images() -> Tensor:
+    return torch.rand(32, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def test_a_run_keeps_the_stride_of_its_weights(
+    tmp_path: Path, first_layout: Recipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run(first_layout, "batchformer", 0, root=tmp_path, device=CPU)
+    assert "stride in their first 1x1 convolution, as its metadata says" in capsys.readouterr().err
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["recipe"]["stride"], config["trained"]["stride"]) == ("auto", "1x1")
+    Path(first_layout.weights).unlink()
+    method: Any = restore(folder, CPU)[0]
+    network = bottlenecks(10).eval()
+    network.load_state_dict(method.network.state_dict())
+    with torch.no_grad():
+        stock = network(images())
+        move_stride(network, "1x1")
+        predicted = method.predict(images())
+        torch.testing.assert_close(predicted, network(images()))
+        assert not torch.allclose(predicted, stock, rtol=1e-2)
+    capsys.readouterr()
+    cli.main(["evaluate", str(folder), "--device", "cpu"])
+    score = json.loads((folder / "result.json").read_text())["metrics"]["all"]
+    assert f"all {score:.2f}" in capsys.readouterr().out
+    run(first_layout, "batchformer", 0, root=tmp_path, device=CPU)  # found finished, not refused
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_stopped_run_goes_on_with_the_stride_of_its_weights(
+    tmp_path: Path, first_layout: Recipe, gone: bool
+) -> None:
+    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
+    folder = run(first_layout, "batchformer", 0, **options)
+    results, states, configs = [], [], []
+    for again in (False, True):
+        if again:  # as it was after the first update
+            (folder / "result.json").unlink()
+            max((folder / "checkpoints").glob("*.pt")).unlink()
+            if gone:
+                Path(first_layout.weights).unlink()
+            run(first_layout, "batchformer", 0, **options)
+        results.append(json.loads((folder / "result.json").read_text())["metrics"])
+        states.append(restore(folder, CPU)[0].state_dict())
+        configs.append(json.loads((folder / "config.json").read_text()))
+    assert results[0] == results[1]
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    for key in ("trained", "weights"):
+        assert configs[0][key] == configs[1][key]
+    (folder / "result.json").unlink()
+    for checkpoint in (folder / "checkpoints").glob("*.pt"):
+        checkpoint.unlink()
+    if gone:
+        with pytest.raises(FileNotFoundError, match="no file of weights"):
+            run(first_layout, "batchformer", 0, **options)
+
+
+def test_strides_that_disagree_are_refused_before_training(
+    tmp_path: Path, first_layout: Recipe
+) -> None:
+    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
+    with pytest.raises(ValueError, match="says 1x1, the recipe says 3x3"):
+        run(dataclasses.replace(first_layout, stride="3x3"), "baseline", 0, **options)
+    assert not (tmp_path / "demo").exists()
+    run(first_layout, "baseline", 0, **options)
+    from safetensors.torch import save_file
+
+    save_file(bottlenecks(10).state_dict(), first_layout.weights)
+    with pytest.raises(ValueError, match="stride was 1x1, is auto"):
+        run(first_layout, "baseline", 0, **options)
+
+
+def started_from(recipe: Recipe) -> Recipe:
+    changes: dict[str, Any] = {"name": "second", "method": "crt", "start": "demo/baseline"}
+    return dataclasses.replace(recipe, weights="", **changes)
+
+
+def test_runs_that_start_from_a_run_stride_as_it_does(tmp_path: Path, first_layout: Recipe) -> None:
+    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
+    run(first_layout, "baseline", 0, **options)
+    second = started_from(first_layout)
+    folder = run(second, "baseline", 0, **options)
+    method: Any = restore(folder, CPU)[0]
+    assert method.network.layer2[0].conv1.stride == (2, 2)
+    shutil.rmtree(tmp_path / "demo")
+    run(second, "baseline", 0, **options)  # found finished, not refused
+    method = restore(folder, CPU)[0]
+    assert method.network.layer2[0].conv1.stride == (2, 2)
+
+
+def test_a_start_of_another_stride_is_refused(tmp_path: Path, first_layout: Recipe) -> None:
+    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
+    run(dataclasses.replace(first_layout, weights=""), "baseline", 0, **options)
+    second = dataclasses.replace(started_from(first_layout), stride="1x1")
+    with pytest.raises(ValueError, match="seed0 says 3x3, the recipe says 1x1"):
+        run(second, "baseline", 0, **options)
 
 
 def test_devices() -> None:

@@ -27,7 +27,7 @@ def digits_lt(ratio: float = 50.0, seed: int = 0) -> LongTailedData:
         ratio: images of the largest class over those of the smallest.
         seed: seed of both draws.
     """
-    images, labels = _load()
+    images, labels = load_digits()
     test = draw(labels, [TEST_PER_CLASS] * NUM_CLASSES, seed)
     rest = np.setdiff1d(np.arange(len(labels)), test)
     train = rest[draw(labels[rest], class_counts(LARGEST_CLASS, NUM_CLASSES, ratio), seed)]
@@ -41,13 +41,13 @@ def digits_lt(ratio: float = 50.0, seed: int = 0) -> LongTailedData:
     )
 
 
-def _load() -> tuple[Any, Any]:
+def load_digits() -> tuple[Any, Any]:
     """Images (1797, 8, 8) with values 0..16, and labels (1797,)."""
     try:
-        from sklearn.datasets import load_digits
+        from sklearn import datasets
     except ImportError as error:
         raise ImportError(
             "the digits come with scikit-learn: pip install 'batchformer[lab]'"
         ) from error
-    digits = load_digits()
+    digits = datasets.load_digits()
     return digits.images, digits.target

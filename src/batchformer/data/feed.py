@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from batchformer.data.images import ImageSplit
-from batchformer.data.order import Sampler, Shuffle, Steps
+from batchformer.data.order import Order, Sampler, order_of
 from batchformer.data.transforms import Transform
 from batchformer.data.transforms.contract import send
 from batchformer.randomness import generator
@@ -47,6 +47,7 @@ class Feed:
         device: where batches are made.
         sampler: order of the samples in each epoch. None: every sample once, shuffled.
         chunk: steps that are augmented together. None: what suits the device.
+        steps: which samples each step takes, in place of batch_size, drop_last and sampler.
     """
 
     def __init__(
@@ -60,16 +61,17 @@ class Feed:
         sampler: Sampler | None = None,
         chunk: int | None = None,
         second: Transform | None = None,
+        steps: Order | None = None,
     ) -> None:
         self.device = torch.device(device)
         self.x, self.y = split.x.to(self.device), split.y.to(self.device)
         self.views = {"x": transform} if second is None else {"x": transform, "view2": second}
         self.seed = seed
-        sampler = Shuffle(len(split), seed) if sampler is None else sampler
-        self.steps = Steps(sampler, batch_size, drop_last)
+        self.steps = order_of(len(split), seed, batch_size, drop_last, sampler, steps)
         self.per_epoch = self.steps.per_epoch
         if chunk is None and self.device.type == "cuda":
-            chunk = CHUNK_BYTES // (batch_size * self.x[0].numel() * torch.float32.itemsize)
+            samples = len(self.steps.index(0))
+            chunk = CHUNK_BYTES // (samples * self.x[0].numel() * torch.float32.itemsize)
         self.chunk = max(chunk or 1, 1)
         self._chunks: OrderedDict[int, Chunk] = OrderedDict()
         self._stream: torch.cuda.Stream | None = None

@@ -140,12 +140,34 @@ class ResizeCentreCrop:
         return result
 
 
+@dataclass(frozen=True)
+class ResizeWhole:
+    """The whole image resized with antialiasing to a square, whatever its shape; for tests.
+
+    Args:
+        size: S, side of the square.
+        interpolation: of the resizing.
+    """
+
+    size: int = 224
+    interpolation: Interpolation = "bilinear"
+    draws: ClassVar[int] = 0
+
+    def __call__(self, image: Tensor, u: Tensor) -> Tensor:
+        return _resize(image, [self.size, self.size], self.interpolation)
+
+
 def _resize_shorter(image: Tensor, shorter: int, interpolation: Interpolation) -> Tensor:
+    return _resize(image, [shorter], interpolation)
+
+
+def _resize(image: Tensor, size: list[int], interpolation: Interpolation) -> Tensor:
+    """As torchvision: one number is the shorter side, two are rows and columns."""
     from torchvision.transforms.v2 import InterpolationMode
     from torchvision.transforms.v2 import functional as F
 
     mode = InterpolationMode(interpolation)
-    result: Tensor = F.resize(image, [shorter], interpolation=mode, antialias=True)
+    result: Tensor = F.resize(image, size, interpolation=mode, antialias=True)
     return result
 
 

@@ -46,6 +46,10 @@ class ImageSplit:
     def __len__(self) -> int:
         return len(self.y)
 
+    def to(self, device: torch.device | str) -> ImageSplit:
+        """The same images on a device."""
+        return ImageSplit(self.x.to(device), self.y.to(device))
+
 
 @dataclass(frozen=True, eq=False)
 class LongTailedData:

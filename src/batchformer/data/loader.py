@@ -14,7 +14,7 @@ from torch import Tensor
 
 from batchformer.data.files import ImageFiles
 from batchformer.data.framing import Geometry
-from batchformer.data.order import InOrder, Sampler, Shuffle, Steps
+from batchformer.data.order import InOrder, Order, Sampler, Steps, order_of
 from batchformer.data.reading import Job, OnDamaged, Read, Reader
 from batchformer.data.transforms.contract import Transform
 from batchformer.data.workers import Stream, usable_workers
@@ -46,6 +46,7 @@ class FileFeed:
             time, and `damaged` counts how often each was replaced.
         second: geometry and transform of a second view of the same images, ``view2``, where a
             method needs one.
+        steps: which samples each step takes, in place of batch_size, drop_last and sampler.
     """
 
     def __init__(
@@ -62,11 +63,11 @@ class FileFeed:
         sampler: Sampler | None = None,
         on_damaged: OnDamaged = "raise",
         second: View | None = None,
+        steps: Order | None = None,
     ) -> None:
         self.files = files
         self.device = torch.device(device)
-        sampler = Shuffle(len(files), seed) if sampler is None else sampler
-        self.steps = Steps(sampler, batch_size, drop_last)
+        self.steps = order_of(len(files), seed, batch_size, drop_last, sampler, steps)
         self.per_epoch = self.steps.per_epoch
         self.damaged: Counter[str] = Counter()
         views = [(geometry, transform)] if second is None else [(geometry, transform), second]
@@ -185,7 +186,7 @@ class _Draws:
         return u[:, : self.geometry], u[:, self.geometry :]
 
 
-def _jobs(numbers: Iterable[int], files: ImageFiles, steps: Steps, draws: _Draws) -> Iterator[Job]:
+def _jobs(numbers: Iterable[int], files: ImageFiles, steps: Order, draws: _Draws) -> Iterator[Job]:
     """What to read for each of the steps."""
     for step in numbers:
         samples = steps.index(step).tolist()

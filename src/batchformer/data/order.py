@@ -22,6 +22,17 @@ class Sampler(Protocol):
         """(M,) int64 positions in the data set, in the order of the epoch; repeats are allowed."""
 
 
+class Order(Protocol):
+    """Which samples each step takes, a function of the step alone."""
+
+    @property
+    def per_epoch(self) -> int:
+        """Steps in an epoch."""
+
+    def index(self, step: int) -> Tensor:
+        """(N,) int64 the samples of one step, on the CPU; N may differ between steps."""
+
+
 @dataclass(frozen=True)
 class Shuffle:
     """Every sample once an epoch, in a new order each time.
@@ -94,3 +105,30 @@ class Steps:
         epoch, position = divmod(step, self.per_epoch)
         start = position * self.batch_size
         return self.order(epoch)[start : start + self.batch_size]
+
+
+def order_of(
+    samples: int,
+    seed: int,
+    batch_size: int,
+    drop_last: bool,
+    sampler: Sampler | None,
+    steps: Order | None,
+) -> Order:
+    """The order that a feed is asked for: `steps` as they are, or the sampler's in batches.
+
+    Args:
+        samples: in the data set.
+        seed: of the shuffled epochs that there are without a sampler.
+        batch_size: samples in a batch.
+        drop_last: leave out the last, smaller batch of an epoch.
+        sampler: order of the samples in each epoch. None: every sample once, shuffled.
+        steps: in place of all the others.
+    """
+    if steps is None:
+        return Steps(Shuffle(samples, seed) if sampler is None else sampler, batch_size, drop_last)
+    if sampler is not None:
+        raise ValueError(
+            "sampler and steps both say which samples come when: give one of them, not both"
+        )
+    return steps

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 
@@ -76,7 +76,10 @@ class TrainConfig:
     batch_size: int = 128
     """Samples of one update; also the number of samples that attend to one another."""
     updates: int = 1000
-    """Optimizer steps in all."""
+    """Optimizer steps in all, unless train.epochs says how many."""
+    epochs: int = 0
+    """Passes over the training data, each followed by an evaluation unless train.eval-every says
+    otherwise; 0: as long as train.updates says."""
     drop_last: bool = False
     """Leave out the last, smaller batch of an epoch."""
     eval_every: int = 0
@@ -112,6 +115,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         require(self.batch_size >= 1, f"train.batch-size is {self.batch_size}, below 1")
         require(self.updates >= 1, f"train.updates is {self.updates}, below 1")
+        require(self.epochs >= 0, f"train.epochs is {self.epochs}, below 0")
         require(self.log_every >= 1, f"train.log-every is {self.log_every}, below 1")
         require(self.eval_every >= 0, f"train.eval-every is {self.eval_every}, below 0")
         require(self.checkpoint_every >= 0, "train.checkpoint-every is below 0")
@@ -120,3 +124,15 @@ class TrainConfig:
         enough = self.workers is None or self.workers >= 0
         require(enough, f"train.workers is {self.workers}, below 0")
         require(self.clip_norm >= 0, f"train.clip-norm is {self.clip_norm}, below 0")
+
+    def in_updates(self, per_epoch: int) -> TrainConfig:
+        """The same length, counted in updates.
+
+        >>> short = TrainConfig(epochs=3).in_updates(per_epoch=40)
+        >>> short.updates, short.eval_every
+        (120, 40)
+        """
+        if not self.epochs:
+            return self
+        every = self.eval_every or per_epoch
+        return replace(self, updates=self.epochs * per_epoch, eval_every=every, epochs=0)

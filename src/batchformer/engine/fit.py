@@ -160,8 +160,8 @@ class _Stage:
         train, evaluation = self.plan.train, Evaluation({})
         eval_every = train.eval_every or train.updates
         save_every = train.checkpoint_every or eval_every
-        if train.compile:  # the method's own update() calls the step by this name
-            self.method.__dict__["step"] = torch.compile(self.method.step)
+        if train.compile:
+            self.method.compile_step()
         self.method.train()
         while True:
             update, finished = self.update, self.update >= train.updates
@@ -181,7 +181,7 @@ class _Stage:
                 break
             self.one_update()
             yield
-        self.method.__dict__.pop("step", None)
+        self.method.release_step()
         others = self.conclude()
         chosen = evaluation.metrics if train.select_on == "last" else self.best
         return Evaluation({**chosen, **others}, evaluation.figures)
@@ -261,9 +261,10 @@ class _Stage:
         return "val"
 
     def conclude(self) -> dict[str, float]:
-        """Scores of what else the training gave, each name before the metric's."""
+        """Score what else the training gave, and keep it; each name goes before the metric's."""
         others: dict[str, float] = {}
         for name, other in self.method.conclude(self.batches).items():
+            checkpoint.save(self.plan.folder / name, self.update, {"method": other.state_dict()})
             metrics = self.scored(other).metrics
             others.update({f"{name}_{metric}": value for metric, value in metrics.items()})
         return others

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -42,6 +43,14 @@ class Method(nn.Module):
     def predict(self, x: Tensor) -> Tensor:
         """Logits ``(N, K)`` of the plain network, as it will be deployed."""
         raise NotImplementedError(f"{type(self).__name__} does not implement predict()")
+
+    def compile_step(self) -> None:
+        """Let :meth:`update` call a compiled step from here on."""
+        self.__dict__["step"] = torch.compile(self.step)
+
+    def release_step(self) -> None:
+        """Undo :meth:`compile_step`."""
+        self.__dict__.pop("step", None)
 
     def remarks(self) -> dict[str, float]:
         """Scores in percent, higher is better, of how predictions were made since last asked."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from batchformer.methods.config import ModuleConfig, require_sense
+from batchformer.methods.config import MethodConfig, ModuleConfig, require_sense
 
 if TYPE_CHECKING:
     from batchformer.engine.method import Method
@@ -22,6 +22,11 @@ METHODS = {
     "tau_norm": "batchformer.methods.tau_norm:TauNormalised",
     "lws": "batchformer.methods.lws:LearnedScales",
     "balms": "batchformer.methods.balms:MetaSampled",
+    "coral": "batchformer.methods.coral:Coral",
+    "irm": "batchformer.methods.irm:Irm",
+    "vrex": "batchformer.methods.vrex:VRex",
+    "mixstyle": "batchformer.methods.mixstyle:MixStyleMethod",
+    "mdd": "batchformer.methods.mdd:Mdd",
 }
 
 
@@ -33,4 +38,9 @@ def build_method(name: str, **options: Any) -> Method:
         require_sense(name, options["module"])
     module, _, kind = METHODS[name].partition(":")
     method: Method = getattr(importlib.import_module(module), kind)(**options)
+    hyper = options.get("hyper")
+    if isinstance(hyper, MethodConfig) and hyper.swad:
+        from batchformer.methods.swad import Swad
+
+        return Swad(method, hyper.swad_converge, hyper.swad_tolerance, hyper.swad_ratio)
     return method

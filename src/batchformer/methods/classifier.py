@@ -24,6 +24,8 @@ class Classifier(Method):
         module: BatchFormer's settings; ``enabled=False`` is the baseline.
         seed: the encoder's initial weights draw from it separately from the network's.
         hyper: the method's own settings.
+        groups: G, equal blocks of rows that a batch consists of, one domain each; for methods that
+            compare domains.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class Classifier(Method):
         module: ModuleConfig,
         seed: int,
         hyper: MethodConfig | None = None,
+        groups: int = 1,
     ) -> None:
         super().__init__()
         if not hasattr(network, "forward_head"):
@@ -42,8 +45,10 @@ class Classifier(Method):
             )
         self.network, self.criterion, self.config = network, criterion, module
         self.hyper = hyper or MethodConfig()
+        self.groups = groups
         self.module_lr_factor = module.lr_factor
         self.encoder = make_encoder(int(network.num_features), module, seed)  # type: ignore[arg-type]
+        self.dropout = nn.Dropout(self.hyper.feature_dropout)
 
     def features(self, x: Tensor) -> Tensor:
         """Pooled features ``(N, C)`` of images ``(N, channels, H, W)``."""
@@ -58,13 +63,16 @@ class Classifier(Method):
         return logits
 
     def streams(self, features: Tensor) -> Tensor:
-        """What the head is trained on: ``(2N, C)`` of features ``(N, C)`` with shared streams."""
-        if self.encoder is None:
-            return features
-        if self.config.streams == "mixed_only":
-            mixed: Tensor = self.encoder(features)
-            return mixed
-        return two_streams(features, self.encoder)
+        """What the head is trained on: ``(2N, C)`` of features ``(N, C)`` with shared streams.
+
+        In training ``hyper.feature_dropout`` acts on every row, each stream with its own mask.
+        """
+        rows = features
+        if self.encoder is not None:
+            mixed_only = self.config.streams == "mixed_only"
+            rows = self.encoder(features) if mixed_only else two_streams(features, self.encoder)
+        kept: Tensor = self.dropout(rows)
+        return kept
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits as trained: ``(2N, K)`` in training with shared streams, else ``(N, K)``."""

@@ -18,6 +18,11 @@ MethodName = Literal[
     "tau_norm",
     "lws",
     "balms",
+    "coral",
+    "irm",
+    "vrex",
+    "mixstyle",
+    "mdd",
 ]
 
 
@@ -112,6 +117,42 @@ class MethodConfig:
     """balms: rate of the classifier's trial step, which the sampling weights are judged by."""
     zero_init_last: bool = False
     """Networks of timm's ResNet family: begin the last normalisation of each block at 0."""
+    frozen_norm: bool = False
+    """Batch normalisation by the statistics that the weights came with; scale and shift are
+    trained."""
+    feature_dropout: float = 0.0
+    """Dropout of the features that a classifier sees, of both streams."""
+    penalty: float = 1.0
+    """coral, irm, vrex, mdd: weight of what is added to the cross-entropy; 3 for vrex."""
+    penalty_from: int = 0
+    """irm, vrex: the epoch, from 0, at which the penalty has this weight; before it, 1."""
+    irm_grouping: Literal["by_domain", "official"] = "by_domain"
+    """irm with BatchFormer: "official" cuts plain and mixed rows, one stream after the other, into
+    as many parts as there are domains, as the released code does; the parts mix domains."""
+    mixstyle_after: tuple[str, ...] = ("layer1", "layer2", "layer3")
+    """mixstyle: parts of the network after which styles are mixed."""
+    mixstyle_p: float = 0.5
+    """mixstyle: probability that a batch is mixed."""
+    mixstyle_alpha: float = 0.1
+    """mixstyle: of the Beta distribution that shares are drawn from."""
+    mdd_gamma: float = 4.0
+    """mdd: margin factor, the weight of the source domain's term."""
+    bottleneck: int = 1024
+    """mdd: channels between the backbone and the classifiers."""
+    backbone_lr_factor: float = 0.1
+    """mdd: learning rate of the backbone as a multiple of the classifiers'."""
+    reversal: float = 0.1
+    """mdd: what the factor of the reversed gradient rises to."""
+    reversal_updates: int = 1000
+    """mdd: how many updates that takes, roughly; 2 / (1 + exp(-t / updates)) - 1 of it at t."""
+    swad: bool = False
+    """Any method: also average the weights of every update in the valley of the validation loss."""
+    swad_converge: int = 3
+    """swad: the valley begins when the oldest of this many validation losses is the least."""
+    swad_tolerance: int = 6
+    """swad: evaluations that may lie above the threshold before the valley has ended."""
+    swad_ratio: float = 0.3
+    """swad: the threshold is this share above the mean loss at the valley's beginning."""
 
     def __post_init__(self) -> None:
         require(self.scale > 0, f"hyper.scale is {self.scale} and must be above 0")
@@ -125,6 +166,14 @@ class MethodConfig:
         require(self.tau >= 0, f"hyper.tau is {self.tau}, below 0")
         require(self.sampler_lr > 0, f"hyper.sampler-lr is {self.sampler_lr} and must be above 0")
         require(self.inner_lr > 0, f"hyper.inner-lr is {self.inner_lr} and must be above 0")
+        shares = {"feature-dropout": self.feature_dropout, "mixstyle-p": self.mixstyle_p}
+        for name, value in shares.items():
+            require(0 <= value <= 1, f"hyper.{name} is {value}, outside [0, 1]")
+        require(self.mixstyle_alpha > 0, f"hyper.mixstyle-alpha is {self.mixstyle_alpha}, not > 0")
+        require(self.bottleneck >= 1, f"hyper.bottleneck is {self.bottleneck}, below 1")
+        require(self.reversal_updates >= 1, "hyper.reversal-updates is below 1")
+        require(self.swad_converge >= 1, f"hyper.swad-converge is {self.swad_converge}, below 1")
+        require(self.swad_tolerance >= 1, f"hyper.swad-tolerance is {self.swad_tolerance}, below 1")
 
 
 def require_sense(method: str, module: ModuleConfig) -> None:

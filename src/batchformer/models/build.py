@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from batchformer.models.digits_net import digits_net
+from batchformer.models.digits_net import digits16_net, digits_net
 from batchformer.models.resnet10 import resnet10
 from batchformer.models.resnet_cifar import resnet32
 from batchformer.models.ride import ride_resnet10, ride_resnet32, ride_resnet50, ride_resnext50
@@ -18,6 +18,7 @@ OWN: dict[str, Callable[..., nn.Module]] = {
     "resnet32": resnet32,
     "resnet10": resnet10,
     "digits_net": digits_net,
+    "digits16_net": digits16_net,
 }
 #: Networks of several experts, with the contract of ``RideNetwork``.
 EXPERTS: dict[str, Callable[..., nn.Module]] = {

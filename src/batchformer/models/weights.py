@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import pickle
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from batchformer.data.file_lists import some
 from batchformer.data.location import looked_in
+from batchformer.models.stride import Place
 
 Weights = Mapping[str, Tensor]
 
@@ -23,6 +25,21 @@ WRAPPERS = ("state_dict_best", "state_dict", "model", "model_state_dict", "netwo
 PARTS = ("feat_model", "classifier")
 #: What wrappers of networks put before every name.
 PREFIXES = ("module.", "_orig_mod.")
+#: What a .safetensors file may say of its ``layout``, and where its bottlenecks then stride.
+LAYOUTS: dict[str, Place] = {"stride_in_1x1": "1x1", "stride_in_3x3": "3x3"}
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """What a file of weights holds.
+
+    Args:
+        tensors: by the names of the network's state.
+        stride: where the bottlenecks of its network stride; None where the file does not say.
+    """
+
+    tensors: Weights
+    stride: Place | None = None
 
 
 @dataclass(frozen=True)
@@ -55,10 +72,12 @@ def find_weights(name: str) -> Path:
     )
 
 
-def read_weights(file: Path) -> Weights:
+def read_weights(file: Path) -> StoredWeights:
     """The state dict in a .safetensors file, or in a file of torch.save with tensors alone."""
     if file.suffix == ".safetensors":
-        return _read_safetensors(file)
+        with _safetensors(file) as opened:
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        return StoredWeights(tensors, read_stride(file))
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
@@ -67,7 +86,15 @@ def read_weights(file: Path) -> Weights:
             f"else could run code. Save the state dict alone: torch.save(model.state_dict(), ...). "
             f"({str(error).splitlines()[0]})"
         ) from error
-    return _state(found, file)
+    return StoredWeights(_state(found, file))
+
+
+def read_stride(file: Path) -> Place | None:
+    """Where the bottlenecks of a file's network stride, as its metadata says; reads no tensor."""
+    if file.suffix != ".safetensors":
+        return None
+    with _safetensors(file) as opened:
+        return LAYOUTS.get((opened.metadata() or {}).get("layout", ""))
 
 
 def fit_weights(network: nn.Module, weights: Weights, source: str) -> Fitted:
@@ -140,7 +167,8 @@ def file_hash(file: Path) -> str:
     return total.hexdigest()
 
 
-def _read_safetensors(file: Path) -> Weights:
+@contextmanager
+def _safetensors(file: Path) -> Iterator[Any]:
     try:
         from safetensors import SafetensorError, safe_open
     except ImportError as error:
@@ -148,17 +176,9 @@ def _read_safetensors(file: Path) -> Weights:
         raise ImportError(needs) from error
     try:
         with safe_open(str(file), framework="pt") as opened:
-            layout = (opened.metadata() or {}).get("layout")
-            weights = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+            yield opened
     except SafetensorError as error:
         raise ValueError(f"{file} is damaged, or no .safetensors file: {error}") from error
-    if layout == "stride_in_1x1":
-        raise ValueError(
-            f"{file} says that its layout is {layout}: its bottlenecks stride in the first "
-            "convolution, those of timm in the second, and its weights would fit and be wrong. "
-            "Name a file without it."
-        )
-    return weights
 
 
 def _state(found: Any, file: Path) -> Weights:

@@ -6,8 +6,10 @@ import difflib
 from collections.abc import Callable
 
 from batchformer.recipes import (
+    adaptation,
     decoupled,
     demo,
+    domains,
     imagenet_lt,
     inaturalist,
     ldam,
@@ -16,6 +18,7 @@ from batchformer.recipes import (
     paco,
     places_lt,
     ride,
+    rotated_digits,
 )
 from batchformer.recipes.recipe import Recipe
 
@@ -61,6 +64,30 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "places_lt_balms": places_lt.places_lt_balms,
     "places_lt_tau_norm": places_lt.places_lt_tau_norm,
     "places_lt_paco": places_lt.places_lt_paco,
+    "my_domains": domains.my_domains,
+    "pacs_baseline": domains.pacs_baseline,
+    "pacs_erm": domains.pacs_erm,
+    "pacs_coral": domains.pacs_coral,
+    "pacs_irm": domains.pacs_irm,
+    "pacs_vrex": domains.pacs_vrex,
+    "pacs_mixstyle": domains.pacs_mixstyle,
+    "pacs_irm_resnet50": domains.pacs_irm_resnet50,
+    "pacs_vrex_resnet50": domains.pacs_vrex_resnet50,
+    "pacs_swad": domains.pacs_swad,
+    "pacs_swad_resnet50": domains.pacs_swad_resnet50,
+    "vlcs_swad": domains.vlcs_swad,
+    "office_home_irm_resnet50": domains.office_home_irm_resnet50,
+    "office_home_swad": domains.office_home_swad,
+    "office_home_swad_resnet50": domains.office_home_swad_resnet50,
+    "terra_incognita_swad": domains.terra_incognita_swad,
+    "visda_mdd": adaptation.visda_mdd,
+    "pacs_mdd": adaptation.pacs_mdd,
+    "rotated_digits_erm": rotated_digits.rotated_digits_erm,
+    "rotated_digits_coral": rotated_digits.rotated_digits_coral,
+    "rotated_digits_irm": rotated_digits.rotated_digits_irm,
+    "rotated_digits_vrex": rotated_digits.rotated_digits_vrex,
+    "rotated_digits_mixstyle": rotated_digits.rotated_digits_mixstyle,
+    "rotated_digits_mdd": rotated_digits.rotated_digits_mdd,
 }
 
 

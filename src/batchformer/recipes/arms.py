@@ -16,6 +16,13 @@ def _module(**changes: Any) -> Callable[[Recipe], Recipe]:
     return change
 
 
+def _hyper(**changes: Any) -> Callable[[Recipe], Recipe]:
+    def change(recipe: Recipe) -> Recipe:
+        return dataclasses.replace(recipe, hyper=dataclasses.replace(recipe.hyper, **changes))
+
+    return change
+
+
 def _baseline(loss_multiplier: float = 1.0) -> Callable[[Recipe], Recipe]:
     def change(recipe: Recipe) -> Recipe:
         module = dataclasses.replace(recipe.module, enabled=False)
@@ -36,6 +43,10 @@ ARMS: dict[str, tuple[Callable[[Recipe], Recipe], str]] = {
     "batchformer_official_loss": (
         _module(loss_scale="official"),
         "the released code's loss: both halves and their mean, three times the paper's",
+    ),
+    "batchformer_official_grouping": (
+        _hyper(irm_grouping="official"),
+        "irm: the released code's parts of a batch, which mix domains",
     ),
     "baseline_loss1.5x": (_baseline(1.5), "control: the baseline with 1.5 times its loss"),
     "baseline_loss3x": (_baseline(3.0), "control: the baseline with 3 times its loss"),

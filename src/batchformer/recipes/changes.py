@@ -10,6 +10,7 @@ from batchformer.data.annotated import ANNOTATED
 from batchformer.recipes.epochs import IMAGES
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.sweep import Change
+from batchformer.tasks.config import LongTailConfig
 
 
 def with_module(**changes: Any) -> Change:
@@ -24,6 +25,8 @@ def with_module(**changes: Any) -> Change:
 def training_images(recipe: Recipe) -> int:
     """Images of an epoch, without reading the data."""
     data = recipe.data
+    if not isinstance(data, LongTailConfig):
+        raise ValueError("A sweep of batch sizes keeps the number of epochs: it is for a long tail")
     if data.name in ANNOTATED and data.train_list is None:
         return ANNOTATED[data.name].images
     if (data.name, data.ratio) not in IMAGES or data.profile != "exponential":
@@ -81,6 +84,6 @@ def without_paco_loss(recipe: Recipe) -> Recipe:
     of_cifar = data.name in ("cifar10", "cifar100")
     return dataclasses.replace(
         recipe,
-        data=dataclasses.replace(data, augment="autoaugment") if of_cifar else data,
+        data=recipe.data_with(augment="autoaugment") if of_cifar else data,
         method="balanced_softmax",
     )

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from batchformer.models.build import EXPERTS, OWN, build_model
+from batchformer.models.stride import Place, move_stride
 from batchformer.models.trained_part import train_last_block
-from batchformer.models.weights import find_weights, fit_weights, read_weights, timm_weights
+from batchformer.models.weights import (
+    StoredWeights,
+    find_weights,
+    fit_weights,
+    read_stride,
+    read_weights,
+    timm_weights,
+)
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.start import Weights
 
@@ -29,6 +38,8 @@ def build_network(recipe: Recipe, num_classes: int, experts: int | None = None) 
     elif recipe.model not in OWN and _is_timms_resnet(recipe.model):
         options = {"zero_init_last": recipe.hyper.zero_init_last}
     network = build_model(recipe.model, num_classes, **options)
+    if recipe.stride == "1x1":
+        move_stride(network, "1x1")
     if recipe.convolutions == "last_block":
         train_last_block(network)
     return network
@@ -53,6 +64,8 @@ def take_weights(network: nn.Module, weights: Weights, source: str) -> None:
 
 #: What the recipe's weights are called where timm has them.
 TIMM = "timm"
+#: Where bottlenecks stride in those.
+TIMMS_STRIDE: Place = "3x3"
 #: Methods that need the classifier of the network they are given.
 WITH_CLASSIFIER = ("tau_norm", "lws", "ride_assignment")
 
@@ -66,25 +79,77 @@ def given_weights(recipe: Recipe) -> Path | None:
     return find_weights(recipe.weights) if recipe.weights not in ("", TIMM) else None
 
 
-def take_given_weights(network: nn.Module, recipe: Recipe, say: Callable[[str], None]) -> None:
-    """Load the weights that the recipe names, if it names any.
+def given_stride(recipe: Recipe) -> dict[str, Place]:
+    """Where bottlenecks stride in the weights that the recipe names, by their source, if known.
+
+    Raises:
+        FileNotFoundError: the file of weights is not there.
+    """
+    file = given_weights(recipe)
+    stride = read_stride(file) if file else TIMMS_STRIDE if recipe.weights == TIMM else None
+    return {} if stride is None else {_source(recipe, file): stride}
+
+
+def settle_stride(recipe: Recipe, said: Mapping[str, Place]) -> Recipe:
+    """The recipe with the stride of the weights that its network begins with.
 
     Args:
-        network: takes them.
+        recipe: as it was asked for.
+        said: where bottlenecks stride in the weights, by what these are from.
+
+    Raises:
+        ValueError: the recipe and the weights, or two sources of weights, disagree.
+    """
+    places: dict[str, Place] = dict(said)
+    if recipe.stride != "auto":
+        places["the recipe"] = recipe.stride
+    if len(set(places.values())) > 1:
+        listed = ", ".join(f"{source} says {place}" for source, place in places.items())
+        raise ValueError(
+            f"All bottlenecks of a run stride in the same convolution, and {listed}. Weights of "
+            "one layout fit the other and are wrong there: leave stride auto, or name other "
+            "weights."
+        )
+    # What strides in the 3x3 stays as it was asked for: it is what every network begins with.
+    return dataclasses.replace(recipe, stride="1x1") if "1x1" in places.values() else recipe
+
+
+def take_given_weights(network: nn.Module, recipe: Recipe, say: Callable[[str], None]) -> None:
+    """Load the weights that the recipe names, if any, into a network that strides as they do.
+
+    Args:
+        network: takes them; where they are of bottlenecks that stride in the 1x1, so will its own.
         recipe: names them.
         say: takes one line on what was loaded and what was not.
+
+    Raises:
+        ValueError: they are of another network, or of another stride than the recipe says.
     """
     if not recipe.weights:
         return
     file = given_weights(recipe)
-    weights = timm_weights(recipe.model) if file is None else read_weights(file)
-    fitted = fit_weights(network, weights, str(file or f"timm's {recipe.model}"))
+    if file is None:
+        stored = StoredWeights(timm_weights(recipe.model), TIMMS_STRIDE)
+    else:
+        stored = read_weights(file)
+    source = _source(recipe, file)
+    settled = settle_stride(recipe, {source: stored.stride} if stored.stride else {})
+    fitted = fit_weights(network, stored.tensors, source)
     if not fitted.classifier and recipe.method in WITH_CLASSIFIER:
         raise ValueError(
             f"{recipe.method} works on a trained classifier. {fitted.words} Name weights with a "
             "classifier of these classes by --weights, or a run by --start."
         )
-    say(fitted.words)
+    words = fitted.words
+    if settled.stride == "1x1":
+        move_stride(network, "1x1")
+        by = "its metadata" if stored.stride else "the recipe"
+        words += f" Bottlenecks stride in their first 1x1 convolution, as {by} says."
+    say(words)
+
+
+def _source(recipe: Recipe, file: Path | None) -> str:
+    return str(file or f"timm's {recipe.model}")
 
 
 def _is_timms_resnet(name: str) -> bool:

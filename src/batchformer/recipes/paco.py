@@ -57,7 +57,7 @@ def cifar100_lt_without_paco_loss_at(ratio: float) -> Recipe:
         table=f"Without PaCo loss, CIFAR-100-LT r={ratio:g}",
         task="ablation",
         # The query's view is the only one left.
-        data=dataclasses.replace(base.data, augment="autoaugment"),
+        data=base.data_with(augment="autoaugment"),
         method="balanced_softmax",
         hyper=MethodConfig(),
         paper=numbers_for(name),

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig, require
 from batchformer.methods.config import MethodConfig, MethodName, ModuleConfig, require_sense
 from batchformer.tasks.config import LongTailConfig
+from batchformer.tasks.domain_config import DomainConfig
 
+#: Methods that compare the domains of a batch.
+OF_DOMAINS = ("coral", "irm", "vrex", "mixstyle")
 #: Methods that take the network of another run and leave its features as they are.
 FROM_ANOTHER_RUN = ("crt", "tau_norm", "lws", "balms", "ride_assignment")
 
@@ -24,9 +27,9 @@ class Recipe:
     """One line for the list."""
     table: str
     """Table and row of the paper."""
-    task: Literal["long_tailed", "ablation"]
+    task: Literal["long_tailed", "ablation", "domains"]
     """Family of experiments."""
-    data: LongTailConfig = field(default_factory=LongTailConfig)
+    data: LongTailConfig | DomainConfig = field(default_factory=LongTailConfig)
     """Data."""
     model: str = "resnet32"
     """Network: resnet32, ride_resnet32 (CIFAR), digits_net, or any of timm's."""
@@ -34,6 +37,9 @@ class Recipe:
     """A file of weights to begin with (.pth, .safetensors), or "timm" for those that timm downloads
     for this network; a classifier of other classes is dropped. Empty: random weights. A relative
     path is also looked for in the folder of the data."""
+    stride: Literal["auto", "3x3", "1x1"] = "auto"
+    """Where bottlenecks of a ResNet stride; auto: as the metadata of the weights says, else in the
+    3x3 as torchvision and timm have it."""
     convolutions: Literal["all", "last_block"] = "all"
     """Which convolutions of a ResNet are trained; normalisation and classifier always are."""
     method: MethodName = "balanced_softmax"
@@ -72,10 +78,48 @@ class Recipe:
             f"{self.method} has no teacher; --teacher is for the method ride",
         )
         require(
-            self.method != "paco" or self.data.augment in ("paco", "simclr"),
-            "paco compares two views of each image; set data.augment paco",
+            not (self.hyper.swad and self.train.ema),
+            "swad averages the weights themselves; leave train.ema at 0, or hyper.swad off",
         )
-        require(
-            self.method != "balms" or self.data.meta_batch > 0,
-            "balms judges its sampling by a balanced batch; set data.meta-batch, for example 512",
-        )
+        if isinstance(self.data, DomainConfig):
+            _require_domains(self.method, self.data)
+        else:
+            _require_long_tail(self.method, self.data)
+
+    def data_with(self, **changes: Any) -> Any:
+        """Its data with other settings."""
+        return replace(self.data, **changes)
+
+
+def _require_long_tail(method: str, data: LongTailConfig) -> None:
+    require(
+        method not in (*OF_DOMAINS, "mdd"),
+        f"{method} compares domains, and {data.name} has one; recipes with domains are "
+        "rotated_digits_coral, pacs_coral, my_domains and others",
+    )
+    require(
+        method != "paco" or data.augment in ("paco", "simclr"),
+        "paco compares two views of each image; set data.augment paco",
+    )
+    require(
+        method != "balms" or data.meta_batch > 0,
+        "balms judges its sampling by a balanced batch; set data.meta-batch, for example 512",
+    )
+
+
+def _require_domains(method: str, data: DomainConfig) -> None:
+    require(
+        method in ("cross_entropy", "balanced_softmax", "ldam", "mdd", *OF_DOMAINS),
+        f"{method} is for a long tail; with domains there are cross_entropy, "
+        f"{', '.join(OF_DOMAINS)} and mdd",
+    )
+    by_domain = data.sampler == "domains" and data.domains_in_batch != 1
+    require(
+        method not in OF_DOMAINS or by_domain,
+        f"{method} compares the domains of a batch; set data.sampler domains",
+    )
+    require(
+        (method == "mdd") == data.adapt,
+        "mdd adapts to a target, and other methods do not; set data.adapt with the method mdd "
+        "and with it alone",
+    )

@@ -96,7 +96,7 @@ def cifar100_lt_ride_assignment() -> Recipe:
         name="cifar100_lt_ride_assignment",
         summary="cifar100-LT ratio 100, RIDE with experts asked one after the other",
         table="not in the paper",
-        data=dataclasses.replace(base.data, sampler="class_balanced"),
+        data=base.data_with(sampler="class_balanced"),
         method="ride_assignment",
         start="cifar100_lt_ride",
         optim=dataclasses.replace(base.optim, lr=0.01),

@@ -7,7 +7,7 @@ import io
 import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -18,9 +18,9 @@ import torch
 from torch import nn
 
 from batchformer.engine.checkpoint import load_newest, write_atomically
-from batchformer.engine.fit import Batches, Evaluation, Plan, training
+from batchformer.engine.fit import Evaluation, Plan, training
 from batchformer.engine.interrupt import StopRequest
-from batchformer.engine.method import Method
+from batchformer.engine.method import Batches, Method
 from batchformer.engine.together import Job, Training, train_together
 from batchformer.engine.window import DivergedError
 from batchformer.methods import build_method
@@ -28,16 +28,29 @@ from batchformer.models.weights import file_hash
 from batchformer.randomness import drawing
 from batchformer.recipes.arms import with_arm
 from batchformer.recipes.networks import (
+    TIMM,
     build_network,
+    given_stride,
     given_weights,
+    settle_stride,
     take_given_weights,
     take_weights,
 )
+
+# Named twice: what reads runs finds these here too.
+from batchformer.recipes.plain import as_plain as as_plain
+from batchformer.recipes.plain import completed
+from batchformer.recipes.plain import from_plain as from_plain
 from batchformer.recipes.provenance import provenance
 from batchformer.recipes.recipe import Recipe
-from batchformer.recipes.start import Weights, require_finished, trained_network, trained_state
-from batchformer.tasks.config import LongTailConfig
-from batchformer.tasks.load import LongTailTask, load
+from batchformer.recipes.start import (
+    Weights,
+    require_finished,
+    trained_network,
+    trained_state,
+    trained_stride,
+)
+from batchformer.tasks.load import DataConfig, Task, load
 from batchformer.tasks.meta import close
 
 #: Settings that change no result, so that a run may go on with others.
@@ -54,7 +67,7 @@ def pick_device(name: str = "auto") -> torch.device:
 
 
 @lru_cache(maxsize=2)
-def load_task(config: LongTailConfig, device: torch.device) -> LongTailTask:
+def load_task(config: DataConfig, device: torch.device) -> Task:
     """The task's data, read once for all the runs of a comparison."""
     return load(config, device)
 
@@ -62,7 +75,7 @@ def load_task(config: LongTailConfig, device: torch.device) -> LongTailTask:
 def build(
     recipe: Recipe,
     seed: int,
-    task: LongTailTask,
+    task: Task,
     start: Weights | None = None,
     teacher: Weights | None = None,
     given: Callable[[nn.Module], None] | None = None,
@@ -118,26 +131,55 @@ class Run:
         """The recipe as this arm trains it."""
         return with_arm(self.recipe, self.arm)
 
+    def settled(self) -> Recipe:
+        """The recipe as this arm trains it, with the stride of the weights that it begins with."""
+        trained = self.trained
+        try:
+            runs = {str(folder): trained_stride(folder) for folder in self.sources.values()}
+            return settle_stride(trained, {**given_stride(trained), **runs})
+        except FileNotFoundError:
+            # A run that is finished, or has a checkpoint, outlives the weights that it began with.
+            before = _recorded(self.folder)
+            if before is None or trained.stride != "auto":
+                return trained
+            return dataclasses.replace(trained, stride=from_plain(before["trained"]).stride)
+
     @property
     def finished(self) -> bool:
         return (self.folder / "result.json").exists()
 
     def begin(self) -> None:
         """Write what will be trained, where; refuse a folder that holds something else."""
+        if not self.finished:
+            self.require_sources()
         config = {
             "recipe": as_plain(self.recipe),
             "arm": self.arm,
             "seed": self.seed,
-            "trained": as_plain(self.trained),
+            "trained": as_plain(self.settled()),
         }
         _refuse_other_configuration(self.folder, config)
         if not self.finished:
-            self.require_sources()
             data = load_task(self.recipe.data, self.device).facts()
             more = {"data": data, "provenance": provenance(self.device)}
-            if file := given_weights(self.recipe):
+            if file := self.weights_file():
                 more["weights"] = {"file": str(file), "sha256": file_hash(file)}
+            elif (before := _recorded(self.folder)) and "weights" in before:
+                more["weights"] = before["weights"]
             _write_json(self.folder / "config.json", {**config, **more})
+
+    def weights_file(self) -> Path | None:
+        """The file of weights to begin with; None where none is named, or one no longer needed.
+
+        Raises:
+            FileNotFoundError: it is not there, and no checkpoint has what became of its weights.
+        """
+        try:
+            return given_weights(self.recipe)
+        except FileNotFoundError:
+            if self.finished or load_newest(self.folder / "checkpoints") is not None:
+                return None
+            raise
 
     @property
     def sources(self) -> dict[str, Path]:
@@ -154,8 +196,7 @@ class Run:
     def require_sources(self) -> None:
         """Refuse an arm that makes no sense, and networks that are not there, before any work."""
         with_arm(self.recipe, self.arm)
-        if not self.finished:
-            given_weights(self.recipe)
+        self.weights_file()
         if self.folder in self.sources.values():
             raise ValueError(
                 f"{self.title} would start from itself: name another recipe or arm by --start."
@@ -173,7 +214,7 @@ class Run:
         self, feed: Batches, request: StopRequest, *, quiet: bool, wandb: str | None, alone: bool
     ) -> Training:
         """Train, or go on where it stopped, and keep the result; update by update."""
-        trained, task = self.trained, load_task(self.recipe.data, self.device)
+        trained, task = self.settled(), load_task(self.recipe.data, self.device)
         started = time.perf_counter()
         plan = Plan(
             optim=trained.optim,
@@ -189,7 +230,8 @@ class Run:
         weights = {role: trained_network(folder) for role, folder in self.sources.items()}
         say = partial(print, f"{self.title}:", file=sys.stderr, flush=True)
         given = partial(take_given_weights, recipe=trained, say=(lambda _: None) if quiet else say)
-        method = build(trained, self.seed, task, **weights, given=given)
+        needed = trained.weights == TIMM or self.weights_file() is not None
+        method = build(trained, self.seed, task, **weights, given=given if needed else None)
         evaluation = yield from training(method, feed, task.evaluate, plan, request, alone)
         _write_figures(self.folder / "figures.npz", evaluation)
         result = {
@@ -295,12 +337,11 @@ def _train_on(
         yield by_name[job.name], ended if isinstance(ended, DivergedError) else None
 
 
-def restore(folder: Path, device: torch.device) -> tuple[Method, LongTailTask, dict[str, Any]]:
+def restore(folder: Path, device: torch.device) -> tuple[Method, Task, dict[str, Any]]:
     """The trained method of a run folder, its task and its configuration."""
-    path = folder / "config.json"
-    if not path.exists():
+    config = _recorded(folder)
+    if config is None:
         raise FileNotFoundError(f"{folder} is not a run folder: it holds no config.json.")
-    config = json.loads(path.read_text())
     state = load_newest(folder / "checkpoints")
     if state is None:
         raise FileNotFoundError(f"{folder} holds no checkpoint to load.")
@@ -311,34 +352,19 @@ def restore(folder: Path, device: torch.device) -> tuple[Method, LongTailTask, d
     return method.to(device).eval(), task, config
 
 
-def as_plain(recipe: Recipe) -> dict[str, Any]:
-    """The recipe as JSON holds it."""
-    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(recipe)))
-    return plain
-
-
-def from_plain(plain: dict[str, Any]) -> Recipe:
-    """The recipe that :func:`as_plain` wrote."""
-    values: dict[str, Any] = dict(plain)
-    for field in dataclasses.fields(Recipe):
-        default = field.default_factory
-        if isinstance(default, type) and dataclasses.is_dataclass(default):
-            # A run from before a setting existed has what is now its default.
-            given = values.get(field.name, {}).items()
-            lists = {k: tuple(v) if isinstance(v, list) else v for k, v in given}
-            values[field.name] = default(**lists)
-    return Recipe(**values)
+def _recorded(folder: Path) -> dict[str, Any] | None:
+    """The configuration of the run that a folder holds, if it holds one."""
+    path = folder / "config.json"
+    config: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+    return config
 
 
 def _refuse_other_configuration(folder: Path, config: dict[str, Any]) -> None:
     """A folder holds one configuration: mixing two would average what is not comparable."""
-    path = folder / "config.json"
-    if not path.exists():
+    before = _recorded(folder)
+    if before is None:
         return
-    before = json.loads(path.read_text())
-    # A run from before a setting existed has what is now its default.
-    trained = as_plain(from_plain(before["trained"]))
-    changed = list(_differences(trained, config["trained"]))
+    changed = list(_differences(completed(before["trained"]), config["trained"]))
     if changed:
         raise ValueError(
             f"{folder} holds a run of this name with other settings: {'; '.join(changed)}. Give "
@@ -346,10 +372,10 @@ def _refuse_other_configuration(folder: Path, config: dict[str, Any]) -> None:
         )
 
 
-def _differences(old: dict[str, Any], new: dict[str, Any], prefix: str = "") -> Iterator[str]:
+def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
     for key in sorted({*old, *new}):
         a, b = old.get(key), new.get(key)
-        if isinstance(a, dict) and isinstance(b, dict):
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
             yield from _differences(a, b, f"{prefix}{key}.")
         elif a != b and f"{prefix}{key}" not in OF_NO_EFFECT:
             yield f"{prefix}{key} was {a}, is {b}"

@@ -10,6 +10,8 @@ from typing import Any
 from torch import Tensor
 
 from batchformer.engine.checkpoint import load_newest
+from batchformer.models.stride import Place
+from batchformer.recipes.plain import from_plain
 
 Weights = Mapping[str, Tensor]
 
@@ -50,6 +52,12 @@ def trained_network(folder: Path) -> Weights:
         for key, value in whole.items()
         if key.startswith("network.")
     }
+
+
+def trained_stride(folder: Path) -> Place:
+    """Where the bottlenecks of a run's network stride, if it has any."""
+    recorded = json.loads((folder / "config.json").read_text())["trained"]
+    return "1x1" if from_plain(recorded).stride == "1x1" else "3x3"
 
 
 def trained_state(checkpoint: Mapping[str, Any]) -> Weights:

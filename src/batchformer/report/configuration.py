@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from batchformer.recipes.plain import completed
 from batchformer.report.names import BASELINE, sorted_arms
 from batchformer.report.runs import Run
 
@@ -60,7 +61,8 @@ def comparable(runs: Iterable[Run], reference: str | None = None) -> list[Group]
     One recipe name with several configurations becomes several groups, named by what differs. A
     configuration of one arm alone (another BatchFormer beside one baseline) is grouped with that
     baseline, which has no BatchFormer to differ in; no other reference is shared between groups.
-    Of two runs with one arm, seed and configuration the later is kept.
+    Of two runs with one arm, seed and configuration the later is kept. A setting that a run's
+    version did not have yet counts as its default, as where a run is restored.
     """
     by_name: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
@@ -95,15 +97,20 @@ def fingerprint(recipe: Mapping[str, Any], *, shared: bool = False) -> str:
 
 def settings(group: Group) -> dict[str, str]:
     """Every setting of the runs by dotted key, less words; the values of all arms where several."""
-    flats = [_flat(run.configuration, left_out=WORDS) for run in group.runs]
+    flats = [_flat(_configuration(run), left_out=WORDS) for run in group.runs]
     keys = dict.fromkeys(key for flat in flats for key in flat)
     return {key: _either([flat[key] for flat in flats if key in flat]) for key in keys}
+
+
+def _configuration(run: Run) -> Mapping[str, Any]:
+    """All that another run must share to be averaged with this one, in today's settings."""
+    return {**run.configuration, **completed(run.recipe)}
 
 
 def _split(runs: Sequence[Run], *, shared: bool) -> list[list[Run]]:
     found: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        found[fingerprint(run.configuration, shared=shared)].append(run)
+        found[fingerprint(_configuration(run), shared=shared)].append(run)
     return list(found.values())
 
 
@@ -114,10 +121,10 @@ def _by_arm(runs: Sequence[Run]) -> list[list[Run]]:
         for arm in sorted_arms(run.arm for run in runs)
     }
     further = {
-        fingerprint(part[0].configuration) for parts in variants.values() for part in parts[1:]
+        fingerprint(_configuration(part[0])) for parts in variants.values() for part in parts[1:]
     }
-    first = [run for run in runs if fingerprint(run.configuration) not in further]
-    rest = [run for run in runs if fingerprint(run.configuration) in further]
+    first = [run for run in runs if fingerprint(_configuration(run)) not in further]
+    rest = [run for run in runs if fingerprint(_configuration(run)) in further]
     baseline = variants.get(BASELINE, [[]])[0]
     return [
         ([] if any(run.arm == BASELINE for run in part) else baseline) + part
@@ -175,8 +182,8 @@ def _default_reference(runs: Sequence[Run]) -> str:
 
 def _differing(runs: Sequence[Run]) -> dict[str, dict[Run, str]]:
     """Keys in which these runs differ but should not, with the value of every run concerned."""
-    whole = {run: _flat(run.configuration, _left_out(shared=False)) for run in runs}
-    shared = {run: _flat(run.configuration, _left_out(shared=True)) for run in runs}
+    whole = {run: _flat(_configuration(run), _left_out(shared=False)) for run in runs}
+    shared = {run: _flat(_configuration(run), _left_out(shared=True)) for run in runs}
     sets = [shared] + [
         {run: whole[run] for run in runs if run.arm == arm}
         for arm in sorted_arms(run.arm for run in runs)

@@ -20,6 +20,7 @@ COLOURS = {
     "baseline_loss3x": "#9a7200",
     "baseline_loss1.5x": "#8a6bd1",
     "batchformer_official_loss": "#c24a4a",
+    "batchformer_official_grouping": "#4f7f3a",
 }
 """Mid-tones: at least 3:1 against the light and against the dark page."""
 OTHER_COLOURS = ("#2a8c99", "#a3672f", "#6f8f1f", "#b05fc0")
@@ -31,6 +32,7 @@ METRICS = {
     "few": "Few",
     "mean_class": "Class mean",
     "ece": "ECE",
+    "average": "Average",
 }
 """Known metrics in the order they are shown, with their labels."""
 

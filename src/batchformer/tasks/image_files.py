@@ -13,9 +13,9 @@ from batchformer.data.loader import FileFeed, evaluation_batches
 from batchformer.data.long_tailed_files import LongTailedFiles, annotated, own_files
 from batchformer.data.samplers import ClassBalanced
 from batchformer.engine.config import TrainConfig
-from batchformer.engine.fit import Batches, Evaluation
+from batchformer.engine.fit import Evaluation
 from batchformer.engine.mechanics import Mechanics
-from batchformer.engine.method import Method
+from batchformer.engine.method import Batches, Method
 from batchformer.randomness import seed_for
 from batchformer.tasks.augmentation import file_views, view_at_test
 from batchformer.tasks.config import LongTailConfig
@@ -52,6 +52,14 @@ class ImageFileTask:
             data = annotated(config.name, lists, with_val=config.meta_from == "val")
         data.check_all()
         return cls(data, config, device)
+
+    def seeded(self, seed: int) -> ImageFileTask:
+        """Itself: every seed has the same data."""
+        return self
+
+    def draws(self) -> dict[str, str]:
+        """Nothing: the split is the same for every seed."""
+        return {}
 
     @property
     def method_options(self) -> dict[str, Any]:

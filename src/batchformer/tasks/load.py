@@ -1,17 +1,54 @@
-"""The task of a configuration: images in memory, or from files."""
+"""The task of a configuration, and what every task is."""
 
 from __future__ import annotations
 
+from typing import Any, Protocol
+
 import torch
 
+from batchformer.engine.config import TrainConfig
+from batchformer.engine.fit import Evaluation
+from batchformer.engine.mechanics import Mechanics
+from batchformer.engine.method import Batches, Method
 from batchformer.tasks.config import LongTailConfig
+from batchformer.tasks.domain_config import DomainConfig
+from batchformer.tasks.domains import DomainTask
 from batchformer.tasks.image_files import ImageFileTask
 from batchformer.tasks.long_tailed import LongTailedTask
 
-LongTailTask = LongTailedTask | ImageFileTask
+DataConfig = LongTailConfig | DomainConfig
 
 
-def load(config: LongTailConfig, device: torch.device) -> LongTailTask:
+class Task(Protocol):
+    """Data, batches and scores of an experiment."""
+
+    @property
+    def num_classes(self) -> int: ...
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        """What methods of this task are told of the data."""
+
+    def seeded(self, seed: int) -> Task:
+        """The task of a run with this seed, where the data depends on it."""
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader should know of the data, the same for every seed."""
+
+    def draws(self) -> dict[str, str]:
+        """What this seed drew of the data, if anything."""
+
+    def feed(self, train: TrainConfig, seed: int) -> Batches:
+        """Training batches."""
+
+    def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:
+        """Scores in percent, the headline first, and what the figures need."""
+
+
+def load(config: DataConfig, device: torch.device) -> Task:
     """Read the data; an error says what is missing and where it was looked for."""
-    kind = ImageFileTask if config.of_files else LongTailedTask
-    return kind.load(config, device)
+    if isinstance(config, DomainConfig):
+        return DomainTask.load(config, device)
+    if config.of_files:
+        return ImageFileTask.load(config, device)
+    return LongTailedTask.load(config, device)

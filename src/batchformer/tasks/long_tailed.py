@@ -15,9 +15,9 @@ from batchformer.data.images import LongTailedData
 from batchformer.data.samplers import ClassBalanced
 from batchformer.data.transforms import cifar_test, digits_test
 from batchformer.engine.config import TrainConfig
-from batchformer.engine.fit import Batches, Evaluation
+from batchformer.engine.fit import Evaluation
 from batchformer.engine.mechanics import Mechanics
-from batchformer.engine.method import Method
+from batchformer.engine.method import Batches, Method
 from batchformer.randomness import seed_for
 from batchformer.tasks.augmentation import training_views
 from batchformer.tasks.config import LongTailConfig
@@ -50,6 +50,14 @@ class LongTailedTask:
         root = None if config.root is None else Path(config.root).expanduser()
         data = cifar_lt(config.name, config.ratio, config.profile, root, config.seed)
         return cls(data, config, device)
+
+    def seeded(self, seed: int) -> LongTailedTask:
+        """Itself: every seed has the same data."""
+        return self
+
+    def draws(self) -> dict[str, str]:
+        """Nothing: the split is the same for every seed."""
+        return {}
 
     @property
     def method_options(self) -> dict[str, Any]:

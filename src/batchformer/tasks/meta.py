@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from batchformer.engine.fit import Batches
+from batchformer.engine.method import Batches
 
 
 @dataclass(frozen=True)

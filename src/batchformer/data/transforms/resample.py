@@ -44,6 +44,8 @@ def resize(x: Tensor, size: tuple[int, int]) -> Tensor:
     """Whole images (N, C, H, W) uint8, resampled to `size` rows and columns."""
     require_uint8("Resampling", x)
     n, _, height, width = x.shape
+    if (height, width) == tuple(size):
+        return x
     if x.device.type == "cpu" and _torch_agrees((height, width), size):
         return F.interpolate(x, size, mode="bilinear", antialias=True)
     start = torch.zeros(1, dtype=torch.long)

@@ -32,7 +32,11 @@ def numbers_for(recipe_name: str) -> dict[str, dict[str, float]]:
     >>> numbers_for("cifar100_lt_ride")
     {'baseline': {'all': 48.0, 'many': 68.1, 'medium': 49.2, 'few': 23.9}}
     """
-    return {row.arm: dict(row.numbers) for row in rows_for(recipe_name)}
+    numbers: dict[str, dict[str, float]] = {}
+    for row in rows_for(recipe_name):
+        # Where tables repeat a row, the first of them stands.
+        numbers[row.arm] = {**row.numbers, **numbers.get(row.arm, {})}
+    return numbers
 
 
 def rows_without_recipe() -> tuple[PaperRow, ...]:

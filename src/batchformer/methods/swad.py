@@ -1,0 +1,236 @@
+"""SWAD (Cha et al., 2021): the mean of the weights of every update in a valley of the loss."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.optim import Optimizer
+
+from batchformer.engine.config import OptimConfig
+from batchformer.engine.mechanics import Batch, Mechanics
+from batchformer.engine.method import Batches, Method
+from batchformer.methods.loss_valley import LossValley
+
+#: Training batches over which statistics of normalisation are computed anew.
+STATISTICS_BATCHES = 100
+
+
+@dataclass(frozen=True)
+class MeanWeights:
+    """The mean of a network's weights over some updates, in main memory.
+
+    A ResNet-50 has 0.1 GB of them, and up to `tolerance` segments wait at a time; they are needed
+    at evaluations only, so they leave the device's memory to training.
+    """
+
+    weights: list[Tensor]
+    updates: int
+
+    def joined(self, other: MeanWeights) -> MeanWeights:
+        """The mean over the updates of both."""
+        updates = self.updates + other.updates
+        share = other.updates / updates
+        return MeanWeights(list(torch._foreach_lerp(self.weights, other.weights, share)), updates)
+
+
+class WeightSums(nn.Module):
+    """Sums of weights over updates, and their number, in tensors that stay where they are.
+
+    A recorded update goes on adding to them when it is replayed.
+
+    Args:
+        weights: what will be added, for their shapes.
+    """
+
+    updates: Tensor
+
+    def __init__(self, weights: list[Tensor]) -> None:
+        super().__init__()
+        for number, weight in enumerate(weights):
+            zeros = torch.zeros_like(weight, dtype=torch.float32, requires_grad=False)
+            self.register_buffer(str(number), zeros)
+        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def sums(self) -> list[Tensor]:
+        return [value for name, value in self.named_buffers() if name != "updates"]
+
+    @torch.no_grad()
+    def add(self, weights: list[Tensor]) -> None:
+        """Take in the weights after one more update."""
+        torch._foreach_add_(self.sums, weights)
+        self.updates.add_(1)
+
+    def mean(self) -> MeanWeights | None:
+        """The mean since the last :meth:`clear`; None if nothing was added."""
+        updates = int(self.updates)
+        if not updates:
+            return None
+        return MeanWeights([(value / updates).cpu() for value in self.sums], updates)
+
+    def clear(self) -> None:
+        """Begin anew."""
+        for value in self.buffers():
+            value.zero_()
+
+
+class Swad(Method):
+    """Another method, and beside it the mean of its weights.
+
+    The method trains as it would alone. Weights are averaged after every update, segment by segment
+    between evaluations; the validation loss tells which segments join. The mean is scored at the
+    end of training under the name `swad`.
+
+    Args:
+        inner: the method that is trained.
+        converge: see `LossValley`, for this and the next two.
+        tolerance: evaluations that may lie above the threshold.
+        ratio: how far the threshold lies above the loss.
+    """
+
+    def __init__(self, inner: Method, converge: int, tolerance: int, ratio: float) -> None:
+        super().__init__()
+        self.inner = inner
+        self.stages, self.module_lr_factor = inner.stages, inner.module_lr_factor
+        self.settings = (converge, tolerance, ratio)
+        self.segment = WeightSums(_weights(inner))
+        self._begin()
+
+    def _begin(self) -> None:
+        self.valley = LossValley(*self.settings)
+        self.waiting: dict[int, MeanWeights] = {}
+        self.mean: MeanWeights | None = None
+        self.segment.clear()
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        return self.inner.step(batch)
+
+    def predict(self, x: Tensor) -> Tensor:
+        return self.inner.predict(x)
+
+    def compile_step(self) -> None:
+        self.inner.compile_step()
+
+    def release_step(self) -> None:
+        self.inner.release_step()
+
+    def remarks(self) -> dict[str, float]:
+        return self.inner.remarks()
+
+    def parameter_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
+        return self.inner.parameter_groups(optim)
+
+    def optimizers(self, optim: OptimConfig) -> dict[str, Optimizer]:
+        return self.inner.optimizers(optim)
+
+    def update(
+        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: Mechanics
+    ) -> dict[str, Tensor]:
+        return self.inner.update(batch, optimizers, mechanics)
+
+    def why_eager(self) -> str | None:
+        return self.inner.why_eager()
+
+    def phase(self) -> Hashable:
+        return self.inner.phase()
+
+    def begin_stage(self, stage: str) -> None:
+        self.inner.begin_stage(stage)
+        self._begin()
+
+    def begin_epoch(self, epoch: int) -> None:
+        self.inner.begin_epoch(epoch)
+
+    def after_update(self) -> None:
+        self.inner.after_update()
+        self.segment.add(_weights(self.inner))
+
+    def after_evaluation(self, metrics: Mapping[str, float]) -> None:
+        self.inner.after_evaluation(metrics)
+        if "val_loss" not in metrics:
+            raise ValueError(
+                "hyper.swad finds its valley in the validation loss, and this task has none; it "
+                f"measures {', '.join(metrics)}. Turn hyper.swad off, or hold out validation data."
+            )
+        segment = None if self.valley.dead else self.segment.mean()
+        self.segment.clear()
+        if segment is None:  # the valley has ended, or no update since the last evaluation
+            return
+        self.waiting[self.valley.told] = segment
+        for number in self.valley.tell(metrics["val_loss"]):
+            self.mean = _joined(self.mean, self.waiting[number])
+        self.waiting = {number: self.waiting[number] for number in self.valley.pending}
+
+    def conclude(self, batches: Batches) -> dict[str, Method]:
+        averaged = copy.deepcopy(self.inner)
+        mean = self.final_mean()
+        if mean is not None:
+            with torch.no_grad():
+                for own, value in zip(_weights(averaged), mean.weights, strict=True):
+                    own.copy_(value)
+            renew_statistics(averaged, batches)
+        return {**self.inner.conclude(batches), "swad": averaged.eval()}
+
+    def final_mean(self) -> MeanWeights | None:
+        """The mean as it would be if training ended here; None before the first update.
+
+        Without any evaluation it is that of all updates so far.
+        """
+        mean = self.mean
+        for number in self.valley.finish():
+            mean = _joined(mean, self.waiting[number])
+        return self.segment.mean() if mean is None else mean
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """What grows and shrinks, and so has no place among the buffers."""
+        return {
+            "valley": self.valley.state(),
+            "waiting": {number: dict(vars(mean)) for number, mean in self.waiting.items()},
+            "mean": None if self.mean is None else dict(vars(self.mean)),
+        }
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        self.valley.restore(state["valley"])
+        self.waiting = {number: MeanWeights(**mean) for number, mean in state["waiting"].items()}
+        self.mean = None if state["mean"] is None else MeanWeights(**state["mean"])
+
+
+@torch.no_grad()
+def renew_statistics(method: Method, batches: Batches, most: int = STATISTICS_BATCHES) -> None:
+    """Compute statistics of batch normalisation anew: those kept belong to other weights.
+
+    They become the mean over batches of the first epoch, as predictions meet them: dropout and
+    BatchFormer do not act. Normalisation that stays in eval mode when the method trains keeps its
+    statistics, and so does that which predictions do not pass. The method is left in eval mode.
+    """
+    method.train()
+    norms = [m for m in method.modules() if isinstance(m, _BatchNorm) and m.training]
+    norms = [norm for norm in norms if norm.num_batches_tracked is not None]
+    method.eval()
+    if not norms:
+        return
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.train()
+        norm.momentum = None  # a plain mean over the batches counted
+        norm.num_batches_tracked.zero_()  # type: ignore[union-attr]
+    for step in range(min(most, batches.per_epoch)):
+        method.predict(batches.batch(step)["x"])
+    for norm, momentum in zip(norms, momenta, strict=True):
+        norm.momentum = momentum
+    method.eval()
+    method.remarks()  # forgets what these predictions were like
+
+
+def _weights(method: Method) -> list[Tensor]:
+    return [p for p in method.parameters() if p.is_floating_point()]
+
+
+def _joined(mean: MeanWeights | None, other: MeanWeights) -> MeanWeights:
+    return other if mean is None else mean.joined(other)

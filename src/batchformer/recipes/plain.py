@@ -1,0 +1,56 @@
+"""Recipes as JSON holds them, today's and those of older versions; nothing here needs torch."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from batchformer.recipes.recipe import Recipe
+from batchformer.tasks.config import LongTailConfig
+from batchformer.tasks.domain_config import DomainConfig
+
+#: What configures the data, by the family of experiments.
+DATA: dict[str, type[Any]] = {
+    "long_tailed": LongTailConfig,
+    "ablation": LongTailConfig,
+    "domains": DomainConfig,
+}
+
+
+def as_plain(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as JSON holds it."""
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(recipe)))
+    return plain
+
+
+def from_plain(plain: Mapping[str, Any]) -> Recipe:
+    """The recipe that :func:`as_plain` wrote.
+
+    A recipe from before a setting existed has what is now its default.
+    """
+    if plain["task"] not in DATA:
+        raise ValueError(f"There is no task {plain['task']!r}; there are {', '.join(DATA)}.")
+    values: dict[str, Any] = dict(plain)
+    for field in dataclasses.fields(Recipe):
+        kind: Any = DATA[plain["task"]] if field.name == "data" else field.default_factory
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            given = values.get(field.name, {}).items()
+            lists = {key: tuple(v) if isinstance(v, list) else v for key, v in given}
+            values[field.name] = kind(**lists)
+    return Recipe(**values)
+
+
+def completed(plain: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A recorded recipe with today's default for every setting that it does not have.
+
+    One that this version does not know (other fields, other tasks) is given back as it is.
+
+    >>> completed({"name": "mine", "depth": 3})
+    {'name': 'mine', 'depth': 3}
+    """
+    try:
+        return as_plain(from_plain(plain))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return plain
