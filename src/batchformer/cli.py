@@ -169,11 +169,12 @@ def compare(arguments: list[str]) -> None:
 
 def _compare(recipe: Recipe, options: CompareOptions) -> None:
     ensure_data(recipe)
-    from batchformer.recipes import run as runs
+    from batchformer.recipes.compare import compare as train_arms
+    from batchformer.recipes.run import pick_device
 
-    device = runs.pick_device(options.device)
+    device = pick_device(options.device)
     folders = list(
-        runs.compare(
+        train_arms(
             recipe,
             options.arms,
             range(options.seeds),
@@ -254,14 +255,15 @@ def train(arguments: list[str]) -> None:
     recipe, options = _with_recipe(TrainOptions, arguments, "train")
     _arms([options.arm])
     ensure_data(recipe)
-    from batchformer.recipes import run as runs
+    from batchformer.recipes.compare import run
+    from batchformer.recipes.run import pick_device
 
-    folder = runs.run(
+    folder = run(
         recipe,
         options.arm,
         options.seed,
         root=options.runs,
-        device=runs.pick_device(options.device),
+        device=pick_device(options.device),
         quiet=options.quiet,
         wandb_project=options.wandb,
     )
@@ -275,11 +277,12 @@ def evaluate(arguments: list[str]) -> None:
 
     from batchformer.engine.mechanics import Mechanics
     from batchformer.recipes import run as runs
+    from batchformer.recipes.plain import from_plain
 
     device = runs.pick_device(options.device)
     for folder in folders:
         method, task, config = runs.restore(folder, device)
-        mechanics = Mechanics(runs.from_plain(config["trained"]).train, device)
+        mechanics = Mechanics(from_plain(config["trained"]).train, device)
         with torch.no_grad():
             metrics = task.evaluate(method, mechanics).metrics
         print(f"{folder}: " + " ".join(f"{name} {value:.2f}" for name, value in metrics.items()))
@@ -317,8 +320,10 @@ def check(arguments: list[str]) -> None:
     ensure_data(recipe)
     from batchformer.check import check as look
     from batchformer.recipes import run as runs
+    from batchformer.recipes.targets import by_target
 
     device = runs.pick_device(options.device)
+    recipe = next(iter(by_target(recipe).values()))
     task = runs.load_task(recipe.data, device)
     method = runs.build(recipe, 0, task).to(device)
     batch = task.feed(recipe.train, 0).batch(0)

@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from batchformer.models.build import EXPERTS, OWN, build_model
+from batchformer.models.frozen_norm import freeze_norm
 from batchformer.models.stride import Place, move_stride
 from batchformer.models.trained_part import train_last_block
 from batchformer.models.weights import (
@@ -40,6 +41,8 @@ def build_network(recipe: Recipe, num_classes: int, experts: int | None = None) 
     network = build_model(recipe.model, num_classes, **options)
     if recipe.stride == "1x1":
         move_stride(network, "1x1")
+    if recipe.hyper.frozen_norm:
+        freeze_norm(network)
     if recipe.convolutions == "last_block":
         train_last_block(network)
     return network

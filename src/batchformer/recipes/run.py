@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import dataclasses
-import io
-import json
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from batchformer.engine.checkpoint import load_newest, write_atomically
-from batchformer.engine.fit import Evaluation, Plan, training
+from batchformer.engine.checkpoint import load_newest
+from batchformer.engine.fit import Plan, training
 from batchformer.engine.interrupt import StopRequest
 from batchformer.engine.method import Batches, Method
-from batchformer.engine.together import Job, Training, train_together
-from batchformer.engine.window import DivergedError
+from batchformer.engine.together import Training
 from batchformer.methods import build_method
 from batchformer.models.weights import file_hash
 from batchformer.randomness import drawing
 from batchformer.recipes.arms import with_arm
+from batchformer.recipes.folder import (
+    recorded,
+    refuse_other_configuration,
+    write_figures,
+    write_json,
+)
 from batchformer.recipes.networks import (
     TIMM,
     build_network,
@@ -36,25 +38,18 @@ from batchformer.recipes.networks import (
     take_given_weights,
     take_weights,
 )
-
-# Named twice: what reads runs finds these here too.
-from batchformer.recipes.plain import as_plain as as_plain
-from batchformer.recipes.plain import completed
-from batchformer.recipes.plain import from_plain as from_plain
+from batchformer.recipes.plain import as_plain, from_plain
 from batchformer.recipes.provenance import provenance
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.start import (
     Weights,
+    final_state,
     require_finished,
     trained_network,
-    trained_state,
     trained_stride,
 )
+from batchformer.tasks.domain_config import EACH, DomainConfig
 from batchformer.tasks.load import DataConfig, Task, load
-from batchformer.tasks.meta import close
-
-#: Settings that change no result, so that a run may go on with others.
-OF_NO_EFFECT = ("train.workers",)
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -114,17 +109,27 @@ def build(
 
 @dataclass(frozen=True)
 class Run:
-    """One arm of a recipe with one seed, and its folder."""
+    """One arm of a recipe with one seed, and its folder.
+
+    Args:
+        part: where a run consists of several trainings, the name of this one.
+    """
 
     recipe: Recipe
     arm: str
     seed: int
     folder: Path
     device: torch.device
+    part: str = ""
 
     @property
     def title(self) -> str:
-        return f"{self.recipe.name} {self.arm} seed {self.seed}"
+        return f"{self.recipe.name} {self.arm} seed {self.seed} {self.part}".rstrip()
+
+    @property
+    def task(self) -> Task:
+        """Data and scores, as this seed has them."""
+        return load_task(self.recipe.data, self.device).seeded(self.seed)
 
     @property
     def trained(self) -> Recipe:
@@ -139,7 +144,7 @@ class Run:
             return settle_stride(trained, {**given_stride(trained), **runs})
         except FileNotFoundError:
             # A run that is finished, or has a checkpoint, outlives the weights that it began with.
-            before = _recorded(self.folder)
+            before = recorded(self.folder)
             if before is None or trained.stride != "auto":
                 return trained
             return dataclasses.replace(trained, stride=from_plain(before["trained"]).stride)
@@ -158,15 +163,17 @@ class Run:
             "seed": self.seed,
             "trained": as_plain(self.settled()),
         }
-        _refuse_other_configuration(self.folder, config)
+        refuse_other_configuration(self.folder, config)
         if not self.finished:
-            data = load_task(self.recipe.data, self.device).facts()
-            more = {"data": data, "provenance": provenance(self.device)}
+            task = self.task
+            more = {"data": task.facts(), "provenance": provenance(self.device)}
+            if draws := task.draws():
+                more["draws"] = draws
             if file := self.weights_file():
                 more["weights"] = {"file": str(file), "sha256": file_hash(file)}
-            elif (before := _recorded(self.folder)) and "weights" in before:
+            elif (before := recorded(self.folder)) and "weights" in before:
                 more["weights"] = before["weights"]
-            _write_json(self.folder / "config.json", {**config, **more})
+            write_json(self.folder / "config.json", {**config, **more})
 
     def weights_file(self) -> Path | None:
         """The file of weights to begin with; None where none is named, or one no longer needed.
@@ -185,9 +192,9 @@ class Run:
     def sources(self) -> dict[str, Path]:
         """Folders of the runs whose networks this one needs: its start, its teacher."""
         needed = {"start": self.recipe.start, "teacher": self.recipe.teacher}
-        root = self.folder.parents[2]
+        root = self.folder.parents[3 if self.part else 2]
         return {
-            role: root / recipe / (arm or self.arm) / f"seed{self.seed}"
+            role: root / recipe / (arm or self.arm) / f"seed{self.seed}" / self.part
             for role, name in needed.items()
             if name
             for recipe, _, arm in [name.partition("/")]
@@ -202,24 +209,25 @@ class Run:
                 f"{self.title} would start from itself: name another recipe or arm by --start."
             )
         if self.sources and not self.finished:
-            facts = load_task(self.recipe.data, self.device).facts()
+            facts = self.task.facts()
             for folder in self.sources.values():
                 require_finished(folder, facts["split_sha256"])
 
     def feed(self) -> Batches:
         """The batches of this seed, the same for every arm."""
-        return load_task(self.recipe.data, self.device).feed(self.trained.train, self.seed)
+        return self.task.feed(self.trained.train, self.seed)
 
     def training(
         self, feed: Batches, request: StopRequest, *, quiet: bool, wandb: str | None, alone: bool
     ) -> Training:
         """Train, or go on where it stopped, and keep the result; update by update."""
-        trained, task = self.settled(), load_task(self.recipe.data, self.device)
+        trained, task = self.settled(), self.task
+        train = trained.train.in_updates(feed.per_epoch)
         started = time.perf_counter()
         plan = Plan(
             optim=trained.optim,
             schedule=trained.schedule,
-            train=trained.train,
+            train=train,
             seed=self.seed,
             folder=self.folder,
             device=self.device,
@@ -233,159 +241,37 @@ class Run:
         needed = trained.weights == TIMM or self.weights_file() is not None
         method = build(trained, self.seed, task, **weights, given=given if needed else None)
         evaluation = yield from training(method, feed, task.evaluate, plan, request, alone)
-        _write_figures(self.folder / "figures.npz", evaluation)
+        write_figures(self.folder / "figures.npz", evaluation.figures)
         result = {
             "metrics": evaluation.metrics,
             "minutes": round((time.perf_counter() - started) / 60, 3),
-            "updates": trained.train.updates,
-            "selected": trained.train.select_on,
+            "updates": train.updates,
+            "selected": train.select_on,
         }
-        _write_json(self.folder / "result.json", result)
+        write_json(self.folder / "result.json", result)
         return evaluation
 
 
-def run(
-    recipe: Recipe,
-    arm: str,
-    seed: int,
-    *,
-    root: Path,
-    device: torch.device,
-    quiet: bool = False,
-    wandb_project: str | None = None,
-) -> Path:
-    """Train one arm with one seed, or go on where it stopped, or find it finished.
-
-    Returns:
-        The run's folder, which holds all that a report needs.
-
-    Raises:
-        DivergedError: a loss became NaN or infinite; the last good checkpoint is kept.
-    """
-    one = Run(recipe, arm, seed, root / recipe.name / arm / f"seed{seed}", device)
-    for _, error in train_runs([one], quiet, wandb_project):
-        if error is not None:
-            raise error
-    return one.folder
-
-
-def compare(
-    recipe: Recipe,
-    arms: Sequence[str],
-    seeds: Sequence[int],
-    *,
-    root: Path,
-    device: torch.device,
-    quiet: bool = False,
-    together: int = 1,
-) -> Iterator[Path]:
-    """Every arm with every seed, seed by seed, so that an early look is already paired.
-
-    A run that diverges is reported and left; the others go on.
-
-    Args:
-        together: runs that train side by side on the device.
-    """
-    runs = [
-        Run(recipe, arm, seed, root / recipe.name / arm / f"seed{seed}", device)
-        for seed in seeds
-        for arm in arms
-    ]
-    for one in runs:
-        one.require_sources()
-    finished = [one for one in runs if one.finished]
-    waiting = [one for one in runs if not one.finished]
-    parts = [waiting[start : start + together] for start in range(0, len(waiting), together)]
-    for part in [finished, *parts] if finished else parts:
-        for one, error in train_runs(part, quiet):
-            if error is None:
-                yield one.folder
-            else:
-                print(f"{one.title}: {error}", file=sys.stderr, flush=True)
-
-
-def train_runs(
-    runs: Sequence[Run], quiet: bool, wandb: str | None = None
-) -> Iterator[tuple[Run, DivergedError | None]]:
-    """Train what is not finished, side by side; arms of one seed share their batches."""
-    for one in runs:
-        one.begin()
-    feeds: dict[Any, Batches] = {}
-    try:
-        yield from _train_on(runs, feeds, quiet, wandb)
-    finally:  # also where a run fails, is interrupted, or nobody asks for the next one
-        for feed in feeds.values():
-            close(feed)
-
-
-def _train_on(
-    runs: Sequence[Run], feeds: dict[Any, Batches], quiet: bool, wandb: str | None
-) -> Iterator[tuple[Run, DivergedError | None]]:
-    by_name: dict[str, Run] = {}
-    jobs = []
-    for one in runs:
-        if one.finished:
-            yield one, None
-            continue
-        train = one.trained.train
-        key = (one.recipe.data, one.seed, train.batch_size, train.drop_last)
-        feed = feeds[key] = feeds.get(key) or one.feed()
-        options = {"quiet": quiet, "wandb": wandb, "alone": len(runs) == 1}
-        by_name[one.title] = one
-        jobs.append(Job(one.title, partial(one.training, feed, **options)))  # type: ignore[arg-type]
-    for job, ended in train_together(jobs, runs[0].device):
-        yield by_name[job.name], ended if isinstance(ended, DivergedError) else None
-
-
 def restore(folder: Path, device: torch.device) -> tuple[Method, Task, dict[str, Any]]:
-    """The trained method of a run folder, its task and its configuration."""
-    config = _recorded(folder)
+    """The trained method of a run folder, its task and its configuration.
+
+    Of a run with SWAD it is the averaged network.
+    """
+    config = recorded(folder)
     if config is None:
         raise FileNotFoundError(f"{folder} is not a run folder: it holds no config.json.")
-    state = load_newest(folder / "checkpoints")
+    recipe = from_plain(config["trained"])
+    if isinstance(recipe.data, DomainConfig) and recipe.data.target == EACH:
+        found = sorted(path.parent.name for path in folder.glob("*/config.json"))
+        names = f": {', '.join(found)}" if found else ""
+        raise ValueError(
+            f"{folder} holds one training for each target{names}. Name the folder of one of them."
+        )
+    state = final_state(folder)
     if state is None:
         raise FileNotFoundError(f"{folder} holds no checkpoint to load.")
-    recipe = from_plain(config["trained"])
-    task = load_task(recipe.data, device)
+    recipe = dataclasses.replace(recipe, hyper=dataclasses.replace(recipe.hyper, swad=False))
+    task = load_task(recipe.data, device).seeded(config["seed"])
     method = build(recipe, config["seed"], task)
-    method.load_state_dict(trained_state(state))
+    method.load_state_dict(dict(state))
     return method.to(device).eval(), task, config
-
-
-def _recorded(folder: Path) -> dict[str, Any] | None:
-    """The configuration of the run that a folder holds, if it holds one."""
-    path = folder / "config.json"
-    config: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
-    return config
-
-
-def _refuse_other_configuration(folder: Path, config: dict[str, Any]) -> None:
-    """A folder holds one configuration: mixing two would average what is not comparable."""
-    before = _recorded(folder)
-    if before is None:
-        return
-    changed = list(_differences(completed(before["trained"]), config["trained"]))
-    if changed:
-        raise ValueError(
-            f"{folder} holds a run of this name with other settings: {'; '.join(changed)}. Give "
-            f"--runs another folder, or remove that one."
-        )
-
-
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    for key in sorted({*old, *new}):
-        a, b = old.get(key), new.get(key)
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            yield from _differences(a, b, f"{prefix}{key}.")
-        elif a != b and f"{prefix}{key}" not in OF_NO_EFFECT:
-            yield f"{prefix}{key} was {a}, is {b}"
-
-
-def _write_json(path: Path, content: dict[str, Any]) -> None:
-    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
-
-
-def _write_figures(path: Path, evaluation: Evaluation) -> None:
-    buffer = io.BytesIO()
-    np.savez_compressed(buffer, **evaluation.figures)
-    write_atomically(path, buffer.getvalue())

@@ -40,13 +40,12 @@ def require_finished(folder: Path, split: str) -> None:
 
 def trained_network(folder: Path) -> Weights:
     """The network's weights of a finished run, without BatchFormer."""
-    state = load_newest(folder / "checkpoints")
-    if state is None:
+    whole = final_state(folder)
+    if whole is None:
         raise FileNotFoundError(
             f"{folder} is finished but holds no checkpoint to start from; remove the folder and "
             f"train it again."
         )
-    whole = trained_state(state)
     return {
         key.removeprefix("network."): value
         for key, value in whole.items()
@@ -58,6 +57,24 @@ def trained_stride(folder: Path) -> Place:
     """Where the bottlenecks of a run's network stride, if it has any."""
     recorded = json.loads((folder / "config.json").read_text())["trained"]
     return "1x1" if from_plain(recorded).stride == "1x1" else "3x3"
+
+
+def final_state(folder: Path) -> Weights | None:
+    """The state of a run's method as it is scored: with SWAD, its averaged network.
+
+    None if the folder holds no checkpoint.
+    """
+    averaged = load_newest(folder / "swad")
+    if averaged is not None:
+        weights: Weights = averaged["method"]
+        return weights
+    state = load_newest(folder / "checkpoints")
+    if state is None:
+        return None
+    whole = trained_state(state)
+    if not any(name.startswith("inner.") for name in whole):
+        return whole
+    return {k.removeprefix("inner."): v for k, v in whole.items() if k.startswith("inner.")}
 
 
 def trained_state(checkpoint: Mapping[str, Any]) -> Weights:

@@ -7,15 +7,17 @@ they belong together, for ``batchformer report``.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
 
 from batchformer.engine.checkpoint import write_atomically
+from batchformer.recipes.compare import folders_of, train_all
+from batchformer.recipes.folder import OF_NO_EFFECT
+from batchformer.recipes.plain import as_plain, from_plain
 from batchformer.recipes.recipe import Recipe
-from batchformer.recipes.run import OF_NO_EFFECT, Run, as_plain, from_plain, train_runs
+from batchformer.recipes.run import Run
 from batchformer.recipes.sweep import Sweep, changed_settings
 
 DESCRIPTION = "sweep.json"
@@ -58,28 +60,7 @@ def run_sweep(
     for one in runs:
         one.require_sources()
     _describe(sweep, base, root / sweep.name / DESCRIPTION)
-    for part in _side_by_side(runs, together):
-        for one, error in train_runs(part, quiet):
-            if error is None:
-                yield one.folder
-            else:
-                print(f"{one.title}: {error}", file=sys.stderr, flush=True)
-
-
-def _side_by_side(runs: Sequence[Run], together: int) -> Iterator[list[Run]]:
-    """Parts of runs to train at once: first all that have finished, then so many at a time.
-
-    Runs of a part share their data, since those of one seed share their batches.
-    """
-    finished = [one for one in runs if one.finished]
-    if finished:
-        yield finished
-    waiting = [one for one in runs if not one.finished]
-    while waiting:
-        same = [one for one in waiting if one.recipe.data == waiting[0].recipe.data]
-        part = same[:together]
-        yield part
-        waiting = [one for one in waiting if one not in part]
+    yield from folders_of(train_all(runs, quiet, together))
 
 
 def _describe(sweep: Sweep, base: Recipe, path: Path) -> None:

@@ -36,7 +36,7 @@ METRICS = {
 }
 """Known metrics in the order they are shown, with their labels."""
 
-LOWER_IS_BETTER = frozenset({"ece", "loss", "nll"})
+LOWER_IS_BETTER = frozenset({"ece", "loss", "nll", "val_loss", "swad_val_loss"})
 
 
 def in_words(arm: str) -> str:

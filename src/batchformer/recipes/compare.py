@@ -1,0 +1,148 @@
+"""Runs of a recipe: trained side by side, paired by seed, each kept as it finishes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from batchformer.engine.method import Batches
+from batchformer.engine.together import Job, train_together
+from batchformer.engine.window import DivergedError
+from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.run import Run
+from batchformer.recipes.targets import combine, parts_of
+from batchformer.tasks.meta import close
+
+#: A run that has ended, and why it ended early if it did.
+Ended = tuple[Run, DivergedError | None]
+
+
+def run(
+    recipe: Recipe,
+    arm: str,
+    seed: int,
+    *,
+    root: Path,
+    device: torch.device,
+    quiet: bool = False,
+    wandb_project: str | None = None,
+) -> Path:
+    """Train one arm with one seed, or go on where it stopped, or find it finished.
+
+    Returns:
+        The run's folder, which holds all that a report needs.
+
+    Raises:
+        DivergedError: a loss became NaN or infinite; the last good checkpoint is kept.
+    """
+    one = Run(recipe, arm, seed, root / recipe.name / arm / f"seed{seed}", device)
+    for _, error in train_all([one], quiet, wandb=wandb_project):
+        if error is not None:
+            raise error
+    return one.folder
+
+
+def compare(
+    recipe: Recipe,
+    arms: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    root: Path,
+    device: torch.device,
+    quiet: bool = False,
+    together: int = 1,
+) -> Iterator[Path]:
+    """Every arm with every seed, seed by seed, so that an early look is already paired.
+
+    A run that diverges is reported and left; the others go on.
+
+    Args:
+        together: runs that train side by side on the device.
+    """
+    runs = [
+        Run(recipe, arm, seed, root / recipe.name / arm / f"seed{seed}", device)
+        for seed in seeds
+        for arm in arms
+    ]
+    yield from folders_of(train_all(runs, quiet, together))
+
+
+def folders_of(ended: Iterator[Ended]) -> Iterator[Path]:
+    """Folders of the runs that came to their end; of others it is said why they did not."""
+    for one, error in ended:
+        if error is None:
+            yield one.folder
+        else:
+            print(f"{one.title}: {error}", file=sys.stderr, flush=True)
+
+
+def train_all(
+    runs: Sequence[Run], quiet: bool, together: int = 1, wandb: str | None = None
+) -> Iterator[Ended]:
+    """Train what is not finished; a run of several trainings ends with the last of them."""
+    for one in runs:
+        one.require_sources()
+    for one in runs:
+        one.begin()
+        if one.finished:
+            yield one, None
+    whole = {part.folder: one for one in runs if not one.finished for part in parts_of(one)}
+    left = [part for one in runs if not one.finished for part in parts_of(one)]
+    for group in side_by_side(left, together):
+        for part, error in train_runs(group, quiet, wandb):
+            one = whole[part.folder]
+            if error is None and part is not one and not combine(one, parts_of(one)):
+                continue  # other trainings of this run are still to come, or diverged
+            yield one, error
+
+
+def side_by_side(runs: Sequence[Run], together: int) -> Iterator[list[Run]]:
+    """Groups to train at once: first all that have finished, then so many at a time.
+
+    Runs of a group share their data, since those of one seed share their batches.
+    """
+    finished = [one for one in runs if one.finished]
+    if finished:
+        yield finished
+    waiting = [one for one in runs if not one.finished]
+    while waiting:
+        same = [one for one in waiting if one.recipe.data == waiting[0].recipe.data]
+        group = same[:together]
+        yield group
+        waiting = [one for one in waiting if one not in group]
+
+
+def train_runs(runs: Sequence[Run], quiet: bool, wandb: str | None = None) -> Iterator[Ended]:
+    """Train what is not finished, side by side; arms of one seed share their batches."""
+    for one in runs:
+        one.begin()
+    feeds: dict[Any, Batches] = {}
+    try:
+        yield from _train_on(runs, feeds, quiet, wandb)
+    finally:  # also where a run fails, is interrupted, or nobody asks for the next one
+        for feed in feeds.values():
+            close(feed)
+
+
+def _train_on(
+    runs: Sequence[Run], feeds: dict[Any, Batches], quiet: bool, wandb: str | None
+) -> Iterator[Ended]:
+    by_name: dict[str, Run] = {}
+    jobs = []
+    for one in runs:
+        if one.finished:
+            yield one, None
+            continue
+        train = one.trained.train
+        key = (one.recipe.data, one.seed, train.batch_size, train.drop_last)
+        feed = feeds[key] = feeds.get(key) or one.feed()
+        options = {"quiet": quiet, "wandb": wandb, "alone": len(runs) == 1}
+        by_name[one.title] = one
+        jobs.append(Job(one.title, partial(one.training, feed, **options)))  # type: ignore[arg-type]
+    for job, ended in train_together(jobs, runs[0].device):
+        yield by_name[job.name], ended if isinstance(ended, DivergedError) else None
