@@ -54,7 +54,7 @@ Usage: batchformer COMMAND [...]
 
 
 #: Methods that put a classifier of their own into the network.
-OWN_CLASSIFIER = ("ldam", "lws")
+OWN_CLASSIFIER = ("ldam", "lws", "mdd")
 
 
 class UserError(Exception):
@@ -308,11 +308,16 @@ def export(arguments: list[str]) -> None:
 
     method, _, config = runs.restore(folders[0], runs.pick_device(options.device))
     buffer = io.BytesIO()
-    torch.save(method.network.state_dict(), buffer)  # type: ignore[union-attr]
+    torch.save(method.deployed().state_dict(), buffer)
     write_atomically(options.to, buffer.getvalue())
     name, method_name = config["trained"]["model"], config["trained"]["method"]
     head = f", with the classifier of {method_name}" if method_name in OWN_CLASSIFIER else ""
     print(f"{options.to}: the weights of {name}{head}, for load_state_dict(strict=True)")
+    if config["trained"].get("stride") == "1x1":
+        print(
+            "Bottlenecks of this network stride in their first 1x1 convolution, not in the 3x3 as "
+            "timm's and torchvision's do: the weights fit those, and are wrong there."
+        )
 
 
 def check(arguments: list[str]) -> None:

@@ -1,10 +1,15 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from batchformer.data.domains import DomainImages
+from batchformer.data.images import ImageSplit
+from batchformer.data.rotated_digits import rotated_digits
 from batchformer.recipes.paper import ROWS, PaperRow
+from batchformer.recipes.run import load_task
+from batchformer.tasks import domains
 
 
 def find(table: str, data: str, model: str, method: str, arm: str) -> PaperRow:
@@ -18,3 +23,25 @@ def find(table: str, data: str, model: str, method: str, arm: str) -> PaperRow:
 def find_row() -> Callable[[str, str, str, str, str], PaperRow]:
     """The one row of the paper with this table, data set, network, method and arm."""
     return find
+
+
+def three_of_the_angles() -> DomainImages:
+    """60 of the rotated digits at 0, 45 and 75 degrees."""
+    whole = rotated_digits()
+    names = ("r0", "r45", "r75")
+    kept = [whole.images[whole.domains.index(name)] for name in names]
+    parts = tuple(ImageSplit(part.x[:60], part.y[:60]) for part in kept)
+    return DomainImages(whole.name, names, whole.classes, parts)
+
+
+@pytest.fixture(scope="module")
+def three_angles() -> Iterator[None]:
+    """Rotated digits with fewer angles and images, for runs over every target."""
+    caches = (domains.read_domains, load_task)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(domains, "rotated_digits", three_of_the_angles)
+        for cache in caches:
+            cache.cache_clear()
+        yield
+    for cache in caches:
+        cache.cache_clear()

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import torch
 
+from batchformer.recipes.compare import run
 from batchformer.recipes.demo import demo
-from batchformer.recipes.run import run
 
 
 def test_the_baseline_reaches_85_percent_on_a_balanced_test_part(tmp_path: Path) -> None:

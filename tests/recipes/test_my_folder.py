@@ -17,9 +17,10 @@ from batchformer import cli
 from batchformer.engine.log import read_records
 from batchformer.models.build import build_model
 from batchformer.recipes import run as runs
+from batchformer.recipes.compare import compare, run
 from batchformer.recipes.my_folder import my_folder
 from batchformer.recipes.recipe import Recipe
-from batchformer.recipes.run import compare, load_task, restore, run
+from batchformer.recipes.run import load_task, restore
 
 CPU = torch.device("cpu")
 SIZES = {"ant": 7, "bee": 4, "cow": 3}

@@ -23,9 +23,10 @@ from batchformer.engine.log import read_records
 from batchformer.models.build import OWN
 from batchformer.models.stride import move_stride
 from batchformer.recipes.arms import ARMS, with_arm
+from batchformer.recipes.compare import compare, run, train_runs
 from batchformer.recipes.demo import demo
 from batchformer.recipes.recipe import Recipe
-from batchformer.recipes.run import build, compare, load_task, pick_device, restore, run, train_runs
+from batchformer.recipes.run import build, load_task, pick_device, restore
 
 CPU = torch.device("cpu")
 
@@ -105,7 +106,7 @@ def test_finished_runs_take_no_place_beside_the_others(
         sizes.append(sum(not one.finished for one in runs))
         return train_runs(runs, *rest)
 
-    monkeypatch.setattr("batchformer.recipes.run.train_runs", watched)
+    monkeypatch.setattr("batchformer.recipes.compare.train_runs", watched)
     assert len(list(compare(short(), ("baseline", "batchformer"), (0, 1), **options))) == 4
     assert sizes == [0, 1, 1]
     sizes.clear()

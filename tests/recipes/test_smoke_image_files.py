@@ -1,4 +1,4 @@
-"""Every recipe on image files trains: two updates at 32 pixels, on noise laid out as its data."""
+"""Every long-tailed recipe on image files trains: two updates at 32 pixels, on noise laid out as its data."""
 
 from __future__ import annotations
 
@@ -20,10 +20,12 @@ from batchformer.recipes.arms import with_arm
 from batchformer.recipes.networks import build_network
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import build, load_task
+from batchformer.tasks.config import LongTailConfig
 from batchformer.tasks.meta import close
 
 CPU = torch.device("cpu")
-NAMES = [name for name in RECIPES if find_recipe(name).data.of_files]
+DATA = {name: find_recipe(name).data for name in RECIPES}
+NAMES = [n for n, data in DATA.items() if isinstance(data, LongTailConfig) and data.of_files]
 SIZES = (9, 4, 2)
 TREES = {
     "imagenet_lt": ("train/n{c:08d}/{i}.JPEG", "val/n{c:08d}/{i}.JPEG"),
@@ -68,6 +70,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 def tiny(name: str, root: Path) -> Recipe:
     """The recipe at 32 pixels with batches of four; its network, loss and optimizer are its own."""
     recipe = find_recipe(name)
+    assert isinstance(recipe.data, LongTailConfig)
     place = root / recipe.data.name
     data = dataclasses.replace(
         recipe.data, root=str(place), size=32, meta_batch=min(recipe.data.meta_batch, 3)

@@ -15,8 +15,9 @@ from batchformer.engine.config import OptimConfig, TrainConfig
 from batchformer.engine.mechanics import Mechanics
 from batchformer.recipes import RECIPES, find_recipe
 from batchformer.recipes.arms import ARMS, with_arm
+from batchformer.recipes.compare import run
 from batchformer.recipes.recipe import Recipe
-from batchformer.recipes.run import build, load_task, restore, run
+from batchformer.recipes.run import build, load_task, restore
 
 CPU = torch.device("cpu")
 NAMES = [name for name in RECIPES if name.startswith("cifar")]

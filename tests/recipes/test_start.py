@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from batchformer.engine.config import TrainConfig
+from batchformer.recipes.compare import compare, run
 from batchformer.recipes.demo import demo
 from batchformer.recipes.recipe import Recipe
-from batchformer.recipes.run import Run, compare, restore, run
+from batchformer.recipes.run import Run, restore
 from batchformer.recipes.start import require_finished, trained_network
 
 CPU = torch.device("cpu")

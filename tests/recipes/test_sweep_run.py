@@ -12,9 +12,9 @@ import torch
 
 from batchformer.recipes.ablations import SWEEPS
 from batchformer.recipes.changes import unchanged
+from batchformer.recipes.compare import run
 from batchformer.recipes.demo import demo
 from batchformer.recipes.recipe import Recipe
-from batchformer.recipes.run import run
 from batchformer.recipes.sweep import Level, Sweep
 from batchformer.recipes.sweep_run import run_sweep
 

@@ -231,6 +231,7 @@ class _Stage:
 
     def evaluate(self) -> Evaluation:
         started = time.perf_counter()
+        self.method.before_evaluation()
         trained: Any = self.method if self.average is None else self.average.module
         evaluation = self.scored(trained)
         self.method.train()

@@ -44,6 +44,13 @@ class Method(nn.Module):
         """Logits ``(N, K)`` of the plain network, as it will be deployed."""
         raise NotImplementedError(f"{type(self).__name__} does not implement predict()")
 
+    def deployed(self) -> nn.Module:
+        """The network that is exported: what predictions need, without BatchFormer."""
+        network = getattr(self, "network", None)
+        if not isinstance(network, nn.Module):
+            raise NotImplementedError(f"{type(self).__name__} does not implement deployed()")
+        return network
+
     def compile_step(self) -> None:
         """Let :meth:`update` call a compiled step from here on."""
         self.__dict__["step"] = torch.compile(self.step)
@@ -93,6 +100,10 @@ class Method(nn.Module):
 
         On a GPU it is recorded with the update, so what it does is done on the device.
         """
+
+    def before_evaluation(self) -> None:
+        """Called before every evaluation, in training mode and with gradients: classifiers that
+        are trained for it."""
 
     def after_evaluation(self, metrics: Mapping[str, float]) -> None:
         """Called after every evaluation with what it measured, in training mode."""

@@ -27,6 +27,9 @@ METHODS = {
     "vrex": "batchformer.methods.vrex:VRex",
     "mixstyle": "batchformer.methods.mixstyle:MixStyleMethod",
     "mdd": "batchformer.methods.mdd:Mdd",
+    "cge": "batchformer.methods.cge:Cge",
+    "compcos": "batchformer.methods.compcos:CompCos",
+    "ce_gzsl": "batchformer.methods.ce_gzsl:CeGzsl",
 }
 
 

@@ -23,6 +23,9 @@ MethodName = Literal[
     "vrex",
     "mixstyle",
     "mdd",
+    "cge",
+    "compcos",
+    "ce_gzsl",
 ]
 
 
@@ -140,11 +143,48 @@ class MethodConfig:
     bottleneck: int = 1024
     """mdd: channels between the backbone and the classifiers."""
     backbone_lr_factor: float = 0.1
-    """mdd: learning rate of the backbone as a multiple of the classifiers'."""
+    """mdd, cge: learning rate of the backbone as a multiple of what stands on it."""
     reversal: float = 0.1
     """mdd: what the factor of the reversed gradient rises to."""
     reversal_updates: int = 1000
     """mdd: how many updates that takes, roughly; 2 / (1 + exp(-t / updates)) - 1 of it at t."""
+    image_embedding: int = 0
+    """cge: channels of a linear layer with ReLU between image features and pairs; 0: none, so that
+    pairs have the features' channels. compcos: channels of the space of images and pairs."""
+    image_hidden: int = 768
+    """compcos: channels of the hidden layer on image features."""
+    graph_hidden: int = 4096
+    """cge: channels of the graph network's hidden layer."""
+    pair_dropout: float = 0.5
+    """cge, compcos: dropout in the layers that make embeddings."""
+    cosine_scale: float = 20.0
+    """compcos: what cosines are multiplied by; 20 MIT-States, 50 UT-Zappos, 100 C-GQA."""
+    feasibility: Literal["none", "margin"] = "none"
+    """compcos in an open world: "margin" lowers the scores of unseen pairs by how infeasible they
+    are."""
+    feasibility_margin: float = 0.4
+    """compcos: largest margin; 1 for UT-Zappos."""
+    feasibility_epochs: int = 15
+    """compcos: epochs over which the margin grows to that; 100 for MIT-States."""
+    module_at: Literal["embedding", "classifier"] = "embedding"
+    """ce_gzsl: BatchFormer on the embedding while it is trained, or in the final classifier. The
+    paper does not say which."""
+    noise: int = 1024
+    """ce_gzsl: channels of the generator's noise."""
+    gan_hidden: int = 4096
+    """ce_gzsl: hidden channels of generator and critic."""
+    contrast: float = 0.001
+    """ce_gzsl: weight of both contrastive losses in the generator's."""
+    contrast_temperature: float = 0.1
+    """ce_gzsl: temperature of both contrastive losses."""
+    gradient_penalty: float = 10.0
+    """ce_gzsl: weight of the critic's gradient penalty."""
+    critic_steps: int = 5
+    """ce_gzsl: updates of the critic and the embedding for each of the generator."""
+    synthetic: int = 100
+    """ce_gzsl: features made of each unseen class for the final classifier."""
+    classifier_epochs: int = 25
+    """ce_gzsl: passes of the final classifier's training."""
     swad: bool = False
     """Any method: also average the weights of every update in the valley of the validation loss."""
     swad_converge: int = 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -83,6 +84,15 @@ class Mdd(Classifier):
         # The adversary raises the discrepancy by lowering this; the reversal turns the features.
         penalty = -mdd(source, source_adversary, target, target_adversary, gamma)
         return {"loss": ce + self.hyper.penalty * penalty, "ce": ce, "penalty": penalty}
+
+    def deployed(self) -> nn.Module:
+        """The network with bottleneck and classifier in the place of the classifier that it lost.
+
+        They follow one another in one `nn.Sequential`; the adversary is left behind.
+        """
+        network = copy.deepcopy(self.network)
+        replace_classifier(network, nn.Sequential(*self.bottleneck, *self.head))
+        return network
 
     def after_update(self) -> None:
         self.updates.add_(1)

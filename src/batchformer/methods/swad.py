@@ -151,6 +151,9 @@ class Swad(Method):
         self.inner.after_update()
         self.segment.add(_weights(self.inner))
 
+    def before_evaluation(self) -> None:
+        self.inner.before_evaluation()
+
     def after_evaluation(self, metrics: Mapping[str, float]) -> None:
         self.inner.after_evaluation(metrics)
         if "val_loss" not in metrics:

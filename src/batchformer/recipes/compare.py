@@ -87,18 +87,23 @@ def train_all(
     """Train what is not finished; a run of several trainings ends with the last of them."""
     for one in runs:
         one.require_sources()
+    left: list[Run] = []
+    whole: dict[Path, Run] = {}
     for one in runs:
-        one.begin()
         if one.finished:
+            one.begin()
             yield one, None
-    whole = {part.folder: one for one in runs if not one.finished for part in parts_of(one)}
-    left = [part for one in runs if not one.finished for part in parts_of(one)]
+        else:
+            left += parts_of(one)
+            whole.update({part.folder: one for part in parts_of(one)})
     for group in side_by_side(left, together):
+        for one in {whole[part.folder].folder: whole[part.folder] for part in group}.values():
+            one.begin()
         for part, error in train_runs(group, quiet, wandb):
             one = whole[part.folder]
             if error is None and part is not one and not combine(one, parts_of(one)):
                 continue  # other trainings of this run are still to come, or diverged
-            yield one, error
+            yield (part if error else one), error  # which of its trainings diverged
 
 
 def side_by_side(runs: Sequence[Run], together: int) -> Iterator[list[Run]]:

@@ -72,8 +72,8 @@ PAPER = {
 def cifar100_lt_balanced_softmax() -> Recipe:
     """Table 1, r = 100: Balanced 50.7, + BatchFormer 51.7 (all).
 
-    Ours: 50.92 [50.43, 51.41] and 50.96 [50.38, 51.54], difference +0.04 [-0.24, +0.31] over 4
-    paired seeds; bf16, eight runs side by side on one H200 in 5.4 minutes.
+    Ours: 50.82 [50.51, 51.13] and 51.15 [50.72, 51.58], difference +0.33 [-0.17, +0.83] over 6
+    paired seeds; bf16, ten runs side by side on one H200 in 5.5 minutes.
     """
     return cifar_lt_balanced_softmax("cifar100", 100.0)
 

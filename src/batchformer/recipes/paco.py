@@ -67,7 +67,8 @@ def cifar100_lt_without_paco_loss_at(ratio: float) -> Recipe:
 def cifar100_lt_without_paco_loss() -> Recipe:
     """Appendix, r = 100: without PaCo's loss 52.0, + BatchFormer 52.6 (all).
 
-    Ours: not measured yet.
+    Ours: 52.51 [51.56, 53.46], + BatchFormer 52.68 [52.18, 53.17] (3 seeds, H200, 4 minutes for six
+    runs).
     """
     return cifar100_lt_without_paco_loss_at(100.0)
 

@@ -211,7 +211,7 @@ class Run:
         if self.sources and not self.finished:
             facts = self.task.facts()
             for folder in self.sources.values():
-                require_finished(folder, facts["split_sha256"])
+                require_finished(folder, facts["split_sha256"], self.part)
 
     def feed(self) -> Batches:
         """The batches of this seed, the same for every arm."""

@@ -16,14 +16,16 @@ from batchformer.recipes.plain import from_plain
 Weights = Mapping[str, Tensor]
 
 
-def require_finished(folder: Path, split: str) -> None:
+def require_finished(folder: Path, split: str, part: str = "") -> None:
     """Refuse to start from a run that is not there, not finished, or of another training set.
 
     Args:
-        folder: ``RUNS/RECIPE/ARM/seedN``.
+        folder: ``RUNS/RECIPE/ARM/seedN``, and in it a folder of the part if there is one.
         split: hash of the split that this run trains on.
+        part: name of one of the trainings that the run consists of.
     """
-    root, (recipe, arm, seed) = folder.parents[2], folder.parts[-3:]
+    whole = folder.parent if part else folder
+    root, (recipe, arm, seed) = whole.parents[2], whole.parts[-3:]
     if not (folder / "result.json").exists():
         raise FileNotFoundError(
             f"This run needs the network of {recipe}/{arm} {seed}, and {folder} holds no finished "
@@ -41,6 +43,12 @@ def require_finished(folder: Path, split: str) -> None:
 def trained_network(folder: Path) -> Weights:
     """The network's weights of a finished run, without BatchFormer."""
     whole = final_state(folder)
+    parts = sorted(path.parent.name for path in folder.glob("*/config.json"))
+    if whole is None and parts:
+        raise ValueError(
+            f"{folder} holds one training for each target, {', '.join(parts)}: what starts from "
+            f"them leaves out each target as well. Set --data.target each."
+        )
     if whole is None:
         raise FileNotFoundError(
             f"{folder} is finished but holds no checkpoint to start from; remove the folder and "
