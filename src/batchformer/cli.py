@@ -14,11 +14,13 @@ from batchformer.options import (
     BenchOptions,
     CheckOptions,
     CompareOptions,
+    ConvertPairsOptions,
     DataOptions,
     DemoOptions,
     EvaluateOptions,
     ExportOptions,
     ListOptions,
+    PairsOptions,
     ReportOptions,
     Settings,
     SweepOptions,
@@ -27,7 +29,8 @@ from batchformer.options import (
 from batchformer.recipes import RECIPES, find_recipe
 from batchformer.recipes.ablations import SWEEPS, find_sweep
 from batchformer.recipes.arms import ARMS
-from batchformer.recipes.listing import ensure_data, print_data, print_listing
+from batchformer.recipes.data_state import ensure_data
+from batchformer.recipes.listing import print_data, print_listing
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.sweep_listing import print_sweeps
 
@@ -46,7 +49,8 @@ Usage: batchformer COMMAND [...]
   report RUN...            one self-contained page of finished runs
   export RUN --to FILE     the plain network's weights, without BatchFormer
   check RECIPE             is BatchFormer acting in this recipe's training?
-  data                     which data sets are here, and where they are looked for
+  data                     which data sets are here, and where they are looked for; `data pairs`
+                           makes a table of pairs of attribute and object
   bench                    how fast everything is here, measured side by side
 
 `batchformer COMMAND --help` (with a recipe: `batchformer compare demo --help`) shows its options.
@@ -345,8 +349,34 @@ def list_recipes(arguments: list[str]) -> None:
 
 
 def data(arguments: list[str]) -> None:
-    _parse(DataOptions, arguments, "data")
-    print_data()
+    name, *rest = arguments or [""]
+    if name == "pairs":
+        _make_pairs(_parse(PairsOptions, rest, "data pairs"))
+    elif name == "convert-pairs":
+        files, rest = _folders(rest, "data convert-pairs")
+        options = _parse(ConvertPairsOptions, rest, "data convert-pairs FILE.t7")
+        if len(files) != 1:
+            raise UserError("data convert-pairs takes one file.")
+        from batchformer.data.pair_layouts import metadata_to_csv
+
+        skipped = metadata_to_csv(files[0], options.to)
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())
+        print(f"{options.to}: written" + (f"; left out: {reasons}" if reasons else ""))
+    else:
+        _parse(DataOptions, arguments, "data")
+        print_data()
+
+
+def _make_pairs(options: PairsOptions) -> None:
+    from batchformer.data.pairs_from_tree import write_pairs
+
+    numbers = (options.unseen_val, options.unseen_test, options.seed, options.fractions)
+    images = write_pairs(options.to, options.root, *numbers)
+    seen = {image.pair for image in images if image.split == "train"}
+    for phase in ("val", "test"):
+        own = sorted({image.pair for image in images if image.split == phase} - seen)
+        print(f"Unseen pairs of {phase}: {', '.join(' '.join(pair) for pair in own) or 'none'}")
+    print(f"{options.to}: {len(images):,} images of {len({i.pair for i in images})} pairs")
 
 
 def bench(arguments: list[str]) -> None:

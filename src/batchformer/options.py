@@ -10,15 +10,14 @@ from typing import Any, Literal
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.methods.config import MethodConfig, MethodName, ModuleConfig
 from batchformer.recipes.recipe import Recipe
-from batchformer.tasks.config import LongTailConfig
-from batchformer.tasks.domain_config import DomainConfig
+from batchformer.tasks.data_config import DataConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """What may be changed of a recipe."""
 
-    data: LongTailConfig | DomainConfig
+    data: DataConfig
     model: str
     """Network: resnet32, ride_resnet32 (CIFAR), digits_net, or any of timm's."""
     weights: str
@@ -184,4 +183,34 @@ class ListOptions:
 
 @dataclass(frozen=True)
 class DataOptions:
-    """Which data sets are here, and where they are looked for."""
+    """Which data sets are here, and where they are looked for.
+
+    ``data pairs`` makes a table of pairs of a tree DOMAIN/CLASS/IMAGE, ``data convert-pairs`` one
+    of the metadata of a published set.
+    """
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairsOptions:
+    """Make a table of attributes and objects of a tree DOMAIN/CLASS/IMAGE: `data pairs`."""
+
+    root: Path
+    """Folder of the domains."""
+    to: Path = Path("pairs.csv")
+    """The table, with the columns image, attribute, object and split."""
+    unseen_val: int = 4
+    """Pairs that only images of validation show."""
+    unseen_test: int = 6
+    """Pairs that only images of the test show."""
+    fractions: tuple[float, float, float] = (0.6, 0.2, 0.2)
+    """Parts of a seen pair's images for training, validation and test."""
+    seed: int = 0
+    """Of the draws; the same tree and seed give the same table."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConvertPairsOptions:
+    """Write the metadata of a published set of pairs as a table: `data convert-pairs FILE.t7`."""
+
+    to: Path = Path("pairs.csv")
+    """The table, with the columns image, attribute, object and split."""

@@ -16,6 +16,7 @@ from batchformer import BatchFormer, match, two_streams
 from batchformer.data.feed import Feed
 from batchformer.data.images import ImageSplit
 from batchformer.data.transforms import Normalise, digits_train
+from batchformer.engine import checkpoint
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.engine.fit import Evaluation, Plan, fit, training
 from batchformer.engine.interrupt import Interrupted, StopRequest
@@ -193,7 +194,7 @@ def test_the_average_is_what_is_evaluated(tmp_path: Path) -> None:
 
 
 def test_selection_on_the_test_set_is_by_name_only(tmp_path: Path) -> None:
-    scores = iter([30.0, 50.0, 40.0] * 2)
+    scores = iter([30.0, 50.0, 40.0, 30.0, 50.0, 40.0, 50.0])  # the last for figures
 
     def scripted(method: Method, mechanics: Mechanics) -> Evaluation:
         return Evaluation({"all": next(scores)})
@@ -287,7 +288,7 @@ def test_other_networks_of_the_same_training_are_scored_at_its_end(tmp_path: Pat
 
 def test_selection_on_validation_data(tmp_path: Path) -> None:
     """The evaluation that is best on it is reported, whatever the test score says."""
-    scores = iter([(10.0, 1.0), (30.0, 3.0), (50.0, 2.0)])
+    scores = iter([(10.0, 1.0), (30.0, 3.0), (50.0, 2.0), (30.0, 3.0)])  # the last for figures
 
     def scored(_: Method, __: Mechanics) -> Evaluation:
         target, val = next(scores)
@@ -297,6 +298,40 @@ def test_selection_on_validation_data(tmp_path: Path) -> None:
     assert end.metrics == {"target": 30.0, "val": 3.0}
     with pytest.raises(ValueError, match=r"no validation data; it measures all, mean.*last"):
         fit(Net(), feed(), evaluate, plan(tmp_path / "none", select_on="val"))
+
+
+def test_the_figures_are_of_the_network_that_is_reported(tmp_path: Path) -> None:
+    """And it is kept, for whoever wants to use it."""
+    values = iter([1.0, 3.0, 2.0, 0.0])
+
+    def scored(method: Method, _: Mechanics) -> Evaluation:
+        weight = float(method.head.weight.detach().sum())  # type: ignore[union-attr, operator]
+        return Evaluation({"target": weight, "val": next(values)}, {"weight": weight})
+
+    end = fit(Net(), feed(), scored, plan(tmp_path, select_on="val"))
+    assert end.figures["weight"] == end.metrics["target"]
+    kept = checkpoint.load_newest(tmp_path / "best")
+    assert kept is not None
+    assert float(kept["method"]["head.weight"].sum()) == end.metrics["target"]
+    (path,) = (tmp_path / "best").glob("000000020.*.pt")
+    assert path.exists() and not (tmp_path / "best" / "000000030").exists()
+
+
+@pytest.mark.parametrize(
+    ("scores", "kept"),
+    [([math.nan, 2.0, 1.0], 2.0), ([2.0, math.nan, 1.0], 2.0), ([math.nan] * 3, math.nan)],
+)
+def test_a_score_that_could_not_be_measured_is_the_worst(
+    tmp_path: Path, scores: list[float], kept: float
+) -> None:
+    values = iter([*scores, 0.0])
+    end = fit(
+        Net(),
+        feed(),
+        lambda *_: Evaluation({"target": 1.0, "val": next(values)}),
+        plan(tmp_path, select_on="val"),
+    )
+    assert end.metrics["val"] == pytest.approx(kept, nan_ok=True)
 
 
 def test_a_restart_changes_what_follows_it_only(tmp_path: Path) -> None:

@@ -68,6 +68,19 @@ def test_networks_lose_their_classifier(name: str) -> None:
     assert torch.equal(method.predict(x), expected) and expected.shape == (2, 5)
 
 
+@pytest.mark.parametrize("name", ["resnet18", "resnet32", "convnext_atto"])
+def test_what_is_deployed_is_one_network_that_predicts(name: str) -> None:
+    options: dict[str, Any] = {"hyper": MethodConfig(bottleneck=16), "module": ModuleConfig()}
+    method = Mdd(build_model(name, 5), torch.ones(5), seed=0, **options).eval()
+    before = method.state_dict()
+    deployed = method.deployed().eval()
+    x = torch.randn(2, 3, 32, 32)
+    torch.testing.assert_close(deployed(x), method.predict(x))
+    assert not any("adversary" in key or "encoder" in key for key in deployed.state_dict())
+    assert isinstance(method.network.get_classifier(), nn.Identity)  # type: ignore[operator]
+    assert method.state_dict().keys() == before.keys(), "the method itself stays as it is"
+
+
 @pytest.mark.parametrize("module", [{}, {"enabled": False}, {"trained": False}], ids=str)
 def test_rates_and_every_parameter_once(
     make: Any, pairs: Any, module: Any, assert_trained_once: Any

@@ -10,13 +10,8 @@ from rich.console import Console
 
 from batchformer.recipes import RECIPES, find_recipe
 from batchformer.recipes.arms import ARMS
-from batchformer.recipes.listing import (
-    data_state,
-    ensure_data,
-    paper_numbers,
-    print_data,
-    print_listing,
-)
+from batchformer.recipes.data_state import data_state, ensure_data
+from batchformer.recipes.listing import paper_numbers, print_data, print_listing
 from batchformer.recipes.paper import ROWS
 
 TABLES = ("T1", "T2", "T3", "T4")

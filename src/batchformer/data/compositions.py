@@ -51,12 +51,17 @@ class Compositions:
             raise ValueError("there is no pair to train on")
         attributes = tuple(sorted({attribute for attribute, _ in pairs}))
         objects = tuple(sorted({thing for _, thing in pairs}))
-        parts = [torch.tensor([pair in {*part} for pair in pairs]) for part in (train, val, test)]
+        numbers = [
+            {name: place for place, name in enumerate(names)} for names in (attributes, objects)
+        ]
+        parts = [
+            torch.tensor([pair in own for pair in pairs]) for own in map(set, (train, val, test))
+        ]
         return cls(
             attributes,
             objects,
-            torch.tensor([attributes.index(attribute) for attribute, _ in pairs]),
-            torch.tensor([objects.index(thing) for _, thing in pairs]),
+            torch.tensor([numbers[0][attribute] for attribute, _ in pairs]),
+            torch.tensor([numbers[1][thing] for _, thing in pairs]),
             *parts,
         )
 

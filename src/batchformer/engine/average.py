@@ -34,6 +34,9 @@ class RunningMean(AveragedModel):
         mine = chain(self.module.parameters(), self.module.buffers())
         theirs = chain(model.parameters(), model.buffers())
         for own, new in zip(mine, theirs, strict=True):
+            if not own.is_floating_point():
+                own.detach().copy_(new)  # torch's mean of whole numbers is rounded towards zero
+                continue
             means, values = pairs[own.device, own.dtype]
             means.append(own.detach())
             values.append(new.detach())

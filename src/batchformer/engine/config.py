@@ -78,8 +78,9 @@ class TrainConfig:
     updates: int = 1000
     """Optimizer steps in all, unless train.epochs says how many."""
     epochs: int = 0
-    """Passes over the training data, each followed by an evaluation unless train.eval-every says
-    otherwise; 0: as long as train.updates says."""
+    """Passes over the training data; 0: as long as train.updates says."""
+    eval_epochs: int = 1
+    """With train.epochs: passes between evaluations, unless train.eval-every says otherwise."""
     drop_last: bool = False
     """Leave out the last, smaller batch of an epoch."""
     eval_every: int = 0
@@ -116,6 +117,7 @@ class TrainConfig:
         require(self.batch_size >= 1, f"train.batch-size is {self.batch_size}, below 1")
         require(self.updates >= 1, f"train.updates is {self.updates}, below 1")
         require(self.epochs >= 0, f"train.epochs is {self.epochs}, below 0")
+        require(self.eval_epochs >= 1, f"train.eval-epochs is {self.eval_epochs}, below 1")
         require(self.log_every >= 1, f"train.log-every is {self.log_every}, below 1")
         require(self.eval_every >= 0, f"train.eval-every is {self.eval_every}, below 0")
         require(self.checkpoint_every >= 0, "train.checkpoint-every is below 0")
@@ -128,11 +130,11 @@ class TrainConfig:
     def in_updates(self, per_epoch: int) -> TrainConfig:
         """The same length, counted in updates.
 
-        >>> short = TrainConfig(epochs=3).in_updates(per_epoch=40)
+        >>> short = TrainConfig(epochs=6, eval_epochs=2).in_updates(per_epoch=40)
         >>> short.updates, short.eval_every
-        (120, 40)
+        (240, 80)
         """
         if not self.epochs:
             return self
-        every = self.eval_every or per_epoch
+        every = self.eval_every or self.eval_epochs * per_epoch
         return replace(self, updates=self.epochs * per_epoch, eval_every=every, epochs=0)

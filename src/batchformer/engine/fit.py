@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import time
 from collections.abc import Callable, Generator
@@ -36,6 +37,9 @@ class Evaluation:
 
 
 Evaluate = Callable[[Method, Mechanics], Evaluation]
+
+#: Folder of the network that is reported where that is not the last.
+BEST = "best"
 
 
 @dataclass(frozen=True)
@@ -183,8 +187,10 @@ class _Stage:
             yield
         self.method.release_step()
         others = self.conclude()
-        chosen = evaluation.metrics if train.select_on == "last" else self.best
-        return Evaluation({**chosen, **others}, evaluation.figures)
+        if train.select_on != "last":
+            evaluation = Evaluation(self.best, self.figures_of_best())
+        metrics = {**evaluation.metrics, **others.metrics}
+        return Evaluation(metrics, {**evaluation.figures, **others.figures})
 
     def one_update(self) -> None:
         plan, method, update = self.plan, self.method, self.update
@@ -239,8 +245,13 @@ class _Stage:
         self.log.write("eval", epoch, self.update, evaluation.metrics)
         self.bar.evaluated(epoch, self.update, evaluation.metrics)
         decisive = self._decisive(evaluation.metrics)
-        if evaluation.metrics[decisive] > self.best.get(decisive, -math.inf):
+        # A score that could not be measured is NaN, and worse than any other.
+        new, old = evaluation.metrics[decisive], self.best.get(decisive, math.nan)
+        if not self.best or new > old or (math.isnan(old) and not math.isnan(new)):
             self.best = dict(evaluation.metrics)
+            if self.plan.train.select_on != "last":
+                state = {"method": trained.scored().state_dict()}
+                checkpoint.save(self.plan.folder / BEST, self.update, state)
         self.method.after_evaluation(evaluation.metrics)
         self.window.pause(time.perf_counter() - started)
         return evaluation
@@ -261,14 +272,25 @@ class _Stage:
             )
         return "val"
 
-    def conclude(self) -> dict[str, float]:
-        """Score what else the training gave, and keep it; each name goes before the metric's."""
-        others: dict[str, float] = {}
+    def figures_of_best(self) -> dict[str, Any]:
+        """What the figures need of the evaluation that is reported, which may be an earlier one."""
+        kept = checkpoint.load_newest(self.plan.folder / BEST, self.bar.say)
+        if kept is None:
+            return {}
+        best = copy.deepcopy(self.method.scored())
+        best.load_state_dict(kept["method"])
+        return self.scored(best).figures
+
+    def conclude(self) -> Evaluation:
+        """Score what else the training gave, and keep it; its name goes before those of scores."""
+        metrics: dict[str, float] = {}
+        figures: dict[str, Any] = {}
         for name, other in self.method.conclude(self.batches).items():
             checkpoint.save(self.plan.folder / name, self.update, {"method": other.state_dict()})
-            metrics = self.scored(other).metrics
-            others.update({f"{name}_{metric}": value for metric, value in metrics.items()})
-        return others
+            found = self.scored(other)
+            metrics.update({f"{name}_{metric}": value for metric, value in found.metrics.items()})
+            figures.update({f"{name}_{figure}": value for figure, value in found.figures.items()})
+        return Evaluation(metrics, figures)
 
     def save(self) -> None:
         window = self.window.state()  # first: raises before anything bad is kept

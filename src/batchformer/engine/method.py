@@ -51,6 +51,10 @@ class Method(nn.Module):
             raise NotImplementedError(f"{type(self).__name__} does not implement deployed()")
         return network
 
+    def scored(self) -> Method:
+        """What an evaluation scores: itself, or what it is wrapped around."""
+        return self
+
     def compile_step(self) -> None:
         """Let :meth:`update` call a compiled step from here on."""
         self.__dict__["step"] = torch.compile(self.step)

@@ -111,7 +111,8 @@ class MethodConfig:
     tau: float = 1.0
     """tau_norm: class weights are divided by the tau-th power of their length."""
     frozen_mode: Literal["eval", "train"] = "eval"
-    """crt, lws, balms, ride_assignment: "train" normalises frozen features by batch statistics."""
+    """crt, lws, balms, ride_assignment, compcos: "train" normalises frozen features by batch
+    statistics."""
     sampler_power: float = 0.3
     """balms: sampling weights of classes begin in proportion to n^-power."""
     sampler_lr: float = 1e-3
@@ -160,12 +161,12 @@ class MethodConfig:
     cosine_scale: float = 20.0
     """compcos: what cosines are multiplied by; 20 MIT-States, 50 UT-Zappos, 100 C-GQA."""
     feasibility: Literal["none", "margin"] = "none"
-    """compcos in an open world: "margin" lowers the scores of unseen pairs by how infeasible they
-    are."""
+    """compcos in an open world: "margin" compares with all pairs in training, and lowers the scores
+    of unseen ones in proportion to how feasible they are."""
     feasibility_margin: float = 0.4
     """compcos: largest margin; 1 for UT-Zappos."""
     feasibility_epochs: int = 15
-    """compcos: epochs over which the margin grows to that; 100 for MIT-States."""
+    """compcos: epochs over which the margin grows to that; 100 for UT-Zappos."""
     module_at: Literal["embedding", "classifier"] = "embedding"
     """ce_gzsl: BatchFormer on the embedding while it is trained, or in the final classifier. The
     paper does not say which."""

@@ -114,6 +114,9 @@ class Swad(Method):
     def predict(self, x: Tensor) -> Tensor:
         return self.inner.predict(x)
 
+    def scored(self) -> Method:
+        return self.inner
+
     def compile_step(self) -> None:
         self.inner.compile_step()
 

@@ -7,9 +7,11 @@ from collections.abc import Callable
 
 from batchformer.recipes import (
     adaptation,
+    compositional,
     decoupled,
     demo,
     domains,
+    generalized,
     imagenet_lt,
     inaturalist,
     ldam,
@@ -88,6 +90,18 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "rotated_digits_vrex": rotated_digits.rotated_digits_vrex,
     "rotated_digits_mixstyle": rotated_digits.rotated_digits_mixstyle,
     "rotated_digits_mdd": rotated_digits.rotated_digits_mdd,
+    "mit_states_cge": compositional.mit_states_cge,
+    "mit_states_compcos": compositional.mit_states_compcos,
+    "mit_states_compcos_open": compositional.mit_states_compcos_open,
+    "ut_zappos_cge": compositional.ut_zappos_cge,
+    "ut_zappos_compcos": compositional.ut_zappos_compcos,
+    "ut_zappos_compcos_open": compositional.ut_zappos_compcos_open,
+    "c_gqa_cge": compositional.c_gqa_cge,
+    "c_gqa_compcos": compositional.c_gqa_compcos,
+    "my_pairs_cge": compositional.my_pairs_cge,
+    "my_pairs_compcos": compositional.my_pairs_compcos,
+    "cub_ce_gzsl": generalized.cub_ce_gzsl,
+    "my_features_ce_gzsl": generalized.my_features_ce_gzsl,
 }
 
 

@@ -13,9 +13,9 @@ import torch
 from batchformer.engine.method import Batches
 from batchformer.engine.together import Job, train_together
 from batchformer.engine.window import DivergedError
+from batchformer.recipes.parts import combine, parts_of
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import Run
-from batchformer.recipes.targets import combine, parts_of
 from batchformer.tasks.meta import close
 
 #: A run that has ended, and why it ended early if it did.
@@ -101,7 +101,7 @@ def train_all(
             one.begin()
         for part, error in train_runs(group, quiet, wandb):
             one = whole[part.folder]
-            if error is None and part is not one and not combine(one, parts_of(one)):
+            if error is None and part is not one and not combine(one):
                 continue  # other trainings of this run are still to come, or diverged
             yield (part if error else one), error  # which of its trainings diverged
 

@@ -2,55 +2,20 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchformer.data import domain_layouts
-from batchformer.data.annotated import ANNOTATED, Lists, ensure_present, lists_of, present
-from batchformer.data.domain_layouts import TREE
-from batchformer.data.location import available, ensure_present_or_reachable, looked_in
+from batchformer.data import attribute_sets, domain_layouts, pair_layouts
+from batchformer.data.annotated import ANNOTATED, lists_of, present
+from batchformer.data.location import available, looked_in
 from batchformer.recipes import RECIPES
 from batchformer.recipes.arms import ARMS
+from batchformer.recipes.data_state import data_state, in_words
 from batchformer.recipes.paper import ROWS
 from batchformer.recipes.recipe import Recipe
-from batchformer.tasks.config import LongTailConfig
-from batchformer.tasks.domain_config import DomainConfig
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-
-
-def ensure_data(recipe: Recipe) -> None:
-    """Refuse to start on data that is neither here nor to be had, before anything is loaded."""
-    data = recipe.data
-    if isinstance(data, DomainConfig):
-        if data.of_files:
-            domain_layouts.ensure_present(data.name, data.root, data.lists)
-    elif data.name == "cifar10" or data.name == "cifar100":
-        ensure_present_or_reachable(data.name, None if data.root is None else Path(data.root))
-    elif data.name in ANNOTATED:
-        ensure_present(data.name, _lists(data))
-
-
-def data_state(recipe: Recipe) -> str:
-    """Whether a recipe's data is here."""
-    data = recipe.data
-    if isinstance(data, DomainConfig):
-        if data.name == TREE:
-            return "yours"
-        here = not data.of_files or domain_layouts.present(data.name, data.root, data.lists)
-        return ("present" if data.of_files else "embedded") if here else "absent"
-    if data.name == "cifar10" or data.name == "cifar100":
-        root = None if data.root is None else Path(data.root)
-        return "present" if available(data.name, root) else "absent"
-    if data.name in ANNOTATED:
-        return "present" if present(_lists(data)) else "absent"
-    return "embedded" if data.name == "digits" else "yours"
-
-
-def _lists(data: LongTailConfig) -> Lists:
-    return lists_of(data.name, data.root, data.train_list, data.test_list, data.scored_on)
 
 
 def print_listing(console: Console | None = None) -> None:
@@ -61,7 +26,7 @@ def print_listing(console: Console | None = None) -> None:
     for name, make in RECIPES.items():
         recipe = make()
         swad = " with swad" if recipe.hyper.swad else ""
-        about = f"{name}\n  {recipe.task}: {_what(recipe)}, {recipe.method}{swad}"
+        about = f"{name}\n  {recipe.task}: {in_words(recipe)}, {recipe.method}{swad}"
         table.add_row(about, data_state(recipe), paper_numbers(recipe))
     console.print(table)
     arms = _table("\nArms", "arm", "what it is", wide="arm")
@@ -78,14 +43,6 @@ def print_listing(console: Console | None = None) -> None:
         data = f"{row.data}, {row.model}"
         rows.add_row(row.table, data, method, f"{headline} {value:g}", state)
     console.print(rows)
-
-
-def _what(recipe: Recipe) -> str:
-    """The data of a recipe in a few words."""
-    data = recipe.data
-    if isinstance(data, DomainConfig):
-        return f"{data.name} {data.source} to {data.target}" if data.adapt else data.name
-    return data.name if data.of_files else f"{data.name} r={data.ratio:g}"
 
 
 def _console() -> Console:
@@ -123,10 +80,11 @@ def print_data(console: Console | None = None) -> None:
             "present" if found else "absent",
             str(found) if found else f"looked in {looked_in()}; downloaded at first use",
         )
-    for name, known in ANNOTATED.items():
+    for name, lists_known in ANNOTATED.items():
         lists = lists_of(name)
         here = present(lists)
-        words = f"looked for {known.train} and {known.test} in {lists.root}; {known.source}"
+        looked = f"looked for {lists_known.train} and {lists_known.test} in {lists.root}"
+        words = f"{looked}; {lists_known.source}"
         table.add_row(name, "present" if here else "absent", str(lists.root) if here else words)
     table.add_row("rotated_digits", "embedded", "scikit-learn")
     for name, layout in domain_layouts.DOMAIN_SETS.items():
@@ -134,6 +92,16 @@ def print_data(console: Console | None = None) -> None:
         folders = ", ".join(names[0] for names in layout.domains.values())
         words = f"looked for the folders {folders} in {place}; {layout.source}"
         table.add_row(name, "present" if here else "absent", str(place) if here else words)
+    for name, pairs in pair_layouts.PAIR_SETS.items():
+        place, here = pair_layouts.place_of(name), pair_layouts.present(name)
+        words = f"looked for {place}; {pairs.source}"
+        table.add_row(name, "present" if here else "absent", str(place) if here else words)
+    for name, known in attribute_sets.ATTRIBUTE_SETS.items():
+        files = attribute_sets.files_of(name)
+        words = f"looked for the features of {known.title} in {looked_in()}; {known.source}"
+        table.add_row(
+            name, "present" if files else "absent", str(files.features) if files else words
+        )
     console.print(table)
     console.print(
         "\nSet BATCHFORMER_DATA, or pass --data.root, to a folder with torchvision's files "

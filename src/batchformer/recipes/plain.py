@@ -8,15 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from batchformer.recipes.recipe import Recipe
-from batchformer.tasks.config import LongTailConfig
-from batchformer.tasks.domain_config import DomainConfig
-
-#: What configures the data, by the family of experiments.
-DATA: dict[str, type[Any]] = {
-    "long_tailed": LongTailConfig,
-    "ablation": LongTailConfig,
-    "domains": DomainConfig,
-}
+from batchformer.tasks.data_config import BY_TASK
 
 
 def as_plain(recipe: Recipe) -> dict[str, Any]:
@@ -30,11 +22,11 @@ def from_plain(plain: Mapping[str, Any]) -> Recipe:
 
     A recipe from before a setting existed has what is now its default.
     """
-    if plain["task"] not in DATA:
-        raise ValueError(f"There is no task {plain['task']!r}; there are {', '.join(DATA)}.")
+    if plain["task"] not in BY_TASK:
+        raise ValueError(f"There is no task {plain['task']!r}; there are {', '.join(BY_TASK)}.")
     values: dict[str, Any] = dict(plain)
     for field in dataclasses.fields(Recipe):
-        kind: Any = DATA[plain["task"]] if field.name == "data" else field.default_factory
+        kind: Any = BY_TASK[plain["task"]] if field.name == "data" else field.default_factory
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
             given = values.get(field.name, {}).items()
             lists = {key: tuple(v) if isinstance(v, list) else v for key, v in given}

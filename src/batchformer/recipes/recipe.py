@@ -9,10 +9,15 @@ from typing import Any, Literal
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig, require
 from batchformer.methods.config import MethodConfig, MethodName, ModuleConfig, require_sense
 from batchformer.tasks.config import LongTailConfig
+from batchformer.tasks.data_config import BY_TASK, DataConfig
 from batchformer.tasks.domain_config import DomainConfig
+from batchformer.tasks.feature_config import FeatureConfig
+from batchformer.tasks.pair_config import PairConfig
 
 #: Methods that compare the domains of a batch.
 OF_DOMAINS = ("coral", "irm", "vrex", "mixstyle")
+#: Methods of zero-shot learning: on images of pairs, and on features.
+OF_PAIRS, OF_FEATURES = ("cge", "compcos"), ("ce_gzsl",)
 #: Methods that take the network of another run and leave its features as they are.
 FROM_ANOTHER_RUN = ("crt", "tau_norm", "lws", "balms", "ride_assignment")
 
@@ -27,12 +32,13 @@ class Recipe:
     """One line for the list."""
     table: str
     """Table and row of the paper."""
-    task: Literal["long_tailed", "ablation", "domains"]
+    task: Literal["long_tailed", "ablation", "domains", "compositional", "generalized"]
     """Family of experiments."""
-    data: LongTailConfig | DomainConfig = field(default_factory=LongTailConfig)
+    data: DataConfig = field(default_factory=LongTailConfig)
     """Data."""
     model: str = "resnet32"
-    """Network: resnet32, ride_resnet32 (CIFAR), digits_net, or any of timm's."""
+    """Network: resnet32, ride_resnet32 (CIFAR), digits_net, or any of timm's. Empty where the
+    method has its own."""
     weights: str = ""
     """A file of weights to begin with (.pth, .safetensors), or "timm" for those that timm downloads
     for this network; a classifier of other classes is dropped. Empty: random weights. A relative
@@ -81,10 +87,24 @@ class Recipe:
             not (self.hyper.swad and self.train.ema),
             "swad averages the weights themselves; leave train.ema at 0, or hyper.swad off",
         )
+        kind = BY_TASK[self.task]
+        of_kind = isinstance(self.data, kind)
+        require(of_kind, f"{self.task} needs the data of {kind.__name__}")
         if isinstance(self.data, DomainConfig):
             _require_domains(self.method, self.data)
-        else:
+        elif isinstance(self.data, LongTailConfig):
             _require_long_tail(self.method, self.data)
+        else:
+            methods = OF_PAIRS if isinstance(self.data, PairConfig) else OF_FEATURES
+            known = " and ".join(methods)
+            require(self.method in methods, f"{self.task} has {known}, not {self.method}")
+        if isinstance(self.data, FeatureConfig):
+            steps = self.hyper.critic_steps
+            require(
+                self.data.batches == steps,
+                f"every step of the critic has a batch of its own: set data.batches {steps}, as "
+                "hyper.critic-steps",
+            )
 
     def data_with(self, **changes: Any) -> Any:
         """Its data with other settings."""
@@ -92,6 +112,10 @@ class Recipe:
 
 
 def _require_long_tail(method: str, data: LongTailConfig) -> None:
+    require(
+        method not in (*OF_PAIRS, *OF_FEATURES),
+        f"{method} is for zero-shot learning, and every class of {data.name} is trained on",
+    )
     require(
         method not in (*OF_DOMAINS, "mdd"),
         f"{method} compares domains, and {data.name} has one; recipes with domains are "

@@ -48,8 +48,8 @@ from batchformer.recipes.start import (
     trained_network,
     trained_stride,
 )
-from batchformer.tasks.domain_config import EACH, DomainConfig
-from batchformer.tasks.load import DataConfig, Task, load
+from batchformer.tasks.data_config import DataConfig
+from batchformer.tasks.load import Task, load
 
 
 def pick_device(name: str = "auto") -> torch.device:
@@ -85,6 +85,14 @@ def build(
         teacher: the teacher's weights; without them a teacher is random until it is loaded.
         given: gives the network the weights that the recipe names; without it they stay random.
     """
+    if not recipe.model:
+        return build_method(
+            recipe.method,
+            module=recipe.module,
+            seed=seed,
+            hyper=recipe.hyper,
+            **task.method_options,
+        )
     with drawing(seed, "weights"):
         network = build_network(recipe, task.num_classes)
     if start is not None:
@@ -261,17 +269,17 @@ def restore(folder: Path, device: torch.device) -> tuple[Method, Task, dict[str,
     if config is None:
         raise FileNotFoundError(f"{folder} is not a run folder: it holds no config.json.")
     recipe = from_plain(config["trained"])
-    if isinstance(recipe.data, DomainConfig) and recipe.data.target == EACH:
-        found = sorted(path.parent.name for path in folder.glob("*/config.json"))
-        names = f": {', '.join(found)}" if found else ""
-        raise ValueError(
-            f"{folder} holds one training for each target{names}. Name the folder of one of them."
-        )
     state = final_state(folder)
     if state is None:
+        if found := sorted(path.parent.name for path in folder.glob("*/config.json")):
+            raise ValueError(
+                f"{folder} holds several trainings: {', '.join(found)}. Name the folder of one of "
+                "them."
+            )
         raise FileNotFoundError(f"{folder} holds no checkpoint to load.")
     recipe = dataclasses.replace(recipe, hyper=dataclasses.replace(recipe.hyper, swad=False))
     task = load_task(recipe.data, device).seeded(config["seed"])
     method = build(recipe, config["seed"], task)
     method.load_state_dict(dict(state))
-    return method.to(device).eval(), task, config
+    method.to(device).before_evaluation()  # a checkpoint is written before what it prepares
+    return method.eval(), task, config

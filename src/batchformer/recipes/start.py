@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from batchformer.engine.checkpoint import load_newest
+from batchformer.engine.fit import BEST
 from batchformer.models.stride import Place
 from batchformer.recipes.plain import from_plain
 
@@ -68,14 +69,16 @@ def trained_stride(folder: Path) -> Place:
 
 
 def final_state(folder: Path) -> Weights | None:
-    """The state of a run's method as it is scored: with SWAD, its averaged network.
+    """The state of a run's method as it is scored: with SWAD, its averaged network; the best on
+    validation data where that is what is reported; else the last.
 
     None if the folder holds no checkpoint.
     """
-    averaged = load_newest(folder / "swad")
-    if averaged is not None:
-        weights: Weights = averaged["method"]
-        return weights
+    for kept in ("swad", BEST):
+        chosen = load_newest(folder / kept)
+        if chosen is not None:
+            weights: Weights = chosen["method"]
+            return weights
     state = load_newest(folder / "checkpoints")
     if state is None:
         return None

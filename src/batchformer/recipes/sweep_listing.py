@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from batchformer.recipes.ablations import SWEEPS
-from batchformer.recipes.listing import data_state
+from batchformer.recipes.data_state import data_state
 from batchformer.recipes.sweep import Sweep
 
 if TYPE_CHECKING:

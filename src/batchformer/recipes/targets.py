@@ -21,6 +21,8 @@ from batchformer.recipes.run import Run
 from batchformer.tasks.domain_config import EACH, DomainConfig
 from batchformer.tasks.domains import read_domains
 
+#: Arrays that a part has for its figures.
+FIGURES = ("per_class", "train_counts", "correct", "classes", "confusion")
 #: What the scores of a network averaged by SWAD are called by the loop.
 AVERAGED = "swad"
 #: What those of the network without it are called in the mean, whose headline is SWAD's.
@@ -120,7 +122,10 @@ def joined_figures(folders: Sequence[Path]) -> dict[str, Any]:
     figures = []
     for folder in folders:
         with np.load(folder / "figures.npz", allow_pickle=False) as arrays:
-            figures.append({name: arrays[name] for name in arrays.files})
+            own = {name: arrays[name] for name in arrays.files}
+        # With SWAD the scores are the averaged network's, and so are the figures.
+        averaged = {name: own.pop(f"{AVERAGED}_{name}", own[name]) for name in FIGURES}
+        figures.append(averaged)
     stacked = np.stack([one["per_class"] for one in figures])
     seen = ~np.isnan(stacked)
     total = np.where(seen, stacked, 0).sum(0)

@@ -33,6 +33,12 @@ METRICS = {
     "mean_class": "Class mean",
     "ece": "ECE",
     "average": "Average",
+    "auc": "AUC",
+    "hm": "HM",
+    "seen": "Seen",
+    "unseen": "Unseen",
+    "attribute": "Attribute",
+    "object": "Object",
 }
 """Known metrics in the order they are shown, with their labels."""
 

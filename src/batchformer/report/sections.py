@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from batchformer.bench.table import read_tables
 from batchformer.metrics.intervals import FEWEST_SEEDS
+from batchformer.report.bias_curve import bias_curves, bias_figure
 from batchformer.report.canvas import inline_svg
 from batchformer.report.configuration import Group
 from batchformer.report.curves import evaluated_metric, training_curves
@@ -77,6 +78,20 @@ def classes_section(group: Group, prefix: str) -> Section | None:
     return Section("Accuracy by class", svg, f"{note}.")
 
 
+def bias_section(group: Group, prefix: str) -> Section | None:
+    """Seen against unseen pairs, where a bias was swept."""
+    curves = bias_curves(group.runs)
+    if curves is None:
+        return None
+    over = ", ".join(f"{arm} {len(each)}" for arm, each in curves.by_arm.items())
+    note = (
+        f"A bias on the scores of unseen pairs moves predictions from seen pairs to unseen ones. "
+        f"Thin lines are seeds, thick ones their means ({over}); the area below is the AUC."
+    )
+    svg = inline_svg(bias_figure(curves), f"Line plot. {note}", f"{prefix}-bias")
+    return Section("Seen and unseen pairs", svg, note)
+
+
 def speed_section(group: Group, prefix: str) -> Section | None:
     """The tables of ``batchformer bench``, where its file lies beside the runs."""
     path = bench_beside(group.runs)
@@ -120,6 +135,7 @@ def sweep_section(found: SweepComparison, prefix: str) -> Section | None:
 SECTIONS: tuple[Callable[[Group, str], Section | None], ...] = (
     curves_section,
     classes_section,
+    bias_section,
     speed_section,
 )
 """What is drawn for a group of runs, in this order; None leaves a figure out."""

@@ -10,13 +10,13 @@ from batchformer.engine.config import TrainConfig
 from batchformer.engine.fit import Evaluation
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Batches, Method
-from batchformer.tasks.config import LongTailConfig
+from batchformer.tasks.data_config import DataConfig
 from batchformer.tasks.domain_config import DomainConfig
 from batchformer.tasks.domains import DomainTask
+from batchformer.tasks.feature_config import FeatureConfig
 from batchformer.tasks.image_files import ImageFileTask
 from batchformer.tasks.long_tailed import LongTailedTask
-
-DataConfig = LongTailConfig | DomainConfig
+from batchformer.tasks.pair_config import PairConfig
 
 
 class Task(Protocol):
@@ -49,6 +49,14 @@ def load(config: DataConfig, device: torch.device) -> Task:
     """Read the data; an error says what is missing and where it was looked for."""
     if isinstance(config, DomainConfig):
         return DomainTask.load(config, device)
+    if isinstance(config, PairConfig):
+        from batchformer.tasks.compositional import CompositionalTask
+
+        return CompositionalTask.load(config, device)
+    if isinstance(config, FeatureConfig):
+        from batchformer.tasks.generalized import GeneralizedTask
+
+        return GeneralizedTask.load(config, device)
     if config.of_files:
         return ImageFileTask.load(config, device)
     return LongTailedTask.load(config, device)

@@ -1,0 +1,78 @@
+"""A linear classifier that is trained on fixed features at one go, on their device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from batchformer.attach import param_groups
+from batchformer.engine.config import OptimConfig
+from batchformer.engine.optim import build_optimizer
+from batchformer.methods.config import ModuleConfig
+from batchformer.methods.encoder import make_encoder
+from batchformer.models.gan import with_small_weights
+from batchformer.module import two_streams
+from batchformer.randomness import drawing, seed_for
+from batchformer.streams import stream_loss
+
+#: Rows of a batch, also those that attend to one another.
+BATCH = 100
+ADAM = OptimConfig(name="adam", lr=1e-3, betas=(0.5, 0.999), weight_decay=0.0)
+#: In the place of a step, so that nothing here is drawn as training draws it.
+APART = -1
+
+
+def train_classifier(
+    features: Tensor,
+    labels: Tensor,
+    num_classes: int,
+    *,
+    epochs: int,
+    seed: int,
+    module: ModuleConfig,
+    batch_size: int = BATCH,
+) -> nn.Linear:
+    """Softmax regression by Adam, with BatchFormer before it where `module` asks for it.
+
+    BatchFormer begins anew, mixes the rows of each batch and is dropped at the end. An epoch is cut
+    into batches of `batch_size` rows or one less. The result is a function of the arguments alone:
+    all draws come from the seed, whatever was drawn before, and torch's own generators are left as
+    they were. Nothing is read back from the device.
+
+    Args:
+        features: (M, H).
+        labels: (M,) class numbers.
+        num_classes: K.
+        epochs: passes over all rows.
+        seed: of initial weights, order and dropout.
+        module: BatchFormer's settings; ``enabled=False`` is none.
+        batch_size: rows of a batch.
+    """
+    device = features.device
+    with drawing(seed, "weights", APART):
+        linear = with_small_weights(nn.Linear(features.shape[1], num_classes)).to(device)
+    encoder = make_encoder(features.shape[1], module, seed)
+    trained = nn.ModuleList([linear] if encoder is None else [linear, encoder]).to(device).train()
+    optimizer = build_optimizer(param_groups(trained, ADAM.lr, module.lr_factor), ADAM)
+    shuffles = torch.Generator(device).manual_seed(seed_for(seed, "order", APART))
+    batches = -(-len(features) // batch_size)
+    with drawing(seed, "dropout", APART):
+        for _ in range(epochs):
+            order = torch.randperm(len(features), generator=shuffles, device=device)
+            for rows in order.tensor_split(batches):
+                seen = features[rows]
+                if encoder is not None:
+                    mixed_only = module.streams == "mixed_only"
+                    seen = encoder(seen) if mixed_only else two_streams(seen, encoder)
+                loss = stream_loss(
+                    F.cross_entropy,
+                    linear(seen),
+                    labels[rows],
+                    loss_scale=module.loss_scale,
+                    mixed_weight=module.mixed_weight,
+                )
+                optimizer.zero_grad(set_to_none=True)
+                loss.backward()  # type: ignore[no-untyped-call]
+                optimizer.step()
+    return linear.requires_grad_(False)

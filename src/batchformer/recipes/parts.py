@@ -1,0 +1,26 @@
+"""The trainings that a run consists of: most often itself, sometimes several."""
+
+from __future__ import annotations
+
+from batchformer.recipes import chosen_epoch, targets
+from batchformer.recipes.run import Run
+from batchformer.tasks.feature_config import FeatureConfig
+
+
+def parts_of(run: Run) -> tuple[Run, ...]:
+    """Itself; one for every target that is left out; or one that chooses and one that is scored."""
+    data = run.recipe.data
+    if isinstance(data, FeatureConfig) and data.choose:
+        return chosen_epoch.parts_of(run)
+    return targets.parts_of(run)
+
+
+def combine(run: Run) -> bool:
+    """Write the result of a run of several trainings, if all of them have finished.
+
+    Returns:
+        Whether it was written.
+    """
+    if isinstance(run.recipe.data, FeatureConfig):
+        return chosen_epoch.combine(run, parts_of(run))
+    return targets.combine(run, parts_of(run))

@@ -1,0 +1,243 @@
+"""Compositional zero-shot learning: pairs of attribute and object, some never trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from batchformer.data import framing
+from batchformer.data.compositions import Compositions, Phase
+from batchformer.data.feed import Feed
+from batchformer.data.images import ImageSplit
+from batchformer.data.in_memory import read_all
+from batchformer.data.loader import FileFeed, View, evaluation_batches
+from batchformer.data.location import looked_in
+from batchformer.data.pair_files import PHASES, PairFiles
+from batchformer.data.pair_layouts import load_pairs
+from batchformer.data.pair_table import pair_table
+from batchformer.data.transforms import (
+    IMAGENET,
+    CentreCrop,
+    Compose,
+    RandomFlip,
+    RandomResizedCrop,
+    Resize,
+    Transform,
+)
+from batchformer.data.word_vectors import Embedded, embed, read_vectors, words_of
+from batchformer.engine.config import TrainConfig
+from batchformer.engine.fit import Evaluation
+from batchformer.engine.mechanics import Mechanics
+from batchformer.engine.method import Batches, Method
+from batchformer.metrics.compositional import choose_threshold, compositional_scores
+from batchformer.tasks.pair_config import PairConfig
+
+#: Images in a batch that is scored.
+SCORED_BATCH = 128
+
+
+@dataclass(frozen=True)
+class CompositionalTask:
+    """Data, batches and scores of one experiment.
+
+    Args:
+        data: all parts.
+        words: vectors of the attributes, then of the objects.
+        config: which data, and which world.
+        device: where batches are made.
+    """
+
+    data: PairFiles
+    words: Embedded
+    config: PairConfig
+    device: torch.device
+
+    @classmethod
+    def load(cls, config: PairConfig, device: torch.device) -> CompositionalTask:
+        """Read lists and word vectors, and look for every image."""
+        if config.name == "table":
+            root = config.root or str(Path(str(config.table)).parent)
+            data = pair_table(str(config.table), root)
+        else:
+            data = load_pairs(config.name, config.root)
+        data.check_all()
+        return cls(data, word_vectors(config, data.compositions), config, device)
+
+    def seeded(self, seed: int) -> CompositionalTask:
+        """Itself: every seed has the same data."""
+        return self
+
+    def draws(self) -> dict[str, str]:
+        """Nothing: the split is the same for every seed."""
+        return {}
+
+    @cached_property
+    def compositions(self) -> Compositions:
+        """The pairs of the world that is scored over."""
+        closed = self.data.compositions
+        return closed.opened() if self.config.world == "open" else closed
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.compositions)
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        """What methods of this task are told of the data."""
+        return {"compositions": self.compositions, "vectors": self.words.matrix}
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader should know of the data, for the run folder."""
+        pairs, words = self.compositions, self.words
+        return {
+            "name": self.data.name,
+            "split_sha256": self.data.split_sha256,
+            **{str(phase): size for phase, size in self.data.sizes.items()},
+            "attributes": len(pairs.attributes),
+            "objects": len(pairs.objects),
+            "pairs": len(pairs),
+            "seen_pairs": int(pairs.seen.sum()),
+            "skipped": dict(self.data.skipped),
+            "remarks": list(self.data.remarks),
+            "composed_words": {name: list(parts) for name, parts in words.composed.items()},
+            "words_without_vector": {name: list(parts) for name, parts in words.missing.items()},
+            "random_vectors": list(words.random),
+        }
+
+    def numbers(self, labels: Tensor) -> Tensor:
+        """Pairs by their numbers in the world that is scored over."""
+        if self.config.world == "closed":
+            return labels
+        closed = self.data.compositions
+        return (closed.attribute * len(closed.objects) + closed.object)[labels]
+
+    @cached_property
+    def _images(self) -> dict[Phase, ImageSplit]:
+        """All images, where they are kept in memory."""
+        parts = {phase: read_all(self.data.part(phase), None) for phase in PHASES}
+        return {phase: ImageSplit(part.x, self.numbers(part.y)) for phase, part in parts.items()}
+
+    def feed(self, train: TrainConfig, seed: int) -> Batches:
+        """Augmented training batches; ``y`` are numbers of seen pairs."""
+        size, last, device = train.batch_size, train.drop_last, self.device
+        if self.config.memory:
+            view = memory_view(self.config, training=True)
+            return Feed(self._images["train"], view, size, seed, last, device)
+        files = self.data.train
+        feed = FileFeed(
+            files, *file_view(self.config, training=True), size, seed, last, device, train.workers
+        )
+        return feed if self.config.world == "closed" else Renumbered(feed, self)
+
+    def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:
+        """The area under the curve first; ``val`` is that of validation, by which one chooses."""
+        world = self.config.world
+        kept: Tensor | None = None
+        metrics: dict[str, float] = {}
+        if len(self.data.val):
+            scores, pairs = self._scores("val", method, mechanics)
+            if self.config.mask:
+                possible: Any = method
+                feasible = possible.feasibility().cpu()
+                threshold = choose_threshold(feasible, scores, pairs, self.compositions, "val")
+                kept = (feasible >= threshold) | self.compositions.seen
+            found = compositional_scores(
+                scores, pairs, self.compositions, "val", world=world, kept=kept
+            )
+            metrics["val"] = found.auc
+        scores, pairs = self._scores("test", method, mechanics)
+        found = compositional_scores(
+            scores, pairs, self.compositions, "test", world=world, kept=kept
+        )
+        figures = {
+            "bias_seen": found.seen_curve.numpy(),
+            "bias_unseen": found.unseen_curve.numpy(),
+        }
+        return Evaluation({**found.metrics(), **metrics, **method.remarks()}, figures)
+
+    def _scores(self, phase: Phase, method: Method, mechanics: Mechanics) -> tuple[Tensor, Tensor]:
+        """(N, P) scores and (N,) pairs of the images of a phase, on the CPU."""
+        scores, labels = [], []
+        for images, own in self._scored(phase, mechanics.config.workers):
+            with mechanics.autocast():
+                scores.append(method.predict(images).float().cpu())
+            labels.append(own.cpu())
+        return torch.cat(scores), torch.cat(labels)
+
+    def _scored(self, phase: Phase, workers: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        if self.config.memory:
+            part, view = self._images[phase], memory_view(self.config, training=False)
+            for x, y in zip(*(torch.split(t, SCORED_BATCH) for t in (part.x, part.y)), strict=True):
+                nothing = torch.empty(len(x), 0, dtype=torch.float64)
+                yield view(x.to(self.device), nothing), y
+            return
+        files, view_of_files = self.data.part(phase), file_view(self.config, training=False)
+        read = evaluation_batches(files, *view_of_files, SCORED_BATCH, self.device, workers)
+        for batch in read:
+            yield batch["x"], self.numbers(batch["y"].cpu())
+
+
+class Renumbered:
+    """Batches whose pairs have the numbers of an open world."""
+
+    def __init__(self, feed: FileFeed, task: CompositionalTask) -> None:
+        self.feed, self.task = feed, task
+        self.table = task.numbers(torch.arange(len(task.data.compositions))).to(task.device)
+        self.per_epoch = feed.per_epoch
+
+    def batch(self, step: int) -> dict[str, Any]:
+        """The batch of one step."""
+        batch = self.feed.batch(step)
+        return {**batch, "y": self.table[batch["y"]]}
+
+    def close(self) -> None:
+        """Close the feed."""
+        self.feed.close()
+
+
+def word_vectors(config: PairConfig, compositions: Compositions) -> Embedded:
+    """Vectors of all attributes, then of all objects."""
+    names = (*compositions.attributes, *compositions.objects)
+    replacements = dict(pair.split("=", 1) for pair in config.replacements)
+    files = [_found(file) for file in config.vectors]
+    if not files:
+        raise ValueError(
+            "Pairs are told apart by the vectors of their words: name a text file of GloVe, "
+            "word2vec or fastText by --data.vectors FILE"
+        )
+    vectors = read_vectors(files, words_of(names, replacements=replacements))
+    return embed(names, vectors, replacements=replacements, missing=config.missing_words)
+
+
+def _found(file: str) -> Path:
+    """The file, here or in the folder of the data."""
+    path = Path(file).expanduser()
+    places = [path] if path.is_absolute() else [path, looked_in() / path]
+    for place in places:
+        if place.is_file():
+            return place
+    raise FileNotFoundError(
+        f"There is no file of word vectors {' or '.join(map(str, places))}. Name one by "
+        "--data.vectors: text of GloVe, word2vec or fastText."
+    )
+
+
+def file_view(config: PairConfig, training: bool) -> View:
+    """Geometry and transform of images from files."""
+    if training and config.augment == "resized":
+        return framing.RandomResizedCrop(config.size), Compose((RandomFlip(), IMAGENET))
+    return framing.ResizeCentreCrop(config.size, round(config.size * 8 / 7)), IMAGENET
+
+
+def memory_view(config: PairConfig, training: bool) -> Transform:
+    """The transform of images in memory."""
+    if training and config.augment == "resized":
+        return Compose((RandomResizedCrop(config.size), RandomFlip(), IMAGENET))
+    shorter = round(config.size * 8 / 7)
+    return Compose((Resize(shorter), CentreCrop(config.size), IMAGENET))

@@ -1,0 +1,83 @@
+"""The closed form of ESZSL against least squares, and how its settings are chosen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from batchformer.data.attribute_features import AttributeFeatures
+from batchformer.methods import eszsl as module
+from batchformer.methods.eszsl import choose_exponents, eszsl, eszsl_accuracy, eszsl_scores
+
+
+@pytest.mark.parametrize("targets", ["signed", "indicator"])
+def test_the_minimum_by_least_squares(targets: Any) -> None:
+    draw = torch.Generator().manual_seed(0)
+    x, s = (torch.randn(*size, generator=draw).double() for size in ((30, 5), (4, 3)))
+    labels = torch.randint(0, 4, (30,), generator=draw)
+    gamma, lambda_ = 0.7, 2.5
+    y = np.full((30, 4), -1.0 if targets == "signed" else 0.0)
+    y[np.arange(30), labels] = 1
+    # vec(A V B') = (A kron B) vec(V), row by row; one block of equations for each term.
+    one_d, one_a = np.sqrt(gamma) * np.eye(5), np.sqrt(lambda_) * np.eye(3)
+    blocks = [np.kron(a, b) for a in (x.numpy(), one_d) for b in (s.numpy(), one_a)]
+    wanted = np.concatenate([y.ravel(), np.zeros(sum(len(b) for b in blocks[1:]))])
+    expected = np.linalg.lstsq(np.concatenate(blocks), wanted, rcond=None)[0].reshape(5, 3)
+    got = eszsl(x.float().double(), labels, s, gamma, lambda_, targets)
+    np.testing.assert_allclose(got.numpy(), expected, atol=1e-6)
+    assert got.dtype == torch.float64
+
+
+def test_scores_are_products() -> None:
+    x, v, s = torch.randn(6, 5), torch.randn(5, 3).double(), torch.randn(4, 3)
+    expected = [[float(x[n].double() @ v @ s[k].double()) for k in range(4)] for n in range(6)]
+    torch.testing.assert_close(eszsl_scores(x, v, s), torch.tensor(expected, dtype=torch.float64))
+
+
+def linear_classes(noise: float) -> AttributeFeatures:
+    """Twelve classes, whose means are linear in their attributes; the last three are unseen."""
+    draw = torch.Generator().manual_seed(1)
+    attributes = torch.nn.functional.normalize(torch.randn(12, 6, generator=draw), dim=1)
+    labels = torch.arange(12).repeat_interleave(20)
+    means = attributes @ torch.randn(6, 10, generator=draw)
+    features = means[labels] + noise * torch.randn(240, 10, generator=draw)
+    rows, held = torch.arange(180), torch.arange(180) % 4 == 0
+    return AttributeFeatures(
+        name="linear",
+        features=features,
+        labels=labels,
+        attributes=attributes,
+        classes=tuple("abcdefghijkl"),
+        trainval=rows[~held],
+        test_seen=rows[held],
+        test_unseen=torch.arange(180, 240),
+        val_classes=torch.tensor([2, 5]),
+    )
+
+
+def test_it_knows_classes_that_it_never_saw() -> None:
+    data = linear_classes(noise=0.3)
+    chosen = choose_exponents(data)
+    scores = eszsl_accuracy(data, chosen)
+    assert scores["hm"] > 90 and scores["unseen"] > 80
+    assert scores["hm"] > eszsl_accuracy(data, (3, 3))["hm"]
+    signed = eszsl_accuracy(data, choose_exponents(data, "signed"), "signed")
+    assert 20 < signed["unseen"] < scores["unseen"]
+
+
+def test_settings_are_chosen_without_the_test() -> None:
+    data = linear_classes(noise=1.0)
+    expected = choose_exponents(data)
+    tested = torch.cat((data.test_seen, data.test_unseen))
+    data.features[tested] = 1e3 * torch.randn(len(tested), 10)
+    assert choose_exponents(data) == expected
+    # The best of the grid on the classes of validation, by asking for each on its own.
+    inner = data.for_selection()
+    grid = (-2, 0, 2)
+    by_hand = {(g, a): eszsl_accuracy(inner, (g, a))["hm"] for g in grid for a in grid}
+    assert by_hand[choose_exponents(data, grid=grid)] == max(by_hand.values())
+    assert len(set(by_hand.values())) > 3
+    assert module.GRID == (-3, -2, -1, 0, 1, 2, 3)

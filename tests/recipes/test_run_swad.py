@@ -1,0 +1,210 @@
+"""SWAD from a run's first update to its export: the averaged network beside the other."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from batchformer import cli
+from batchformer.engine.checkpoint import load_newest
+from batchformer.engine.config import TrainConfig
+from batchformer.engine.mechanics import Mechanics
+from batchformer.models.build import build_model
+from batchformer.recipes import find_recipe
+from batchformer.recipes.compare import run
+from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.run import restore
+from batchformer.recipes.start import final_state, trained_network
+
+pytestmark = pytest.mark.usefixtures("three_angles")
+
+CPU = torch.device("cpu")
+OPTIONS: dict[str, Any] = {"device": CPU, "quiet": True}
+ANGLES = ("r0", "r45", "r75")
+RECIPE = "rotated_digits_coral"
+
+
+def short(swad: bool = True, target: str = "each", **changes: Any) -> Recipe:
+    recipe = find_recipe(RECIPE)
+    train = {"batch_size": 8, "updates": 8, "eval_every": 2, "select_on": "last"}
+    return dataclasses.replace(
+        recipe,
+        data=recipe.data_with(target=target),
+        hyper=dataclasses.replace(recipe.hyper, swad=swad, swad_converge=2, swad_tolerance=2),
+        train=dataclasses.replace(recipe.train, **train),  # type: ignore[arg-type]
+        **changes,
+    )
+
+
+def metrics(folder: Path) -> dict[str, float]:
+    found: dict[str, float] = json.loads((folder / "result.json").read_text())["metrics"]
+    return found
+
+
+def scores(folder: Path) -> dict[str, float]:
+    method, task, _ = restore(folder, CPU)
+    with torch.no_grad():
+        return task.evaluate(method, Mechanics(TrainConfig(), CPU)).metrics
+
+
+def network_of(folder: Path) -> nn.Module:
+    method: Any = restore(folder, CPU)[0]
+    network: nn.Module = method.network
+    return network
+
+
+@pytest.fixture(scope="module")
+def root(three_angles: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs over every target, with SWAD and in a folder beside it without."""
+    place = tmp_path_factory.mktemp("runs")
+    for swad in (True, False):
+        run(short(swad), "batchformer", 0, root=place / str(swad), **OPTIONS)
+    return place
+
+
+@pytest.fixture(scope="module")
+def averaged(root: Path) -> Path:
+    return root / "True" / RECIPE / "batchformer/seed0"
+
+
+@pytest.fixture(scope="module")
+def plain(root: Path) -> Path:
+    return root / "False" / RECIPE / "batchformer/seed0"
+
+
+def test_the_headline_is_swads_and_the_other_network_follows(averaged: Path, plain: Path) -> None:
+    found = metrics(averaged)
+    without = [f"without_swad_{name}" for name in ANGLES]
+    assert list(found) == ["average", *ANGLES, "without_swad", *without, "val"]
+    for name in ANGLES:
+        own = metrics(averaged / name)
+        assert list(own) == [
+            *(name, "val", "val_loss"),
+            *(f"swad_{name}", "swad_val", "swad_val_loss"),
+        ]
+        assert found[name] == own[f"swad_{name}"] and found[f"without_swad_{name}"] == own[name]
+    assert found["average"] == pytest.approx(sum(found[name] for name in ANGLES) / 3)
+    assert found["without_swad"] == pytest.approx(sum(found[name] for name in without) / 3)
+    assert found["average"] != found["without_swad"]
+    # What SWAD adds leaves the training itself as it is.
+    assert found["without_swad"] == metrics(plain)["average"]
+    assert list(metrics(plain)) == ["average", *ANGLES, "val"]
+
+
+@pytest.mark.parametrize("name", ANGLES)
+def test_the_averaged_network_is_kept_and_restored(name: str, averaged: Path, plain: Path) -> None:
+    folder = averaged / name
+    kept = load_newest(folder / "swad")
+    assert kept is not None and not (plain / name / "swad").exists()
+    recorded = metrics(folder)
+    assert scores(folder) == {key: recorded[f"swad_{key}"] for key in (name, "val", "val_loss")}
+    state = restore(folder, CPU)[0].state_dict()
+    assert set(state) == set(kept["method"])
+    assert all(torch.equal(state[key], value) for key, value in kept["method"].items())
+
+
+@pytest.mark.parametrize("name", ANGLES)
+def test_without_swad_the_network_of_the_last_update_is_restored(
+    name: str, averaged: Path, plain: Path
+) -> None:
+    assert scores(plain / name) == metrics(plain / name)
+    last, mean = network_of(plain / name).state_dict(), network_of(averaged / name).state_dict()
+    assert not torch.equal(last["fc.weight"], mean["fc.weight"])
+
+
+def test_a_checkpoint_of_a_run_with_swad_is_that_of_its_inner_method(
+    averaged: Path, plain: Path, tmp_path: Path
+) -> None:
+    """Where the averaged network is not there yet, the method itself is what is loaded."""
+    (tmp_path / "checkpoints").symlink_to(averaged / "r45/checkpoints")
+    inner, expected = final_state(tmp_path), final_state(plain / "r45")
+    assert inner is not None and expected is not None and set(inner) == set(expected)
+    assert all(torch.equal(inner[key], value) for key, value in expected.items())
+
+
+@pytest.mark.parametrize("kind", ["averaged", "plain"])
+def test_a_whole_is_not_restored_and_its_parts_are_named(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    folder: Path = request.getfixturevalue(kind)
+    with pytest.raises(ValueError, match=r"r0, r45, r75\. Name the folder of one of them"):
+        restore(folder, CPU)
+
+
+def test_export_writes_the_averaged_network(
+    averaged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "w.pt"
+    cli.main(["export", str(averaged / "r45"), "--to", str(file)])
+    assert "the weights of digits16_net, for load_state_dict(strict=True)" in (
+        capsys.readouterr().out
+    )
+    network = build_model("digits16_net", 10).eval()
+    network.load_state_dict(torch.load(file, weights_only=True), strict=True)
+    x = torch.rand(5, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.equal(network(x), restore(averaged / "r45", CPU)[0].predict(x))
+    with pytest.raises(SystemExit):
+        cli.main(["export", str(averaged), "--to", str(file)])
+    assert "Name the folder of one of them" in capsys.readouterr().err
+
+
+def started(**changes: Any) -> Recipe:
+    """Runs that take the networks of others and leave them as they are."""
+    recipe = short(swad=False, name="second", start=RECIPE, **changes)
+    return dataclasses.replace(
+        recipe,
+        optim=dataclasses.replace(recipe.optim, lr=1e-30, weight_decay=0.0),
+        train=dataclasses.replace(recipe.train, updates=1),
+    )
+
+
+def test_runs_start_from_the_averaged_network_of_the_same_target(
+    root: Path, averaged: Path
+) -> None:
+    folder = run(started(), "batchformer", 0, root=root / "True", **OPTIONS)
+    for name in ANGLES:
+        weights = dict(network_of(folder / name).named_parameters())
+        start = trained_network(averaged / name)
+        assert set(weights) <= set(start)
+        assert all(torch.equal(start[key], value) for key, value in weights.items()), name
+
+
+def test_one_target_does_not_start_from_a_run_over_all(root: Path) -> None:
+    recipe = started(target="r45")
+    recipe = dataclasses.replace(recipe, name="third")
+    with pytest.raises(ValueError, match=r"r0, r45, r75: .* Set --data.target each"):
+        run(recipe, "batchformer", 0, root=root / "True", **OPTIONS)
+
+
+def test_a_start_without_one_of_its_parts_is_answered_with_the_command(
+    root: Path, averaged: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(averaged, tmp_path / RECIPE / "batchformer/seed0")
+    shutil.rmtree(tmp_path / RECIPE / "batchformer/seed0/r45")
+    words = f"batchformer train {RECIPE} --arm batchformer --seed 0 --runs {tmp_path}"
+    with pytest.raises(FileNotFoundError, match=words):
+        run(started(), "batchformer", 0, root=tmp_path, **OPTIONS)
+
+
+def test_stopped_and_run_again_averages_as_if_unbroken(averaged: Path, tmp_path: Path) -> None:
+    """What waits to join the average is in the checkpoint."""
+    folder = tmp_path / RECIPE / "batchformer/seed0"
+    shutil.copytree(averaged, folder)
+    shutil.rmtree(folder / "r45/swad")
+    for path in (folder, folder / "r45"):
+        (path / "result.json").unlink()
+    max((folder / "r45/checkpoints").glob("*.pt")).unlink()
+    assert load_newest(folder / "r45/checkpoints") is not None
+    run(short(), "batchformer", 0, root=tmp_path, **OPTIONS)
+    assert metrics(folder) == metrics(averaged)
+    assert metrics(folder / "r45") == metrics(averaged / "r45")
+    states = [network_of(place / "r45").state_dict() for place in (folder, averaged)]
+    assert all(torch.equal(states[0][key], value) for key, value in states[1].items())
