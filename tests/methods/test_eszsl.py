@@ -9,8 +9,11 @@ import pytest
 import torch
 
 from batchformer.data.attribute_features import AttributeFeatures
+from batchformer.engine.config import OptimConfig, TrainConfig
+from batchformer.engine.mechanics import Mechanics
 from batchformer.methods import eszsl as module
-from batchformer.methods.eszsl import choose_exponents, eszsl, eszsl_accuracy, eszsl_scores
+from batchformer.methods.config import MethodConfig, ModuleConfig
+from batchformer.methods.eszsl import Eszsl, choose_exponents, eszsl, eszsl_accuracy, eszsl_scores
 
 
 @pytest.mark.parametrize("targets", ["signed", "indicator"])
@@ -81,3 +84,24 @@ def test_settings_are_chosen_without_the_test() -> None:
     assert by_hand[choose_exponents(data, grid=grid)] == max(by_hand.values())
     assert len(set(by_hand.values())) > 3
     assert module.GRID == (-3, -2, -1, 0, 1, 2, 3)
+
+
+def test_as_a_method_it_is_the_closed_form() -> None:
+    draw = torch.Generator().manual_seed(0)
+    attributes = torch.randn(5, 4, generator=draw)
+    seen, unseen = torch.tensor([0, 2, 4]), torch.tensor([1, 3])
+    labels = seen[torch.arange(30) % 3]
+    features = attributes[labels] @ torch.randn(4, 6, generator=draw)
+    hyper = MethodConfig(eszsl_gamma=-1, eszsl_lambda=1)
+    options = {"module": ModuleConfig(enabled=False), "seed": 0, "hyper": hyper}
+    method = Eszsl(features, labels, attributes, seen, unseen, **options)  # type: ignore[arg-type]
+    own = torch.arange(30) % 3
+    matrix = eszsl(features, own, attributes[seen], 0.1, 10.0)
+    assert torch.equal(method.predict(features), eszsl_scores(features, matrix, attributes))
+    assert method.optimizers(OptimConfig()) == {}
+    before = method.matrix.clone()
+    mechanics = Mechanics(TrainConfig(), torch.device("cpu"))
+    losses = method.update({"x": features, "y": labels}, {}, mechanics)
+    assert losses["loss"].isfinite() and torch.equal(method.matrix, before)
+    with pytest.raises(ValueError, match="--arms baseline"):
+        Eszsl(features, labels, attributes, seen, unseen, ModuleConfig(), 0)

@@ -30,6 +30,7 @@ METHODS = {
     "cge": "batchformer.methods.cge:Cge",
     "compcos": "batchformer.methods.compcos:CompCos",
     "ce_gzsl": "batchformer.methods.ce_gzsl:CeGzsl",
+    "eszsl": "batchformer.methods.eszsl:Eszsl",
 }
 
 

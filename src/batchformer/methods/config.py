@@ -26,6 +26,7 @@ MethodName = Literal[
     "cge",
     "compcos",
     "ce_gzsl",
+    "eszsl",
 ]
 
 
@@ -186,6 +187,12 @@ class MethodConfig:
     """ce_gzsl: features made of each unseen class for the final classifier."""
     classifier_epochs: int = 25
     """ce_gzsl: passes of the final classifier's training."""
+    eszsl_gamma: int = 2
+    """eszsl: exponent of 10 of the features' regulariser."""
+    eszsl_lambda: int = 0
+    """eszsl: exponent of 10 of the attributes' regulariser."""
+    eszsl_targets: Literal["indicator", "signed"] = "indicator"
+    """eszsl: what is wanted with other classes: 0, or -1 as its authors have it."""
     swad: bool = False
     """Any method: also average the weights of every update in the valley of the validation loss."""
     swad_converge: int = 3

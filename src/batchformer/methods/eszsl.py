@@ -5,9 +5,15 @@ from __future__ import annotations
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.optim import Optimizer
 
 from batchformer.data.attribute_features import AttributeFeatures
+from batchformer.engine.config import OptimConfig
+from batchformer.engine.mechanics import Batch, Mechanics
+from batchformer.engine.method import Method
+from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.metrics.generalized import class_accuracy, generalized_accuracy
 
 Targets = Literal["signed", "indicator"]
@@ -77,6 +83,62 @@ def eszsl_accuracy(
     x, s, y = _training(data)
     matrix = eszsl(x, y, s, 10.0 ** exponents[0], 10.0 ** exponents[1], targets)
     return _accuracy(data, matrix)
+
+
+class Eszsl(Method):
+    """The closed form as a method: nothing is trained, and updates change nothing.
+
+    Args:
+        features: (N, D) training rows.
+        labels: (N,) their classes, all of them seen.
+        attributes: (K, A) of all classes.
+        seen: (S,) numbers of the classes that are trained on, rising.
+        unseen: not used.
+        module: must be off; there is no training that BatchFormer could act in.
+        seed: not used, as nothing is drawn.
+        hyper: exponents of both regularisers, and the targets.
+    """
+
+    matrix: Tensor
+    attributes: Tensor
+
+    def __init__(
+        self,
+        features: Tensor,
+        labels: Tensor,
+        attributes: Tensor,
+        seen: Tensor,
+        unseen: Tensor,
+        module: ModuleConfig,
+        seed: int,
+        hyper: MethodConfig | None = None,
+    ) -> None:
+        super().__init__()
+        if module.enabled:
+            raise ValueError(
+                "eszsl is a closed form: BatchFormer has no training to act in. Compare the "
+                "baseline alone: --arms baseline"
+            )
+        hyper = hyper or MethodConfig()
+        powers = 10.0**hyper.eszsl_gamma, 10.0**hyper.eszsl_lambda
+        own = torch.searchsorted(seen, labels)
+        matrix = eszsl(features, own, attributes[seen], *powers, hyper.eszsl_targets)
+        self.register_buffer("matrix", matrix)
+        self.register_buffer("attributes", attributes, persistent=False)
+
+    def predict(self, x: Tensor) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            return eszsl_scores(x, self.matrix, self.attributes)
+
+    def optimizers(self, optim: OptimConfig) -> dict[str, Optimizer]:
+        return {}
+
+    @torch.no_grad()
+    def update(
+        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: Mechanics
+    ) -> dict[str, Tensor]:
+        """The cross-entropy of the scores, for the log."""
+        return {"loss": F.cross_entropy(self.predict(batch["x"]), batch["y"]).float()}
 
 
 def _training(data: AttributeFeatures) -> tuple[Tensor, Tensor, Tensor]:

@@ -101,6 +101,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "my_pairs_cge": compositional.my_pairs_cge,
     "my_pairs_compcos": compositional.my_pairs_compcos,
     "cub_ce_gzsl": generalized.cub_ce_gzsl,
+    "cub_eszsl": generalized.cub_eszsl,
     "my_features_ce_gzsl": generalized.my_features_ce_gzsl,
 }
 

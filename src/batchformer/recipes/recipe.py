@@ -17,7 +17,7 @@ from batchformer.tasks.pair_config import PairConfig
 #: Methods that compare the domains of a batch.
 OF_DOMAINS = ("coral", "irm", "vrex", "mixstyle")
 #: Methods of zero-shot learning: on images of pairs, and on features.
-OF_PAIRS, OF_FEATURES = ("cge", "compcos"), ("ce_gzsl",)
+OF_PAIRS, OF_FEATURES = ("cge", "compcos"), ("ce_gzsl", "eszsl")
 #: Methods that take the network of another run and leave its features as they are.
 FROM_ANOTHER_RUN = ("crt", "tau_norm", "lws", "balms", "ride_assignment")
 
