@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchformer.recipes import find_recipe
-from batchformer.recipes.plain import DATA, as_plain, completed, from_plain
+from batchformer.recipes.plain import as_plain, completed, from_plain
 from batchformer.recipes.recipe import Recipe
+from batchformer.tasks.data_config import BY_TASK
 from batchformer.tasks.domain_config import DomainConfig
 
 SECTIONS = ("data", "hyper", "module", "optim", "schedule", "train")
@@ -38,8 +39,8 @@ def test_a_recipe_from_before_a_setting_existed_has_its_default() -> None:
 
 
 def test_every_task_has_its_data() -> None:
-    assert set(DATA) == set(typing.get_args(typing.get_type_hints(Recipe)["task"]))
-    assert all(dataclasses.is_dataclass(kind) for kind in DATA.values())
+    assert set(BY_TASK) == set(typing.get_args(typing.get_type_hints(Recipe)["task"]))
+    assert all(dataclasses.is_dataclass(kind) for kind in BY_TASK.values())
 
 
 def test_data_is_read_as_its_task_has_it() -> None:
