@@ -58,7 +58,7 @@ Usage: batchformer COMMAND [...]
 
 
 #: Methods that put a classifier of their own into the network.
-OWN_CLASSIFIER = ("ldam", "lws", "mdd")
+OWN_CLASSIFIER = ("ldam", "lws", "mdd", "cge", "compcos", "ce_gzsl")
 
 
 class UserError(Exception):
@@ -141,15 +141,20 @@ def _arms(names: Sequence[str], further: Iterable[str] = ()) -> None:
             raise UserError(f"There is no arm {name!r}.{hint} Arms: {', '.join(known)}.")
 
 
-def _folders(arguments: list[str], command: str) -> tuple[list[Path], list[str]]:
-    """Leading run folders, then options."""
+def _folders(
+    arguments: list[str],
+    command: str,
+    kind: str = "folder",
+    needed: str = "a run folder, such as runs/demo/batchformer/seed0",
+) -> tuple[list[Path], list[str]]:
+    """Leading run folders, or files, then options."""
     split = next((i for i, a in enumerate(arguments) if a.startswith("-")), len(arguments))
     folders = [Path(a) for a in arguments[:split]]
     if not folders and not {"-h", "--help"} & set(arguments):
-        raise UserError(f"`{command}` needs a run folder, such as runs/demo/batchformer/seed0.")
+        raise UserError(f"`{command}` needs {needed}.")
     for folder in folders:
         if not folder.exists():
-            raise UserError(f"There is no folder {folder}.")
+            raise UserError(f"There is no {kind} {folder}.")
     return folders, arguments[split:]
 
 
@@ -314,7 +319,8 @@ def export(arguments: list[str]) -> None:
     buffer = io.BytesIO()
     torch.save(method.deployed().state_dict(), buffer)
     write_atomically(options.to, buffer.getvalue())
-    name, method_name = config["trained"]["model"], config["trained"]["method"]
+    # A method without a network of the recipe's has its own on features: what embeds them.
+    name, method_name = config["trained"]["model"] or "the embedding", config["trained"]["method"]
     head = f", with the classifier of {method_name}" if method_name in OWN_CLASSIFIER else ""
     print(f"{options.to}: the weights of {name}{head}, for load_state_dict(strict=True)")
     if config["trained"].get("stride") == "1x1":
@@ -353,12 +359,13 @@ def data(arguments: list[str]) -> None:
     if name == "pairs":
         _make_pairs(_parse(PairsOptions, rest, "data pairs"))
     elif name == "convert-pairs":
-        files, rest = _folders(rest, "data convert-pairs")
-        options = _parse(ConvertPairsOptions, rest, "data convert-pairs FILE.t7")
-        if len(files) != 1:
-            raise UserError("data convert-pairs takes one file.")
-        from batchformer.data.pair_layouts import metadata_to_csv
+        from batchformer.data.pair_layouts import METADATA, metadata_to_csv
 
+        needed = f"a file, such as mit-states/{METADATA}"
+        files, rest = _folders(rest, "data convert-pairs", "file", needed)
+        options = _parse(ConvertPairsOptions, rest, "data convert-pairs FILE.t7")
+        if len(files) != 1 or not files[0].is_file():
+            raise UserError(f"`data convert-pairs` takes one file, such as mit-states/{METADATA}.")
         skipped = metadata_to_csv(files[0], options.to)
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())
         print(f"{options.to}: written" + (f"; left out: {reasons}" if reasons else ""))

@@ -141,6 +141,13 @@ class CeGzsl(Method):
         judged = self.critic(fake, attributes).mean()
         return {"loss": self.hyper.contrast * (instance + classes) - judged}
 
+    def forward(self, x: Tensor) -> Tensor:
+        """The comparator's scores of seen classes, as trained (2N, S); in eval (N, S)."""
+        scores: Tensor = self.comparator(
+            self.streams(self.embedding(x)), self.attributes[self.seen]
+        )
+        return scores
+
     def streams(self, h: Tensor) -> Tensor:
         """What embedding and comparator are trained on: (2N, H) of h (N, H) with shared streams."""
         if self.encoder is None:

@@ -6,7 +6,7 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from batchformer.data.attribute_features import AttributeFeatures
@@ -129,6 +129,13 @@ class Eszsl(Method):
     def predict(self, x: Tensor) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             return eszsl_scores(x, self.matrix, self.attributes)
+
+    def deployed(self) -> nn.Module:
+        """Features to scores of all classes: one linear layer, in float64."""
+        weight = self.attributes.double() @ self.matrix.T
+        layer = nn.Linear(*reversed(weight.shape), bias=False, dtype=weight.dtype)
+        layer.weight.data.copy_(weight)
+        return layer
 
     def optimizers(self, optim: OptimConfig) -> dict[str, Optimizer]:
         return {}

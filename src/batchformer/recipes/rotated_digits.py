@@ -1,4 +1,7 @@
-"""Rotated digits: every method of several domains, small enough for a CPU; no row of the paper."""
+"""Rotated digits: every method of several domains, small enough for a CPU; no row of the paper.
+
+Ours are means over 10 seeds on one core, 2.5 s a training; RESULTS.md has every angle.
+"""
 
 from __future__ import annotations
 
@@ -43,30 +46,34 @@ def _rotated(method: MethodName, title: str, hyper: MethodConfig | None = None) 
 
 
 def rotated_digits_erm() -> Recipe:
-    """Cross-entropy. Ours: not measured yet."""
+    """Cross-entropy. Ours: 92.09 [91.38, 92.80], + BatchFormer 92.20 [91.64, 92.76] (average)."""
     return _rotated("cross_entropy", "ERM")
 
 
 def rotated_digits_coral() -> Recipe:
-    """CORAL. Ours: not measured yet."""
+    """CORAL. Ours: 93.05 [92.50, 93.59], + BatchFormer 92.93 [92.31, 93.56] (average)."""
     return _rotated("coral", "CORAL", MethodConfig(penalty=1.0))
 
 
 def rotated_digits_irm() -> Recipe:
     """IRM; the released grouping is the arm ``batchformer_official_grouping``.
 
-    Ours: not measured yet.
+    Ours: 91.92 [91.26, 92.57], + BatchFormer 92.04 [91.47, 92.60], with the released grouping 92.31
+    [91.83, 92.79] (average).
     """
     return _rotated("irm", "IRM", MethodConfig(penalty=1.0, penalty_from=1))
 
 
 def rotated_digits_vrex() -> Recipe:
-    """V-REx. Ours: not measured yet."""
+    """V-REx. Ours: 93.67 [93.18, 94.15], + BatchFormer 93.50 [92.68, 94.32] (average)."""
     return _rotated("vrex", "V-REx", MethodConfig(penalty=3.0, penalty_from=1))
 
 
 def rotated_digits_mixstyle() -> Recipe:
-    """MixStyle after the first stage, batches of two angles. Ours: not measured yet."""
+    """MixStyle after the first stage, batches of two angles.
+
+    Ours: 91.25 [90.46, 92.05], + BatchFormer 91.64 [90.94, 92.33] (average).
+    """
     return _rotated("mixstyle", "MixStyle", MethodConfig(mixstyle_after=("layer1",)))
 
 
@@ -92,5 +99,5 @@ def rotated_digits_mdd() -> Recipe:
         module=ModuleConfig(lr_factor=1.0),
         optim=OptimConfig(name="sgd", lr=0.01, momentum=0.9, nesterov=True, weight_decay=5e-4),
         schedule=ScheduleConfig(kind="power", rate=2e-4, power=0.75),
-        train=TrainConfig(batch_size=36, updates=300, eval_every=100, drop_last=True),
+        train=TrainConfig(batch_size=36, updates=1_500, eval_every=500, drop_last=True),
     )

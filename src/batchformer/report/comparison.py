@@ -20,7 +20,7 @@ from batchformer.report.configuration import Group, comparable
 from batchformer.report.names import LOWER_IS_BETTER, in_words, sorted_metrics
 from batchformer.report.over_images import over_images
 from batchformer.report.results import Comparison, Difference, RecipeComparison, Score
-from batchformer.report.runs import Run
+from batchformer.report.runs import Run, headline
 
 
 def compare_runs(runs: Iterable[Run], reference: str | None = None) -> Comparison:
@@ -145,7 +145,7 @@ def _metrics(group: Group, warnings: list[str]) -> list[str]:
             "The class mean equals All in every run (the test set is balanced) and is not counted "
             "as another comparison"
         )
-    return sorted_metrics(found)
+    return sorted_metrics(found, headline(group.runs))
 
 
 def _values(group: Group, arm: str, metric: str, warnings: list[str]) -> dict[int, float]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from batchformer.report.canvas import DASHES, legend, new_figure, title
 from batchformer.report.configuration import one_group
 from batchformer.report.names import arm_colours, metric_label, sorted_metrics
-from batchformer.report.runs import Run
+from batchformer.report.runs import Run, headline
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,9 +55,10 @@ def training_curves(runs: Iterable[Run], reference: str | None = None) -> Figure
 
 
 def evaluated_metric(runs: Sequence[Run]) -> str | None:
-    """The first metric in the usual order that was evaluated during training."""
+    """The headline, or the first metric in the usual order, that was evaluated during training."""
     final = {name for run in runs for name in run.scores}
-    found = sorted_metrics(name for name in final if any(run.series("eval", name) for run in runs))
+    seen = (name for name in final if any(run.series("eval", name) for run in runs))
+    found = sorted_metrics(seen, headline(runs))
     return found[0] if found else None
 
 

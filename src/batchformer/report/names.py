@@ -59,13 +59,13 @@ def sorted_arms(arms: Iterable[str]) -> list[str]:
     return _in_order(arms, ARMS)
 
 
-def sorted_metrics(metrics: Iterable[str]) -> list[str]:
-    """Distinct metrics: the known ones, then others by name.
+def sorted_metrics(metrics: Iterable[str], headline: str | None = None) -> list[str]:
+    """Distinct metrics: the headline of a task, the known ones, then others by name.
 
-    >>> sorted_metrics(["few", "auc", "all"])
-    ['all', 'few', 'auc']
+    >>> sorted_metrics(["few", "real", "all"]), sorted_metrics(["mean_class", "real"], "real")
+    (['all', 'few', 'real'], ['real', 'mean_class'])
     """
-    return _in_order(metrics, METRICS)
+    return sorted(_in_order(metrics, METRICS), key=lambda name: name != headline)
 
 
 def metric_label(metric: str) -> str:

@@ -115,6 +115,11 @@ def find_runs(paths: str | Path | Iterable[str | Path]) -> list[Run]:
     return sorted(runs, key=lambda run: (run.recipe_name, rank[run.arm], run.seed, run.folder))
 
 
+def headline(runs: Iterable[Run]) -> str | None:
+    """The metric that a task names first, by the first run that has finished."""
+    return next((next(iter(run.scores)) for run in runs if run.scores), None)
+
+
 def read_run(folder: str | Path) -> Run:
     """Read one run folder; what is wrong with it is in ``damage`` and ``remarks``."""
     folder = Path(folder)

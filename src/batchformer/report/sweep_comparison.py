@@ -10,6 +10,7 @@ from batchformer.report.comparison import difference_of, left_out, measured, sho
 from batchformer.report.configuration import comparable
 from batchformer.report.names import BASELINE, sorted_metrics
 from batchformer.report.results import Difference, Score
+from batchformer.report.runs import headline
 from batchformer.report.sweeps import SweepRuns
 
 #: Shown in a sweep beside the one that is tested.
@@ -63,7 +64,8 @@ def compare_sweep(sweep: SweepRuns) -> SweepComparison:
     tested: each would make the correction stricter for all.
     """
     found = sorted_metrics(
-        name for run in sweep.finished for name in run.scores if measured(run, name) is not None
+        (name for run in sweep.finished for name in run.scores if measured(run, name) is not None),
+        headline(sweep.finished),
     )
     metric = next(iter(found), "all")
     metrics = (metric, *(name for name in found if name in SHOTS and name != metric))
