@@ -60,6 +60,6 @@ def test_adaptation() -> None:
     data = recipe.data
     assert isinstance(data, DomainConfig) and data.adapt and data.held_out == 0
     assert (data.source, data.target, data.sampler) == ("r0", "r45", "shuffle")
-    assert recipe.train.updates == 300 and recipe.train.drop_last
+    assert recipe.train.updates == 1_500 and recipe.train.drop_last
     assert (recipe.hyper.bottleneck, recipe.hyper.backbone_lr_factor) == (64, 1.0)
     assert lr_factor(recipe.schedule, 300, 300, 8) == pytest.approx(1.06**-0.75)

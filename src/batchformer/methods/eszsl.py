@@ -133,7 +133,8 @@ class Eszsl(Method):
     def deployed(self) -> nn.Module:
         """Features to scores of all classes: one linear layer, in float64."""
         weight = self.attributes.double() @ self.matrix.T
-        layer = nn.Linear(*reversed(weight.shape), bias=False, dtype=weight.dtype)
+        classes, channels = weight.shape
+        layer = nn.Linear(channels, classes, bias=False, dtype=weight.dtype)
         layer.weight.data.copy_(weight)
         return layer
 
