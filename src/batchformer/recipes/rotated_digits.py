@@ -78,7 +78,10 @@ def rotated_digits_mixstyle() -> Recipe:
 
 
 def rotated_digits_mdd() -> Recipe:
-    """MDD from upright digits to those turned by 45 degrees. Ours: not measured yet."""
+    """MDD from upright digits to those turned by 45 degrees.
+
+    Ours: 39.60 [35.23, 43.97], + BatchFormer 40.67 [29.40, 51.94] (5 seeds).
+    """
     return Recipe(
         name="rotated_digits_mdd",
         summary="rotated digits, MDD, 0 to 45 degrees",
