@@ -18,7 +18,8 @@ from PIL import Image
 
 from batchformer import cli
 from batchformer.data.attribute_sets import ATTRIBUTE_SETS
-from batchformer.data.pair_layouts import METADATA, PAIR_SETS
+from batchformer.data.pair_layouts import PAIR_SETS
+from batchformer.data.pair_metadata import METADATA
 from batchformer.recipes import RECIPES, find_recipe
 from batchformer.recipes.run import load_task
 

@@ -359,7 +359,7 @@ def data(arguments: list[str]) -> None:
     if name == "pairs":
         _make_pairs(_parse(PairsOptions, rest, "data pairs"))
     elif name == "convert-pairs":
-        from batchformer.data.pair_layouts import METADATA, metadata_to_csv
+        from batchformer.data.pair_metadata import METADATA, metadata_to_csv
 
         needed = f"a file, such as mit-states/{METADATA}"
         files, rest = _folders(rest, "data convert-pairs", "file", needed)

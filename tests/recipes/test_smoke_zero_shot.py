@@ -22,7 +22,8 @@ from scipy.io import savemat
 from torch import Tensor
 
 from batchformer.data.attribute_sets import ATTRIBUTE_SETS
-from batchformer.data.pair_layouts import METADATA, PAIR_SETS
+from batchformer.data.pair_layouts import PAIR_SETS
+from batchformer.data.pair_metadata import METADATA
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Method
 from batchformer.metrics.compositional import compositional_scores
