@@ -171,14 +171,4 @@ class Cge(OnPairs):
 
     def parameter_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
         """The backbone at its own rate, BatchFormer at the embeddings' times its factor."""
-        parts: dict[str, tuple[list[nn.Module], float]] = {
-            "backbone": ([self.network], self.hyper.backbone_lr_factor),
-            "model": ([self.graph, self.embedder], 1.0),
-            "batchformer": ([] if self.encoder is None else [self.encoder], self.module_lr_factor),
-        }
-        groups = []
-        for name, (modules, factor) in parts.items():
-            trained = [p for m in modules for p in m.parameters() if p.requires_grad]
-            if trained:
-                groups.append({"params": trained, "lr": optim.lr * factor, "name": name})
-        return groups
+        return self.on_a_backbone(optim, self.graph, self.embedder)

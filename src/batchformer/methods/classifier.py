@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from batchformer.engine.config import OptimConfig
 from batchformer.engine.mechanics import Batch
 from batchformer.engine.method import Method
 from batchformer.methods.config import MethodConfig, ModuleConfig
@@ -93,3 +94,26 @@ class Classifier(Method):
 
     def predict(self, x: Tensor) -> Tensor:
         return self.classify(self.features(x))
+
+    def on_a_backbone(self, optim: OptimConfig, *parts: nn.Module) -> list[dict[str, Any]]:
+        """Parameter groups where the network is slower than what stands on it.
+
+        Args:
+            optim: its rate is that of `parts`; the network's is ``hyper.backbone_lr_factor`` of it,
+                the encoder's its own factor.
+            parts: what stands on the network.
+        """
+        groups: dict[str, tuple[list[nn.Module], float]] = {
+            "backbone": ([self.network], self.hyper.backbone_lr_factor),
+            "model": ([*parts], 1.0),
+            "batchformer": ([] if self.encoder is None else [self.encoder], self.module_lr_factor),
+        }
+        trained = {
+            name: [p for module in modules for p in module.parameters() if p.requires_grad]
+            for name, (modules, _) in groups.items()
+        }
+        return [
+            {"params": trained[name], "lr": optim.lr * factor, "name": name}
+            for name, (_, factor) in groups.items()
+            if trained[name]
+        ]

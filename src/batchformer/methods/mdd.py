@@ -99,17 +99,7 @@ class Mdd(Classifier):
 
     def parameter_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
         """The backbone at its own rate, BatchFormer at the classifiers' times its factor."""
-        parts: dict[str, tuple[list[nn.Module], float]] = {
-            "backbone": ([self.network], self.hyper.backbone_lr_factor),
-            "model": ([self.bottleneck, self.head, self.adversary], 1.0),
-            "batchformer": ([] if self.encoder is None else [self.encoder], self.module_lr_factor),
-        }
-        groups = []
-        for name, (modules, factor) in parts.items():
-            trained = [p for m in modules for p in m.parameters() if p.requires_grad]
-            if trained:
-                groups.append({"params": trained, "lr": optim.lr * factor, "name": name})
-        return groups
+        return self.on_a_backbone(optim, self.bottleneck, self.head, self.adversary)
 
 
 def by_origin(rows: Tensor, source: int, target: int) -> tuple[Tensor, Tensor]:
