@@ -133,7 +133,7 @@ def _mat(path: Path, keys: tuple[str, ...]) -> dict[str, Array]:
             f"{path} is a MATLAB file of version 7.3 (HDF5), which is not read here. Save it again "
             "in MATLAB with save(..., '-v7'), or give the arrays as an .npz by --data.root."
         ) from error
-    except (ValueError, KeyError, TypeError, EOFError, OSError, MatReadError) as error:
+    except (ValueError, LookupError, TypeError, EOFError, OSError, MatReadError) as error:
         raise ValueError(f"{path} is damaged or not one of the benchmark's: {error}") from error
     return arrays
 
