@@ -18,6 +18,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from batchformer.data.feed import close
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Method
 from batchformer.recipes import RECIPES, find_recipe
@@ -29,7 +30,6 @@ from batchformer.recipes.targets import by_target
 from batchformer.tasks.domain_config import DomainConfig
 from batchformer.tasks.domains import read_domains
 from batchformer.tasks.load import Task
-from batchformer.tasks.meta import close
 
 CPU = torch.device("cpu")
 NAMES = [name for name in RECIPES if find_recipe(name).task == "domains"]

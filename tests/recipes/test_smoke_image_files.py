@@ -14,6 +14,7 @@ import torch
 from PIL import Image
 
 from batchformer.data import annotated
+from batchformer.data.feed import close
 from batchformer.engine.mechanics import Mechanics
 from batchformer.recipes import RECIPES, find_recipe
 from batchformer.recipes.arms import with_arm
@@ -21,7 +22,6 @@ from batchformer.recipes.networks import build_network
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import build, load_task
 from batchformer.tasks.config import LongTailConfig
-from batchformer.tasks.meta import close
 
 CPU = torch.device("cpu")
 DATA = {name: find_recipe(name).data for name in RECIPES}

@@ -22,6 +22,7 @@ from scipy.io import savemat
 from torch import Tensor
 
 from batchformer.data.attribute_sets import ATTRIBUTE_SETS
+from batchformer.data.feed import close
 from batchformer.data.pair_layouts import PAIR_SETS
 from batchformer.data.pair_metadata import METADATA
 from batchformer.engine.mechanics import Mechanics
@@ -36,7 +37,6 @@ from batchformer.tasks import compositional
 from batchformer.tasks.compositional import CompositionalTask
 from batchformer.tasks.feature_config import FeatureConfig
 from batchformer.tasks.load import Task
-from batchformer.tasks.meta import close
 from batchformer.tasks.pair_config import PairConfig
 
 CPU = torch.device("cpu")

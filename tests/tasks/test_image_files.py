@@ -14,13 +14,14 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from batchformer.data import annotated
+from batchformer.data.feed import close
 from batchformer.data.loader import FileFeed
 from batchformer.engine.config import TrainConfig
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Method
 from batchformer.tasks.config import LongTailConfig
 from batchformer.tasks.image_files import ImageFileTask
-from batchformer.tasks.meta import WithMeta, close
+from batchformer.tasks.meta import WithMeta
 
 CPU = torch.device("cpu")
 SIZES = {"a": 12, "b": 6, "c": 2}

@@ -122,3 +122,10 @@ class Feed:
         parts = zip(*(torch.split(tensor, sizes) for tensor in whole.values()), strict=True)
         batches = [dict(zip(whole, part, strict=True)) for part in parts]
         return Chunk(batches, tuple(whole.values()), ready)
+
+
+def close(feed: Any) -> None:
+    """End the processes that read for a feed of any kind; one in memory has none."""
+    end = getattr(feed, "close", None)
+    if end is not None:
+        end()

@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from batchformer.data.feed import close
+
 
 class Batches(Protocol):
     """A feed: batches as a function of the step."""
@@ -47,7 +49,7 @@ class WithDomain:
 
     def close(self) -> None:
         """Close the feed."""
-        _close(self.feed)
+        close(self.feed)
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,5 @@ class WithTarget:
 
     def close(self) -> None:
         """Close both feeds."""
-        _close(self.feed)
-        _close(self.target)
-
-
-def _close(feed: Batches) -> None:
-    """End the processes that read for a feed; one in memory has none."""
-    end = getattr(feed, "close", None)
-    if end is not None:
-        end()
+        close(self.feed)
+        close(self.target)

@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 
+from batchformer.data.feed import close
 from batchformer.engine.method import Batches
 from batchformer.engine.together import Job, train_together
 from batchformer.engine.window import DivergedError
 from batchformer.recipes.parts import combine, parts_of
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import Run
-from batchformer.tasks.meta import close
 
 #: A run that has ended, and why it ended early if it did.
 Ended = tuple[Run, DivergedError | None]

@@ -1,6 +1,6 @@
 """Rotated digits: every method of several domains, small enough for a CPU; no row of the paper.
 
-Ours are means over 10 seeds on one core, 2.5 s a training; RESULTS.md has every angle.
+Ours are means over 10 seeds on one core, a few seconds a training; RESULTS.md has every angle.
 """
 
 from __future__ import annotations

@@ -85,33 +85,21 @@ def build(
         teacher: the teacher's weights; without them a teacher is random until it is loaded.
         given: gives the network the weights that the recipe names; without it they stay random.
     """
-    if not recipe.model:
-        return build_method(
-            recipe.method,
-            module=recipe.module,
-            seed=seed,
-            hyper=recipe.hyper,
-            **task.method_options,
-        )
-    with drawing(seed, "weights"):
-        network = build_network(recipe, task.num_classes)
-    if start is not None:
-        take_weights(network, start, recipe.start)
-    if given is not None:
-        given(network)
-    options = task.method_options
+    options = dict(task.method_options)
+    if recipe.model:
+        with drawing(seed, "weights"):
+            network = options["network"] = build_network(recipe, task.num_classes)
+        if start is not None:
+            take_weights(network, start, recipe.start)
+        if given is not None:
+            given(network)
     if recipe.teacher:
         experts = recipe.hyper.teacher_experts
         options["teacher"] = build_network(recipe, task.num_classes, experts)
         if teacher is not None:
             take_weights(options["teacher"], teacher, recipe.teacher)
     return build_method(
-        recipe.method,
-        network=network,
-        module=recipe.module,
-        seed=seed,
-        hyper=recipe.hyper,
-        **options,
+        recipe.method, module=recipe.module, seed=seed, hyper=recipe.hyper, **options
     )
 
 

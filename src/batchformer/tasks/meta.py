@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from batchformer.data.feed import close
 from batchformer.engine.method import Batches
 
 
@@ -34,10 +35,3 @@ class WithMeta:
         """Close both feeds."""
         close(self.feed)
         close(self.meta)
-
-
-def close(feed: Batches) -> None:
-    """End the processes that read for a feed; one in memory has none."""
-    end = getattr(feed, "close", None)
-    if end is not None:
-        end()
