@@ -17,6 +17,7 @@ CHANGED = {
     "batchformer_mixed_only": {"module.streams": "mixed_only"},
     "batchformer_official_loss": {"module.loss_scale": "official"},
     "batchformer_official_grouping": {"hyper.irm_grouping": "official"},
+    "random_weights": {"module.enabled": False},
     "baseline_loss1.5x": {"module.enabled": False, "train.loss_multiplier": 1.5},
     "baseline_loss3x": {"module.enabled": False, "train.loss_multiplier": 3.0},
 }

@@ -16,22 +16,28 @@ def require(condition: bool, what: str) -> None:
 class OptimConfig:
     """The optimizer."""
 
-    name: Literal["sgd", "adam", "adamw"] = "sgd"
+    name: Literal["sgd", "adam", "adamw", "lars"] = "sgd"
     """Which optimizer."""
     lr: float = 0.1
     """Learning rate of the network; BatchFormer's is this times module.lr-factor."""
     momentum: float = 0.9
-    """Momentum of SGD."""
+    """Momentum of SGD and LARS."""
     nesterov: bool = False
     """Nesterov momentum for SGD."""
     betas: tuple[float, float] = (0.9, 0.999)
     """Moment decay of Adam and AdamW."""
     weight_decay: float = 5e-4
-    """Weight decay of every parameter."""
+    """Weight decay."""
+    decayed: Literal["all", "matrices"] = "all"
+    """Whether parameters of one dimension, biases and scales of normalisation, are decayed too;
+    LARS adapts the rates of those that are decayed."""
+    trust: float = 0.001
+    """LARS: the trust coefficient."""
 
     def __post_init__(self) -> None:
         require(self.lr > 0, f"optim.lr is {self.lr} and must be above 0")
         require(0 <= self.momentum < 1, f"optim.momentum is {self.momentum}, outside [0, 1)")
+        require(self.trust > 0, f"optim.trust is {self.trust} and must be above 0")
         require(self.weight_decay >= 0, f"optim.weight-decay is {self.weight_decay}, below 0")
 
 
@@ -40,7 +46,9 @@ class ScheduleConfig:
     """The learning rate over time, as a multiple of its configured value."""
 
     kind: Literal["constant", "cosine", "multistep", "power"] = "cosine"
-    """Shape after the warm-up; cosine falls to zero, power is (1 + rate t)^-power."""
+    """Shape after the warm-up; cosine falls to the floor, power is (1 + rate t)^-power."""
+    floor: float = 0.0
+    """Multiple at which the cosine ends."""
     per: Literal["update", "epoch"] = "update"
     """Whether time is counted in updates or in epochs (constant within an epoch)."""
     warmup: int = 0
@@ -65,6 +73,7 @@ class ScheduleConfig:
         require(self.warmup >= 0, f"schedule.warmup is {self.warmup}, below 0")
         rising = list(self.milestones) == sorted(set(self.milestones))
         require(rising, f"schedule.milestones {self.milestones} must rise")
+        require(0 <= self.floor <= 1, f"schedule.floor is {self.floor}, outside [0, 1]")
         require(self.rate >= 0, f"schedule.rate is {self.rate}, below 0")
         require(self.restart >= 0, f"schedule.restart is {self.restart}, below 0")
 

@@ -134,6 +134,7 @@ class _Stage:
         self.method, self.batches, self.evaluator, self.plan = method, batches, evaluate, plan
         self.log, self.bar = log, bar
         method.begin_stage(method.stages[index])
+        method.begin_training(plan.train.updates)
         self.optimizers: dict[str, Optimizer] = method.optimizers(plan.optim)
         self.mechanics = Mechanics(plan.train, plan.device)
         self.average = RunningMean(method, plan.train.ema) if plan.train.ema else None

@@ -96,6 +96,9 @@ class Method(nn.Module):
     def begin_stage(self, stage: str) -> None:
         """Called before the first update of a stage, also when resuming inside it."""
 
+    def begin_training(self, updates: int) -> None:
+        """Called with the updates of a stage in all, before the first, also when resuming."""
+
     def begin_epoch(self, epoch: int) -> None:
         """Called before the first update of an epoch, also when resuming inside it."""
 

@@ -68,7 +68,8 @@ def lr_factor(config: ScheduleConfig, update: int, updates: int, per_epoch: int)
     if config.kind == "cosine":
         # An ended schedule stays at its end; a warm-up as long as the run leaves no room to fall.
         done = (now - config.warmup) / max(end - config.warmup, 1)
-        return 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+        share = 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+        return config.floor + (1 - config.floor) * share
     if config.kind == "multistep":
         return config.gamma ** bisect.bisect_right(config.milestones, now)
     if config.kind == "power":

@@ -31,6 +31,11 @@ METHODS = {
     "compcos": "batchformer.methods.compcos:CompCos",
     "ce_gzsl": "batchformer.methods.ce_gzsl:CeGzsl",
     "eszsl": "batchformer.methods.eszsl:Eszsl",
+    "moco_v2": "batchformer.methods.moco_v2:MocoV2",
+    "moco_v3": "batchformer.methods.moco_v3:MocoV3",
+    "linear_probe": "batchformer.methods.linear_probe:LinearProbe",
+    "knn": "batchformer.methods.knn:NearestNeighbours",
+    "detector": "batchformer.methods.detector:Detector",
 }
 
 

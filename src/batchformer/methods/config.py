@@ -27,6 +27,11 @@ MethodName = Literal[
     "compcos",
     "ce_gzsl",
     "eszsl",
+    "moco_v2",
+    "moco_v3",
+    "linear_probe",
+    "knn",
+    "detector",
 ]
 
 
@@ -102,13 +107,45 @@ class MethodConfig:
     alpha: float = 0.01
     """paco: weight of a sample of the same class among the positives; 0.05 for ImageNet-LT."""
     temperature: float = 0.05
-    """paco: divides the similarities of samples; 0.2 for ImageNet-LT."""
+    """paco, moco: divides the similarities of samples; 0.2 for ImageNet-LT and MoCo-v2, 1 for
+    MoCo-v3."""
     queue: int = 1024
-    """paco: keys kept of earlier batches; 8192 for ImageNet-LT."""
+    """paco, moco_v2: keys kept of earlier batches; 8192 for ImageNet-LT, 65536 for MoCo-v2."""
     dim: int = 32
-    """paco: channels of the projection; 128 for ImageNet-LT."""
+    """paco, moco: channels of the projection; 128 for ImageNet-LT and MoCo-v2, 256 for MoCo-v3."""
     momentum: float = 0.999
-    """paco: share of its old weights that the key encoder keeps at each update."""
+    """paco, moco: share of its old weights that the key encoder keeps at each update."""
+    momentum_schedule: Literal["constant", "cosine"] = "constant"
+    """moco: "cosine" lets that share rise to 1 over the training, by half a cosine."""
+    projection_layers: int = 2
+    """moco: linear layers of the projection; MoCo-v3 has 3 for a ViT. The released MoCo-v2 with
+    BatchFormer has one more than its baseline."""
+    projection_hidden: int = 2048
+    """moco: channels inside the projection and the predictor; 4096 for MoCo-v3."""
+    contrast_pairs: Literal["all", "plain", "first_release", "readme"] = "all"
+    """moco with BatchFormer: which streams of queries and keys are contrasted. All four pairs of
+    streams; plain with plain alone; moco_v3: the list of the first release, in which pairs are
+    repeated or missing, and that list with queries against their own mixed stream, to which the
+    released README points."""
+    enqueued: Literal["both", "plain", "mixed"] = "both"
+    """moco_v2 with BatchFormer: which streams of the keys enter the queue; both turn it over twice
+    as fast."""
+    neighbours: int = 200
+    """knn: training images that vote."""
+    vote_temperature: float = 0.07
+    """knn: a vote weighs exp(cosine / temperature)."""
+    detector: Literal["c4", "fpn"] = "c4"
+    """detector: the network's last stage on every region, or a pyramid of features."""
+    mixup: float = 0.0
+    """cross_entropy: alpha of the Beta distribution of Mixup's shares; 0: none."""
+    cutmix: float = 0.0
+    """cross_entropy: alpha of CutMix; where both are set, each batch has one of the two."""
+    mix_switch: float = 0.5
+    """cross_entropy with both: probability of CutMix."""
+    smoothing: float = 0.0
+    """cross_entropy: share of the target that all classes have in common."""
+    drop_path: float = 0.0
+    """Networks of timm's: probability that a block of a sample is left out, at the last block."""
     tau: float = 1.0
     """tau_norm: class weights are divided by the tau-th power of their length."""
     frozen_mode: Literal["eval", "train"] = "eval"
@@ -211,10 +248,23 @@ class MethodConfig:
         require(self.queue >= 1, f"hyper.queue is {self.queue}, below 1")
         require(self.dim >= 1, f"hyper.dim is {self.dim}, below 1")
         require(0 <= self.momentum <= 1, f"hyper.momentum is {self.momentum}, outside [0, 1]")
+        for name in ("projection_layers", "projection_hidden", "neighbours"):
+            value = getattr(self, name)
+            require(value >= 1, f"hyper.{name.replace('_', '-')} is {value}, below 1")
+        require(self.vote_temperature > 0, "hyper.vote-temperature must be above 0")
+        for name in ("mixup", "cutmix"):
+            value = getattr(self, name)
+            require(value >= 0, f"hyper.{name} is {value}, below 0")
         require(self.tau >= 0, f"hyper.tau is {self.tau}, below 0")
         require(self.sampler_lr > 0, f"hyper.sampler-lr is {self.sampler_lr} and must be above 0")
         require(self.inner_lr > 0, f"hyper.inner-lr is {self.inner_lr} and must be above 0")
-        shares = {"feature-dropout": self.feature_dropout, "mixstyle-p": self.mixstyle_p}
+        shares = {
+            "feature-dropout": self.feature_dropout,
+            "mixstyle-p": self.mixstyle_p,
+            "mix-switch": self.mix_switch,
+            "smoothing": self.smoothing,
+            "drop-path": self.drop_path,
+        }
         for name, value in shares.items():
             require(0 <= value <= 1, f"hyper.{name} is {value}, outside [0, 1]")
         require(self.mixstyle_alpha > 0, f"hyper.mixstyle-alpha is {self.mixstyle_alpha}, not > 0")

@@ -143,6 +143,9 @@ class Swad(Method):
     def phase(self) -> Hashable:
         return self.inner.phase()
 
+    def begin_training(self, updates: int) -> None:
+        self.inner.begin_training(updates)
+
     def begin_stage(self, stage: str) -> None:
         self.inner.begin_stage(stage)
         self._begin()

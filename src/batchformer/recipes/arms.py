@@ -33,6 +33,11 @@ def _baseline(loss_multiplier: float = 1.0) -> Callable[[Recipe], Recipe]:
     return change
 
 
+def _random_weights(recipe: Recipe) -> Recipe:
+    """Without BatchFormer, and without the weights that the recipe begins with."""
+    return dataclasses.replace(_baseline()(recipe), start="", weights="")
+
+
 #: Every arm, with what it is for.
 ARMS: dict[str, tuple[Callable[[Recipe], Recipe], str]] = {
     "baseline": (_baseline(), "the network alone, without BatchFormer"),
@@ -47,6 +52,10 @@ ARMS: dict[str, tuple[Callable[[Recipe], Recipe], str]] = {
     "batchformer_official_grouping": (
         _hyper(irm_grouping="official"),
         "irm: the released code's parts of a batch, which mix domains",
+    ),
+    "random_weights": (
+        _random_weights,
+        "control: features of an untrained network, for probes of trained ones",
     ),
     "baseline_loss1.5x": (_baseline(1.5), "control: the baseline with 1.5 times its loss"),
     "baseline_loss3x": (_baseline(3.0), "control: the baseline with 3 times its loss"),

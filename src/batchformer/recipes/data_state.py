@@ -5,12 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from batchformer.data import attribute_sets, domain_layouts, pair_layouts
+from batchformer.data import (
+    attribute_sets,
+    domain_layouts,
+    imagenet_layout,
+    pair_layouts,
+    voc_layout,
+)
 from batchformer.data.annotated import ANNOTATED, Lists, ensure_present, lists_of, present
 from batchformer.data.location import available, ensure_present_or_reachable
 from batchformer.recipes.recipe import Recipe
 from batchformer.tasks.config import LongTailConfig
+from batchformer.tasks.contrast_config import ContrastConfig
 from batchformer.tasks.data_config import DataConfig
+from batchformer.tasks.detection_config import DetectionConfig
 from batchformer.tasks.domain_config import DomainConfig
 from batchformer.tasks.feature_config import FeatureConfig
 from batchformer.tasks.pair_config import PairConfig
@@ -22,7 +30,7 @@ YOURS, EMBEDDED = ("folder", "tree", "table", "npz"), ("digits", "rotated_digits
 
 def ensure_data(recipe: Recipe) -> None:
     """Refuse to start on data that is neither here nor to be had, before anything is loaded."""
-    data = recipe.data
+    data = recipe.data.images() if isinstance(recipe.data, ContrastConfig) else recipe.data
     if data.name in EMBEDDED:
         return
     if isinstance(data, DomainConfig):
@@ -34,6 +42,10 @@ def ensure_data(recipe: Recipe) -> None:
             pair_layouts.ensure_present(data.name, data.root)
     elif isinstance(data, FeatureConfig):
         attribute_sets.ensure_present(data.name, data.root)
+    elif isinstance(data, DetectionConfig):
+        voc_layout.ensure_present(data.root, (*data.trained_on, *data.scored_on))
+    elif data.name == "imagenet":
+        imagenet_layout.ensure_present(data.root)
     elif data.name == "cifar10" or data.name == "cifar100":
         ensure_present_or_reachable(data.name, None if data.root is None else Path(data.root))
     elif data.name in ANNOTATED:
@@ -42,7 +54,7 @@ def ensure_data(recipe: Recipe) -> None:
 
 def data_state(recipe: Recipe) -> State:
     """Whether a recipe's data is here."""
-    data = recipe.data
+    data = recipe.data.images() if isinstance(recipe.data, ContrastConfig) else recipe.data
     if data.name in YOURS:
         return "yours"
     if data.name in EMBEDDED:
@@ -51,6 +63,12 @@ def data_state(recipe: Recipe) -> State:
 
 
 def _present(data: DataConfig) -> bool:
+    if isinstance(data, ContrastConfig):
+        return _present(data.images())
+    if isinstance(data, DetectionConfig):
+        return voc_layout.present(data.root, (*data.trained_on, *data.scored_on))
+    if data.name == "imagenet":
+        return imagenet_layout.present(data.root)
     if isinstance(data, DomainConfig):
         return domain_layouts.present(data.name, data.root, data.lists)
     if isinstance(data, PairConfig):
@@ -69,6 +87,8 @@ def in_words(recipe: Recipe) -> str:
         return f"{data.name} {data.source} to {data.target}"
     if isinstance(data, PairConfig) and data.world == "open":
         return f"{data.name}, open world"
+    if isinstance(data, ContrastConfig):
+        data = data.images()
     if isinstance(data, LongTailConfig) and not data.of_files:
         return f"{data.name} r={data.ratio:g}"
     return data.name

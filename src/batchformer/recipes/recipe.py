@@ -9,7 +9,9 @@ from typing import Any, Literal
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig, require
 from batchformer.methods.config import MethodConfig, MethodName, ModuleConfig, require_sense
 from batchformer.tasks.config import LongTailConfig
+from batchformer.tasks.contrast_config import ContrastConfig
 from batchformer.tasks.data_config import BY_TASK, DataConfig
+from batchformer.tasks.detection_config import DetectionConfig
 from batchformer.tasks.domain_config import DomainConfig
 from batchformer.tasks.feature_config import FeatureConfig
 from batchformer.tasks.pair_config import PairConfig
@@ -18,6 +20,8 @@ from batchformer.tasks.pair_config import PairConfig
 OF_DOMAINS = ("coral", "irm", "vrex", "mixstyle")
 #: Methods of zero-shot learning: on images of pairs, and on features.
 OF_PAIRS, OF_FEATURES = ("cge", "compcos"), ("ce_gzsl", "eszsl")
+#: Methods that learn without labels, and what learns to find objects.
+OF_TWO_VIEWS, OF_BOXES = ("moco_v2", "moco_v3"), ("detector",)
 #: Methods that take the network of another run and leave its features as they are.
 FROM_ANOTHER_RUN = ("crt", "tau_norm", "lws", "balms", "ride_assignment")
 
@@ -32,7 +36,16 @@ class Recipe:
     """One line for the list."""
     table: str
     """Table and row of the paper."""
-    task: Literal["long_tailed", "ablation", "domains", "compositional", "generalized"]
+    task: Literal[
+        "long_tailed",
+        "ablation",
+        "domains",
+        "compositional",
+        "generalized",
+        "contrastive",
+        "recognition",
+        "detection",
+    ]
     """Family of experiments."""
     data: DataConfig = field(default_factory=LongTailConfig)
     """Data."""
@@ -95,7 +108,7 @@ class Recipe:
         elif isinstance(self.data, LongTailConfig):
             _require_long_tail(self.method, self.data)
         else:
-            methods = OF_PAIRS if isinstance(self.data, PairConfig) else OF_FEATURES
+            methods = _METHODS_OF[type(self.data)]
             known = " and ".join(methods)
             require(self.method in methods, f"{self.task} has {known}, not {self.method}")
         if isinstance(self.data, FeatureConfig):
@@ -111,7 +124,21 @@ class Recipe:
         return replace(self.data, **changes)
 
 
+_METHODS_OF: dict[type[Any], tuple[str, ...]] = {
+    PairConfig: OF_PAIRS,
+    FeatureConfig: OF_FEATURES,
+    ContrastConfig: OF_TWO_VIEWS,
+    DetectionConfig: OF_BOXES,
+}
+
+
 def _require_long_tail(method: str, data: LongTailConfig) -> None:
+    require(
+        method not in OF_TWO_VIEWS,
+        f"{method} learns from two views without labels; recipes with it are "
+        "cifar100_lt_moco_v2, cifar100_lt_moco_v3 and others",
+    )
+    require(method not in OF_BOXES, f"{method} finds objects, and {data.name} has no boxes")
     require(
         method not in (*OF_PAIRS, *OF_FEATURES),
         f"{method} is for zero-shot learning, and every class of {data.name} is trained on",

@@ -178,7 +178,7 @@ class Run:
             FileNotFoundError: it is not there, and no checkpoint has what became of its weights.
         """
         try:
-            return given_weights(self.recipe)
+            return given_weights(self.trained)
         except FileNotFoundError:
             if self.finished or load_newest(self.folder / "checkpoints") is not None:
                 return None
@@ -187,7 +187,7 @@ class Run:
     @property
     def sources(self) -> dict[str, Path]:
         """Folders of the runs whose networks this one needs: its start, its teacher."""
-        needed = {"start": self.recipe.start, "teacher": self.recipe.teacher}
+        needed = {"start": self.trained.start, "teacher": self.trained.teacher}
         root = self.folder.parents[3 if self.part else 2]
         return {
             role: root / recipe / (arm or self.arm) / f"seed{self.seed}" / self.part
@@ -205,9 +205,11 @@ class Run:
                 f"{self.title} would start from itself: name another recipe or arm by --start."
             )
         if self.sources and not self.finished:
-            facts = self.task.facts()
+            # A detector's backbone was trained on other images.
+            elsewhere = self.recipe.task == "detection"
+            split = None if elsewhere else self.task.facts()["split_sha256"]
             for folder in self.sources.values():
-                require_finished(folder, facts["split_sha256"], self.part)
+                require_finished(folder, split, self.part)
 
     def feed(self) -> Batches:
         """The batches of this seed, the same for every arm."""

@@ -17,12 +17,12 @@ from batchformer.recipes.plain import from_plain
 Weights = Mapping[str, Tensor]
 
 
-def require_finished(folder: Path, split: str, part: str = "") -> None:
+def require_finished(folder: Path, split: str | None, part: str = "") -> None:
     """Refuse to start from a run that is not there, not finished, or of another training set.
 
     Args:
         folder: ``RUNS/RECIPE/ARM/seedN``, and in it a folder of the part if there is one.
-        split: hash of the split that this run trains on.
+        split: hash of the split that this run trains on; None if it may be another.
         part: name of one of the trainings that the run consists of.
     """
     whole = folder.parent if part else folder
@@ -34,7 +34,7 @@ def require_finished(folder: Path, split: str, part: str = "") -> None:
             f"--seed {seed.removeprefix('seed')} --runs {root}"
         )
     found = json.loads((folder / "config.json").read_text())["data"]["split_sha256"]
-    if found != split:
+    if split is not None and found != split:
         raise ValueError(
             f"{folder} was trained on another training set (split {found[:12]}..., this run has "
             f"{split[:12]}...): set the same --data, or train it again in another folder of runs."

@@ -8,9 +8,9 @@ from typing import Literal
 from batchformer.engine.config import require
 
 #: Data sets that are read from image files.
-FILES = ("imagenet_lt", "inaturalist18", "places_lt", "folder")
+FILES = ("imagenet", "imagenet_lt", "inaturalist18", "places_lt", "folder")
 #: Augmentations of image files.
-OF_FILES = ("jitter", "resized", "paco", "simclr")
+OF_FILES = ("jitter", "resized", "paco", "simclr", "deit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,7 +18,14 @@ class LongTailConfig:
     """Long-tailed data."""
 
     name: Literal[
-        "cifar10", "cifar100", "digits", "imagenet_lt", "inaturalist18", "places_lt", "folder"
+        "cifar10",
+        "cifar100",
+        "digits",
+        "imagenet",
+        "imagenet_lt",
+        "inaturalist18",
+        "places_lt",
+        "folder",
     ] = "cifar100"
     """Which images; "folder" is your own, in folders of classes or by lists."""
     ratio: float = 100.0
@@ -42,13 +49,17 @@ class LongTailConfig:
     shots: Literal["counts", "thirds"] = "counts"
     """Many (> 100 training images), medium, few (< 20), or thirds of the classes by count."""
     augment: Literal[
-        "autoaugment", "standard", "rotation", "paco", "jitter", "resized", "simclr"
+        "autoaugment", "standard", "rotation", "paco", "jitter", "resized", "simclr", "deit"
     ] = "autoaugment"
     """CIFAR: AutoAugment and Cutout after crop and flip; standard crop and flip; crop, flip and
     rotation (RIDE). Image files: resized crop, flip and colour jitter; resized crop and flip; two
-    views as SimCLR's. Both: PaCo's two views, the second as SimCLR's. The digits have their own."""
-    sampler: Literal["shuffle", "class_balanced"] = "shuffle"
-    """Every image once an epoch, or every class equally often."""
+    views as SimCLR's; resized crop, flip, RandAugment and erasing (DeiT). Both: PaCo's two views,
+    the second as SimCLR's. The digits have their own."""
+    sampler: Literal["shuffle", "class_balanced", "repeated"] = "shuffle"
+    """Every image once an epoch; every class equally often; or a third of the images three times
+    (DeiT)."""
+    scores: Literal["shots", "top", "both"] = "shots"
+    """Accuracy by shots, the five highest answers (top1, top5), or both."""
     meta_batch: int = 0
     """Samples of a second, class-balanced batch in each update, for balms; 0 for none."""
     meta_from: Literal["train", "val"] = "train"
@@ -73,7 +84,7 @@ class LongTailConfig:
             right = self.augment in OF_FILES
             require(right, f"{self.name} has data.augment {known}, not {self.augment}")
         else:
-            right = self.augment not in ("jitter", "resized", "simclr")
+            right = self.augment not in ("jitter", "resized", "simclr", "deit")
             require(right, f"data.augment {self.augment} is for image files, not {self.name}")
             lists = self.train_list is None and self.test_list is None
             require(lists, f"{self.name} has no lists; data.train-list is for image files")

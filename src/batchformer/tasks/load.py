@@ -10,7 +10,9 @@ from batchformer.engine.config import TrainConfig
 from batchformer.engine.fit import Evaluation
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Batches, Method
+from batchformer.tasks.contrast_config import ContrastConfig
 from batchformer.tasks.data_config import DataConfig
+from batchformer.tasks.detection_config import DetectionConfig
 from batchformer.tasks.domain_config import DomainConfig
 from batchformer.tasks.domains import DomainTask
 from batchformer.tasks.feature_config import FeatureConfig
@@ -57,6 +59,14 @@ def load(config: DataConfig, device: torch.device) -> Task:
         from batchformer.tasks.generalized import GeneralizedTask
 
         return GeneralizedTask.load(config, device)
+    if isinstance(config, ContrastConfig):
+        from batchformer.tasks.contrastive import ContrastiveTask
+
+        return ContrastiveTask.load(config, device)
+    if isinstance(config, DetectionConfig):
+        from batchformer.tasks.detection import DetectionTask
+
+        return DetectionTask.load(config, device)
     if config.of_files:
         return ImageFileTask.load(config, device)
     return LongTailedTask.load(config, device)
