@@ -93,3 +93,18 @@ def test_streams_and_weights_reach_the_loss() -> None:
     assert not torch.equal(only.weight, both.weight)
     frozen = trained(ModuleConfig(trained=False))
     assert not torch.equal(frozen.weight, plain.weight)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_recorded_steps_are_those_run_eagerly(capsys: pytest.CaptureFixture[str]) -> None:
+    features, labels = (tensor.cuda() for tensor in clusters())
+    options: dict[str, Any] = {"epochs": 20, "seed": 5, "module": OFF}
+    eager = train_classifier(features, labels, 6, **options)
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        assert feature_classifier._recordable(features.device, None)
+        recorded = train_classifier(features, labels, 6, **options)
+    assert capsys.readouterr().err == ""
+    torch.testing.assert_close(recorded.weight, eager.weight, rtol=1e-5, atol=1e-7)

@@ -101,8 +101,8 @@ class TrainConfig:
     select_on: Literal["last", "val", "test"] = "last"
     """Which evaluation is reported: the last, the best on validation data where the task has some,
     or the best on the test set itself, as some papers do."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Autocast type; fp16 scales the loss."""
+    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
+    """Autocast type; fp16 scales the loss. tf32 is fp32 whose products a GPU rounds to 10 bits."""
     accumulate: int = 1
     """Parts a batch is split into. The parts do not attend to one another."""
     clip_norm: float = 0.0

@@ -101,6 +101,7 @@ def training(
         alone: whether this run may have the terminal for itself.
     """
     torch.use_deterministic_algorithms(plan.train.deterministic)
+    torch.backends.cuda.matmul.allow_tf32 = plan.train.precision == "tf32"
     method.to(plan.device)
     if plan.train.channels_last:
         method.to(memory_format=torch.channels_last)

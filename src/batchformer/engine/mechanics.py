@@ -14,7 +14,12 @@ from batchformer.engine.config import TrainConfig
 Batch = Mapping[str, Any]
 Step = Callable[[Batch], dict[str, Tensor]]
 
-_TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+_TYPES = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+}
 
 
 class Mechanics:

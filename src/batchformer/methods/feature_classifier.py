@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
 from batchformer.attach import param_groups
+from batchformer.engine.capture import Captured
 from batchformer.engine.config import OptimConfig
+from batchformer.engine.mechanics import Batch
 from batchformer.engine.optim import build_optimizer
 from batchformer.methods.config import ModuleConfig
 from batchformer.methods.encoder import make_encoder
@@ -35,6 +39,8 @@ def train_classifier(
 ) -> nn.Linear:
     """Softmax regression by Adam, with BatchFormer before it where `module` asks for it.
 
+    Without BatchFormer nothing is drawn but the order, and on a GPU the step is recorded once.
+
     BatchFormer begins anew, mixes the rows of each batch and is dropped at the end. An epoch is cut
     into batches of `batch_size` rows or one less. The result is a function of the arguments alone:
     all draws come from the seed, whatever was drawn before, and torch's own generators are left as
@@ -57,22 +63,46 @@ def train_classifier(
     optimizer = build_optimizer(param_groups(trained, ADAM.lr, module.lr_factor), ADAM)
     shuffles = torch.Generator(device).manual_seed(seed_for(seed, "order", APART))
     batches = -(-len(features) // batch_size)
+
+    def step(batch: Batch) -> dict[str, Tensor]:
+        rows = batch["rows"]
+        seen = features[rows]
+        if encoder is not None:
+            mixed_only = module.streams == "mixed_only"
+            seen = encoder(seen) if mixed_only else two_streams(seen, encoder)
+        loss = stream_loss(
+            F.cross_entropy,
+            linear(seen),
+            labels[rows],
+            loss_scale=module.loss_scale,
+            mixed_weight=module.mixed_weight,
+        )
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return {"loss": loss.detach()}
+
+    recorded = Captured(step, device, lambda: None, _say) if _recordable(device, encoder) else None
     with drawing(seed, "dropout", APART):
         for _ in range(epochs):
             order = torch.randperm(len(features), generator=shuffles, device=device)
             for rows in order.tensor_split(batches):
-                seen = features[rows]
-                if encoder is not None:
-                    mixed_only = module.streams == "mixed_only"
-                    seen = encoder(seen) if mixed_only else two_streams(seen, encoder)
-                loss = stream_loss(
-                    F.cross_entropy,
-                    linear(seen),
-                    labels[rows],
-                    loss_scale=module.loss_scale,
-                    mixed_weight=module.mixed_weight,
-                )
-                optimizer.zero_grad(set_to_none=True)
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
+                if recorded is None:
+                    step({"rows": rows})
+                else:
+                    recorded({"rows": rows}, seed=0)
+    if recorded is not None:
+        # The recording takes its memory with it, which replays may still be writing to.
+        torch.cuda.current_stream(device).synchronize()
     return linear.requires_grad_(False)
+
+
+def _recordable(device: torch.device, encoder: nn.Module | None) -> bool:
+    """Whether steps can be replayed: on a GPU, without dropout, and not on its default stream."""
+    if device.type != "cuda" or encoder is not None:
+        return False
+    return torch.cuda.current_stream(device) != torch.cuda.default_stream(device)
+
+
+def _say(words: str) -> None:
+    print(f"the classifier on features: {words}", file=sys.stderr, flush=True)

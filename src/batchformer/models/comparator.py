@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
+from batchformer.kernels.available import obstacle
 from batchformer.models.gan import SLOPE, with_small_weights
 
 #: Hidden activations of sample-class pairs that exist at a time: 64 MiB of float32. A step holds
@@ -72,8 +73,9 @@ def pairwise_scores(
     """``sum_w weight_w leaky(samples_nw + classes_kw)`` (N, K), with bounded memory.
 
     The activations (N, K, W), 2.3 GiB for 2,048 samples and 150 classes, are made for a few samples
-    at a time, forward and again backward; between the two nothing of that size is kept. Nothing is
-    read back from the device. It is taken in float32 or wider, also under autocast.
+    at a time, forward and again backward; between the two nothing of that size is kept, and where
+    our kernels run they never exist. Nothing is read back from the device. It is taken in float32
+    or wider, also under autocast.
 
     Args:
         samples: (N, W).
@@ -96,6 +98,11 @@ class _Pairwise(torch.autograd.Function):
     def forward(ctx: Any, samples: Tensor, classes: Tensor, weight: Tensor, at_once: int) -> Tensor:
         ctx.save_for_backward(samples, classes, weight)
         ctx.rows = max(1, at_once // classes.numel())
+        ctx.kernels = samples.dtype == torch.float32 and obstacle(samples) is None
+        if ctx.kernels:
+            from batchformer.kernels.pairwise import scores
+
+            return scores(samples, classes, weight, SLOPE)
         parts = [
             F.leaky_relu_(part.unsqueeze(1) + classes, SLOPE) @ weight
             for part in torch.split(samples, ctx.rows)
@@ -110,13 +117,26 @@ class _Pairwise(torch.autograd.Function):
         # s over classes and over samples give all three derivatives.
         over_classes = SLOPE * gradient.sum(1, keepdim=True)
         over_samples = SLOPE * gradient.sum(0).unsqueeze(1)
-        steeper, of_samples = torch.zeros_like(classes), []
-        pairs = zip(torch.split(samples, ctx.rows), torch.split(gradient, ctx.rows), strict=True)
-        for part, cut in pairs:
-            above = (part.unsqueeze(1) + classes > 0).to(samples.dtype)  # (n, K, W)
-            of_samples.append(torch.bmm(cut.unsqueeze(1), above).squeeze(1))
-            steeper += torch.einsum("nk,nkw->kw", cut, above)
-        by_sample = over_classes + (1 - SLOPE) * torch.cat(of_samples)  # (N, W)
-        by_class = over_samples + (1 - SLOPE) * steeper  # (K, W)
+        if ctx.kernels:
+            from batchformer.kernels.pairwise import sums_above_zero
+
+            of_samples = sums_above_zero(samples, classes, gradient)
+            of_classes = sums_above_zero(classes, samples, gradient.T)
+        else:
+            of_samples, of_classes = _sums_above_zero(samples, classes, gradient, ctx.rows)
+        by_sample = over_classes + (1 - SLOPE) * of_samples  # (N, W)
+        by_class = over_samples + (1 - SLOPE) * of_classes  # (K, W)
         of_weight = (samples * by_sample).sum(0) + (classes * by_class).sum(0)
         return by_sample * weight, by_class * weight, of_weight, None
+
+
+def _sums_above_zero(
+    samples: Tensor, classes: Tensor, gradient: Tensor, rows: int
+) -> tuple[Tensor, Tensor]:
+    """Sums of `gradient` (N, K) over pairs above zero: over classes (N, W), over samples (K, W)."""
+    of_samples, of_classes = [], torch.zeros_like(classes)
+    for part, cut in zip(torch.split(samples, rows), torch.split(gradient, rows), strict=True):
+        above = (part.unsqueeze(1) + classes > 0).to(samples.dtype)  # (n, K, W)
+        of_samples.append(torch.bmm(cut.unsqueeze(1), above).squeeze(1))
+        of_classes += torch.einsum("nk,nkw->kw", cut, above)
+    return torch.cat(of_samples), of_classes

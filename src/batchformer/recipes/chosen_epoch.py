@@ -1,8 +1,8 @@
 """Runs whose epoch is chosen on classes of validation: trained twice, once without these classes.
 
 ``seedN/choose`` leaves out the classes of validation and never sees those of the test;
-``seedN/train`` trains on all seen classes. The result is the evaluation of the second at the epoch
-that was best in the first, so nothing is chosen by the test.
+``seedN/train`` trains on all seen classes for as many epochs as were best in the first, and is
+scored at its end: nothing is chosen by the test.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ import numpy as np
 from batchformer.engine.checkpoint import write_atomically
 from batchformer.engine.log import read_records
 from batchformer.recipes.folder import write_figures, write_json
+from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import Run
 
 CHOOSE, TRAIN = "choose", "train"
 
 
 def parts_of(run: Run) -> tuple[Run, ...]:
-    """The two trainings of a run."""
-    changes: dict[str, dict[str, Any]] = {
-        CHOOSE: {"choose": False, "unseen": "val"},
-        TRAIN: {"choose": False},
-    }
-    return tuple(
-        dataclasses.replace(
-            run,
-            recipe=dataclasses.replace(run.recipe, data=run.recipe.data_with(**change)),
-            folder=run.folder / part,
-            part=part,
-        )
-        for part, change in changes.items()
-    )
+    """The trainings of a run that can be trained by now: the second has to wait for the first."""
+    choose = _part(run, CHOOSE, run.recipe, choose=False, unseen="val")
+    if not choose.finished:
+        return (choose,)
+    epoch, _ = best(read_records(choose.folder / "metrics.jsonl"))
+    length = dataclasses.replace(run.recipe.train, epochs=epoch, eval_epochs=epoch)
+    recipe = dataclasses.replace(run.recipe, train=length)
+    return choose, _part(run, TRAIN, recipe, choose=False)
+
+
+def _part(run: Run, name: str, recipe: Recipe, **data: Any) -> Run:
+    recipe = dataclasses.replace(recipe, data=recipe.data_with(**data))
+    return dataclasses.replace(run, recipe=recipe, folder=run.folder / name, part=name)
 
 
 def combine(run: Run, parts: Sequence[Run]) -> bool:
@@ -45,47 +45,32 @@ def combine(run: Run, parts: Sequence[Run]) -> bool:
     Returns:
         Whether it was written.
     """
-    if not all(part.finished for part in parts):
+    by_part = {part.part: part.folder for part in parts if part.finished}
+    if TRAIN not in by_part:
         return False
-    by_part = {part.part: part.folder for part in parts}
-    records = {part: read_records(by_part[part] / "metrics.jsonl") for part in by_part}
-    epoch, metrics = chosen(records[CHOOSE], records[TRAIN])
-    results = [json.loads((folder / "result.json").read_text()) for folder in by_part.values()]
-    lines = (json.dumps(record) for record in records[TRAIN])
+    epoch, score = best(read_records(by_part[CHOOSE] / "metrics.jsonl"))
+    results = {
+        part: json.loads((folder / "result.json").read_text()) for part, folder in by_part.items()
+    }
+    lines = (json.dumps(record) for record in read_records(by_part[TRAIN] / "metrics.jsonl"))
     write_atomically(run.folder / "metrics.jsonl", ("\n".join(lines) + "\n").encode())
     write_figures(run.folder / "figures.npz", {"chosen_epoch": np.array(epoch)})
     result = {
-        "metrics": metrics,
-        "minutes": round(sum(one["minutes"] for one in results), 3),
-        "updates": sum(one["updates"] for one in results),
+        "metrics": {**results[TRAIN]["metrics"], "val": score},
+        "minutes": round(sum(one["minutes"] for one in results.values()), 3),
+        "updates": sum(one["updates"] for one in results.values()),
         "selected": f"epoch {epoch}, by classes of validation",
     }
     write_json(run.folder / "result.json", result)  # last: it says that all is there
     return True
 
 
-def chosen(
-    choosing: Sequence[Mapping[str, Any]], training: Sequence[Mapping[str, Any]]
-) -> tuple[int, dict[str, float]]:
-    """The best epoch without the classes of validation, and what the other training had there.
+def best(records: Sequence[Mapping[str, Any]]) -> tuple[int, float]:
+    """The epoch with the highest harmonic mean, the first of equals, and that score.
 
-    Args:
-        choosing: records of the training without the classes of validation.
-        training: records of the training on all seen classes.
-
-    >>> def evaluated(*scores):
-    ...     return [{"kind": "eval", "epoch": epoch, "hm": hm} for epoch, hm in scores]
-    >>> chosen(evaluated((50, 40.0), (100, 38.0)), evaluated((50, 51.0), (100, 60.0)))
-    (50, {'hm': 51.0, 'val': 40.0})
+    >>> best([{"kind": "eval", "epoch": e, "hm": hm} for e, hm in ((50, 40.0), (100, 38.0))])
+    (50, 40.0)
     """
-    evaluated = [record for record in choosing if record["kind"] == "eval"]
-    best = max(evaluated, key=lambda record: float(record["hm"]))  # the first of equals
-    found = [r for r in training if r["kind"] == "eval" and r["epoch"] == best["epoch"]]
-    if not found:
-        raise ValueError(
-            f"epoch {best['epoch']} was best on classes of validation, but the training on all "
-            "seen classes was not evaluated there; let both have the same train.epochs and "
-            "train.eval-epochs"
-        )
-    scores = {k: v for k, v in found[-1].items() if k not in ("kind", "epoch", "step", "time")}
-    return int(best["epoch"]), {**scores, "val": float(best["hm"])}
+    evaluated = [record for record in records if record["kind"] == "eval"]
+    found = max(evaluated, key=lambda record: float(record["hm"]))
+    return int(found["epoch"]), float(found["hm"])

@@ -87,23 +87,34 @@ def train_all(
     """Train what is not finished; a run of several trainings ends with the last of them."""
     for one in runs:
         one.require_sources()
-    left: list[Run] = []
-    whole: dict[Path, Run] = {}
     for one in runs:
         if one.finished:
             one.begin()
             yield one, None
-        else:
-            left += parts_of(one)
-            whole.update({part.folder: one for part in parts_of(one)})
-    for group in side_by_side(left, together):
-        for one in {whole[part.folder].folder: whole[part.folder] for part in group}.values():
-            one.begin()
-        for part, error in train_runs(group, quiet, wandb):
-            one = whole[part.folder]
-            if error is None and part is not one and not combine(one):
-                continue  # other trainings of this run are still to come, or diverged
-            yield (part if error else one), error  # which of its trainings diverged
+    tried: set[Path] = set()
+    # Again where one training of a run has to wait for another.
+    while whole := _waiting([one for one in runs if not one.finished], tried):
+        for group in side_by_side([part for part, _ in whole.values()], together):
+            for one in {
+                whole[part.folder][1].folder: whole[part.folder][1] for part in group
+            }.values():
+                one.begin()
+            for part, error in train_runs(group, quiet, wandb):
+                one = whole[part.folder][1]
+                if error is None and part is not one and not combine(one):
+                    continue  # other trainings of this run are still to come, or diverged
+                yield (part if error else one), error  # which of its trainings diverged
+        tried |= set(whole)
+
+
+def _waiting(runs: Sequence[Run], tried: set[Path]) -> dict[Path, tuple[Run, Run]]:
+    """Trainings that were not tried yet, by their folders, each with the run that it is part of."""
+    return {
+        part.folder: (part, one)
+        for one in runs
+        for part in parts_of(one)
+        if part.folder not in tried
+    }
 
 
 def side_by_side(runs: Sequence[Run], together: int) -> Iterator[list[Run]]:

@@ -112,6 +112,11 @@ class Recipe:
             known = " and ".join(methods)
             require(self.method in methods, f"{self.task} has {known}, not {self.method}")
         if isinstance(self.data, FeatureConfig):
+            require(
+                not (self.data.choose and self.schedule.kind == "cosine"),
+                "a training that ends at the chosen epoch has rates that do not depend on its "
+                "length; set schedule.kind constant or multistep, or leave data.choose off",
+            )
             steps = self.hyper.critic_steps
             require(
                 self.data.batches == steps,
