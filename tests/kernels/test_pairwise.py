@@ -82,8 +82,8 @@ def test_sums_of_both_sets(
         above = (part[:, None] + b > 0).double()
         by_sample.append(torch.einsum("nk,nkw->nw", cut, above))
         by_class += torch.einsum("nk,nkw->kw", cut, above)
-    assert relative(pairwise.sums_above_zero(a, b, gradient), torch.cat(by_sample)) < 1e-6
-    assert relative(pairwise.sums_above_zero(b, a, gradient.T), by_class) < 1e-6
+    assert relative(pairwise.sums_above_zero(a, b, gradient), torch.cat(by_sample)) < 1e-5
+    assert relative(pairwise.sums_above_zero(b, a, gradient.T), by_class) < 1e-5
 
 
 @pytest.mark.gpu

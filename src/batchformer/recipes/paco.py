@@ -37,7 +37,11 @@ def cifar100_lt_paco_at(ratio: float) -> Recipe:
 
 
 def cifar100_lt_paco() -> Recipe:
-    """Table 1, r = 100: PaCo 51.9, + BatchFormer 52.4 (all). Ours: not measured yet."""
+    """Table 1, r = 100: PaCo 51.9, + BatchFormer 52.4 (all).
+
+    Ours: 52.36 [51.51, 53.21], + BatchFormer 52.75 [52.13, 53.36] (3 seeds, H200, 5 minutes for six
+    runs).
+    """
     return cifar100_lt_paco_at(100.0)
 
 
