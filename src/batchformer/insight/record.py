@@ -62,7 +62,8 @@ def save(path: Path, insight: Insight) -> None:
         ValueError: it is larger than a run's folder should hold.
     """
     buffer = io.BytesIO()
-    np.savez_compressed(buffer, **insight)
+    arrays: dict[str, Any] = dict(insight)
+    np.savez_compressed(buffer, **arrays)
     size = buffer.tell()
     if size > MOST_BYTES:
         raise ValueError(
