@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import os
 import sys
@@ -23,6 +24,7 @@ from batchformer.options import (
     PairsOptions,
     ReportOptions,
     Settings,
+    ShowOptions,
     SweepOptions,
     TrainOptions,
 )
@@ -47,6 +49,7 @@ Usage: batchformer COMMAND [...]
   sweep [SWEEP]            one setting at several levels, as the paper's ablations; or their list
   evaluate RUN             score a trained run again
   report RUN...            one self-contained page of finished runs
+  show FIGURE RUN...       one figure, or its numbers; without a name, which figures there are
   export RUN --to FILE     the plain network's weights, without BatchFormer
   check RECIPE             is BatchFormer acting in this recipe's training?
   data                     which data sets are here, and where they are looked for; `data pairs`
@@ -57,6 +60,8 @@ Usage: batchformer COMMAND [...]
 """
 
 
+#: Methods in which BatchFormer has no part: it shaped the network that they are given.
+WITHOUT_BATCHFORMER = ("linear_probe", "knn", "detector")
 #: Methods that put a classifier of their own into the network.
 OWN_CLASSIFIER = ("ldam", "lws", "mdd", "cge", "compcos", "ce_gzsl")
 
@@ -303,6 +308,43 @@ def report(arguments: list[str]) -> None:
     _report(folders, options.to, against=options.against)
 
 
+def show(arguments: list[str]) -> None:
+    from batchformer.report.catalogue import find_figure, listing
+
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(listing())
+        return
+    name, *rest = arguments
+    find_figure(name)
+    folders, rest = _folders(rest, f"show {name}")
+    options = _parse(ShowOptions, rest, f"show {name} RUN...")
+    common = ("to", "against", "compute", "device")
+    changed = {
+        f.name: value
+        for f in dataclasses.fields(options)
+        if f.name not in common and (value := getattr(options, f.name)) != f.default
+    }
+    from batchformer.report.show import show as show_figure
+
+    show_figure(
+        name,
+        folders,
+        to=options.to,
+        against=options.against,
+        compute=_look(options.device) if options.compute else None,
+        options=changed,
+    )
+
+
+def _look(device: str) -> Callable[[Path], object]:
+    """What makes the arrays of a run's folder from its checkpoint."""
+    from batchformer.recipes.insight import insight_of
+    from batchformer.recipes.run import pick_device
+
+    place = pick_device(device)
+    return lambda folder: insight_of(folder, place)
+
+
 def export(arguments: list[str]) -> None:
     folders, rest = _folders(arguments, "export")
     options = _parse(ExportOptions, rest, "export RUN")
@@ -340,6 +382,11 @@ def check(arguments: list[str]) -> None:
     device = runs.pick_device(options.device)
     recipe = next(iter(by_target(recipe).values()))
     task = runs.load_task(recipe.data, device)
+    if recipe.method in WITHOUT_BATCHFORMER:
+        raise UserError(
+            f"{recipe.name} has no BatchFormer to check: {recipe.method} takes the network of "
+            f"another training. Check that one: batchformer check {recipe.start or 'RECIPE'}"
+        )
     method = runs.build(recipe, 0, task).to(device)
     batch = task.feed(recipe.train, 0).batch(0)
     optimizer = method.optimizers(recipe.optim).get("main")  # a method may train nothing
@@ -410,6 +457,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "sweep": sweep,
     "evaluate": evaluate,
     "report": report,
+    "show": show,
     "export": export,
     "check": check,
     "data": data,

@@ -130,6 +130,36 @@ class ReportOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ShowOptions:
+    """Write one figure of finished runs to a file, or print its numbers."""
+
+    to: Path | None = None
+    """The file, .svg, .png or .pdf; without it the numbers are printed."""
+    against: str | None = None
+    """Arm to compare with; by default the baseline, else the first that shares a seed."""
+    compute: bool = False
+    """Make what a figure needs and a run has not kept, from the run's checkpoint."""
+    device: str = "auto"
+    """Where it is computed: auto, cpu, cuda, cuda:1, mps."""
+    measure: Literal["abs", "l2"] = "abs"
+    """influence: mean absolute value of a gradient, or its length."""
+    on: Literal["features", "images"] = "features"
+    """influence: the gradient on pooled features, or on input images."""
+    cumulative: bool = False
+    """influence: also the mean over all more frequent classes, as the released code draws it."""
+    by_shots: bool = False
+    """reliability: many, medium and few shots apart."""
+    arm: str | None = None
+    """attention, cam: whose; by default batchformer."""
+    rule: Literal["seed", "change"] = "seed"
+    """cam: the first images of each shot group, or those whose confidence changes most."""
+    shots: Literal["many", "medium", "few"] | None = None
+    """cam: one shot group alone."""
+    images: int = 6
+    """cam: of each shot group."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ExportOptions:
     """Write the plain network's weights of a run, as a state dict without BatchFormer."""
 
@@ -156,7 +186,15 @@ class CheckOptions(Settings):
 
 
 BenchPart = Literal[
-    "attention", "growth", "step", "profile", "side_by_side", "loop", "transforms", "loader"
+    "attention",
+    "growth",
+    "step",
+    "contrast",
+    "profile",
+    "side_by_side",
+    "loop",
+    "transforms",
+    "loader",
 ]
 
 

@@ -16,6 +16,7 @@ from batchformer.data.long_tailed_files import (
     LongTailedFiles,
     annotated,
     class_names,
+    imagenet,
     list_hash,
     own_files,
 )
@@ -169,3 +170,19 @@ def test_parts_of_different_classes_are_refused(tmp_path: Path) -> None:
     train, test = (ImageFiles.from_folder(tmp_path / part) for part in ("train", "test"))
     with pytest.raises(ValueError, match="different classes"):
         LongTailedFiles(train, test, "mine")
+
+
+def test_imagenet_is_scored_on_val(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "imagenet"
+    touch(place, "train/n1/a.JPEG", "train/n1/b.JPEG", "train/n2/a.JPEG", "val/n2/v.JPEG")
+    touch(place, "test/no_labels.JPEG", "val/n1/v.JPEG")
+    monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path))
+    for found in (imagenet(str(place)), imagenet()):
+        assert found.name == "ImageNet" and found.classes == ("n1", "n2")
+        assert found.train_counts.tolist() == [2, 1]
+        assert found.test.paths == ("n1/v.JPEG", "n2/v.JPEG") and found.untested == []
+    touch(place, "val/n3/v.JPEG")
+    with pytest.raises(ValueError, match="no classes of the training images: n3"):
+        imagenet(str(place))
+    with pytest.raises(FileNotFoundError, match=r"ImageNet not found(.|\n)*image-net\.org"):
+        imagenet(str(tmp_path / "elsewhere"))

@@ -1,13 +1,16 @@
-"""Balanced classes, whatever their sizes, as a function of the epoch."""
+"""Balanced classes and repeated images, as a function of the epoch."""
 
 from __future__ import annotations
 
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from timm.data.distributed_sampler import RepeatAugSampler
 
 from batchformer.data.order import Steps
-from batchformer.data.samplers import ClassBalanced
+from batchformer.data.samplers import ClassBalanced, Repeated, sampler_named
+from batchformer.randomness import generator
 
 
 @settings(max_examples=50, deadline=None)
@@ -52,3 +55,38 @@ def test_batches_of_all_classes_hold_each_once() -> None:
     assert steps.per_epoch == 12
     for step in range(24):
         assert labels[steps.index(step)].sort().values.tolist() == [0, 1, 2]
+
+
+def test_images_repeated_three_times_by_hand() -> None:
+    """Ten images in batches of four: a third of them, the last one cut off."""
+    sampler = Repeated(images=10, seed=0)
+    drawn = torch.randperm(10, generator=generator(0, "order", 2)).tolist()
+    a, b, c, d = drawn[:4]
+    assert sampler.length == 10
+    assert sampler.order(2).tolist() == [a, a, a, b, b, b, c, c, c, d]
+    steps = Steps(sampler, batch_size=4, drop_last=True)
+    assert [steps.index(4 + k).tolist() for k in (0, 1)] == [[a, a, a, b], [b, b, c, c]]
+    assert not torch.equal(sampler.order(0), sampler.order(1))
+
+
+@pytest.mark.parametrize("images", [255, 256, 700, 1024])
+@pytest.mark.parametrize("processes", [1, 4])
+def test_an_epoch_is_that_of_timms_processes_together(images: int, processes: int) -> None:
+    order = Repeated(images, seed=3).order(0)
+    samplers = [RepeatAugSampler(range(images), processes, rank) for rank in range(processes)]
+    if images < 256:  # where timm's epoch would be empty
+        assert len(samplers[0]) == 0 and len(order) == images
+        return
+    # Their permutation in place of ours: what is left is which positions an epoch takes.
+    drawn = torch.randperm(images, generator=torch.Generator().manual_seed(0))
+    theirs = [list(sampler) for sampler in samplers]
+    dealt = [position for turn in zip(*theirs, strict=True) for position in turn]
+    assert dealt == drawn.repeat_interleave(3)[: len(order)].tolist()
+    assert torch.equal(order.unique_consecutive(), order[::3])
+
+
+def test_samplers_by_name() -> None:
+    labels = torch.tensor([0, 0, 1])
+    assert sampler_named("shuffle", labels, 0) is None
+    assert isinstance(sampler_named("class_balanced", labels, 0), ClassBalanced)
+    assert sampler_named("repeated", labels, 5) == Repeated(3, 5)

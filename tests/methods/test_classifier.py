@@ -142,3 +142,31 @@ def test_without_dropout_nothing_is_drawn() -> None:
 def test_unknown_methods_are_named() -> None:
     with pytest.raises(ValueError, match="there are cross_entropy, balanced_softmax"):
         build_method("magic")
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "deit_small_patch16_224"])
+def test_transformers_are_classified_by_timms_own_path(name: str) -> None:
+    """BatchFormer stands between the class token, after the last normalisation, and the head."""
+    torch.manual_seed(0)
+    network: Any = build_model(name, 5, img_size=32)
+    built = build_method(
+        "cross_entropy",
+        network=network,
+        module=ModuleConfig(dropout=0.0),
+        seed=0,
+        class_counts=COUNTS,
+    )
+    assert isinstance(built, Classifier) and built.encoder is not None
+    x = torch.randn(4, 3, 32, 32)
+    with torch.no_grad():
+        built.eval()
+        logits = network(x)
+        token = network.forward_features(x)[:, 0]
+        assert torch.equal(built.predict(x), logits) and torch.equal(built(x), logits)
+        assert torch.equal(built.features(x), network.fc_norm(token))
+        built.train()
+        both = built(x)
+        torch.testing.assert_close(both[:4], logits)
+        mixed = network.head(built.encoder(built.features(x)))
+        torch.testing.assert_close(both[4:], mixed)
+    assert check(built, x).passed

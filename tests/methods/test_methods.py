@@ -14,8 +14,10 @@ from batchformer.methods import METHODS
 CPU = torch.device("cpu")
 #: Methods for batches of several domains; accumulation would part them.
 DOMAINS = ("coral", "irm", "vrex", "mixstyle")
-#: Those of zero-shot learning are told of pairs or features, and have the same tests beside them.
-OF_IMAGES = [name for name in METHODS if name not in ("cge", "compcos", "ce_gzsl", "eszsl")]
+#: Those of zero-shot learning are told of pairs or features, and neighbours of a bank of images:
+#: they have the same tests beside them.
+OTHERS = ("cge", "compcos", "ce_gzsl", "eszsl", "knn", "detector")
+OF_IMAGES = [name for name in METHODS if name not in OTHERS]
 TRAIN: list[dict[str, Any]] = [{"precision": "bf16"}, {"accumulate": 2}]
 CASES = [(name, t) for name in OF_IMAGES for t in (TRAIN[:1] if name in DOMAINS else TRAIN)]
 

@@ -26,6 +26,7 @@ PARTS = {
     "attention": "batchformer.bench.attention",
     "growth": "batchformer.bench.growth",
     "step": "batchformer.bench.step",
+    "contrast": "batchformer.bench.contrast",
     "profile": "batchformer.bench.profile",
     "side_by_side": "batchformer.bench.side_by_side",
     "loop": "batchformer.bench.loop",

@@ -1,4 +1,4 @@
-"""Long-tailed data sets of image files: known ones by name, and a person's own."""
+"""Data sets of image files, most of them long-tailed: known ones, and a person's own."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from torch import Tensor
 from batchformer.data.annotated import ANNOTATED, Annotated, Lists, ensure_present
 from batchformer.data.file_lists import some
 from batchformer.data.files import ImageFiles
+from batchformer.data.imagenet_layout import ensure_present as ensure_imagenet
+from batchformer.data.imagenet_layout import folder_of
 
 #: Names of the folder of test images, in the order they are looked for.
 TEST_FOLDERS = ("test", "val")
@@ -114,6 +116,22 @@ def class_names(files: ImageFiles) -> tuple[str, ...]:
         if folders:
             names[labels[row]] = "/".join(folders)
     return tuple(names)
+
+
+def imagenet(root: str | None = None) -> LongTailedFiles:
+    """ImageNet: folders of classes in ``train`` and ``val``; scores are measured on ``val``.
+
+    Any number of classes will do, so that a part of ImageNet has its place too.
+
+    Args:
+        root: the folder of both; None: ``imagenet`` where data is kept.
+    """
+    ensure_imagenet(root)
+    place = folder_of(root)
+    train = ImageFiles.from_folder(place / "train")
+    # The folder "test" of ImageNet has no labels.
+    val = ImageFiles.from_folder(place / "val", True)
+    return LongTailedFiles(train, _with_classes(val, train.classes), "ImageNet")
 
 
 def own_files(

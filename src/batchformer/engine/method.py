@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,6 +13,9 @@ from batchformer.attach import param_groups
 from batchformer.engine.config import OptimConfig
 from batchformer.engine.mechanics import Batch, Mechanics
 from batchformer.engine.optim import build_optimizer
+
+if TYPE_CHECKING:
+    from batchformer.insight.relations import Relations
 
 
 class Batches(Protocol):
@@ -54,6 +57,10 @@ class Method(nn.Module):
     def scored(self) -> Method:
         """What an evaluation scores: itself, or what it is wrapped around."""
         return self
+
+    def relations(self) -> Relations | None:
+        """Where samples meet, for figures of it; None where there is nothing of the kind."""
+        return None
 
     def compile_step(self) -> None:
         """Let :meth:`update` call a compiled step from here on."""

@@ -10,6 +10,7 @@ import torch
 from torch.optim import Optimizer
 
 from batchformer.engine.config import OptimConfig, ScheduleConfig
+from batchformer.engine.lars import Lars
 
 
 def build_optimizer(groups: list[dict[str, Any]], config: OptimConfig) -> Optimizer:
@@ -19,6 +20,8 @@ def build_optimizer(groups: list[dict[str, Any]], config: OptimConfig) -> Optimi
     a GPU the rates are tensors and each step is one kernel, so that a graph can hold it.
     """
     groups = [{**group, "params": list(group["params"])} for group in groups]
+    if config.decayed == "matrices":
+        groups = [part for group in groups for part in _by_dimensions(group, config)]
     devices = {p.device for group in groups for p in group["params"]}
     on_gpu = {device.type for device in devices} == {"cuda"}
     for group in groups:
@@ -33,6 +36,14 @@ def build_optimizer(groups: list[dict[str, Any]], config: OptimConfig) -> Optimi
             weight_decay=config.weight_decay,
             fused=on_gpu or None,
         )
+    if config.name == "lars":
+        return Lars(
+            groups,
+            lr=config.lr,
+            momentum=config.momentum,
+            weight_decay=config.weight_decay,
+            trust=config.trust,
+        )
     kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
     return kind(
         groups,
@@ -42,6 +53,15 @@ def build_optimizer(groups: list[dict[str, Any]], config: OptimConfig) -> Optimi
         fused=on_gpu or None,
         capturable=on_gpu,
     )
+
+
+def _by_dimensions(group: dict[str, Any], config: OptimConfig) -> list[dict[str, Any]]:
+    """A group in two: its matrices, and the rest, which is neither decayed nor adapted by LARS."""
+    spared = {"weight_decay": 0.0} | ({"adapted": False} if config.name == "lars" else {})
+    matrices = [p for p in group["params"] if p.ndim > 1]
+    others = [p for p in group["params"] if p.ndim <= 1]
+    parts = [{**group, "params": matrices}, {**group, **spared, "params": others}]
+    return [part for part in parts if part["params"]]
 
 
 def lr_factor(config: ScheduleConfig, update: int, updates: int, per_epoch: int) -> float:

@@ -17,10 +17,23 @@ def follower(leader: M) -> M:
 
 
 @torch.no_grad()
-def follow(follower: nn.Module, leader: nn.Module, momentum: float) -> None:
+def follow(follower: nn.Module, leader: nn.Module, momentum: float | Tensor) -> None:
     """Move every parameter to ``momentum * own + (1 - momentum) * leader's``.
 
     Buffers are left alone: the follower's normalisation has statistics of its own, as in MoCo.
+
+    Args:
+        follower: changed in place.
+        leader: with the same parameters.
+        momentum: a number, or a tensor () on their device, from which a recorded update reads it.
     """
     own: list[Tensor] = list(follower.parameters())
-    torch._foreach_lerp_(own, list(leader.parameters()), 1 - momentum)
+    towards: list[Tensor] = list(leader.parameters())
+    if not own:
+        return
+    if isinstance(momentum, Tensor):
+        steps = torch._foreach_sub(towards, own)
+        torch._foreach_mul_(steps, 1 - momentum)
+        torch._foreach_add_(own, steps)
+    else:
+        torch._foreach_lerp_(own, towards, 1 - momentum)

@@ -10,6 +10,7 @@ from torch import nn
 
 from batchformer.models.digits_net import digits16_net, digits_net
 from batchformer.models.resnet10 import resnet10
+from batchformer.models.resnet18_small import resnet18_small
 from batchformer.models.resnet_cifar import resnet32
 from batchformer.models.ride import ride_resnet10, ride_resnet32, ride_resnet50, ride_resnext50
 
@@ -17,6 +18,7 @@ from batchformer.models.ride import ride_resnet10, ride_resnet32, ride_resnet50,
 OWN: dict[str, Callable[..., nn.Module]] = {
     "resnet32": resnet32,
     "resnet10": resnet10,
+    "resnet18_small": resnet18_small,
     "digits_net": digits_net,
     "digits16_net": digits16_net,
 }

@@ -15,12 +15,13 @@ from torch import Tensor, nn
 
 from batchformer.data.file_lists import some
 from batchformer.data.location import looked_in
+from batchformer.models.contrast_weights import one_network
 from batchformer.models.stride import Place
 
 Weights = Mapping[str, Tensor]
 
 #: Where training scripts put a network's state in what they save, outermost first.
-WRAPPERS = ("state_dict_best", "state_dict", "model", "model_state_dict", "network")
+WRAPPERS = ("state_dict_best", "state_dict", "model", "model_state_dict", "network", "method")
 #: Parts that some scripts save side by side: features, then classifier.
 PARTS = ("feat_model", "classifier")
 #: What wrappers of networks put before every name.
@@ -36,10 +37,13 @@ class StoredWeights:
     Args:
         tensors: by the names of the network's state.
         stride: where the bottlenecks of its network stride; None where the file does not say.
+        words: which of several networks they are of, and what was left in the file; empty where it
+            holds one network alone.
     """
 
     tensors: Weights
     stride: Place | None = None
+    words: str = ""
 
 
 @dataclass(frozen=True)
@@ -73,11 +77,16 @@ def find_weights(name: str) -> Path:
 
 
 def read_weights(file: Path) -> StoredWeights:
-    """The state dict in a .safetensors file, or in a file of torch.save with tensors alone."""
+    """The state dict in a .safetensors file, or in a file of torch.save with tensors alone.
+
+    Of a checkpoint of MoCo, or another that names its networks in the known ways, it is that of the
+    network which is used afterwards; momentum encoders, queues and projections are left.
+    """
     if file.suffix == ".safetensors":
         with _safetensors(file) as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-        return StoredWeights(tensors, read_stride(file))
+        taken, words = one_network(_without_prefixes(tensors))
+        return StoredWeights(taken, read_stride(file), words)
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
@@ -86,7 +95,8 @@ def read_weights(file: Path) -> StoredWeights:
             f"else could run code. Save the state dict alone: torch.save(model.state_dict(), ...). "
             f"({str(error).splitlines()[0]})"
         ) from error
-    return StoredWeights(_state(found, file))
+    network, words = one_network(_state(found, file))
+    return StoredWeights(network, words=words)
 
 
 def read_stride(file: Path) -> Place | None:
@@ -197,6 +207,10 @@ def _state(found: Any, file: Path) -> Weights:
             f"{file} holds no state dict: expected tensors by name, alone or under one of "
             f"{', '.join(WRAPPERS)}, found {what}"
         )
+    return _without_prefixes(found)
+
+
+def _without_prefixes(found: Weights) -> Weights:
     weights = dict(found)
     for prefix in PREFIXES:
         if all(name.startswith(prefix) for name in weights):

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from batchformer.data import attribute_sets, domain_layouts, pair_layouts
+from batchformer.data import (
+    attribute_sets,
+    domain_layouts,
+    imagenet_layout,
+    pair_layouts,
+    voc_layout,
+)
 from batchformer.data.annotated import ANNOTATED, lists_of, present
 from batchformer.data.location import available, looked_in
 from batchformer.recipes import RECIPES
@@ -12,6 +18,9 @@ from batchformer.recipes.arms import ARMS
 from batchformer.recipes.data_state import data_state, in_words
 from batchformer.recipes.paper import ROWS
 from batchformer.recipes.recipe import Recipe
+
+#: Lists of images that the paper's detectors are trained and scored on.
+VOC_LISTS = ("2007/trainval", "2012/trainval", "2007/test")
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -39,9 +48,8 @@ def print_listing(console: Console | None = None) -> None:
     for row in (row for row in ROWS if row.recipe is None):
         headline, value = next(iter(row.numbers.items()))
         method = row.method + (" + BatchFormer" if row.arm == "batchformer" else "")
-        state = "not implemented" if row.planned else "not planned"
         data = f"{row.data}, {row.model}"
-        rows.add_row(row.table, data, method, f"{headline} {value:g}", state)
+        rows.add_row(row.table, data, method, f"{headline} {value:g}", "not implemented")
     console.print(rows)
 
 
@@ -86,6 +94,14 @@ def print_data(console: Console | None = None) -> None:
         looked = f"looked for {lists_known.train} and {lists_known.test} in {lists.root}"
         words = f"{looked}; {lists_known.source}"
         table.add_row(name, "present" if here else "absent", str(lists.root) if here else words)
+    kept = {
+        "imagenet": (imagenet_layout.folder_of(None), imagenet_layout.present(None)),
+        "voc": (voc_layout.folder_of(None), voc_layout.present(None, VOC_LISTS)),
+    }
+    for name, (place, here) in kept.items():
+        table.add_row(
+            name, "present" if here else "absent", f"{'' if here else 'looked in '}{place}"
+        )
     table.add_row("rotated_digits", "embedded", "scikit-learn")
     for name, layout in domain_layouts.DOMAIN_SETS.items():
         place, here = domain_layouts.place_of(name), domain_layouts.present(name)

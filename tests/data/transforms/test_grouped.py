@@ -36,6 +36,7 @@ VALUES = {
     "hue": 0.2,
     "posterize": 4.0,
     "solarize": 100.0,
+    "solarize_add": 70.0,
 }
 TITLES = {"shear_x": "ShearX", "shear_y": "ShearY", "autocontrast": "AutoContrast"}
 TITLES |= {"translate_x": "TranslateX", "translate_y": "TranslateY"}
@@ -48,6 +49,8 @@ def _torchvision(image: Tensor, code: int) -> Tensor:
     value = VALUES.get(name, 0.0)
     if name == "hue":
         out: Tensor = adjust_hue(image, value)
+    elif name == "solarize_add":  # torchvision has none
+        out = torch.where(image < 128, image + int(value), image)
     else:
         title, nearest = TITLES.get(name, name.title()), InterpolationMode.NEAREST
         out = _apply_op(image, title, value - (name in ENHANCEMENTS), nearest, [128.0])

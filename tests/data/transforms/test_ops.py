@@ -162,3 +162,10 @@ def test_samples_do_not_meet(images: Images) -> None:
     for op in (ops.brightness, ops.contrast, ops.color, ops.sharpness):
         alone = torch.cat([op(x[i : i + 1], m[i : i + 1]) for i in range(8)])
         assert torch.equal(op(x, m), alone)
+
+
+def test_solarize_add_stops_at_white() -> None:
+    x = torch.tensor([0, 100, 127, 128, 255], dtype=torch.uint8).view(1, 1, 1, 5).expand(2, 1, 1, 5)
+    out = ops.solarize_add(x, torch.tensor([50.0, 128.0]))
+    assert out.dtype == torch.uint8
+    assert out.flatten(1).tolist() == [[50, 150, 177, 128, 255], [128, 228, 255, 128, 255]]

@@ -18,7 +18,10 @@ from batchformer.data.transforms import (
     RandomFlip,
     RandomGrey,
     RandomResizedCrop,
+    RandomSolarize,
     Transform,
+    byol,
+    byol_colours,
     cifar_test,
     cifar_train,
     digits_test,
@@ -28,6 +31,7 @@ from batchformer.data.transforms import (
     imagenet_test,
     imagenet_train,
     moco_v2,
+    moco_v2_colours,
 )
 
 Maker = Callable[..., Tensor]
@@ -55,6 +59,29 @@ PUBLISHED: dict[str, tuple[Transform, tuple[Transform, ...], tuple[list[float], 
             ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
             RandomGrey(0.2),
             GaussianBlur((0.1, 2.0), p=0.5),
+            RandomFlip(0.5),
+        ),
+        STATISTICS,
+    ),
+    "byol, first": (
+        byol(24, first=True),
+        (
+            RandomResizedCrop(24, (0.2, 1), (3 / 4, 4 / 3)),
+            ColorJitter(0.4, 0.4, 0.2, 0.1, p=0.8),
+            RandomGrey(0.2),
+            GaussianBlur((0.1, 2.0), p=1.0),
+            RandomFlip(0.5),
+        ),
+        STATISTICS,
+    ),
+    "byol, second": (
+        byol(24, first=False),
+        (
+            RandomResizedCrop(24, (0.2, 1), (3 / 4, 4 / 3)),
+            ColorJitter(0.4, 0.4, 0.2, 0.1, p=0.8),
+            RandomGrey(0.2),
+            GaussianBlur((0.1, 2.0), p=0.1),
+            RandomSolarize(128, p=0.2),
             RandomFlip(0.5),
         ),
         STATISTICS,
@@ -110,9 +137,29 @@ def test_testing_is_torchvisions(
 
 def test_usual_sizes(images: Maker, numbers: Maker) -> None:
     x = images(2, 3, 64, 72)
-    for preset in (imagenet_train(), moco_v2(), domain_train(), imagenet_test(), domain_test()):
+    for preset in (
+        imagenet_train(),
+        moco_v2(),
+        byol(),
+        domain_train(),
+        imagenet_test(),
+        domain_test(),
+    ):
         out = preset(x, numbers(2, preset.draws))
         assert out.shape == (2, 3, 224, 224) and out.dtype == torch.float32
+
+
+def test_views_are_a_crop_and_what_follows_it() -> None:
+    crop = RandomResizedCrop(32, scale=(0.2, 1.0))
+    end = cifar_test()
+    for blur in (True, False):
+        moco = moco_v2(32, end, blur)
+        assert moco.transforms == (crop, *moco_v2_colours(end, blur).transforms)
+        assert any(isinstance(step, GaussianBlur) for step in moco.transforms) == blur
+        for first in (True, False):
+            view = byol(32, first, end, blur)
+            assert view.transforms == (crop, *byol_colours(first, end, blur).transforms)
+            assert any(isinstance(step, GaussianBlur) for step in view.transforms) == blur
 
 
 def test_without_jitter_and_with_other_statistics(images: Maker, numbers: Maker) -> None:

@@ -101,3 +101,10 @@ def test_different_warps_in_one_batch() -> None:
     matrices.append(warps.translate_y(one * 20, 16, 16))
     alone = torch.cat([warp(x[i : i + 1], m, FILL) for i, m in enumerate(matrices)])
     assert torch.equal(warp(x, torch.cat(matrices), FILL), alone)
+
+
+def test_each_channel_has_its_fill() -> None:
+    x = torch.full((1, 3, 2, 3), 9, dtype=torch.uint8)
+    moved = warps.translate_x(torch.tensor([2.0]), 2, 3)
+    out = warps.warp(x, moved, fill=(1, 2, 3))
+    assert out[0, :, 0].tolist() == [[1, 1, 9], [2, 2, 9], [3, 3, 9]]

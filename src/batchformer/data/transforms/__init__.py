@@ -19,11 +19,16 @@ from batchformer.data.transforms.blur import GaussianBlur
 from batchformer.data.transforms.compose import Compose
 from batchformer.data.transforms.contract import Transform
 from batchformer.data.transforms.cutout import Cutout
+from batchformer.data.transforms.erasing import RandomErasing
 from batchformer.data.transforms.geometry import RandomCrop, RandomFlip
+from batchformer.data.transforms.increasing_randaugment import IncreasingRandAugment
 from batchformer.data.transforms.jitter import ColorJitter
 from batchformer.data.transforms.normalise import Normalise
 from batchformer.data.transforms.presets import (
+    CONTRAST_SCALE,
     IMAGENET,
+    byol,
+    byol_colours,
     cifar_test,
     cifar_train,
     digits_test,
@@ -33,6 +38,7 @@ from batchformer.data.transforms.presets import (
     imagenet_test,
     imagenet_train,
     moco_v2,
+    moco_v2_colours,
 )
 from batchformer.data.transforms.randaugment import RandAugment
 from batchformer.data.transforms.resample import CentreCrop, Resize
@@ -41,6 +47,7 @@ from batchformer.data.transforms.rotation import RandomRotation
 from batchformer.data.transforms.tone import RandomGrey, RandomSolarize
 
 __all__ = [
+    "CONTRAST_SCALE",
     "IMAGENET",
     "AutoAugment",
     "CentreCrop",
@@ -48,9 +55,11 @@ __all__ = [
     "Compose",
     "Cutout",
     "GaussianBlur",
+    "IncreasingRandAugment",
     "Normalise",
     "RandAugment",
     "RandomCrop",
+    "RandomErasing",
     "RandomFlip",
     "RandomGrey",
     "RandomResizedCrop",
@@ -58,6 +67,8 @@ __all__ = [
     "RandomSolarize",
     "Resize",
     "Transform",
+    "byol",
+    "byol_colours",
     "cifar_test",
     "cifar_train",
     "digits_test",
@@ -67,4 +78,5 @@ __all__ = [
     "imagenet_test",
     "imagenet_train",
     "moco_v2",
+    "moco_v2_colours",
 ]

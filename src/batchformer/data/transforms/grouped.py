@@ -31,6 +31,7 @@ _LEVELS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "hue": ops.hue,
     "posterize": ops.posterize,
     "solarize": ops.solarize,
+    "solarize_add": ops.solarize_add,
 }
 _FIXED: dict[str, Callable[[Tensor], Tensor]] = {  # without a parameter
     "autocontrast": ops.autocontrast,
@@ -43,7 +44,9 @@ OPERATIONS = (*WARPS, *ENHANCEMENTS, *_LEVELS, *_FIXED)
 IDENTITY = len(OPERATIONS)
 
 
-def apply_in_sequence(x: Tensor, code: Tensor, parameter: Tensor, fill: int = 0) -> Tensor:
+def apply_in_sequence(
+    x: Tensor, code: Tensor, parameter: Tensor, fill: int | tuple[int, ...] = 0
+) -> Tensor:
     """Apply to each sample its own sequence of P operations.
 
     Args:
@@ -51,8 +54,8 @@ def apply_in_sequence(x: Tensor, code: Tensor, parameter: Tensor, fill: int = 0)
         code: (P, N) on the CPU: the place in `OPERATIONS` of each sample's operations, or
             `IDENTITY`.
         parameter: (P, N) on the CPU: slope, pixels or degrees of a warp, factor of an
-            enhancement, turns of a hue, bits or threshold; ignored where there is none.
-        fill: value of pixels that a warp takes from outside the image.
+            enhancement, turns of a hue, bits, threshold or addition; ignored where there is none.
+        fill: value of pixels that a warp takes from outside the image, or C of them.
     """
     require_uint8("An operation of a policy", x)
     x = x.clone()
@@ -63,7 +66,9 @@ def apply_in_sequence(x: Tensor, code: Tensor, parameter: Tensor, fill: int = 0)
     return x
 
 
-def _apply(x: Tensor, order: Tensor, parameter: Tensor, sizes: list[int], fill: int) -> None:
+def _apply(
+    x: Tensor, order: Tensor, parameter: Tensor, sizes: list[int], fill: int | tuple[int, ...]
+) -> None:
     """Change x in place: the first `sizes[0]` samples of `order` by `OPERATIONS[0]`, and so on."""
     groups = dict(zip(OPERATIONS, torch.split(order, sizes), strict=False))
     values = dict(zip(OPERATIONS, torch.split(parameter, sizes), strict=False))

@@ -102,6 +102,12 @@ def solarize(x: Tensor, threshold: Tensor) -> Tensor:
     return torch.where(x >= lowest, 255 - x, x)
 
 
+def solarize_add(x: Tensor, addition: Tensor) -> Tensor:
+    """Add a whole number to the values below 128, up to white; timm's, which torchvision lacks."""
+    more = send(addition.to(torch.int16), x.device).view(-1, 1, 1, 1)
+    return torch.where(x < 128, (x + more).clamp(max=255), x).to(torch.uint8)
+
+
 def autocontrast(x: Tensor) -> Tensor:
     """Stretch each channel to 0..255; a channel of one value stays as it is."""
     low, high = x.amin((2, 3), keepdim=True).int(), x.amax((2, 3), keepdim=True).int()

@@ -12,10 +12,12 @@ from batchformer.data.transforms.jitter import ColorJitter
 from batchformer.data.transforms.normalise import Normalise
 from batchformer.data.transforms.resample import CentreCrop, Resize
 from batchformer.data.transforms.resized_crop import RandomResizedCrop
-from batchformer.data.transforms.tone import RandomGrey
+from batchformer.data.transforms.tone import RandomGrey, RandomSolarize
 
 #: Normalisation by the statistics of ImageNet.
 IMAGENET = Normalise(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+#: Least and largest part of an image that views of contrastive learning are cut from.
+CONTRAST_SCALE = (0.2, 1.0)
 
 
 def cifar_train(padding: int = 4, fill: int = 128, cutout: int = 16) -> Compose:
@@ -67,18 +69,50 @@ def imagenet_test(size: int = 224, resize: int = 256, normalise: Normalise = IMA
     return Compose((Resize(resize), CentreCrop(size), normalise))
 
 
-def moco_v2(size: int = 224, normalise: Normalise = IMAGENET) -> Compose:
-    """One view of MoCo-v2: resized crop, colour jitter, grey, blur, flip, normalisation."""
-    return Compose(
-        (
-            RandomResizedCrop(size, scale=(0.2, 1.0)),
-            ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
-            RandomGrey(0.2),
-            GaussianBlur((0.1, 2.0), p=0.5),
-            RandomFlip(),
-            normalise,
-        )
-    )
+def moco_v2(size: int = 224, normalise: Normalise = IMAGENET, blur: bool = True) -> Compose:
+    """One view of MoCo-v2: resized crop, colour jitter, grey, blur, flip, normalisation.
+
+    Args:
+        size: side of the result.
+        normalise: statistics.
+        blur: off for images so small that a blur leaves little of them.
+    """
+    crop = RandomResizedCrop(size, scale=CONTRAST_SCALE)
+    return Compose((crop, *moco_v2_colours(normalise, blur).transforms))
+
+
+def moco_v2_colours(normalise: Normalise = IMAGENET, blur: bool = True) -> Compose:
+    """What MoCo-v2 does to a view after its crop."""
+    steps: list[Transform] = [ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8), RandomGrey(0.2)]
+    if blur:
+        steps.append(GaussianBlur((0.1, 2.0), p=0.5))
+    return Compose((*steps, RandomFlip(), normalise))
+
+
+def byol(
+    size: int = 224, first: bool = True, normalise: Normalise = IMAGENET, blur: bool = True
+) -> Compose:
+    """One of the two views of BYOL and MoCo-v3, which differ in blur and solarisation.
+
+    Args:
+        size: side of the result.
+        first: the view that is always blurred and never solarised; the other one is blurred in a
+            tenth of the cases and solarised in a fifth.
+        normalise: statistics.
+        blur: off for images so small that a blur leaves little of them.
+    """
+    crop = RandomResizedCrop(size, scale=CONTRAST_SCALE)
+    return Compose((crop, *byol_colours(first, normalise, blur).transforms))
+
+
+def byol_colours(first: bool, normalise: Normalise = IMAGENET, blur: bool = True) -> Compose:
+    """What BYOL and MoCo-v3 do to a view after its crop."""
+    steps: list[Transform] = [ColorJitter(0.4, 0.4, 0.2, 0.1, p=0.8), RandomGrey(0.2)]
+    if blur:
+        steps.append(GaussianBlur((0.1, 2.0), p=1.0 if first else 0.1))
+    if not first:
+        steps.append(RandomSolarize(p=0.2))
+    return Compose((*steps, RandomFlip(), normalise))
 
 
 def domain_train(size: int = 224) -> Compose:

@@ -1,8 +1,7 @@
 """RandAugment over whole batches of uint8 images.
 
 Each sample draws its own operations; all of them act at one magnitude. Operations and magnitudes
-are torchvision's. The other family of implementations (timm) has more operations, other magnitudes
-and noise on the magnitude.
+are torchvision's. The other family of implementations, timm's, is in increasing_randaugment.py.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ def rotate(degrees: Tensor, height: int, width: int) -> Tensor:
     return _matrix(degrees, across=(cos, -sin, 0), down=(sin, cos, 0))
 
 
-def warp(x: Tensor, matrix: Tensor, fill: int = 0) -> Tensor:
+def warp(x: Tensor, matrix: Tensor, fill: int | tuple[int, ...] = 0) -> Tensor:
     """Take each pixel from the nearest source pixel, and `fill` where there is none.
 
     Args:
@@ -53,7 +53,7 @@ def warp(x: Tensor, matrix: Tensor, fill: int = 0) -> Tensor:
         matrix: (N, 2, 3) on the CPU: source column and row, each `a * w + b * h + c` from the
             centre of the image for a target w columns and h rows from it. It is put into fixed
             point before it is moved, since sines and cosines differ between devices.
-        fill: value from outside the image.
+        fill: value from outside the image, or one for each of the C channels.
     """
     height, width = x.shape[-2:]
     fixed = send((matrix.double() * (1 << _BITS)).round().int(), x.device)
@@ -67,7 +67,10 @@ def warp(x: Tensor, matrix: Tensor, fill: int = 0) -> Tensor:
     inside = (column >= 0) & (column < width) & (row >= 0) & (row < height)
     source = (row * width + column).where(inside, 0).long().flatten(1)[:, None]
     taken = x.flatten(2).gather(2, source.expand(-1, x.shape[1], -1)).view_as(x)
-    return torch.where(inside[:, None], taken, fill)
+    if isinstance(fill, int):
+        return torch.where(inside[:, None], taken, fill)
+    outside = send(torch.tensor(fill, dtype=torch.uint8), x.device).view(1, -1, 1, 1)
+    return torch.where(inside[:, None], taken, outside)
 
 
 def _matrix(

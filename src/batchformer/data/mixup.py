@@ -1,0 +1,132 @@
+"""Mixup (Zhang et al., 2018) and CutMix (Yun et al., 2019) of a batch with itself, flipped.
+
+A batch has one of the two, with one share or one box, as in DeiT. All is drawn and decided on the
+device and shapes are static, so that an update can be recorded.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.distributions import Beta
+
+
+@dataclass(frozen=True)
+class Mix:
+    """How a batch is mixed.
+
+    Args:
+        own: (H, W) the share of its own that each pixel keeps; the rest is its partner's.
+        share: () that of the targets.
+    """
+
+    own: Tensor
+    share: Tensor
+
+
+def blend(share: Tensor, height: int, width: int) -> Mix:
+    """Mixup: every pixel keeps the same share, ()."""
+    return Mix(share.expand(height, width), share)
+
+
+def paste(box: Tensor) -> Mix:
+    """CutMix: pixels inside the box are the partner's. The share is what lies outside of it.
+
+    Args:
+        box: (H, W) bool.
+    """
+    own = (~box).float()
+    return Mix(own, own.mean())
+
+
+def cut_box(share: Tensor, row: Tensor, column: Tensor, height: int, width: int) -> Tensor:
+    """The box (H, W) of CutMix: a part 1 - share of the image, less what lies beyond its borders.
+
+    Args:
+        share: () what should stay outside of the box.
+        row: () its centre.
+        column: () its centre.
+        height: H.
+        width: W.
+    """
+    side = (1 - share).sqrt()
+    down = _interval(row, (height * side).floor(), height)
+    across = _interval(column, (width * side).floor(), width)
+    return down[:, None] & across[None, :]
+
+
+def _interval(centre: Tensor, length: Tensor, size: int) -> Tensor:
+    """(size,) bool: `length` places round the centre, one more after it where they are odd."""
+    place = torch.arange(size, device=centre.device)
+    before, after = (length / 2).floor(), (length / 2).ceil()
+    return (place >= centre - before) & (place < centre + after)
+
+
+def draw_mix(
+    height: int,
+    width: int,
+    mixup: float,
+    cutmix: float,
+    switch: float,
+    device: torch.device,
+) -> Mix:
+    """Draw how a batch is mixed, on the device.
+
+    Args:
+        height: H.
+        width: W.
+        mixup: alpha of Mixup, whose share is drawn from Beta(alpha, alpha); 0: none.
+        cutmix: alpha of CutMix; 0: none.
+        switch: probability of CutMix where there are both.
+        device: of the batch.
+    """
+    if mixup <= 0 and cutmix <= 0:
+        raise ValueError("there is nothing to draw: mixup or cutmix must be above 0")
+    pasted = torch.rand((), device=device) < switch
+    blended = blend(_share(mixup, device), height, width) if mixup > 0 else None
+    if cutmix <= 0 and blended is not None:
+        return blended
+    row = torch.randint(height, (), device=device)
+    column = torch.randint(width, (), device=device)
+    cut = paste(cut_box(_share(cutmix, device), row, column, height, width))
+    if blended is None:
+        return cut
+    return Mix(
+        torch.where(pasted, cut.own, blended.own), torch.where(pasted, cut.share, blended.share)
+    )
+
+
+def _share(alpha: float, device: torch.device) -> Tensor:
+    concentration = torch.full((), alpha, device=device)
+    # Validation would read values back from the device.
+    drawn: Tensor = Beta(concentration, concentration, validate_args=False).sample()
+    return drawn
+
+
+def mix_batch(x: Tensor, targets: Tensor, mix: Mix, classes: int) -> tuple[Tensor, Tensor]:
+    """Images and soft targets, each with a part of its partner: row n with row N - 1 - n.
+
+    Args:
+        x: (N, C, H, W) floating point. The middle one of an odd batch is its own partner.
+        targets: (N,) classes, or (N, K) shares of them.
+        mix: how.
+        classes: K.
+
+    Returns:
+        Images (N, C, H, W) and targets (N, K) whose rows sum to 1.
+
+    >>> x = torch.tensor([0.0, 8.0]).view(2, 1, 1, 1)
+    >>> mixed, soft = mix_batch(x, torch.tensor([0, 2]), blend(torch.tensor(0.75), 1, 1), 3)
+    >>> mixed.flatten(), soft.tolist()
+    (tensor([2., 6.]), [[0.75, 0.0, 0.25], [0.25, 0.0, 0.75]])
+    """
+    own, share = mix.own.to(x.dtype), mix.share
+    soft = _one_hot(targets, classes) if targets.ndim == 1 else targets
+    return x * own + x.flip(0) * (1 - own), soft * share + soft.flip(0) * (1 - share)
+
+
+def _one_hot(labels: Tensor, classes: int) -> Tensor:
+    """(N, K) float32; a comparison, which unlike torch's one_hot never looks at the values."""
+    return (labels[:, None] == torch.arange(classes, device=labels.device)).float()
