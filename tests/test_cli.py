@@ -35,7 +35,15 @@ def failing(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--help"], ["list"], ["data"], ["compare", "--help"], ["sweep"], ["sweep", "--help"]],
+    [
+        ["--help"],
+        ["list"],
+        ["data"],
+        ["compare", "--help"],
+        ["sweep"],
+        ["sweep", "--help"],
+        ["show"],
+    ],
 )
 def test_questions_are_answered_at_once_and_without_torch(arguments: list[str]) -> None:
     started = time.perf_counter()
@@ -65,6 +73,9 @@ def test_questions_are_answered_at_once_and_without_torch(arguments: list[str]) 
         (["train"], "needs the name of a recipe"),
         (["evaluate"], "needs a run folder"),
         (["report", "nowhere"], "There is no folder nowhere"),
+        (["show", "influnce", HERE], "Did you mean influence"),
+        (["show", "influence"], "needs a run folder"),
+        (["show", "influence", HERE, "--measrue", "l2"], "--measure"),
         (["report", HERE, "--against", "batchformer_slef"], "Did you mean batchformer_self"),
         (
             ["train", "cifar100_lt_balanced_softmax", "--data.root", "/nowhere/x.npz"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import errno
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -85,10 +86,29 @@ def main(argv: Sequence[str] | None = None) -> None:
     except BrokenPipeError:
         # The reader of our output has left; there is nobody to tell, now or when Python ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    except (UserError, FileNotFoundError, ValueError, ImportError) as error:
-        if os.environ.get("BATCHFORMER_TRACEBACK"):
+    except Exception as error:
+        if os.environ.get("BATCHFORMER_TRACEBACK") or (words := _in_words(error)) is None:
             raise
-        _fail(str(error), 1)
+        _fail(words, 1)
+
+
+def _in_words(error: Exception) -> str | None:
+    """What a person can mend, in words; None for an error of ours, which keeps its traceback."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        place = error.filename or "a file of the run"
+        return (
+            f"{error.strerror}: {place} could not be written. All that was saved before is as it "
+            "was. Make room; the same command then goes on from the last checkpoint."
+        )
+    if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
+        in_the_way = isinstance(error, (NotADirectoryError, FileExistsError))
+        hint = "; a file lies where a folder is needed" if in_the_way else ""
+        return f"{error.filename}: {error.strerror}{hint}."
+    if isinstance(error, (UserError, OSError, ValueError, ImportError)):
+        return str(error)
+    from batchformer.engine.window import DivergedError  # late: it needs torch
+
+    return str(error) if isinstance(error, DivergedError) else None
 
 
 def _dispatch(name: str, arguments: list[str]) -> None:
@@ -268,6 +288,8 @@ def _report(
 def train(arguments: list[str]) -> None:
     recipe, options = _with_recipe(TrainOptions, arguments, "train")
     _arms([options.arm])
+    if options.seed < 0:
+        raise UserError(f"--seed is {options.seed}; seeds count from 0.")
     ensure_data(recipe)
     from batchformer.recipes.compare import run
     from batchformer.recipes.run import pick_device

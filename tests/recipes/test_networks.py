@@ -166,3 +166,25 @@ def test_a_stride_is_settled_by_all_that_know() -> None:
             settle_stride(asked, said)  # type: ignore[arg-type]
     timms = dataclasses.replace(recipe, model="resnet50", weights="timm")
     assert given_stride(recipe) == {} and given_stride(timms) == {"timm's resnet50": "3x3"}
+
+
+def test_blocks_are_left_out_at_random_where_timm_has_them() -> None:
+    recipe = find_recipe("imagenet_deit_tiny")
+    rates = [
+        getattr(block.drop_path1, "drop_prob", 0.0)
+        for block in build_network(recipe, 3).blocks  # type: ignore[union-attr]
+    ]
+    assert rates == pytest.approx([0.1 * k / 11 for k in range(12)])
+    none = dataclasses.replace(recipe, hyper=dataclasses.replace(recipe.hyper, drop_path=0.0))
+    blocks: Any = build_network(none, 3).blocks
+    assert not any(hasattr(block.drop_path1, "drop_prob") for block in blocks)
+    with pytest.raises(ValueError, match="resnet32 has no blocks to leave out"):
+        build_network(dataclasses.replace(recipe, model="resnet32"), 3)
+
+
+def test_transformers_are_made_for_the_size_of_the_images() -> None:
+    recipe = find_recipe("imagenet_deit_tiny")
+    for size, places in ((224, 1 + 14 * 14), (32, 1 + 2 * 2)):
+        small = dataclasses.replace(recipe, data=recipe.data_with(size=size))
+        network = build_network(small, 3)
+        assert network.pos_embed.shape == (1, places, 192)

@@ -54,15 +54,15 @@ def test_data_is_read_as_its_task_has_it() -> None:
 
 
 def test_an_unknown_task_is_named() -> None:
-    with pytest.raises(ValueError, match="no task 'detection'; there are long_tailed"):
-        from_plain({**as_plain(find_recipe("demo")), "task": "detection"})
+    with pytest.raises(ValueError, match="no task 'captioning'; there are long_tailed"):
+        from_plain({**as_plain(find_recipe("demo")), "task": "captioning"})
 
 
 @pytest.mark.parametrize(
     "change",
     [
         {"colour": "blue"},
-        {"task": "detection"},
+        {"task": "captioning"},
         {"task": ["long_tailed"]},
         {"data": None},
         {"data": {"imbalance": 3}},

@@ -25,7 +25,6 @@ from batchformer.tasks.config import LongTailConfig
 
 CPU = torch.device("cpu")
 DATA = {name: find_recipe(name).data for name in RECIPES}
-NAMES = [n for n, data in DATA.items() if isinstance(data, LongTailConfig) and data.of_files]
 SIZES = (9, 4, 2)
 TREES = {
     "imagenet_lt": ("train/n{c:08d}/{i}.JPEG", "val/n{c:08d}/{i}.JPEG"),
@@ -33,6 +32,14 @@ TREES = {
     "places_lt": ("train/scene{c}/{i}.jpg", "val/scene{c}/{i}.jpg"),
     "folder": ("train/class {c}/{i}.png", "val/class {c}/{i}.png"),
 }
+PROBES = ("linear_probe", "knn")  # without BatchFormer: tests/recipes/test_smoke_contrastive.py
+NAMES = [
+    n
+    for n, data in DATA.items()
+    if isinstance(data, LongTailConfig)
+    and data.name in TREES
+    and find_recipe(n).method not in PROBES
+]
 
 
 def _images(root: Path, pattern: str, sizes: tuple[int, ...]) -> str:

@@ -20,7 +20,7 @@ from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import build, load_task, restore
 
 CPU = torch.device("cpu")
-NAMES = [name for name in RECIPES if name.startswith("cifar")]
+NAMES = [name for name in RECIPES if name.startswith("cifar") and "moco" not in name]
 LARGEST = 200
 
 
@@ -93,7 +93,8 @@ def test_arms_of_a_method_begin_alike_and_all_step(name: str, root: Path) -> Non
     batch = task.feed(recipe.train, 0).batch(0)
     baseline = build(with_arm(recipe, "baseline"), 0, task).state_dict()
     refused = {"batchformer_official_loss"} if name in ("ride", "paco") else set()
-    for arm in set(ARMS) - refused:
+    # Random weights are for probes: these methods need a trained network, or are the baseline.
+    for arm in set(ARMS) - refused - {"random_weights"}:
         torch.manual_seed(hash(arm) % 1000)  # whatever the global generator holds
         method = build(with_arm(recipe, arm), 0, task)
         state = method.state_dict()

@@ -78,7 +78,8 @@ def test_arms_come_once_with_the_baseline_first() -> None:
 
 
 def test_an_unknown_metric_is_called_by_its_name() -> None:
-    assert (metric_label("few"), metric_label("top_5")) == ("Few", "top 5")
+    assert (metric_label("few"), metric_label("top_9")) == ("Few", "top 9")
+    assert (metric_label("top1"), metric_label("top5")) == ("Top-1", "Top-5")
 
 
 def test_only_the_baseline_takes_an_article() -> None:

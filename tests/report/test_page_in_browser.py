@@ -49,8 +49,9 @@ def page_file(
     make_run: Callable[..., Path],
     make_recipe: Callable[..., dict[str, Any]],
     make_sweep: Callable[..., Path],
+    add_insight: Callable[..., Path],
 ) -> Path:
-    """A crowded page: long names, many arms, many classes, two seeds, a sweep, a damaged run.
+    """A crowded page: long names, many arms, many classes, relations, a sweep, a damaged run.
 
     Once against the baseline, once against the arm with the longest name.
     """
@@ -61,7 +62,7 @@ def page_file(
             make_run(root, arm, seed, recipe=long, classes=120, per_class_images=10)
     for arm in ("baseline", "batchformer"):
         for seed in range(2):
-            make_run(root, arm, seed)
+            add_insight(make_run(root, arm, seed), heads=6)
     cells = [("baseline", "1"), *(("batchformer", level) for level in ("1", "2", "4", "8", "16"))]
     scores = {seed: {"all": 50.0 + seed, "few": 20.0 + seed % 2} for seed in range(3)}
     make_sweep(root, dict.fromkeys(cells, scores), name="a_sweep_of_a_long_name_" + "y" * 40)

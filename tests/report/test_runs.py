@@ -39,6 +39,9 @@ def test_a_run_is_read_as_it_was_written(write_run: Writer) -> None:
     with np.load(folder / "figures.npz") as arrays:
         assert np.array_equal(run.figures["per_class"], arrays["per_class"])
         assert set(run.figures) == set(arrays)
+    assert len(run.insight) == 0, "no network was looked at"
+    np.savez(folder / "insight.npz", spread=np.arange(3))
+    assert run.insight["spread"].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("level", ["", "tail", "tail/baseline", "tail/baseline/seed0"])

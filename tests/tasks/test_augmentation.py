@@ -15,9 +15,11 @@ from batchformer.data.transforms import (
     Compose,
     Cutout,
     GaussianBlur,
+    IncreasingRandAugment,
     Normalise,
     RandAugment,
     RandomCrop,
+    RandomErasing,
     RandomFlip,
     RandomGrey,
     RandomResizedCrop,
@@ -106,3 +108,15 @@ def test_the_views_of_image_files(data: Any, name: Any, first: Any, second: Any)
 def test_tests_of_224_pixels_resize_to_256() -> None:
     geometry, _ = view_at_test(LongTailConfig(name="imagenet_lt", augment="jitter"))
     assert geometry == framing.ResizeCentreCrop(224, 256)
+
+
+def test_the_view_of_deit() -> None:
+    (crop, view), second = file_views(LongTailConfig(name="imagenet", augment="deit", size=28))
+    assert second is None
+    assert crop == framing.RandomResizedCrop(28, (0.08, 1.0), interpolation="bicubic")
+    augment = IncreasingRandAugment(num_ops=2, level=9, noise=0.5, p=0.5, fill=(124, 116, 104))
+    erasing = RandomErasing(p=0.25, area=(0.02, 1 / 3), aspect=0.3)
+    assert view == Compose((FLIP, augment, IMAGENET, erasing))
+    x = torch.randint(0, 256, (8, 3, 28, 28), dtype=torch.uint8)
+    out = view(x, torch.rand(8, view.draws, dtype=torch.float64))
+    assert out.shape == x.shape and out.dtype == torch.float32 and out.isfinite().all()

@@ -25,9 +25,11 @@ def test_what_image_files_are_told() -> None:
     config = LongTailConfig(name="places_lt", augment="simclr", scored_on="val", meta_from="val")
     assert config.of_files and not LongTailConfig().of_files
     for wrong, words in (
-        ({"name": "imagenet_lt"}, "has data.augment jitter, resized, paco, simclr, not autoaug"),
+        ({"name": "imagenet_lt"}, "has data.augment jitter, resized, paco, simclr, deit, not auto"),
         ({"augment": "jitter"}, "is for image files, not cifar100"),
         ({"train_list": "list.txt"}, "cifar100 has no lists"),
+        ({"augment": "deit"}, "deit is for image files, not cifar100"),
+        ({"name": "imagenet", "augment": "deit", "train_list": "a"}, "imagenet has no lists"),
         ({"scored_on": "val"}, "cifar100 has no third list"),
         ({"name": "folder", "augment": "jitter", "meta_from": "val"}, "folder has no third list"),
         ({"name": "folder", "augment": "jitter", "size": 0}, "data.size is 0"),

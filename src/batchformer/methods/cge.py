@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from batchformer.data.compositions import Compositions
 from batchformer.engine.config import OptimConfig
 from batchformer.engine.mechanics import Batch
+from batchformer.insight.relations import Relations
 from batchformer.methods.classifier import Classifier
 from batchformer.methods.config import MethodConfig
 from batchformer.methods.head import replace_classifier
@@ -103,6 +104,10 @@ class OnPairs(Classifier):
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         return {"loss": self.loss(self(batch["x"]), self.numbering[batch["y"]])}
+
+    def relations(self) -> Relations | None:
+        """None: it is trained over seen pairs and predicts over all, with losses of the former."""
+        return None
 
     def deployed(self) -> nn.Module:
         """The network with what embeds an image, and the pairs as they are, for a classifier."""

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from batchformer.engine.config import OptimConfig
 from batchformer.engine.mechanics import Batch
 from batchformer.engine.method import Method
+from batchformer.insight.relations import Relations
 from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.methods.encoder import make_encoder
 from batchformer.module import two_streams
@@ -94,6 +95,11 @@ class Classifier(Method):
 
     def predict(self, x: Tensor) -> Tensor:
         return self.classify(self.features(x))
+
+    def relations(self) -> Relations | None:
+        mixed_only = self.config.streams == "mixed_only"
+        parts = (self.features, self.classify, self.criterion, self.encoder)
+        return Relations(self, *parts, mixed_only)
 
     def on_a_backbone(self, optim: OptimConfig, *parts: nn.Module) -> list[dict[str, Any]]:
         """Parameter groups where the network is slower than what stands on it.

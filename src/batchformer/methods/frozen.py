@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from batchformer.insight.relations import Relations
 from batchformer.methods.classifier import Classifier
 
 
@@ -32,3 +34,8 @@ class OnFrozenFeatures(Classifier):
         """Pooled features ``(N, C)`` of images ``(N, channels, H, W)``, without gradients."""
         with torch.no_grad():
             return super().features(x)
+
+    def relations(self) -> Relations | None:
+        """With features that have gradients: those of images are asked for, not of weights."""
+        found = super().relations()
+        return None if found is None else dataclasses.replace(found, features=super().features)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer.engine.mechanics import Batch
-from batchformer.losses.paco import PaCo
+from batchformer.insight.relations import Relations
+from batchformer.losses.paco import PaCo, log_prior
 from batchformer.methods.classifier import Classifier
 from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.methods.momentum import follow, follower
@@ -75,6 +78,17 @@ class PaCoMethod(Classifier):
         queue.push(keys, labels)
         two = len(rows) != len(batch["y"])
         return {"loss": loss * SCALES[self.config.loss_scale] if two else loss}
+
+    def centre_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The loss of centre logits (N, K) alone, as if there were no other sample; a scalar."""
+        criterion = self.criterion
+        centres = logits + log_prior(criterion.class_counts, logits.dtype)
+        return F.cross_entropy(centres / criterion.supt, targets)
+
+    def relations(self) -> Relations | None:
+        """By the loss of the centres: that of keys would meet samples besides BatchFormer."""
+        found = super().relations()
+        return None if found is None else dataclasses.replace(found, loss=self.centre_loss)
 
     @torch.no_grad()
     def keys(self, x: Tensor) -> Tensor:

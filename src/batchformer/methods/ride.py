@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from batchformer.engine.mechanics import Batch
 from batchformer.engine.method import Method
+from batchformer.insight.relations import Relations
 from batchformer.losses.ride import RIDE, ride_with_teacher
 from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.methods.encoder import make_encoder
@@ -115,6 +116,22 @@ class RideMethod(Method):
     def predict(self, x: Tensor) -> Tensor:
         logits: Tensor = self.network(x)
         return logits
+
+    def relations(self) -> Relations | None:
+        """Of the experts' mean, with the loss that one expert with these logits would have."""
+
+        def features(x: Tensor) -> Tensor:
+            return self.network.expert_features(x).transpose(0, 1)
+
+        def classify(rows: Tensor) -> Tensor:
+            return self.network.expert_logits(rows.transpose(0, 1)).mean(0)
+
+        def loss(logits: Tensor, labels: Tensor) -> Tensor:
+            value: Tensor = self.criterion(logits.unsqueeze(0), labels)
+            return value
+
+        mixed_only = self.config.streams == "mixed_only"
+        return Relations(self, features, classify, loss, self.encoder, mixed_only)
 
     def begin_epoch(self, epoch: int) -> None:
         self.criterion.reweighted = epoch >= self.hyper.reweight_epoch

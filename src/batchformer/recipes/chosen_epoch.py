@@ -16,7 +16,7 @@ import numpy as np
 
 from batchformer.engine.checkpoint import write_atomically
 from batchformer.engine.log import read_records
-from batchformer.recipes.folder import write_figures, write_json
+from batchformer.recipes.folder import read_json, write_figures, write_json
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import Run
 
@@ -50,7 +50,7 @@ def combine(run: Run, parts: Sequence[Run]) -> bool:
         return False
     epoch, score = best(read_records(by_part[CHOOSE] / "metrics.jsonl"))
     results = {
-        part: json.loads((folder / "result.json").read_text()) for part, folder in by_part.items()
+        part: read_json(folder / "result.json", "metrics") for part, folder in by_part.items()
     }
     lines = (json.dumps(record) for record in read_records(by_part[TRAIN] / "metrics.jsonl"))
     write_atomically(run.folder / "metrics.jsonl", ("\n".join(lines) + "\n").encode())

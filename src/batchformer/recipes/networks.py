@@ -36,8 +36,13 @@ def build_network(recipe: Recipe, num_classes: int, experts: int | None = None) 
     options: dict[str, Any] = {}
     if recipe.model in EXPERTS:
         options = {"experts": experts or recipe.hyper.experts, "scale": recipe.hyper.scale}
-    elif recipe.model not in OWN and _is_timms_resnet(recipe.model):
-        options = {"zero_init_last": recipe.hyper.zero_init_last}
+    elif recipe.model not in OWN:
+        options = _options_of_timm(recipe)
+    if recipe.hyper.drop_path and "drop_path_rate" not in options:
+        raise ValueError(
+            f"{recipe.model} has no blocks to leave out: set hyper.drop-path 0, or name a network "
+            "of timm's by --model."
+        )
     network = build_model(recipe.model, num_classes, **options)
     if recipe.stride == "1x1":
         move_stride(network, "1x1")
@@ -143,7 +148,7 @@ def take_given_weights(network: nn.Module, recipe: Recipe, say: Callable[[str], 
             f"{recipe.method} works on a trained classifier. {fitted.words} Name weights with a "
             "classifier of these classes by --weights, or a run by --start."
         )
-    words = fitted.words
+    words = fitted.words + (f" They are {stored.words}." if stored.words else "")
     if settled.stride == "1x1":
         move_stride(network, "1x1")
         by = "its metadata" if stored.stride else "the recipe"
@@ -155,7 +160,21 @@ def _source(recipe: Recipe, file: Path | None) -> str:
     return str(file or f"timm's {recipe.model}")
 
 
-def _is_timms_resnet(name: str) -> bool:
+#: Modules of timm whose networks have a place for every patch, and so are made for one size.
+TRANSFORMERS = ["vision_transformer", "deit"]
+
+
+def _options_of_timm(recipe: Recipe) -> dict[str, Any]:
+    """What timm is told of a network besides its classes."""
     from timm.models import is_model_in_modules
 
-    return bool(is_model_in_modules(name, ["resnet"]))
+    name = recipe.model.partition(".")[0]
+    options: dict[str, Any] = {}
+    if is_model_in_modules(name, ["resnet"]):
+        options["zero_init_last"] = recipe.hyper.zero_init_last
+    size = getattr(recipe.data, "size", None)
+    if size and is_model_in_modules(name, TRANSFORMERS):
+        options["img_size"] = size
+    if recipe.hyper.drop_path:
+        options["drop_path_rate"] = recipe.hyper.drop_path
+    return options

@@ -82,6 +82,8 @@ class Recipe:
     """The paper's numbers: arm, then metric."""
 
     def __post_init__(self) -> None:
+        for setting in ("name", "start", "teacher"):
+            _require_inside(setting, getattr(self, setting))
         require_sense(self.method, self.module)
         require(
             bool(self.start or self.weights) or self.method not in FROM_ANOTHER_RUN,
@@ -135,6 +137,13 @@ _METHODS_OF: dict[type[Any], tuple[str, ...]] = {
     ContrastConfig: OF_TWO_VIEWS,
     DetectionConfig: OF_BOXES,
 }
+
+
+def _require_inside(setting: str, path: str) -> None:
+    """These name folders of runs, and a recipe may have been read from a file."""
+    parts = path.replace("\\", "/").split("/") if isinstance(path, str) else [".."]
+    inside = path == "" or not {"", ".", ".."} & set(parts)
+    require(inside, f"{setting} is {path!r}, which is no place in the folder of runs")
 
 
 def _require_long_tail(method: str, data: LongTailConfig) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from batchformer.engine.checkpoint import write_atomically
 from batchformer.recipes.compare import folders_of, train_all
-from batchformer.recipes.folder import OF_NO_EFFECT
+from batchformer.recipes.folder import OF_NO_EFFECT, read_json
 from batchformer.recipes.plain import as_plain, from_plain
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import Run
@@ -66,7 +66,7 @@ def run_sweep(
 def _describe(sweep: Sweep, base: Recipe, path: Path) -> None:
     """Write how the runs belong together; refuse a folder begun with another base."""
     if path.exists():
-        before = from_plain(json.loads(path.read_text())["base"])
+        before = from_plain(read_json(path, "base")["base"])
         changed = [
             f"{key} was {old}, is {new}"
             for key, (old, new) in changed_settings(before, base).items()

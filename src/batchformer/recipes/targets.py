@@ -15,7 +15,7 @@ import numpy as np
 
 from batchformer.engine.checkpoint import write_atomically
 from batchformer.engine.log import read_records
-from batchformer.recipes.folder import write_figures, write_json
+from batchformer.recipes.folder import read_json, write_figures, write_json
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import Run
 from batchformer.tasks.domain_config import EACH, DomainConfig
@@ -59,7 +59,7 @@ def combine(run: Run, parts: Sequence[Run]) -> bool:
     """
     if not all(part.finished for part in parts):
         return False
-    results = {part.part: json.loads((part.folder / "result.json").read_text()) for part in parts}
+    results = {part.part: read_json(part.folder / "result.json", "metrics") for part in parts}
     records = {part.part: read_records(part.folder / "metrics.jsonl") for part in parts}
     lines = [json.dumps(record) for record in mean_records(records)]
     write_atomically(run.folder / "metrics.jsonl", ("\n".join(lines) + "\n").encode())

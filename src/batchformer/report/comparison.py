@@ -17,7 +17,13 @@ from batchformer.metrics.intervals import (
     summary,
 )
 from batchformer.report.configuration import Group, comparable
-from batchformer.report.names import LOWER_IS_BETTER, in_words, sorted_metrics
+from batchformer.report.names import (
+    LOWER_IS_BETTER,
+    NOT_IN_PERCENT,
+    in_words,
+    metric_label,
+    sorted_metrics,
+)
 from batchformer.report.over_images import over_images
 from batchformer.report.results import Comparison, Difference, RecipeComparison, Score
 from batchformer.report.runs import Run, headline
@@ -78,6 +84,7 @@ def _recipe(group: Group) -> RecipeComparison:
             )
     warnings += _seeds_warnings(group)
     warnings += shots_warnings(group.recipe)
+    warnings += scale_warnings(metrics)
     images = {arm: over_images(group, arm) for arm in group.arms if arm != group.reference}
     return RecipeComparison(
         group,
@@ -98,6 +105,14 @@ def shots_warnings(recipe: Mapping[str, Any]) -> list[str]:
         "Many, Medium and Few are thirds of the classes by training images here, not the paper's "
         "limits of 100 and 20"
     ]
+
+
+def scale_warnings(metrics: Iterable[str]) -> list[str]:
+    """Which metrics are not in percent."""
+    others = [metric_label(metric) for metric in metrics if metric in NOT_IN_PERCENT]
+    if not others:
+        return []
+    return [f"On scales of their own, not in percent: {', '.join(others)}"]
 
 
 def _seeds_warnings(group: Group) -> list[str]:
@@ -136,14 +151,19 @@ def difference_of(
 def _metrics(group: Group, warnings: list[str]) -> list[str]:
     """Metrics measured at least once, less a class mean that repeats the accuracy."""
     found = {name for run in group.runs for name in run.scores if measured(run, name) is not None}
-    if {"all", "mean_class"} <= found and all(
-        math.isclose(measured(r, "all") or 0, measured(r, "mean_class") or 0, abs_tol=1e-6)
-        for r in group.runs
+    accuracy = next((name for name in ("all", "top1") if name in found), None)
+    if (
+        accuracy
+        and "mean_class" in found
+        and all(
+            math.isclose(measured(r, accuracy) or 0, measured(r, "mean_class") or 0, abs_tol=1e-6)
+            for r in group.runs
+        )
     ):
         found.remove("mean_class")
         warnings.append(
-            "The class mean equals All in every run (the test set is balanced) and is not counted "
-            "as another comparison"
+            f"The class mean equals {metric_label(accuracy)} in every run (the test set is "
+            "balanced) and is not counted as another comparison"
         )
     return sorted_metrics(found, headline(group.runs))
 

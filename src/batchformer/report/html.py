@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from batchformer.engine.checkpoint import write_atomically
 from batchformer.metrics.intervals import FEWEST_SEEDS
@@ -22,6 +22,9 @@ from batchformer.report.sections import Section, sections_of, sweep_section
 from batchformer.report.sweep_comparison import Cell, SweepComparison, compare_sweep
 from batchformer.report.sweep_table import level_name, sweep_headline, sweep_notes
 from batchformer.report.sweeps import split_sweeps
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 TEMPLATE = "page.html.jinja"
 TITLE = "BatchFormer, arm against arm"
@@ -83,20 +86,45 @@ def write_page(
 
 def render(runs: Iterable[Run], title: str | None = None, reference: str | None = None) -> str:
     """The page as text."""
-    with extra("report"):
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-
     runs = list(runs)
     sweeps, others = split_sweeps(runs)
     comparison = compare_runs(others, reference)
-    environment = Environment(
+    parts = [_part(recipe, comparison, i) for i, recipe in enumerate(comparison.recipes)]
+    return (
+        environment()
+        .get_template(TEMPLATE)
+        .render(
+            title=title or TITLE,
+            policy=policy([section for part in parts for section in part.sections]),
+            comparison=comparison,
+            parts=parts,
+            sweeps=[_sweep_part(compare_sweep(sweep), i) for i, sweep in enumerate(sweeps)],
+            level_name=level_name,
+            sweep_notes=sweep_notes,
+            runs=runs,
+            finished=[run for run in runs if run.state == "finished"],
+            colours=arm_colours(run.arm for run in runs),
+            about=ARMS,
+            lower_is_better=LOWER_IS_BETTER,
+            fewest=FEWEST_SEEDS,
+            words=words,
+        )
+    )
+
+
+def environment() -> Environment:
+    """Templates of this folder, with the filters they use."""
+    with extra("report"):
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
         loader=PackageLoader("batchformer", "report"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {
+    made.filters |= {
         "number": lambda *args: typeset(words.number(*args)),
         "signed": lambda *args: typeset(words.signed(*args)),
         "p_value": words.p_value,
@@ -105,22 +133,16 @@ def render(runs: Iterable[Run], title: str | None = None, reference: str | None 
         "seeds": words.seeds,
         "in_words": in_words,
     }
-    parts = [_part(recipe, comparison, i) for i, recipe in enumerate(comparison.recipes)]
-    return environment.get_template(TEMPLATE).render(
-        title=title or TITLE,
-        comparison=comparison,
-        parts=parts,
-        sweeps=[_sweep_part(compare_sweep(sweep), i) for i, sweep in enumerate(sweeps)],
-        level_name=level_name,
-        sweep_notes=sweep_notes,
-        runs=runs,
-        finished=[run for run in runs if run.state == "finished"],
-        colours=arm_colours(run.arm for run in runs),
-        about=ARMS,
-        lower_is_better=LOWER_IS_BETTER,
-        fewest=FEWEST_SEEDS,
-        words=words,
-    )
+    return made
+
+
+def policy(sections: Iterable[Section]) -> str:
+    """What the page allows besides styles and images inside it: one script, where it has one."""
+    if not any("<script" in section.html for section in sections):
+        return ""
+    from batchformer.report.explorer import script_source
+
+    return f"; script-src {script_source()}"
 
 
 def typeset(text: str) -> str:

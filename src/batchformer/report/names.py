@@ -21,6 +21,7 @@ COLOURS = {
     "baseline_loss1.5x": "#8a6bd1",
     "batchformer_official_loss": "#c24a4a",
     "batchformer_official_grouping": "#4f7f3a",
+    "random_weights": "#5f6fb5",
 }
 """Mid-tones: at least 3:1 against the light and against the dark page."""
 OTHER_COLOURS = ("#2a8c99", "#a3672f", "#6f8f1f", "#b05fc0")
@@ -30,6 +31,8 @@ METRICS = {
     "many": "Many",
     "medium": "Medium",
     "few": "Few",
+    "top1": "Top-1",
+    "top5": "Top-5",
     "mean_class": "Class mean",
     "ece": "ECE",
     "average": "Average",
@@ -39,10 +42,25 @@ METRICS = {
     "unseen": "Unseen",
     "attribute": "Attribute",
     "object": "Object",
+    "ap": "AP",
+    "ap50": "AP50",
+    "ap75": "AP75",
+    "knn": "k-NN",
+    "knn_many": "k-NN, many",
+    "knn_medium": "k-NN, medium",
+    "knn_few": "k-NN, few",
+    "alignment": "Alignment",
+    "uniformity": "Uniformity",
+    "feature_std": "Feature SD",
 }
 """Known metrics in the order they are shown, with their labels."""
 
-LOWER_IS_BETTER = frozenset({"ece", "loss", "nll", "val_loss", "swad_val_loss"})
+LOWER_IS_BETTER = frozenset(
+    {"ece", "loss", "nll", "val_loss", "swad_val_loss", "alignment", "uniformity"}
+)
+
+NOT_IN_PERCENT = frozenset({"alignment", "uniformity", "feature_std"})
+"""Metrics on scales of their own."""
 
 
 def in_words(arm: str) -> str:

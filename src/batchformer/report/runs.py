@@ -1,8 +1,8 @@
 """Run folders as they lie on disk: finished, unfinished or damaged, never an exception.
 
 ``runs/<recipe>/<arm>/seed<k>/`` holds ``config.json``, ``metrics.jsonl``, ``figures.npz`` and, once
-the run has finished, ``result.json``. The runs of a sweep lie in
-``runs/<sweep>/<level>/<arm>/seed<k>/``.
+the run has finished, ``result.json``, and ``insight.npz`` where its network was looked at. The runs
+of a sweep lie in ``runs/<sweep>/<level>/<arm>/seed<k>/``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from batchformer.report.arrays import Arrays
 from batchformer.report.names import sorted_arms
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 State = Literal["finished", "unfinished", "damaged"]
 Record = Mapping[str, Any]
@@ -79,6 +82,21 @@ class Run:
     def figures(self) -> Arrays:
         """The arrays of ``figures.npz``, each read when it is asked for."""
         return Arrays(self.folder / "figures.npz")
+
+    @cached_property
+    def insight(self) -> Mapping[str, NDArray[Any]]:
+        """The arrays of ``insight.npz``, each read when it is asked for; empty without the file.
+
+        Of a run of several trainings they are those of :attr:`insight_part`.
+        """
+        return Arrays(self.folder / self.insight_part / "insight.npz")
+
+    @cached_property
+    def insight_part(self) -> str:
+        """Which of several trainings of a run was looked at, the first that was; else empty."""
+        if (self.folder / "insight.npz").exists():
+            return ""
+        return min((path.parent.name for path in self.folder.glob("*/insight.npz")), default="")
 
     def series(self, kind: str, value: str) -> dict[int, float]:
         """One value by step from the records of one kind."""

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from batchformer.bench.table import read_tables
 from batchformer.metrics.intervals import FEWEST_SEEDS
-from batchformer.report.bias_curve import bias_curves, bias_figure
 from batchformer.report.canvas import inline_svg
+from batchformer.report.catalogue import FIGURES
 from batchformer.report.configuration import Group
-from batchformer.report.curves import evaluated_metric, training_curves
-from batchformer.report.names import in_words, metric_label
-from batchformer.report.per_class import by_class, figure_of
+from batchformer.report.names import metric_label
+from batchformer.report.shown import Shown, numbers_html
 from batchformer.report.speed import bench_beside, tables_html
 from batchformer.report.sweep_comparison import SweepComparison
 from batchformer.report.sweep_figure import described, sweep_figure
-from batchformer.report.words import seeds
 
 
 @dataclass(frozen=True)
@@ -34,62 +32,42 @@ class Section:
     note: str
 
 
-def curves_section(group: Group, prefix: str) -> Section | None:
-    """Training curves, where anything was logged."""
-    if not any(run.series("train", "loss") for run in group.runs):
+#: Figures of networks that were looked at.
+LOOKED_AT = ("reliability", "influence", "attention", "features", "cam")
+
+
+def section_of(made: Shown | None, ident: str) -> Section | None:
+    """A figure and its tables for the page; ``ident`` begins its ids."""
+    if made is None:
         return None
-    metric = evaluated_metric(group.runs)
-    evaluated = "" if metric is None else f" and evaluated {metric_label(metric)}"
-    note = (
-        f"Training loss{evaluated} by update. Lines are means over seeds ({_counts(group)}); bands "
-        f"run from the lowest to the highest seed. The loss with BatchFormer covers both streams, "
-        f"so losses of different arms need not be comparable."
-    )
-    figure = training_curves(group.runs, group.reference)
-    svg = inline_svg(figure, f"Line plot. {note}", f"{prefix}-curves")
-    return Section("Training", svg, note)
+    svg = inline_svg(made.figure(), made.words.alternative, ident)
+    tables = [numbers_html(table) for table in made.numbers]
+    return Section(made.title, "\n".join([svg, *tables]), made.words.note)
 
 
-def classes_section(group: Group, prefix: str) -> Section | None:
-    """Accuracy by class, where it was kept."""
-    data = by_class(group.runs, group.reference)
-    if data is None:
-        return None
-    over = ", ".join(f"{arm} {n}" for arm, n in data.seeds.items())
-    points = "class" if data.together == 1 else f"group of up to {data.together} classes"
-    note = (
-        f"{data.classes:,} classes from the most to the least training images, one point a "
-        f"{points}: accuracy, mean over seeds ({over})"
-    )
-    if data.differences:
-        note += f", and the difference to {in_words(group.reference)} on the same seeds"
-        fewest = min(data.paired_seeds.values())
-        if fewest < FEWEST_SEEDS:
-            note += f", without intervals, since an arm shares only {seeds(fewest)} with it"
-        else:
-            chance = len(data.counts) / 20
-            note += (
-                f" with its 95% t interval. Each interval is for its point alone: by chance about "
-                f"{chance:.0f} of {len(data.counts)} would miss 0"
-                if chance >= 1
-                else " with its 95% t interval, each for its point alone"
-            )
-    svg = inline_svg(figure_of(data), f"Dot plot. {note}.", f"{prefix}-classes")
-    return Section("Accuracy by class", svg, f"{note}.")
+def drawn(name: str) -> Callable[[Group, str], Section | None]:
+    """What makes the section of a figure by its name in the catalogue."""
+
+    def make(group: Group, prefix: str) -> Section | None:
+        made = section_of(FIGURES[name].load()(group), f"{prefix}-{name}")
+        return of_a_part(made, group) if name in LOOKED_AT else made
+
+    return make
 
 
-def bias_section(group: Group, prefix: str) -> Section | None:
-    """Seen against unseen pairs, where a bias was swept."""
-    curves = bias_curves(group.runs)
-    if curves is None:
-        return None
-    over = ", ".join(f"{arm} {len(each)}" for arm, each in curves.by_arm.items())
-    note = (
-        f"A bias on the scores of unseen pairs moves predictions from seen pairs to unseen ones. "
-        f"Thin lines are seeds, thick ones their means ({over}); the area below is the AUC."
-    )
-    svg = inline_svg(bias_figure(curves), f"Line plot. {note}", f"{prefix}-bias")
-    return Section("Seen and unseen pairs", svg, note)
+def explorer(group: Group, prefix: str) -> Section | None:
+    """Batches to look into, where they were kept."""
+    from batchformer.report.explorer import explorer_section
+
+    return of_a_part(explorer_section(group, prefix), group)
+
+
+def of_a_part(section: Section | None, group: Group) -> Section | None:
+    """Say of which trainings a figure is, where runs consist of several."""
+    parts = sorted({run.insight_part for run in group.runs} - {""})
+    if section is None or not parts:
+        return section
+    return replace(section, note=f"{section.note} Seen in the part {', '.join(parts)} of each run.")
 
 
 def speed_section(group: Group, prefix: str) -> Section | None:
@@ -133,9 +111,17 @@ def sweep_section(found: SweepComparison, prefix: str) -> Section | None:
 
 
 SECTIONS: tuple[Callable[[Group, str], Section | None], ...] = (
-    curves_section,
-    classes_section,
-    bias_section,
+    drawn("training"),
+    drawn("classes"),
+    drawn("head_tail"),
+    drawn("reliability"),
+    drawn("influence"),
+    drawn("attention"),
+    explorer,
+    drawn("features"),
+    drawn("cam"),
+    drawn("bias"),
+    drawn("convergence"),
     speed_section,
 )
 """What is drawn for a group of runs, in this order; None leaves a figure out."""
@@ -145,7 +131,3 @@ def sections_of(group: Group, prefix: str) -> list[Section]:
     """Every figure these runs have the numbers for; ``prefix`` keeps ids unique on the page."""
     made = (make(group, prefix) for make in SECTIONS)
     return [section for section in made if section is not None]
-
-
-def _counts(group: Group) -> str:
-    return ", ".join(f"{arm} {len(group.of(arm))}" for arm in group.arms)

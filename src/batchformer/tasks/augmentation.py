@@ -9,9 +9,11 @@ from batchformer.data.transforms import (
     ColorJitter,
     Compose,
     GaussianBlur,
+    IncreasingRandAugment,
     Normalise,
     RandAugment,
     RandomCrop,
+    RandomErasing,
     RandomFlip,
     RandomGrey,
     RandomResizedCrop,
@@ -61,9 +63,14 @@ def file_views(config: LongTailConfig) -> tuple[View, View | None]:
     """Geometry and transform of training images from files, and those of their second view.
 
     PaCo's first view has torchvision's RandAugment with 2 operations of magnitude 10; its authors
-    use another implementation, with noise on the magnitude.
+    use another implementation, with noise on the magnitude. DeiT's crop is bicubic, as timm's;
+    colours are not jittered where there is RandAugment.
     """
     crop, end = framing.RandomResizedCrop(config.size), normalise_files(config)
+    if config.augment == "deit":
+        fine = framing.RandomResizedCrop(config.size, interpolation="bicubic")
+        steps = (RandomFlip(), IncreasingRandAugment(), end, RandomErasing())
+        return (fine, Compose(steps)), None
     jitter = ColorJitter(0.4, 0.4, 0.4)
     plain = Compose((RandomFlip(), end))
     jittered = Compose((RandomFlip(), jitter, end))

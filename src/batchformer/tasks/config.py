@@ -88,6 +88,8 @@ class LongTailConfig:
             require(right, f"data.augment {self.augment} is for image files, not {self.name}")
             lists = self.train_list is None and self.test_list is None
             require(lists, f"{self.name} has no lists; data.train-list is for image files")
+        lists = self.train_list is None and self.test_list is None
+        require(lists or self.name != "imagenet", "imagenet has no lists; use the name folder")
         third = self.name in ("imagenet_lt", "places_lt")
         val = "val" in (self.scored_on, self.meta_from)
         require(third or not val, f"{self.name} has no third list, so val means nothing here")

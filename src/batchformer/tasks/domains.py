@@ -28,6 +28,8 @@ from batchformer.engine.config import TrainConfig
 from batchformer.engine.fit import Evaluation
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Batches, Method
+from batchformer.insight.classes import Classes
+from batchformer.insight.shown import Shown, ShownFiles, ShownInMemory
 from batchformer.randomness import seed_for
 from batchformer.tasks.domain_config import EACH, DomainConfig
 from batchformer.tasks.domain_scoring import PartScore, score
@@ -171,11 +173,23 @@ class DomainTask:
         workers = train.workers
         return FileFeed(part, geometry, transform, size, seed, last, device, workers, steps=steps)
 
+    @property
+    def _target_rows(self) -> Tensor:
+        """Images of the target that are scored."""
+        return self.split.target_all if self.config.scored_on == "all" else self.split.target_in
+
+    def shown(self, workers: int | None = None) -> Shown | None:
+        """Images of the target that are scored, for figures; shots are those of the sources."""
+        part, _ = self.data.joined({self.config.target: self._target_rows})
+        classes = Classes.by_shots(self.data.classes, self.method_options["class_counts"])
+        if isinstance(part, ImageSplit):
+            return ShownInMemory(classes, part, scored_view(self.config), self.device)
+        return ShownFiles(classes, part, scored_file_view(self.config), self.device, workers)
+
     def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:
         """Accuracy on the target first, then that on held-out images of the sources."""
         config, split = self.config, self.split
-        rows = split.target_all if config.scored_on == "all" else split.target_in
-        target = self._score({config.target: rows}, method, mechanics)
+        target = self._score({config.target: self._target_rows}, method, mechanics)
         metrics = {config.target: target.accuracy}
         if config.adapt:
             metrics["mean_class"] = target.mean_class

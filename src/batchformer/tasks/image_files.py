@@ -1,23 +1,28 @@
-"""Long-tailed recognition on image files: read by workers, augmented on the device."""
+"""Recognition on image files, long-tailed or not: read by workers, augmented on the device."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from batchformer.data.annotated import lists_of
 from batchformer.data.files import ImageFiles
 from batchformer.data.loader import FileFeed, evaluation_batches
-from batchformer.data.long_tailed_files import LongTailedFiles, annotated, own_files
-from batchformer.data.samplers import ClassBalanced
+from batchformer.data.long_tailed_files import LongTailedFiles, annotated, imagenet, own_files
+from batchformer.data.samplers import ClassBalanced, sampler_named
 from batchformer.engine.config import TrainConfig
 from batchformer.engine.fit import Evaluation
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Batches, Method
+from batchformer.insight.classes import Classes
+from batchformer.insight.shown import Shown, ShownFiles
 from batchformer.randomness import seed_for
 from batchformer.tasks.augmentation import file_views, view_at_test
+from batchformer.tasks.bank import Bank
 from batchformer.tasks.config import LongTailConfig
 from batchformer.tasks.facts import split_facts
 from batchformer.tasks.meta import WithMeta
@@ -29,7 +34,7 @@ TEST_BATCH = 128
 
 @dataclass(frozen=True)
 class ImageFileTask:
-    """Data, batches and scores of one long-tailed experiment on image files.
+    """Data, batches and scores of one experiment on image files.
 
     Args:
         data: all parts.
@@ -46,6 +51,8 @@ class ImageFileTask:
         """Read the lists and look for every image; an error says what is missing and where."""
         if config.name == "folder":
             data = own_files(config.root, config.train_list, config.test_list)
+        elif config.name == "imagenet":
+            data = imagenet(config.root)
         else:
             named = (config.train_list, config.test_list)
             lists = lists_of(config.name, config.root, *named, config.scored_on)
@@ -82,7 +89,6 @@ class ImageFileTask:
         """Augmented training batches, in the order of the configured sampler."""
         config, files = self.config, self.data.train
         (geometry, transform), second = file_views(config)
-        balanced = ClassBalanced(files.labels, seed) if config.sampler == "class_balanced" else None
         feed = FileFeed(
             files,
             geometry,
@@ -92,7 +98,7 @@ class ImageFileTask:
             train.drop_last,
             self.device,
             train.workers,
-            sampler=balanced,
+            sampler=sampler_named(config.sampler, files.labels, seed),
             second=second,
         )
         return WithMeta(feed, self._meta(train, seed)) if config.meta_batch else feed
@@ -112,11 +118,27 @@ class ImageFileTask:
             sampler=ClassBalanced(files.labels, seed, stream=1),
         )
 
+    def as_at_test(
+        self, part: ImageFiles, workers: int | None, batch: int = TEST_BATCH
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """All images (N, 3, S, S) of a part and their labels, nothing of them random."""
+        view = view_at_test(self.config)
+        for read in evaluation_batches(part, *view, batch, self.device, workers):
+            yield read["x"], read["y"]
+
+    def bank(self, seed: int, workers: int | None = None) -> Bank:
+        """The training images that others are compared with."""
+        train = self.data.train
+        return Bank(train.labels, seed, lambda: (x for x, _ in self.as_at_test(train, workers)))
+
+    def shown(self, workers: int | None = None) -> Shown | None:
+        """Test images, for figures."""
+        data, view = self.data, view_at_test(self.config)
+        classes = Classes.by_shots(data.classes, data.train_counts, self.config.shots)
+        return ShownFiles(classes, data.test, view, self.device, workers)
+
     def evaluate(self, method: Method, mechanics: Mechanics, batch: int = TEST_BATCH) -> Evaluation:
         """Scores in percent by shots, and what the figures need."""
-        workers = mechanics.config.workers
-        view = view_at_test(self.config)
-        read = evaluation_batches(self.data.test, *view, batch, self.device, workers)
-        batches = ((part["x"], part["y"]) for part in read)
+        batches = self.as_at_test(self.data.test, mechanics.config.workers, batch)
         counts, classes = self.data.train_counts, self.data.classes
         return evaluate_by_shots(method, mechanics, batches, counts, classes, self.config)

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from batchformer.data.cifar import cifar_lt
 from batchformer.data.digits import digits_lt
 from batchformer.data.feed import Feed
-from batchformer.data.images import LongTailedData
-from batchformer.data.samplers import ClassBalanced
+from batchformer.data.images import ImageSplit, LongTailedData
+from batchformer.data.samplers import ClassBalanced, sampler_named
 from batchformer.data.transforms import cifar_test, digits_test
+from batchformer.data.transforms.normalise import Normalise
 from batchformer.engine.config import TrainConfig
 from batchformer.engine.fit import Evaluation
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Batches, Method
+from batchformer.insight.classes import Classes
+from batchformer.insight.shown import Shown, ShownInMemory
 from batchformer.randomness import seed_for
 from batchformer.tasks.augmentation import training_views
+from batchformer.tasks.bank import Bank
 from batchformer.tasks.config import LongTailConfig
 from batchformer.tasks.facts import split_facts
 from batchformer.tasks.meta import WithMeta
 from batchformer.tasks.scoring import evaluate_by_shots
+
+#: Images in a batch at test.
+TEST_BATCH = 1000
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,7 @@ class LongTailedTask:
         """Augmented training batches, in the order of the configured sampler."""
         labels, config = self.data.train.y, self.config
         view, second = training_views(config)
-        sampler = ClassBalanced(labels, seed) if config.sampler == "class_balanced" else None
+        sampler = sampler_named(config.sampler, labels, seed)
         feed = Feed(
             self.data.train,
             view,
@@ -96,13 +105,31 @@ class LongTailedTask:
         meta = Feed(self.data.train, view, size, other, True, self.device, balanced)
         return WithMeta(feed, meta)
 
-    def evaluate(self, method: Method, mechanics: Mechanics, batch: int = 1000) -> Evaluation:
+    @property
+    def _normalise(self) -> Normalise:
+        return digits_test() if self.config.name == "digits" else cifar_test()
+
+    def as_at_test(
+        self, part: ImageSplit, batch: int = TEST_BATCH
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """All images (N, channels, H, W) of a part and their labels, nothing of them random."""
+        normalise = self._normalise
+        for x, y in zip(torch.split(part.x, batch), torch.split(part.y, batch), strict=True):
+            yield normalise(x.to(self.device)), y.to(self.device)
+
+    def bank(self, seed: int, workers: int | None = None) -> Bank:
+        """The training images that others are compared with."""
+        train = self.data.train
+        return Bank(train.y, seed, lambda: (x for x, _ in self.as_at_test(train)))
+
+    def shown(self, workers: int | None = None) -> Shown | None:
+        """Test images, for figures."""
+        data = self.data
+        classes = Classes.by_shots(data.classes, data.train_counts, self.config.shots)
+        return ShownInMemory(classes, data.test, self._normalise, self.device)
+
+    def evaluate(self, method: Method, mechanics: Mechanics, batch: int = TEST_BATCH) -> Evaluation:
         """Scores in percent by shots, and what the figures need."""
-        normalise = digits_test() if self.config.name == "digits" else cifar_test()
-        test = self.data.test
-        batches = (
-            (normalise(x.to(self.device)), y.to(self.device))
-            for x, y in zip(torch.split(test.x, batch), torch.split(test.y, batch), strict=True)
-        )
+        batches = self.as_at_test(self.data.test, batch)
         counts, classes = self.data.train_counts, self.data.classes
         return evaluate_by_shots(method, mechanics, batches, counts, classes, self.config)

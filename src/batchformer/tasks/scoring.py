@@ -1,4 +1,4 @@
-"""Scores of a test set by shots, and what the figures need of it."""
+"""Scores of a test set, by shots or by the highest answers, and what the figures need of it."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from batchformer.tasks.config import LongTailConfig
 
 #: Beyond this many classes a confusion matrix is larger than a run folder should be.
 MOST_CLASSES_WITH_CONFUSION = 1000
+#: How many of the highest answers count besides the first.
+HIGHEST = 5
 
 
 def evaluate_by_shots(
@@ -26,7 +28,11 @@ def evaluate_by_shots(
     classes: Sequence[str],
     config: LongTailConfig,
 ) -> Evaluation:
-    """Scores in percent by shots.
+    """Scores in percent, as the configuration asks for them.
+
+    By shots: ``all``, ``many``, ``medium``, ``few``, ``mean_class`` and ``ece``. The highest
+    answers: ``top1``, ``top5``, ``mean_class`` and ``ece``. Both: by shots, and ``top5``. Five
+    classes or fewer have no ``top5``, which would always be right.
 
     Args:
         method: in eval mode.
@@ -34,16 +40,19 @@ def evaluate_by_shots(
         batches: normalised images (N, channels, H, W) on the device, and labels (N,), in order.
         counts: (K,) training images of each class.
         classes: K names.
-        config: says how classes are grouped.
+        config: says how classes are grouped, and which scores are given.
     """
     groups = third_groups(counts) if config.shots == "thirds" else shot_groups(counts)
     scores = LongTailedMetrics(len(classes), groups)
-    correct = []
+    correct, among_highest = [], []
+    with_highest = config.scores != "shots" and len(classes) > HIGHEST
     for images, labels in batches:
         with mechanics.autocast():
             logits = method.predict(images).float()
         scores.update(logits, labels)
         correct.append((logits.argmax(1) == labels).cpu())
+        if with_highest:
+            among_highest.append(in_top(logits, labels, HIGHEST))
     figures = {
         "per_class": scores.per_class.numpy(),
         "train_counts": counts.numpy(),
@@ -52,4 +61,16 @@ def evaluate_by_shots(
     }
     if len(classes) <= MOST_CLASSES_WITH_CONFUSION:
         figures["confusion"] = scores.confusion.to(torch.int32).cpu().numpy()
-    return Evaluation({**scores.compute(), **method.remarks()}, figures)
+    metrics = scores.compute()
+    highest = {}
+    if with_highest:
+        highest["top5"] = 100.0 * float(torch.cat(among_highest).double().mean())
+    if config.scores == "top":
+        rest = {name: metrics[name] for name in ("mean_class", "ece")}
+        metrics = {"top1": metrics["all"], **highest, **rest}
+    return Evaluation({**metrics, **highest, **method.remarks()}, figures)
+
+
+def in_top(logits: Tensor, labels: Tensor, count: int) -> Tensor:
+    """(N,) bool: whether the label (N,) is one of the `count` highest of the logits (N, K)."""
+    return (logits.topk(count, dim=1).indices == labels[:, None]).any(1)

@@ -33,12 +33,18 @@ _MOCO_V3_EPOCHS = "100 epochs in the table, 300 in the appendix's text"
 
 ROWS = (
     *_LINEAR.pair(
-        "MoCo-v2", "67.5 -", "68.4 88.5", note="200 epochs", batchformer_note="200 epochs"
+        "MoCo-v2",
+        "67.5 -",
+        "68.4 88.5",
+        recipe="imagenet_moco_v2_probe",
+        note="200 epochs",
+        batchformer_note="200 epochs",
     ),
     *_LINEAR.pair(
         "MoCo-v3",
         "68.9 -",
         "69.8 89.5",
+        recipe="imagenet_moco_v3_probe",
         note=_MOCO_V3_EPOCHS,
         batchformer_note=_MOCO_V3_EPOCHS,
     ),
@@ -46,6 +52,7 @@ ROWS = (
         "MoCo-v2",
         "56.4 82.1 63.1",
         "56.7 82.0 63.6",
+        recipe="voc_moco_v2",
         reproduced=True,
         note="200 epochs",
         batchformer_note="200 epochs; AP50 is printed bold, though below the baseline's",
@@ -54,10 +61,16 @@ ROWS = (
         "MoCo-v3",
         "46.6 78.2 48.9",
         "48.0 78.8 51.1",
+        recipe="voc_moco_v3",
         note="100 epochs",
         batchformer_note="100 epochs; the label lacks '+ BatchFormer', which the text implies",
     ),
     *_RECOGNITION.pair(
-        "Cross-entropy", "78.9 -", "78.9 -", note="200 epochs", batchformer_note="200 epochs"
+        "Cross-entropy",
+        "78.9 -",
+        "78.9 -",
+        recipe="imagenet_resnet50",
+        note="200 epochs",
+        batchformer_note="200 epochs",
     ),
 )

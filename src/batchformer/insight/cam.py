@@ -1,0 +1,168 @@
+"""Where a network looks for a class: Grad-CAM (Selvaraju et al., 2017) of the plain network.
+
+A few lines of our own: the package of that name brings OpenCV, scikit-learn and matplotlib for one
+weighted sum, and wants a module with one output where we have a function of images.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+Classify = Callable[[Tensor], Tensor]
+#: The last norm before samples' tokens meet, by the names of timm, torchvision and Hugging Face.
+#: After the last block a class token alone is read, so that other tokens have no gradient there.
+TOKEN_NORMS = ("norm1", "ln_1", "layernorm_before")
+
+
+@dataclass(frozen=True, eq=False)
+class Cam:
+    """Heat maps of M images.
+
+    Args:
+        heat: (M, a, b) from 0 to 1; all 0 where nothing speaks for the class.
+        layer: the layer, or layers, whose maps were weighed.
+        logits: (M, K).
+    """
+
+    heat: Tensor
+    layer: str
+    logits: Tensor
+
+
+def grad_cam(
+    classify: Classify, network: nn.Module, x: Tensor, labels: Tensor, layer: str | None = None
+) -> Cam:
+    """Heat maps for the given classes: ``relu(sum_k mean(dz / dA_k) A_k)`` over the channels k.
+
+    The network is in eval, so that an image has no part in the logits of another. Maps of several
+    layers, the branches of experts, are as channels of one.
+
+    Args:
+        classify: images (M, ...) to logits (M, K), through the network.
+        network: holds the layer.
+        x: (M, channels, H, W) images.
+        labels: (M,) the classes to explain.
+        layer: its name in the network; by default what :func:`last_maps` finds.
+    """
+    names = [layer] if layer else last_maps(network, lambda: classify(x[:2]))
+    modules = dict(network.named_modules())
+    if unknown := [name for name in names if name not in modules]:
+        known = ", ".join(name for name, _ in network.named_children())
+        raise ValueError(
+            f"{type(network).__name__} has no layer {', '.join(unknown)}; its parts are {known}"
+        )
+    outputs: dict[str, Tensor] = {}
+    with torch.enable_grad(), _heard({name: modules[name] for name in names}) as heard:
+        # Frozen networks have a graph through their input alone.
+        logits = classify(x.detach().requires_grad_())
+        outputs = {name: out for name, _, out in heard}
+        if not outputs:
+            raise ValueError(f"the layer {', '.join(names)} is not called, so it has no maps")
+        score = logits.gather(1, labels[:, None]).sum()
+        gradients = torch.autograd.grad(score, list(outputs.values()))
+    weighed = [
+        (as_maps(slope).mean((2, 3), keepdim=True) * as_maps(out.detach())).sum(1)
+        for slope, out in zip(gradients, outputs.values(), strict=True)
+    ]
+    return Cam(normalised(torch.stack(weighed).sum(0)), ", ".join(outputs), logits.detach())
+
+
+def normalised(weighed: Tensor) -> Tensor:
+    """(M, a, b) what is above 0, over its largest value in each image.
+
+    >>> normalised(torch.tensor([[[-1.0, 2.0], [4.0, 0.0]]]))
+    tensor([[[0.0000, 0.5000],
+             [1.0000, 0.0000]]])
+    """
+    heat = weighed.clamp_min(0)
+    highest = heat.amax((1, 2), keepdim=True)
+    return torch.where(highest > 0, heat / highest, heat)
+
+
+def as_maps(output: Tensor) -> Tensor:
+    """Maps (N, C, a, b) of maps, channels first or last, or of tokens (N, T, C).
+
+    Tokens that are not of a square, a class token and the like, come first and are left out.
+
+    >>> as_maps(torch.zeros(2, 17, 8)).shape, as_maps(torch.zeros(2, 7, 7, 96)).shape
+    (torch.Size([2, 8, 4, 4]), torch.Size([2, 96, 7, 7]))
+    """
+    if output.ndim == 3:
+        side = math.isqrt(output.shape[1])
+        tokens = output[:, output.shape[1] - side * side :]
+        return tokens.transpose(1, 2).reshape(len(output), -1, side, side)
+    if output.ndim != 4:
+        raise ValueError(
+            f"Grad-CAM needs maps (N, C, a, b) or tokens (N, T, C), got {tuple(output.shape)}: "
+            "name another layer"
+        )
+    second, third, last = output.shape[1:]
+    return output.movedim(3, 1) if second == third != last else output
+
+
+def last_maps(network: nn.Module, run: Callable[[], Any]) -> list[str]:
+    """Names of the last layer with maps of more than one pixel, found in one plain pass.
+
+    Of a transformer of tokens it is the norm before its last attention. Several are named where
+    they are entries of one list and all read the same input: the branches of experts.
+    """
+    named = {name: module for name, module in network.named_modules() if name}
+    with torch.no_grad(), _heard(named) as heard:
+        run()
+    tokens: tuple[int, str] | None = None
+    for place, (name, _, output) in enumerate(heard):
+        if name.rpartition(".")[2] in TOKEN_NORMS and output.ndim == 3 and output.shape[1] > 3:
+            tokens = place, name
+    block = tokens[1].rpartition(".")[0] + "." if tokens else None
+    for place, (name, source, output) in reversed(list(enumerate(heard))):
+        if tokens and place <= tokens[0]:
+            break
+        # Queries, keys and values of several heads have four axes as well.
+        inside = block is not None and name.startswith(block)
+        if not inside and output.ndim == 4 and math.prod(as_maps(output).shape[2:]) > 1:
+            return _beside(network, name, source, heard)
+    if tokens:
+        return [tokens[1]]
+    raise ValueError(
+        f"{type(network).__name__} has no layer with maps for Grad-CAM: name one, or go without"
+    )
+
+
+def _beside(
+    network: nn.Module, name: str, source: Any, heard: Sequence[tuple[str, Any, Tensor]]
+) -> list[str]:
+    parent = name.rpartition(".")[0]
+    if not isinstance(network.get_submodule(parent), nn.ModuleList):
+        return [name]
+    return [other for other, read, _ in heard if read is source and _parent(other) == parent]
+
+
+def _parent(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+@contextmanager
+def _heard(modules: dict[str, nn.Module]) -> Iterator[list[tuple[str, Any, Tensor]]]:
+    """Name, first argument and output of each call that gives one tensor, as calls end."""
+    heard: list[tuple[str, Any, Tensor]] = []
+
+    def listen(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+            if isinstance(output, Tensor):
+                heard.append((name, args[0] if args else None, output))
+
+        return hook
+
+    handles = [module.register_forward_hook(listen(name)) for name, module in modules.items()]
+    try:
+        yield heard
+    finally:
+        for handle in handles:
+            handle.remove()

@@ -1,0 +1,66 @@
+"""Which test images are looked at: rules that depend on labels and a seed, never on a network."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from batchformer.insight.record import SHOTS
+from batchformer.randomness import generator
+
+#: Each draw has a generator of its own: in the place of a step, which is never negative.
+MEASURED, PROJECTED, CAM, EXPLORED = -1, -2, -3, -4
+
+
+def balanced(labels: Tensor, most: int, draw: torch.Generator) -> Tensor:
+    """Rows (min(M, most),) in random order: one of each class, then another of each, ...
+
+    Args:
+        labels: (M,).
+        most: rows to draw at most.
+        draw: of the order.
+    """
+    labels = labels.cpu()
+    shuffled = torch.randperm(len(labels), generator=draw)
+    by_class = shuffled[labels[shuffled].argsort(stable=True)]
+    sizes = torch.bincount(labels)
+    starts = sizes.cumsum(0) - sizes
+    turn = torch.empty_like(labels)
+    turn[by_class] = torch.arange(len(labels)) - starts[labels[by_class]]
+    again = torch.randperm(len(labels), generator=draw)
+    chosen = again[turn[again].argsort(stable=True)][:most]
+    return chosen[torch.randperm(len(chosen), generator=draw)]
+
+
+def by_shots(labels: Tensor, shot_of_class: Tensor, most: int, draw: torch.Generator) -> Tensor:
+    """Rows of many, medium and few shots in this order, evenly over groups that have images.
+
+    Classes of a group are drawn evenly. A group with fewer images than its part gives all.
+    """
+    shot = shot_of_class.cpu()[labels.cpu()]
+    groups = [(shot == group).nonzero().flatten() for group in range(len(SHOTS))]
+    groups = [rows for rows in groups if len(rows)]
+    each = most // max(1, len(groups))
+    return torch.cat([rows[balanced(labels.cpu()[rows], each, draw)] for rows in groups])
+
+
+def like_training(
+    labels: Tensor, train_counts: Tensor, batches: int, size: int, draw: torch.Generator
+) -> Tensor:
+    """Rows (B, N): batches whose classes are as frequent as among the training images.
+
+    An image is drawn in proportion to the training images of its class, over the test images of
+    it, and not twice in a batch; of a class with few test images there are fewer than that. Classes
+    without a training image come last.
+    """
+    labels, counts = labels.cpu(), train_counts.cpu().double()
+    tested = torch.bincount(labels, minlength=len(counts)).double()
+    # Every image has a chance, so that there are always enough to draw.
+    chance = (counts[labels] + 1e-6) / tested[labels]
+    size = min(size, len(labels))
+    return torch.stack([torch.multinomial(chance, size, generator=draw) for _ in range(batches)])
+
+
+def drawing_of(purpose: int, seed: int = 0) -> torch.Generator:
+    """The generator of one of the draws."""
+    return generator(seed, "order", purpose)

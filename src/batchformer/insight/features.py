@@ -1,0 +1,72 @@
+"""What plain features look like: on two axes, and how far classes lie apart."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from batchformer.insight.record import SHOTS
+
+
+def principal_axes(features: Tensor, axes: int = 2) -> tuple[Tensor, Tensor]:
+    """Features (S, C) on the axes of the largest variance: (S, axes), and its shares (axes,).
+
+    The sign of an axis is that of its largest entry, so that the same features have one picture.
+    """
+    centred = _wide(features)
+    centred = centred - centred.mean(0)
+    rows, channels = centred.shape
+    # The smaller of the two products of the features with themselves has the same spectrum.
+    if channels <= rows:
+        variance, directions = torch.linalg.eigh(centred.T @ centred)
+    else:
+        variance, left = torch.linalg.eigh(centred @ centred.T)
+        directions = centred.T @ left
+        directions = directions / directions.norm(dim=0).clamp_min(1e-300)
+    variance = variance.clamp_min(0).flip(0)
+    chosen = directions.flip(1)[:, :axes]
+    largest = chosen.gather(0, chosen.abs().argmax(0, keepdim=True))
+    points, shares = centred.new_zeros(rows, axes), centred.new_zeros(axes)
+    found = chosen.shape[1]
+    points[:, :found] = centred @ (chosen * torch.where(largest < 0, -1.0, 1.0))
+    shares[:found] = variance[:axes] / variance.sum().clamp_min(1e-300)
+    return points, shares
+
+
+def separation_and_spread(
+    features: Tensor, labels: Tensor, shot_of_class: Tensor
+) -> tuple[Tensor, Tensor]:
+    """How far classes lie apart and how wide they are, (3,) each, by shot group.
+
+    With the mean m_c of the features of class c, and w_c, the mean distance of its samples from it:
+    separation is the mean over a group's classes of min |m_c - m_d| / w_c over all other classes d;
+    spread is the mean of w_c over a group's classes, over that of all. A class counts if it has two
+    samples that differ; NaN for a group without such a class.
+
+    Args:
+        features: (M, C).
+        labels: (M,).
+        shot_of_class: (K,) 0, 1 or 2.
+    """
+    wide, labels = _wide(features), labels.cpu()
+    present, row = torch.unique(labels, return_inverse=True)
+    number = torch.bincount(row).double()
+    means = wide.new_zeros(len(present), wide.shape[1]).index_add_(0, row, wide) / number[:, None]
+    away = (wide - means[row]).norm(dim=1)
+    width = torch.bincount(row, away) / number
+    # Exact differences: near means would drown in the rounding of a product.
+    between = torch.cdist(means, means, compute_mode="donot_use_mm_for_euclid_dist")
+    nearest = between.fill_diagonal_(torch.inf).amin(1)
+    counted = width > 0
+    shot = shot_of_class.cpu()[present]
+    groups = [(shot == group) & counted for group in range(len(SHOTS))]
+    every = width[counted].mean()
+    alone = len(present) < 2
+    separation = [torch.nan if alone else float((nearest / width)[own].mean()) for own in groups]
+    spread = [float(width[own].mean() / every) for own in groups]
+    return torch.tensor(separation).double(), torch.tensor(spread).double()
+
+
+def _wide(features: Tensor) -> Tensor:
+    """(S, C) float64 on the CPU; those of several experts side by side."""
+    return features.detach().flatten(1).cpu().double()

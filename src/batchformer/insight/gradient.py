@@ -1,0 +1,150 @@
+"""Influence by gradient: how much the loss of sample i depends on sample j of its batch.
+
+With pooled features f and logits that are the mean of both streams, L_i is the loss of sample i
+alone. Without BatchFormer dL_i / df_j is 0 for every j but i; what it is with BatchFormer is how
+much j takes part in the learning of i.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from batchformer.insight.relations import Relations
+from batchformer.kernels import disabled
+
+#: Numbers that one intermediate result over copies of a batch may have.
+BLOCK = 2**22
+#: Images that are held with all that their backward pass needs.
+IMAGES = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Influence:
+    """Who acts on whom in one batch of N.
+
+    Args:
+        absolute: (N, N) mean absolute value over channels of dL_i / df_j, i in the row.
+        length: (N, N) its Euclidean length.
+        attention: (H, N, N), i attends to j.
+        following: (S, N, ...) for s = 1..S and each j, dL_i / df_j of the sample i that comes s
+            before j in the batch, after the first the last.
+    """
+
+    absolute: Tensor
+    length: Tensor
+    attention: Tensor
+    following: Tensor
+
+
+def influence(relations: Relations, features: Tensor, labels: Tensor, steps: int = 0) -> Influence:
+    """All dL_i / df_j of a batch.
+
+    Args:
+        relations: with an encoder.
+        features: (N, ...) plain pooled features.
+        labels: (N,).
+        steps: S, how many gradients are kept of each sample, for :func:`on_images`.
+    """
+    count = len(features)
+    absolute, length = features.new_zeros(count, count), features.new_zeros(count, count)
+    following = features.new_zeros(steps, *features.shape)
+    with torch.no_grad(), disabled():
+        _, attention = relations.mix(features)
+    for first, part in feature_gradients(relations, features, labels):
+        rows = torch.arange(first, first + len(part), device=features.device)
+        absolute[rows], length[rows] = sizes(part, 2)
+        for step in range(1, steps + 1):
+            after = (rows + step) % count
+            following[step - 1, after] = part[rows - first, after]
+    return Influence(absolute, length, attention, following)
+
+
+def feature_gradients(
+    relations: Relations, features: Tensor, labels: Tensor, block: int | None = None
+) -> Iterator[tuple[int, Tensor]]:
+    """A first row i, and dL_i / df (rows, N, ...) of it and the rows after it, block by block.
+
+    The batch is copied for every row, and L_i is taken of copy i alone: copies are positions to the
+    encoder, which do not meet. So one ordinary backward pass gives the gradients of all rows.
+
+    Args:
+        relations: with an encoder.
+        features: (N, ...) plain pooled features.
+        labels: (N,).
+        block: copies at a time; by default what :data:`BLOCK` allows.
+    """
+    count = len(features)
+    if block is None:
+        block = max(1, BLOCK // (count * _numbers(relations, features)))
+    for first in range(0, count, block):
+        rows = torch.arange(first, min(first + block, count), device=features.device)
+        with torch.enable_grad(), disabled():
+            copies = features.detach().repeat(len(rows), *[1] * features.ndim)
+            copies = copies.view(len(rows), *features.shape).requires_grad_()
+            own = torch.arange(len(rows), device=features.device), rows
+            mixed = relations.mix_rows(copies, rows)
+            logits = relations.joint_logits(mixed, copies[own])
+            total = losses_of_rows(relations, logits, labels[rows]).sum()
+            (gradients,) = torch.autograd.grad(total, copies)
+        yield first, gradients
+
+
+def _numbers(relations: Relations, features: Tensor) -> int:
+    """The most that an intermediate result has for one sample of one copy."""
+    own, encoder = features[0].numel(), relations.encoder
+    if encoder is None or len(encoder.layers) == 1:
+        return 2 * own
+    # All but the last layer hold the weights of all pairs.
+    return max(2 * own, encoder.heads * len(features) * own // encoder.dim)
+
+
+def losses_of_rows(relations: Relations, logits: Tensor, labels: Tensor) -> Tensor:
+    """(N,) the loss of each row by itself, whatever a criterion does to a batch."""
+    cuts = zip(torch.split(logits, 1), torch.split(labels, 1), strict=True)
+    return torch.stack([relations.loss(row, label) for row, label in cuts])
+
+
+def on_images(
+    relations: Relations, x: Tensor, following: Tensor, block: int = IMAGES
+) -> tuple[Tensor, Tensor]:
+    """The same on input images: dL_i / dx_j = (df_j / dx_j)^T dL_i / df_j.
+
+    In eval an image has no part in the features of another. So one ordinary backward pass gives
+    every image the gradient of one other sample, and S passes those of S.
+
+    Args:
+        relations: in eval.
+        x: (N, ...) images.
+        following: (S, N, ...) of :func:`influence`.
+        block: images at a time.
+
+    Returns:
+        Mean absolute values and lengths, (S, N) each; for s = 1..S in the rows, and in column i
+        what L_i has on the image that comes s after it.
+    """
+    absolute, length = (x.new_zeros(following.shape[:2]) for _ in range(2))
+    for first in range(0, len(x), block):
+        own = slice(first, first + block)
+        with torch.enable_grad():
+            images = x[own].detach().requires_grad_()
+            features = relations.features(images)
+            for row, wanted in enumerate(following[:, own]):
+                (found,) = torch.autograd.grad(features, images, wanted, retain_graph=True)
+                absolute[row, own], length[row, own] = sizes(found, 1)
+    back = [(row, -(row + 1)) for row in range(len(following))]
+    by_loss = [torch.stack([part[row].roll(by) for row, by in back]) for part in (absolute, length)]
+    return by_loss[0], by_loss[1]
+
+
+def sizes(gradients: Tensor, axes: int) -> tuple[Tensor, Tensor]:
+    """Mean absolute value and Euclidean length over all but the first axes.
+
+    >>> sizes(torch.tensor([[3.0, -4.0]]), axes=1)
+    (tensor([3.5000]), tensor([5.]))
+    """
+    flat = gradients.flatten(axes)
+    return flat.abs().mean(-1), flat.norm(dim=-1)

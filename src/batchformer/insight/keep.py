@@ -1,0 +1,49 @@
+"""What is seen of a trained method, kept in the folder of its run; a run never fails by it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from torch import nn
+
+from batchformer.engine.method import Method
+from batchformer.insight.look import Arrays, look
+from batchformer.insight.record import FILE, save
+from batchformer.insight.shown import Shown
+
+
+def seen_of(method: Method, images: Shown | None, seed: int) -> Arrays | None:
+    """What is to be seen of a method; None if there is nothing of the kind.
+
+    Args:
+        method: as it is scored.
+        images: of the test set; None where a task shows none.
+        seed: of the run.
+    """
+    relations = method.relations()
+    if relations is None or images is None:
+        return None
+    network = getattr(method, "network", None)
+    part = network if isinstance(network, nn.Module) else method
+    return look(relations, images, network=part, seed=seed)
+
+
+def keep(seen: Callable[[], Arrays | None], folder: Path, title: str) -> bool:
+    """Write the record; False if there is nothing to see, or a line on stderr says what failed.
+
+    Args:
+        seen: looks.
+        folder: of the run.
+        title: of the run.
+    """
+    try:
+        arrays = seen()
+        if arrays is not None:
+            save(folder / FILE, arrays)
+    except Exception as error:  # whatever it is, the result of the run is worth more
+        words = f"{title}: no figures of relations: {type(error).__name__}: {error}"
+        print(words.splitlines()[0], file=sys.stderr, flush=True)
+        return False
+    return arrays is not None

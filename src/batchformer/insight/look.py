@@ -1,0 +1,187 @@
+"""All that the figures need of a trained network, by the names of the record."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from batchformer.insight import draws
+from batchformer.insight.attention import AttentionSums
+from batchformer.insight.cam import grad_cam
+from batchformer.insight.features import principal_axes, separation_and_spread
+from batchformer.insight.gradient import Influence, influence
+from batchformer.insight.influence import InfluenceSums
+from batchformer.insight.pairs import without_self
+from batchformer.insight.relations import Relations
+from batchformer.insight.reliability import reliability
+from batchformer.insight.shown import Shown
+from batchformer.snapshot import untouched
+
+#: Images that are measured, at most, and samples of a batch.
+MEASURED, BATCH = 4096, 128
+#: Images of the projection, of Grad-CAM, and batches that can be explored, with their samples.
+PROJECTED, CAM, EXPLORED, EXPLORED_SAMPLES = 2000, 48, 3, 64
+#: Other images of a batch on which the gradient of each loss is measured.
+STEPS = 2
+#: Pixels of a thumbnail, at most.
+SIDE = 48
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def look(
+    relations: Relations,
+    images: Shown,
+    *,
+    network: nn.Module,
+    seed: int = 0,
+    layer: str | None = None,
+    measured: int = MEASURED,
+    batch: int = BATCH,
+    steps: int = STEPS,
+) -> Arrays:
+    """Look at a network, and leave it as it was: modes, buffers, gradients and random states.
+
+    Which images are looked at follows from their labels alone, so that all arms and seeds of a
+    comparison are laid one upon the other: up to `measured`, drawn evenly over classes; of these
+    2,000 for the projection; 48 for Grad-CAM, evenly over shot groups; and three batches to
+    explore, with classes as frequent as in training. The seed shuffles the measured ones into
+    batches. All is computed in float32, or wider where the network is.
+
+    Args:
+        relations: of the network.
+        images: of the test set.
+        network: the part that Grad-CAM looks into.
+        seed: of the order in batches.
+        layer: for Grad-CAM; by default it is found.
+        measured: images, at most.
+        batch: samples of a batch, at most; batches are nearly equal.
+        steps: S, others of each sample whose images are measured; 0: none.
+
+    Returns:
+        Arrays by the names of :mod:`batchformer.insight.record`.
+    """
+    with untouched(relations.module), torch.no_grad():
+        relations.module.eval()
+        classes = images.classes
+        found: Arrays = {
+            "classes": np.array(classes.names),
+            "train_counts": classes.train_counts.cpu().numpy(),
+            "shot_of_class": classes.shot_of_class.cpu().numpy(),
+        }
+        rows = draws.balanced(images.labels, measured, draws.drawing_of(draws.MEASURED))
+        rows = rows[torch.randperm(len(rows), generator=draws.drawing_of(draws.MEASURED, seed))]
+        found |= _measured(relations, images, rows, batch, steps)
+        found |= _cam(relations, images, network, layer)
+        if relations.encoder is not None:
+            found |= _explored(relations, images)
+    return found
+
+
+def _measured(relations: Relations, images: Shown, rows: Tensor, batch: int, steps: int) -> Arrays:
+    """Of every run, and with BatchFormer who attends to and acts on whom."""
+    classes, labels = images.classes, images.labels[rows]
+    features, confidence, predictions = [], [], []
+    encoder = relations.encoder
+    attention = AttentionSums(classes, encoder.heads) if encoder else None
+    gradients = InfluenceSums(classes, steps)
+    size = nearly_equal(len(rows), batch)
+    for x, y in zip(images.batches(rows, size), torch.split(labels, size), strict=True):
+        plain = relations.features(x)
+        probabilities = relations.classify(plain).softmax(1)
+        highest = probabilities.max(1)
+        features.append(plain.cpu())
+        confidence.append(highest.values.cpu())
+        predictions.append(highest.indices.cpu())
+        if attention is not None and len(y) > 1:
+            # No further than the others of the batch: the next after them is the sample itself.
+            seen = influence(relations, plain, y.to(x.device), min(steps, len(y) - 1))
+            attention.add(seen.attention, y)
+            gradients.add(seen, y, relations, x)
+    every = torch.cat(features)
+    shot = classes.shot_of_class.cpu()
+    right = torch.cat(predictions) == labels
+    found = reliability(torch.cat(confidence), right, shot[labels])
+    separation, spread = separation_and_spread(every, labels, shot)
+    found |= {"separation": separation.numpy(), "spread": spread.numpy()}
+    found |= _projection(every, labels, rows)
+    if attention is not None:
+        found |= attention.arrays() | gradients.arrays()
+    return found
+
+
+def _projection(features: Tensor, labels: Tensor, rows: Tensor) -> Arrays:
+    # In the order of the test set, which no seed changes.
+    order = rows.argsort()
+    features, labels = features[order], labels[order]
+    chosen = draws.balanced(labels, PROJECTED, draws.drawing_of(draws.PROJECTED))
+    points, share = principal_axes(features[chosen])
+    return {
+        "projection": points.numpy().astype(np.float32),
+        "projection_labels": labels[chosen].numpy(),
+        "projection_share": share.numpy(),
+    }
+
+
+def _cam(relations: Relations, images: Shown, network: nn.Module, layer: str | None) -> Arrays:
+    shot = images.classes.shot_of_class
+    rows = draws.by_shots(images.labels, shot, CAM, draws.drawing_of(draws.CAM))
+    labels = images.labels[rows]
+    (x,) = images.batches(rows, len(rows))
+
+    def classify(some: Tensor) -> Tensor:
+        return relations.classify(relations.features(some))
+
+    cam = grad_cam(classify, network, x, labels.to(x.device), layer)
+    logits = cam.logits.cpu()
+    return {
+        "cam_thumbnails": images.thumbnails(rows, SIDE).numpy(),
+        "cam_heat": cam.heat.cpu().half().numpy(),
+        "cam_labels": labels.numpy(),
+        "cam_predictions": logits.argmax(1).numpy(),
+        "cam_confidence": logits.softmax(1).gather(1, labels[:, None])[:, 0].numpy(),
+        "cam_rows": rows.numpy(),
+        "cam_layer": np.array(cam.layer),
+    }
+
+
+def _explored(relations: Relations, images: Shown) -> Arrays:
+    """Batches as a training has them, sample by sample."""
+    counts, draw = images.classes.train_counts, draws.drawing_of(draws.EXPLORED)
+    rows = draws.like_training(images.labels, counts, EXPLORED, EXPLORED_SAMPLES, draw)
+    labels = images.labels[rows]
+    seen: list[Influence] = []
+    predictions: list[Tensor] = []
+    for x, y in zip(images.batches(rows.flatten(), rows.shape[1]), labels, strict=True):
+        plain = relations.features(x)
+        predictions.append(relations.classify(plain).argmax(1).cpu())
+        seen.append(influence(relations, plain, y.to(x.device)))
+    small = images.thumbnails(rows.flatten(), SIDE)
+    return {
+        "batch_thumbnails": small.view(*rows.shape, *small.shape[1:]).numpy(),
+        "batch_labels": labels.numpy(),
+        "batch_predictions": torch.stack(predictions).numpy(),
+        "batch_attention": _stacked([one.attention.cpu() for one in seen]).astype(np.float16),
+        "batch_gradient": _stacked([without_self(one.absolute) for one in seen]).astype(np.float32),
+    }
+
+
+def _stacked(parts: Sequence[Tensor]) -> NDArray[Any]:
+    array: NDArray[Any] = torch.stack(list(parts)).numpy()
+    return array
+
+
+def nearly_equal(count: int, most: int) -> int:
+    """The size of batches, `most` at most, of which the last is not much smaller.
+
+    How much one sample gives to another depends on how many share it.
+
+    >>> nearly_equal(899, 128), nearly_equal(4096, 128), nearly_equal(129, 128)
+    (113, 128, 65)
+    """
+    return -(-count // -(-count // most))

@@ -1,0 +1,92 @@
+"""What a trained method lets one look at: features, the encoder over samples, the classifier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from batchformer.encoder import EncoderWeights, batch_former, encoder_layer
+from batchformer.insight.one_row import one_row
+from batchformer.module import BatchFormer
+
+
+@dataclass(frozen=True, eq=False)
+class Relations:
+    """Parts of a method between which samples meet.
+
+    Args:
+        module: holds all of the parts; it is put into eval while one looks, and put back.
+        features: images (N, ...) to pooled features (N, C), or (N, E, C) of E experts.
+        classify: features to logits (N, K).
+        loss: of logits (N, K) and labels (N,), a scalar: the mean over rows.
+        encoder: BatchFormer; None for a baseline.
+        mixed_only: whether the classifier was trained on mixed features alone.
+    """
+
+    module: nn.Module
+    features: Callable[[Tensor], Tensor]
+    classify: Callable[[Tensor], Tensor]
+    loss: Callable[[Tensor, Tensor], Tensor]
+    encoder: BatchFormer | None = None
+    mixed_only: bool = False
+
+    def mix(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """Mixed features (N, ...), and who attends to whom, (H, N, N).
+
+        There is no dropout, whatever the mode. Layers, and positions such as experts, are averaged
+        in the second.
+        """
+        encoder = self._encoder()
+        mixed, weights = batch_former(
+            features,
+            _weights(encoder),
+            heads=encoder.heads,
+            attend=encoder.attend,
+            batch_axis=0,
+            channel_axis=self._channels(features.ndim),
+            return_weights=True,
+        )
+        return mixed, weights.mean((0, 1))
+
+    def mix_rows(self, copies: Tensor, rows: Tensor) -> Tensor:
+        """Mixed features (B, ...) of one sample, ``rows[b]``, of each of B batches (B, N, ...)."""
+        encoder = self._encoder()
+        channels = self._channels(copies.ndim - 1) + 1
+        moved = copies.movedim((1, channels), (-2, -1))
+        x = moved.reshape(-1, *moved.shape[-2:])
+        *before, last = _weights(encoder)
+        for layer in before:
+            x, _ = encoder_layer(x, layer, heads=encoder.heads, attend=encoder.attend)
+        each = rows.repeat_interleave(len(x) // len(copies))
+        mixed = one_row(x, each, last, heads=encoder.heads, attend=encoder.attend)
+        # The axis of the samples is gone.
+        return mixed.view(*moved.shape[:-2], -1).movedim(-1, channels - 1)
+
+    def joint_logits(self, mixed: Tensor, plain: Tensor) -> Tensor:
+        """Logits (N, K) of mixed and plain features (N, ...) of the same samples.
+
+        They are the mean over both streams, or those of the mixed one where there was no other.
+        """
+        logits = self.classify(mixed)
+        return logits if self.mixed_only else (logits + self.classify(plain)) / 2
+
+    def _encoder(self) -> BatchFormer:
+        if self.encoder is None:
+            raise ValueError("a baseline mixes no samples: there is no encoder to look at")
+        return self.encoder
+
+    def _channels(self, axes: int) -> int:
+        """The axis of the channels in features (N, ...), whatever axis the encoder has N on."""
+        encoder = self._encoder()
+        given = encoder.channel_axis
+        # By default as for the encoder itself: the last, but the second of images.
+        given = (1 if axes > 3 else -1) if given is None else given
+        order = list(range(axes))
+        order.insert(0, order.pop(encoder.batch_axis))
+        return order.index(given % axes)
+
+
+def _weights(encoder: BatchFormer) -> list[EncoderWeights]:
+    return [EncoderWeights.of(layer) for layer in encoder.layers]  # type: ignore[arg-type]

@@ -1,0 +1,141 @@
+"""Attention between samples as runs kept it, measured against uniform attention.
+
+By uniform attention every sample of a batch of N, itself included, has weight 1 / N.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchformer.insight.record import Insight
+from batchformer.metrics.intervals import Summary, summary
+from batchformer.report.configuration import Group
+from batchformer.report.kept import kept, per
+
+NAMES = (
+    "train_counts",
+    "bin_of_class",
+    "bin_pairs",
+    "attention",
+    "attention_self",
+    "attention_same",
+    "attention_other",
+    "attention_shots",
+    "shot_pairs",
+)
+TARGETS = ("itself", "others of its class", "other classes")
+
+
+@dataclass(frozen=True)
+class Share:
+    """Part of a sample's attention, from 0 to 1, over seeds, and what uniform attention gives."""
+
+    measured: Summary
+    uniform: float
+
+
+@dataclass(frozen=True)
+class OfArm:
+    """Attention of one arm; ratios are to uniform attention, NaN where no pair was seen.
+
+    Args:
+        ratio: (P, P), rows attend; mean over heads and seeds.
+        heads: (H, P, P) of the first seed alone: heads of two trainings have nothing in common.
+        shares: by ``TARGETS``, mean over heads.
+        flow: (3, 3) part of the attention of a shot group's samples that goes to others of each.
+        flow_ratio: (3, 3) the same by pair, to uniform attention.
+        seeds: how many.
+    """
+
+    ratio: NDArray[Any]
+    heads: NDArray[Any]
+    shares: dict[str, Share]
+    flow: NDArray[Any]
+    flow_ratio: NDArray[Any]
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Attention:
+    """P bins of classes from the most to the least frequent.
+
+    Args:
+        counts: mean training images of a bin's classes, (P,).
+        together: most classes in one bin.
+        batch: samples of a batch, the mean over batches.
+        by_arm: arms with BatchFormer.
+        main: the arm whose maps are drawn.
+    """
+
+    counts: NDArray[Any]
+    together: int
+    batch: float
+    by_arm: dict[str, OfArm]
+    main: str
+
+
+def gather(group: Group, arm: str | None = None) -> Attention | None:
+    """What the figure shows, or None where no run kept its attention.
+
+    Args:
+        group: of runs.
+        arm: whose maps are drawn; by default batchformer, else the first that has them.
+    """
+    found = kept(group, *NAMES)
+    if not found or (arm is not None and arm not in found):
+        return None
+    main = arm or ("batchformer" if "batchformer" in found else next(iter(found)))
+    by_arm = {name: _of_arm(list(runs.values())) for name, runs in found.items()}
+    first = next(iter(found[main].values()))
+    bins = first["bin_of_class"].astype(np.int64)
+    size = np.bincount(bins, minlength=len(first["bin_pairs"]))
+    sums = np.bincount(bins, first["train_counts"], minlength=len(first["bin_pairs"]))
+    return Attention(sums / np.maximum(size, 1), int(size.max()), _batch(first), by_arm, main)
+
+
+def _batch(run: Insight) -> float:
+    """N: every sample has itself and N - 1 pairs."""
+    samples = float(run["attention_self"][0, 1])
+    return 1.0 + float(run["bin_pairs"].sum()) / samples
+
+
+def _of_arm(runs: list[Insight]) -> OfArm:
+    ratios = [_ratio(run["attention"], run["bin_pairs"], run) for run in runs]
+    flows = [_ratio(run["attention_shots"], run["shot_pairs"], run) for run in runs]
+    return OfArm(
+        np.mean([ratio.mean(0) for ratio in ratios], 0),
+        ratios[0],
+        _shares(runs),
+        np.mean([_flow(run) for run in runs], 0),
+        np.mean([flow.mean(0) for flow in flows], 0),
+        len(runs),
+    )
+
+
+def _ratio(sums: NDArray[Any], pairs: NDArray[Any], run: Insight) -> NDArray[Any]:
+    """Mean weight of a pair over uniform weight, (H, P, P) of sums and (P, P) of counts."""
+    return per(_batch(run) * sums.astype(np.float64), pairs)
+
+
+def _shares(runs: list[Insight]) -> dict[str, Share]:
+    names = ("attention_self", "attention_same", "attention_other")
+    shares = {}
+    for target, name in zip(TARGETS, names, strict=True):
+        measured, uniform = [], []
+        for run in runs:
+            samples = float(run["attention_self"][0, 1])
+            measured.append(float(run[name][:, 0].mean()) / samples)
+            uniform.append(float(run[name][0, 1]) / samples / _batch(run))
+        shares[target] = Share(summary(measured), float(np.mean(uniform)))
+    return shares
+
+
+def _flow(run: Insight) -> NDArray[Any]:
+    pairs = run["shot_pairs"].astype(np.float64)
+    # A sample of the row has N - 1 others, so this is how many samples the row has.
+    samples = pairs.sum(1, keepdims=True) / (_batch(run) - 1)
+    return per(run["attention_shots"].astype(np.float64).mean(0), samples)

@@ -1,0 +1,200 @@
+"""How far the loss of a class's samples moves the features of others, by the class's frequency.
+
+The paper's claim is that rarer classes have larger gradients on other samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchformer.report.canvas import INK, TEXT, new_figure, title
+from batchformer.report.configuration import Group
+from batchformer.report.influence_numbers import (
+    Influence,
+    Measure,
+    On,
+    cumulative_mean,
+    gather,
+    running_mean,
+)
+from batchformer.report.names import arm_colours
+from batchformer.report.panels import count_ticks
+from batchformer.report.rank_correlation import Correlation, mean_of_known
+from batchformer.report.shown import Numbers, Shown, Words
+from batchformer.report.words import interval, number, seeds
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+MOST_RATIO = 30
+"""Of the largest to the smallest value on a linear scale."""
+
+MOST_POINTS = 200
+"""More classes than this are averaged over neighbours in frequency, for the dots alone."""
+
+
+def figure(data: Influence) -> Figure:
+    """Every arm has a panel of its own, since scales differ, and one more if cumulative."""
+    kinds = ("each", "cumulative") if data.cumulative else ("each",)
+    panels = [(arm, kind) for arm in data.by_arm for kind in kinds]
+    drawn, every = new_figure([1.7] * len(panels))
+    colours = arm_colours(data.by_arm)
+    for axes, (arm, kind) in zip(every, panels, strict=True):
+        values = data.by_arm[arm].values
+        wide = _spans_orders(values)
+        power = 0 if wide else _power(values)
+        scale = 10.0**-power
+        unit = "" if power == 0 else f", × {_power_of_ten(10.0**power)}"
+        unit = ", log scale" if wide else unit
+        if kind == "each":
+            title(axes, f"{arm}: gradient on other samples{unit}")
+            _dots(axes, values * scale, colours[arm])
+            places = np.arange(len(values)) + 1
+            if data.window > 1:
+                axes.plot(places, running_mean(values * scale, data.window), color=colours[arm])
+        else:
+            title(axes, f"{arm}: cumulative mean{unit}")
+            axes.plot(
+                np.arange(len(values)) + 1, cumulative_mean(values * scale), color=colours[arm]
+            )
+        if wide:
+            axes.set_yscale("log")
+            # Not as mathematics, whose exponents are too small to be read on a phone.
+            axes.yaxis.set_major_formatter(lambda value, _: _power_of_ten(value))
+            axes.yaxis.set_minor_formatter(lambda value, _: "")
+            axes.tick_params(which="minor", length=0)
+        else:
+            axes.set_ylim(bottom=0)
+    ticks, labels = count_ticks(data.counts.tolist())
+    every[-1].set_xticks([tick + 1 for tick in ticks], labels)
+    every[-1].set_xlabel("Training images of the class", fontsize=TEXT, color=INK)
+    return drawn
+
+
+def words(data: Influence) -> Words:
+    """What is plotted, and whether the paper's claim holds, arm by arm."""
+    measured = "mean absolute value" if data.measure == "abs" else "length"
+    over = ", ".join(f"{arm} {found.seeds}" for arm, found in data.by_arm.items())
+    what = "the pooled features" if data.on == "features" else "the input images"
+    note = (
+        f"How far the loss of a sample moves {what} of the others in its batch: {measured} of the "
+        f"gradient, mean over the test samples of a class and over seeds ({over}). "
+        f"{len(data.counts):,} classes from the most to the least training images."
+    )
+    together = _together(len(data.counts))
+    if together > 1:
+        note += f" A dot is the mean of up to {together} classes."
+    if data.window > 1:
+        note += f" The line is a running mean over {data.window} classes."
+    if data.cumulative:
+        note += (
+            " The cumulative mean is over all classes at least as frequent, as the code of the "
+            "paper draws it."
+        )
+    said = " ".join(verdict(arm, found.correlation) for arm, found in data.by_arm.items())
+    return Words(f"{note} {said}", f"Dot plot. {said}")
+
+
+def verdict(arm: str, found: Correlation) -> str:
+    """Does "the rarer the class, the larger its gradient on others" hold here?"""
+    if found.rho is None:
+        return f"{arm}: no order to speak of, since all gradients or all training counts are equal."
+    spans = []
+    if found.over_seeds is not None:
+        spans.append(f"{_span(found.over_seeds)} over {seeds(len(found.by_seed))}")
+    if found.over_classes is not None:
+        spans.append(f"{_span(found.over_classes)} by a bootstrap over classes")
+    ranked = f"rank correlation of training count with gradient {number(found.rho)}"
+    if spans:
+        ranked += f", 95% interval {' and '.join(spans)}"
+    claim = "that a rarer class has the larger gradient"
+    if found.holds:
+        return f"{arm}: the paper's claim {claim} holds here ({ranked})."
+    if found.holds is None:
+        return f"{arm}: the paper's claim {claim} is not settled here ({ranked})."
+    return f"{arm}: the paper's claim {claim} does not hold here, the opposite does ({ranked})."
+
+
+def numbers(data: Influence) -> list[Numbers]:
+    """The correlations."""
+    rows = [
+        (
+            arm,
+            str(found.seeds),
+            "" if found.correlation.rho is None else number(found.correlation.rho),
+            _span(found.correlation.over_seeds),
+            _span(found.correlation.over_classes),
+            {True: "holds", False: "opposite", None: "not settled"}[found.correlation.holds],
+        )
+        for arm, found in data.by_arm.items()
+    ]
+    columns = ("arm", "n", "rank corr.", "over seeds", "over classes", "verdict")
+    return [Numbers("Training count and gradient on others", columns, rows)]
+
+
+def classes_table(data: Influence) -> Numbers:
+    """Count and gradient by class, from the most frequent."""
+    rows = [
+        (f"{count:,.0f}", *(f"{found.values[i]:.3e}" for found in data.by_arm.values()))
+        for i, count in enumerate(data.counts)
+    ]
+    return Numbers("Gradient on others, by class", ("images", *data.by_arm), rows)
+
+
+def shown(
+    group: Group, measure: Measure = "abs", on: On = "features", cumulative: bool = False
+) -> Shown | None:
+    """The figure with its words and numbers."""
+    data = gather(group, measure, on, cumulative)
+    if data is None:
+        return None
+    tables = [*numbers(data), classes_table(data)]
+    return Shown("Influence by gradient", words(data), lambda: figure(data), (), tables)
+
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def _power_of_ten(value: float) -> str:
+    return f"10{str(round(np.log10(value))).translate(_RAISED)}"
+
+
+def _dots(axes: Axes, values: NDArray[Any], colour: str) -> None:
+    together = _together(len(values))
+    parts = [slice(i, i + together) for i in range(0, len(values), together)]
+    places = np.arange(len(values)) + 1.0
+    axes.plot(
+        [places[part].mean() for part in parts],
+        [mean_of_known(values[part][:, None])[0] for part in parts],
+        linestyle="",
+        marker="o",
+        markersize=4 if len(values) <= 40 else 2,
+        color=colour,
+        alpha=0.7,
+    )
+
+
+def _together(classes: int) -> int:
+    return -(-classes // MOST_POINTS)
+
+
+def _spans_orders(values: NDArray[Any]) -> bool:
+    """Whether the small ones would all lie on the axis of a linear scale."""
+    known = values[np.isfinite(values)]
+    return bool(known.size and known.min() > 0 and known.max() > MOST_RATIO * known.min())
+
+
+def _power(values: NDArray[Any]) -> int:
+    """Of ten, to write the largest value with; 0 where that is legible as it is."""
+    largest = float(np.nanmax(np.abs(values), initial=0.0))
+    power = int(np.floor(np.log10(largest))) if largest > 0 else 0
+    return 0 if -2 <= power <= 2 else power
+
+
+def _span(found: Sequence[float] | None) -> str:
+    return "" if found is None else interval(found[0], found[1], sign=True)

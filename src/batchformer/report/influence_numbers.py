@@ -1,0 +1,98 @@
+"""Gradients of a sample's loss on others as runs kept them, by class, with their smooth means."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchformer.report.configuration import Group
+from batchformer.report.kept import kept, per
+from batchformer.report.rank_correlation import Correlation, correlation, mean_of_known
+
+Measure = Literal["abs", "l2"]
+On = Literal["features", "images"]
+
+
+@dataclass(frozen=True)
+class OfArm:
+    """Gradients of one arm: mean over seeds by class, (K,), NaN for a class not measured."""
+
+    values: NDArray[Any]
+    correlation: Correlation
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Influence:
+    """K classes from the most to the least training images.
+
+    Args:
+        counts: training images, (K,).
+        by_arm: the arms with BatchFormer.
+        window: classes that a point of the running mean spans; 1 for none.
+        measure: mean absolute value, or length, of a gradient.
+        on: what the gradient is taken on.
+        cumulative: whether the mean over all more frequent classes is drawn too.
+    """
+
+    counts: NDArray[Any]
+    by_arm: dict[str, OfArm]
+    window: int
+    measure: Measure
+    on: On
+    cumulative: bool
+
+
+def gather(
+    group: Group, measure: Measure = "abs", on: On = "features", cumulative: bool = False
+) -> Influence | None:
+    """What the figure shows, or None where no run kept these gradients."""
+    name = f"gradient_{measure}" if on == "features" else f"gradient_images_{measure}"
+    found = kept(group, "train_counts", "gradient_samples", name)
+    if not found:
+        return None
+    first = next(iter(next(iter(found.values())).values()))
+    counts = first["train_counts"].astype(np.float64)
+    order = np.argsort(-counts, kind="stable")
+    by_arm = {}
+    for arm, runs in found.items():
+        values = np.stack(
+            [
+                np.where(run["gradient_samples"] > 0, run[name], np.nan).astype(np.float64)
+                for run in runs.values()
+            ]
+        )[:, order]
+        mean = mean_of_known(values)
+        by_arm[arm] = OfArm(mean, correlation(counts[order], values), len(values))
+    return Influence(counts[order], by_arm, window_of(len(counts)), measure, on, cumulative)
+
+
+def window_of(classes: int) -> int:
+    """An odd number near a tenth of the classes, at least 3; 1 where there are few.
+
+    >>> window_of(8), window_of(10), window_of(100), window_of(1000)
+    (1, 3, 11, 101)
+    """
+    return 1 if classes < 10 else max(3, classes // 10 // 2 * 2 + 1)
+
+
+def running_mean(values: NDArray[Any], window: int) -> NDArray[Any]:
+    """Mean over ``window`` neighbours around each of (K,), fewer at the ends; NaN do not count."""
+    half = window // 2
+    known = np.isfinite(values)
+    sums, sizes = (
+        np.concatenate([[0.0], np.cumsum(part)]) for part in (np.where(known, values, 0.0), known)
+    )
+    places = np.arange(len(values))
+    low, high = np.maximum(places - half, 0), np.minimum(places + half + 1, len(values))
+    size = sizes[high] - sizes[low]
+    return per(sums[high] - sums[low], size)
+
+
+def cumulative_mean(values: NDArray[Any]) -> NDArray[Any]:
+    """Mean over all classes up to each of (K,), as the released code draws it; NaN do not count."""
+    known = np.isfinite(values)
+    return per(np.cumsum(np.where(known, values, 0.0)), np.cumsum(known))

@@ -1,0 +1,207 @@
+"""Is a network as sure as it is right? Accuracy by confidence, and the expected error of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchformer.insight.record import SHOTS
+from batchformer.metrics.intervals import Summary, summary
+from batchformer.report.canvas import DASHES, INK, MARKERS, TEXT, legend, title
+from batchformer.report.configuration import Group
+from batchformer.report.kept import kept, per
+from batchformer.report.names import arm_colours
+from batchformer.report.panels import SMALL, new_grid
+from batchformer.report.shown import Numbers, Shown, Words
+from batchformer.report.words import interval, number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAMES = ("reliability_count", "reliability_confidence", "reliability_correct")
+GROUPS = ("all", *SHOTS)
+FEWEST = 10
+"""Predictions of a bin with which its accuracy says something; others are pale."""
+
+
+@dataclass(frozen=True)
+class OfArm:
+    """Predictions of one arm in B bins of confidence, all seeds together.
+
+    Args:
+        count: (4, B) predictions, of all classes and of each shot group.
+        confidence: (4, B) mean of a bin, percent; NaN for an empty one.
+        accuracy: (4, B) the same.
+        ece: by group, percent, over seeds; None for an empty one.
+        seeds: how many.
+    """
+
+    count: NDArray[Any]
+    confidence: NDArray[Any]
+    accuracy: NDArray[Any]
+    ece: list[Summary | None]
+    seeds: int
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Every arm, and whether each shot group has a panel of its own."""
+
+    by_arm: dict[str, OfArm]
+    by_shots: bool
+
+    @property
+    def groups(self) -> list[int]:
+        """Places in ``GROUPS`` of what is drawn."""
+        if not self.by_shots:
+            return [0]
+        return [i for i in (1, 2, 3) if any(f.count[i].sum() for f in self.by_arm.values())]
+
+
+def gather(group: Group, by_shots: bool = False) -> Reliability | None:
+    """What the figure shows, or None where no run kept its confidences."""
+    found = kept(group, *NAMES)
+    if not found:
+        return None
+    by_arm = {}
+    for arm, runs in found.items():
+        each = [[run[name].astype(np.float64) for name in NAMES] for run in runs.values()]
+        count, confidence, correct = (np.sum(parts, 0) for parts in zip(*each, strict=True))
+        errors = [calibration_error(*parts) for parts in each]
+        by_arm[arm] = OfArm(
+            count,
+            per(100.0 * confidence, count),
+            per(100.0 * correct, count),
+            [_over_seeds([error[i] for error in errors]) for i in range(len(GROUPS))],
+            len(runs),
+        )
+    return Reliability(by_arm, by_shots)
+
+
+def calibration_error(
+    count: NDArray[Any], confidence: NDArray[Any], correct: NDArray[Any]
+) -> NDArray[Any]:
+    """Expected calibration error in percent, (G,), from sums in bins, (G, B) each.
+
+    NaN for a group without predictions.
+
+    >>> calibration_error(*np.array([[[2.0, 2.0]], [[0.6, 1.8]], [[0.0, 2.0]]])).round(1).tolist()
+    [20.0]
+    """
+    total = count.sum(1)
+    return per(100.0 * np.abs(confidence - correct).sum(1), total)
+
+
+def figure(data: Reliability) -> Figure:
+    """Accuracy by confidence above, how many predictions are so sure below."""
+    groups = data.groups
+    drawn, grid = new_grid(
+        2, len(groups), [2.3 if len(groups) == 1 else 1.9, 0.8], sharex=True, sharey="row"
+    )
+    colours = arm_colours(data.by_arm)
+    edges = np.linspace(0, 100, next(iter(data.by_arm.values())).count.shape[1] + 1)
+    for column, i in enumerate(groups):
+        above, below = grid[0][column], grid[1][column]
+        above.plot([0, 100], [0, 100], color=INK, linewidth=0.8)
+        for j, (arm, found) in enumerate(data.by_arm.items()):
+            style: Any = {"color": colours[arm], "marker": MARKERS[j % len(MARKERS)]}
+            dash = DASHES[j % len(DASHES)]
+            enough = found.count[i] >= FEWEST
+            for used, line, alpha in ((enough, dash, 1.0), (~enough, "", 0.35)):
+                above.plot(
+                    found.confidence[i][used],
+                    found.accuracy[i][used],
+                    linestyle=line,
+                    linewidth=1.3,
+                    markersize=3,
+                    alpha=alpha,
+                    label=arm if line else None,
+                    clip_on=False,
+                    **style,
+                )
+            share = 100 * found.count[i] / max(found.count[i].sum(), 1)
+            below.stairs(share, edges, color=colours[arm], linestyle=dash, linewidth=1.3)
+        _dress(above, below, "" if i == 0 else f", {GROUPS[i]}" if column == 0 else GROUPS[i])
+    where = grid[1][len(groups) // 2]
+    where.set_xlabel("Confidence, %", fontsize=TEXT, color=INK)
+    legend(drawn, grid[0][0])
+    return drawn
+
+
+def _dress(above: Axes, below: Axes, name: str) -> None:
+    first = not name or name.startswith(",")
+    title(above, f"Accuracy, %{name}" if first else name)
+    title(below, "Share of predictions, %" if not name else "Share, %" if first else "")
+    for axes in (above, below):
+        axes.grid(axis="y", color=INK, alpha=0.2, linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.tick_params(labelsize=SMALL)
+    above.set_xlim(0, 100)
+    above.set_ylim(0, 100)
+    above.set_xticks([0, 50, 100])
+    below.set_ylim(bottom=0)
+
+
+def words(data: Reliability) -> Words:
+    """What is plotted, and the expected calibration errors."""
+    over = ", ".join(f"{arm} {found.seeds}" for arm, found in data.by_arm.items())
+    bins = next(iter(data.by_arm.values())).count.shape[1]
+    note = (
+        f"Accuracy of test predictions by their confidence, {bins} bins, all seeds together "
+        f"({over}). On the thin line a network is right as often as it is sure; below it, it is "
+        f"too sure. Pale marks are of fewer than {FEWEST} predictions; the steps show how many lie "
+        f"in each bin."
+    )
+    said = ", ".join(
+        f"{arm} {number(total.mean)}%"
+        for arm, found in data.by_arm.items()
+        if (total := found.ece[0]) is not None
+    )
+    note += f" Expected calibration error from the same bins: {said}."
+    return Words(note, f"Line plot. {note}")
+
+
+def numbers(data: Reliability) -> list[Numbers]:
+    """Expected calibration errors by arm and shot group."""
+    rows = []
+    for arm, found in data.by_arm.items():
+        texts = [
+            "" if e is None else f"{number(e.mean)} {interval(e.low, e.high)}".strip()
+            for e in found.ece
+        ]
+        rows.append((arm, str(found.seeds), *texts))
+    return [Numbers("Expected calibration error, %", ("arm", "n", *GROUPS), rows)]
+
+
+def bins_table(data: Reliability) -> Numbers:
+    """The bins of all classes."""
+    rows = [
+        (
+            arm,
+            f"{found.count[0][b]:,.0f}",
+            number(found.confidence[0][b]),
+            number(found.accuracy[0][b]),
+        )
+        for arm, found in data.by_arm.items()
+        for b in range(found.count.shape[1])
+        if found.count[0][b]
+    ]
+    return Numbers("Bins of confidence", ("arm", "predictions", "confidence", "accuracy"), rows)
+
+
+def shown(group: Group, by_shots: bool = False) -> Shown | None:
+    """The figure with its words and numbers."""
+    data = gather(group, by_shots)
+    if data is None:
+        return None
+    tables = numbers(data)
+    return Shown("Reliability", words(data), lambda: figure(data), tables, [bins_table(data)])
+
+
+def _over_seeds(values: list[float]) -> Summary | None:
+    known = [float(value) for value in values if np.isfinite(value)]
+    return summary(known) if known else None

@@ -1,0 +1,179 @@
+"""Learning without labels: two views of every image; labels serve to score the features."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from batchformer.data.feed import Feed, close
+from batchformer.data.files import ImageFiles
+from batchformer.data.images import ImageSplit
+from batchformer.data.loader import FileFeed
+from batchformer.engine.config import TrainConfig
+from batchformer.engine.fit import Evaluation
+from batchformer.engine.mechanics import Mechanics
+from batchformer.engine.method import Batches, Method
+from batchformer.methods.config import MethodConfig
+from batchformer.metrics.neighbours import votes
+from batchformer.metrics.representation import alignment, feature_std, uniformity
+from batchformer.metrics.shots import LongTailedMetrics, shot_groups
+from batchformer.tasks.bank import Extract
+from batchformer.tasks.contrast_config import ContrastConfig
+from batchformer.tasks.contrast_views import contrasted_file_views, views
+from batchformer.tasks.image_files import ImageFileTask
+from batchformer.tasks.long_tailed import LongTailedTask
+from batchformer.tasks.scoring import MOST_CLASSES_WITH_CONFUSION
+
+#: Test images whose two views are compared, and how many of them make a batch.
+ALIGNED, ALIGNED_BATCH = 1024, 128
+
+
+@dataclass(frozen=True)
+class ContrastiveTask:
+    """Pairs of views, and scores of the features that are learnt from them.
+
+    Args:
+        labelled: the same images as a task with labels.
+        config: which images, and which views of them.
+        seed: of the run; 0 until it is known.
+    """
+
+    labelled: LongTailedTask | ImageFileTask
+    config: ContrastConfig
+    seed: int = 0
+
+    @classmethod
+    def load(cls, config: ContrastConfig, device: torch.device) -> ContrastiveTask:
+        """Read the data; an error says what is missing and where it was looked for."""
+        images = config.images()
+        kind = ImageFileTask if images.of_files else LongTailedTask
+        return cls(kind.load(images, device), config)
+
+    @property
+    def device(self) -> torch.device:
+        return self.labelled.device
+
+    @property
+    def num_classes(self) -> int:
+        return self.labelled.num_classes
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        """Nothing: methods of this task learn without labels."""
+        return {}
+
+    def seeded(self, seed: int) -> ContrastiveTask:
+        """The same images; the seed draws those that neighbours are sought among."""
+        return replace(self, seed=seed)
+
+    def facts(self) -> dict[str, Any]:
+        """Those of the images with labels, so that what is learnt here can be probed there."""
+        return self.labelled.facts()
+
+    def draws(self) -> dict[str, str]:
+        """Nothing: the split is the same for every seed."""
+        return {}
+
+    def feed(self, train: TrainConfig, seed: int) -> Batches:
+        """Shuffled batches with two views of each image, ``x`` and ``view2``."""
+        part = self.labelled.data.train
+        return self._two_views(part, train.batch_size, seed, train.drop_last, train.workers)
+
+    def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:
+        """Accuracy in percent of nearest neighbours, and what the features look like.
+
+        Neighbours are sought among as many training images as there are, every class equally often.
+        Without a difference between many, medium and few shots, these are left out.
+        """
+
+        def extract(images: Tensor) -> Tensor:
+            with mechanics.autocast():
+                return method.predict(images).float()
+
+        workers, hyper = mechanics.config.workers, _settings(method)
+        bank, labels = self.labelled.bank(self.seed, workers)(extract)
+        parts = [(extract(x), y) for x, y in self._test(workers)]
+        features, targets = (torch.cat(each) for each in zip(*parts, strict=True))
+        counts, classes = self.labelled.data.train_counts, self.labelled.data.classes
+        groups = {name: mask for name, mask in shot_groups(counts).items() if bool(mask.any())}
+        scores = LongTailedMetrics(len(classes), groups if len(groups) > 1 else {})
+        found = votes(
+            features, bank, labels, len(classes), hyper.neighbours, hyper.vote_temperature
+        )
+        scores.update(found, targets)
+        by_shots = scores.compute()
+        metrics = {
+            "knn": by_shots["all"],
+            **{f"knn_{name}": by_shots[name] for name in groups if name in by_shots},
+            "alignment": self._alignment(extract, workers),
+            "uniformity": uniformity(features),
+            "feature_std": feature_std(features),
+        }
+        figures: dict[str, Any] = {
+            "per_class": scores.per_class.numpy(),
+            "train_counts": counts.numpy(),
+            "correct": (found.argmax(1) == targets).cpu().numpy(),
+            "classes": np.array(classes),
+        }
+        if len(classes) <= MOST_CLASSES_WITH_CONFUSION:
+            figures["confusion"] = scores.confusion.to(torch.int32).cpu().numpy()
+        return Evaluation({**metrics, **method.remarks()}, figures)
+
+    def _test(self, workers: int | None) -> Iterable[tuple[Tensor, Tensor]]:
+        task = self.labelled
+        if isinstance(task, ImageFileTask):
+            return task.as_at_test(task.data.test, workers)
+        return task.as_at_test(task.data.test)
+
+    def _alignment(self, extract: Extract, workers: int | None) -> float:
+        """Of two training views of test images, the same images and views in every evaluation."""
+        test = self.labelled.data.test
+        pairs = list(self._first_pairs(test, min(ALIGNED, len(test)), workers))
+        first, second = (torch.cat([extract(x) for x in side]) for side in zip(*pairs, strict=True))
+        return alignment(first, second)
+
+    def _first_pairs(
+        self, part: ImageSplit | ImageFiles, count: int, workers: int | None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        feed: Any = self._two_views(part, ALIGNED_BATCH, self.config.seed, False, workers)
+        try:
+            for step in range(-(-count // ALIGNED_BATCH)):
+                batch = feed.batch(step)
+                yield batch["x"], batch["view2"]
+        finally:
+            close(feed)
+
+    def _two_views(
+        self,
+        part: ImageSplit | ImageFiles,
+        batch: int,
+        seed: int,
+        drop_last: bool,
+        workers: int | None,
+    ) -> Feed | FileFeed:
+        if isinstance(part, ImageFiles):
+            (geometry, transform), other = contrasted_file_views(self.config)
+            return FileFeed(
+                part,
+                geometry,
+                transform,
+                batch,
+                seed,
+                drop_last,
+                self.device,
+                workers,
+                second=other,
+            )
+        first, second = views(self.config)
+        return Feed(part, first, batch, seed, drop_last, self.device, second=second)
+
+
+def _settings(method: Method) -> MethodConfig:
+    """The method's own, of which the neighbours' are read; else the usual ones."""
+    found = getattr(method, "hyper", None)
+    return found if isinstance(found, MethodConfig) else MethodConfig()

@@ -1,0 +1,123 @@
+"""A model of one's own, as a person would write it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import batchformer as bf
+from batchformer.insight import look_at
+
+
+@pytest.fixture(scope="module")
+def loader() -> DataLoader[Any]:
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(40, 3, 32, 32, generator=draw)
+    return DataLoader(TensorDataset(x, torch.arange(40) % 4), batch_size=16)
+
+
+def own_network() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 5, 4),
+        nn.BatchNorm2d(8),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(8, 4),
+    )
+
+
+def test_three_lines(tmp_path: Path, loader: DataLoader[Any]) -> None:
+    import timm
+
+    torch.manual_seed(0)
+    model = timm.create_model("resnet18", num_classes=4)
+    bf.attach(model, verbose=False)
+    optimizer = torch.optim.SGD(bf.param_groups(model, lr=0.01))
+    images, labels = next(iter(loader))
+    logits = model(images)
+    F.cross_entropy(logits, bf.match(logits, labels)).backward()
+    optimizer.step()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+
+    seen = look_at(model, loader, classes=["cat", "dog", "owl", "eel"])
+    file = seen.save(tmp_path)
+    page = seen.page(tmp_path / "page.html", "Mine").read_text()
+
+    assert "Mine" in page and "Inside a batch" in page and "owl" in page
+    assert model.training
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    with np.load(file, allow_pickle=False) as found:
+        assert file == tmp_path / "insight.npz"
+        assert found["classes"].tolist() == ["cat", "dog", "owl", "eel"]
+        assert found["cam_layer"] == "layer3" and found["cam_heat"].shape[1:] == (2, 2)
+        assert found["gradient_samples"].tolist() == found["train_counts"].tolist() == [10] * 4
+        assert (found["gradient_abs"] > 0).all() and (found["gradient_images_l2"] > 0).all()
+        small = found["batch_thumbnails"]
+        assert small.shape == (3, 40, 32, 32, 3) and small.min() == 0 and small.max() == 255
+
+
+def test_what_is_seen_is_what_the_model_does(loader: DataLoader[Any]) -> None:
+    """Attention and gradients of all images in one batch, from the outside of the model."""
+    model = bf.attach(own_network(), heads=2, dropout=0.0, verbose=False)
+    found = look_at(model, loader, loss=nn.CrossEntropyLoss()).arrays
+    x, y = loader.dataset.tensors  # type: ignore[attr-defined]
+    model.eval()
+    model[5].batchformer.train()  # two streams, with normalisation by running statistics
+    heard: list[Tensor] = []
+    handle = model[5].register_forward_pre_hook(lambda _, args: heard.append(args[0]))
+    plain, mixed = model(x).chunk(2)
+    handle.remove()
+    losses = F.cross_entropy((plain + mixed) / 2, y, reduction="none")
+    for label in (0, 3):
+        means = []
+        for i in (y == label).nonzero().flatten().tolist():
+            (slope,) = torch.autograd.grad(losses[i], heard[0], retain_graph=True)
+            means.append(float(slope[torch.arange(40) != i].abs().mean()))
+        assert found["gradient_abs"][label] == pytest.approx(np.mean(means), rel=1e-4)
+    right = int((plain.argmax(1) == y).sum())
+    assert found["reliability_correct"][0].sum() == right
+
+
+def test_a_plain_model_and_mixed_only(loader: DataLoader[Any]) -> None:
+    plain = look_at(own_network(), loader, train_counts=[500, 60, 30, 2]).arrays
+    assert "attention" not in plain and plain["shot_of_class"].tolist() == [0, 1, 1, 2]
+    both = look_at(bf.attach(own_network(), heads=2, verbose=False), loader).arrays
+    alone = bf.attach(own_network(), heads=2, streams="mixed_only", verbose=False)
+    for mine, others in zip(
+        alone[5].batchformer.parameters(), own_encoder(loader).parameters(), strict=True
+    ):
+        mine.data.copy_(others)
+    mixed = look_at(alone, loader).arrays
+    np.testing.assert_allclose(plain["projection"], mixed["projection"], atol=1e-5)
+    assert not np.allclose(both["gradient_abs"], mixed["gradient_abs"])
+
+
+def own_encoder(loader: DataLoader[Any]) -> nn.Module:
+    encoder: nn.Module = bf.attach(own_network(), heads=2, verbose=False)[5].batchformer
+    return encoder
+
+
+def test_fewer_images_and_a_named_layer(loader: DataLoader[Any]) -> None:
+    found = look_at(own_network(), loader, most=20, layer="0").arrays
+    assert found["reliability_count"][0].sum() == 20 and found["cam_layer"] == "0"
+
+
+def test_what_cannot_be_looked_at_is_refused(loader: DataLoader[Any]) -> None:
+    with pytest.raises(ValueError, match="4 classes, there are 2 names"):
+        look_at(own_network(), loader, classes=["a", "b"])
+    elsewhere = bf.attach(own_network(), at="1", heads=2, verbose=False)
+    with pytest.raises(ValueError, match="whose classifier BatchFormer stands before"):
+        look_at(elsewhere, loader)
+    with pytest.raises(TypeError, match="the loader gives dict"):
+        look_at(own_network(), [{"x": torch.zeros(2, 3, 8, 8)}])
+    with pytest.raises(ValueError, match="two or more images"):
+        look_at(own_network(), [])

@@ -1,0 +1,137 @@
+"""Where samples meet, in every layout and of every method."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from batchformer.insight.relations import Relations
+from batchformer.methods import build_method
+from batchformer.methods.config import MethodConfig, ModuleConfig
+from batchformer.models.build import build_model
+from batchformer.models.ride import ride_resnet32
+from batchformer.module import BatchFormer
+
+COUNTS = torch.tensor([50, 20, 10, 5, 1])
+
+
+def around(encoder: BatchFormer | None) -> Relations:
+    def fails(*_: Tensor) -> Tensor:
+        raise AssertionError("not asked for")
+
+    return Relations(nn.Identity(), fails, fails, fails, encoder)
+
+
+@pytest.mark.parametrize(
+    ("shape", "options"),
+    [
+        ((5, 8), {}),
+        ((5, 3, 8), {"batch_axis": 1}),
+        ((5, 3, 8), {}),
+        ((5, 8, 2, 3), {}),
+        ((5, 2, 3, 8), {"channel_axis": -1}),
+        ((5, 2, 8), {"batch_axis": 1, "channel_axis": 2}),
+        ((5, 8, 2), {"batch_axis": 1, "channel_axis": 0}),
+    ],
+)
+def test_mixing_is_that_of_the_encoder_in_any_layout(
+    shape: tuple[int, ...], options: dict[str, Any]
+) -> None:
+    torch.manual_seed(0)
+    encoder = BatchFormer(8, heads=2, layers=2, **options).double()
+    copies = torch.randn(3, *shape, dtype=torch.float64)
+    relations, axis = around(encoder), encoder.batch_axis
+    rows = torch.tensor([0, 4, 2])
+    mixed = relations.mix_rows(copies, rows)
+    for copy, row, other in zip(copies, rows, mixed, strict=True):
+        expected, weights = encoder.mix(copy.movedim(0, axis), return_weights=True)
+        got, attention = relations.mix(copy)
+        torch.testing.assert_close(got, expected.movedim(axis, 0))
+        torch.testing.assert_close(other, got[row])
+        torch.testing.assert_close(attention, weights.flatten(0, 1).mean(0))
+        assert attention.shape == (2, 5, 5)
+        torch.testing.assert_close(attention.sum(2), torch.ones(2, 5, dtype=torch.float64))
+
+
+def test_a_baseline_has_nothing_to_mix() -> None:
+    with pytest.raises(ValueError, match="baseline"):
+        around(None).mix(torch.zeros(2, 8))
+
+
+def method_named(name: str, **module: Any) -> Any:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        ride = name.startswith("ride")
+        network: Any = (
+            ride_resnet32(5, 2, in_channels=1, widths=(4, 6, 8), depth=8)
+            if ride
+            else build_model("digits_net", 5)
+        )
+    domains = name in ("mixstyle", "coral", "irm", "vrex")
+    options: dict[str, Any] = {"groups": 2} if domains else {}
+    hyper = MethodConfig(mixstyle_after=("layer1",)) if name == "mixstyle" else MethodConfig()
+    return build_method(
+        name,
+        network=network,
+        class_counts=COUNTS,
+        module=ModuleConfig(**module),
+        seed=0,
+        hyper=hyper,
+        **options,
+    )
+
+
+METHODS = [
+    *("cross_entropy", "balanced_softmax", "ldam", "ride", "paco", "crt", "lws", "tau_norm"),
+    *("balms", "mdd", "mixstyle", "coral", "irm", "vrex", "linear_probe"),
+]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_classified_features_are_the_prediction(name: str) -> None:
+    method = method_named(name).eval()
+    relations = method.relations()
+    x, y = torch.randn(6, 1, 8, 8), torch.tensor([0, 1, 2, 3, 4, 4])
+    features = relations.features(x.requires_grad_())
+    assert len(features) == 6 and features.requires_grad
+    torch.testing.assert_close(relations.classify(features), method.predict(x))
+    assert relations.module is method and relations.encoder is getattr(method, "encoder", None)
+    loss = relations.loss(relations.classify(features)[:1], y[:1])
+    assert loss.ndim == 0 and bool(loss.isfinite())
+    assert (relations.encoder is None) == (name == "linear_probe")
+
+
+def test_the_baseline_and_mixed_only_are_told_apart() -> None:
+    assert method_named("cross_entropy", enabled=False).relations().encoder is None
+    assert method_named("ride", enabled=False).relations().encoder is None
+    for name in ("cross_entropy", "ride"):
+        assert method_named(name, streams="mixed_only").relations().mixed_only
+        assert not method_named(name).relations().mixed_only
+
+
+def test_ride_mixes_each_expert_by_itself_as_in_training() -> None:
+    method = method_named("ride", dropout=0.0).train()
+    relations = method.relations()
+    x = torch.randn(6, 1, 8, 8)
+    with torch.no_grad():
+        expected = method(x)
+        plain = relations.features(x)
+        mixed, _ = relations.mix(plain)
+        got = torch.cat((relations.classify(plain), relations.classify(mixed)))
+    torch.testing.assert_close(got, expected)
+
+
+def test_the_loss_of_centres_is_paco_without_samples() -> None:
+    """By its definition: weights of samples 0 in the numerator and in the denominator."""
+    from batchformer.losses.paco import paco
+
+    method = method_named("paco")
+    logits, y = torch.randn(6, 5), torch.tensor([0, 1, 2, 3, 4, 4])
+    directions = torch.nn.functional.normalize(torch.randn(6, 3), dim=1)
+    none, nobody = torch.zeros(0, 3), torch.zeros(0, dtype=torch.int64)
+    options = {"alpha": 0.0, "gamma": 0.0, "temperature": 0.2}
+    sizes = (directions, directions, none, logits, y, nobody, COUNTS)
+    torch.testing.assert_close(method.centre_loss(logits, y), paco(*sizes, **options))

@@ -1,0 +1,68 @@
+"""Contrastive learning on CIFAR-100-LT, digits and one's own images: what must hold together."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from batchformer.recipes import RECIPES, find_recipe
+from batchformer.recipes.arms import with_arm
+from batchformer.recipes.epochs import IMAGES
+from batchformer.tasks.config import LongTailConfig
+from batchformer.tasks.contrast_config import ContrastConfig
+
+LEARNT = ["cifar100_lt_moco_v2", "cifar100_lt_moco_v3", "digits_moco_v3", "my_folder_moco_v3"]
+ON_FEATURES = {
+    name: find_recipe(name).start
+    for name in RECIPES
+    if find_recipe(name).method in ("linear_probe", "knn") and "imagenet" not in name
+}
+
+
+def test_every_features_are_probed_and_compared() -> None:
+    assert len(ON_FEATURES) == 2 * len(LEARNT) and set(ON_FEATURES.values()) == set(LEARNT)
+
+
+@pytest.mark.parametrize("name", LEARNT)
+def test_what_learns(name: str) -> None:
+    recipe = find_recipe(name)
+    assert recipe.task == "contrastive" and isinstance(recipe.data, ContrastConfig)
+    assert recipe.module.lr_factor == 1 and recipe.train.drop_last and not recipe.paper
+    assert recipe.data.views == ("moco_v2" if recipe.method == "moco_v2" else "byol")
+
+
+def test_cifar() -> None:
+    two, three = find_recipe("cifar100_lt_moco_v2"), find_recipe("cifar100_lt_moco_v3")
+    assert (two.train.batch_size, three.train.batch_size) == (256, 512)
+    for recipe in (two, three):
+        assert (recipe.model, recipe.train.epochs) == ("resnet18_small", 200)
+    images = IMAGES["cifar100", 100.0]
+    assert two.train.in_updates(images // 256).updates == 8_400
+    assert three.schedule.warmup == 10 * (images // 512)
+    assert two.hyper.queue % (2 * 256) == 0, "both streams of a batch enter the queue whole"
+    assert three.optim.lr * three.optim.trust == pytest.approx(0.012)
+
+
+@pytest.mark.parametrize(("name", "start"), ON_FEATURES.items())
+def test_what_is_measured_on_features(name: str, start: str) -> None:
+    recipe, learnt = find_recipe(name), find_recipe(start)
+    data = recipe.data
+    assert isinstance(data, LongTailConfig) and isinstance(learnt.data, ContrastConfig)
+    assert (data.sampler, data.scores, recipe.model) == ("class_balanced", "both", learnt.model)
+    same = ("name", "ratio", "seed", "size")
+    assert all(getattr(data, key) == getattr(learnt.data, key) for key in same)
+    if recipe.method == "knn":
+        assert recipe.train.updates == 1 and not recipe.train.epochs
+        assert recipe.hyper.neighbours == learnt.hyper.neighbours, "as while it was learnt"
+    else:
+        assert recipe.train.eval_epochs == 1 and recipe.train.epochs > 1
+        assert recipe.optim.weight_decay == 0
+    assert with_arm(recipe, "random_weights").start == ""
+
+
+def test_weights_of_a_file_in_the_place_of_a_run() -> None:
+    recipe = dataclasses.replace(find_recipe("my_folder_probe"), start="", weights="timm")
+    assert with_arm(recipe, "batchformer").weights == "timm"
+    with pytest.raises(ValueError, match=r"of a run .* or of a file"):
+        dataclasses.replace(find_recipe("my_folder_probe"), weights="timm")

@@ -1,0 +1,168 @@
+"""Attention against uniform attention, by brute force over the pairs of drawn batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchformer.report import attention_map
+from batchformer.report.attention_numbers import gather
+from batchformer.report.configuration import one_group
+from batchformer.report.runs import find_runs
+
+Writer = Callable[..., Any]
+
+
+def record(weights: np.ndarray, y: np.ndarray, counts: np.ndarray, shots: np.ndarray) -> Any:
+    """The arrays of one batch with labels (N,) and weights (H, N, N), pair by pair."""
+    heads, samples, _ = weights.shape
+    size = len(counts)
+    made: dict[str, Any] = {
+        "train_counts": counts,
+        "bin_of_class": np.arange(size),
+        "bin_pairs": np.zeros((size, size)),
+        "attention": np.zeros((heads, size, size)),
+        "attention_shots": np.zeros((heads, 3, 3)),
+        "shot_pairs": np.zeros((3, 3)),
+        **{f"attention_{name}": np.zeros((heads, 2)) for name in ("self", "same", "other")},
+    }
+    for i in range(samples):
+        for j in range(samples):
+            w = weights[:, i, j]
+            kind = "self" if i == j else "same" if y[i] == y[j] else "other"
+            made[f"attention_{kind}"] += np.stack([w, np.ones(heads)], 1)
+            if i != j:
+                made["bin_pairs"][y[i], y[j]] += 1
+                made["attention"][:, y[i], y[j]] += w
+                made["shot_pairs"][shots[y[i]], shots[y[j]]] += 1
+                made["attention_shots"][:, shots[y[i]], shots[y[j]]] += w
+    return made
+
+
+COUNTS, SHOTS_OF = np.array([500, 50, 5]), np.array([0, 1, 2])
+LABELS = np.array([0, 0, 0, 1, 1, 2, 2, 2])
+
+
+def test_uniform_attention_is_a_ratio_of_one_everywhere(
+    write_run: Writer, add_insight: Writer, runs_root: Path
+) -> None:
+    uniform = np.full((2, 8, 8), 1 / 8)
+    add_insight(write_run("batchformer", 0), record(uniform, LABELS, COUNTS, SHOTS_OF))
+    data = gather(one_group(find_runs(runs_root)))
+    assert data is not None and data.batch == 8
+    found = data.by_arm["batchformer"]
+    assert found.ratio == pytest.approx(np.ones((3, 3)))
+    assert found.flow_ratio == pytest.approx(np.ones((3, 3)))
+    assert found.flow[0] == pytest.approx([2 / 8, 2 / 8, 3 / 8])
+    for share in found.shares.values():
+        assert share.measured.mean == pytest.approx(share.uniform)
+    assert sum(share.uniform for share in found.shares.values()) == pytest.approx(1)
+
+
+def test_shares_ratios_and_flow_by_hand(
+    write_run: Writer, add_insight: Writer, runs_root: Path
+) -> None:
+    generator = np.random.default_rng(0)
+    weights = [generator.dirichlet(np.ones(8), (2, 8)) for _ in range(3)]
+    for seed, w in enumerate(weights):
+        add_insight(write_run("batchformer", seed), record(w, LABELS, COUNTS, SHOTS_OF))
+    data = gather(one_group(find_runs(runs_root)))
+    assert data is not None
+    found = data.by_arm["batchformer"]
+    own = [np.mean([w[:, i, i].mean() for i in range(8)]) for w in weights]
+    assert found.shares["itself"].measured.values == pytest.approx(own)
+    same = [
+        np.mean([sum(w[:, i, j].mean() for j in range(8) if j != i and LABELS[i] == LABELS[j])
+                 for i in range(8)])
+        for w in weights
+    ]  # fmt: skip
+    assert found.shares["others of its class"].measured.values == pytest.approx(same)
+    total = sum(share.measured.mean for share in found.shares.values())
+    assert total == pytest.approx(1)
+    to_few = np.mean([w[:, 0:3, 5:8].mean() for w in weights])
+    assert found.ratio[0, 2] == pytest.approx(8 * to_few)
+    assert found.flow_ratio[0, 2] == pytest.approx(8 * to_few)
+    assert found.flow[0, 2] == pytest.approx(3 * to_few)
+    assert found.heads[1, 0, 2] == pytest.approx(8 * weights[0][1, 0:3, 5:8].mean())
+    low, high = found.shares["itself"].measured.low, found.shares["itself"].measured.high
+    assert low is not None and high is not None and low < np.mean(own) < high
+
+
+def test_the_simulation_prefers_its_own_class_and_the_words_say_so(
+    write_run: Writer, add_insight: Writer, runs_root: Path
+) -> None:
+    for seed in range(2):
+        add_insight(write_run("baseline", seed))
+        add_insight(write_run("batchformer", seed))
+        add_insight(write_run("batchformer_frozen", seed))
+    data = gather(one_group(find_runs(runs_root)))
+    assert data is not None and data.main == "batchformer"
+    assert list(data.by_arm) == ["batchformer", "batchformer_frozen"]
+    found = data.by_arm["batchformer"]
+    same = found.shares["others of its class"]
+    assert same.measured.mean > 2 * same.uniform
+    assert np.diagonal(found.ratio).min() > np.median(found.ratio)
+    said = attention_map.words(data)
+    assert f"to others of its class {100 * same.measured.mean:.1f}%" in said.note
+    assert said.alternative.startswith("Heat maps.")
+    shares, *flows = attention_map.numbers(data)
+    assert len(shares.rows) == 6 and len(flows) == 2
+    assert flows[0].caption.startswith("batchformer:")
+    assert gather(one_group(find_runs(runs_root)), "batchformer_frozen").main == (  # type: ignore[union-attr]
+        "batchformer_frozen"
+    )
+    assert gather(one_group(find_runs(runs_root)), "baseline") is None
+
+
+def test_the_figure_has_the_mean_the_flow_and_every_head(
+    write_run: Writer, add_insight: Writer, runs_root: Path
+) -> None:
+    add_insight(write_run("batchformer", 0), heads=6)
+    data = gather(one_group(find_runs(runs_root)))
+    assert data is not None
+    figure = attention_map.figure(data)
+    titles = [axes.get_title(loc="left") for axes in figure.axes if axes.get_visible()]
+    assert [t for t in titles if t] == [
+        "Mean over heads",
+        "Between shot groups",
+        *(f"Head {i}" for i in range(1, 7)),
+    ]
+    shown = np.asarray(figure.axes[0].images[0].get_array())
+    found = data.by_arm["batchformer"].ratio
+    reach = figure.axes[0].images[0].get_clim()[1]
+    assert shown == pytest.approx(np.clip(np.log2(found), -reach, reach))
+    assert figure.axes[0].images[0].get_clim() == (-reach, reach)
+    texts = [text.get_text() for text in figure.axes[1].texts]
+    assert len(texts) == 9 and all("×" in text and "%" in text for text in texts)
+
+
+def test_attention_to_oneself_alone_can_be_drawn(
+    write_run: Writer, add_insight: Writer, runs_root: Path
+) -> None:
+    alone = np.broadcast_to(np.eye(8), (2, 8, 8))
+    labels = np.where(LABELS == 1, 0, LABELS)  # and no sample of the medium class
+    add_insight(write_run("batchformer_self", 0), record(alone, labels, COUNTS, SHOTS_OF))
+    data = gather(one_group(find_runs(runs_root)))
+    assert data is not None and data.main == "batchformer_self"
+    found = data.by_arm["batchformer_self"]
+    assert found.shares["itself"].measured.mean == 1
+    assert np.isnan(found.ratio[1]).all() and found.ratio[0, 2] == 0
+    figure = attention_map.figure(data)
+    figure.canvas.draw()
+    names = [label.get_text() for label in figure.axes[1].get_xticklabels()]
+    assert names == ["many", "few"]
+
+
+def test_a_thousand_classes_are_a_hundred_bins(
+    write_run: Writer, add_insight: Writer, runs_root: Path
+) -> None:
+    add_insight(write_run("batchformer", 0), classes=1000, batches=4)
+    data = gather(one_group(find_runs(runs_root)))
+    assert data is not None
+    assert data.by_arm["batchformer"].ratio.shape == (100, 100)
+    assert data.together == 10 and "up to 10 classes" in attention_map.words(data).note
+    assert list(data.counts) == sorted(data.counts, reverse=True)

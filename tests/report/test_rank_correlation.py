@@ -1,0 +1,100 @@
+"""Rank correlation against scipy, and its intervals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from batchformer.report.rank_correlation import (
+    Correlation,
+    correlation,
+    mean_of_known,
+    rank_correlation,
+)
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), min_size=3, max_size=30))
+def test_it_is_spearmans_with_ties(pairs: list[tuple[int, int]]) -> None:
+    x, y = np.array(pairs, dtype=float).T
+    found = float(rank_correlation(x, y))
+    if np.ptp(x) == 0 or np.ptp(y) == 0:
+        assert np.isnan(found)
+    else:
+        assert found == pytest.approx(float(stats.spearmanr(x, y).statistic))
+
+
+def test_rows_are_correlated_each_for_itself() -> None:
+    generator = np.random.default_rng(0)
+    x, y = generator.normal(size=(2, 5, 20))
+    expected = [float(stats.spearmanr(a, b).statistic) for a, b in zip(x, y, strict=True)]
+    assert rank_correlation(x, y) == pytest.approx(expected)
+
+
+def test_the_interval_over_seeds_is_students_t() -> None:
+    generator = np.random.default_rng(1)
+    counts = np.arange(30.0)[::-1]
+    values = -0.05 * counts + generator.normal(size=(4, 30))
+    found = correlation(counts, values)
+    each = [float(stats.spearmanr(counts, row).statistic) for row in values]
+    assert found.by_seed == pytest.approx(each)
+    interval = stats.ttest_1samp(each, 0).confidence_interval(0.95)
+    assert found.over_seeds == pytest.approx((interval.low, interval.high))
+
+
+def test_the_bootstrap_over_classes_agrees_with_scipys() -> None:
+    generator = np.random.default_rng(2)
+    counts = np.arange(40.0)
+    values = -0.06 * counts + generator.normal(size=40)
+    found = correlation(counts, values[None]).over_classes
+    theirs = stats.bootstrap(
+        (counts, values),
+        lambda x, y: stats.spearmanr(x, y).statistic,
+        paired=True,
+        vectorized=False,
+        method="percentile",
+        n_resamples=1000,
+        rng=np.random.default_rng(3),
+    ).confidence_interval
+    assert found == pytest.approx((theirs.low, theirs.high), abs=0.04)
+
+
+def test_few_seeds_or_classes_have_no_interval_of_their_kind() -> None:
+    counts = np.arange(4.0)
+    found = correlation(counts, np.array([[4.0, 3.0, 2.0, 1.0]] * 2))
+    assert found == Correlation(-1.0, (-1.0, -1.0), None, None)
+    assert found.holds is None
+
+
+def test_what_does_not_vary_has_no_order() -> None:
+    counts = np.arange(10.0)
+    assert correlation(counts, np.zeros((3, 10))) == Correlation(None, (), None, None)
+    assert correlation(np.ones(10), counts[None]).rho is None
+
+
+def test_classes_that_were_not_measured_do_not_count() -> None:
+    counts = np.arange(10.0)
+    values = -counts
+    values[3] = np.nan
+    assert correlation(counts, values[None]).rho == pytest.approx(-1.0)
+    known = mean_of_known(np.array([[1.0, np.nan], [3.0, np.nan]]))
+    assert known[0] == 2.0 and np.isnan(known[1])
+
+
+@pytest.mark.parametrize(
+    ("seeds", "classes", "holds"),
+    [
+        ((-0.9, -0.2), (-0.8, -0.1), True),
+        ((-0.9, -0.2), (-0.8, 0.1), None),
+        ((0.1, 0.3), (0.2, 0.3), False),
+        (None, (-0.8, -0.1), True),
+        ((-0.5, 0.5), None, None),
+        (None, None, None),
+    ],
+)
+def test_the_claim_holds_where_every_interval_lies_below_zero(
+    seeds: tuple[float, float] | None, classes: tuple[float, float] | None, holds: bool | None
+) -> None:
+    assert Correlation(-0.5, (-0.5,), seeds, classes).holds is holds
