@@ -288,3 +288,13 @@ def test_one_module_cannot_serve_several_widths() -> None:
     with pytest.raises(AttachError, match=r"inputs of \[8, 16\] channels"):
         attach(model, at=["1", "2"], share=True)
     assert attach(model, at=["1", "2"], verbose=False)(X).shape == (14, 3)
+
+
+def test_exchange_is_passed_on_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    model = attach(Net(), exchange=True)
+    assert model.fc.batchformer.exchange
+    line = capsys.readouterr().out
+    assert "over the samples of all ranks" in line
+    assert "stream_loss(criterion, logits, y, exchange=True)" in line
+    assert model(X).shape == (14, 5)
+    assert not attach(Net(), verbose=False).fc.batchformer.exchange

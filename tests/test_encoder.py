@@ -45,3 +45,13 @@ def test_where_channels_are_by_default(shape: tuple[int, ...], axis: int) -> Non
     x = torch.randn(shape)
     assert default_channel_axis(x) == axis
     assert batch_former(x, [EncoderWeights.of(stock_layer())]).shape == shape
+
+
+def test_exchange_in_one_process_is_the_same_function() -> None:
+    layers = [EncoderWeights.of(nn.TransformerEncoderLayer(8, 4, 8).double()) for _ in range(2)]
+    x = torch.randn(3, 5, 8, dtype=torch.float64)
+    plain, weights = batch_former(x, layers, batch_axis=1, return_weights=True)
+    got = batch_former(x, layers, batch_axis=1, exchange=True, return_weights=True)
+    torch.testing.assert_close(got, (plain, weights))
+    dropped = batch_former(x, layers, batch_axis=1, exchange=True, dropout=0.5)
+    assert not torch.allclose(dropped, plain)

@@ -13,7 +13,7 @@ from torch import nn
 
 import batchformer.module as module_under_test
 from batchformer import BatchFormer, two_streams
-from batchformer.module import mix_second_half, parameter_count
+from batchformer.module import mix_second_half, parameter_count, without_exchange
 
 
 def stock_layer(dim: int, heads: int = 4, dropout: float = 0.0) -> nn.TransformerEncoderLayer:
@@ -191,3 +191,41 @@ def test_copies_and_counts() -> None:
     assert torch.equal(twin(x), encoder(x))
     assert parameter_count(encoder) == parameter_count(stock_layer(8)) == 6 * 64 + 10 * 8
     assert "8, heads=4" in repr(encoder)
+
+
+def test_exchange_is_off_unless_asked_for_and_is_shown() -> None:
+    assert not BatchFormer(8).exchange and "exchange" not in repr(BatchFormer(8))
+    assert "exchange=True" in repr(BatchFormer(8, exchange=True))
+
+
+def test_exchange_draws_one_seed_for_all_masks_of_a_call() -> None:
+    torch.manual_seed(0)
+    encoder, x = BatchFormer(8, layers=2, exchange=True), torch.randn(6, 8)
+    torch.manual_seed(5)
+    first, second = encoder(x), encoder(x)
+    after = torch.get_rng_state()
+    assert not torch.equal(first, second)
+    torch.manual_seed(5)
+    assert torch.equal(encoder(x), first)
+    torch.manual_seed(5)
+    for _ in range(2):
+        torch.randint(2**62, (1,))
+    assert torch.equal(torch.get_rng_state(), after)
+
+
+def test_exchange_with_one_sample_in_all_is_the_identity() -> None:
+    encoder, x = BatchFormer(8, exchange=True), torch.randn(1, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        mixed = encoder(x)
+    assert torch.equal(mixed, x)
+    mixed.sum().backward()
+    assert all(p.grad is not None and not p.grad.any() for p in encoder.parameters())
+
+
+def test_exchange_can_be_suspended_and_comes_back() -> None:
+    model = nn.Sequential(BatchFormer(8, exchange=True), BatchFormer(8))
+    with pytest.raises(KeyError), without_exchange(model):
+        assert not any(module.exchange for module in model)
+        raise KeyError
+    assert [module.exchange for module in model] == [True, False]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections import OrderedDict, UserDict
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import pytest
 import torch
@@ -176,3 +177,47 @@ def test_without_a_second_stream_every_scale_is_the_plain_loss(scale: Any) -> No
 def test_an_unknown_scale_is_refused() -> None:
     with pytest.raises(ValueError, match="'mean', 'sum'"):
         stream_loss(F.cross_entropy, torch.zeros(2, 2), torch.zeros(1), loss_scale="max")  # type: ignore[arg-type]
+
+
+def test_exchange_changes_nothing_in_one_process() -> None:
+    logits, y = torch.randn(8, 5, requires_grad=True), torch.tensor([0, 1, 2, 3])
+    plain = stream_loss(F.cross_entropy, logits, y, mixed_weight=0.5)
+    assert torch.equal(
+        stream_loss(F.cross_entropy, logits, y, mixed_weight=0.5, exchange=True), plain
+    )
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("counts", [(3, 5), (0, 4), (2, 2, 1)])
+def test_losses_of_ranks_average_to_that_of_all_rows(
+    reduction: Literal["mean", "sum"],
+    counts: tuple[int, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The ranks one after the other, each told how many rows there are."""
+    total = sum(counts)
+    monkeypatch.setattr("batchformer.streams.ranks", lambda: len(counts))
+    monkeypatch.setattr("batchformer.streams.total_rows", lambda rows, device: torch.tensor(total))
+    plain, mixed = torch.randn(2, total, 5, dtype=torch.float64)
+    y = torch.randint(5, (total,))
+    for criterion in (
+        torch.nn.CrossEntropyLoss(reduction=reduction),
+        functools.partial(F.cross_entropy, reduction=reduction),
+    ):
+        losses = []
+        for own, target in zip(
+            torch.stack((plain, mixed)).split(counts, dim=1), y.split(counts), strict=True
+        ):
+            outputs = own.flatten(0, 1).requires_grad_()
+            loss = stream_loss(criterion, outputs, target, exchange=True, loss_scale="official")
+            loss.backward()
+            assert outputs.grad is not None
+            losses.append(loss.detach())
+        expected = 1.5 * (criterion(plain, y) + criterion(mixed, y))
+        torch.testing.assert_close(torch.stack(losses).mean(), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_exchange_needs_a_tensor_to_connect_a_loss_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batchformer.streams.ranks", lambda: 2)
+    with pytest.raises(ValueError, match="the outputs hold no tensor"):
+        stream_loss(F.cross_entropy, [], torch.zeros(0), exchange=True)

@@ -6,7 +6,7 @@ the sizes, the type and the device alone, never on the data or on how the step i
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +17,13 @@ from batchformer.kernels.available import obstacle
 
 Attend = Literal["batch", "self"]
 Path = Literal["explicit", "fused", "blockwise", "triton"]
+
+
+class Drop(Protocol):
+    """Dropout of attention weights ``(L, heads, rows, N)``, of the rows from ``first_row`` on."""
+
+    def __call__(self, weights: Tensor, /, *, first_row: int) -> Tensor: ...
+
 
 #: Bytes of attention weights (all heads and positions, float32) that the explicit path may store.
 EXPLICIT_BUDGET = 256 * 2**20
@@ -39,6 +46,7 @@ def choose_path(
     dropout: float,
     attend: Attend = "batch",
     kernels: bool = False,
+    keys: int | None = None,
 ) -> Path:
     """The fastest exact path that stores no N x N weights beyond the budget.
 
@@ -48,12 +56,13 @@ def choose_path(
         n: samples N.
         width: channels of a head D.
         kernels: whether our own kernels can run.
+        keys: samples attended to, where they are not the N.
 
     >>> cpu = dict(device=torch.device("cpu"), dtype=torch.float32, dropout=0.5)
     >>> choose_path(1, 4, 128, 64, **cpu), choose_path(1, 4, 16384, 64, **cpu)
     ('explicit', 'blockwise')
     """
-    stored = 4 * length * heads * n * n
+    stored = 4 * length * heads * n * (n if keys is None else keys)
     on_gpu = device.type == "cuda"
     if stored <= (EXPLICIT_BUDGET_CUDA if on_gpu else EXPLICIT_BUDGET):
         return "explicit"
@@ -109,7 +118,7 @@ def attention(
     if path == "fused":
         mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
     elif path == "blockwise":
-        mixed = _blockwise(q, k, v, dropout, attend)
+        mixed = blockwise_attention(q, k, v, dropout=dropout, attend=attend)
     else:
         mixed = inspectable_attention(q, k, v, dropout=dropout, attend=attend)[0]
     return mixed.transpose(1, 2).reshape(length, n, channels)
@@ -131,11 +140,13 @@ def inspectable_attention(
     dropout: float = 0.0,
     attend: Attend = "batch",
     first_row: int = 0,
+    drop: Drop | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The same attention with its weights: ``(L, heads, N, D)`` and ``(L, heads, N, N)``.
 
     Each row of the weights sums to one; dropout acts on the weights after they are recorded.
-    ``q`` may be a block of the rows, from ``first_row`` on.
+    ``q`` may be a block of the rows, from ``first_row`` on. ``drop``, if given, takes the place of
+    torch's dropout.
     """
     # Scaling q first keeps half-precision scores in range; the softmax itself is never in half.
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
@@ -145,20 +156,30 @@ def inspectable_attention(
         others = others.triu(first_row + 1) | others.tril(first_row - 1)
         scores = scores.masked_fill(others, -torch.inf)
     weights = torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
-    return F.dropout(weights, dropout).to(v.dtype) @ v, weights
+    kept = F.dropout(weights, dropout) if drop is None else drop(weights, first_row=first_row)
+    return kept.to(v.dtype) @ v, weights
 
 
-def _blockwise(q: Tensor, k: Tensor, v: Tensor, dropout: float, attend: Attend) -> Tensor:
+def blockwise_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    dropout: float = 0.0,
+    attend: Attend = "batch",
+    drop: Drop | None = None,
+) -> Tensor:
     """A block of rows after the other, each computed again in the backward pass."""
     from torch.utils.checkpoint import checkpoint  # brings the compiler with it
 
     def block(q: Tensor, k: Tensor, v: Tensor, first_row: int) -> Tensor:
-        return inspectable_attention(q, k, v, dropout=dropout, attend=attend, first_row=first_row)[
-            0
-        ]
+        mixed, _ = inspectable_attention(
+            q, k, v, dropout=dropout, attend=attend, first_row=first_row, drop=drop
+        )
+        return mixed
 
     length, heads, n, _ = q.shape
-    rows = max(BLOCK_BUDGET // (4 * length * heads * n), 1)
+    rows = max(BLOCK_BUDGET // (4 * length * heads * k.shape[-2]), 1)
     mixed: list[Tensor] = [
         checkpoint(
             block,

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 
 from batchformer.attach import RECORD, Attachment, detach, same_bits
 from batchformer.heads import output_tensors
-from batchformer.module import BatchFormer
+from batchformer.module import BatchFormer, without_exchange
 from batchformer.observe import (
     attention_alone,
     heard_by,
@@ -78,7 +78,8 @@ def check(model: nn.Module, batch: Any, optimizer: Optimizer | None = None) -> C
     Works on models prepared by ``attach``, on models that call :class:`BatchFormer` themselves,
     and, from the outside, on any other attempt at the idea. One sample is replaced by a copy of
     another; BatchNorm and stochastic layers are in eval meanwhile, so only attention can carry the
-    change to other samples. The model is left as it was, bit for bit.
+    change to other samples. The model is left as it was, bit for bit. No other rank is
+    waited for: with ``exchange=True`` the samples at hand attend among themselves.
 
     Args:
         model: the model, wrapped or not.
@@ -99,7 +100,7 @@ def check(model: nn.Module, batch: Any, optimizer: Optimizer | None = None) -> C
     findings = [_presence(holder, record, modules)]
     if record is not None and not modules:
         return CheckResult(tuple(findings))
-    with untouched(inner):
+    with untouched(inner), without_exchange(inner):
         calls = fit_batch(inner, batch, record.input_axis if record else 0)
         if calls.rows < 2:
             raise ValueError("check() needs a batch of at least 2 samples.")

@@ -11,6 +11,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from batchformer.heads import AttachError, Call, Trace, output_tensors
 from batchformer.insertion import Place
+from batchformer.module import without_exchange
 from batchformer.probe import Batch
 from batchformer.snapshot import untouched
 
@@ -101,7 +102,7 @@ def _rehearse(model: nn.Module, batch: Batch, calls: list[Call], record: Trace) 
     handles += [encoder.register_forward_pre_hook(count) for encoder in encoders]
     handles += [norm.register_forward_pre_hook(notice) for norm in norms]
     try:
-        with untouched(model), torch.no_grad():
+        with untouched(model), without_exchange(model), torch.no_grad():
             model.train()
             seen.outputs = output_tensors(batch.run(model))
     finally:

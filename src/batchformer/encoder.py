@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any, Literal, NamedTuple, overload
 
 import torch
@@ -11,8 +13,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer.attention import Attend, attention, inspectable_attention, split_heads
+from batchformer.attention_across import attention_across
+from batchformer.exchange import AllRows, meet
 from batchformer.kernels.available import obstacle
 from batchformer.kernels.small_layer import PLACES, obstacle_to_small_layer
+from batchformer.keyed_dropout import (
+    AFTER_ATTENTION,
+    AFTER_FEED_FORWARD,
+    IN_FEED_FORWARD,
+    KeyedDropout,
+)
 
 #: Elements of (L, N, C) from which one fused kernel is faster than torch's three or four.
 FUSED_ELEMENTS = 2**20
@@ -54,6 +64,8 @@ def encoder_layer(
     dropout: float = 0.0,
     attend: Attend = "batch",
     return_weights: bool = False,
+    rows: AllRows | None = None,
+    number: int = 0,
 ) -> tuple[Tensor, Tensor | None]:
     """One post-norm layer, ``LN(x + attention(x))`` then ``LN(x + feed_forward(x))``.
 
@@ -62,27 +74,38 @@ def encoder_layer(
 
     Args:
         x: ``(L, N, C)``: the N samples attend to one another, separately at each of L positions.
+        rows: if given, they attend to the M samples of all ranks, and dropout is keyed by it.
+        number: of this layer, which dropout is keyed by too.
 
     Returns:
-        ``(L, N, C)``, and the attention weights ``(L, heads, N, N)`` or None.
+        ``(L, N, C)``, and the attention weights ``(L, heads, N, N or M)`` or None.
     """
-    if not return_weights and _fits_one_program(x, w, heads):
+    if rows is None and not return_weights and _fits_one_program(x, w, heads):
         return _small_layer(x, w, heads, dropout, attend), None
     qkv = F.linear(x, w.in_proj_weight, w.in_proj_bias)
+    drops = [partial(F.dropout, p=dropout)] * 3
     weights = None
-    if return_weights:
+    if rows is not None:
+        keyed = KeyedDropout(dropout, rows.seed, number, rows.own.start)
+        places = AFTER_ATTENTION, IN_FEED_FORWARD, AFTER_FEED_FORWARD
+        drops = [partial(keyed, place=place) for place in places]
+        mixed, weights = attention_across(
+            qkv, heads, rows, keyed, attend=attend, return_weights=return_weights
+        )
+    elif return_weights:
         q, k, v = split_heads(qkv, heads)
         mixed, weights = inspectable_attention(q, k, v, dropout=dropout, attend=attend)
         mixed = mixed.transpose(1, 2).reshape(x.shape)
     else:
         mixed = attention(qkv, heads, dropout=dropout, attend=attend)
-    if x.numel() >= FUSED_ELEMENTS and x.dtype != torch.float64 and _plain(x, w):
+    large = x.numel() >= FUSED_ELEMENTS and x.dtype != torch.float64
+    if rows is None and large and _plain(x, w):
         return _after_attention_fused(x, mixed, w, dropout), weights
     mixed = F.linear(mixed, w.out_proj_weight, w.out_proj_bias)
     channels = x.shape[-1:]
-    x = F.layer_norm(x + F.dropout(mixed, dropout), channels, w.norm1_weight, w.norm1_bias)
-    hidden = F.dropout(F.relu(F.linear(x, w.linear1_weight, w.linear1_bias)), dropout)
-    hidden = F.dropout(F.linear(hidden, w.linear2_weight, w.linear2_bias), dropout)
+    x = F.layer_norm(x + drops[0](mixed), channels, w.norm1_weight, w.norm1_bias)
+    hidden = drops[1](F.relu(F.linear(x, w.linear1_weight, w.linear1_bias)))
+    hidden = drops[2](F.linear(hidden, w.linear2_weight, w.linear2_bias))
     return F.layer_norm(x + hidden, channels, w.norm2_weight, w.norm2_bias), weights
 
 
@@ -140,6 +163,7 @@ def batch_former(
     attend: Attend = ...,
     batch_axis: int = ...,
     channel_axis: int | None = ...,
+    exchange: bool = ...,
     return_weights: Literal[False] = ...,
 ) -> Tensor: ...
 @overload
@@ -152,6 +176,7 @@ def batch_former(
     attend: Attend = ...,
     batch_axis: int = ...,
     channel_axis: int | None = ...,
+    exchange: bool = ...,
     return_weights: Literal[True],
 ) -> tuple[Tensor, Tensor]: ...
 def batch_former(
@@ -163,6 +188,7 @@ def batch_former(
     attend: Attend = "batch",
     batch_axis: int = 0,
     channel_axis: int | None = None,
+    exchange: bool = False,
     return_weights: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Encode samples by their relations to the other samples of the batch.
@@ -177,7 +203,10 @@ def batch_former(
         batch_axis: the axis of the N samples.
         channel_axis: the axis of the C channels; by default the last for up to three axes and
             axis 1 beyond (images).
-        return_weights: also return the attention weights ``(layers, L, heads, N, N)``.
+        exchange: attend to the samples of all ranks of the process group, each of which calls
+            this; see :class:`~batchformer.module.BatchFormer`.
+        return_weights: also return the attention weights ``(layers, L, heads, N, N)``; with
+            ``exchange`` ``(layers, L, heads, N, M)`` for M samples of all ranks.
 
     Returns:
         The mixed samples, in the shape and type of ``x``.
@@ -187,17 +216,52 @@ def batch_former(
     torch.Size([5, 8])
     """
     axes = batch_axis, default_channel_axis(x) if channel_axis is None else channel_axis
+    mixed, recorded = encode(
+        x,
+        weights,
+        axes,
+        heads=heads,
+        dropout=dropout,
+        attend=attend,
+        return_weights=return_weights,
+        rows=meet_all(x, axes, dropout) if exchange else None,
+    )
+    return (mixed, torch.stack(recorded)) if return_weights else mixed
+
+
+def meet_all(x: Tensor, axes: tuple[int, int], dropout: float) -> AllRows:
+    """Meet the rows of all ranks, of x with its samples and channels on these axes."""
+    positions = math.prod(x.movedim(axes, (-2, -1)).shape[:-2])
+    return meet(x.shape[axes[0]], positions, x.device, draw=dropout > 0)
+
+
+def encode(
+    x: Tensor,
+    weights: Sequence[EncoderWeights],
+    axes: tuple[int, int],
+    *,
+    heads: int,
+    dropout: float,
+    attend: Attend,
+    return_weights: bool,
+    rows: AllRows | None,
+) -> tuple[Tensor, list[Tensor]]:
+    """:func:`batch_former` among rows that have met already, or those of x alone."""
     moved = x.movedim(axes, (-2, -1))
-    encoded = moved.reshape(-1, *moved.shape[-2:])
+    positions = math.prod(moved.shape[:-2])
+    encoded = moved.reshape(positions, *moved.shape[-2:])
     recorded: list[Tensor] = []
     # The casts of autocast cost a small encoder more than they save, unless a kernel does them.
-    small = encoded.numel() * encoded.shape[-1] <= SMALL_WORK
+    # The rows of all ranks decide: all must send keys and values of one type.
+    n = encoded.shape[1] if rows is None else rows.total
+    small = positions * n * encoded.shape[-1] ** 2 <= SMALL_WORK
     precise = small and torch.is_autocast_enabled(x.device.type)
-    precise = precise and not _fits_one_program(encoded, weights[0], heads)
+    one_program = rows is None and precise and _fits_one_program(encoded, weights[0], heads)
+    precise = precise and not one_program
     if precise:
         encoded = encoded.to(weights[0].in_proj_weight.dtype)
     with torch.autocast(x.device.type, enabled=False) if precise else nullcontext():
-        for w in weights:
+        for number, w in enumerate(weights):
             encoded, seen = encoder_layer(
                 encoded,
                 w,
@@ -205,11 +269,12 @@ def batch_former(
                 dropout=dropout,
                 attend=attend,
                 return_weights=return_weights,
+                rows=rows,
+                number=number,
             )
             if seen is not None:
                 recorded.append(seen)
-    mixed = encoded.reshape(moved.shape).movedim((-2, -1), axes).to(x.dtype)
-    return (mixed, torch.stack(recorded)) if return_weights else mixed
+    return encoded.reshape(moved.shape).movedim((-2, -1), axes).to(x.dtype), recorded
 
 
 def default_channel_axis(x: Tensor) -> int:

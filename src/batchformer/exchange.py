@@ -139,8 +139,9 @@ def meet(rows: int, positions: int, device: torch.device, *, draw: bool) -> AllR
     Raises:
         ValueError: on every rank, if the positions differ.
     """
-    seed = torch.randint(2**62, (1,), device=device) if draw else torch.zeros(1, device=device)
-    seed = seed.long()
+    seed = torch.zeros(1, dtype=torch.int64, device=device)
+    if draw:
+        seed = torch.randint(2**62, (1,), device=device)
     if ranks() == 1:
         return AllRows([rows], slice(0, rows), seed[0])
     found = torch.stack(_from_all(torch.cat((torch.tensor([rows, positions]).to(device), seed))))

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
 
 from batchformer.attention import Attend
-from batchformer.encoder import EncoderWeights, batch_former, default_channel_axis
+from batchformer.encoder import EncoderWeights, default_channel_axis, encode, meet_all
+from batchformer.exchange import AllRows
 
 
 class BatchFormer(nn.Module):
@@ -30,6 +32,17 @@ class BatchFormer(nn.Module):
         batch_axis: the axis of the samples; 1 for ``(L, N, C)``.
         channel_axis: the axis of the channels; by default the last for up to three axes and axis 1
             beyond; -1 for channels-last images.
+        exchange: in training with several ranks, attend to the samples of all. Each rank computes
+            its own rows, to which mixed rows and labels belong; only keys and values travel, in
+            each layer 2 C times the bytes of a number for each row of the other ranks, and as many
+            gradients back (:func:`~batchformer.exchange.traffic`). Outputs, and gradients once DDP
+            has averaged them, are those of one process with all rows: where ranks differ in their
+            number of rows, with the loss of ``stream_loss(..., exchange=True)``. Every rank has to
+            call the module as often as the others, with no row if it has none, and every rank's
+            loss has to depend on its outputs. Dropout is then a function of a seed, which rank 0
+            draws from torch's generator of the device for each call, and of the number of the row
+            among all: its masks do not depend on how many ranks there are, and differ from those
+            of ``exchange=False``.
 
     >>> encoder = BatchFormer(8)
     >>> x = torch.randn(5, 8)
@@ -49,6 +62,7 @@ class BatchFormer(nn.Module):
         attend: Attend = "batch",
         batch_axis: int = 0,
         channel_axis: int | None = None,
+        exchange: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -66,6 +80,7 @@ class BatchFormer(nn.Module):
             )
         self.dim, self.heads, self.dropout, self.attend = dim, heads, dropout, attend
         self.batch_axis, self.channel_axis = batch_axis, channel_axis
+        self.exchange = exchange
         self.layers = nn.ModuleList(
             nn.TransformerEncoderLayer(dim, heads, dim, dropout, device=device, dtype=dtype)
             for _ in range(layers)
@@ -77,10 +92,11 @@ class BatchFormer(nn.Module):
         if not self.training:
             return x
         self._check_layout(x)
-        if x.shape[self.batch_axis] <= 1:
+        rows = meet_all(x, self._axes(x), self.dropout) if self.exchange else None
+        if (x.shape[self.batch_axis] if rows is None else rows.total) <= 1:
             _warn_of_single_sample()
             return _identity_with_zero_gradients(x, self.parameters())
-        return self.mix(x, dropout=self.dropout)
+        return self._encode(x, self.dropout, rows)[0]
 
     @overload
     def mix(
@@ -93,22 +109,36 @@ class BatchFormer(nn.Module):
     def mix(
         self, x: Tensor, *, dropout: float = 0.0, return_weights: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Run the encoder whatever the mode; deterministic unless ``dropout`` is given."""
+        """Run the encoder whatever the mode; deterministic unless ``dropout`` is given.
+
+        In eval it never exchanges: one rank may look at its own samples.
+        """
         self._check_layout(x)
-        return batch_former(  # type: ignore[call-overload,no-any-return]
+        exchange = self.exchange and self.training
+        rows = meet_all(x, self._axes(x), dropout) if exchange else None
+        mixed, weights = self._encode(x, dropout, rows, return_weights)
+        return (mixed, torch.stack(weights)) if return_weights else mixed
+
+    def _encode(
+        self, x: Tensor, dropout: float, rows: AllRows | None, return_weights: bool = False
+    ) -> tuple[Tensor, list[Tensor]]:
+        return encode(
             x,
             [EncoderWeights.of(layer) for layer in self.layers],  # type: ignore[arg-type]
+            self._axes(x),
             heads=self.heads,
             dropout=dropout,
             attend=self.attend,
-            batch_axis=self.batch_axis,
-            channel_axis=self.channel_axis,
             return_weights=return_weights,
+            rows=rows,
         )
 
-    def _check_layout(self, x: Tensor) -> None:
+    def _axes(self, x: Tensor) -> tuple[int, int]:
         axis = self.channel_axis
-        axis = default_channel_axis(x) if axis is None else axis
+        return self.batch_axis, default_channel_axis(x) if axis is None else axis
+
+    def _check_layout(self, x: Tensor) -> None:
+        _, axis = self._axes(x)
         if x.ndim < 2 or not -x.ndim <= axis < x.ndim or x.shape[axis] != self.dim:
             raise ValueError(
                 f"BatchFormer(dim={self.dim}) got {tuple(x.shape)} and looks for its channels on "
@@ -117,7 +147,8 @@ class BatchFormer(nn.Module):
             )
 
     def extra_repr(self) -> str:
-        return f"{self.dim}, heads={self.heads}, dropout={self.dropout}, attend={self.attend!r}"
+        told = f"{self.dim}, heads={self.heads}, dropout={self.dropout}, attend={self.attend!r}"
+        return f"{told}, exchange=True" if self.exchange else told
 
 
 def two_streams(x: Tensor, module: BatchFormer) -> Tensor:
@@ -137,6 +168,19 @@ def mix_second_half(x: Tensor, module: BatchFormer) -> Tensor:
         return x
     plain, mixed = x.chunk(2, dim=module.batch_axis)
     return torch.cat((plain, module(mixed)), dim=module.batch_axis)
+
+
+@contextmanager
+def without_exchange(model: nn.Module) -> Iterator[None]:
+    """Let every BatchFormer of a model attend within its rank, which then waits for no other."""
+    encoders = [m for m in model.modules() if isinstance(m, BatchFormer) and m.exchange]
+    try:
+        for encoder in encoders:
+            encoder.exchange = False
+        yield
+    finally:
+        for encoder in encoders:
+            encoder.exchange = True
 
 
 def _identity_with_zero_gradients(x: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:

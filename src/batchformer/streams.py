@@ -10,11 +10,14 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
+
+from batchformer.exchange import ranks, total_rows
 
 T = TypeVar("T")
 LossScale = Literal["mean", "sum", "official"]
@@ -99,6 +102,7 @@ def stream_loss(
     *,
     loss_scale: LossScale = "mean",
     mixed_weight: float = 1.0,
+    exchange: bool = False,
 ) -> Tensor:
     """The loss over both streams; the plain loss where there is only one.
 
@@ -112,6 +116,16 @@ def stream_loss(
         1.5 (P + w M), as the released code computes it: both halves and their mean, three times
         the paper's loss.
 
+    With ``exchange=True`` and several ranks it is multiplied by own rows x ranks / all rows, so
+    that DDP's average over the ranks is the mean over all rows, however many each has. Every rank
+    calls it; one without rows gets a zero that is connected to its outputs, and the criterion is
+    not called. A criterion whose ``reduction`` is ``"sum"`` (an attribute, or a keyword of
+    ``functools.partial``) is multiplied by the number of ranks instead: the average is then the sum
+    over all rows. Any other is taken for a mean over its rows (with ``"none"``, for what is going
+    to be averaged); class weights and ignored rows make it a mean over something else, for which
+    take a sum. Where gradients are disabled (validation) nothing is exchanged, and the loss is that
+    of the rows at hand.
+
     >>> logits, y = torch.randn(8, 5), torch.tensor([0, 1, 2, 3])
     >>> loss = stream_loss(torch.nn.functional.cross_entropy, logits, y)
     >>> bool(loss.isclose(torch.nn.functional.cross_entropy(logits, match(logits, y))))
@@ -121,11 +135,33 @@ def stream_loss(
         raise ValueError(
             f"stream_loss(): loss_scale={loss_scale!r}; use 'mean', 'sum', 'official'."
         )
-    if not is_doubled(outputs, targets):
-        return criterion(outputs, targets)
-    halves = split(outputs)
-    total = criterion(halves.plain, targets) + mixed_weight * criterion(halves.mixed, targets)
-    return total * {"mean": 1 / (1 + mixed_weight), "sum": 1.0, "official": 1.5}[loss_scale]
+    doubled = is_doubled(outputs, targets)
+    share: tuple[int, int | Tensor] | None = None
+    if exchange and ranks() > 1 and torch.is_grad_enabled():
+        rows = next(_row_counts(outputs))[1] // (2 if doubled else 1)
+        parts = [part for _, part in leaves(outputs) if isinstance(part, Tensor)]
+        if not parts:
+            raise ValueError(
+                "stream_loss(exchange=True): the outputs hold no tensor, so a rank without rows "
+                "has nothing to differentiate. Pass the model's tensors, such as its logits."
+            )
+        everyone = total_rows(rows, parts[0].device)
+        if not rows:
+            zero = torch.zeros((), device=parts[0].device)
+            return sum((part.sum() for part in parts if part.requires_grad and part.ndim), zero)
+        share = (ranks(), 1) if _is_sum(criterion) else (rows * ranks(), everyone)
+    if doubled:
+        halves = split(outputs)
+        loss = criterion(halves.plain, targets) + mixed_weight * criterion(halves.mixed, targets)
+        loss = loss * {"mean": 1 / (1 + mixed_weight), "sum": 1.0, "official": 1.5}[loss_scale]
+    else:
+        loss = criterion(outputs, targets)
+    return loss if share is None else loss * share[0] / share[1]
+
+
+def _is_sum(criterion: Callable[[Any, Any], Tensor]) -> bool:
+    keywords = criterion.keywords if isinstance(criterion, functools.partial) else {}
+    return getattr(criterion, "reduction", keywords.get("reduction")) == "sum"
 
 
 def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:

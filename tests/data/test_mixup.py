@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 from timm.data import mixup as reference
@@ -41,11 +41,21 @@ def test_mixup_as_timm(share: float) -> None:
     torch.testing.assert_close(targets, soft)
 
 
+def _odd_sides_are_whole() -> bool:
+    """Older versions of timm cut a box of odd sides one pixel short."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(np.random, "randint", lambda *_, **__: 1)
+        top, bottom, _, _ = reference.rand_bbox((1, 1, 3, 3), 0.0)
+    return bool(bottom - top == 3)
+
+
 @settings(max_examples=60, deadline=None)
 @given(part=st.integers(0, 63), row=st.integers(0, 8), column=st.integers(0, 6))
 def test_cutmix_as_timm(part: int, row: int, column: int) -> None:
     x, y = _batch()
     share = part / 64  # in float32 as in float64, so that sides are rounded down alike
+    odd = any(int(side * np.sqrt(1 - share)) % 2 for side in (9, 7))
+    assume(not odd or _odd_sides_are_whole())
     centres = iter((row, column))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(np.random, "randint", lambda *_, **__: next(centres))

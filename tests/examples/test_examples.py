@@ -16,11 +16,12 @@ import batchformer
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-def run(name: str, folder: Path) -> list[str]:
+def run(name: str, folder: Path, ranks: int = 1) -> list[str]:
     """The lines that an example prints; its working folder is its own, and it has no network."""
     source = str(Path(batchformer.__file__).parents[1])
-    env = {**os.environ, "PYTHONPATH": source, "HF_HUB_OFFLINE": "1"}
-    command = [sys.executable, str(EXAMPLES / name)]
+    env = {**os.environ, "PYTHONPATH": source, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    command = [sys.executable, *(launcher if ranks > 1 else []), str(EXAMPLES / name)]
     done = subprocess.run(
         command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False
     )
@@ -60,3 +61,18 @@ def test_timm_finetune(tmp_path: Path) -> None:
     found = re.fullmatch(r"accuracy (.*)% with ResNet, BatchFormer taken away", lines[-1])
     assert found, lines[-1]
     assert float(found[1]) > 90
+
+
+def test_ddp_exchange(tmp_path: Path) -> None:
+    """The numbers of two ranks are those of one process, but for rounding."""
+    pytest.importorskip("sklearn")
+    one, two = (run("ddp_exchange.py", tmp_path, ranks) for ranks in (1, 2))
+    for lines in (one, two):
+        assert "over the samples of all ranks" in lines[0]
+        assert "BatchFormer is acting." in lines
+    losses = validation_losses(one)
+    assert losses[-1] < 0.5 * losses[0]
+    assert validation_losses(two) == pytest.approx(losses, abs=2e-3)
+    found = [re.fullmatch(r"accuracy (.*)% after training on \d ranks", r[-1]) for r in (one, two)]
+    accuracies = [float(match[1]) for match in found if match]
+    assert len(accuracies) == 2 and min(accuracies) > 85
