@@ -34,11 +34,11 @@ def test_every_path_and_torchs_layer_agree(monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_path_is_taken_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     made, taken = Layer(6, 8, CPU, torch.float32), list[str]()
 
-    def blockwise(q: Tensor, *_: object) -> Tensor:
+    def blockwise(q: Tensor, *_: object, **__: object) -> Tensor:
         taken.append("blockwise")
         return q
 
-    monkeypatch.setattr(attention, "_blockwise", blockwise)
+    monkeypatch.setattr(attention, "blockwise_attention", blockwise)
     made.forward_by("blockwise")
     assert taken == ["blockwise"] and vars(encoder)["attention"] is attention.attention
     made.forward_ours()

@@ -30,10 +30,11 @@ def test_rates_and_ratios_count_images(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transforms, "ONE_BY_ONE", 4)
     (row,) = measure(ONCE, batch=16, chosen=[Pair("slow", Slow(), Slow(), (3, 4, 4))]).rows
     ours, one_by_one, speed_up, on_batch, batch_speed_up = (cell.median for cell in row[2:])  # type: ignore[union-attr]
-    assert ours == pytest.approx(16 / 2, rel=0.5)  # thousands a second
-    assert one_by_one == pytest.approx(1 / 2, rel=0.5)
+    # Thousands a second; a busy machine sleeps longer than it is told.
+    assert 16 / 2 / 4 < ours < 16 / 2 * 1.1
+    assert 1 / 2 / 4 < one_by_one < 1 / 2 * 1.1
     assert speed_up == pytest.approx(ours / one_by_one)
-    assert on_batch == pytest.approx(ours, rel=0.5)
+    assert 16 / 2 / 4 < on_batch < 16 / 2 * 1.1
     assert batch_speed_up == pytest.approx(ours / on_batch)
 
 

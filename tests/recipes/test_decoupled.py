@@ -7,7 +7,9 @@ from batchformer.recipes.arms import ARMS
 
 
 def test_runs_that_others_start_from_are_recipes_on_the_same_data() -> None:
-    started = [r for r in map(find_recipe, RECIPES) if r.start or r.teacher]
+    others = ("linear_probe", "knn", "detector")  # on features learnt without these labels
+    found = [r for r in map(find_recipe, RECIPES) if r.start or r.teacher]
+    started = [r for r in found if r.method not in others]
     assert {r.method for r in started} == {
         "ride",
         "ride_assignment",

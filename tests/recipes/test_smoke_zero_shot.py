@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import json
 import math
 import warnings
 from collections.abc import Iterator, Mapping
@@ -30,7 +31,7 @@ from batchformer.engine.method import Method
 from batchformer.metrics.compositional import compositional_scores
 from batchformer.recipes import RECIPES, find_recipe
 from batchformer.recipes.arms import with_arm
-from batchformer.recipes.parts import parts_of as trainings_of
+from batchformer.recipes.parts import parts_of as ready_trainings
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import Run, build, load_task
 from batchformer.tasks import compositional
@@ -294,6 +295,18 @@ def test_the_mask_leaves_out_what_is_not_feasible(
     assert kept == [None, None]
 
 
+def trainings_of(run: Run) -> tuple[Run, ...]:
+    """All trainings of a run, as if those that others wait for had ended after an epoch."""
+    first, *_ = parts = ready_trainings(run)
+    if not first.part:
+        return parts
+    first.folder.mkdir(parents=True)
+    record = {"kind": "eval", "epoch": 1, "step": 1, "hm": 1.0}
+    (first.folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    (first.folder / "result.json").write_text("{}")
+    return ready_trainings(run)
+
+
 @pytest.mark.parametrize(
     ("name", "root"), [(name, root) for name in OF_FEATURES for root in forms(name)]
 )
@@ -321,10 +334,11 @@ def test_two_updates_on_features(name: str, root: str, data: Path, tmp_path: Pat
             assert baseline == (expected | {"classifier"}) - {"encoder"}
 
 
-def test_both_forms_of_the_benchmark_give_the_same(data: Path) -> None:
+def test_both_forms_of_the_benchmark_give_the_same(data: Path, tmp_path: Path) -> None:
     facts = []
     for root in ("mat", "cub_gzsl.npz"):
-        for one in trainings_of(Run(tiny_features("cub_ce_gzsl", data / root), "", 0, data, CPU)):
+        recipe = tiny_features("cub_ce_gzsl", data / root)
+        for one in trainings_of(Run(recipe, "", 0, tmp_path / root, CPU)):
             found = one.task.facts()
             facts.append({key: value for key, value in found.items() if key != "name"})
     assert facts[:2] == facts[2:] and facts[0] != facts[1]

@@ -72,12 +72,18 @@ def _transforms(side: int) -> dict[str, tuple[Transform, Any]]:
             v2.AutoAugment(v2.AutoAugmentPolicy.CIFAR10, fill=128),
         ),
         "RandAugment": (ours.RandAugment(), v2.RandAugment()),
+        "IncreasingRandAugment": (ours.IncreasingRandAugment(), v2.RandAugment(2, 9)),
         "ColorJitter": (ours.ColorJitter(0.4, 0.4, 0.4, 0.1), v2.ColorJitter(0.4, 0.4, 0.4, 0.1)),
         "RandomGrey": (ours.RandomGrey(0.2), v2.RandomGrayscale(0.2)),
         "RandomSolarize": (ours.RandomSolarize(), v2.RandomSolarize(128, 0.5)),
         "GaussianBlur": (ours.GaussianBlur(BLUR, 0.5), blurred),
         "Cutout": (ours.Cutout(side // 2), erased),
         "Normalise": (ours.Normalise(*IMAGENET), _normalise(*IMAGENET)),
+        # It acts on normalised images, so that the normalisation is timed with it.
+        "RandomErasing": (
+            ours.Compose((ours.Normalise(*IMAGENET), ours.RandomErasing())),
+            v2.Compose([_normalise(*IMAGENET), v2.RandomErasing(0.25, value="random")]),
+        ),
     }
 
 
@@ -93,6 +99,14 @@ def _presets(side: int) -> dict[str, tuple[Transform, Any]]:
         v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.4, 0.1)], 0.8),
         v2.RandomGrayscale(0.2),
         v2.RandomApply([v2.GaussianBlur(KERNEL, BLUR)], 0.5),
+        flip,
+        normal,
+    ]
+    byol = [
+        v2.RandomResizedCrop(side, scale=(0.2, 1.0)),
+        v2.RandomApply([v2.ColorJitter(0.4, 0.4, 0.2, 0.1)], 0.8),
+        v2.RandomGrayscale(0.2),
+        v2.GaussianBlur(KERNEL, BLUR),
         flip,
         normal,
     ]
@@ -112,6 +126,7 @@ def _presets(side: int) -> dict[str, tuple[Transform, Any]]:
         "imagenet_train": (ours.imagenet_train(side), v2.Compose(imagenet)),
         "imagenet_test": (ours.imagenet_test(smallest, smaller), v2.Compose(tested)),
         "moco_v2": (ours.moco_v2(side), v2.Compose(moco)),
+        "byol": (ours.byol(side), v2.Compose(byol)),
         "domain_train": (ours.domain_train(side), v2.Compose(domain)),
         "domain_test": (
             ours.domain_test(smaller),
