@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 _NAMED = 10
+
+#: A number beyond it is a mistake: every class has a name in memory.
+MOST_CLASSES = 1_000_000
 
 
 @dataclass
@@ -37,7 +41,7 @@ def read_list(file: Path) -> Entries:
     Paths may have spaces in them; blank lines are passed over.
     """
     entries = Entries(str(file))
-    with file.open(encoding="utf-8-sig") as lines:
+    with _text(file), file.open(encoding="utf-8-sig") as lines:
         for number, line in enumerate(lines, start=1):
             if not line.strip():
                 continue
@@ -81,7 +85,7 @@ def read_annotations(file: Path) -> Entries:
 def read_table(file: Path, path_column: str, label_column: str) -> Entries:
     """One image a row of a comma-separated table with a header."""
     entries = Entries(str(file))
-    with file.open(encoding="utf-8-sig", newline="") as stream:
+    with _text(file), file.open(encoding="utf-8-sig", newline="") as stream:
         rows = csv.DictReader(stream)
         for column in (path_column, label_column):
             if column not in (rows.fieldnames or ()):
@@ -99,6 +103,15 @@ def read_table(file: Path, path_column: str, label_column: str) -> Entries:
     return entries
 
 
+@contextmanager
+def _text(file: Path) -> Iterator[None]:
+    """Name a file that turns out to be no text."""
+    try:
+        yield
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise ValueError(f"{file} is no list of images in UTF-8: {error}") from error
+
+
 def by_number(entries: Entries, classes: Sequence[str] | None) -> tuple[list[int], tuple[str, ...]]:
     """Labels that are written as numbers, and the K names of their classes.
 
@@ -110,14 +123,19 @@ def by_number(entries: Entries, classes: Sequence[str] | None) -> tuple[list[int
     ([2, 0], ('0', '1', '2'))
     """
     labels = [int(value) for value in entries.values]
-    if classes is None:
-        return labels, tuple(str(label) for label in range(max(labels, default=-1) + 1))
     for label, line in zip(labels, entries.lines, strict=True):
-        if label >= len(classes):
+        if classes is None and label >= MOST_CLASSES:
+            raise ValueError(
+                f"{entries.source}, line {line}: the label {label} is no class: labels count "
+                f"classes from 0, and up to {MOST_CLASSES:,} are possible"
+            )
+        if classes is not None and label >= len(classes):
             raise ValueError(
                 f"{entries.source}, line {line}: the label {label} is outside the {len(classes)} "
                 f"classes 0..{len(classes) - 1}"
             )
+    if classes is None:
+        return labels, tuple(str(label) for label in range(max(labels, default=-1) + 1))
     return labels, tuple(classes)
 
 

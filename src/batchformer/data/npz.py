@@ -71,7 +71,29 @@ def _read(path: Path, num_classes: int) -> dict[str, npt.NDArray[Any]]:
             )
     if len(arrays["classes"]) != num_classes:
         raise ValueError(f"{path} has {len(arrays['classes'])} classes instead of {num_classes}")
+    for images, labels in (("x_train", "y_train"), ("x_test", "y_test")):
+        _check_labels(path, arrays[images], labels, arrays[labels], num_classes)
+    if arrays["rank_in_class"].shape != arrays["y_train"].shape:
+        ranks = arrays["rank_in_class"].shape
+        raise ValueError(f"{path}: rank_in_class is of shape {ranks}, not a rank for each image")
     return arrays
+
+
+def _check_labels(
+    path: Path, images: npt.NDArray[Any], name: str, labels: npt.NDArray[Any], num_classes: int
+) -> None:
+    if not len(images):
+        raise ValueError(f"{path} has no images for {name}")
+    if labels.shape != images.shape[:1] or labels.dtype.kind not in "iu":
+        raise ValueError(
+            f"{path}: {name} must be whole numbers of shape ({len(images)},), one for each image, "
+            f"got {labels.dtype} of shape {labels.shape}"
+        )
+    if labels.min() < 0 or labels.max() >= num_classes:
+        raise ValueError(
+            f"{path}: {name} runs from {labels.min()} to {labels.max()}, but the {num_classes} "
+            f"classes are 0..{num_classes - 1}"
+        )
 
 
 def _check_steep_enough(

@@ -6,11 +6,13 @@ import atexit
 import os
 import weakref
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
+from batchformer.data.decode import DamagedImageError
 from batchformer.data.reading import Job, Read, Reader, begin_worker
 
 _MOST = 16
@@ -39,8 +41,8 @@ class Stream:
         self.reader, self.workers = reader, workers
         self.prefetch, self.pinned = prefetch, pinned
         self._jobs = _Jobs()
-        self._loader: DataLoader[Read] | None = None
-        self._reads: Iterator[Read] | None = None
+        self._loader: DataLoader[Read | Exception] | None = None
+        self._reads: Iterator[Read | Exception] | None = None
 
     def begin(self, jobs: Iterable[Job]) -> None:
         """Read these from now on; what was begun before is thrown away."""
@@ -61,7 +63,10 @@ class Stream:
         if self._reads is None:
             raise RuntimeError("begin() comes before the first batch")
         try:
-            return next(self._reads)
+            read = next(self._reads)
+            if isinstance(read, Exception):
+                raise read
+            return read
         except BaseException as error:  # at the end, or with a worker that may be dead
             self.close()
             if isinstance(error, (ConnectionError, EOFError)):  # it died while it handed over
@@ -79,7 +84,7 @@ class Stream:
         if shut_down is not None:
             shut_down()
 
-    def _open(self) -> DataLoader[Read]:
+    def _open(self) -> DataLoader[Read | Exception]:
         _open_streams.add(self)
         try:
             import torchvision.transforms.v2  # noqa: F401  before the fork, and so once for all
@@ -87,7 +92,7 @@ class Stream:
             needs = "image files are read by torchvision: pip install 'batchformer[lab]'"
             raise ImportError(needs) from error
         return DataLoader(
-            self.reader,
+            _Careful(self.reader),
             sampler=self._jobs,
             batch_size=None,
             collate_fn=_as_it_is,
@@ -98,6 +103,20 @@ class Stream:
             worker_init_fn=begin_worker,
             generator=torch.Generator(),  # else it would draw from torch's own
         )
+
+
+@dataclass(frozen=True)
+class _Careful(Dataset["Read | Exception"]):
+    """Hands an unreadable image over as a value: raised in a worker, its words would be lost in a
+    traceback of the worker's."""
+
+    reader: Reader
+
+    def __getitem__(self, job: Job) -> Read | Exception:
+        try:
+            return self.reader[job]
+        except (DamagedImageError, OSError) as error:
+            return error
 
 
 class _Jobs:

@@ -2,7 +2,8 @@
 
 A checkpoint is named ``<update>.<sha256>.pt``. It is written beside its name, flushed to the disk
 and renamed, so that a killed process leaves the old ones or the new one. The two newest are kept:
-one that was damaged later is noticed by its hash, and the one before it is used.
+one that was damaged later is noticed by its hash, and the one before it is used. It holds tensors
+and plain values only, and the number of its format, so that an older version refuses it in words.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,24 +19,36 @@ from typing import Any
 import torch
 
 KEPT = 2
+#: Counts up when what a checkpoint holds can no longer be read by versions from before.
+FORMAT = 1
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """All of the content under this name, or nothing."""
+    """All of the content under this name, or nothing.
+
+    Raises:
+        OSError: naming the file; what was there before still is, and no partial file is left.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.replace(path)
+    try:
+        with partial.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.replace(path)
+    except OSError as error:
+        partial.unlink(missing_ok=True)  # on a full disk it would keep the space
+        if error.errno is not None and error.filename is None:
+            error.filename = str(path)
+        raise
     _sync_folder(path.parent)
 
 
 def save(folder: Path, update: int, state: dict[str, Any]) -> Path:
     """Write a checkpoint and drop all but the newest two."""
     buffer = io.BytesIO()
-    torch.save(state, buffer)
+    torch.save({"format": FORMAT, **state}, buffer)
     content = buffer.getvalue()
     path = folder / f"{update:09d}.{hashlib.sha256(content).hexdigest()[:32]}.pt"
     write_atomically(path, content)
@@ -47,25 +61,55 @@ def save(folder: Path, update: int, state: dict[str, Any]) -> Path:
 
 def load_newest(folder: Path, say: Callable[[str], None] = print) -> dict[str, Any] | None:
     """The newest undamaged checkpoint, or None; what was passed over is said."""
-    for path in _newest_first(folder):
+    found = _newest_first(folder)
+    for path in found:
         try:
             return load(path)
         except DamagedCheckpoint as error:
-            say(f"{error} Falling back to the one before it.")
+            last = path == found[-1]
+            then = "There is none before it." if last else "Falling back to the one before it."
+            say(f"{error} {then}")
     return None
 
 
 def load(path: Path) -> dict[str, Any]:
-    """One checkpoint, if its content is what was written; only tensors and plain values."""
+    """One checkpoint, if its content is what was written; only tensors and plain values.
+
+    Raises:
+        DamagedCheckpoint: the content is not what its name promises.
+        RefusedCheckpoint: it is what somebody wrote, but nothing that this version reads.
+    """
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest()[:32] != path.name.split(".")[1]:
         raise DamagedCheckpoint(f"The checkpoint {path} is damaged: its content has changed.")
-    state: dict[str, Any] = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    try:
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except pickle.UnpicklingError as error:
+        raise RefusedCheckpoint(
+            f"The checkpoint {path} holds more than tensors and plain values. It was read with "
+            "weights_only, and nothing in it was run; do not trust it, and remove it."
+        ) from error
+    if not isinstance(state, dict):
+        raise RefusedCheckpoint(
+            f"The checkpoint {path} holds a {type(state).__name__} where a dict was written; "
+            "remove it."
+        )
+    version = state.pop("format", FORMAT)
+    if not isinstance(version, int) or version > FORMAT:
+        raise RefusedCheckpoint(
+            f"The checkpoint {path} is of format {version}, and this version of batchformer reads "
+            f"up to {FORMAT}: it was written by a newer one. Use that one: pip install --upgrade "
+            "batchformer"
+        )
     return state
 
 
 class DamagedCheckpoint(RuntimeError):
     """A checkpoint whose content is not what its name promises."""
+
+
+class RefusedCheckpoint(ValueError):
+    """A checkpoint that is whole, but not for this version, or not to be trusted."""
 
 
 def _newest_first(folder: Path) -> list[Path]:

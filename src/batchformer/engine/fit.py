@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import math
 import time
-from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,13 +109,30 @@ def training(
     try:
         with Progress(plan.title, plan.train.updates, plan.quiet, live=alone) as bar:
             found = checkpoint.load_newest(plan.folder / "checkpoints", bar.say)
-            for index in range(found["counters"]["stage"] if found else 0, len(method.stages)):
+            with of_this_training(plan.folder):
+                first = int(found["counters"]["stage"]) if found else 0
+            for index in range(first, len(method.stages)):
                 run = _Stage(method, batches, evaluate, plan, log, bar, index, found)
                 evaluation = yield from run.train(request)
                 found = None
     finally:
         log.close()
     return evaluation
+
+
+@contextmanager
+def of_this_training(folder: Path) -> Iterator[None]:
+    """Say in words that the state of a folder does not fit what is trained in it."""
+    try:
+        yield
+    except torch.OutOfMemoryError:  # no fault of the state
+        raise
+    except (LookupError, TypeError, AttributeError, ValueError, RuntimeError) as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ValueError(
+            f"The newest checkpoint in {folder} is not of this training ({reason[:200]}). Give "
+            "--runs another folder, or remove what does not belong in that one."
+        ) from error
 
 
 class _Stage:
@@ -143,7 +160,8 @@ class _Stage:
         self.best: dict[str, float] = {}
         self.window = Window()
         if found is not None:
-            self.restore(found)
+            with of_this_training(plan.folder):
+                self.restore(found)
         log.rewind(self.update)
         bar.resume(self.update)
         method.begin_epoch(self.update // batches.per_epoch)

@@ -60,11 +60,13 @@ class RunLog:
 def read_records(path: Path) -> list[dict[str, Any]]:
     """The records of a ``metrics.jsonl``; a line torn by a crash is left out."""
     records = []
-    for line in path.read_text().splitlines() if path.exists() else []:
+    for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError:
+            record = json.loads(line)
+        except ValueError:
             continue
+        if isinstance(record, dict) and isinstance(record.get("step"), int) and "kind" in record:
+            records.append(record)
     return records
 
 

@@ -13,15 +13,50 @@ import numpy as np
 from batchformer.engine.checkpoint import write_atomically
 from batchformer.recipes.plain import completed
 
+#: Counts up when what a run's folder holds can no longer be read by versions from before.
+FORMAT = 1
 #: Settings that change no result, so that a run may go on with others.
 OF_NO_EFFECT = ("train.workers",)
 
 
 def recorded(folder: Path) -> dict[str, Any] | None:
-    """The configuration of the run that a folder holds, if it holds one."""
+    """The configuration of the run that a folder holds, if it holds one.
+
+    Raises:
+        ValueError: it cannot be read, or a newer version wrote it.
+    """
     path = folder / "config.json"
-    config: dict[str, Any] | None = json.loads(path.read_text()) if path.exists() else None
+    if not path.exists():
+        return None
+    config = read_json(path, "trained")
+    version = config.get("format", FORMAT)
+    if not isinstance(version, int) or version > FORMAT:
+        raise ValueError(
+            f"{path} is of format {version}, and this version of batchformer reads up to "
+            f"{FORMAT}: it was written by a newer one. Use that one: pip install --upgrade "
+            "batchformer"
+        )
     return config
+
+
+def read_json(path: Path, needed: str) -> dict[str, Any]:
+    """The object in a file of ours.
+
+    Args:
+        path: the file.
+        needed: name of an object that must be in it.
+
+    Raises:
+        ValueError: it is damaged; the file is named.
+    """
+    advice = "Put the file back, take its folder away, or give --runs another folder"
+    try:
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is damaged: it is not JSON ({error}). {advice}.") from error
+    if not isinstance(content, dict) or not isinstance(content.get(needed), dict):
+        raise ValueError(f"{path} is damaged: it has no object {needed!r}. {advice}.")
+    return content
 
 
 def refuse_other_configuration(folder: Path, config: dict[str, Any]) -> None:

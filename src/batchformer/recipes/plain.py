@@ -21,15 +21,22 @@ def from_plain(plain: Mapping[str, Any]) -> Recipe:
     """The recipe that :func:`as_plain` wrote.
 
     A recipe from before a setting existed has what is now its default.
+
+    Raises:
+        ValueError: a value makes no sense.
+        TypeError: a setting that does not exist, lacks, or has a value of another kind.
     """
-    if plain["task"] not in BY_TASK:
-        raise ValueError(f"There is no task {plain['task']!r}; there are {', '.join(BY_TASK)}.")
+    task = plain.get("task")
+    if not isinstance(task, str) or task not in BY_TASK:
+        raise ValueError(f"There is no task {task!r}; there are {', '.join(BY_TASK)}.")
     values: dict[str, Any] = dict(plain)
     for field in dataclasses.fields(Recipe):
-        kind: Any = BY_TASK[plain["task"]] if field.name == "data" else field.default_factory
+        kind: Any = BY_TASK[task] if field.name == "data" else field.default_factory
         if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-            given = values.get(field.name, {}).items()
-            lists = {key: tuple(v) if isinstance(v, list) else v for key, v in given}
+            given = values.get(field.name, {})
+            if not isinstance(given, Mapping):
+                raise TypeError(f"{field.name} is {given!r}, not settings by name")
+            lists = {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}
             values[field.name] = kind(**lists)
     return Recipe(**values)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -15,15 +15,18 @@ import torch
 from torch import nn
 
 from batchformer.engine.checkpoint import load_newest
-from batchformer.engine.fit import Plan, training
+from batchformer.engine.fit import Plan, of_this_training, training
 from batchformer.engine.interrupt import StopRequest
 from batchformer.engine.method import Batches, Method
 from batchformer.engine.together import Training
+from batchformer.insight.keep import keep, seen_of
+from batchformer.insight.look import Arrays
 from batchformer.methods import build_method
-from batchformer.models.weights import file_hash
+from batchformer.models.weights import file_hash, fit_weights
 from batchformer.randomness import drawing
 from batchformer.recipes.arms import with_arm
 from batchformer.recipes.folder import (
+    FORMAT,
     recorded,
     refuse_other_configuration,
     write_figures,
@@ -40,7 +43,7 @@ from batchformer.recipes.networks import (
 )
 from batchformer.recipes.plain import as_plain, from_plain
 from batchformer.recipes.provenance import provenance
-from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.recipe import OF_BOXES, Recipe
 from batchformer.recipes.start import (
     Weights,
     final_state,
@@ -49,13 +52,23 @@ from batchformer.recipes.start import (
     trained_stride,
 )
 from batchformer.tasks.data_config import DataConfig
+from batchformer.tasks.image_files import ImageFileTask
 from batchformer.tasks.load import Task, load
+from batchformer.tasks.long_tailed import LongTailedTask
 
 
 def pick_device(name: str = "auto") -> torch.device:
     """The device of this name; ``auto`` takes cuda, then mps, then cpu."""
     if name != "auto":
-        return torch.device(name)
+        try:
+            device = torch.device(name)
+        except RuntimeError as error:
+            raise ValueError(
+                f"There is no device {name!r}; there are auto, cpu, cuda, cuda:1, mps ..."
+            ) from error
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"--device {name}: torch finds no CUDA device here; set --device cpu.")
+        return device
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
@@ -86,10 +99,14 @@ def build(
         given: gives the network the weights that the recipe names; without it they stay random.
     """
     options = dict(task.method_options)
+    if recipe.method == "knn" and isinstance(task, LongTailedTask | ImageFileTask):
+        options["bank"] = task.bank(seed, recipe.train.workers)
     if recipe.model:
         with drawing(seed, "weights"):
             network = options["network"] = build_network(recipe, task.num_classes)
-        if start is not None:
+        if start is not None and recipe.method in OF_BOXES:
+            fit_weights(network, start, recipe.start)  # a detector has no use for a classifier
+        elif start is not None:
             take_weights(network, start, recipe.start)
         if given is not None:
             given(network)
@@ -154,6 +171,7 @@ class Run:
         if not self.finished:
             self.require_sources()
         config = {
+            "format": FORMAT,
             "recipe": as_plain(self.recipe),
             "arm": self.arm,
             "seed": self.seed,
@@ -246,8 +264,18 @@ class Run:
             "updates": train.updates,
             "selected": train.select_on,
         }
+        keep(partial(self._seen, method.scored(), task), self.folder, self.title)
         write_json(self.folder / "result.json", result)
         return evaluation
+
+    def _seen(self, method: Method, task: Task) -> Arrays | None:
+        """What is to be seen of the network that is reported, which may be an earlier one."""
+        shown = getattr(task, "shown", None)
+        if shown is None or method.relations() is None:
+            return None
+        if state := final_state(self.folder):
+            method.load_state_dict(dict(state))
+        return seen_of(method, shown(self.trained.train.workers), self.seed)
 
 
 def restore(folder: Path, device: torch.device) -> tuple[Method, Task, dict[str, Any]]:
@@ -258,7 +286,7 @@ def restore(folder: Path, device: torch.device) -> tuple[Method, Task, dict[str,
     config = recorded(folder)
     if config is None:
         raise FileNotFoundError(f"{folder} is not a run folder: it holds no config.json.")
-    recipe = from_plain(config["trained"])
+    recipe, seed = _read(folder, config)
     state = final_state(folder)
     if state is None:
         if found := sorted(path.parent.name for path in folder.glob("*/config.json")):
@@ -268,8 +296,26 @@ def restore(folder: Path, device: torch.device) -> tuple[Method, Task, dict[str,
             )
         raise FileNotFoundError(f"{folder} holds no checkpoint to load.")
     recipe = dataclasses.replace(recipe, hyper=dataclasses.replace(recipe.hyper, swad=False))
-    task = load_task(recipe.data, device).seeded(config["seed"])
-    method = build(recipe, config["seed"], task)
-    method.load_state_dict(dict(state))
+    task = load_task(recipe.data, device).seeded(seed)
+    method = build(recipe, seed, task)
+    with of_this_training(folder):
+        method.load_state_dict(dict(state))
     method.to(device).before_evaluation()  # a checkpoint is written before what it prepares
     return method.eval(), task, config
+
+
+def _read(folder: Path, config: Mapping[str, Any]) -> tuple[Recipe, int]:
+    """The recipe and the seed that a run's folder records.
+
+    Raises:
+        ValueError: this version has no such recipe.
+    """
+    seed = config.get("seed")
+    try:
+        if type(seed) is not int:
+            raise ValueError(f"its seed is {seed!r}, no whole number")
+        return from_plain(config["trained"]), seed
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{folder / 'config.json'} holds no run of this version of batchformer: {error}"
+        ) from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from batchformer.engine.checkpoint import load_newest
-from batchformer.engine.fit import BEST
+from batchformer.engine.fit import BEST, of_this_training
 from batchformer.models.stride import Place
+from batchformer.recipes.folder import read_json
 from batchformer.recipes.plain import from_plain
 
 Weights = Mapping[str, Tensor]
@@ -33,7 +33,7 @@ def require_finished(folder: Path, split: str | None, part: str = "") -> None:
             f"run. Train it first: batchformer train {recipe} --arm {arm} "
             f"--seed {seed.removeprefix('seed')} --runs {root}"
         )
-    found = json.loads((folder / "config.json").read_text())["data"]["split_sha256"]
+    found = str(read_json(folder / "config.json", "data")["data"].get("split_sha256"))
     if split is not None and found != split:
         raise ValueError(
             f"{folder} was trained on another training set (split {found[:12]}..., this run has "
@@ -64,7 +64,7 @@ def trained_network(folder: Path) -> Weights:
 
 def trained_stride(folder: Path) -> Place:
     """Where the bottlenecks of a run's network stride, if it has any."""
-    recorded = json.loads((folder / "config.json").read_text())["trained"]
+    recorded = read_json(folder / "config.json", "trained")["trained"]
     return "1x1" if from_plain(recorded).stride == "1x1" else "3x3"
 
 
@@ -77,12 +77,14 @@ def final_state(folder: Path) -> Weights | None:
     for kept in ("swad", BEST):
         chosen = load_newest(folder / kept)
         if chosen is not None:
-            weights: Weights = chosen["method"]
+            with of_this_training(folder):
+                weights: Weights = chosen["method"]
             return weights
     state = load_newest(folder / "checkpoints")
     if state is None:
         return None
-    whole = trained_state(state)
+    with of_this_training(folder):
+        whole = trained_state(state)
     if not any(name.startswith("inner.") for name in whole):
         return whole
     return {k.removeprefix("inner."): v for k, v in whole.items() if k.startswith("inner.")}

@@ -1,0 +1,1 @@
+"""What takes minutes to try: kills at random moments, a long run's memory, a full disk."""

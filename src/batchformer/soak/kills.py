@@ -1,0 +1,198 @@
+"""Kill a training at random moments, go on with it, and compare with one that was never killed."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from batchformer.engine import checkpoint
+from batchformer.engine.log import read_records
+from batchformer.report.arrays import Arrays
+from batchformer.soak.processes import PLACES, die_in_write, finish, start
+
+#: A short training with many checkpoints.
+SHORT = ("--train.updates", "60", "--train.eval-every", "20", "--train.checkpoint-every", "4")
+
+
+def train(runs: Path, options: Sequence[str] = SHORT) -> list[str]:
+    """The command line of one arm of the demo, in a folder of runs."""
+    fixed = ("--arm", "batchformer", "--train.log-every", "7", "--device", "cpu", "--quiet")
+    return ["train", "demo", *fixed, *options, "--runs", str(runs)]
+
+
+def folder_of(runs: Path) -> Path:
+    """Where that command keeps its run."""
+    return runs / "demo" / "batchformer" / "seed0"
+
+
+@dataclass(frozen=True)
+class Kill:
+    """One training that was killed, and what became of it.
+
+    Attributes:
+        moment: when, in seconds from its start, or where inside the write of a checkpoint.
+        saved: update of the newest checkpoint that it left, 0 without one.
+        partial: partial files that it left.
+        unreadable: files under their final names that are not whole.
+        differences: what differs from the unbroken run at the end of the second try.
+    """
+
+    moment: str
+    saved: int
+    partial: int
+    unreadable: tuple[str, ...]
+    differences: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Unbroken:
+    """A training that nobody killed.
+
+    Attributes:
+        folder: of its run.
+        seconds: that it took.
+    """
+
+    folder: Path
+    seconds: float
+
+
+def unbroken(root: Path, options: Sequence[str] = SHORT) -> Unbroken:
+    """Train without a kill.
+
+    Raises:
+        RuntimeError: it fails by itself.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    finish(start(["--version"], root / "first.out"))  # what all others are forked from is loaded
+    began = time.perf_counter()
+    go_on(root / "unbroken", options)
+    return Unbroken(folder_of(root / "unbroken"), time.perf_counter() - began)
+
+
+def moments(
+    count: int, seed: int, seconds: float, writes: int
+) -> Iterator[float | tuple[str, int]]:
+    """When to kill: every other time inside a write, else at a time drawn from the whole length.
+
+    Args:
+        count: of kills.
+        seed: of the draws.
+        seconds: that a training takes.
+        writes: checkpoints that a training writes.
+    """
+    draw = random.Random(seed)
+    for number in range(count):
+        if number % 2:
+            yield PLACES[number // 2 % len(PLACES)], draw.randint(1, writes)
+        else:
+            yield draw.uniform(0, seconds)
+
+
+def killed(
+    root: Path, whole: Unbroken, moment: float | tuple[str, int], options: Sequence[str] = SHORT
+) -> Kill | None:
+    """Kill a training, look at what it left, train on, and compare.
+
+    Returns:
+        None if it had ended before the moment came.
+    """
+    trap = None if isinstance(moment, float) else partial(die_in_write, *moment)
+    process = start(train(root, options), root.with_suffix(".out"), trap)
+    if isinstance(moment, float):
+        process.join(moment)
+        process.kill()
+    if finish(process) == 0:
+        return None
+    folder = folder_of(root)
+    left = checkpoint.load_newest(folder / "checkpoints", lambda _: None)
+    saved = int(left["counters"]["update"]) if left else 0
+    partials, torn = len(list(root.rglob("*.partial"))), tuple(unreadable(folder))
+    go_on(root, options)
+    words = f"{moment:.2f} s" if isinstance(moment, float) else f"{moment[0]}, write {moment[1]}"
+    return Kill(words, saved, partials, torn, tuple(differences(whole.folder, folder)))
+
+
+def go_on(runs: Path, options: Sequence[str] = SHORT) -> None:
+    """Train to the end.
+
+    Raises:
+        RuntimeError: with what it printed, if it fails.
+    """
+    output = runs.with_suffix(".out")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    code = finish(start(train(runs, options), output))
+    if code:
+        raise RuntimeError(f"a training ended with {code}:\n{output.read_text()}")
+
+
+def unreadable(folder: Path) -> Iterator[str]:
+    """Files of a run under their final names that are not whole."""
+    for path in sorted(folder.rglob("*")):
+        read = _READERS.get(path.suffix)
+        if read is not None and path.is_file():
+            try:
+                read(path)
+            except Exception as error:  # whatever it is, the file is not whole
+                yield f"{path.name}: {error}"
+
+
+def _read_arrays(path: Path) -> None:
+    if problem := Arrays(path).problem():
+        raise ValueError(problem)
+
+
+_READERS: dict[str, Callable[[Path], object]] = {
+    ".pt": checkpoint.load,
+    ".json": lambda path: json.loads(path.read_bytes()),
+    ".npz": _read_arrays,
+}
+
+
+def differences(one: Path, other: Path) -> Iterator[str]:
+    """Where two finished runs differ by a bit: records, scores, arrays, and the last state."""
+    if _records(one) != _records(other):
+        yield "metrics.jsonl"
+    scores = [json.loads((f / "result.json").read_bytes())["metrics"] for f in (one, other)]
+    if scores[0] != scores[1]:
+        yield "result.json"
+    for name in ("figures.npz", "insight.npz"):
+        a, b = Arrays(one / name), Arrays(other / name)
+        if set(a) != set(b) or any(a[key].tobytes() != b[key].tobytes() for key in a):
+            yield name
+    states = [checkpoint.load_newest(folder / "checkpoints") or {} for folder in (one, other)]
+    for part in ("method", "optimizers", "average", "best", "window", "rng"):
+        if not _same(states[0][part], states[1][part]):
+            yield f"checkpoint: {part}"
+
+
+def _records(folder: Path) -> list[dict[str, Any]]:
+    """All but how fast it went."""
+    found = read_records(folder / "metrics.jsonl")
+    return [{k: v for k, v in record.items() if k != "samples_per_s"} for record in found]
+
+
+def _same(a: Any, b: Any) -> bool:
+    """Equality of nested values, of tensors by their bits."""
+    if isinstance(a, Tensor):
+        return isinstance(b, Tensor) and a.dtype == b.dtype and _bits(a) == _bits(b)
+    if isinstance(a, Mapping):
+        return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(_same, a, b))
+    return bool(a == b)
+
+
+def _bits(tensor: Tensor) -> tuple[tuple[int, ...], bytes]:
+    array = np.ascontiguousarray(tensor.detach().reshape(-1).view(torch.uint8).numpy())
+    return tuple(tensor.shape), array.tobytes()

@@ -1,0 +1,79 @@
+"""The memory of a long training: flat, once everything was needed once."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from batchformer.engine.log import read_records
+from batchformer.soak.kills import folder_of, train
+from batchformer.soak.processes import finish, start
+
+#: Updates between evaluations, and between checkpoints: both happen in every window.
+EVERY = 100
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Resident memory of a training after its warm-up.
+
+    Attributes:
+        updates: of the training.
+        warm_up: updates that are not looked at.
+        megabytes: median over each window, in order.
+    """
+
+    updates: int
+    warm_up: int
+    megabytes: tuple[float, ...]
+
+    @property
+    def spread(self) -> float:
+        """How far the windows lie apart, as a part of the least."""
+        return max(self.megabytes) / min(self.megabytes) - 1
+
+
+def memory_of_a_run(
+    root: Path, updates: int = 2000, warm_up: int = 500, window: int = 250
+) -> Memory:
+    """Train for so many updates, and look at the process from outside.
+
+    Args:
+        root: folder of runs.
+        updates: of the training.
+        warm_up: updates that are left out.
+        window: updates over which a median is taken.
+
+    Raises:
+        RuntimeError: the training fails, or too little was seen of it.
+    """
+    every = str(EVERY)
+    length = ("--train.updates", str(updates), "--train.eval-every", every)
+    output = root.with_suffix(".out")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    process = start(train(root, (*length, "--train.checkpoint-every", every)), output)
+    records = folder_of(root) / "metrics.jsonl"
+    seen: dict[int, list[float]] = {}
+    while process.exitcode is None:
+        step = max((record["step"] for record in read_records(records)), default=0)
+        used = _resident(process.pid)
+        if used is not None and warm_up <= step < updates:
+            seen.setdefault((step - warm_up) // window, []).append(used)
+        time.sleep(0.05)
+    if finish(process):
+        raise RuntimeError(f"the training failed:\n{output.read_text()}")
+    if len(seen) < 2:
+        raise RuntimeError("the training was over before its memory could be seen; train longer")
+    return Memory(updates, warm_up, tuple(statistics.median(seen[k]) for k in sorted(seen)))
+
+
+def _resident(process: int | None) -> float | None:
+    """Megabytes that a process holds; None when it has ended."""
+    try:
+        pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
+    except (OSError, IndexError):
+        return None
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6

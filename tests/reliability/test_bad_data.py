@@ -1,0 +1,257 @@
+"""Data that is damaged, mislabelled or no number, met through the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+import torch
+from PIL import Image
+
+from batchformer import cli
+from batchformer.data.files import ImageFiles
+from batchformer.data.framing import RandomResizedCrop
+from batchformer.data.loader import FileFeed
+from batchformer.data.transforms.compose import Compose
+from batchformer.engine import checkpoint
+from batchformer.engine.log import read_records
+
+Array = npt.NDArray[Any]
+Change = Callable[[Array], Array]
+Refused = Callable[..., str]
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Path:
+    """Three classes of a few images each."""
+    root, draw = tmp_path / "images", np.random.default_rng(0)
+    for name, size in (("ant", 8), ("bee", 5), ("cow", 4)):
+        for part, count in (("train", size), ("test", 2)):
+            (root / part / name).mkdir(parents=True)
+            for i in range(count):
+                pixels = draw.integers(0, 256, (36, 40, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(root / part / name / f"{i}.png")
+    return root
+
+
+def on_images(root: Path, *more: object) -> list[str]:
+    options = ("--data.size", 32, "--model", "resnet32", "--train.batch-size", 4)
+    length = ("--train.updates", 8, "--train.eval-every", 1, "--train.log-every", 1)
+    own = ("--data.root", root, "--device", "cpu", "--quiet", "--runs", root.parent / "runs")
+    command = ("train", "my_folder", *own, *options, *length, "--train.workers", 0, *more)
+    return [str(part) for part in command]
+
+
+def damage(path: Path) -> bytes:
+    content = path.read_bytes()
+    path.write_bytes(content[: len(content) // 2])
+    return content
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_corrupt_image_is_named_and_what_was_trained_is_kept(
+    images: Path, refused: Refused, workers: int
+) -> None:
+    path = images / "train" / "ant" / "3.png"
+    whole = damage(path)
+    command = on_images(images, "--train.workers", workers)
+    said = refused(*command)
+    assert said.startswith(f"batchformer: {path} cannot be decoded") and said.count("\n") == 1
+    assert "Replace the file" in said
+    folder = images.parent / "runs/my_folder/batchformer/seed0"
+    kept = checkpoint.load_newest(folder / "checkpoints")
+    assert kept is not None and 0 < kept["counters"]["update"] < 8
+    path.write_bytes(whole)
+    cli.main(command)
+    steps = [r["step"] for r in read_records(folder / "metrics.jsonl") if r["kind"] == "train"]
+    assert steps == list(range(1, 9)) and (folder / "result.json").exists()
+
+
+def test_a_corrupt_image_is_skipped_if_asked(images: Path) -> None:
+    damage(images / "train" / "ant" / "3.png")
+    files = ImageFiles.from_folder(images / "train")
+    framing = RandomResizedCrop(32)
+    feed = FileFeed(files, framing, Compose(()), 17, 0, workers=0, on_damaged="skip")
+    with pytest.warns(RuntimeWarning, match=r"ant/3\.png cannot be decoded.*takes its place"):
+        batch = feed.batch(0)
+    assert len(batch["x"]) == 17 and len(batch["index"].unique()) == 16
+    assert feed.damaged == {"ant/3.png": 1}
+
+
+def empty(root: Path, part: str = "train") -> None:
+    for path in (root / part / "bee").iterdir():
+        path.unlink()
+
+
+def lists(root: Path, train: str, test: str = "test/ant/0.png 0\n") -> list[object]:
+    (root / "train.txt").write_text(train)
+    (root / "test.txt").write_text(test)
+    return ["--data.train-list", root / "train.txt", "--data.test-list", root / "test.txt"]
+
+
+GOOD = "train/ant/0.png 0\ntrain/bee/0.png 1\n"
+
+
+def test_an_empty_class_is_named(images: Path, refused: Refused) -> None:
+    empty(images)
+    said = refused(*on_images(images))
+    assert "1 of 3 classes have no image: bee" in said and "Add images" in said
+    assert not (images.parent / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "words"),
+    [
+        (GOOD, "test/ant/0.png 0\ntest/bee/0.png 7\n", "test.txt, line 2: the label 7 is outside"),
+        ("train/ant/0.png 0\ntrain/bee/0.png -1\n", GOOD, "train.txt, line 2: expected a path"),
+        ("train/ant/0.png nan\n", GOOD, "train.txt, line 1: expected a path"),
+        ("train/ant/0.png 99999999999999999999\n", GOOD, "99999999999999999999 is no class"),
+        ("", GOOD, "names no images"),
+        ("train/ant/99.png 0\n", GOOD, "99.png"),
+    ],
+)
+def test_labels_and_lists_that_cannot_be(
+    images: Path, refused: Refused, train: str, test: str, words: str
+) -> None:
+    assert words in refused(*on_images(images, *lists(images, train, test)))
+
+
+@pytest.mark.parametrize("name", ["train.txt", "train.csv"])
+def test_a_list_that_is_no_text_is_named(images: Path, refused: Refused, name: str) -> None:
+    options = lists(images, GOOD)
+    (images / name).write_bytes(b"\xff\xfe\0\0")
+    options[1] = images / name
+    assert f"{images / name} is no list of images in UTF-8" in refused(*on_images(images, *options))
+
+
+def test_pixels_that_are_no_numbers_are_named(images: Path, refused: Refused) -> None:
+    path = images / "train" / "ant" / "9.tiff"
+    Image.fromarray(np.full((36, 40), np.nan, dtype=np.float32)).save(path)
+    said = refused(*on_images(images))
+    assert f"{path} cannot be decoded: the range of mode F is unknown" in said
+
+
+def test_a_file_in_place_of_the_images(images: Path, refused: Refused) -> None:
+    file = images.parent / "file"
+    file.write_text("mine")
+    assert f"{file}" in refused(*on_images(file)) and file.read_text() == "mine"
+
+
+def test_batches_of_no_sample(images: Path, refused: Refused) -> None:
+    said = refused(*on_images(images, "--train.batch-size", 0), code=2)
+    assert "train.batch-size is 0, below 1" in " ".join(said.split())
+    said = refused(*on_images(images, "--train.batch-size", 100))
+    assert "17 training images make no full batch of 100" in said and "train.batch-size" in said
+
+
+def at(place: Any, value: float) -> Change:
+    def changed(array: Array) -> Array:
+        array[place] = value
+        return array
+
+    return changed
+
+
+def save(path: Path, arrays: dict[str, Array], changes: dict[str, Change]) -> Path:
+    for name, change in changes.items():
+        arrays[name] = change(arrays[name].copy())
+    np.savez(path, **arrays)  # type: ignore[arg-type]
+    return path
+
+
+def features(path: Path, changes: dict[str, Change]) -> Path:
+    draw, labels = np.random.default_rng(0), np.arange(60) % 6
+    row = np.arange(60)
+    arrays: dict[str, Array] = {
+        "features": draw.normal(size=(60, 8)).astype(np.float32),
+        "labels": labels,
+        "att": draw.normal(size=(6, 5)).astype(np.float32),
+        "trainval_loc": np.flatnonzero((labels < 4) & (row < 48)),
+        "test_seen_loc": np.flatnonzero((labels < 4) & (row >= 48)),
+        "test_unseen_loc": np.flatnonzero(labels >= 4),
+        "val_classes": np.array([3]),
+    }
+    return save(path, arrays, changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"features": at((3, 2), np.nan)}, "features are not all finite numbers"),
+        ({"features": at((3, 2), np.inf)}, "features are not all finite numbers"),
+        ({"att": at((3, 2), np.nan)}, "attributes are not all finite numbers"),
+        ({"labels": at(3, 9)}, "labels run from 0 to 9, but the 6 classes are 0..5"),
+        ({"labels": at(3, -1)}, "labels run from -1 to 5"),
+        ({"trainval_loc": at(0, 1000)}, "trainval runs from 1 to 1000, but the rows are 0..59"),
+        ({"trainval_loc": lambda a: a[:0]}, "trainval must be one or more"),
+        ({"features": lambda a: a[:, 0]}, "features must be torch.float32 with 2 axes"),
+    ],
+)
+def test_features_that_cannot_be(
+    tmp_path: Path, refused: Refused, changes: dict[str, Change], words: str
+) -> None:
+    root = features(tmp_path / "f.npz", changes)
+    own = ("--data.name", "npz", "--data.root", root, "--device", "cpu", "--runs", tmp_path / "r")
+    assert words in refused("train", "my_features_ce_gzsl", *own)
+    assert not list(tmp_path.rglob("result.json"))
+
+
+def cifar(path: Path, changes: dict[str, Change]) -> Path:
+    draw = np.random.default_rng(0)
+    arrays: dict[str, Array] = {
+        "x_train": draw.integers(0, 256, (100, 32, 32, 3), dtype=np.uint8),
+        "y_train": np.arange(10).repeat(10),
+        "rank_in_class": np.tile(np.arange(10), 10),
+        "x_test": draw.integers(0, 256, (20, 32, 32, 3), dtype=np.uint8),
+        "y_test": np.arange(20) % 10,
+        "classes": np.array([f"c{i}" for i in range(10)]),
+    }
+    return save(path, arrays, changes)
+
+
+TWO: Change = lambda a: a[..., :2]  # noqa: E731
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"x_train": TWO, "x_test": TWO}, "x has 2 channels (N, C, H, W) but mean has 3"),
+        ({"x_train": TWO}, "training images are (2, 32, 32) but test images are (3, 32, 32)"),
+        ({"x_train": lambda a: a * np.nan}, "x_train must be uint8 of shape (N, H, W, C)"),
+        ({"y_train": at(0, 10)}, "y_train runs from 0 to 10, but the 10 classes are 0..9"),
+        ({"y_train": at(0, -1)}, "y_train runs from -1 to 9"),
+        ({"y_test": at(0, 10)}, "y_test runs from 0 to 10"),
+        ({"y_train": lambda a: a * np.nan}, "y_train must be whole numbers of shape (100,)"),
+        ({"y_train": lambda a: a[:5]}, "y_train must be whole numbers of shape (100,)"),
+        ({"y_train": lambda a: a[:, None]}, "y_train must be whole numbers of shape (100,)"),
+        ({"rank_in_class": lambda a: a[:5]}, "rank_in_class is of shape (5,)"),
+        ({"x_test": lambda a: a[:0], "y_test": lambda a: a[:0]}, "has no images for y_test"),
+        ({"y_train": lambda a: np.where(a == 9, 8, a)}, "classes have too few images"),
+    ],
+)
+def test_arrays_of_images_that_cannot_be(
+    tmp_path: Path, refused: Refused, changes: dict[str, Change], words: str
+) -> None:
+    root = cifar(tmp_path / "cifar10.npz", changes)
+    own = ("--data.root", root, "--data.ratio", 2, "--device", "cpu", "--runs", tmp_path / "runs")
+    assert words in refused("train", "cifar10_lt_balanced_softmax", *own, "--train.batch-size", 8)
+
+
+def test_a_loss_that_is_no_number_stops_in_words_and_keeps_the_last_good_state(
+    tmp_path: Path, refused: Refused
+) -> None:
+    steps = ("--train.updates", 12, "--train.checkpoint-every", 2, "--train.log-every", 1)
+    rate = ("--optim.lr", 1e6, "--schedule.warmup", 0, "--schedule.kind", "constant")
+    said = refused("train", "demo", *steps, *rate, "--device", "cpu", "--runs", tmp_path)
+    assert "part of the loss became" in said and "optim.lr" in said
+    folder = tmp_path / "demo/batchformer/seed0"
+    for path in (folder / "checkpoints").glob("*.pt"):
+        rows = checkpoint.load(path)["window"]["rows"]
+        assert torch.isfinite(rows).all()
+    assert not (folder / "result.json").exists()
+    assert json.loads((folder / "config.json").read_text())["arm"] == "batchformer"

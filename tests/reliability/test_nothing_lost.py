@@ -1,0 +1,38 @@
+"""A training that is killed and started again ends as one that was not, to the bit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from batchformer.soak.full_disk import file_limit
+from batchformer.soak.kills import Unbroken, killed, moments, unbroken
+from batchformer.soak.processes import PLACES
+
+OPTIONS = ("--train.updates", "40", "--train.eval-every", "20", "--train.checkpoint-every", "5")
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Unbroken:
+    return unbroken(tmp_path_factory.mktemp("whole"), OPTIONS)
+
+
+def test_three_kills_and_each_goes_on_to_the_same_bits(tmp_path: Path, whole: Unbroken) -> None:
+    kills = []
+    # Drawn from the first half, which no training is through with, and inside one write.
+    for number, moment in enumerate(moments(3, seed=5, seconds=whole.seconds / 2, writes=8)):
+        kill = killed(tmp_path / str(number), whole, moment, OPTIONS)
+        assert kill is not None, "it ended before it was killed"
+        kills.append(kill)
+    assert [kill.unreadable for kill in kills] == [()] * 3
+    assert [kill.differences for kill in kills] == [()] * 3
+    assert PLACES[0] in kills[1].moment and kills[1].partial == 1
+
+
+def test_no_room_for_a_checkpoint_is_said_and_nothing_is_lost(tmp_path: Path) -> None:
+    found = file_limit(tmp_path / "limited", unbroken(tmp_path))
+    assert found.code == 1 and not found.traceback
+    assert "File too large" in found.message and "could not be written" in found.message
+    assert str(tmp_path / "limited") in found.message and "goes on" in found.message
+    assert found.intact and found.partial == 0 and found.differences == ()
