@@ -8,11 +8,13 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from batchformer.attention import Attend
@@ -108,6 +110,15 @@ def attach(
     _refuse_attached(model)
     refuse_wrapped(model)
     refuse_scheduled(optimizer)
+    _refuse_choices(streams=streams, batch_norm=batch_norm)
+    if input_axis < 0:
+        raise AttachError(f"attach(): input_axis is {input_axis}; axes are counted from 0.")
+    lazy = [name for name, parameter in model.named_parameters() if is_lazy(parameter)]
+    if example is None and lazy:
+        raise AttachError(
+            f"attach(): {lazy[0]!r} has no shape before the first batch, and a guessed one would "
+            "give it the wrong one for good. Pass example=, a batch of your own."
+        )
     batch = find_batch(model, example, input_axis)
     record = trace(model, batch)
     chosen = resolve(model, at, record)
@@ -131,9 +142,10 @@ def attach(
         if one_module and modules:
             modules.append(modules[0])
             continue
-        like = next(iter(call.module.parameters()), next(iter(model.parameters())))
-        dtype = like.dtype if like.is_floating_point() else None
         assert call.source is not None
+        near = (*islice(call.module.parameters(), 1), *islice(model.parameters(), 1), call.source)
+        like = near[0]
+        dtype = like.dtype if like.is_floating_point() else None
         modules.append(
             BatchFormer(
                 call.source.shape[width_axis],
@@ -262,6 +274,17 @@ def param_groups(
 def same_bits(a: Tensor, b: Tensor) -> bool:
     """Equality of every element, NaN equal to NaN."""
     return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+#: What may be chosen by name.
+CHOICES = {"streams": ("shared", "mixed_only"), "batch_norm": ("joint", "per_stream")}
+
+
+def _refuse_choices(**given: str) -> None:
+    for name, value in given.items():
+        if value not in CHOICES[name]:
+            known = " or ".join(map(repr, CHOICES[name]))
+            raise AttachError(f"attach(): {name} is {known}, not {value!r}.")
 
 
 def _refuse_attached(model: nn.Module) -> None:

@@ -67,6 +67,8 @@ class BatchFormer(nn.Module):
         dtype: torch.dtype | None = None,
     ) -> None:
         super().__init__()
+        if heads < 1:
+            raise ValueError(f"BatchFormer: needs at least one head, got heads={heads}.")
         if dim % heads:
             fitting = ", ".join(str(h) for h in range(1, min(dim, 64) + 1) if dim % h == 0)
             raise ValueError(

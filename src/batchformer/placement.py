@@ -66,11 +66,17 @@ def axes_of(call: Call, batch: Batch, rows: int | None, width: int | None) -> tu
     shape = tuple(call.source.shape)
     if rows is None:
         rows = next((axis for axis in (0, 1) if shape[axis : axis + 1] == (batch.rows,)), None)
-    if rows is None or len(shape) < 2 or shape[rows] != batch.rows:
+    known = rows is not None and len(shape) >= 2 and -len(shape) <= rows < len(shape)
+    if rows is None or not known or shape[rows] != batch.rows:
         raise AttachError(
             f"attach(): the input of {call.name!r} has shape {shape} for {batch.rows} samples; no "
             f"axis holds the samples. Choose another place; set input_axis=1 if the inputs of the "
             f"model are (L, N, ...), or batch_axis for this place."
+        )
+    if width is not None and not -len(shape) <= width < len(shape):
+        raise AttachError(
+            f"attach(): the input of {call.name!r} has shape {shape} and no axis {width}; "
+            f"channel_axis runs from {-len(shape)} to {len(shape) - 1}."
         )
     return rows, channel_axis(call) if width is None else width
 

@@ -47,6 +47,11 @@ def refuse_wrapped(model: nn.Module) -> None:
 
 def refuse_scheduled(optimizer: Optimizer | None) -> None:
     """A scheduler holds one rate for each group it knew: a new group would break its next step."""
+    if optimizer is not None and not hasattr(optimizer, "param_groups"):
+        raise AttachError(
+            f"attach(): optimizer= takes an optimizer of torch's to add BatchFormer's parameters "
+            f"to, not {type(optimizer).__name__}."
+        )
     if optimizer is not None and hasattr(optimizer.step, "_wrapped_by_lr_sched"):
         raise AttachError(
             "attach(): a learning-rate scheduler was built on this optimizer and would not know "

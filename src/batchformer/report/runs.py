@@ -219,7 +219,7 @@ def _json(path: Path) -> dict[str, Any]:
         content = json.loads(path.read_bytes())
     except OSError as error:
         raise _Damage(f"{path.name} cannot be read: {error.strerror}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise _Damage(f"{path.name} is not JSON: {error}") from error
     if not isinstance(content, dict):
         raise _Damage(f"{path.name} does not hold a JSON object")
