@@ -27,7 +27,7 @@ class Correlation:
     Args:
         rho: mean over seeds; negative where rarer classes have larger values.
         by_seed: one value each.
-        over_seeds: 95% t interval.
+        over_seeds: 95% t interval, within -1 and 1.
         over_classes: 95% bootstrap interval over classes, of the mean over seeds.
     """
 
@@ -52,7 +52,9 @@ def correlation(counts: NDArray[Any], values: NDArray[Any]) -> Correlation:
     if not by_seed:
         return Correlation(None, (), None, None)
     found = summary(by_seed)
-    over_seeds = None if found.low is None or found.high is None else (found.low, found.high)
+    over_seeds = None
+    if found.low is not None and found.high is not None:
+        over_seeds = max(found.low, -1.0), min(found.high, 1.0)  # it cannot lie beyond
     return Correlation(found.mean, by_seed, over_seeds, _bootstrap(counts, mean_of_known(values)))
 
 
