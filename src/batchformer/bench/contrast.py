@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +12,7 @@ from torch import Tensor, nn
 from batchformer.bench.memory import release
 from batchformer.bench.settings import BenchSettings
 from batchformer.bench.spread import spread_of
-from batchformer.bench.step import EAGER, HALF, RECORDED, shares
+from batchformer.bench.step import EAGER, HALF, RECORDED, shares, with_and_without
 from batchformer.bench.subject import (
     BATCHES,
     RESNET32,
@@ -21,10 +20,8 @@ from batchformer.bench.subject import (
     Mode,
     Network,
     Subject,
-    SubjectStopwatch,
 )
 from batchformer.bench.table import Table
-from batchformer.bench.timing import Timer, measured
 from batchformer.engine.config import OptimConfig
 from batchformer.engine.fit import own_stream
 from batchformer.engine.method import Method
@@ -33,9 +30,6 @@ from batchformer.methods.moco_v3 import MocoV3
 from batchformer.models.build import build_model
 from batchformer.randomness import generator
 
-ROUNDS = 10
-#: Seconds for the rounds of one case.
-CPU_BUDGET, GPU_BUDGET = 6.0, 6.0
 OPTIM = OptimConfig(name="lars", lr=0.1, weight_decay=1e-6, decayed="matrices")
 
 
@@ -165,33 +159,16 @@ def measure(settings: BenchSettings, chosen: Sequence[Case] | None = None) -> Ta
 def _one_case(
     table: Table, settings: BenchSettings, views: TwoViews, size: int, modes: Sequence[Mode]
 ) -> None:
-    batches = {
-        last: views.batches(size, settings.device, last)
-        for last in {mode.train.channels_last for mode in modes}
-    }
-    timers: dict[str, Timer] = {}
-    for mode in modes:
-        for with_it in (True, False):
-            own = batches[mode.train.channels_last]
-            make = functools.partial(
-                ContrastSubject, views, mode, size, with_it, settings.device, own
-            )
-            timers[_key(mode, with_it)] = SubjectStopwatch(make, settings.device)
-    found = measured(
-        timers,
-        settings.repeats,
-        usual=ROUNDS,
-        budget=GPU_BUDGET if settings.on_gpu else CPU_BUDGET,
-        failed=lambda name, error: table.refuse(f"{views.title} at {size}, {name}", error),
-    )
+    def make(mode: Mode, with_it: bool, batches: Any) -> Subject:
+        return ContrastSubject(views, mode, size, with_it, settings.device, batches)
 
     def per_second(ms: float) -> float:
         return 1000 * size / ms
 
-    for mode in modes:
-        timing, plain = found.get(_key(mode, True)), found.get(_key(mode, False))
-        if timing is None:
-            continue
+    layouts = {mode.train.channels_last for mode in modes}
+    batches = {last: views.batches(size, settings.device, last) for last in layouts}
+    title = f"{views.title} at {size}"
+    for mode, timing, plain in with_and_without(table, settings, title, modes, batches, make):
         table.add(
             views.title,
             size,
@@ -202,7 +179,3 @@ def _one_case(
             timing.ms.through(per_second),
             None if plain is None else spread_of(shares(timing, plain)),
         )
-
-
-def _key(mode: Mode, batchformer: bool) -> str:
-    return f"{mode.name} {'with' if batchformer else 'without'} BatchFormer"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 
@@ -75,25 +76,13 @@ def measure(settings: BenchSettings, chosen: Sequence[Case] | None = None) -> Ta
 def _one_case(
     table: Table, settings: BenchSettings, network: Network, size: int, modes: Sequence[Mode]
 ) -> None:
+    def make(mode: Mode, with_it: bool, batches: Any) -> Subject:
+        return Subject(network, mode, size, with_it, settings.device, batches)
+
     layouts = {mode.train.channels_last for mode in modes}
     batches = {last: network.batches(size, settings.device, last) for last in layouts}
-    timers: dict[str, Timer] = {}
-    for mode in modes:
-        for with_it in (True, False):
-            own = batches[mode.train.channels_last]
-            make = functools.partial(Subject, network, mode, size, with_it, settings.device, own)
-            timers[_key(mode, with_it)] = SubjectStopwatch(make, settings.device)
-    found = measured(
-        timers,
-        settings.repeats,
-        usual=ROUNDS,
-        budget=GPU_BUDGET if settings.on_gpu else CPU_BUDGET,
-        failed=lambda name, error: table.refuse(f"{network.title} at {size}, {name}", error),
-    )
-    for mode in modes:
-        timing, plain = found.get(_key(mode, True)), found.get(_key(mode, False))
-        if timing is None:
-            continue
+    title = f"{network.title} at {size}"
+    for mode, timing, plain in with_and_without(table, settings, title, modes, batches, make):
         table.add(
             network.title,
             size,
@@ -104,6 +93,43 @@ def _one_case(
             None if mode is modes[0] else timing.speed_up,
             None if plain is None else spread_of(shares(timing, plain)),
         )
+
+
+def with_and_without(
+    table: Table,
+    settings: BenchSettings,
+    title: str,
+    modes: Sequence[Mode],
+    batches: Mapping[bool, Any],
+    make: Callable[[Mode, bool, Any], Subject],
+) -> Iterator[tuple[Mode, Timing, Timing | None]]:
+    """Every mode with BatchFormer and, where it could be timed, without; all take turns.
+
+    Args:
+        table: is told what failed.
+        settings: device and rounds.
+        title: of the case, for the table's notes.
+        modes: ways to run a step.
+        batches: by whether images are channels-last.
+        make: the subject of a mode, with BatchFormer or without, on batches.
+    """
+    timers: dict[str, Timer] = {}
+    for mode in modes:
+        for with_it in (True, False):
+            own = batches[mode.train.channels_last]
+            made = functools.partial(make, mode, with_it, own)
+            timers[_key(mode, with_it)] = SubjectStopwatch(made, settings.device)
+    found = measured(
+        timers,
+        settings.repeats,
+        usual=ROUNDS,
+        budget=GPU_BUDGET if settings.on_gpu else CPU_BUDGET,
+        failed=lambda name, error: table.refuse(f"{title}, {name}", error),
+    )
+    for mode in modes:
+        timing, plain = found.get(_key(mode, True)), found.get(_key(mode, False))
+        if timing is not None:
+            yield mode, timing, plain
 
 
 def shares(timing: Timing, plain: Timing) -> list[float]:
