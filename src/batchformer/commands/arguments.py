@@ -1,0 +1,76 @@
+"""What commands are called with: a recipe or folders first, then options."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from batchformer.options import Settings
+from batchformer.recipes import RECIPES, find_recipe
+from batchformer.recipes.arms import ARMS
+from batchformer.recipes.recipe import Recipe
+
+T = TypeVar("T")
+
+
+class UserError(Exception):
+    """Something the person at the keyboard can mend; printed without a traceback."""
+
+
+def parse(kind: type[T], arguments: Sequence[str], command: str, **defaults: Any) -> T:
+    """Options of a command; a wrong one, or --help, ends the process."""
+    import tyro
+
+    known: dict[str, Any] = {"default": kind(**defaults)} if defaults else {}
+    prog = f"batchformer {command}"
+    # The data of a recipe is of one kind or another, and stays of that kind.
+    config = (tyro.conf.AvoidSubcommands,)
+    options: T = tyro.cli(kind, args=list(arguments), prog=prog, config=config, **known)
+    return options
+
+
+def with_recipe(kind: type[T], arguments: list[str], command: str) -> tuple[Recipe, T]:
+    """A recipe's name, then options whose defaults are the recipe's."""
+    names = "\n  ".join(RECIPES)
+    if not arguments or arguments[0].startswith("-"):
+        asked = bool(arguments) and arguments[0] in ("-h", "--help")
+        text = (
+            f"Usage: batchformer {command} RECIPE [OPTIONS]\n\n{(kind.__doc__ or '').strip()}\n\n"
+        )
+        text += f"Recipes:\n  {names}\n\nOptions: batchformer {command} demo --help"
+        if asked:
+            print(text)
+            raise SystemExit(0)
+        raise UserError(f"`{command}` needs the name of a recipe.\n{text}")
+    recipe = find_recipe(arguments[0])
+    options = parse(kind, arguments[1:], f"{command} {recipe.name}", **Settings.fields_of(recipe))
+    return options.applied_to(recipe), options  # type: ignore[attr-defined]
+
+
+def refuse_unknown_arms(names: Sequence[str], further: Iterable[str] = ()) -> None:
+    """Refuse a name that is neither an arm of ours nor one of these."""
+    known = dict.fromkeys([*ARMS, *further])
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise UserError(f"There is no arm {name!r}.{hint} Arms: {', '.join(known)}.")
+
+
+def leading_paths(
+    arguments: list[str],
+    command: str,
+    kind: str = "folder",
+    needed: str = "a run folder, such as runs/demo/batchformer/seed0",
+) -> tuple[list[Path], list[str]]:
+    """Leading run folders, or files, then options."""
+    split = next((i for i, a in enumerate(arguments) if a.startswith("-")), len(arguments))
+    folders = [Path(a) for a in arguments[:split]]
+    if not folders and not {"-h", "--help"} & set(arguments):
+        raise UserError(f"`{command}` needs {needed}.")
+    for folder in folders:
+        if not folder.exists():
+            raise UserError(f"There is no {kind} {folder}.")
+    return folders, arguments[split:]

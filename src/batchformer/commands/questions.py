@@ -1,0 +1,95 @@
+"""Commands that answer questions: list, check, data, bench."""
+
+from __future__ import annotations
+
+from batchformer.commands.arguments import UserError, leading_paths, parse, with_recipe
+from batchformer.options import (
+    BenchOptions,
+    CheckOptions,
+    ConvertPairsOptions,
+    DataOptions,
+    ListOptions,
+    PairsOptions,
+)
+from batchformer.recipes.data_state import ensure_data
+from batchformer.recipes.listing import print_data, print_listing
+
+#: Methods in which BatchFormer has no part: it shaped the network that they are given.
+WITHOUT_BATCHFORMER = ("linear_probe", "knn", "detector")
+
+
+def list_recipes(arguments: list[str]) -> None:
+    parse(ListOptions, arguments, "list")
+    print_listing()
+
+
+def check(arguments: list[str]) -> None:
+    recipe, options = with_recipe(CheckOptions, arguments, "check")
+    ensure_data(recipe)
+    from batchformer.check import check as look
+    from batchformer.recipes import run as runs
+    from batchformer.recipes.targets import by_target
+
+    device = runs.pick_device(options.device)
+    recipe = next(iter(by_target(recipe).values()))
+    task = runs.load_task(recipe.data, device)
+    if recipe.method in WITHOUT_BATCHFORMER:
+        raise UserError(
+            f"{recipe.name} has no BatchFormer to check: {recipe.method} takes the network of "
+            f"another training. Check that one: batchformer check {recipe.start or 'RECIPE'}"
+        )
+    method = runs.build(recipe, 0, task).to(device)
+    batch = task.feed(recipe.train, 0).batch(0)
+    optimizer = method.optimizers(recipe.optim).get("main")  # a method may train nothing
+    result = look(method, batch["x"][:32], optimizer)
+    print(result)
+    if not result.passed:
+        raise SystemExit(1)
+
+
+def data(arguments: list[str]) -> None:
+    name, *rest = arguments or [""]
+    if name == "pairs":
+        _make_pairs(parse(PairsOptions, rest, "data pairs"))
+    elif name == "convert-pairs":
+        from batchformer.data.pair_metadata import METADATA, metadata_to_csv
+
+        needed = f"a file, such as mit-states/{METADATA}"
+        files, rest = leading_paths(rest, "data convert-pairs", "file", needed)
+        options = parse(ConvertPairsOptions, rest, "data convert-pairs FILE.t7")
+        if len(files) != 1 or not files[0].is_file():
+            raise UserError(f"`data convert-pairs` takes one file, such as mit-states/{METADATA}.")
+        skipped = metadata_to_csv(files[0], options.to)
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())
+        print(f"{options.to}: written" + (f"; left out: {reasons}" if reasons else ""))
+    else:
+        parse(DataOptions, arguments, "data")
+        print_data()
+
+
+def _make_pairs(options: PairsOptions) -> None:
+    from batchformer.data.pairs_from_tree import write_pairs
+
+    numbers = (options.unseen_val, options.unseen_test, options.seed, options.fractions)
+    images = write_pairs(options.to, options.root, *numbers)
+    seen = {image.pair for image in images if image.split == "train"}
+    for phase in ("val", "test"):
+        own = sorted({image.pair for image in images if image.split == phase} - seen)
+        print(f"Unseen pairs of {phase}: {', '.join(' '.join(pair) for pair in own) or 'none'}")
+    print(f"{options.to}: {len(images):,} images of {len({i.pair for i in images})} pairs")
+
+
+def bench(arguments: list[str]) -> None:
+    options = parse(BenchOptions, arguments, "bench")
+    if options.repeats is not None and options.repeats < 1:
+        raise UserError("bench needs at least one repeat.")
+    from batchformer.bench.run import run as measure
+    from batchformer.bench.settings import BenchSettings
+    from batchformer.recipes import run as runs
+
+    device = runs.pick_device(options.device)
+    settings = BenchSettings(device, options.full, options.repeats)
+    tables = measure(settings, options.to, options.only)
+    print(f"Tables: {options.to / 'bench.md'}, {options.to / 'bench.json'}")
+    if failed := [table.part for table in tables if table.failed]:
+        raise UserError(f"bench: not measured: {', '.join(failed)}; the tables say why.")
