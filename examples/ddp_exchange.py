@@ -82,6 +82,7 @@ def main() -> None:
             accuracy = (plain(x[test]).argmax(1) == y[test]).float().mean()
         print(f"accuracy {accuracy:.1%} after training on {ranks} ranks")
     if ranks > 1:
+        dist.barrier()
         dist.destroy_process_group()
 
 

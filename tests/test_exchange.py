@@ -5,6 +5,7 @@ Run as a script, this file is one of the ranks: it saves what it got, and the te
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -142,6 +143,7 @@ def work(rank: int, ranks: int, folder: str) -> None:
             }
         )
     torch.save(found, f"{folder}/{rank}of{ranks}.pt")
+    dist.barrier()
     dist.destroy_process_group()
 
 
@@ -245,3 +247,5 @@ if __name__ == "__main__":
     for group in sorted(SIZES, reverse=True):
         if int(sys.argv[2]) < group:
             work(int(sys.argv[2]), group, sys.argv[1])
+    # gloo's threads may outlive the group, and an interpreter that ends beside them is aborted.
+    os._exit(0)

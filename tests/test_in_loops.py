@@ -453,7 +453,7 @@ def test_pickles_open_in_a_fresh_process(tmp_path: Path) -> None:
 # Ranks.
 
 RANK = """
-import sys, torch, torch.distributed as dist
+import os, sys, torch, torch.distributed as dist
 from torch import nn
 from batchformer import attach
 rank, folder = int(sys.argv[1]), sys.argv[2]
@@ -474,7 +474,10 @@ for step, sizes in enumerate(((1, 4), (3, 5), (4, 1))):
     ranked(x).square().mean().backward()
     shared = {k: p.grad.clone() for k, p in model.named_parameters()}
     torch.save((n, alone, shared), f"{folder}/{step}-{rank}.pt")
+dist.barrier()
 dist.destroy_process_group()
+# gloo's threads may outlive the group, and an interpreter that ends beside them is aborted.
+os._exit(0)
 """
 
 
