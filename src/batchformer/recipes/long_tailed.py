@@ -81,8 +81,8 @@ def cifar100_lt_balanced_softmax() -> Recipe:
 def cifar100_lt_balanced_softmax_r200() -> Recipe:
     """Table 1, r = 200: Balanced 46.4, + BatchFormer 47.5 (all).
 
-    Ours: 46.40 [45.97, 46.82], + BatchFormer 46.33 [45.99, 46.66] (4 seeds, H200, 5 minutes for
-    eight runs).
+    Ours: 46.40 [45.97, 46.82], + BatchFormer 46.33 [45.99, 46.66] (4 seeds, H200, 5 to 6 minutes
+    for eight runs).
     """
     return cifar_lt_balanced_softmax("cifar100", 200.0)
 
