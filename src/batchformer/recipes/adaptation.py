@@ -51,7 +51,8 @@ def visda_mdd() -> Recipe:
 def pacs_mdd() -> Recipe:
     """PACS, photographs to paintings, ResNet-50; no row of the paper.
 
-    3,000 updates of 36 images of either domain, ours to choose. Ours: not measured yet.
+    3,000 updates of 36 images of either domain, ours to choose. Ours, at 160 pixels, one seed:
+    76.9, + BatchFormer 78.1.
     """
     return Recipe(
         name="pacs_mdd",

@@ -197,7 +197,10 @@ def pacs_swad() -> Recipe:
 
 
 def pacs_swad_resnet50() -> Recipe:
-    """Appendix, ResNet-50: SWAD 88.1, + BatchFormer 88.6 (average). Ours: not measured yet."""
+    """Appendix, ResNet-50: SWAD 88.1, + BatchFormer 88.6 (average).
+
+    Ours, at 160 pixels, one seed: 82.2 and 82.3.
+    """
     return _swad("pacs", "resnet50", "T6b")
 
 
