@@ -1,40 +1,18 @@
-"""The kernels over all pairs against float64, in Triton's interpreter and on a GPU.
-
-The interpreter is chosen when Triton is imported, so one test runs this file again in a process of
-its own; there, and on a GPU, the others are not skipped.
-"""
+"""The kernels over all pairs against float64."""
 
 from __future__ import annotations
-
-import os
-import subprocess
-import sys
 
 import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-ON_GPU = torch.cuda.is_available() and not INTERPRETED
+ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
-kernels = pytest.mark.skipif(not (INTERPRETED or ON_GPU), reason="runs in a process of its own")
 #: Samples, classes, channels: below a tile, more than one, none of them a multiple of it.
 SIZES = [(5, 3, 7), (17, 18, 20), (3, 21, 130)]
 if ON_GPU:
     SIZES += [(2048, 150, 2048), (4096, 150, 2048), (64, 1000, 512)]
-
-
-def test_in_the_interpreter() -> None:
-    pytest.importorskip("triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "gpu"]
-    command += ["-k", "not comparator"]
-    done = subprocess.run(
-        [*command, __file__], env=environment, capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stdout
-    assert "skipped" not in done.stdout
 
 
 def inputs(n: int, k: int, w: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -53,7 +31,6 @@ def activations(a: Tensor, b: Tensor) -> Tensor:
 
 
 @pytest.mark.gpu
-@kernels
 @pytest.mark.parametrize("size", SIZES)
 def test_scores(size: tuple[int, int, int]) -> None:
     from batchformer.kernels.pairwise import scores
@@ -66,7 +43,6 @@ def test_scores(size: tuple[int, int, int]) -> None:
 
 
 @pytest.mark.gpu
-@kernels
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("programs", [1, 1024])
 def test_sums_of_both_sets(
@@ -87,8 +63,7 @@ def test_sums_of_both_sets(
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not ON_GPU, reason="needs a CUDA device")
-def test_the_comparator_takes_them_and_they_change_nothing() -> None:
+def test_the_comparator_takes_them_compiled_and_they_change_nothing() -> None:
     from batchformer.kernels.available import disabled
     from batchformer.models.comparator import pairwise_scores
 

@@ -1,15 +1,7 @@
-"""The fused layer for few channels against float64, in Triton's interpreter and on a GPU.
-
-The interpreter is chosen when Triton is imported, so one test runs this file again in a process of
-its own; there, and on a GPU, the others are not skipped.
-"""
+"""The fused layer for few channels against float64."""
 
 from __future__ import annotations
 
-import math
-import os
-import subprocess
-import sys
 from typing import Any, NamedTuple
 
 import pytest
@@ -17,11 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-ON_GPU = torch.cuda.is_available() and not INTERPRETED
+ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
-kernels = pytest.mark.skipif(not (INTERPRETED or ON_GPU), reason="runs in a process of its own")
-needs_gpu = pytest.mark.skipif(not ON_GPU, reason="needs a CUDA device")
 #: Relative error (norm of the difference over the norm) that a type may have.
 TOLERANCE = {torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 4e-2}
 
@@ -58,16 +47,6 @@ if ON_GPU:
     CASES += [Case(3, 300, 64, 1, 0.3, operands=t) for t in TYPES]
     CASES += [Case(1, 1000, 32, 2, 0.5, attend_self=True, dtype=t) for t in TYPES]
     CASES += [Case(400, 70, 16, 1, 0.5, dtype=t) for t in TYPES]
-
-
-def test_in_the_interpreter() -> None:
-    pytest.importorskip("triton")
-    environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
-    chosen = ["-m", "gpu", "-k", "not compiled"]
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *chosen, __file__]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout
-    assert "skipped" not in done.stdout
 
 
 def relative(a: Tensor, b: Tensor) -> float:
@@ -160,14 +139,12 @@ def check_against_float64(case: Case) -> None:
 
 
 @pytest.mark.gpu
-@kernels
 @pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
 def test_values_and_gradients_with_the_same_masks(case: Case) -> None:
     check_against_float64(case)
 
 
 @pytest.mark.gpu
-@kernels
 @pytest.mark.parametrize(("own", "stream", "rows", "attend_self"), [
     (32, 64, 32, False), (64, 32, 64, True),
 ])  # fmt: skip
@@ -194,18 +171,6 @@ def test_any_tile_gives_the_same(
 
 
 @pytest.mark.gpu
-@kernels
-def test_blocks_grow_with_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    from batchformer.kernels import small_projection
-
-    monkeypatch.setattr(small_projection, "processors", lambda device: 2)
-    block = small_projection.Block(16, 4, 64)
-    sizes = [block.fitted(total, DEVICE).rows for total in (1, 128, 129, 257, 513, 10**6)]
-    assert sizes == [16, 16, 32, 64, 64, 64]
-
-
-@pytest.mark.gpu
-@kernels
 def test_parts_that_need_no_gradient() -> None:
     """A frozen layer passes the same gradient on; a frozen input changes no parameter's."""
     case = Case(1, 7, 16, 1, 0.5)
@@ -228,7 +193,6 @@ def test_parts_that_need_no_gradient() -> None:
 
 
 @pytest.mark.gpu
-@kernels
 def test_the_same_seeds_give_the_same_bits_and_others_do_not() -> None:
     case = Case(1, 9, 16, 1, 0.5)
     tensors = given(case)
@@ -247,7 +211,6 @@ def test_the_same_seeds_give_the_same_bits_and_others_do_not() -> None:
 
 
 @pytest.mark.gpu
-@kernels
 @pytest.mark.parametrize(("channels", "heads"), [(16, 1), (64, 2)])
 def test_without_dropout_it_is_torchs_layer(channels: int, heads: int) -> None:
     torch.manual_seed(0)
@@ -264,7 +227,6 @@ def test_without_dropout_it_is_torchs_layer(channels: int, heads: int) -> None:
 
 
 @pytest.mark.gpu
-@kernels
 def test_a_sample_that_is_not_a_number_is_not_hidden() -> None:
     case = Case(1, 5, 16, 1, 0.0)
     tensors = [t.detach() for t in given(case)]
@@ -281,80 +243,6 @@ def test_seeds_that_are_none_are_refused(seeds: Tensor) -> None:
     tensors = [t.detach().cpu() for t in given(case)]
     with pytest.raises(ValueError, match=r"seeds must be \(4,\) torch.int64 on cpu.*draw_seeds"):
         apply(case, tensors, seeds)
-
-
-def philox(seed: int, counter: tuple[int, int, int, int], rounds: int = 7) -> tuple[int, ...]:
-    """Philox 4x32 of Salmon et al. (2011), as written there."""
-    a, b, c, d = counter
-    low, high = seed & 0xFFFFFFFF, seed >> 32
-    for _ in range(rounds):
-        left, right = 0xD2511F53 * a, 0xCD9E8D57 * c
-        a, b = (right >> 32) ^ b ^ low, right & 0xFFFFFFFF
-        c, d = (left >> 32) ^ d ^ high, left & 0xFFFFFFFF
-        low, high = (low + 0x9E3779B9) & 0xFFFFFFFF, (high + 0xBB67AE85) & 0xFFFFFFFF
-    return a, b, c, d
-
-
-@pytest.mark.gpu
-@kernels
-def test_masks_are_the_generators_bits() -> None:
-    from batchformer.kernels.small_dropout import keep_masks
-
-    seed, planes, rows, columns = 2**61 + 12345, 2, 3, 70
-    got = keep_masks(torch.tensor([seed], device=DEVICE), planes, rows, columns, 0.3)
-    for plane in range(planes):
-        for row in range(rows):
-            for column in range(columns):
-                call = column // 32 * 4 + column // 2 % 4
-                word = philox(seed, (call, row, plane, 0))[column // 8 % 4]
-                bits = word >> 16 if column % 2 else word & 0xFFFF
-                assert bool(got[plane, row, column]) == (bits >= round(0.3 * 65536))
-
-
-@pytest.mark.gpu
-@kernels
-def test_masks_keep_at_the_rate_and_are_independent() -> None:
-    """Between positions, heads, rows, columns and places: no two vary together."""
-    dropout = 0.3
-    case = Case(2, 40, 64, 2, dropout)
-    attention = masks(case, 0)
-    others = torch.stack([masks(case, place) for place in range(1, 4)])
-    deviation = (dropout * (1 - dropout)) ** 0.5
-    for mask in (attention, *others):
-        rate = float(mask.double().mean())
-        assert rate == pytest.approx(1 - dropout, abs=5 * deviation / mask.numel() ** 0.5)
-
-    def largest_correlation(lines: Tensor) -> float:
-        apart = (lines.double() - (1 - dropout)) / deviation
-        together = apart @ apart.T / lines.shape[1]
-        largest = float(together.fill_diagonal_(0).abs().max())
-        return largest * math.sqrt(lines.shape[1])
-
-    # In units of the deviation of a correlation of independent bits, over up to 10^5 pairs.
-    assert largest_correlation(attention.flatten(0, 2)) < 7
-    assert largest_correlation(attention.flatten(0, 2).T) < 7
-    assert largest_correlation(attention.flatten(0, 1).flatten(1)) < 7
-    assert largest_correlation(others.flatten(0, 2)) < 7
-    assert largest_correlation(others.flatten(0, 2).T) < 7
-    assert largest_correlation(others.flatten(1)) < 7
-
-
-@pytest.mark.gpu
-@kernels
-def test_the_control_drops_the_weights_that_attention_to_the_batch_drops() -> None:
-    from batchformer.kernels.small_attention import Attention, attend
-
-    case = Case(2, 19, 32, 2, 0.5)
-    qkv = torch.ones(3, 2 * 19, 32, device=DEVICE)
-    out = torch.empty(2 * 19, 32, device=DEVICE)
-    attend(Attention(2, 19, 32, 2, 0.5, True), qkv, out, seeds())
-    kept = masks(case, 0).diagonal(dim1=-2, dim2=-1)  # (L, heads, N)
-    seen = out.view(2, 19, 2, 16).permute(0, 2, 1, 3)
-    assert torch.equal(seen, (2.0 * kept)[..., None].expand_as(seen))
-    # The same queries, keys and values attending to the batch: all weights are 1/19.
-    attend(Attention(2, 19, 32, 2, 0.5, False), qkv, out, seeds())
-    seen = out.view(2, 19, 2, 16).permute(0, 2, 1, 3)[..., 0]
-    assert relative(seen, 2.0 * masks(case, 0).double().mean(-1)) < 1e-6
 
 
 @pytest.mark.parametrize(
@@ -391,7 +279,6 @@ def test_obstacles_in_words(
 
 
 @pytest.mark.gpu
-@needs_gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("n", [128, 512, 1000])
 def test_compiled_as_precise_as_torchs_layer(n: int, dtype: torch.dtype) -> None:
@@ -424,7 +311,6 @@ def test_compiled_as_precise_as_torchs_layer(n: int, dtype: torch.dtype) -> None
 
 
 @pytest.mark.gpu
-@needs_gpu
 def test_compiled_into_a_graph_each_replay_draws_new_masks() -> None:
     from batchformer.kernels.dropout import draw_seeds
 
