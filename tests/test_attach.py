@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import copy
-import io
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -13,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer import BatchFormer, attach, detach, export, match, param_groups
-from batchformer.attach import AttachError, plain_state_dict, unwrap
+from batchformer.attach import AttachError, unwrap
 
 
 class Block(nn.Module):
@@ -150,57 +147,6 @@ def test_batch_norm_after_the_insertion() -> None:
     assert all(type(block.norm) is nn.BatchNorm1d for block in apart.blocks)
 
 
-def test_detach_restores_objects_classes_and_keys() -> None:
-    model = Net()
-    modules = dict(model.named_modules())
-    types = {name: type(module) for name, module in modules.items()}
-    variables = {name: set(vars(module)) for name, module in modules.items()}
-    attach(model, at=["blocks.0", "fc"], batch_norm="per_stream", verbose=False)
-    assert detach(model) is model
-    now = dict(model.named_modules())
-    assert now.keys() == modules.keys()
-    for name, module in modules.items():
-        assert now[name] is module and type(module) is types[name], name
-        assert set(vars(module)) == variables[name], name
-    with pytest.raises(AttachError, match="not attached"):
-        detach(model)
-
-
-def test_an_attached_checkpoint_is_the_plain_one_plus_marked_keys() -> None:
-    plain, model = Net(), attach(Net(), verbose=False)
-    plain.load_state_dict(plain_state_dict(model.state_dict()), strict=True)
-    assert torch.equal(plain.eval()(X), model.eval()(X))
-    other = attach(Net(), verbose=False)
-    other.load_state_dict(model.state_dict(), strict=True)
-
-
-def test_export_gives_a_plain_copy_and_training_goes_on() -> None:
-    model = attach(Net(), verbose=False)
-    plain = export(model)
-    assert not plain.training and model.training
-    assert type(plain.fc) is nn.Linear and list(plain.state_dict()) == list(Net().state_dict())
-    assert torch.equal(plain(X), model.eval()(X))
-    assert model.train()(X).shape == (14, 5)
-    plain.fc.weight.data.zero_()
-    assert model.fc.weight.any(), "the copy shares nothing"
-    buffer = io.BytesIO()
-    torch.save(plain, buffer)
-    assert b"batchformer" not in buffer.getvalue(), "loading it needs no batchformer"
-
-
-class Sneaky(Net):
-    """Behaves differently in eval once something is attached."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x) + float(hasattr(self.fc, "batchformer"))
-
-
-def test_export_proves_equality() -> None:
-    model = attach(Sneaky(), verbose=False)
-    with pytest.raises(RuntimeError, match="different outputs"):
-        export(model)
-
-
 def test_attaching_twice_or_onto_a_wrapper_is_refused() -> None:
     model = attach(Net(), verbose=False)
     with pytest.raises(AttachError, match=r"detach\(model\) first"):
@@ -227,40 +173,6 @@ def test_a_wrong_head_count_leaves_the_model_alone() -> None:
     with pytest.raises(ValueError, match="use heads= one of 1, 2, 4, 8"):
         attach(model, heads=3)
     assert type(model.fc) is nn.Linear
-
-
-def test_an_optimizer_built_before_is_extended_or_the_omission_is_loud() -> None:
-    model = Net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
-    with pytest.warns(UserWarning, match="THEY WILL NOT BE TRAINED"):
-        attach(model, verbose=False)
-    detach(model)
-    attach(model, optimizer=optimizer, verbose=False)
-    group = optimizer.param_groups[1]
-    assert group["lr"] == pytest.approx(0.05) and group["momentum"] == 0.9
-    assert {id(p) for p in group["params"]} == {id(p) for p in model.fc.batchformer.parameters()}
-    before = model.fc.batchformer.layers[0].linear1.weight.clone()
-    out = model(X)
-    F.cross_entropy(out, match(out, torch.arange(7) % 5)).backward()
-    optimizer.step()
-    assert not torch.equal(model.fc.batchformer.layers[0].linear1.weight, before)
-
-
-@pytest.mark.parametrize("freeze", [lambda m: None, lambda m: m.stem.requires_grad_(False)])
-def test_param_groups_hold_every_trainable_parameter_once(freeze: Callable[[Net], Any]) -> None:
-    model = attach(Net(), at=["blocks.0", "fc"], share=True, verbose=False)
-    freeze(model)
-    groups = param_groups(model, 0.4, 0.25, weight_decay=0.1, module_weight_decay=0.3)
-    held = [id(p) for group in groups for p in group["params"]]
-    assert len(held) == len(set(held))
-    assert set(held) == {id(p) for p in model.parameters() if p.requires_grad}
-    assert [(g["lr"], g["weight_decay"]) for g in groups] == [(0.4, 0.1), (0.1, 0.3)]
-    assert {id(p) for p in groups[1]["params"]} == {
-        id(p) for p in model.blocks[0].batchformer.parameters()
-    }
-    torch.optim.SGD(groups)
-    (only,) = param_groups(Net(), 0.4)
-    assert only["name"] == "model" and "weight_decay" not in only
 
 
 def test_training_with_it_lowers_the_loss_of_the_plain_model() -> None:

@@ -1,52 +1,38 @@
-"""One line in, one line out: put BatchFormer into a model in place, and take it away again."""
+"""One line in: put BatchFormer into a model in place."""
 
 from __future__ import annotations
 
-import copy
-import gc
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Literal, TypeVar
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
+from batchformer.attachment import RECORD as RECORD
+from batchformer.attachment import Attachment as Attachment
+from batchformer.attachment import refuse_attached
 from batchformer.attention import Attend
 from batchformer.dry_run import dry_run
-from batchformer.heads import AttachError, Call, output_tensors, trace
-from batchformer.insertion import CHILD, WithBatchFormer, normalise_per_stream, remove
+from batchformer.heads import AttachError as AttachError
+from batchformer.heads import Call, trace
+from batchformer.insertion import normalise_per_stream, remove
 from batchformer.module import BatchFormer, parameter_count
+from batchformer.parameter_groups import extend
+from batchformer.parameter_groups import param_groups as param_groups
 from batchformer.placement import axes_of, insert_all, remind_at_outputs, resolve, usable
+from batchformer.plain_model import detach as detach
+from batchformer.plain_model import export as export
+from batchformer.plain_model import plain_state_dict as plain_state_dict
+from batchformer.plain_model import same_bits as same_bits
 from batchformer.probe import find_batch
-from batchformer.snapshot import untouched
-from batchformer.swap import Swapped
-from batchformer.wrappers import refuse_scheduled, refuse_wrapped, unwrap
+from batchformer.wrappers import refuse_scheduled, refuse_wrapped
+from batchformer.wrappers import unwrap as unwrap
 
 M = TypeVar("M", bound=nn.Module)
-RECORD = "_batchformer_attachment"
-
-
-@dataclass(frozen=True)
-class Attachment:
-    """What ``attach`` did, remembered on the model.
-
-    Attributes:
-        places: names of the modules BatchFormer stands before, in the order of their calls.
-        changed: names of all modules whose class is changed: those, and norms per stream.
-        streams: ``"shared"`` or ``"mixed_only"``.
-        input_axis: the axis of the samples in the model's inputs.
-    """
-
-    places: tuple[str, ...]
-    changed: tuple[str, ...]
-    streams: Literal["shared", "mixed_only"]
-    input_axis: int = 0
 
 
 def attach(
@@ -102,12 +88,13 @@ def attach(
         AttachError: the place is not usable; the message lists the candidates. The model is then
             as it was.
 
+    >>> import torch
     >>> model = nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 10))
     >>> model = attach(model, verbose=False)
     >>> model(torch.randn(6, 20)).shape, model.eval()(torch.randn(6, 20)).shape
     (torch.Size([12, 10]), torch.Size([6, 10]))
     """
-    _refuse_attached(model)
+    refuse_attached(model)
     refuse_wrapped(model)
     refuse_scheduled(optimizer)
     _refuse_choices(streams=streams, batch_norm=batch_norm)
@@ -176,104 +163,10 @@ def attach(
         input_axis=batch.axis,
     )
     unique = list(dict.fromkeys(modules))
-    _extend(model, optimizer, [p for m in unique for p in m.parameters()], lr_factor)
+    extend(model, optimizer, [p for m in unique for p in m.parameters()], lr_factor)
     if verbose:
         print(_line(calls, axes, unique, streams))
     return model
-
-
-def detach(model: M) -> M:
-    """Take BatchFormer away: the same module objects, classes and keys as before ``attach``.
-
-    >>> model = attach(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), verbose=False)
-    >>> list(detach(model).state_dict())
-    ['0.weight', '0.bias', '1.weight', '1.bias']
-    """
-    inner = unwrap(model)
-    swapped = [module for module in inner.modules() if isinstance(module, Swapped)]
-    if not swapped and RECORD not in inner.__dict__:
-        raise AttachError("detach(): BatchFormer is not attached to this model.")
-    for module in swapped:
-        remove(module)
-    for part in inner.modules():  # the attached model may be a part of this one
-        part.__dict__.pop(RECORD, None)
-    return model
-
-
-def export(model: nn.Module, example: Any = None) -> nn.Module:
-    """A plain copy of an attached model, in eval, proven to give the same outputs.
-
-    The attached model is left as it is, so that training can go on. Wrappers (DDP, compiled) are
-    taken off. The copy holds no trace of this library and needs none to be loaded.
-
-    Raises:
-        RuntimeError: the outputs of copy and original differ on the probe batch.
-    """
-    inner = unwrap(model)
-    with untouched(inner):
-        inner.train()  # tensors kept for eval, which may not be copied, are dropped here
-        plain = detach(copy.deepcopy(inner)).eval()
-    record: Attachment | None = inner.__dict__.get(RECORD)
-    batch = find_batch(plain, example, record.input_axis if record else 0)
-    with untouched(inner), torch.no_grad():
-        kept = output_tensors(batch.run(inner.eval()))
-        given = output_tensors(batch.run(plain))
-    if len(kept) != len(given) or not all(map(same_bits, kept, given)):
-        raise RuntimeError(
-            "export(): the plain copy and the attached model in eval give different outputs, so "
-            "something besides BatchFormer acts in eval. check(model, batch) says what it sees."
-        )
-    return plain
-
-
-def plain_state_dict(state_dict: Mapping[str, Any]) -> dict[str, Any]:
-    """An attached model's state dict without BatchFormer's keys: the plain model's."""
-    return {key: value for key, value in state_dict.items() if f".{CHILD}." not in key}
-
-
-def param_groups(
-    model: nn.Module,
-    lr: float,
-    lr_factor: float = 0.1,
-    *,
-    weight_decay: float | None = None,
-    module_weight_decay: float | None = None,
-) -> list[dict[str, Any]]:
-    """Every trainable parameter exactly once, BatchFormer's in a group with its own rate.
-
-    Args:
-        lr: learning rate of the model.
-        lr_factor: BatchFormer's rate as a multiple of it; the paper uses 0.1.
-        weight_decay: for both groups; the optimizer's own default if None.
-        module_weight_decay: for BatchFormer's group alone.
-
-    >>> model = attach(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), verbose=False)
-    >>> [(group["name"], group["lr"]) for group in param_groups(model, lr=0.5)]
-    [('model', 0.5), ('batchformer', 0.05)]
-    """
-    modules = (m for m in model.modules() if isinstance(m, BatchFormer))
-    mine = {id(p) for module in modules for p in module.parameters()}
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        ("model", [p for p in trainable if id(p) not in mine], lr, weight_decay),
-        (
-            "batchformer",
-            [p for p in trainable if id(p) in mine],
-            lr * lr_factor,
-            weight_decay if module_weight_decay is None else module_weight_decay,
-        ),
-    ]
-    return [
-        {"params": params, "lr": rate, "name": name}
-        | ({} if decay is None else {"weight_decay": decay})
-        for name, params, rate, decay in groups
-        if params
-    ]
-
-
-def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Equality of every element, NaN equal to NaN."""
-    return a.shape == b.shape and bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 
 #: What may be chosen by name.
@@ -287,14 +180,6 @@ def _refuse_choices(**given: str) -> None:
             raise AttachError(f"attach(): {name} is {known}, not {value!r}.")
 
 
-def _refuse_attached(model: nn.Module) -> None:
-    if RECORD in model.__dict__ or any(isinstance(m, WithBatchFormer) for m in model.modules()):
-        raise AttachError(
-            "attach(): BatchFormer is attached already. Call detach(model) first, or name all "
-            "places in one call: attach(model, at=[...])."
-        )
-
-
 @contextmanager
 def _undone_on_error(model: nn.Module) -> Iterator[None]:
     try:
@@ -303,31 +188,6 @@ def _undone_on_error(model: nn.Module) -> Iterator[None]:
         for module in list(model.modules()):
             remove(module)
         raise
-
-
-def _extend(
-    model: nn.Module, optimizer: Optimizer | None, added: list[nn.Parameter], factor: float
-) -> None:
-    """Give the new parameters to the optimizer, or say loudly that nobody trains them."""
-    if optimizer is not None:
-        rate = optimizer.param_groups[0]["lr"] * factor
-        optimizer.add_param_group(
-            {"params": added, "lr": rate, "initial_lr": rate, "name": "batchformer"}
-        )
-        return
-    known = {id(p) for p in model.parameters()}
-    for found in gc.get_objects():
-        # type() rather than isinstance(): lazy proxies must not be woken by looking at them.
-        if issubclass(type(found), Optimizer) and any(
-            id(p) in known for group in getattr(found, "param_groups", ()) for p in group["params"]
-        ):
-            warnings.warn(
-                f"attach(): an optimizer ({type(found).__name__}) was built before and does not "
-                f"know BatchFormer's {len(added)} parameters: THEY WILL NOT BE TRAINED. Pass "
-                f"optimizer= to attach, or build the optimizer after it.",
-                stacklevel=3,
-            )
-            return
 
 
 def _line(

@@ -1,0 +1,61 @@
+"""BatchFormer's parameters in an optimizer: all of them, once, at their own rate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from batchformer import attach, detach, match, param_groups
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.body = nn.Linear(6, 8), nn.Linear(8, 8)
+        self.norm, self.fc = nn.BatchNorm1d(8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc(self.norm(self.body(self.stem(x))).relu())
+        return out
+
+
+X = torch.randn(7, 6, generator=torch.Generator().manual_seed(0))
+
+
+def test_an_optimizer_built_before_is_extended_or_the_omission_is_loud() -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5, momentum=0.9)
+    with pytest.warns(UserWarning, match="THEY WILL NOT BE TRAINED"):
+        attach(model, verbose=False)
+    detach(model)
+    attach(model, optimizer=optimizer, verbose=False)
+    group = optimizer.param_groups[1]
+    assert group["lr"] == pytest.approx(0.05) and group["momentum"] == 0.9
+    assert {id(p) for p in group["params"]} == {id(p) for p in model.fc.batchformer.parameters()}
+    before = model.fc.batchformer.layers[0].linear1.weight.clone()
+    out = model(X)
+    F.cross_entropy(out, match(out, torch.arange(7) % 5)).backward()
+    optimizer.step()
+    assert not torch.equal(model.fc.batchformer.layers[0].linear1.weight, before)
+
+
+@pytest.mark.parametrize("freeze", [lambda m: None, lambda m: m.stem.requires_grad_(False)])
+def test_param_groups_hold_every_trainable_parameter_once(freeze: Callable[[Net], Any]) -> None:
+    model = attach(Net(), at=["body", "fc"], share=True, verbose=False)
+    freeze(model)
+    groups = param_groups(model, 0.4, 0.25, weight_decay=0.1, module_weight_decay=0.3)
+    held = [id(p) for group in groups for p in group["params"]]
+    assert len(held) == len(set(held))
+    assert set(held) == {id(p) for p in model.parameters() if p.requires_grad}
+    assert [(g["lr"], g["weight_decay"]) for g in groups] == [(0.4, 0.1), (0.1, 0.3)]
+    assert {id(p) for p in groups[1]["params"]} == {
+        id(p) for p in model.body.batchformer.parameters()
+    }
+    torch.optim.SGD(groups)
+    (only,) = param_groups(Net(), 0.4)
+    assert only["name"] == "model" and "weight_decay" not in only

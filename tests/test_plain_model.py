@@ -1,0 +1,84 @@
+"""One line out: what is left is the plain model."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from batchformer import attach, detach, export
+from batchformer.attach import AttachError, plain_state_dict, same_bits
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.body = nn.Linear(6, 8), nn.Linear(8, 8)
+        self.norm, self.fc = nn.BatchNorm1d(8), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc(self.norm(self.body(self.stem(x))).relu())
+        return out
+
+
+X = torch.randn(7, 6, generator=torch.Generator().manual_seed(0))
+
+
+def test_detach_restores_objects_classes_and_keys() -> None:
+    model = Net()
+    modules = dict(model.named_modules())
+    types = {name: type(module) for name, module in modules.items()}
+    variables = {name: set(vars(module)) for name, module in modules.items()}
+    attach(model, at=["body", "fc"], batch_norm="per_stream", verbose=False)
+    assert detach(model) is model
+    now = dict(model.named_modules())
+    assert now.keys() == modules.keys()
+    for name, module in modules.items():
+        assert now[name] is module and type(module) is types[name], name
+        assert set(vars(module)) == variables[name], name
+    with pytest.raises(AttachError, match="not attached"):
+        detach(model)
+
+
+def test_an_attached_checkpoint_is_the_plain_one_plus_marked_keys() -> None:
+    plain, model = Net(), attach(Net(), verbose=False)
+    plain.load_state_dict(plain_state_dict(model.state_dict()), strict=True)
+    assert torch.equal(plain.eval()(X), model.eval()(X))
+    other = attach(Net(), verbose=False)
+    other.load_state_dict(model.state_dict(), strict=True)
+
+
+def test_export_gives_a_plain_copy_and_training_goes_on() -> None:
+    model = attach(Net(), verbose=False)
+    plain = export(model)
+    assert not plain.training and model.training
+    assert type(plain.fc) is nn.Linear and list(plain.state_dict()) == list(Net().state_dict())
+    assert torch.equal(plain(X), model.eval()(X))
+    assert model.train()(X).shape == (14, 5)
+    plain.fc.weight.data.zero_()
+    assert model.fc.weight.any(), "the copy shares nothing"
+    buffer = io.BytesIO()
+    torch.save(plain, buffer)
+    assert b"batchformer" not in buffer.getvalue(), "loading it needs no batchformer"
+
+
+class Sneaky(Net):
+    """Behaves differently in eval once something is attached."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) + float(hasattr(self.fc, "batchformer"))
+
+
+def test_export_proves_equality() -> None:
+    model = attach(Sneaky(), verbose=False)
+    with pytest.raises(RuntimeError, match="different outputs"):
+        export(model)
+
+
+def test_bits_are_compared_and_nothing_else() -> None:
+    a = torch.tensor([1.0, torch.nan, 0.0])
+    assert same_bits(a, a.clone())
+    assert not same_bits(a, torch.tensor([1.0, 2.0, 0.0]))
+    assert not same_bits(a, torch.tensor([1.0, torch.nan]))
