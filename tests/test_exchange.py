@@ -41,7 +41,7 @@ def gradient(rank: int, sizes: tuple[int, ...], *, scatter: bool) -> Tensor:
     """Of this rank's rows, which are gathered twice in one step."""
     x, rows = rows_of(rank, sizes).requires_grad_(), sum(sizes)
     kept = exchange._scatters
-    exchange._scatters = lambda: scatter
+    exchange._scatters = lambda x: scatter
     try:
         first = (exchange.gather_rows(x) * factors(rank, 0, rows)).sum()
         second = (exchange.gather_rows(2 * x, list(sizes)) * factors(rank, 1, rows)).sum()
@@ -97,7 +97,7 @@ def step_bytes(rank: int, sizes: tuple[int, ...], *, scatter: bool, **how: Any) 
     module = BatchFormer(8, layers=2, exchange=True, **how)
     x = torch.randn(sizes[rank], 3, 8, dtype=how.get("dtype"))
     kept = exchange._scatters
-    exchange._scatters = lambda: scatter
+    exchange._scatters = lambda x: scatter
     try:
         with counted() as seen:
             module(x).sum().backward()

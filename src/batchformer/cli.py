@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from batchformer import __version__
 from batchformer.commands import questions, results, training
 from batchformer.commands.arguments import UserError
+from batchformer.engine import wide
 
 HELP = f"""batchformer {__version__}: BatchFormer, and the experiments that say whether it helps.
 
@@ -48,14 +49,25 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "bench": questions.bench,
 }
 
+#: Commands that several ranks run together.
+TRAINING = ("demo", "train", "compare", "sweep")
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; exits with 1 for an error a person can mend, 2 for a wrong call."""
+    name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    if wide.follows() and name not in TRAINING:
+        return  # the answer of one rank is enough
+    if wide.several_ranks() and name in TRAINING:
+        wide.as_one_rank(lambda: _run(name, rest))
+    _run(name, rest)
+
+
+def _run(name: str, arguments: list[str]) -> None:
     from batchformer.engine.interrupt import Interrupted
 
-    name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     try:
-        _dispatch(name, rest)
+        _dispatch(name, arguments)
         sys.stdout.flush()
     except Interrupted as stop:
         _fail(str(stop), stop.exit_code)
@@ -101,5 +113,5 @@ def _dispatch(name: str, arguments: list[str]) -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    print(f"batchformer: {message}", file=sys.stderr)
+    wide.say(f"batchformer: {message}")
     raise SystemExit(code)

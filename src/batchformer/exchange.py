@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -14,7 +15,7 @@ from torch.autograd.function import once_differentiable
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def _uncompiled(function: F) -> F:
+def uncompiled(function: F) -> F:
     """Leave a function out of what ``torch.compile`` traces: a graph break, and the same results.
 
     It is ``torch.compiler.disable``, but for importing the compiler when first called.
@@ -22,14 +23,41 @@ def _uncompiled(function: F) -> F:
     return cast("F", torch._disable_dynamo(function))  # type: ignore[attr-defined]
 
 
+#: How deep this process is in blocks that it runs alone.
+_alone = 0
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Within it there is one rank: what is done here waits for no other.
+
+    >>> with alone():
+    ...     ranks()
+    1
+    """
+    global _alone
+    _alone += 1
+    try:
+        yield
+    finally:
+        _alone -= 1
+
+
 def ranks() -> int:
-    """How many ranks there are; 1 without an initialised process group."""
-    return dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    """How many ranks there are; 1 without an initialised process group, and within `alone`."""
+    if _alone or not dist.is_available() or not dist.is_initialized():
+        return 1
+    return dist.get_world_size()
 
 
 def rank() -> int:
     """The number of this one, from 0."""
     return dist.get_rank() if ranks() > 1 else 0
+
+
+def leads() -> bool:
+    """Whether this is the rank that writes and speaks."""
+    return rank() == 0
 
 
 def row_counts(x: Tensor) -> list[int]:
@@ -71,7 +99,7 @@ def gather(x: Tensor, counts: Sequence[int] | None = None) -> Tensor:
     return torch.cat([rows[:count] for rows, count in zip(found, counts, strict=True)])
 
 
-@_uncompiled
+@uncompiled
 def gather_rows(x: Tensor, counts: Sequence[int] | None = None) -> Tensor:
     """The rows of all ranks (M, ...) in their order, with gradients; ``x`` itself on one rank.
 
@@ -123,7 +151,7 @@ class AllRows(NamedTuple):
         return sum(self.counts)
 
 
-@_uncompiled
+@uncompiled
 @torch.no_grad()
 def meet(rows: int, positions: int, device: torch.device, *, draw: bool) -> AllRows:
     """Tell all ranks how many rows are here, and agree on a seed; every rank calls it.
@@ -155,7 +183,7 @@ def meet(rows: int, positions: int, device: torch.device, *, draw: bool) -> AllR
     return AllRows(counts, own_rows(counts), found[0, 2])
 
 
-@_uncompiled
+@uncompiled
 @torch.no_grad()
 def total_rows(rows: int, device: torch.device) -> Tensor:
     """How many rows all ranks have together, 0-d on the device; every rank calls it."""
@@ -268,17 +296,22 @@ def _from_all(x: Tensor) -> list[Tensor]:
     return found
 
 
-def _scatters() -> bool:
+def summed(x: Tensor) -> Tensor:
+    """The sum over several ranks, a new tensor."""
+    total = x.clone(memory_format=torch.contiguous_format)
+    dist.all_reduce(total)
+    return total
+
+
+def _scatters(x: Tensor) -> bool:
     """Whether the backend sums and deals in one go; gloo does not in every version."""
-    return dist.get_backend() == "nccl"
+    return x.is_cuda and "nccl" in dist.get_backend()
 
 
 def _summed_own_rows(x: Tensor, counts: Sequence[int]) -> Tensor:
     """The sum over ranks of (M, ...), of which each rank keeps its own rows (N, ...)."""
-    if not _scatters():
-        summed = x.clone(memory_format=torch.contiguous_format)
-        dist.all_reduce(summed)
-        return summed[own_rows(counts)]
+    if not _scatters(x):
+        return summed(x)[own_rows(counts)]
     parts = [_filled(part, max(counts)) for part in torch.split(x, list(counts))]
     own = torch.empty_like(parts[0])
     dist.reduce_scatter(own, parts)

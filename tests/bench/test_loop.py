@@ -10,7 +10,7 @@ from batchformer.bench.loop import alternated, looped, measure
 from batchformer.bench.settings import BenchSettings
 from batchformer.bench.spread import Spread
 from batchformer.bench.subject import OPTIM, RESNET32
-from batchformer.engine import fit
+from batchformer.engine import stage
 
 CPU = torch.device("cpu")
 
@@ -22,13 +22,13 @@ def test_a_small_measurement_with_records_and_a_checkpoint(
     monkeypatch.setattr(loop, "LOG_EVERY", 2)
     events: list[str] = []
     for name in ("record", "save", "one_update"):
-        original = getattr(fit._Stage, name)
+        original = getattr(stage.Stage, name)
 
-        def noted(self: fit._Stage, name: str = name, original: object = original) -> None:
+        def noted(self: stage.Stage, name: str = name, original: object = original) -> None:
             events.append(name)
             original(self)  # type: ignore[operator]
 
-        monkeypatch.setattr(fit._Stage, name, noted)
+        monkeypatch.setattr(stage.Stage, name, noted)
     table = measure(BenchSettings(CPU, repeats=2), size=4)
     # After a warm-up of one record, two blocks of two records and one checkpoint each.
     warm_up = ["one_update"] * 2

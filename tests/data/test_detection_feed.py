@@ -12,14 +12,11 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
+from batchformer.data.boxed_reading import ShownReader, decode_in_thread, resized, shown
 from batchformer.data.decode import DamagedImageError, decode
 from batchformer.data.detection_feed import (
     DetectionFeed,
-    ShownReader,
-    decode_in_thread,
-    resized,
     scored_images,
-    shown,
 )
 from batchformer.data.voc import BoxedImage
 

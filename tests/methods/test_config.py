@@ -1,4 +1,4 @@
-"""The defaults are the papers', and what cannot be meant is refused."""
+"""Every method has its name, and values that cannot be meant are refused."""
 
 from __future__ import annotations
 
@@ -7,13 +7,7 @@ from typing import Any, get_args
 import pytest
 
 from batchformer.methods import METHODS
-from batchformer.methods.config import MethodConfig, MethodName, ModuleConfig, require_sense
-
-
-def test_defaults() -> None:
-    config = ModuleConfig()
-    assert (config.heads, config.layers, config.dropout, config.lr_factor) == (4, 1, 0.5, 0.1)
-    assert (config.attend, config.streams, config.loss_scale) == ("batch", "shared", "mean")
+from batchformer.methods.config import MethodConfig, MethodName
 
 
 def test_every_method_has_a_name_for_the_command_line() -> None:
@@ -35,20 +29,3 @@ def test_every_method_has_a_name_for_the_command_line() -> None:
 def test_impossible_values(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         MethodConfig(**options)
-
-
-@pytest.mark.parametrize(
-    ("method", "module", "words"),
-    [
-        ("paco", {"loss_scale": "official"}, "never released"),
-        ("paco", {"mixed_weight": 0.5}, "no weight of its own"),
-        ("ride", {"loss_scale": "official"}, 'module.loss-scale "sum"'),
-    ],
-)
-def test_settings_without_sense_are_refused(
-    method: str, module: dict[str, Any], words: str
-) -> None:
-    with pytest.raises(ValueError, match=words):
-        require_sense(method, ModuleConfig(**module))
-    require_sense(method, ModuleConfig(**module, enabled=False))
-    require_sense("balanced_softmax", ModuleConfig(**module))

@@ -12,7 +12,8 @@ from batchformer.tasks.bank import Bank
 def bank_of(counts: list[int], seed: int = 0) -> Bank:
     labels = torch.repeat_interleave(torch.arange(len(counts)), torch.tensor(counts))
     images = torch.arange(len(labels))[:, None].float()
-    return Bank(labels, seed, lambda: torch.split(images, 7))
+    batches = [*zip(torch.split(images, 7), torch.split(labels, 7), strict=True)]
+    return Bank(labels, seed, lambda: batches)
 
 
 @settings(max_examples=30, deadline=None)
@@ -50,7 +51,7 @@ def test_the_seed_draws_and_an_image_is_encoded_once() -> None:
 
 def test_classes_without_images_are_left_out() -> None:
     labels = torch.tensor([0, 0, 0, 0, 2])
-    bank = Bank(labels, 0, lambda: [torch.zeros(5, 1)])
+    bank = Bank(labels, 0, lambda: [(torch.zeros(5, 1), labels)])
     _, found = bank(lambda x: x)
     assert sorted(found.bincount(minlength=3).tolist()) == [0, 2, 3]
 

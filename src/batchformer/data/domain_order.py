@@ -58,6 +58,16 @@ class DomainSteps:
         self._starts = [torch.zeros(len(sizes), dtype=torch.int64)]
         self._block: tuple[int, Tensor, Tensor] | None = None
 
+    @property
+    def blocks(self) -> int:
+        """G: every rank has samples of each domain."""
+        return self.groups
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """G * each, in every step."""
+        return (self.groups * self.each,)
+
     def index(self, step: int) -> Tensor:
         """(G * each,) int64 the samples of one step, on the CPU."""
         return torch.cat([self._taken(number, turn) for number, turn in self.turns(step)])

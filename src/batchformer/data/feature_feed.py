@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from batchformer.data.transforms.contract import send
+from batchformer.dealing import own_positions, require_rows
 from batchformer.randomness import generator
 
 
@@ -20,7 +21,8 @@ class FeatureFeed:
         batch_size: N, rows of a batch; at most M are taken.
         seed: of the run.
         device: where the features live.
-        times: batches of one step, one after the other.
+        times: batches of one step, one after the other; with several ranks, each has its own part
+            of every one.
 
     >>> feed = FeatureFeed(torch.eye(3), torch.arange(3), batch_size=2, seed=0, times=2)
     >>> feed.per_epoch, feed.batch(0)["x"].shape
@@ -41,6 +43,7 @@ class FeatureFeed:
         self.features, self.labels = features.to(device), labels.to(device)
         self.batch_size, self.seed, self.times = min(batch_size, len(features)), seed, times
         self.per_epoch = -(-len(features) // self.batch_size)
+        require_rows([self.batch_size])
 
     def batch(self, step: int) -> dict[str, Any]:
         """The rows of one step: ``x`` (times * N, D), ``y`` and ``index`` (times * N,)."""
@@ -48,5 +51,7 @@ class FeatureFeed:
             torch.randperm(len(self.labels), generator=generator(self.seed, "order", step, number))
             for number in range(self.times)
         ]
-        index = send(torch.cat([row[: self.batch_size] for row in rows]), self.features.device)
+        size = self.batch_size
+        own = own_positions([size] * self.times)
+        index = send(torch.cat([row[:size] for row in rows])[own], self.features.device)
         return {"x": self.features[index], "y": self.labels[index], "index": index}

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from batchformer.data.images import ImageSplit
-from batchformer.data.order import Order, Sampler, order_of
+from batchformer.data.order import Order, Sampler, Share, order_of
 from batchformer.data.transforms import Transform
 from batchformer.data.transforms.contract import send
 from batchformer.randomness import generator
@@ -26,7 +26,7 @@ CHUNKS_KEPT = 2
 class Chunk:
     """Batches of consecutive steps."""
 
-    batches: list[dict[str, Tensor]]
+    batches: list[dict[str, Any]]
     whole: tuple[Tensor, ...]
     ready: torch.cuda.Event | None
 
@@ -34,8 +34,10 @@ class Chunk:
 class Feed:
     """Shuffled, augmented batches of an in-memory data set that lives on the device.
 
-    A batch is a function of (seed, step) alone. On a GPU the batches of several steps are augmented
-    together, ahead of their use and on a stream of their own; several runs may share a feed.
+    A batch is a function of (seed, step) alone; with several ranks each has its own part of it,
+    with the numbers that were drawn for it in the whole. On a GPU the batches of several steps are
+    augmented together, ahead of their use and on a stream of their own; several runs may share a
+    feed.
 
     Args:
         split: images and labels.
@@ -48,6 +50,7 @@ class Feed:
         sampler: order of the samples in each epoch. None: every sample once, shuffled.
         chunk: steps that are augmented together. None: what suits the device.
         steps: which samples each step takes, in place of batch_size, drop_last and sampler.
+        accumulate: parts that a batch will be cut into; with several ranks, each has a share.
     """
 
     def __init__(
@@ -62,6 +65,7 @@ class Feed:
         chunk: int | None = None,
         second: Transform | None = None,
         steps: Order | None = None,
+        accumulate: int = 1,
     ) -> None:
         self.device = torch.device(device)
         self.x, self.y = split.x.to(self.device), split.y.to(self.device)
@@ -69,6 +73,7 @@ class Feed:
         self.seed = seed
         self.steps = order_of(len(split), seed, batch_size, drop_last, sampler, steps)
         self.per_epoch = self.steps.per_epoch
+        self.share = Share(self.steps, accumulate)
         if chunk is None and self.device.type == "cuda":
             samples = len(self.steps.index(0))
             chunk = CHUNK_BYTES // (samples * self.x[0].numel() * torch.float32.itemsize)
@@ -109,6 +114,8 @@ class Feed:
             )
             for row, step in zip(rows, steps, strict=True)
         ]
+        sizes = [len(row) for row in rows]
+        rows, numbers = ([self.share.own(part) for part in parts] for parts in (rows, numbers))
         index = send(torch.cat(rows), self.device)
         images, columns = self.x[index], torch.split(torch.cat(numbers), draws, dim=1)
         whole = {"x": images, "y": self.y[index], "index": index}
@@ -118,9 +125,12 @@ class Feed:
         if self._stream is not None:
             ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
             ready.record(self._stream)
-        sizes = [len(row) for row in rows]
-        parts = zip(*(torch.split(tensor, sizes) for tensor in whole.values()), strict=True)
-        batches = [dict(zip(whole, part, strict=True)) for part in parts]
+        own = [len(row) for row in rows]
+        parts = zip(*(torch.split(tensor, own) for tensor in whole.values()), strict=True)
+        batches = [
+            {**dict(zip(whole, part, strict=True)), **self.share.parts(size)}
+            for part, size in zip(parts, sizes, strict=True)
+        ]
         return Chunk(batches, tuple(whole.values()), ready)
 
 

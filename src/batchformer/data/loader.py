@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,10 +14,11 @@ from torch import Tensor
 
 from batchformer.data.files import ImageFiles
 from batchformer.data.framing import Geometry
-from batchformer.data.order import InOrder, Order, Sampler, Steps, order_of
+from batchformer.data.order import InOrder, Order, Sampler, Share, Steps, order_of
 from batchformer.data.reading import Job, OnDamaged, Read, Reader
 from batchformer.data.transforms.contract import Transform
 from batchformer.data.workers import Stream, usable_workers
+from batchformer.dealing import scored_rows
 from batchformer.randomness import generator
 
 #: What makes a view of an image: its geometry, by the workers, and its transform, on the device.
@@ -29,6 +30,8 @@ class FileFeed:
 
     A batch is a function of (seed, step) alone: the same with any number of workers, and after
     resuming at any step. Steps asked for in sequence are read ahead; another step starts there.
+    With several ranks each reads its own part of it, with the numbers that were drawn for it in the
+    whole.
 
     Args:
         files: paths and labels.
@@ -47,6 +50,7 @@ class FileFeed:
         second: geometry and transform of a second view of the same images, ``view2``, where a
             method needs one.
         steps: which samples each step takes, in place of batch_size, drop_last and sampler.
+        accumulate: parts that a batch will be cut into; with several ranks, each has a share.
     """
 
     def __init__(
@@ -64,11 +68,13 @@ class FileFeed:
         on_damaged: OnDamaged = "raise",
         second: View | None = None,
         steps: Order | None = None,
+        accumulate: int = 1,
     ) -> None:
         self.files = files
         self.device = torch.device(device)
         self.steps = order_of(len(files), seed, batch_size, drop_last, sampler, steps)
         self.per_epoch = self.steps.per_epoch
+        self.share = Share(self.steps, accumulate)
         self.damaged: Counter[str] = Counter()
         views = [(geometry, transform)] if second is None else [(geometry, transform), second]
         self.transforms = tuple(transform for _, transform in views)
@@ -77,6 +83,7 @@ class FileFeed:
         self._labels = files.labels.to(self.device)
         reader = Reader(files.root, geometry, on_damaged, second[0] if second else None)
         self._stream = _stream(reader, workers, prefetch, self.device)
+        self._samples: dict[int, int] = {}
         self._next: int | None = None
         self._kept: _Kept | None = None
 
@@ -93,13 +100,17 @@ class FileFeed:
     def _make(self, step: int) -> dict[str, Any]:
         if step != self._next:
             onward = itertools.count(step)
-            self._stream.begin(_jobs(onward, self.files, self.steps, self._draws))
+            self._samples.clear()
+            jobs = _jobs(onward, self.files, self.steps, self._draws, self.share.own, self._samples)
+            self._stream.begin(jobs)
         self._next = None  # unless the batch is had, the stream has to be begun again
         read = next(self._stream)
         self._next = step + 1
         self._note(read)
-        _, u = self._draws.at(step, len(read.samples))
-        return _on_device(read, u, self.transforms, self._labels)
+        samples = self._samples.pop(step)
+        _, u = self._draws.at(step, samples)
+        batch = _on_device(read, self.share.own(u), self.transforms, self._labels)
+        return {**batch, **self.share.parts(samples)}
 
     def close(self) -> None:
         """End the workers; a later batch starts new ones."""
@@ -128,6 +139,7 @@ def evaluation_batches(
     device: torch.device | str = "cpu",
     workers: int | None = None,
     prefetch: int = 2,
+    dealt: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Every image once and in order: ``x`` (N, C, S, S), ``y`` (N,) and ``index`` (N,).
 
@@ -141,25 +153,37 @@ def evaluation_batches(
         device: where batches are made.
         workers: as for `FileFeed`.
         prefetch: as for `FileFeed`.
+        dealt: with several ranks, read the images of this one alone
+            (:func:`~batchformer.dealing.scored_rows`); ``y`` is of all.
     """
     for name, part in (("geometry", geometry), ("transform", transform)):
         if part.draws:
             raise ValueError(f"nothing is random in a test, but the {name} draws: {part}")
     steps = Steps(InOrder(len(files)), batch_size)
     stream = _stream(Reader(files.root, geometry), workers, prefetch, torch.device(device))
-    return _once(files, steps, transform, stream, files.labels.to(device))
+    return _once(files, steps, transform, stream, files.labels.to(device), dealt)
 
 
 def _once(
-    files: ImageFiles, steps: Steps, transform: Transform, stream: Stream, labels: Tensor
+    files: ImageFiles,
+    steps: Steps,
+    transform: Transform,
+    stream: Stream,
+    labels: Tensor,
+    dealt: bool,
 ) -> Iterator[dict[str, Any]]:
     """One epoch, nothing drawn."""
     nothing = _Draws(0, 0, 0)
+
+    def own(rows: Tensor) -> Tensor:
+        return rows[scored_rows(len(rows))] if dealt else rows
+
     try:
-        stream.begin(_jobs(range(steps.per_epoch), files, steps, nothing))
+        stream.begin(_jobs(range(steps.per_epoch), files, steps, nothing, own, {}))
         for step, read in enumerate(stream):
             _, u = nothing.at(step, len(read.samples))
-            yield _on_device(read, u, (transform,), labels)
+            batch = _on_device(read, u, (transform,), labels)
+            yield {**batch, "y": labels[steps.index(step).to(labels.device)]} if dealt else batch
     finally:
         stream.close()
 
@@ -186,16 +210,25 @@ class _Draws:
         return u[:, : self.geometry], u[:, self.geometry :]
 
 
-def _jobs(numbers: Iterable[int], files: ImageFiles, steps: Order, draws: _Draws) -> Iterator[Job]:
-    """What to read for each of the steps."""
+def _jobs(
+    numbers: Iterable[int],
+    files: ImageFiles,
+    steps: Order,
+    draws: _Draws,
+    own: Callable[[Tensor], Tensor],
+    sizes: dict[int, int],
+) -> Iterator[Job]:
+    """What to read for each of the steps: what is this rank's own of it; `sizes` gets the whole."""
     for step in numbers:
-        samples = steps.index(step).tolist()
+        index = steps.index(step)
+        u, _ = draws.at(step, len(index))
+        sizes[step] = len(index)
+        samples, u = own(index).tolist(), own(u)
         if min(samples) < 0 or max(samples) >= len(files):
             raise IndexError(
                 f"step {step}: the sampler asks for images {min(samples)} to {max(samples)}, but "
                 f"there are {len(files)}"
             )
-        u, _ = draws.at(step, len(samples))
         yield Job(samples, [files.paths[sample] for sample in samples], u.numpy())
 
 
@@ -231,6 +264,7 @@ class _Kept:
         if self._ready is not None:
             user = torch.cuda.current_stream(self._device)
             user.wait_event(self._ready)
-            for tensor in self._batch.values():
-                tensor.record_stream(user)
+            for value in self._batch.values():
+                if isinstance(value, Tensor):
+                    value.record_stream(user)
         return dict(self._batch)

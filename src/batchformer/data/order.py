@@ -8,6 +8,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from batchformer.dealing import block_sizes, own_positions, own_sizes, require_rows
+from batchformer.exchange import ranks
 from batchformer.randomness import generator
 
 
@@ -28,6 +30,14 @@ class Order(Protocol):
     @property
     def per_epoch(self) -> int:
         """Steps in an epoch."""
+
+    @property
+    def blocks(self) -> int:
+        """Blocks of rows that each step consists of, of which every rank has a part."""
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Every number N of samples that a step may have."""
 
     def index(self, step: int) -> Tensor:
         """(N,) int64 the samples of one step, on the CPU; N may differ between steps."""
@@ -73,7 +83,11 @@ class Steps:
     >>> steps = Steps(Shuffle(5, seed=0), batch_size=2)
     >>> steps.per_epoch, [len(steps.index(step)) for step in range(4)]
     (3, [2, 2, 1, 2])
+    >>> steps.sizes
+    (1, 2)
     """
+
+    blocks = 1
 
     def __init__(self, sampler: Sampler, batch_size: int, drop_last: bool = False) -> None:
         samples = sampler.length
@@ -87,6 +101,12 @@ class Steps:
         self.sampler, self.batch_size = sampler, batch_size
         self.per_epoch = samples // batch_size if drop_last else -(-samples // batch_size)
         self._order: tuple[int, Tensor] = (-1, torch.empty(0, dtype=torch.int64))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Samples of the last step of an epoch, and of the others."""
+        last = min(self.sampler.length - (self.per_epoch - 1) * self.batch_size, self.batch_size)
+        return tuple(sorted({last, self.batch_size if self.per_epoch > 1 else last}))
 
     def order(self, epoch: int) -> Tensor:
         """(M,) the samples of an epoch in order; the last epoch asked for is kept."""
@@ -105,6 +125,38 @@ class Steps:
         epoch, position = divmod(step, self.per_epoch)
         start = position * self.batch_size
         return self.order(epoch)[start : start + self.batch_size]
+
+
+class Share:
+    """The part of this rank in every step of an order; all of it where there is one rank.
+
+    Args:
+        order: which samples each step takes.
+        accumulate: parts that a step is accumulated of; a rank has its share of each.
+
+    Raises:
+        ValueError: a rank would have no sample in some step.
+    """
+
+    def __init__(self, order: Order, accumulate: int = 1) -> None:
+        self.whole = ranks() == 1
+        self.accumulate = accumulate
+        self.blocks = 1
+        if not self.whole:
+            self.blocks = accumulate if accumulate > 1 else order.blocks
+            require_rows(order.sizes, self.blocks)
+
+    def own(self, rows: Tensor) -> Tensor:
+        """The rows of this rank (n, ...) of those of a step (N, ...)."""
+        if self.whole:
+            return rows
+        return rows[own_positions(block_sizes(len(rows), self.blocks)).to(rows.device)]
+
+    def parts(self, samples: int) -> dict[str, tuple[int, ...]]:
+        """How many rows of each accumulated part are here, for a batch of so many samples."""
+        if self.whole or self.accumulate == 1:
+            return {}
+        return {"parts": own_sizes(block_sizes(samples, self.blocks))}
 
 
 def order_of(

@@ -18,6 +18,7 @@ from torch import Tensor
 from batchformer.engine.config import TrainConfig
 from batchformer.engine.mechanics import Batch
 from batchformer.engine.method import Method
+from batchformer.exchange import ranks
 from batchformer.randomness import seed_device
 
 Losses = dict[str, Tensor]
@@ -37,6 +38,8 @@ def why_eager(train: TrainConfig, device: torch.device, method: Method) -> str |
     """
     if device.type != "cuda":
         return f"the device is {device.type}, not cuda"
+    if ranks() > 1:
+        return "ranks exchange what they have, and wait for one another"
     if not train.capture:
         return "train.no-capture asks for it"
     if train.precision == "fp16":

@@ -18,6 +18,9 @@ from typing import Any
 
 import torch
 
+from batchformer.engine.agreement import first_gives
+from batchformer.exchange import ranks
+
 KEPT = 2
 #: Counts up when what a checkpoint holds can no longer be read by versions from before.
 FORMAT = 1
@@ -61,10 +64,29 @@ def save(folder: Path, update: int, state: dict[str, Any]) -> Path:
 
 def load_newest(folder: Path, say: Callable[[str], None] = print) -> dict[str, Any] | None:
     """The newest undamaged checkpoint, or None; what was passed over is said."""
+    found = newest(folder, say)
+    return None if found is None else found[1]
+
+
+def load_newest_of_first(folder: Path, say: Callable[[str], None]) -> dict[str, Any] | None:
+    """The same on all ranks, of which only rank 0 looks into the folder and sends what it found."""
+    if ranks() == 1:
+        return load_newest(folder, say)
+
+    def content() -> bytes | None:
+        found = newest(folder, say)
+        return None if found is None else found[0].read_bytes()
+
+    sent = first_gives(content)
+    return None if sent is None else read(sent, folder)
+
+
+def newest(folder: Path, say: Callable[[str], None]) -> tuple[Path, dict[str, Any]] | None:
+    """The file of the newest undamaged checkpoint, and what it holds."""
     found = _newest_first(folder)
     for path in found:
         try:
-            return load(path)
+            return path, load(path)
         except DamagedCheckpoint as error:
             last = path == found[-1]
             then = "There is none before it." if last else "Falling back to the one before it."
@@ -82,6 +104,19 @@ def load(path: Path) -> dict[str, Any]:
     content = path.read_bytes()
     if hashlib.sha256(content).hexdigest()[:32] != path.name.split(".")[1]:
         raise DamagedCheckpoint(f"The checkpoint {path} is damaged: its content has changed.")
+    return read(content, path)
+
+
+def read(content: bytes, path: Path) -> dict[str, Any]:
+    """What the bytes of a checkpoint hold; only tensors and plain values.
+
+    Args:
+        content: of the file.
+        path: to name it by.
+
+    Raises:
+        RefusedCheckpoint: it is what somebody wrote, but nothing that this version reads.
+    """
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:

@@ -101,8 +101,10 @@ class TrainConfig:
     select_on: Literal["last", "val", "test"] = "last"
     """Which evaluation is reported: the last, the best on validation data where the task has some,
     or the best on the test set itself, as some papers do."""
-    precision: Literal["fp32", "tf32", "bf16", "fp16"] = "fp32"
-    """Autocast type; fp16 scales the loss. tf32 is fp32 whose products a GPU rounds to 10 bits."""
+    precision: Literal["fp32", "tf32", "bf16", "fp16", "fp64"] = "fp32"
+    """Autocast type; fp16 scales the loss. tf32 is fp32 whose products a GPU rounds to 10 bits.
+    fp64 has weights and images in double precision: slow, and for comparing whole trainings, in
+    which other roundings grow to other results."""
     accumulate: int = 1
     """Parts a batch is split into. The parts do not attend to one another."""
     clip_norm: float = 0.0
@@ -113,6 +115,11 @@ class TrainConfig:
     """Factor on the loss, for the controls of the released code's loss scale."""
     compile: bool = False
     """Compile the step."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """With several ranks: whether each holds all of the network (DistributedDataParallel), or a
+    part of it (FSDP2), for networks that do not fit on one device."""
+    sync_norm: bool = False
+    """With several ranks: batch normalisation by the statistics of all, not of each rank's own."""
     capture: bool = True
     """Record the update once as a CUDA graph and replay it, where that is possible."""
     channels_last: bool = False

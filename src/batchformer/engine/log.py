@@ -57,6 +57,20 @@ class RunLog:
             self._wandb.finish()
 
 
+class NoLog(RunLog):
+    """That of a rank which does not write."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / "metrics.jsonl"
+        self._board = self._wandb = None
+
+    def rewind(self, update: int) -> None:
+        """Nothing."""
+
+    def write(self, kind: str, epoch: int, step: int, values: Mapping[str, float]) -> None:
+        """Nothing."""
+
+
 def read_records(path: Path) -> list[dict[str, Any]]:
     """The records of a ``metrics.jsonl``; a line torn by a crash is left out."""
     records = []
@@ -78,10 +92,19 @@ class Progress:
         updates: updates in all.
         quiet: say nothing.
         live: whether a bar may take the terminal; only one can.
+        silent: say not even what a person should know: another rank does.
     """
 
-    def __init__(self, title: str, updates: int, quiet: bool = False, live: bool = True) -> None:
-        self.title, self.updates, self.quiet = title, updates, quiet
+    def __init__(
+        self,
+        title: str,
+        updates: int,
+        quiet: bool = False,
+        live: bool = True,
+        silent: bool = False,
+    ) -> None:
+        quiet = quiet or silent
+        self.title, self.updates, self.quiet, self.silent = title, updates, quiet, silent
         self.started, self.first = time.perf_counter(), 0
         self._bar: Any = None
         if live and not quiet and sys.stderr.isatty():
@@ -140,7 +163,7 @@ class Progress:
         """Something a person should know, even when quiet."""
         if self._bar is not None:
             self._bar.console.print(message, markup=False, highlight=False)
-        else:
+        elif not self.silent:
             print(message, file=sys.stderr, flush=True)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from batchformer.engine.config import TrainConfig
+from batchformer.engine.parallel import Parallel
 
 Batch = Mapping[str, Any]
 Step = Callable[[Batch], dict[str, Tensor]]
@@ -19,6 +21,7 @@ _TYPES = {
     "tf32": torch.float32,
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
+    "fp64": torch.float64,
 }
 
 
@@ -28,7 +31,12 @@ class Mechanics:
     Args:
         config: precision, accumulation and clipping.
         device: where the run takes place.
+
+    Attributes:
+        parallel: makes gradients those of all ranks; None where there is one.
     """
+
+    parallel: Parallel | None = None
 
     def __init__(self, config: TrainConfig, device: torch.device) -> None:
         self.config, self.device = config, device
@@ -37,7 +45,8 @@ class Mechanics:
     def autocast(self) -> torch.autocast:
         """The precision of forward passes, in training and evaluation."""
         kind = _TYPES[self.config.precision]
-        return torch.autocast(self.device.type, dtype=kind, enabled=kind != torch.float32)
+        half = kind in (torch.bfloat16, torch.float16)
+        return torch.autocast(self.device.type, dtype=kind, enabled=half)
 
     def minimise(
         self,
@@ -49,18 +58,27 @@ class Mechanics:
         """One update of ``step(batch)["loss"]``; returns the parts, detached.
 
         An accumulated batch is cut into parts that do not attend to one another; their mean is
-        weighted by rows, so the loss of a ragged part counts for what it holds.
+        weighted by rows, so the loss of a ragged part counts for what it holds. With several ranks
+        the same holds for their rows, and what is returned is to be averaged over ranks.
         """
-        config = self.config
+        config, parallel = self.config, self.parallel
         optimizer.zero_grad(set_to_none=True)
         total: dict[str, Tensor] = {}
-        for part, share in _parts(batch, config.accumulate):
-            with self.autocast():
-                losses = step(part)
-            scaled: Tensor = self.scaler.scale(losses["loss"] * (share * config.loss_multiplier))
-            scaled.backward()  # type: ignore[no-untyped-call]
+        weight = None if parallel is None else parallel.weight(batch)
+        parts = _parts(batch, config.accumulate)
+        for number, (part, share) in enumerate(parts, 1):
+            last = number == len(parts)
+            with _taken(parallel, step, optimizer, last) as take:
+                with self.autocast():
+                    losses = take(part)
+                loss = losses["loss"] * (share * config.loss_multiplier)
+                self._backward(loss if weight is None else loss * weight.to(loss.dtype))
             for name, value in losses.items():
-                total[name] = total.get(name, 0.0) + value.detach() * share
+                counted = value.detach() * share
+                counted = counted if weight is None else counted * weight.to(value.dtype)
+                total[name] = total.get(name, 0.0) + counted
+        if parallel is not None:
+            parallel.finish(step, optimizer)
         if config.clip_norm:
             self.scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(parameters, config.clip_norm)
@@ -68,17 +86,43 @@ class Mechanics:
         self.scaler.update()
         return total
 
+    def _backward(self, loss: Tensor) -> None:
+        scaled: Tensor = self.scaler.scale(loss)
+        scaled.backward()  # type: ignore[no-untyped-call]
 
-def _parts(batch: Batch, count: int) -> Iterable[tuple[Batch, float]]:
-    """The batch in ``count`` parts, each with its share of the rows."""
+
+def _taken(
+    parallel: Parallel | None, step: Step, optimizer: Optimizer, last: bool
+) -> AbstractContextManager[Step]:
+    return nullcontext(step) if parallel is None else parallel.part(step, optimizer, last)
+
+
+def _parts(batch: Batch, count: int) -> list[tuple[Batch, float]]:
+    """The batch in ``count`` parts, each with its share of the rows.
+
+    Where the batch was dealt to ranks, ``parts`` says how many rows of each part are here.
+    """
     if count == 1:
         return [(batch, 1.0)]
     rows = next(len(value) for value in batch.values() if isinstance(value, Tensor))
+    sizes = batch.get("parts")
     cuts = {
-        key: value.chunk(count) if isinstance(value, Tensor) else [value] * count
+        key: _cut(value, sizes or count) if isinstance(value, Tensor) else [value] * count
         for key, value in batch.items()
+        if key != "parts"
     }
     number = min(len(cut) for cut in cuts.values())
     parts = [{key: cut[index] for key, cut in cuts.items()} for index in range(number)]
     sizes = [next(len(v) for v in part.values() if isinstance(v, Tensor)) for part in parts]
     return [(part, size / rows) for part, size in zip(parts, sizes, strict=True)]
+
+
+def _cut(rows: Tensor, into: int | tuple[int, ...]) -> list[Tensor]:
+    """So many parts; or parts of these sizes, where it has as many rows."""
+    if isinstance(into, int):
+        return list(rows.chunk(into))
+    return (
+        list(torch.split(rows, list(into)))
+        if len(rows) == sum(into)
+        else list(rows.tensor_split(len(into)))
+    )

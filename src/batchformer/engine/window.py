@@ -8,6 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from batchformer.exchange import ranks, total_rows
+from batchformer.in_step import mean_of_ranks
+
 
 class DivergedError(RuntimeError):
     """The loss is no longer a number; the last good checkpoint is kept."""
@@ -48,7 +51,10 @@ class Window:
         Raises:
             DivergedError: naming the first part and update that is not.
         """
-        rows = torch.stack(self.rows).cpu() if self.rows else torch.empty(0, len(self.names))
+        rows = torch.empty(0, len(self.names))
+        if self.rows:
+            # What is no number on one rank is none on any, and all end together.
+            rows = mean_of_ranks(torch.stack(self.rows)).cpu()
         table = rows if self.before is None else torch.cat((self.before, rows))
         bad = (~table.isfinite()).nonzero()
         if len(bad):
@@ -64,11 +70,14 @@ class Window:
     def record(self) -> dict[str, float]:
         """Mean losses, the last learning rate and the speed."""
         means = self.table().mean(0).tolist()
+        samples = self.samples
+        if self.rows and ranks() > 1:
+            samples = int(total_rows(samples, self.rows[0].device))
         seconds = max(time.perf_counter() - self.started, 1e-9)
         return {
             **dict(zip(self.names, means, strict=True)),
             "lr": self.rates[-1],
-            "samples_per_s": self.samples / seconds,
+            "samples_per_s": samples / seconds,
         }
 
     def state(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Settings of BatchFormer and of the methods around it; nothing here needs torch."""
+"""Names and settings of the methods around BatchFormer; nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from batchformer.engine.config import require
+from batchformer.methods.module_config import ModuleConfig as ModuleConfig
+from batchformer.methods.module_config import require_sense as require_sense
 
 MethodName = Literal[
     "cross_entropy",
@@ -33,41 +35,6 @@ MethodName = Literal[
     "knn",
     "detector",
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModuleConfig:
-    """BatchFormer and its place in the loss. The defaults are the paper's."""
-
-    enabled: bool = True
-    """Off: the baseline."""
-    heads: int = 4
-    """Attention heads."""
-    layers: int = 1
-    """Encoder layers."""
-    dropout: float = 0.5
-    """Dropout inside the encoder."""
-    attend: Literal["batch", "self"] = "batch"
-    """"self" masks attention to the diagonal: the control in which no sample sees another."""
-    streams: Literal["shared", "mixed_only"] = "shared"
-    """"mixed_only" trains the classifier on mixed features alone: the paper's ablation, and its
-    RIDE on ImageNet-LT and iNaturalist."""
-    trained: bool = True
-    """Off: the encoder keeps its random initial weights."""
-    lr_factor: float = 0.1
-    """Learning rate of the encoder as a multiple of the network's."""
-    loss_scale: Literal["mean", "sum", "official"] = "mean"
-    """"official" is the released code's of Balanced Softmax, three times the paper's mean over 2N
-    rows; "sum" adds the two streams, as the released code of RIDE on CIFAR does."""
-    mixed_weight: float = 1.0
-    """Weight of the mixed stream's loss."""
-
-    def __post_init__(self) -> None:
-        require(self.heads >= 1, f"module.heads is {self.heads}, below 1")
-        require(self.layers >= 1, f"module.layers is {self.layers}, below 1")
-        require(0 <= self.dropout <= 1, f"module.dropout is {self.dropout}, outside [0, 1]")
-        require(self.lr_factor >= 0, f"module.lr-factor is {self.lr_factor}, below 0")
-        require(self.mixed_weight >= 0, f"module.mixed-weight is {self.mixed_weight}, below 0")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,31 +239,3 @@ class MethodConfig:
         require(self.reversal_updates >= 1, "hyper.reversal-updates is below 1")
         require(self.swad_converge >= 1, f"hyper.swad-converge is {self.swad_converge}, below 1")
         require(self.swad_tolerance >= 1, f"hyper.swad-tolerance is {self.swad_tolerance}, below 1")
-
-
-def require_sense(method: str, module: ModuleConfig) -> None:
-    """Refuse settings of BatchFormer that have no meaning in a method.
-
-    >>> require_sense("paco", ModuleConfig(loss_scale="official"))
-    Traceback (most recent call last):
-    ...
-    ValueError: Not possible: PaCo with BatchFormer was never released, so ...
-    """
-    if not module.enabled:
-        return
-    official = module.loss_scale == "official"
-    require(
-        not (method == "paco" and official),
-        "PaCo with BatchFormer was never released, so it has no official loss; for three times "
-        "its loss set train.loss-multiplier 3",
-    )
-    require(
-        not (method == "paco" and module.mixed_weight != 1),
-        "in PaCo both streams are contrasted with each other, so the mixed one has no weight of "
-        "its own; leave module.mixed-weight at 1",
-    )
-    require(
-        not (method == "ride" and official),
-        'the released code of RIDE adds the two streams, which is module.loss-scale "sum"; the '
-        "official loss is that of Balanced Softmax",
-    )

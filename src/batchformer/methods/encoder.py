@@ -31,5 +31,6 @@ def make_encoder(
             module.dropout,
             attend=module.attend,
             batch_axis=batch_axis,
+            exchange=module.exchange,
         )
     return encoder.requires_grad_(module.trained)

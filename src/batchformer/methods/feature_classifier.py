@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -58,7 +59,8 @@ def train_classifier(
     device = features.device
     with drawing(seed, "weights", APART):
         linear = with_small_weights(nn.Linear(features.shape[1], num_classes)).to(device)
-    encoder = make_encoder(features.shape[1], module, seed)
+    # Every rank has all rows, and trains the same; there is nothing to exchange.
+    encoder = make_encoder(features.shape[1], replace(module, exchange=False), seed)
     trained = nn.ModuleList([linear] if encoder is None else [linear, encoder]).to(device).train()
     optimizer = build_optimizer(param_groups(trained, ADAM.lr, module.lr_factor), ADAM)
     shuffles = torch.Generator(device).manual_seed(seed_for(seed, "order", APART))

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer.engine.mechanics import Batch
+from batchformer.exchange import gather
 from batchformer.insight.relations import Relations
 from batchformer.losses.paco import PaCo, log_prior
 from batchformer.methods.classifier import Classifier
@@ -75,7 +76,7 @@ class PaCoMethod(Classifier):
             queue.labels,
             queue.valid,
         )
-        queue.push(keys, labels)
+        queue.push(gather(keys), gather(labels))  # every rank keeps those of all
         two = len(rows) != len(batch["y"])
         return {"loss": loss * SCALES[self.config.loss_scale] if two else loss}
 

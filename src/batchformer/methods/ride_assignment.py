@@ -9,6 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from batchformer.engine.mechanics import Batch
 from batchformer.engine.method import Method
+from batchformer.exchange import ranks, summed
 from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.methods.routing import ExpertRouters, running_means, worth_going_on
 from batchformer.models.ride import RideNetwork
@@ -106,11 +107,12 @@ class AssignedExperts(Method):
 
     def remarks(self) -> dict[str, float]:
         """Computation saved against asking all experts, in percent, since last asked."""
-        samples = int(self.asked[0])
+        asked = summed(self.asked) if ranks() > 1 else self.asked
+        samples = int(asked[0])
         if not samples or self.costs is None:
             return {}
         trunk, branch = self.costs
-        spent = trunk + branch * int(self.asked.sum()) / samples
+        spent = trunk + branch * int(asked.sum()) / samples
         self.asked.zero_()
         return {"saved_computation": 100 * (1 - spent / (trunk + branch * self.network.experts))}
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from batchformer.engine.agreement import first_says
 from batchformer.engine.checkpoint import write_atomically
 from batchformer.engine.log import read_records
 from batchformer.recipes.folder import read_json, write_figures, write_json
@@ -28,7 +29,7 @@ def parts_of(run: Run) -> tuple[Run, ...]:
     choose = _part(run, CHOOSE, run.recipe, choose=False, unseen="val")
     if not choose.finished:
         return (choose,)
-    epoch, _ = best(read_records(choose.folder / "metrics.jsonl"))
+    epoch, _ = first_says(lambda: best(read_records(choose.folder / "metrics.jsonl")))
     length = dataclasses.replace(run.recipe.train, epochs=epoch, eval_epochs=epoch)
     recipe = dataclasses.replace(run.recipe, train=length)
     return choose, _part(run, TRAIN, recipe, choose=False)

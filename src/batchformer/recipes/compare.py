@@ -14,6 +14,7 @@ from batchformer.data.feed import close
 from batchformer.engine.method import Batches
 from batchformer.engine.together import Job, train_together
 from batchformer.engine.window import DivergedError
+from batchformer.exchange import leads, ranks
 from batchformer.recipes.parts import combine, parts_of
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import Run
@@ -77,7 +78,7 @@ def folders_of(ended: Iterator[Ended]) -> Iterator[Path]:
     for one, error in ended:
         if error is None:
             yield one.folder
-        else:
+        elif leads():
             print(f"{one.title}: {error}", file=sys.stderr, flush=True)
 
 
@@ -85,6 +86,11 @@ def train_all(
     runs: Sequence[Run], quiet: bool, together: int = 1, wandb: str | None = None
 ) -> Iterator[Ended]:
     """Train what is not finished; a run of several trainings ends with the last of them."""
+    if together > 1 and ranks() > 1:
+        raise ValueError(
+            f"--together {together} trains several runs on one device, and {ranks()} ranks train "
+            "one run together: take one or the other."
+        )
     for one in runs:
         one.require_sources()
     for one in runs:
@@ -155,7 +161,8 @@ def _train_on(
             yield one, None
             continue
         train = one.trained.train
-        key = (one.recipe.data, one.seed, train.batch_size, train.drop_last)
+        sizes = (train.batch_size, train.drop_last, train.accumulate)
+        key = (one.recipe.data, one.seed, *sizes)
         feed = feeds[key] = feeds.get(key) or one.feed()
         options = {"quiet": quiet, "wandb": wandb, "alone": len(runs) == 1}
         by_name[one.title] = one

@@ -42,7 +42,12 @@ def _on_features_of(start: str, title: str) -> Recipe:
             kind="multistep", warmup=100, warmup_from=0.001, milestones=(18_000, 22_000)
         ),
         train=TrainConfig(
-            batch_size=16, updates=24_000, checkpoint_every=1_000, drop_last=True, log_every=20
+            batch_size=16,
+            updates=24_000,
+            checkpoint_every=1_000,
+            drop_last=True,
+            log_every=20,
+            sync_norm=True,  # over the whole batch, however many ranks it is dealt to
         ),
         paper=numbers_for(name),
     )
@@ -100,7 +105,12 @@ def my_voc() -> Recipe:
         optim=dataclasses.replace(base.optim, lr=0.01),
         schedule=dataclasses.replace(base.schedule, milestones=(1_125, 1_375)),
         train=TrainConfig(
-            batch_size=8, updates=1_500, eval_every=500, drop_last=True, precision="bf16"
+            batch_size=8,
+            updates=1_500,
+            eval_every=500,
+            drop_last=True,
+            precision="bf16",
+            sync_norm=True,
         ),
         paper={},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from batchformer.engine.agreement import first_says
 from batchformer.recipes import chosen_epoch, targets
 from batchformer.recipes.run import Run
 from batchformer.tasks.feature_config import FeatureConfig
@@ -21,6 +22,10 @@ def combine(run: Run) -> bool:
     Returns:
         Whether it was written.
     """
+    return first_says(lambda: _combine(run))
+
+
+def _combine(run: Run) -> bool:
     if isinstance(run.recipe.data, FeatureConfig):
         return chosen_epoch.combine(run, parts_of(run))
     return targets.combine(run, parts_of(run))

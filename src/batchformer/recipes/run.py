@@ -1,30 +1,33 @@
-"""One run: a recipe, an arm and a seed, in a folder of its own."""
+"""One run: a recipe, an arm and a seed, in a folder of its own.
+
+Of several ranks the first reads and writes the folder, and tells the others what it found there.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import sys
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
-from torch import nn
 
+from batchformer import exchange
+from batchformer.engine.agreement import first_says
 from batchformer.engine.checkpoint import load_newest
-from batchformer.engine.fit import Plan, of_this_training, training
+from batchformer.engine.config import TrainConfig
+from batchformer.engine.fit import Evaluation, Plan, training
 from batchformer.engine.interrupt import StopRequest
 from batchformer.engine.method import Batches, Method
 from batchformer.engine.together import Training
+from batchformer.exchange import leads, ranks
 from batchformer.insight.keep import keep, seen_of
 from batchformer.insight.look import Arrays
-from batchformer.methods import build_method
-from batchformer.models.weights import file_hash, fit_weights
-from batchformer.randomness import drawing
+from batchformer.models.weights import file_hash
 from batchformer.recipes.arms import with_arm
+from batchformer.recipes.building import build, load_task, pick_device
 from batchformer.recipes.folder import (
     FORMAT,
     recorded,
@@ -34,90 +37,24 @@ from batchformer.recipes.folder import (
 )
 from batchformer.recipes.networks import (
     TIMM,
-    build_network,
     given_stride,
     given_weights,
     settle_stride,
     take_given_weights,
-    take_weights,
 )
 from batchformer.recipes.plain import as_plain, from_plain
 from batchformer.recipes.provenance import provenance
-from batchformer.recipes.recipe import OF_BOXES, Recipe
+from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.restoring import restore
 from batchformer.recipes.start import (
-    Weights,
     final_state,
     require_finished,
     trained_network,
     trained_stride,
 )
-from batchformer.tasks.data_config import DataConfig
-from batchformer.tasks.image_files import ImageFileTask
-from batchformer.tasks.load import Task, load
-from batchformer.tasks.long_tailed import LongTailedTask
+from batchformer.tasks.load import Task
 
-
-def pick_device(name: str = "auto") -> torch.device:
-    """The device of this name; ``auto`` takes cuda, then mps, then cpu."""
-    if name != "auto":
-        try:
-            device = torch.device(name)
-        except RuntimeError as error:
-            raise ValueError(
-                f"There is no device {name!r}; there are auto, cpu, cuda, cuda:1, mps ..."
-            ) from error
-        if device.type == "cuda" and not torch.cuda.is_available():
-            raise ValueError(f"--device {name}: torch finds no CUDA device here; set --device cpu.")
-        return device
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-
-@lru_cache(maxsize=2)
-def load_task(config: DataConfig, device: torch.device) -> Task:
-    """The task's data, read once for all the runs of a comparison."""
-    return load(config, device)
-
-
-def build(
-    recipe: Recipe,
-    seed: int,
-    task: Task,
-    start: Weights | None = None,
-    teacher: Weights | None = None,
-    given: Callable[[nn.Module], None] | None = None,
-) -> Method:
-    """The method of a recipe with the initial weights of a seed.
-
-    Args:
-        recipe: what to build.
-        seed: of the weights.
-        task: has the classes.
-        start: the network's weights, by a run that this one starts from.
-        teacher: the teacher's weights; without them a teacher is random until it is loaded.
-        given: gives the network the weights that the recipe names; without it they stay random.
-    """
-    options = dict(task.method_options)
-    if recipe.method == "knn" and isinstance(task, LongTailedTask | ImageFileTask):
-        options["bank"] = task.bank(seed, recipe.train.workers)
-    if recipe.model:
-        with drawing(seed, "weights"):
-            network = options["network"] = build_network(recipe, task.num_classes)
-        if start is not None and recipe.method in OF_BOXES:
-            fit_weights(network, start, recipe.start)  # a detector has no use for a classifier
-        elif start is not None:
-            take_weights(network, start, recipe.start)
-        if given is not None:
-            given(network)
-    if recipe.teacher:
-        experts = recipe.hyper.teacher_experts
-        options["teacher"] = build_network(recipe, task.num_classes, experts)
-        if teacher is not None:
-            take_weights(options["teacher"], teacher, recipe.teacher)
-    return build_method(
-        recipe.method, module=recipe.module, seed=seed, hyper=recipe.hyper, **options
-    )
+__all__ = ["Run", "build", "load_task", "pick_device", "restore"]
 
 
 @dataclass(frozen=True)
@@ -151,6 +88,10 @@ class Run:
 
     def settled(self) -> Recipe:
         """The recipe as this arm trains it, with the stride of the weights that it begins with."""
+        stride = first_says(lambda: self._settled().stride)
+        return dataclasses.replace(self.trained, stride=stride)
+
+    def _settled(self) -> Recipe:
         trained = self.trained
         try:
             runs = {str(folder): trained_stride(folder) for folder in self.sources.values()}
@@ -164,10 +105,13 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return (self.folder / "result.json").exists()
+        return first_says(lambda: (self.folder / "result.json").exists())
 
     def begin(self) -> None:
         """Write what will be trained, where; refuse a folder that holds something else."""
+        first_says(self._begin)
+
+    def _begin(self) -> None:
         if not self.finished:
             self.require_sources()
         config = {
@@ -216,6 +160,9 @@ class Run:
 
     def require_sources(self) -> None:
         """Refuse an arm that makes no sense, and networks that are not there, before any work."""
+        first_says(self._require_sources)
+
+    def _require_sources(self) -> None:
         with_arm(self.recipe, self.arm)
         self.weights_file()
         if self.folder in self.sources.values():
@@ -251,22 +198,54 @@ class Run:
             quiet=quiet,
             wandb_project=wandb,
         )
-        weights = {role: trained_network(folder) for role, folder in self.sources.items()}
-        say = partial(print, f"{self.title}:", file=sys.stderr, flush=True)
-        given = partial(take_given_weights, recipe=trained, say=(lambda _: None) if quiet else say)
-        needed = trained.weights == TIMM or self.weights_file() is not None
-        method = build(trained, self.seed, task, **weights, given=given if needed else None)
+        method = self._built(trained, task, quiet)
         evaluation = yield from training(method, feed, task.evaluate, plan, request, alone)
+        minutes = round((time.perf_counter() - started) / 60, 3)
+        if leads():
+            # Nobody waits for the others any more, so that what they share is built anew.
+            if ranks() > 1:
+                method = build(trained, self.seed, task).to(self.device)
+                method.begin_epoch(max(0, train.updates - 1) // feed.per_epoch)
+            if train.precision == "fp64":
+                method.float()  # figures need no more
+            with exchange.alone():
+                self._keep(method.scored(), task, evaluation, train, minutes)
+        return evaluation
+
+    def _built(self, trained: Recipe, task: Task, quiet: bool) -> Method:
+        """The method with the weights that it begins with; ranks but the first get them later."""
+        made: list[Method] = []
+
+        def build_first() -> None:
+            weights = {role: trained_network(folder) for role, folder in self.sources.items()}
+            say = partial(print, f"{self.title}:", file=sys.stderr, flush=True)
+            told = (lambda _: None) if quiet else say
+            given = partial(take_given_weights, recipe=trained, say=told)
+            needed = trained.weights == TIMM or self.weights_file() is not None
+            taken = given if needed else None
+            made.append(build(trained, self.seed, task, **weights, given=taken))
+
+        first_says(build_first)  # an error of its files is that of all
+        return made[0] if made else build(trained, self.seed, task)
+
+    def _keep(
+        self,
+        method: Method,
+        task: Task,
+        evaluation: Evaluation,
+        train: TrainConfig,
+        minutes: float,
+    ) -> None:
+        """Write what was measured and what is to be seen; last, that all is there."""
         write_figures(self.folder / "figures.npz", evaluation.figures)
         result = {
             "metrics": evaluation.metrics,
-            "minutes": round((time.perf_counter() - started) / 60, 3),
+            "minutes": minutes,
             "updates": train.updates,
             "selected": train.select_on,
         }
-        keep(partial(self._seen, method.scored(), task), self.folder, self.title)
+        keep(partial(self._seen, method, task), self.folder, self.title)
         write_json(self.folder / "result.json", result)
-        return evaluation
 
     def _seen(self, method: Method, task: Task) -> Arrays | None:
         """What is to be seen of the network that is reported, which may be an earlier one."""
@@ -276,46 +255,3 @@ class Run:
         if state := final_state(self.folder):
             method.load_state_dict(dict(state))
         return seen_of(method, shown(self.trained.train.workers), self.seed)
-
-
-def restore(folder: Path, device: torch.device) -> tuple[Method, Task, dict[str, Any]]:
-    """The trained method of a run folder, its task and its configuration.
-
-    Of a run with SWAD it is the averaged network.
-    """
-    config = recorded(folder)
-    if config is None:
-        raise FileNotFoundError(f"{folder} is not a run folder: it holds no config.json.")
-    recipe, seed = _read(folder, config)
-    state = final_state(folder)
-    if state is None:
-        if found := sorted(path.parent.name for path in folder.glob("*/config.json")):
-            raise ValueError(
-                f"{folder} holds several trainings: {', '.join(found)}. Name the folder of one of "
-                "them."
-            )
-        raise FileNotFoundError(f"{folder} holds no checkpoint to load.")
-    recipe = dataclasses.replace(recipe, hyper=dataclasses.replace(recipe.hyper, swad=False))
-    task = load_task(recipe.data, device).seeded(seed)
-    method = build(recipe, seed, task)
-    with of_this_training(folder):
-        method.load_state_dict(dict(state))
-    method.to(device).before_evaluation()  # a checkpoint is written before what it prepares
-    return method.eval(), task, config
-
-
-def _read(folder: Path, config: Mapping[str, Any]) -> tuple[Recipe, int]:
-    """The recipe and the seed that a run's folder records.
-
-    Raises:
-        ValueError: this version has no such recipe.
-    """
-    seed = config.get("seed")
-    try:
-        if type(seed) is not int:
-            raise ValueError(f"its seed is {seed!r}, no whole number")
-        return from_plain(config["trained"]), seed
-    except (TypeError, ValueError) as error:
-        raise ValueError(
-            f"{folder / 'config.json'} holds no run of this version of batchformer: {error}"
-        ) from error

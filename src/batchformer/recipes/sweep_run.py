@@ -12,6 +12,7 @@ from pathlib import Path
 
 import torch
 
+from batchformer.engine.agreement import first_says
 from batchformer.engine.checkpoint import write_atomically
 from batchformer.recipes.compare import folders_of, train_all
 from batchformer.recipes.folder import OF_NO_EFFECT, read_json
@@ -59,7 +60,7 @@ def run_sweep(
     ]
     for one in runs:
         one.require_sources()
-    _describe(sweep, base, root / sweep.name / DESCRIPTION)
+    first_says(lambda: _describe(sweep, base, root / sweep.name / DESCRIPTION))
     yield from folders_of(train_all(runs, quiet, together))
 
 

@@ -8,7 +8,7 @@ import json
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +16,36 @@ from batchformer.engine.checkpoint import write_atomically
 from batchformer.soak.full_disk import Full, file_limit, small_disk
 from batchformer.soak.kills import Kill, Unbroken, killed, moments, unbroken
 from batchformer.soak.memory import memory_of_a_run
+from batchformer.soak.nodes import (
+    NODES,
+    RANKS,
+    apart,
+    one_node_killed,
+    one_process,
+    one_rank_killed,
+    two_nodes,
+)
 
 #: Windows of a long training may lie so far apart in memory.
 FLAT = 0.01
+#: Trainings of several ranks may be so far from that of one process, in weights and scores.
+CLOSE = 1e-5
 #: Checkpoints that the short training writes.
 WRITES = 15
+
+#: What can be tried.
+TRIALS = ("kills", "memory", "disk", "nodes")
 
 Row = dict[str, Any]
 
 
-def soak(to: Path, kills: int = 50, updates: int = 2000, seed: int = 0) -> list[Row]:
+def soak(
+    to: Path,
+    kills: int = 50,
+    updates: int = 2000,
+    seed: int = 0,
+    only: Sequence[str] = TRIALS,
+) -> list[Row]:
     """Try everything, print a table, and write ``soak.json``.
 
     Args:
@@ -33,6 +53,7 @@ def soak(to: Path, kills: int = 50, updates: int = 2000, seed: int = 0) -> list[
         kills: trainings that are killed.
         updates: of the training whose memory is watched.
         seed: of the moments of the kills.
+        only: some of the trials.
 
     Returns:
         A row for each kind of trial: what, whether it ``passed`` (None: it could not be tried), and
@@ -40,13 +61,18 @@ def soak(to: Path, kills: int = 50, updates: int = 2000, seed: int = 0) -> list[
     """
     began, root = time.perf_counter(), Path(tempfile.mkdtemp(prefix="soak-"))
     try:
-        whole = unbroken(root)
-        rows = [
-            _kills(root, whole, kills, seed),
-            _memory(root, updates),
-            _disk("file size limit", file_limit, root / "limited", whole),
-            _disk("full disk (8 MB)", small_disk, root / "disk", whole),
-        ]
+        rows = []
+        if {"kills", "disk"} & set(only):
+            whole = unbroken(root)
+        if "kills" in only:
+            rows.append(_kills(root, whole, kills, seed))
+        if "memory" in only:
+            rows.append(_memory(root, updates))
+        if "disk" in only:
+            rows.append(_disk("file size limit", file_limit, root / "limited", whole))
+            rows.append(_disk("full disk (8 MB)", small_disk, root / "disk", whole))
+        if "nodes" in only:
+            rows += _nodes(root / "nodes")
     finally:
         shutil.rmtree(root)
     minutes = round((time.perf_counter() - began) / 60, 1)
@@ -108,6 +134,35 @@ def _disk(what: str, meet: Callable[[Path, Unbroken], Full], place: Path, whole:
     return {"what": what, "passed": passed, "words": words, **row}
 
 
+def _nodes(root: Path) -> list[Row]:
+    """Two nodes against one process, and one of them killed against none."""
+    one = one_process(root / "one")
+    both = two_nodes(root / "both")
+    broken = one_node_killed(root / "broken")
+    again = one_rank_killed(root / "again")
+    rows = []
+    for what, found, against, more in (
+        ("two nodes", both, one, f"{NODES} agents with {RANKS} ranks each against one process"),
+        (
+            "a node killed",
+            broken.folder,
+            both,
+            f"{broken.processes} processes killed after update {broken.update}, and started again",
+        ),
+        (
+            "a rank killed",
+            again.folder,
+            one,
+            f"one of {RANKS} killed after update {again.update}, all started again by the agent",
+        ),
+    ):
+        far = apart(against, found)
+        words = f"{more}: weights {far.weights:.1e} apart, scores {far.scores:.1e}"
+        passed = max(dataclasses.astuple(far)) <= CLOSE
+        rows.append({"what": what, "passed": passed, "words": words, **dataclasses.asdict(far)})
+    return rows
+
+
 def main() -> None:
     """From the command line; exits with 1 if anything failed."""
     parser = argparse.ArgumentParser(prog="python -m batchformer.soak", description=__doc__)
@@ -115,8 +170,9 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--updates", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", nargs="+", choices=TRIALS, default=TRIALS)
     options = parser.parse_args()
-    rows = soak(options.to, options.kills, options.updates, options.seed)
+    rows = soak(options.to, options.kills, options.updates, options.seed, options.only)
     if any(row["passed"] is False for row in rows):
         raise SystemExit(1)
 

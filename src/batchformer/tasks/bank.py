@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from batchformer.data.samplers import ClassBalanced
+from batchformer.dealing import all_rows
 
 #: Classes count as balanced while the largest has fewer than this many times the smallest's images.
 BALANCED_WITHIN = 2
@@ -28,12 +29,13 @@ class Bank:
     Args:
         labels: (M,) classes of the training images.
         seed: of the draw.
-        batches: gives all training images in order, normalised and on the device, each time.
+        batches: gives all training images in order, normalised and on the device, and their labels,
+            each time; with several ranks, the images that this one scores.
     """
 
     labels: Tensor
     seed: int
-    batches: Callable[[], Iterable[Tensor]]
+    batches: Callable[[], Iterable[tuple[Tensor, Tensor]]]
 
     @property
     def rows(self) -> Tensor:
@@ -51,6 +53,7 @@ class Bank:
             extract: makes features (N, C) of images (N, channels, H, W).
         """
         # Each image once: repeating its features is cheaper than repeating it.
-        found = torch.cat([extract(images).float() for images in self.batches()])
+        parts = [all_rows(extract(x).float(), len(y)) for x, y in self.batches()]
+        found = torch.cat(parts)
         rows = self.rows.to(found.device)
         return found[rows], self.labels.to(found.device)[rows]

@@ -31,6 +31,7 @@ from batchformer.data.transforms import (
     Transform,
 )
 from batchformer.data.word_vectors import Embedded, embed, read_vectors, words_of
+from batchformer.dealing import all_rows, scored_rows
 from batchformer.engine.config import TrainConfig
 from batchformer.engine.fit import Evaluation
 from batchformer.engine.mechanics import Mechanics
@@ -128,10 +129,17 @@ class CompositionalTask:
         size, last, device = train.batch_size, train.drop_last, self.device
         if self.config.memory:
             view = memory_view(self.config, training=True)
-            return Feed(self._images["train"], view, size, seed, last, device)
-        files = self.data.train
+            images, parts = self._images["train"], train.accumulate
+            return Feed(images, view, size, seed, last, device, accumulate=parts)
         feed = FileFeed(
-            files, *file_view(self.config, training=True), size, seed, last, device, train.workers
+            self.data.train,
+            *file_view(self.config, training=True),
+            size,
+            seed,
+            last,
+            device,
+            train.workers,
+            accumulate=train.accumulate,
         )
         return feed if self.config.world == "closed" else Renumbered(feed, self)
 
@@ -166,7 +174,7 @@ class CompositionalTask:
         scores, labels = [], []
         for images, own in self._scored(phase, mechanics.config.workers):
             with mechanics.autocast():
-                scores.append(method.predict(images).float().cpu())
+                scores.append(all_rows(method.predict(images).float(), len(own)).cpu())
             labels.append(own.cpu())
         return torch.cat(scores), torch.cat(labels)
 
@@ -174,11 +182,14 @@ class CompositionalTask:
         if self.config.memory:
             part, view = self._images[phase], memory_view(self.config, training=False)
             for x, y in zip(*(torch.split(t, SCORED_BATCH) for t in (part.x, part.y)), strict=True):
-                nothing = torch.empty(len(x), 0, dtype=torch.float64)
-                yield view(x.to(self.device), nothing), y
+                own = x[scored_rows(len(x))]
+                nothing = torch.empty(len(own), 0, dtype=torch.float64)
+                yield view(own.to(self.device), nothing), y
             return
         files, view_of_files = self.data.part(phase), file_view(self.config, training=False)
-        read = evaluation_batches(files, *view_of_files, SCORED_BATCH, self.device, workers)
+        read = evaluation_batches(
+            files, *view_of_files, SCORED_BATCH, self.device, workers, dealt=True
+        )
         for batch in read:
             yield batch["x"], self.numbers(batch["y"].cpu())
 

@@ -14,10 +14,12 @@ from batchformer.data.feed import Feed, close
 from batchformer.data.files import ImageFiles
 from batchformer.data.images import ImageSplit
 from batchformer.data.loader import FileFeed
+from batchformer.dealing import all_rows
 from batchformer.engine.config import TrainConfig
 from batchformer.engine.fit import Evaluation
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Batches, Method
+from batchformer.exchange import alone
 from batchformer.methods.config import MethodConfig
 from batchformer.metrics.neighbours import votes
 from batchformer.metrics.representation import alignment, feature_std, uniformity
@@ -82,7 +84,8 @@ class ContrastiveTask:
     def feed(self, train: TrainConfig, seed: int) -> Batches:
         """Shuffled batches with two views of each image, ``x`` and ``view2``."""
         part = self.labelled.data.train
-        return self._two_views(part, train.batch_size, seed, train.drop_last, train.workers)
+        size, parts = train.batch_size, train.accumulate
+        return self._two_views(part, size, seed, train.drop_last, train.workers, parts)
 
     def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:
         """Accuracy in percent of nearest neighbours, and what the features look like.
@@ -97,7 +100,7 @@ class ContrastiveTask:
 
         workers, hyper = mechanics.config.workers, _settings(method)
         bank, labels = self.labelled.bank(self.seed, workers)(extract)
-        parts = [(extract(x), y) for x, y in self._test(workers)]
+        parts = [(all_rows(extract(x), len(y)), y) for x, y in self._test(workers)]
         features, targets = (torch.cat(each) for each in zip(*parts, strict=True))
         counts, classes = self.labelled.data.train_counts, self.labelled.data.classes
         groups = {name: mask for name, mask in shot_groups(counts).items() if bool(mask.any())}
@@ -131,9 +134,13 @@ class ContrastiveTask:
         return task.as_at_test(task.data.test)
 
     def _alignment(self, extract: Extract, workers: int | None) -> float:
-        """Of two training views of test images, the same images and views in every evaluation."""
+        """Of two training views of test images, the same images and views in every evaluation.
+
+        They are few: with several ranks, each looks at all of them.
+        """
         test = self.labelled.data.test
-        pairs = list(self._first_pairs(test, min(ALIGNED, len(test)), workers))
+        with alone():
+            pairs = list(self._first_pairs(test, min(ALIGNED, len(test)), workers))
         first, second = (torch.cat([extract(x) for x in side]) for side in zip(*pairs, strict=True))
         return alignment(first, second)
 
@@ -155,6 +162,7 @@ class ContrastiveTask:
         seed: int,
         drop_last: bool,
         workers: int | None,
+        accumulate: int = 1,
     ) -> Feed | FileFeed:
         if isinstance(part, ImageFiles):
             (geometry, transform), other = contrasted_file_views(self.config)
@@ -168,9 +176,19 @@ class ContrastiveTask:
                 self.device,
                 workers,
                 second=other,
+                accumulate=accumulate,
             )
         first, second = views(self.config)
-        return Feed(part, first, batch, seed, drop_last, self.device, second=second)
+        return Feed(
+            part,
+            first,
+            batch,
+            seed,
+            drop_last,
+            self.device,
+            second=second,
+            accumulate=accumulate,
+        )
 
 
 def _settings(method: Method) -> MethodConfig:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,12 @@ import torch
 
 from batchformer.data.detection_feed import DetectionFeed, scored_images
 from batchformer.data.voc import BoxedImages, count_objects, load_voc
+from batchformer.dealing import all_rows, part_sizes, scored_rows
 from batchformer.engine.config import TrainConfig
 from batchformer.engine.fit import Evaluation
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Batches, Method
+from batchformer.exchange import gather, rank, ranks
 from batchformer.metrics.detection import Boxes, average_precision
 from batchformer.tasks.detection_config import DetectionConfig
 
@@ -80,6 +82,7 @@ class DetectionTask:
             train.drop_last,
             self.device,
             train.workers,
+            accumulate=train.accumulate,
         )
 
     def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:
@@ -97,15 +100,39 @@ class DetectionTask:
         """What is found in each image and what is there, in the pixels of its file.
 
         One image at a time: beside a larger one its border would be padded, and what is found in
-        it would depend on its neighbours.
+        it would depend on its neighbours. With several ranks, each looks at a part of the images.
         """
         config, images = self.config, self.data.test
         sizes = (config.shorter_at_test, config.longest)
-        shown = scored_images(images, *sizes, workers=mechanics.config.workers)
-        for image, seen in zip(images, shown, strict=True):
+        own = images[scored_rows(len(images))]
+        shown = scored_images(own, *sizes, workers=mechanics.config.workers)
+        found = []
+        for seen in shown:
             with mechanics.autocast():
                 predicted: Any = method.predict([seen.x.to(self.device)])  # type: ignore[arg-type]
-            found = {name: value.cpu() for name, value in predicted[0].items()}
-            found["boxes"] = found["boxes"] / torch.tensor([*seen.scale, *seen.scale])
+            boxes = {name: value.cpu() for name, value in predicted[0].items()}
+            boxes["boxes"] = boxes["boxes"] / torch.tensor([*seen.scale, *seen.scale])
+            found.append(boxes)
+        for image, objects in zip(images, of_all_ranks(found, len(images)), strict=True):
             there = {name: getattr(image, name) for name in ("boxes", "labels", "difficult")}
-            yield found, there
+            yield objects, there
+
+
+def of_all_ranks(found: Sequence[Boxes], images: int) -> Sequence[Boxes]:
+    """What all ranks found in their images, in the order of so many images; every rank calls it.
+
+    Args:
+        found: of each of this rank's images ``boxes`` (n, 4), ``labels`` (n,), ``scores`` (n,).
+        images: of all ranks.
+    """
+    if ranks() == 1:
+        return found
+    own = found[: part_sizes(images)[rank()]]
+    counts = all_rows(torch.tensor([len(one["boxes"]) for one in found]), images).tolist()
+    names = list(found[0])
+    nothing = {name: found[0][name][:0] for name in names}
+    rows = {
+        name: torch.split(gather(torch.cat([one[name] for one in (nothing, *own)])), counts)
+        for name in names
+    }
+    return [dict(zip(names, parts, strict=True)) for parts in zip(*rows.values(), strict=True)]

@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from batchformer.dealing import all_rows
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Method
 
@@ -54,13 +55,14 @@ def score(
     Args:
         method: in eval mode.
         mechanics: has the precision.
-        batches: normalised images (N, channels, H, W) and labels (N,), on the device.
+        batches: normalised images (N, channels, H, W) and labels (N,), on the device; with several
+            ranks, the images that this one scores, and the labels of all.
         classes: K.
     """
     losses, correct, pairs = [], [], []
     for images, labels in batches:
         with mechanics.autocast():
-            logits = method.predict(images).float()
+            logits = all_rows(method.predict(images).float(), len(labels))
         guess = logits.argmax(1)
         losses.append(F.cross_entropy(logits, labels, reduction="sum"))
         correct.append(guess == labels)

@@ -24,6 +24,7 @@ from batchformer.data.loader import FileFeed, evaluation_batches
 from batchformer.data.order import Order
 from batchformer.data.rotated_digits import rotated_digits
 from batchformer.data.with_domain import WithDomain, WithTarget
+from batchformer.dealing import scored_rows
 from batchformer.engine.config import TrainConfig
 from batchformer.engine.fit import Evaluation
 from batchformer.engine.mechanics import Mechanics
@@ -166,12 +167,23 @@ class DomainTask:
 
     def _fed(self, part: Any, train: TrainConfig, seed: int, steps: Order | None) -> Batches:
         size, last, device = train.batch_size, train.drop_last, self.device
+        parts = train.accumulate
         if isinstance(part, ImageSplit):
             view = training_view(self.config)
-            return Feed(part, view, size, seed, last, device, steps=steps)
+            return Feed(part, view, size, seed, last, device, steps=steps, accumulate=parts)
         geometry, transform = training_file_view(self.config)
-        workers = train.workers
-        return FileFeed(part, geometry, transform, size, seed, last, device, workers, steps=steps)
+        return FileFeed(
+            part,
+            geometry,
+            transform,
+            size,
+            seed,
+            last,
+            device,
+            train.workers,
+            steps=steps,
+            accumulate=parts,
+        )
 
     @property
     def _target_rows(self) -> Tensor:
@@ -228,10 +240,13 @@ class DomainTask:
             view = scored_view(self.config)
             cuts = zip(part.x.split(SCORED_BATCH), part.y.split(SCORED_BATCH), strict=True)
             for x, y in cuts:
-                yield view(x, torch.empty(len(x), 0, dtype=torch.float64)), y
+                own = x[scored_rows(len(x))]
+                yield view(own, torch.empty(len(own), 0, dtype=torch.float64)), y
             return
         geometry, transform = scored_file_view(self.config)
-        read = evaluation_batches(part, geometry, transform, SCORED_BATCH, self.device, workers)
+        read = evaluation_batches(
+            part, geometry, transform, SCORED_BATCH, self.device, workers, dealt=True
+        )
         for batch in read:
             yield batch["x"], batch["y"]
 

@@ -11,6 +11,7 @@ import torch
 from batchformer.data.attribute_features import AttributeFeatures
 from batchformer.data.attribute_reading import load_attribute_features
 from batchformer.data.feature_feed import FeatureFeed
+from batchformer.dealing import all_rows, scored_rows
 from batchformer.engine.config import TrainConfig
 from batchformer.engine.fit import Evaluation
 from batchformer.engine.mechanics import Mechanics
@@ -96,8 +97,9 @@ class GeneralizedTask:
         rows = torch.cat((data.test_seen, data.test_unseen))
         guesses = []
         for part in torch.split(data.scaled(rows), SCORED_BATCH):
+            own = part[scored_rows(len(part))].to(self.device)
             with mechanics.autocast():
-                guesses.append(method.predict(part.to(self.device)).argmax(1))
+                guesses.append(all_rows(method.predict(own).argmax(1), len(part)))
         answers, truth = torch.cat(guesses).cpu(), data.labels[rows]
         accuracies = class_accuracy(answers, truth, self.num_classes)
         figures = {"correct": (answers == truth).numpy()}

@@ -100,6 +100,7 @@ class ImageFileTask:
             train.workers,
             sampler=sampler_named(config.sampler, files.labels, seed),
             second=second,
+            accumulate=train.accumulate,
         )
         return WithMeta(feed, self._meta(train, seed)) if config.meta_batch else feed
 
@@ -116,20 +117,24 @@ class ImageFileTask:
             device=self.device,
             workers=train.workers,
             sampler=ClassBalanced(files.labels, seed, stream=1),
+            accumulate=train.accumulate,
         )
 
     def as_at_test(
         self, part: ImageFiles, workers: int | None, batch: int = TEST_BATCH
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """All images (N, 3, S, S) of a part and their labels, nothing of them random."""
+        """All images (N, 3, S, S) of a part and their labels, nothing of them random.
+
+        With several ranks, of the images those that this one scores.
+        """
         view = view_at_test(self.config)
-        for read in evaluation_batches(part, *view, batch, self.device, workers):
+        for read in evaluation_batches(part, *view, batch, self.device, workers, dealt=True):
             yield read["x"], read["y"]
 
     def bank(self, seed: int, workers: int | None = None) -> Bank:
         """The training images that others are compared with."""
         train = self.data.train
-        return Bank(train.labels, seed, lambda: (x for x, _ in self.as_at_test(train, workers)))
+        return Bank(train.labels, seed, lambda: self.as_at_test(train, workers))
 
     def shown(self, workers: int | None = None) -> Shown | None:
         """Test images, for figures."""

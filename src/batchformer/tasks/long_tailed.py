@@ -17,6 +17,7 @@ from batchformer.data.images import ImageSplit, LongTailedData
 from batchformer.data.samplers import ClassBalanced, sampler_named
 from batchformer.data.transforms import cifar_test, digits_test
 from batchformer.data.transforms.normalise import Normalise
+from batchformer.dealing import scored_rows
 from batchformer.engine.config import TrainConfig
 from batchformer.engine.fit import Evaluation
 from batchformer.engine.mechanics import Mechanics
@@ -95,6 +96,7 @@ class LongTailedTask:
             self.device,
             sampler,
             second=second,
+            accumulate=train.accumulate,
         )
         if not config.meta_batch:
             return feed
@@ -102,7 +104,10 @@ class LongTailedTask:
         size = min(config.meta_batch, len(labels))
         # Full batches only: the last one of an epoch would hold a part of the classes.
         other = seed_for(seed, "augmentation", 1)
-        meta = Feed(self.data.train, view, size, other, True, self.device, balanced)
+        parts = train.accumulate
+        meta = Feed(
+            self.data.train, view, size, other, True, self.device, balanced, accumulate=parts
+        )
         return WithMeta(feed, meta)
 
     @property
@@ -112,15 +117,18 @@ class LongTailedTask:
     def as_at_test(
         self, part: ImageSplit, batch: int = TEST_BATCH
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """All images (N, channels, H, W) of a part and their labels, nothing of them random."""
+        """All images (N, channels, H, W) of a part and their labels, nothing of them random.
+
+        With several ranks, of the images those that this one scores.
+        """
         normalise = self._normalise
         for x, y in zip(torch.split(part.x, batch), torch.split(part.y, batch), strict=True):
-            yield normalise(x.to(self.device)), y.to(self.device)
+            yield normalise(x[scored_rows(len(x))].to(self.device)), y.to(self.device)
 
     def bank(self, seed: int, workers: int | None = None) -> Bank:
         """The training images that others are compared with."""
         train = self.data.train
-        return Bank(train.y, seed, lambda: (x for x, _ in self.as_at_test(train)))
+        return Bank(train.y, seed, lambda: self.as_at_test(train))
 
     def shown(self, workers: int | None = None) -> Shown | None:
         """Test images, for figures."""

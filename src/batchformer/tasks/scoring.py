@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from batchformer.dealing import all_rows
 from batchformer.engine.fit import Evaluation
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Method
@@ -37,7 +38,8 @@ def evaluate_by_shots(
     Args:
         method: in eval mode.
         mechanics: has the precision.
-        batches: normalised images (N, channels, H, W) on the device, and labels (N,), in order.
+        batches: normalised images (N, channels, H, W) on the device, and labels (N,), in order;
+            with several ranks, the images that this one scores, and the labels of all.
         counts: (K,) training images of each class.
         classes: K names.
         config: says how classes are grouped, and which scores are given.
@@ -48,7 +50,7 @@ def evaluate_by_shots(
     with_highest = config.scores != "shots" and len(classes) > HIGHEST
     for images, labels in batches:
         with mechanics.autocast():
-            logits = method.predict(images).float()
+            logits = all_rows(method.predict(images).float(), len(labels))
         scores.update(logits, labels)
         correct.append((logits.argmax(1) == labels).cpu())
         if with_highest:

@@ -1,0 +1,76 @@
+"""Settings of BatchFormer, and those that have no meaning in a method; nothing needs torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from batchformer.engine.config import require
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModuleConfig:
+    """BatchFormer and its place in the loss. The defaults are the paper's."""
+
+    enabled: bool = True
+    """Off: the baseline."""
+    heads: int = 4
+    """Attention heads."""
+    layers: int = 1
+    """Encoder layers."""
+    dropout: float = 0.5
+    """Dropout inside the encoder."""
+    attend: Literal["batch", "self"] = "batch"
+    """"self" masks attention to the diagonal: the control in which no sample sees another."""
+    exchange: bool = False
+    """Let samples of all ranks attend to one another, where several train together; else those of
+    each rank do. More is not plainly better: in the paper's ablation of the batch size
+    (ImageNet-LT, ResNet-10; 16, 32, 64, 128, 256, 512 samples) accuracy is 43.2, 43.6, 43.3, 43.2,
+    42.4, 42.5 over all classes, and 23.9, 24.9, 25.3, 24.9, 25.2, 25.8 on few-shot classes."""
+    streams: Literal["shared", "mixed_only"] = "shared"
+    """"mixed_only" trains the classifier on mixed features alone: the paper's ablation, and its
+    RIDE on ImageNet-LT and iNaturalist."""
+    trained: bool = True
+    """Off: the encoder keeps its random initial weights."""
+    lr_factor: float = 0.1
+    """Learning rate of the encoder as a multiple of the network's."""
+    loss_scale: Literal["mean", "sum", "official"] = "mean"
+    """"official" is the released code's of Balanced Softmax, three times the paper's mean over 2N
+    rows; "sum" adds the two streams, as the released code of RIDE on CIFAR does."""
+    mixed_weight: float = 1.0
+    """Weight of the mixed stream's loss."""
+
+    def __post_init__(self) -> None:
+        require(self.heads >= 1, f"module.heads is {self.heads}, below 1")
+        require(self.layers >= 1, f"module.layers is {self.layers}, below 1")
+        require(0 <= self.dropout <= 1, f"module.dropout is {self.dropout}, outside [0, 1]")
+        require(self.lr_factor >= 0, f"module.lr-factor is {self.lr_factor}, below 0")
+        require(self.mixed_weight >= 0, f"module.mixed-weight is {self.mixed_weight}, below 0")
+
+
+def require_sense(method: str, module: ModuleConfig) -> None:
+    """Refuse settings of BatchFormer that have no meaning in a method.
+
+    >>> require_sense("paco", ModuleConfig(loss_scale="official"))
+    Traceback (most recent call last):
+    ...
+    ValueError: Not possible: PaCo with BatchFormer was never released, so ...
+    """
+    if not module.enabled:
+        return
+    official = module.loss_scale == "official"
+    require(
+        not (method == "paco" and official),
+        "PaCo with BatchFormer was never released, so it has no official loss; for three times "
+        "its loss set train.loss-multiplier 3",
+    )
+    require(
+        not (method == "paco" and module.mixed_weight != 1),
+        "in PaCo both streams are contrasted with each other, so the mixed one has no weight of "
+        "its own; leave module.mixed-weight at 1",
+    )
+    require(
+        not (method == "ride" and official),
+        'the released code of RIDE adds the two streams, which is module.loss-scale "sum"; the '
+        "official loss is that of Balanced Softmax",
+    )

@@ -1,0 +1,89 @@
+"""The method of a recipe, the task it is trained on, and the device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+
+import torch
+from torch import nn
+
+from batchformer.engine.method import Method
+from batchformer.exchange import ranks
+from batchformer.methods import build_method
+from batchformer.models.weights import fit_weights
+from batchformer.randomness import drawing
+from batchformer.recipes.networks import build_network, take_weights
+from batchformer.recipes.recipe import OF_BOXES, Recipe
+from batchformer.recipes.start import Weights
+from batchformer.tasks.data_config import DataConfig
+from batchformer.tasks.image_files import ImageFileTask
+from batchformer.tasks.load import Task, load
+from batchformer.tasks.long_tailed import LongTailedTask
+
+
+def pick_device(name: str = "auto") -> torch.device:
+    """The device of this name; ``auto`` takes cuda, then mps (not on several ranks), then cpu."""
+    if ranks() > 1 and name in ("auto", "cuda"):
+        if torch.cuda.is_available():
+            return torch.device("cuda", torch.cuda.current_device())  # each rank has its own
+        name = "cpu" if name == "auto" else name
+    if name != "auto":
+        try:
+            device = torch.device(name)
+        except RuntimeError as error:
+            raise ValueError(
+                f"There is no device {name!r}; there are auto, cpu, cuda, cuda:1, mps ..."
+            ) from error
+        if device.type == "cuda" and not torch.cuda.is_available():
+            raise ValueError(f"--device {name}: torch finds no CUDA device here; set --device cpu.")
+        return device
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+@lru_cache(maxsize=2)
+def load_task(config: DataConfig, device: torch.device) -> Task:
+    """The task's data, read once for all the runs of a comparison."""
+    return load(config, device)
+
+
+def build(
+    recipe: Recipe,
+    seed: int,
+    task: Task,
+    start: Weights | None = None,
+    teacher: Weights | None = None,
+    given: Callable[[nn.Module], None] | None = None,
+) -> Method:
+    """The method of a recipe with the initial weights of a seed.
+
+    Args:
+        recipe: what to build.
+        seed: of the weights.
+        task: has the classes.
+        start: the network's weights, by a run that this one starts from.
+        teacher: the teacher's weights; without them a teacher is random until it is loaded.
+        given: gives the network the weights that the recipe names; without it they stay random.
+    """
+    options = dict(task.method_options)
+    if recipe.method == "knn" and isinstance(task, LongTailedTask | ImageFileTask):
+        options["bank"] = task.bank(seed, recipe.train.workers)
+    if recipe.model:
+        with drawing(seed, "weights"):
+            network = options["network"] = build_network(recipe, task.num_classes)
+        if start is not None and recipe.method in OF_BOXES:
+            fit_weights(network, start, recipe.start)  # a detector has no use for a classifier
+        elif start is not None:
+            take_weights(network, start, recipe.start)
+        if given is not None:
+            given(network)
+    if recipe.teacher:
+        experts = recipe.hyper.teacher_experts
+        options["teacher"] = build_network(recipe, task.num_classes, experts)
+        if teacher is not None:
+            take_weights(options["teacher"], teacher, recipe.teacher)
+    return build_method(
+        recipe.method, module=recipe.module, seed=seed, hyper=recipe.hyper, **options
+    )

@@ -1,0 +1,47 @@
+"""BatchFormer's defaults are the paper's, and settings without sense are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchformer.methods.module_config import ModuleConfig, require_sense
+
+
+def test_defaults() -> None:
+    config = ModuleConfig()
+    assert (config.heads, config.layers, config.dropout, config.lr_factor) == (4, 1, 0.5, 0.1)
+    assert (config.attend, config.streams, config.loss_scale) == ("batch", "shared", "mean")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"heads": 0}, "module.heads is 0, below 1"),
+        ({"layers": 0}, "module.layers"),
+        ({"dropout": 1.5}, "module.dropout is 1.5, outside"),
+        ({"lr_factor": -0.1}, "module.lr-factor"),
+        ({"mixed_weight": -1.0}, "module.mixed-weight"),
+    ],
+)
+def test_impossible_values(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ModuleConfig(**options)
+
+
+@pytest.mark.parametrize(
+    ("method", "module", "words"),
+    [
+        ("paco", {"loss_scale": "official"}, "never released"),
+        ("paco", {"mixed_weight": 0.5}, "no weight of its own"),
+        ("ride", {"loss_scale": "official"}, 'module.loss-scale "sum"'),
+    ],
+)
+def test_settings_without_sense_are_refused(
+    method: str, module: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        require_sense(method, ModuleConfig(**module))
+    require_sense(method, ModuleConfig(**module, enabled=False))
+    require_sense("balanced_softmax", ModuleConfig(**module))
