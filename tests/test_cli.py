@@ -26,13 +26,6 @@ def call(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def failing(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
-    with pytest.raises(SystemExit) as stop:
-        cli.main(arguments)
-    seen = capsys.readouterr()
-    return int(stop.value.code or 0), seen.err + seen.out
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -179,13 +172,6 @@ def test_train_evaluate_export_and_report(
 
     cli.main(["report", str(tmp_path), "--to", str(tmp_path / "page.html")])
     assert (tmp_path / "page.html").exists()
-
-
-def test_check_answers_with_its_exit_code(capsys: pytest.CaptureFixture[str]) -> None:
-    cli.main(["check", "demo", "--device", "cpu"])
-    assert "BatchFormer is acting." in capsys.readouterr().out
-    code, seen = failing(capsys, "check", "demo", "--module.no-trained", "--device", "cpu")
-    assert code == 1 and "frozen" in seen
 
 
 def test_version_and_empty_call(capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.methods.config import MethodConfig, MethodName, ModuleConfig
+from batchformer.recipes.cluster import JobConfig, Launcher
 from batchformer.recipes.recipe import Recipe
 from batchformer.tasks.data_config import DataConfig
 
@@ -80,6 +81,12 @@ class CompareOptions(Settings):
     """auto, cpu, cuda, cuda:1, mps."""
     quiet: bool = False
     """No progress."""
+    launcher: Launcher = "none"
+    """none: train here, in this process; local: every run in a process of its own, at most
+    jobs.at-once at a time; slurm: every run as a job of its own on the cluster."""
+    wait: bool = False
+    """With slurm: wait for the jobs and report at the end; else the command returns at once."""
+    jobs: JobConfig = dataclasses.field(default_factory=JobConfig)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,6 +112,12 @@ class SweepOptions(Settings):
     """auto, cpu, cuda, cuda:1, mps."""
     quiet: bool = False
     """No progress."""
+    launcher: Launcher = "none"
+    """none: train here, in this process; local: every run in a process of its own, at most
+    jobs.at-once at a time; slurm: every run as a job of its own on the cluster."""
+    wait: bool = False
+    """With slurm: wait for the jobs and report at the end; else the command returns at once."""
+    jobs: JobConfig = dataclasses.field(default_factory=JobConfig)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from batchformer.commands.arguments import UserError, leading_paths, parse, refuse_unknown_arms
+from batchformer.engine.wide import follows
 from batchformer.options import EvaluateOptions, ExportOptions, ReportOptions, ShowOptions
 
 #: Methods that put a classifier of their own into the network.
@@ -40,12 +41,19 @@ def report(arguments: list[str]) -> None:
 def print_report(
     folders: list[Path], page: Path, title: str | None = None, against: str | None = None
 ) -> None:
-    """Tables in the terminal, and the page, of all runs at or below these folders."""
+    """Tables in the terminal, and the page, of all runs at or below these folders.
+
+    Runs that have not finished are named, those submitted to a cluster also where they have not
+    begun.
+    """
+    if follows():
+        return  # the folders are those of rank 0, which shows them
     from batchformer.report.runs import find_runs
 
     found = find_runs(folders)
     if against is not None:
         refuse_unknown_arms([against], (run.arm for run in found))
+    from batchformer.recipes.slurm import not_begun
     from batchformer.report.comparison import compare_runs
     from batchformer.report.html import write_page
     from batchformer.report.sweep_comparison import compare_sweep
@@ -58,6 +66,9 @@ def print_report(
         print_sweep(compare_sweep(one))
     if others or not sweeps:
         print_table(compare_runs(others, against))
+    for folder in folders:
+        for line in not_begun(folder):
+            print(f"Not included: {line} has not begun.")
     print(f"Page: {write_page(found, page, title, against)}")
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 from batchformer.commands.arguments import UserError, parse, refuse_unknown_arms, with_recipe
 from batchformer.commands.results import print_report
+from batchformer.engine.wide import several_ranks
 from batchformer.options import (
     CompareOptions,
     DemoOptions,
@@ -13,9 +18,13 @@ from batchformer.options import (
 )
 from batchformer.recipes import find_recipe
 from batchformer.recipes.ablations import SWEEPS, find_sweep
+from batchformer.recipes.cluster import ensure_launcher
 from batchformer.recipes.data_state import ensure_data
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.sweep_listing import print_sweeps
+
+if TYPE_CHECKING:
+    from batchformer.recipes.run import Run
 
 
 def demo(arguments: list[str]) -> None:
@@ -30,14 +39,45 @@ def demo(arguments: list[str]) -> None:
 
 def compare(arguments: list[str]) -> None:
     recipe, options = with_recipe(CompareOptions, arguments, "compare")
-    if options.seeds < 1 or options.together < 1 or not options.arms:
-        raise UserError("compare needs at least one seed, one arm and one run at a time.")
-    refuse_unknown_arms(options.arms)
+    _refuse_impossible(options, "compare")
     _compare(recipe, options)
+
+
+def _refuse_impossible(options: CompareOptions | SweepOptions, command: str) -> None:
+    if options.seeds < 1 or options.together < 1 or not options.arms:
+        raise UserError(f"{command} needs at least one seed, one arm and one run at a time.")
+    if options.launcher != "none" and several_ranks():
+        raise UserError(
+            f"--launcher {options.launcher} submits jobs, which one process does: call it without "
+            "torchrun."
+        )
+    if options.launcher != "none" and options.together > 1:
+        raise UserError(
+            f"--together {options.together} trains runs in one process, and --launcher "
+            f"{options.launcher} gives each its own; how many train at once is --jobs.at-once."
+        )
+    if options.launcher != "slurm" and options.wait:
+        raise UserError("--wait is for --launcher slurm; without it the command waits anyway.")
+    refuse_unknown_arms(options.arms)
+    if options.launcher != "none":
+        ensure_launcher(options.launcher)
 
 
 def _compare(recipe: Recipe, options: CompareOptions) -> None:
     ensure_data(recipe)
+    page = options.page or options.runs / recipe.name / "report.html"
+    if options.launcher != "none":
+        from batchformer.recipes.launch import runs_of_comparison
+
+        seeds = range(options.seeds)
+        runs = runs_of_comparison(recipe, options.arms, seeds, options.runs)
+        _launch(
+            runs,
+            recipe.name,
+            options,
+            lambda done: print_report(done, page, recipe.name, options.arms[0]),
+        )
+        return
     from batchformer.recipes.compare import compare as train_arms
     from batchformer.recipes.run import pick_device
 
@@ -53,8 +93,36 @@ def _compare(recipe: Recipe, options: CompareOptions) -> None:
             together=options.together,
         )
     )
-    page = options.page or options.runs / recipe.name / "report.html"
     print_report(folders, page, recipe.name, options.arms[0])
+
+
+def _launch(
+    runs: Sequence[Run],
+    name: str,
+    options: CompareOptions | SweepOptions,
+    report: Callable[[list[Path]], None],
+) -> None:
+    """Train runs as jobs and report on those that finished, unless nobody waits for them."""
+    from batchformer.recipes.launch import Launch, train_locally
+    from batchformer.recipes.slurm import submit, wait_for
+
+    launch = Launch(
+        options.launcher, options.jobs, options.runs, name, options.device, options.quiet
+    )
+    if options.launcher == "local":
+        train_locally(launch, runs)
+    else:
+        submitted = submit(launch, runs)
+        if submitted and not options.wait:
+            return
+        wait_for(submitted, options.quiet)
+    if finished := [run.folder for run in runs if run.finished]:
+        report(finished)
+    if failed := [run.title for run in runs if not run.finished]:
+        raise UserError(
+            f"{len(failed)} of {len(runs)} runs have not finished: {', '.join(failed)}. The same "
+            "command goes on with them."
+        )
 
 
 def sweep(arguments: list[str]) -> None:
@@ -71,12 +139,23 @@ def sweep(arguments: list[str]) -> None:
     base = plan.base_recipe()
     defaults = Settings.fields_of(base)
     options = parse(SweepOptions, arguments[1:], f"sweep {plan.name}", **defaults)
-    if options.seeds < 1 or options.together < 1 or not options.arms:
-        raise UserError("sweep needs at least one seed, one arm and one run at a time.")
-    refuse_unknown_arms(options.arms)
+    _refuse_impossible(options, "sweep")
     levels = [plan.level(name).name for name in options.levels or plan.level_names]
     ensure_data(base := options.applied_to(base))
-    from batchformer.recipes import run as runs
+    folder = options.runs / plan.name
+
+    def report(trained: object) -> None:
+        # All there is of the sweep: levels and seeds may have been trained by several calls.
+        print_report([folder], options.page or folder / "report.html", plan.name)
+
+    seeds = range(options.seeds)
+    if options.launcher != "none":
+        from batchformer.recipes.launch import runs_of_sweep
+
+        runs = runs_of_sweep(plan, base, options.arms, levels, seeds, options.runs)
+        _launch(runs, plan.name, options, report)
+        return
+    from batchformer.recipes.run import pick_device
     from batchformer.recipes.sweep_run import run_sweep
 
     trained = run_sweep(
@@ -84,17 +163,13 @@ def sweep(arguments: list[str]) -> None:
         base,
         options.arms,
         levels,
-        range(options.seeds),
+        seeds,
         root=options.runs,
-        device=runs.pick_device(options.device),
+        device=pick_device(options.device),
         quiet=options.quiet,
         together=options.together,
     )
-    for _ in trained:
-        pass
-    folder = options.runs / plan.name
-    # All there is of the sweep: levels and seeds may have been trained by several calls.
-    print_report([folder], options.page or folder / "report.html", plan.name)
+    report(list(trained))
 
 
 def train(arguments: list[str]) -> None:
