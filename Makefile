@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
-# Two workers of one thread each: tests are many and small.
+# Two workers of one thread each: tests are many and small. A file is one worker's, so that what its
+# tests share is made once.
 export OMP_NUM_THREADS ?= 1
 
 .PHONY: demo test lint format bench soak wheel clean
@@ -12,7 +13,7 @@ demo: $(STAMP)
 	$(BIN)/batchformer demo
 
 test: $(STAMP)
-	$(BIN)/python -m pytest -n 2 -m "not slow and not gpu"
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu"
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

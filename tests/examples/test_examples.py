@@ -1,11 +1,14 @@
-"""The examples, run as a user runs them."""
+"""The examples: what they print, and that two ranks print it too."""
 
 from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
+import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,14 +17,38 @@ import torch
 import batchformer
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+Run = Callable[[str], list[str]]
 
 
-def run(name: str, folder: Path, ranks: int = 1) -> list[str]:
-    """The lines that an example prints; its working folder is its own, and it has no network."""
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """The lines that an example prints; its working folder is its own, and it has no network.
+
+    Warnings are errors: a user would see them.
+    """
+
+    def lines_of(name: str) -> list[str]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+        monkeypatch.setattr(sys, "argv", [name])
+        capsys.readouterr()
+        with warnings.catch_warnings():
+            for category in (UserWarning, FutureWarning, RuntimeWarning):
+                warnings.simplefilter("error", category)
+            runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        said = capsys.readouterr()
+        assert not said.err, said.err
+        return said.out.splitlines()
+
+    return lines_of
+
+
+def launched(name: str, folder: Path, ranks: int) -> list[str]:
+    """The lines that an example prints, started in processes of its own as a user starts it."""
     source = str(Path(batchformer.__file__).parents[1])
     env = {**os.environ, "PYTHONPATH": source, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    command = [sys.executable, *(launcher if ranks > 1 else []), str(EXAMPLES / name)]
+    command = [sys.executable, *launcher, str(EXAMPLES / name)]
     done = subprocess.run(
         command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False
     )
@@ -34,9 +61,9 @@ def validation_losses(lines: list[str]) -> list[float]:
     return [float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("epoch")]
 
 
-def test_plain_pytorch(tmp_path: Path) -> None:
+def test_plain_pytorch(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
-    lines = run("plain_pytorch.py", tmp_path)
+    lines = run("plain_pytorch.py")
     assert lines[0].startswith("BatchFormer attached before '6' (256 channels)")
     assert "BatchFormer is acting." in lines
     losses = validation_losses(lines)
@@ -50,10 +77,10 @@ def test_plain_pytorch(tmp_path: Path) -> None:
     assert list(state) == [f"{layer}.{part}" for layer in (0, 2, 6) for part in ("weight", "bias")]
 
 
-def test_timm_finetune(tmp_path: Path) -> None:
+def test_timm_finetune(run: Run) -> None:
     pytest.importorskip("timm")
     pytest.importorskip("sklearn")
-    lines = run("timm_finetune.py", tmp_path)
+    lines = run("timm_finetune.py")
     assert lines[0].startswith("BatchFormer attached before 'fc'")
     assert "BatchFormer is acting." in lines
     losses = validation_losses(lines)
@@ -63,10 +90,10 @@ def test_timm_finetune(tmp_path: Path) -> None:
     assert float(found[1]) > 90
 
 
-def test_ddp_exchange(tmp_path: Path) -> None:
+def test_ddp_exchange(run: Run, tmp_path: Path) -> None:
     """The numbers of two ranks are those of one process, but for rounding."""
     pytest.importorskip("sklearn")
-    one, two = (run("ddp_exchange.py", tmp_path, ranks) for ranks in (1, 2))
+    one, two = run("ddp_exchange.py"), launched("ddp_exchange.py", tmp_path, ranks=2)
     for lines in (one, two):
         assert "over the samples of all ranks" in lines[0]
         assert "BatchFormer is acting." in lines

@@ -1,8 +1,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import pytest
+import torch
 
 from batchformer.data.domains import DomainImages
 from batchformer.data.images import ImageSplit
@@ -45,3 +47,24 @@ def three_angles() -> Iterator[None]:
         yield
     for cache in caches:
         cache.cache_clear()
+
+
+#: What gives weights their first values.
+FIRST_VALUES = (
+    *("uniform_", "normal_", "trunc_normal_"),
+    *("kaiming_uniform_", "kaiming_normal_", "xavier_uniform_"),
+)
+
+
+@contextmanager
+def without_first_values() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in FIRST_VALUES:
+            patch.setattr(torch.nn.init, name, lambda tensor, *_, **__: tensor)
+        yield
+
+
+@pytest.fixture(scope="session")
+def only_built() -> Callable[[], AbstractContextManager[None]]:
+    """Within it networks have no values: drawing them takes longer than all else of a build."""
+    return without_first_values

@@ -42,7 +42,7 @@ SIDE = 32
 
 def _tree(root: Path, pattern: str) -> None:
     stream = np.random.default_rng(0)
-    for part, sizes in (("train", (9, 7, 4, 2, 2, 2)), ("val", (1,) * CLASSES)):
+    for part, sizes in (("train", (6, 4, 3, 2, 1, 1)), ("val", (1,) * CLASSES)):
         for c, size in enumerate(sizes):
             for i in range(size):
                 path = root / part / pattern.format(c=c, i=i)

@@ -1,4 +1,4 @@
-"""Every long-tailed recipe on image files trains: two updates at 32 pixels, on noise."""
+"""Every long-tailed recipe on image files trains: an update at 32 pixels, on noise."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def tiny(name: str, root: Path) -> Recipe:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_two_updates(name: str, root: Path) -> None:
+def test_an_update(name: str, root: Path) -> None:
     recipe = with_arm(tiny(name, root), "batchformer")
     task = load_task(recipe.data, CPU)
     start = None
@@ -96,18 +96,17 @@ def test_two_updates(name: str, root: Path) -> None:
         start = build_network(recipe, task.num_classes).state_dict()
     method = build(recipe, 0, task, start)
     optimizers, mechanics = method.optimizers(recipe.optim), Mechanics(recipe.train, CPU)
-    if recipe.train.precision == "fp16":  # the usual first scale overflows, and skips both updates
+    if recipe.train.precision == "fp16":  # the usual first scale overflows, and skips the update
         mechanics.scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
     before = {key: value.clone() for key, value in method.state_dict().items()}
     feed = task.feed(recipe.train, seed=0)
     assert feed.per_epoch == (3 if recipe.train.drop_last else 4)
     method.train()
-    for step in range(2):
-        batch = feed.batch(step)
-        assert batch["x"].shape == (4, 3, 32, 32)
-        losses = method.update(batch, optimizers, mechanics)
-        method.after_update()
-        assert math.isfinite(losses["loss"]), losses
+    batch = feed.batch(0)
+    assert batch["x"].shape == (4, 3, 32, 32)
+    losses = method.update(batch, optimizers, mechanics)
+    method.after_update()
+    assert math.isfinite(losses["loss"]), losses
     close(feed)
     after = method.state_dict()
     moved = {

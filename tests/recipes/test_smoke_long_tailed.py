@@ -1,4 +1,4 @@
-"""Every long-tailed recipe trains: two updates of both arms, on noise shaped like CIFAR."""
+"""Every long-tailed recipe trains: two updates of both arms, on noise of CIFAR's classes."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from batchformer.recipes.run import build, load_task, restore
 CPU = torch.device("cpu")
 NAMES = [name for name in RECIPES if name.startswith("cifar") and "moco" not in name]
 LARGEST = 200
+#: Of the images, half of CIFAR's.
+SIDE = 16
 
 
 def _noise(path: Path, classes: int) -> Path:
@@ -29,7 +31,7 @@ def _noise(path: Path, classes: int) -> Path:
     stream = np.random.default_rng(0)
 
     def images(count: int) -> np.ndarray:
-        return stream.integers(0, 256, (count, 32, 32, 3), dtype=np.uint8)
+        return stream.integers(0, 256, (count, SIDE, SIDE, 3), dtype=np.uint8)
 
     labels = np.repeat(np.arange(classes), sizes)
     arrays = {
