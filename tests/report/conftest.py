@@ -358,3 +358,26 @@ def make_insight() -> Callable[..., dict[str, Any]]:
 def add_insight() -> Callable[..., Path]:
     """``write_insight``."""
     return write_insight
+
+
+def all_many(insight: Mapping[str, Any]) -> dict[str, Any]:
+    """The same where every class is of many shots."""
+    made = dict(insight)
+    made["shot_of_class"] = np.zeros_like(made["shot_of_class"])
+    for name in ("reliability_count", "reliability_confidence", "reliability_correct"):
+        rows = made[name]
+        made[name] = np.stack([rows[0], rows[0], 0 * rows[0], 0 * rows[0]])
+    for name in ("separation", "spread"):
+        made[name] = np.array([made[name].mean(), np.nan, np.nan])
+    for name in ("attention_shots", "shot_pairs"):
+        if name in made:
+            total = np.zeros_like(made[name])
+            total[..., 0, 0] = made[name].sum((-2, -1))
+            made[name] = total
+    return made
+
+
+@pytest.fixture(scope="session")
+def in_one_group() -> Callable[..., dict[str, Any]]:
+    """``all_many``."""
+    return all_many

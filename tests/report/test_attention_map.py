@@ -166,3 +166,53 @@ def test_a_thousand_classes_are_a_hundred_bins(
     assert data.by_arm["batchformer"].ratio.shape == (100, 100)
     assert data.together == 10 and "up to 10 classes" in attention_map.words(data).note
     assert list(data.counts) == sorted(data.counts, reverse=True)
+
+
+def test_one_shot_group_has_no_flow_and_few_classes_have_names(
+    write_run: Writer,
+    add_insight: Writer,
+    make_insight: Writer,
+    in_one_group: Writer,
+    runs_root: Path,
+) -> None:
+    insight = in_one_group(make_insight("batchformer", 0, classes=7))
+    add_insight(write_run("batchformer", 0), insight)
+    data = gather(one_group(find_runs(runs_root)))
+    assert data is not None and data.groups == [0]
+    figure = attention_map.figure(data)
+    figure.canvas.draw()
+    titles = [axes.get_title(loc="left") for axes in figure.axes if axes.get_visible()]
+    assert [t for t in titles if t] == ["Mean over heads", *(f"Head {i}" for i in range(1, 5))]
+    for axis in (figure.axes[0].xaxis, figure.axes[0].yaxis):
+        assert [label.get_text() for label in axis.get_ticklabels()] == list(insight["classes"])
+    assert len(attention_map.numbers(data)) == 1
+    assert "shot" not in attention_map.words(data).alternative
+
+
+def test_one_ignored_class_does_not_wash_out_the_others(
+    write_run: Writer, add_insight: Writer, runs_root: Path
+) -> None:
+    weights = np.ones((2, 8, 8))
+    weights[:, :, 3:5] = 1.5  # the medium class
+    add_insight(
+        write_run("batchformer", 0),
+        record(weights / weights.sum(-1, keepdims=True), LABELS, COUNTS, SHOTS_OF),
+    )
+    weights[:, :, 5:] = 1e-4
+    add_insight(
+        write_run("batchformer", 1),
+        record(weights / weights.sum(-1, keepdims=True), LABELS, COUNTS, SHOTS_OF),
+    )
+    runs = find_runs(runs_root)
+    reaches, notes, ends = [], [], []
+    for run in [run for run in runs if run.arm == "batchformer"]:
+        data = gather(one_group([run]))
+        assert data is not None
+        figure = attention_map.figure(data)
+        image: Any = figure.axes[0].images[0]
+        reaches.append(image.get_clim()[1])
+        notes.append(attention_map.words(data).note)
+        ends.append(image.colorbar.extend)
+    assert ends == ["neither", "min"]
+    assert reaches[1] < 2, "the ratio of the ignored class is 2 ** -12"
+    assert ["colour of the end" in note for note in notes] == [False, True]

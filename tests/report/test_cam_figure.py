@@ -158,3 +158,22 @@ def test_long_class_names_are_cut(
 def test_runs_without_heat_maps_have_no_figure(write_run: Writer, runs_root: Path) -> None:
     write_run("baseline", 0)
     assert cam.shown(one_group(find_runs(runs_root))) is None
+
+
+def test_one_shot_group_has_no_name(
+    write_run: Writer,
+    add_insight: Writer,
+    make_insight: Writer,
+    in_one_group: Writer,
+    runs_root: Path,
+    group: Group,
+) -> None:
+    grouped = gather(group, shots="few")
+    assert grouped is not None and grouped.grouped, "one of three was asked for"
+    for arm in ("baseline", "batchformer"):
+        add_insight(write_run(arm, 0), in_one_group(make_insight(arm, 0)))
+    data = gather(one_group(find_runs(runs_root)))
+    assert data is not None and not data.grouped
+    assert [axes.get_title(loc="left") for axes in figure(data).axes] == [""]
+    assert "shot" not in cam.words(data).alternative
+    assert all(row[0] == "" for row in cam.numbers(data)[0].rows)

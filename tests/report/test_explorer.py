@@ -141,6 +141,19 @@ def test_each_arm_is_of_its_first_seed_that_has_all(group_of: Callable[..., Grou
     assert "(batchformer seed 1, batchformer_self seed 0)" in section.note
 
 
+def test_the_words_say_how_batches_are_drawn_and_one_shot_group_is_not_named(
+    group_of: Callable[..., Group],
+) -> None:
+    record = arrays()
+    section = explorer_section(group_of({("batchformer", 0): record}), "p")
+    assert section is not None and "as frequent as in training" in section.note
+    alike = record | {"shot_of_class": np.zeros_like(record["shot_of_class"])}
+    section = explorer_section(group_of({("batchformer", 0): alike}), "p")
+    assert section is not None
+    assert on_page(section.html)["shots"] == []
+    assert re.findall(r'<label class="pick (\w+)" hidden>', section.html) == ["arm", "shot"]
+
+
 def test_arms_that_saw_the_same_images_share_the_pictures(
     group_of: Callable[..., Group],
 ) -> None:

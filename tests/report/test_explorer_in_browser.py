@@ -110,11 +110,12 @@ def page_file(
     insight: Insight,
 ) -> Path:
     """A page of two recipes; the first has two arms with batches, of the second no sample acts on
-    another. Only explorers are drawn.
+    another and all classes are of one shot group. Only explorers are drawn.
     """
     root = tmp_path_factory.mktemp("explorer")
     kept = {("head", "batchformer"): insight, ("head", "batchformer_frozen"): simulated(1)}
-    kept["tail", "batchformer_self"] = alone(simulated(2))
+    many = {"shot_of_class": np.zeros(len(NAMES), np.int64)}
+    kept["tail", "batchformer_self"] = alone(simulated(2)) | many
     for recipe, arm in [*kept, ("head", "baseline"), ("tail", "baseline")]:
         folder = make_run(root / "runs", arm, 0, recipe=make_recipe(recipe))
         if (recipe, arm) in kept:
@@ -485,3 +486,17 @@ def test_without_scripts_the_images_are_seen(browser: Any, page_file: Path) -> N
     assert all(picture.is_visible() for picture in pictures.all())
     assert page.locator(".explorer .controls").first.is_hidden()
     context.close()
+
+
+def test_one_shot_group_is_neither_named_nor_asked_for(opened: Opener) -> None:
+    page = opened()
+    page.explorer = page.page.locator(".explorer").nth(1)
+    labels = simulated(2)["batch_labels"][0]
+    page.tile(3).hover()
+    count = COUNTS[labels[3]]
+    assert f"({count} training image{'s' if count > 1 else ''})" in page.text("summary")
+    assert page.tile(3).get_attribute("aria-label") == f"Sample 4, {NAMES[labels[3]]}"
+    assert not page.explorer.locator("select[data-part=shot]").is_visible()
+    page.select("class", str(labels[3]))
+    dimmed = page.explorer.locator(".samples button.dimmed").count()
+    assert dimmed == (labels != labels[3]).sum()

@@ -12,8 +12,8 @@ from scipy import stats
 
 from batchformer.report import feature_space
 from batchformer.report.configuration import one_group
-from batchformer.report.feature_space import class_means, gather
-from batchformer.report.panels import SHOT_COLOURS
+from batchformer.report.feature_numbers import class_means, gather
+from batchformer.report.panels import CLASS_COLOURS, SHOT_COLOURS
 from batchformer.report.runs import find_runs
 
 Writer = Callable[..., Any]
@@ -98,3 +98,58 @@ def test_an_empty_group_has_no_number(
 def test_runs_without_features_have_no_figure(write_run: Writer, runs_root: Path) -> None:
     write_run("baseline", 0)
     assert feature_space.shown(one_group(find_runs(runs_root))) is None
+
+
+def test_few_classes_have_a_colour_a_mark_and_a_name_each(
+    write_run: Writer, add_insight: Writer, runs_root: Path
+) -> None:
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.colors import to_hex
+    from matplotlib.text import Text
+
+    for arm in ("baseline", "batchformer", "batchformer_frozen"):
+        add_insight(write_run(arm, 0), classes=7)
+    data = gather(one_group(find_runs(runs_root)))
+    assert data is not None and data.by_class and len(data.groups) == 3
+    figure = feature_space.figure(data)
+    (legend,) = figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == [f"class {i}" for i in range(7)]
+    for axes, arm in zip(figure.axes, data.by_arm, strict=False):
+        samples: list[Any] = list(axes.collections[::2])
+        means: list[Any] = list(axes.collections[1::2])
+        assert [to_hex(c.get_facecolor()[0]) for c in samples] == list(CLASS_COLOURS[:7])
+        found = data.by_arm[arm]
+        for i, (points, mean) in enumerate(zip(samples, means, strict=True)):
+            own = found.points[found.labels == i]
+            assert np.asarray(points.get_offsets()) == pytest.approx(own)
+            assert np.asarray(mean.get_offsets()) == pytest.approx(own.mean(0)[None])
+    # What is said below a panel stays clear of the name of the one below it.
+    FigureCanvasAgg(figure).draw()
+    said = figure.axes[0].xaxis.label.get_window_extent()
+    (name,) = [
+        text.get_window_extent()
+        for text in figure.axes[2].findobj(Text)
+        if isinstance(text, Text) and text.get_text() == "batchformer_frozen"
+    ]
+    assert said.y0 - name.y1 > said.height
+
+
+def test_one_shot_group_is_all_classes(
+    write_run: Writer,
+    add_insight: Writer,
+    make_insight: Writer,
+    in_one_group: Writer,
+    runs_root: Path,
+) -> None:
+    insight = in_one_group(make_insight("baseline", 0))
+    add_insight(write_run("baseline", 0), insight)
+    data = gather(one_group(find_runs(runs_root)))
+    assert data is not None and not data.by_class, "there are 12"
+    assert not feature_space.figure(data).legends
+    (separation,) = feature_space.numbers(data)
+    value = f"{insight['separation'][0]:.2f}"
+    assert separation.columns == ("separation", "n", "all classes")
+    assert separation.rows == [("baseline", "1", value)]
+    said = feature_space.words(data)
+    assert "Spread:" not in said.note, "it is 1 by definition"
+    assert said.alternative.endswith(f"baseline: separation all classes {value}.")

@@ -54,19 +54,28 @@ class Outline(HTMLParser):
         return " ".join("".join(self.words).split())
 
 
-@pytest.fixture
-def several(write_run: Writer, recipe_of: Writer, runs_root: Path) -> Path:
+@pytest.fixture(scope="module")
+def several(
+    make_run: Writer, make_recipe: Writer, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
     """Three arms of one recipe, another with two seeds, a damaged and an unfinished run."""
+    root = tmp_path_factory.mktemp("several") / "runs"
     for arm in ("baseline", "batchformer", "batchformer_self"):
         for seed in range(3):
-            write_run(arm, seed)
+            make_run(root, arm, seed)
     for arm in ("baseline", "batchformer"):
         for seed in range(2):
-            write_run(arm, seed, recipe=recipe_of("second", paper={}))
-    write_run("baseline", 5, finished=False)
-    (write_run("baseline", 6) / "config.json").write_text("{")
-    (write_run("baseline", 7) / "figures.npz").unlink()
-    return runs_root
+            make_run(root, arm, seed, recipe=make_recipe("second", paper={}))
+    make_run(root, "baseline", 5, finished=False)
+    (make_run(root, "baseline", 6) / "config.json").write_text("{")
+    (make_run(root, "baseline", 7) / "figures.npz").unlink()
+    return root
+
+
+@pytest.fixture(scope="module")
+def page(several: Path) -> str:
+    """The page of these runs, as it is by default."""
+    return render(find_runs(several), title="A title")
 
 
 def test_the_page_is_well_formed_and_needs_nothing_else(several: Path, tmp_path: Path) -> None:
@@ -80,8 +89,8 @@ def test_the_page_is_well_formed_and_needs_nothing_else(several: Path, tmp_path:
     assert not re.search(r"https?://|<script|@import|url\((?!#)", page)
 
 
-def test_it_shows_numbers_verdicts_the_paper_and_provenance(several: Path) -> None:
-    text = Outline(render(find_runs(several), title="A title")).text
+def test_it_shows_numbers_verdicts_the_paper_and_provenance(page: str) -> None:
+    text = Outline(page).text
     for words in (
         "A title",
         "batchformer − baseline",
@@ -99,16 +108,15 @@ def test_it_shows_numbers_verdicts_the_paper_and_provenance(several: Path) -> No
         assert words in text, words
 
 
-def test_what_is_not_included_is_named(several: Path) -> None:
-    text = Outline(render(find_runs(several))).text
+def test_what_is_not_included_is_named(page: str) -> None:
+    text = Outline(page).text
     part = text[text.index("Not included") :]
     assert "tail/baseline/seed5 has not finished" in part
     assert "tail/baseline/seed6 is damaged: config.json" in part
     assert "In the tables, but incomplete: tail/baseline/seed7: figures.npz is missing" in part
 
 
-def test_every_figure_and_region_has_words_for_those_who_cannot_see_it(several: Path) -> None:
-    page = render(find_runs(several))
+def test_every_figure_and_region_has_words_for_those_who_cannot_see_it(page: str) -> None:
     figures = re.findall(r"<figure.*?</figure>", page, flags=re.DOTALL)
     assert len(figures) == 6
     for figure in figures:
@@ -135,8 +143,8 @@ def test_names_from_files_cannot_inject_markup(
     assert Outline(page).open == []
 
 
-def test_equal_runs_give_equal_pages(several: Path) -> None:
-    assert render(find_runs(several)) == render(find_runs(several))
+def test_equal_runs_give_equal_pages(several: Path, page: str) -> None:
+    assert render(find_runs(several), title="A title") == page
 
 
 def test_no_finished_run_is_a_page_that_says_so(write_run: Writer, runs_root: Path) -> None:
@@ -148,8 +156,9 @@ def test_no_finished_run_is_a_page_that_says_so(write_run: Writer, runs_root: Pa
 
 
 def test_a_failure_leaves_the_old_page(
-    several: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    write_run: Writer, runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    write_run("baseline", 0)
     path = tmp_path / "report.html"
     path.write_text("old")
 
@@ -158,10 +167,10 @@ def test_a_failure_leaves_the_old_page(
 
     monkeypatch.setattr("os.fsync", fail)
     with pytest.raises(OSError, match="disk full"):
-        write_page(find_runs(several), path)
+        write_page(find_runs(runs_root), path)
     assert path.read_text() == "old"
     monkeypatch.undo()
-    write_page(find_runs(several), path)
+    write_page(find_runs(runs_root), path)
     assert path.read_text().startswith("<!doctype html>")
 
 
@@ -189,17 +198,16 @@ def test_the_page_names_the_reference_everywhere(several: Path, tmp_path: Path) 
     assert tail.index("baseline the network") < tail.index("batchformer BatchFormer as in")
 
 
-def test_a_page_says_to_what_by_default(several: Path) -> None:
-    text = Outline(render(find_runs(several))).text
+def test_a_page_says_to_what_by_default(page: str) -> None:
+    text = Outline(page).text
     assert "to the baseline, same seeds" in text
     assert "compared with" not in text
 
 
-def test_an_arm_has_one_colour_whatever_it_is_compared_with(several: Path) -> None:
+def test_an_arm_has_one_colour_whatever_it_is_compared_with(several: Path, page: str) -> None:
     swatches = []
-    for reference in (None, "batchformer_self"):
-        page = render(find_runs(several), reference=reference)
-        found = re.findall(r'background: (#\w+)"[^>]*></span><strong>([\w.]+)</strong>', page)
+    for seen in (page, render(find_runs(several), reference="batchformer_self")):
+        found = re.findall(r'background: (#\w+)"[^>]*></span><strong>([\w.]+)</strong>', seen)
         swatches.append({arm: colour for colour, arm in found})
     assert swatches[0] == swatches[1]
     assert len(swatches[0]) == 3

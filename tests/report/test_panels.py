@@ -12,6 +12,8 @@ from matplotlib.colors import to_rgb
 
 from batchformer.report.canvas import WIDTH
 from batchformer.report.panels import (
+    CLASS_COLOURS,
+    CLASS_MARKERS,
     SHOT_COLOURS,
     SHOT_MARKERS,
     cells,
@@ -42,7 +44,7 @@ def deuteranope(colour: str) -> np.ndarray:
     return np.array([same, same, blue - 0.02234 * red + 0.02234 * green])
 
 
-@pytest.mark.parametrize("colour", SHOT_COLOURS.values())
+@pytest.mark.parametrize("colour", [*SHOT_COLOURS.values(), *CLASS_COLOURS])
 @pytest.mark.parametrize("page", PAGES)
 def test_marks_stand_out_on_both_pages(colour: str, page: str) -> None:
     assert contrast(colour, page) >= 3
@@ -51,6 +53,12 @@ def test_marks_stand_out_on_both_pages(colour: str, page: str) -> None:
 def test_shot_groups_differ_in_shape_and_without_green_cones_in_colour() -> None:
     assert len(set(SHOT_MARKERS.values())) == 3
     for left, right in combinations(SHOT_COLOURS.values(), 2):
+        assert np.abs(deuteranope(left) - deuteranope(right)).max() > 0.04
+
+
+def test_classes_differ_in_shape_and_without_green_cones_in_colour() -> None:
+    assert len(set(CLASS_MARKERS)) == len(CLASS_COLOURS) == 10
+    for left, right in combinations(CLASS_COLOURS, 2):
         assert np.abs(deuteranope(left) - deuteranope(right)).max() > 0.04
 
 

@@ -12,6 +12,7 @@ from batchformer.report.rank_correlation import (
     Correlation,
     correlation,
     mean_of_known,
+    partial_rank_correlation,
     rank_correlation,
 )
 
@@ -59,6 +60,65 @@ def test_the_bootstrap_over_classes_agrees_with_scipys() -> None:
         rng=np.random.default_rng(3),
     ).confidence_interval
     assert found == pytest.approx((theirs.low, theirs.high), abs=0.04)
+
+
+def by_residuals(x: np.ndarray, y: np.ndarray, z: np.ndarray) -> float:
+    """Correlation of what lines through the ranks of z leave of the ranks of x and of y."""
+    ranks = [stats.rankdata(side) for side in (x, y, z)]
+    line = np.stack([np.ones(len(z)), ranks[2]], 1)
+    left = [side - line @ np.linalg.lstsq(line, side, rcond=None)[0] for side in ranks[:2]]
+    return float(np.corrcoef(*left)[0, 1])
+
+
+@given(st.lists(st.tuples(*[st.integers(0, 9)] * 3), min_size=5, max_size=30))
+def test_the_partial_one_is_that_of_residuals(rows: list[tuple[int, int, int]]) -> None:
+    x, y, z = np.array(rows, dtype=float).T
+    found = float(partial_rank_correlation(x, y, z))
+    among = [abs(float(rank_correlation(side, z))) for side in (x, y)]
+    if not all(rho < 1 - 1e-9 for rho in among):  # also where one is not a number
+        assert np.isnan(found)
+    else:
+        assert found == pytest.approx(by_residuals(x, y, z), abs=1e-6)
+
+
+def test_a_gradient_of_accuracy_alone_has_nothing_left_and_one_of_counts_alone_stays() -> None:
+    generator = np.random.default_rng(4)
+    counts = np.arange(200.0)
+    accuracy = counts + generator.normal(0, 80, (3, 200))
+    noise = generator.normal(0, 20, (3, 200))
+    by_accuracy, by_count = noise - accuracy, noise - counts
+    assert correlation(counts, by_accuracy).holds is True
+    left = correlation(counts, by_accuracy, accuracy)
+    assert left.rho == pytest.approx(0, abs=0.1) and left.holds is None
+    stays = correlation(counts, by_count, accuracy)
+    assert stays.rho is not None and stays.rho < -0.8 and stays.holds is True
+    each = [by_residuals(counts, g, a) for g, a in zip(by_count, accuracy, strict=True)]
+    assert stays.by_seed == pytest.approx(each)
+    interval = stats.ttest_1samp(each, 0).confidence_interval(0.95)
+    assert stays.over_seeds == pytest.approx((interval.low, interval.high))
+    theirs = stats.bootstrap(
+        (counts, by_count.mean(0), accuracy.mean(0)),
+        by_residuals,
+        paired=True,
+        vectorized=False,
+        method="percentile",
+        n_resamples=500,
+        rng=np.random.default_rng(5),
+    ).confidence_interval
+    assert stays.over_classes == pytest.approx((theirs.low, theirs.high), abs=0.03)
+
+
+def test_what_one_order_leaves_and_what_few_classes_say_is_nothing() -> None:
+    counts, values = np.arange(10.0), np.random.default_rng(6).normal(size=(2, 10))
+    nothing = Correlation(None, (), None, None)
+    assert correlation(counts, values, -values) == nothing
+    assert correlation(counts, values, np.ones((2, 10))) == nothing
+    assert correlation(counts[:4], values[:, :4], values[::-1, :4]) == nothing
+    unknown = values[::-1].copy()
+    unknown[:, 2] = np.nan
+    known = np.arange(10) != 2
+    found = correlation(counts, values, unknown)
+    assert found.rho == correlation(counts[known], values[:, known], unknown[:, known]).rho
 
 
 def test_few_seeds_or_classes_have_no_interval_of_their_kind() -> None:

@@ -100,3 +100,20 @@ def test_a_group_without_predictions_has_no_panel_and_no_number(
 def test_runs_without_confidences_have_no_figure(write_run: Writer, runs_root: Path) -> None:
     write_run("baseline", 0)
     assert reliability.shown(one_group(find_runs(runs_root))) is None
+
+
+@pytest.mark.parametrize("by_shots", [False, True])
+def test_one_shot_group_is_all(
+    write_run: Writer,
+    add_insight: Writer,
+    make_insight: Writer,
+    in_one_group: Writer,
+    runs_root: Path,
+    by_shots: bool,
+) -> None:
+    add_insight(write_run("baseline", 0), in_one_group(make_insight("baseline", 0)))
+    data = gather(one_group(find_runs(runs_root)), by_shots)
+    assert data is not None and data.groups == [0]
+    (table,) = reliability.numbers(data)
+    assert table.columns == ("arm", "n", "all") and len(table.rows[0]) == 3
+    assert reliability.figure(data).axes[0].get_title(loc="left") == "Accuracy, %"

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchformer.insight.record import SHOTS
+from batchformer.report.attention_colours import WITHIN, beyond, in_colours, reach_of
 from batchformer.report.attention_numbers import Attention, OfArm, gather
 from batchformer.report.canvas import INK, title
 from batchformer.report.configuration import Group
@@ -20,37 +21,35 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 HEADS_A_ROW = 4
-LEAST_REACH = 0.1
-"""Of the colours to each side of uniform attention, as a power of 2: no noise in full colour."""
 
 
 def figure(data: Attention) -> Figure:
-    """The mean over heads, the flow between shot groups, then every head; a colour scale each."""
+    """The mean over heads, the flow between shot groups, then every head; a colour scale each.
+
+    With one shot group there is no flow between groups to be seen, and room for names of classes.
+    """
     found = data.by_arm[data.main]
-    reach = _reach(found.ratio, found.flow_ratio)
+    reach = reach_of(found.ratio, found.pairs)
     heads = found.heads if len(found.heads) > 1 else found.heads[:0]
     rows = -(-len(heads) // HEADS_A_ROW)
-    drawn, grid = new_grid(1, 1, [2.5 + 1.25 * rows + 0.35 * bool(rows)])
+    first = 2.5 if len(data.groups) > 1 else 3.0
+    drawn, grid = new_grid(1, 1, [first + 1.25 * rows + 0.35 * bool(rows)])
     grid[0][0].remove()
     above, below = drawn, None
     if rows:
-        parts: Any = drawn.subfigures(2, 1, height_ratios=[2.5, 1.25 * rows + 0.35])
+        parts: Any = drawn.subfigures(2, 1, height_ratios=[first, 1.25 * rows + 0.35])
         above, below = parts[0], parts[1]
         for part in parts:
             part.patch.set_alpha(0)
-    left, right = above.subplots(1, 2)
-    image = _map(left, found.ratio, reach)
-    title(left, "Mean over heads")
-    ticks, labels = count_ticks(data.counts.tolist(), 3)
-    for axis in (left.xaxis, left.yaxis):
-        axis.set_ticks(ticks, labels)
-    left.tick_params(colors=INK, labelsize=SMALL, length=3)
-    left.set_ylabel("From: training images", fontsize=SMALL, color=INK)
-    left.set_xlabel("To: training images", fontsize=SMALL, color=INK)
-    _flow_cells(right, found, reach)
-    _bar(above, image, [left, right], reach)
+    panels = above.subplots(1, 2 if len(data.groups) > 1 else 1, squeeze=False)[0].tolist()
+    image = _map(panels[0], found.ratio, reach)
+    title(panels[0], "Mean over heads")
+    _axes_of_classes(panels[0], data)
+    if len(panels) > 1:
+        _flow_cells(panels[1], found, data.groups, reach)
+    _bar(above, image, panels, reach, found.ratio)
     if below is not None:
-        reach = _reach(heads)
+        reach = reach_of(heads, found.pairs)
         small = below.subplots(rows, HEADS_A_ROW, squeeze=False).ravel()
         for axes in small:
             bare(axes)
@@ -59,19 +58,44 @@ def figure(data: Attention) -> Figure:
             axes.set_visible(True)
             image = _map(axes, ratio, reach)
             title(axes, f"Head {i + 1}")
-        _bar(below, image, list(small), reach)
+        _bar(below, image, list(small), reach, heads)
     return drawn
 
 
-def _bar(figure: Any, image: Any, panels: list[Axes], reach: float) -> None:
-    bar = figure.colorbar(image, ax=panels, location="bottom", shrink=0.6, aspect=30)
+def _axes_of_classes(axes: Axes, data: Attention) -> None:
+    ticks, labels = count_ticks(data.counts.tolist(), 3)
+    named = bool(data.names) and len(data.groups) < 2
+    if named:
+        ticks, labels = list(range(len(data.names))), list(data.names)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_ticks(ticks, labels)
+        for label in axis.get_ticklabels():
+            label.set_parse_math(False)
+    axes.tick_params(colors=INK, labelsize=SMALL, length=3)
+    axes.tick_params(axis="x", labelrotation=90 if named else 0)
+    what = "" if named else ": training images"
+    axes.set_ylabel(f"From{what}", fontsize=SMALL, color=INK)
+    axes.set_xlabel(f"To{what}", fontsize=SMALL, color=INK)
+
+
+def _bar(figure: Any, image: Any, panels: list[Axes], reach: float, ratio: NDArray[Any]) -> None:
+    """The scale of the colours; an arrow where a cell of ``ratio`` lies beyond its end."""
+    below, above = beyond(ratio, reach)
+    ends = {(True, True): "both", (True, False): "min", (False, True): "max"}
+    bar = figure.colorbar(
+        image,
+        ax=panels,
+        location="bottom",
+        shrink=0.6,
+        aspect=30,
+        extend=ends.get((below, above), "neither"),
+    )
     bar.set_ticks([-reach, 0, reach], labels=[times(2**-reach), "uniform", times(2**reach)])
     bar.ax.tick_params(colors=INK, labelsize=SMALL, length=0)
-    bar.outline.set_visible(False)
+    bar.outline.set(edgecolor=INK, linewidth=0.5)  # its dark ends are to be seen on a dark page
 
 
-def _flow_cells(axes: Axes, found: OfArm, reach: float) -> None:
-    present = [i for i in range(len(SHOTS)) if np.isfinite(found.flow[i]).any()]
+def _flow_cells(axes: Axes, found: OfArm, present: list[int], reach: float) -> None:
     ratio, flow = (part[np.ix_(present, present)] for part in (found.flow_ratio, found.flow))
     texts = [
         [f"{times(r)}\n{100 * f:.0f}%" for r, f in zip(*row, strict=True)]
@@ -79,36 +103,22 @@ def _flow_cells(axes: Axes, found: OfArm, reach: float) -> None:
     ]
     names = [SHOTS[i] for i in present]
     limits = (-reach, reach)
-    cells(axes, _in_colours(ratio, reach), texts, names, colours=DIVERGING, limits=limits)
+    cells(axes, in_colours(ratio, reach), texts, names, colours=DIVERGING, limits=limits)
     axes.set_aspect("equal")
     axes.tick_params(colors=INK, labelsize=SMALL)
     title(axes, "Between shot groups")
-
-
-def _in_colours(ratio: NDArray[Any], reach: float) -> NDArray[Any]:
-    """Powers of 2; no attention at all has the last colour, a pair that was not seen has none."""
-    with np.errstate(divide="ignore"):
-        powers: NDArray[Any] = np.clip(np.log2(ratio), -reach, reach)
-    return powers
 
 
 def _map(axes: Axes, ratio: NDArray[Any], reach: float) -> Any:
     for spine in axes.spines.values():
         spine.set_visible(False)
     return axes.imshow(
-        np.ma.masked_invalid(_in_colours(ratio, reach)),
+        np.ma.masked_invalid(in_colours(ratio, reach)),
         cmap=DIVERGING,
         vmin=-reach,
         vmax=reach,
         interpolation="none",
     )
-
-
-def _reach(*parts: NDArray[Any]) -> float:
-    """How far the colours go to each side, in powers of 2; the last hundredth is cut off."""
-    values = np.concatenate([part.ravel() for part in parts])
-    values = np.abs(np.log2(values[np.isfinite(values) & (values > 0)]))
-    return max(float(np.quantile(values, 0.99)), LEAST_REACH) if values.size else 1.0
 
 
 def times(ratio: float) -> str:
@@ -127,10 +137,19 @@ def words(data: Attention) -> Words:
     )
     note = (
         f"Attention of {data.main} on test images in batches of {data.batch:.0f}, {maps} from the "
-        f"most to the least training images ({seeds}). Colours are ratios to uniform attention; in "
-        f"the cells below each ratio is the part of a sample's attention that goes to others of "
-        f"that group."
+        f"most to the least training images ({seeds}). Colours are ratios to uniform attention."
     )
+    drawn = [found.ratio, *([found.heads] if len(found.heads) > 1 else [])]
+    if any(any(beyond(ratio, reach_of(ratio, found.pairs))) for ratio in drawn):
+        note += (
+            f" They reach as far as the cells that hold {100 * WITHIN:.0f}% of this attention "
+            f"need; more extreme cells have the colour of the end."
+        )
+    if len(data.groups) > 1:
+        note += (
+            " Between shot groups the percentage is the part of a sample's attention that goes to "
+            "others of that group."
+        )
     said = "; ".join(
         f"to {target} {100 * share.measured.mean:.1f}% (uniform {100 * share.uniform:.1f}%)"
         for target, share in found.shares.items()
@@ -150,14 +169,15 @@ def numbers(data: Attention) -> list[Numbers]:
                 (
                     arm,
                     target,
-                    number(100 * measured.mean),
-                    interval(low, high),
+                    f"{number(100 * measured.mean)} {interval(low, high)}".strip(),
                     number(100 * share.uniform),
                     times(ratio),
                 )
             )
-    columns = ("arm", "attends to", "%", "95% interval", "uniform, %", "ratio")
-    tables = [Numbers("Where attention goes", columns, rows)]
+    columns = ("arm", "attends to", "share", "uniform", "ratio")
+    tables = [Numbers("Where attention goes, %", columns, rows)]
+    if len(data.groups) < 2:
+        return tables
     for arm, found in data.by_arm.items():
         lines = [
             (name, *(f"{times(r)} ({100 * f:.1f}%)" for r, f in zip(ratio, flow, strict=True)))

@@ -27,6 +27,7 @@ NAMES = (
     "attention_shots",
     "shot_pairs",
 )
+MOST_NAMES = 10
 TARGETS = ("itself", "others of its class", "other classes")
 
 
@@ -44,6 +45,7 @@ class OfArm:
 
     Args:
         ratio: (P, P), rows attend; mean over heads and seeds.
+        pairs: (P, P) how many were seen, all seeds together.
         heads: (H, P, P) of the first seed alone: heads of two trainings have nothing in common.
         shares: by ``TARGETS``, mean over heads.
         flow: (3, 3) part of the attention of a shot group's samples that goes to others of each.
@@ -52,6 +54,7 @@ class OfArm:
     """
 
     ratio: NDArray[Any]
+    pairs: NDArray[Any]
     heads: NDArray[Any]
     shares: dict[str, Share]
     flow: NDArray[Any]
@@ -69,6 +72,7 @@ class Attention:
         batch: samples of a batch, the mean over batches.
         by_arm: arms with BatchFormer.
         main: the arm whose maps are drawn.
+        names: of the classes, where every bin is one and few enough are named along an axis.
     """
 
     counts: NDArray[Any]
@@ -76,6 +80,13 @@ class Attention:
     batch: float
     by_arm: dict[str, OfArm]
     main: str
+    names: tuple[str, ...] = ()
+
+    @property
+    def groups(self) -> list[int]:
+        """Places in ``SHOTS`` of the groups whose samples were seen."""
+        flow = self.by_arm[self.main].flow
+        return [i for i in range(len(flow)) if np.isfinite(flow[i]).any()]
 
 
 def gather(group: Group, arm: str | None = None) -> Attention | None:
@@ -94,7 +105,18 @@ def gather(group: Group, arm: str | None = None) -> Attention | None:
     bins = first["bin_of_class"].astype(np.int64)
     size = np.bincount(bins, minlength=len(first["bin_pairs"]))
     sums = np.bincount(bins, first["train_counts"], minlength=len(first["bin_pairs"]))
-    return Attention(sums / np.maximum(size, 1), int(size.max()), _batch(first), by_arm, main)
+    counts, together = sums / np.maximum(size, 1), int(size.max())
+    names = _names(group, main, bins) if together == 1 and len(size) <= MOST_NAMES else ()
+    return Attention(counts, together, _batch(first), by_arm, main, names)
+
+
+def _names(group: Group, arm: str, bins: NDArray[Any]) -> tuple[str, ...]:
+    """Names by bin, each of one class; none where no run has them."""
+    for run in group.of(arm):
+        names = run.insight.get("classes")
+        if names is not None and names.shape == bins.shape:
+            return tuple(str(names[k]) for k in np.argsort(bins))
+    return ()
 
 
 def _batch(run: Insight) -> float:
@@ -108,6 +130,7 @@ def _of_arm(runs: list[Insight]) -> OfArm:
     flows = [_ratio(run["attention_shots"], run["shot_pairs"], run) for run in runs]
     return OfArm(
         np.mean([ratio.mean(0) for ratio in ratios], 0),
+        np.sum([run["bin_pairs"] for run in runs], 0),
         ratios[0],
         _shares(runs),
         np.mean([_flow(run) for run in runs], 0),

@@ -62,7 +62,10 @@ class Picture:
 
 @dataclass(frozen=True)
 class Cams:
-    """Pictures by shot group, the arms from above to below, and how they were chosen."""
+    """Pictures by shot group, the arms from above to below, and how they were chosen.
+
+    ``grouped``: whether there is more than one shot group of classes.
+    """
 
     by_shots: dict[str, list[Picture]]
     arms: list[str]
@@ -70,6 +73,7 @@ class Cams:
     layer: str
     rule: Rule
     candidates: int
+    grouped: bool = True
 
 
 def gather(
@@ -114,7 +118,10 @@ def gather(
         if chosen and shots in (None, name):
             by_shots[name] = [_picture(runs, m) for m in chosen]
     layer = str(first["cam_layer"])
-    return Cams(by_shots, arms, seed, layer, rule, len(change)) if by_shots else None
+    if not by_shots:
+        return None
+    grouped = len(np.unique(first["shot_of_class"])) > 1
+    return Cams(by_shots, arms, seed, layer, rule, len(change), grouped)
 
 
 def _common_seed(runs: Sequence[dict[int, Insight]]) -> int | None:
@@ -144,10 +151,11 @@ def words(data: Cams) -> Words:
     """What is plotted, and how the images were chosen."""
     total = sum(map(len, data.by_shots.values()))
     chosen = (
-        f"the first of each shot group among {data.candidates} drawn once with a fixed seed"
+        f"the first{' of each shot group' if data.grouped else ''} among {data.candidates} drawn "
+        f"once with a fixed seed"
         if data.rule == "seed"
-        else f"of each shot group those of {data.candidates} whose confidence of the true class "
-        f"changes most between the arms"
+        else f"{'of each shot group ' if data.grouped else ''}those of {data.candidates} whose "
+        f"confidence of the true class changes most between the arms"
     )
     note = (
         f"Grad-CAM of the plain network for the true class at {data.layer}, seed {data.seed}: "
@@ -166,7 +174,7 @@ def numbers(data: Cams) -> list[Numbers]:
     """Every image with the confidence of its class by arm."""
     rows = [
         (
-            shots,
+            shots if data.grouped else "",
             picture.name,
             f"{picture.count:,}",
             str(picture.row),

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from batchformer.report.cam import A_ROW, Cams, Picture
 from batchformer.report.canvas import INK, TEXT, WIDTH
-from batchformer.report.panels import SMALL, bare, new_grid
+from batchformer.report.panels import SMALL, bare, new_grid, shortened
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -53,7 +53,7 @@ def enlarged(pixels: NDArray[Any]) -> NDArray[Any]:
 
 
 def figure(data: Cams) -> Figure:
-    """Of every shot group the images, then a row for each arm."""
+    """Of every shot group the images, then a row for each arm; one group alone has no name."""
     blocks = [
         (name, pictures[i : i + A_ROW])
         for name, pictures in data.by_shots.items()
@@ -64,17 +64,17 @@ def figure(data: Cams) -> Figure:
     heights = [rows * (tile + 0.18) + 0.1] * len(blocks)
     drawn, grid = new_grid(len(blocks), 1, heights)
     for (axes,), (name, pictures) in zip(grid, blocks, strict=True):
-        _block(axes, name, pictures, data.arms)
+        _block(axes, f"{name} shots" if data.grouped else "", pictures, data.arms)
     return drawn
 
 
-def _block(axes: Axes, shots: str, pictures: list[Picture], arms: list[str]) -> None:
+def _block(axes: Axes, heading: str, pictures: list[Picture], arms: list[str]) -> None:
     bare(axes)
     pitch = 1.26  # a tile and the line below it
     for column, picture in enumerate(pictures):
         pixels = enlarged(picture.pixels)
         tiles = [pixels, *(overlay(pixels, picture.heat[arm]) for arm in arms)]
-        below = [_short(picture.name), *(_mark(picture, arm) for arm in arms)]
+        below = [shortened(picture.name, LONGEST_NAME), *(_mark(picture, arm) for arm in arms)]
         for row, (tile, text) in enumerate(zip(tiles, below, strict=True)):
             top = row * pitch
             axes.imshow(
@@ -104,14 +104,10 @@ def _block(axes: Axes, shots: str, pictures: list[Picture], arms: list[str]) -> 
             va="center",
             linespacing=0.95,
         )
-    axes.set_title(f"{shots} shots", loc="left", fontsize=TEXT, color=INK)
+    axes.set_title(heading, loc="left", fontsize=TEXT, color=INK)
     axes.set_xlim(-0.4, A_ROW)
     axes.set_ylim((1 + len(arms)) * pitch, 0)
     axes.set_aspect("equal")
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}…"
 
 
 def _mark(picture: Picture, arm: str) -> str:

@@ -45,8 +45,9 @@
     const [name, count, shot] = arm.classes[batch.labels[i]];
     return { name, count, shot: data.shots[shot] };
   };
+  // Of one shot group alone there is no word: every class is of it.
   const counted = ({ shot, count }, kind) =>
-    `${shot}, ${count.toLocaleString("en")} ${kind}${count === 1 ? "" : "s"}`;
+    `${shot ? `${shot}, ` : ""}${count.toLocaleString("en")} ${kind}${count === 1 ? "" : "s"}`;
 
   // Attention is kept in half precision, and not every browser has arrays of it.
   const half = (bits) =>
@@ -146,8 +147,9 @@
     const strongest = Math.max(...found.values.filter((_, j) => j !== chosen), 0) || 1;
     tiles.forEach((tile, i) => {
       const { name, shot } = classOf(i);
-      const told = pinned === null ? "" : `, ${percent(found.shown[i])}`;
-      tile.setAttribute("aria-label", `Sample ${i + 1}, ${name}, ${shot}${told}`);
+      const told = pinned === null ? [] : [percent(found.shown[i])];
+      const label = [`Sample ${i + 1}`, name, ...(shot ? [shot] : []), ...told].join(", ");
+      tile.setAttribute("aria-label", label);
       tile.setAttribute("aria-pressed", i === pinned);
       tile.classList.toggle("chosen", i === chosen);
       tile.classList.toggle("same", i !== chosen && same(i));

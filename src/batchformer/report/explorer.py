@@ -38,11 +38,13 @@ class Explorer:
         arms: by arm its name, seed, heads, classes and batches, as plain values for the script.
         sprites: one picture of each batch as a data URI; arms that saw the same images share it.
         batches: how many batches the runs have kept; those of ``arms`` may be fewer.
+        grouped: whether classes are of several shot groups, which are then named.
     """
 
     arms: list[dict[str, Any]]
     sprites: list[str]
     batches: int
+    grouped: bool
 
 
 def explorer_section(group: Group, prefix: str) -> Section | None:
@@ -80,7 +82,8 @@ def explorer_of(group: Group) -> Explorer | None:
         for arm_data, batch in zip(arms, added, strict=True):
             arm_data["batches"] += [batch] if batch else []
     used = {batch["sprite"] for arm_data in arms for batch in arm_data["batches"]}
-    return Explorer(arms, [uri for uri, i in sprites.items() if i in used], batches)
+    grouped = len({int(i) for record in kept.values() for i in record["shot_of_class"]}) > 1
+    return Explorer(arms, [uri for uri, i in sprites.items() if i in used], batches, grouped)
 
 
 def explorer_html(found: Explorer, prefix: str) -> str:
@@ -90,7 +93,7 @@ def explorer_html(found: Explorer, prefix: str) -> str:
 
     from batchformer.report.html import environment
 
-    data = {"arms": found.arms, "columns": COLUMNS, "shots": SHOTS}
+    data = {"arms": found.arms, "columns": COLUMNS, "shots": SHOTS if found.grouped else ()}
     template = environment().get_template("explorer.html.jinja")
     return template.render(
         id=f"{prefix}-explorer",
@@ -107,10 +110,10 @@ def explorer_words(found: Explorer) -> str:
     shown = max(len(arm["batches"]) for arm in found.arms)
     cut = f", the first {shown} of {found.batches}" if shown < found.batches else ""
     return (
-        f"Shuffled batches of test images ({runs}{cut}), without dropout. Attention is averaged "
-        f"over layers; what a sample gives adds up to 100%. The gradient is the mean absolute "
-        f"value of the derivative of one sample's loss by another's feature, in percent of what "
-        f"is found over all others."
+        f"Batches of test images ({runs}{cut}), drawn so that classes are as frequent as in "
+        f"training, and seen without dropout. Attention is averaged over layers; what a sample "
+        f"gives adds up to 100%. The gradient is the mean absolute value of the derivative of one "
+        f"sample's loss by another's feature, in percent of what is found over all others."
     )
 
 

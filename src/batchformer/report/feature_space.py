@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from batchformer.insight.record import SHOTS
-from batchformer.metrics.intervals import Summary, summary
+from batchformer.metrics.intervals import Summary
 from batchformer.report.canvas import INK, title
 from batchformer.report.configuration import Group
-from batchformer.report.kept import kept
-from batchformer.report.panels import (
-    SHOT_COLOURS,
-    SHOT_MARKERS,
-    SMALL,
-    bare,
-    new_grid,
-    shot_legend,
+from batchformer.report.feature_numbers import (
+    MEASURES,
+    FeatureSpace,
+    OfArm,
+    class_means,
+    gather,
 )
+from batchformer.report.panels import SMALL, bare, mark_legend, new_grid
 from batchformer.report.shown import Numbers, Shown, Words
 from batchformer.report.words import interval, number
 
@@ -28,79 +23,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-NAMES = (
-    "shot_of_class",
-    "projection",
-    "projection_labels",
-    "projection_share",
-    "separation",
-    "spread",
-)
 PANELS_A_ROW = 2
-MEASURES = {
-    "separation": "distance of class means to the nearest other, over the spread of a class",
-    "spread": "distance of samples from their class mean, over that of all classes",
-}
-
-
-@dataclass(frozen=True)
-class OfArm:
-    """Features of one arm.
-
-    Args:
-        points: (S, 2) of its first seed.
-        labels: (S,) their classes.
-        share: of the variance on each axis.
-        measures: separation and spread by shot group, over seeds; None for an empty group.
-        seeds: how many.
-    """
-
-    points: NDArray[Any]
-    labels: NDArray[Any]
-    share: tuple[float, float]
-    measures: dict[str, list[Summary | None]]
-    seeds: int
-
-
-@dataclass(frozen=True)
-class FeatureSpace:
-    """Every arm that has features, and the shot group (0, 1 or 2) of every class, (K,)."""
-
-    shot_of_class: NDArray[Any]
-    by_arm: dict[str, OfArm]
-    seed: int | None
-
-
-def gather(group: Group) -> FeatureSpace | None:
-    """What the figure shows, or None where no run kept its features.
-
-    Points are of the first seed that all arms have, where there is one.
-    """
-    found = kept(group, *NAMES)
-    if not found:
-        return None
-    common = set.intersection(*(set(runs) for runs in found.values()))
-    seed = min(common, default=None)
-    by_arm = {}
-    for arm, runs in found.items():
-        first = runs[min(runs) if seed is None else seed]
-        measures = {
-            name: [_over_seeds([run[name][i] for run in runs.values()]) for i in range(len(SHOTS))]
-            for name in MEASURES
-        }
-        share = float(first["projection_share"][0]), float(first["projection_share"][1])
-        points = first["projection"].astype(np.float64)
-        by_arm[arm] = OfArm(points, first["projection_labels"], share, measures, len(runs))
-    shots = next(iter(next(iter(found.values())).values()))["shot_of_class"]
-    return FeatureSpace(shots.astype(np.int64), by_arm, seed)
-
-
-def class_means(points: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Classes present (G,), and the means of their points, (G, 2)."""
-    classes, inverse = np.unique(labels, return_inverse=True)
-    sizes = np.bincount(inverse)
-    means = np.stack([np.bincount(inverse, points[:, i]) / sizes for i in range(2)], 1)
-    return classes, means
+ROOM = 0.09
+"""Above and below a panel, inches: what is said below one stays clear of the next one's name."""
 
 
 def figure(data: FeatureSpace) -> Figure:
@@ -109,12 +34,14 @@ def figure(data: FeatureSpace) -> Figure:
     columns = min(PANELS_A_ROW, len(arms))
     rows = -(-len(arms) // columns)
     drawn, grid = new_grid(rows, columns, [2.4 if columns > 1 else 3.4] * rows)
+    engine: Any = drawn.get_layout_engine()
+    engine.set(h_pad=ROOM)
     panels = [axes for row in grid for axes in row]
     for axes in panels[len(arms) :]:
         axes.set_visible(False)
     for axes, arm in zip(panels, arms, strict=False):
         found = data.by_arm[arm]
-        _scatter(axes, found, data.shot_of_class)
+        _scatter(axes, found, data)
         bare(axes)
         title(axes, arm)
         axes.set_xlabel(
@@ -122,29 +49,32 @@ def figure(data: FeatureSpace) -> Figure:
             fontsize=SMALL,
             color=INK,
         )
-    groups = sorted({int(data.shot_of_class[y]) for f in data.by_arm.values() for y in f.labels})
-    shot_legend(drawn, [SHOTS[i] for i in groups])
+    if data.by_class:
+        mark_legend(drawn, data.marks)
+    elif len(data.groups) > 1:
+        mark_legend(drawn, [data.marks[i] for i in data.groups])
     return drawn
 
 
-def _scatter(axes: Axes, found: OfArm, shot_of_class: NDArray[Any]) -> None:
+def _scatter(axes: Axes, found: OfArm, data: FeatureSpace) -> None:
     classes, means = class_means(found.points, found.labels)
     crowded = len(classes) > 100
-    for i, name in enumerate(SHOTS):
-        own, of_class = shot_of_class[found.labels] == i, shot_of_class[classes] == i
+    for i, mark in enumerate(data.marks):
+        own, of_class = data.mark_of(found.labels) == i, data.mark_of(classes) == i
         # Pixels: thousands of marks as outlines would be most of a page.
-        common: Any = {
-            "marker": SHOT_MARKERS[name],
-            "color": SHOT_COLOURS[name],
-            "rasterized": True,
-        }
+        common: Any = {"marker": mark.shape, "color": mark.colour, "rasterized": True}
         axes.scatter(
-            found.points[own, 0], found.points[own, 1], s=5, alpha=0.35, linewidths=0, **common
+            found.points[own, 0],
+            found.points[own, 1],
+            s=7 if data.by_class else 5,
+            alpha=0.35,
+            linewidths=0,
+            **common,
         )
         axes.scatter(
             means[of_class, 0],
             means[of_class, 1],
-            s=10 if crowded else 34,
+            s=10 if crowded else 46 if data.by_class else 34,
             edgecolors="white",
             linewidths=0.4 if crowded else 0.8,
             zorder=3,
@@ -162,35 +92,48 @@ def words(data: FeatureSpace) -> Words:
     """What is plotted, and how far classes lie apart."""
     samples = len(next(iter(data.by_arm.values())).points)
     which = "the first seed of each arm" if data.seed is None else f"seed {data.seed}"
+    meant = " ".join(f"{name.capitalize()}: {MEASURES[name]}." for name in _measured(data))
     note = (
         f"Plain features of {samples:,} test images on their two principal axes, {which}; large "
-        f"marks are class means. Every panel has axes of its own. Separation: "
-        f"{MEASURES['separation']}. Spread: {MEASURES['spread']}."
+        f"marks are class means. Every panel has axes of its own. {meant}"
     )
+    columns = _columns(data)
     said = "; ".join(
         f"{arm}: separation "
         + ", ".join(
             f"{name} {number(value.mean)}"
-            for name, value in zip(SHOTS, found.measures["separation"], strict=True)
-            if value is not None
+            for i, name in columns.items()
+            if (value := found.measures["separation"][i]) is not None
         )
         for arm, found in data.by_arm.items()
     )
     return Words(note, f"Scatter plots. {note} {said}.")
 
 
+def _columns(data: FeatureSpace) -> dict[int, str]:
+    """The shot groups that have numbers, by their place in ``SHOTS``; one alone is all classes."""
+    groups = data.groups
+    return {groups[0]: "all classes"} if len(groups) == 1 else dict(enumerate(SHOTS))
+
+
+def _measured(data: FeatureSpace) -> list[str]:
+    """Spread is measured against all classes: of one group it is 1, whatever the features."""
+    return [name for name in MEASURES if len(data.groups) > 1 or name != "spread"]
+
+
 def numbers(data: FeatureSpace) -> list[Numbers]:
     """Separation and spread by shot group and arm."""
+    columns = _columns(data)
     return [
         Numbers(
             f"{measure.capitalize()} of classes",
-            (measure, "n", *SHOTS),
+            (measure, "n", *columns.values()),
             [
-                (arm, str(found.seeds), *map(_text, found.measures[measure]))
+                (arm, str(found.seeds), *(_text(found.measures[measure][i]) for i in columns))
                 for arm, found in data.by_arm.items()
             ],
         )
-        for measure in MEASURES
+        for measure in _measured(data)
     ]
 
 
@@ -200,11 +143,6 @@ def shown(group: Group) -> Shown | None:
     if data is None:
         return None
     return Shown("Feature space", words(data), lambda: figure(data), numbers(data))
-
-
-def _over_seeds(values: list[Any]) -> Summary | None:
-    known = [float(value) for value in values if np.isfinite(value)]
-    return summary(known) if known else None
 
 
 def _text(value: Summary | None) -> str:

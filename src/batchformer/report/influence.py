@@ -5,7 +5,6 @@ The paper's claim is that rarer classes have larger gradients on other samples.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,11 +20,12 @@ from batchformer.report.influence_numbers import (
     gather,
     running_mean,
 )
+from batchformer.report.influence_verdict import control, span, verdict
 from batchformer.report.names import arm_colours
 from batchformer.report.panels import count_ticks
 from batchformer.report.rank_correlation import Correlation, mean_of_known
 from batchformer.report.shown import Numbers, Shown, Words
-from batchformer.report.words import interval, number, seeds
+from batchformer.report.words import number
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 MOST_RATIO = 30
 """Of the largest to the smallest value on a linear scale."""
+
+MOST_TICKS = 7
+"""Classes whose training images all stand along the axis."""
 
 MOST_POINTS = 200
 """More classes than this are averaged over neighbours in frequency, for the dots alone."""
@@ -70,7 +73,8 @@ def figure(data: Influence) -> Figure:
             axes.tick_params(which="minor", length=0)
         else:
             axes.set_ylim(bottom=0)
-    ticks, labels = count_ticks(data.counts.tolist())
+    most = MOST_TICKS if len(data.counts) <= MOST_TICKS else 5
+    ticks, labels = count_ticks(data.counts.tolist(), most)
     every[-1].set_xticks([tick + 1 for tick in ticks], labels)
     every[-1].set_xlabel("Training images of the class", fontsize=TEXT, color=INK)
     return drawn
@@ -96,45 +100,51 @@ def words(data: Influence) -> Words:
             " The cumulative mean is over all classes at least as frequent, as the code of the "
             "paper draws it."
         )
-    said = " ".join(verdict(arm, found.correlation) for arm, found in data.by_arm.items())
+    said = " ".join(
+        " ".join([verdict(arm, found.correlation), *control(found)])
+        for arm, found in data.by_arm.items()
+    )
     return Words(f"{note} {said}", f"Dot plot. {said}")
-
-
-def verdict(arm: str, found: Correlation) -> str:
-    """Does "the rarer the class, the larger its gradient on others" hold here?"""
-    if found.rho is None:
-        return f"{arm}: no order to speak of, since all gradients or all training counts are equal."
-    spans = []
-    if found.over_seeds is not None:
-        spans.append(f"{_span(found.over_seeds)} over {seeds(len(found.by_seed))}")
-    if found.over_classes is not None:
-        spans.append(f"{_span(found.over_classes)} by a bootstrap over classes")
-    ranked = f"rank correlation of training count with gradient {number(found.rho)}"
-    if spans:
-        ranked += f", 95% interval {' and '.join(spans)}"
-    claim = "that a rarer class has the larger gradient"
-    if found.holds:
-        return f"{arm}: the paper's claim {claim} holds here ({ranked})."
-    if found.holds is None:
-        return f"{arm}: the paper's claim {claim} is not settled here ({ranked})."
-    return f"{arm}: the paper's claim {claim} does not hold here, the opposite does ({ranked})."
 
 
 def numbers(data: Influence) -> list[Numbers]:
     """The correlations."""
+    whole = {arm: found.correlation for arm, found in data.by_arm.items()}
+    known = {arm: found.controlled for arm, found in data.by_arm.items() if found.controlled}
+    tables = [
+        _table("Training count and gradient on others", whole),
+        _table(
+            "The same, accuracy of classes held fixed",
+            {arm: found.partial for arm, found in known.items() if found.partial.by_seed},
+        ),
+        _table(
+            "Accuracy of classes and gradient on others",
+            {arm: found.of_accuracy for arm, found in known.items()},
+            {True: "the harder, the larger", False: "the harder, the smaller"},
+        ),
+    ]
+    return [table for table in tables if table.rows]
+
+
+HOLDS = {True: "holds", False: "opposite"}
+
+
+def _table(
+    caption: str, by_arm: dict[str, Correlation], verdicts: dict[bool, str] = HOLDS
+) -> Numbers:
     rows = [
         (
             arm,
-            str(found.seeds),
-            "" if found.correlation.rho is None else number(found.correlation.rho),
-            _span(found.correlation.over_seeds),
-            _span(found.correlation.over_classes),
-            {True: "holds", False: "opposite", None: "not settled"}[found.correlation.holds],
+            str(len(found.by_seed)),
+            "" if found.rho is None else number(found.rho),
+            span(found.over_seeds),
+            span(found.over_classes),
+            "not settled" if found.holds is None else verdicts[found.holds],
         )
-        for arm, found in data.by_arm.items()
+        for arm, found in by_arm.items()
     ]
     columns = ("arm", "n", "rank corr.", "over seeds", "over classes", "verdict")
-    return [Numbers("Training count and gradient on others", columns, rows)]
+    return Numbers(caption, columns, rows)
 
 
 def classes_table(data: Influence) -> Numbers:
@@ -194,7 +204,3 @@ def _power(values: NDArray[Any]) -> int:
     largest = float(np.nanmax(np.abs(values), initial=0.0))
     power = int(np.floor(np.log10(largest))) if largest > 0 else 0
     return 0 if -2 <= power <= 2 else power
-
-
-def _span(found: Sequence[float] | None) -> str:
-    return "" if found is None else interval(found[0], found[1], sign=True)

@@ -1,4 +1,8 @@
-"""Gradients of a sample's loss on others as runs kept them, by class, with their smooth means."""
+"""Gradients of a sample's loss on others as runs kept them, by class, with their smooth means.
+
+Rare classes are mostly hard ones. Whether it is rarity that goes with large gradients is asked with
+the accuracy of classes held fixed.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +21,33 @@ On = Literal["features", "images"]
 
 
 @dataclass(frozen=True)
+class Controlled:
+    """What the accuracy of classes has to do with it, over the seeds that kept it.
+
+    Args:
+        of_accuracy: accuracy with gradient.
+        partial: training count with gradient, accuracy held fixed.
+    """
+
+    of_accuracy: Correlation
+    partial: Correlation
+
+
+@dataclass(frozen=True)
 class OfArm:
-    """Gradients of one arm: mean over seeds by class, (K,), NaN for a class not measured."""
+    """Gradients of one arm.
+
+    Args:
+        values: mean over seeds by class, (K,), NaN for a class not measured.
+        correlation: training count with gradient.
+        seeds: how many.
+        controlled: None where no run kept its accuracy by class.
+    """
 
     values: NDArray[Any]
     correlation: Correlation
     seeds: int
+    controlled: Controlled | None = None
 
 
 @dataclass(frozen=True)
@@ -59,15 +84,45 @@ def gather(
     order = np.argsort(-counts, kind="stable")
     by_arm = {}
     for arm, runs in found.items():
-        values = np.stack(
-            [
-                np.where(run["gradient_samples"] > 0, run[name], np.nan).astype(np.float64)
-                for run in runs.values()
-            ]
-        )[:, order]
-        mean = mean_of_known(values)
-        by_arm[arm] = OfArm(mean, correlation(counts[order], values), len(values))
+        by_seed = {
+            seed: np.where(run["gradient_samples"] > 0, run[name], np.nan).astype(np.float64)[order]
+            for seed, run in runs.items()
+        }
+        values = np.stack(list(by_seed.values()))
+        accuracy = {
+            seed: right[order] for seed, right in accuracies(group, arm).items() if seed in by_seed
+        }
+        by_arm[arm] = OfArm(
+            mean_of_known(values),
+            correlation(counts[order], values),
+            len(values),
+            _controlled(counts[order], by_seed, accuracy),
+        )
     return Influence(counts[order], by_arm, window_of(len(counts)), measure, on, cumulative)
+
+
+def accuracies(group: Group, arm: str) -> dict[int, NDArray[Any]]:
+    """Percent by class, (K,), by seed, of the networks that were looked at."""
+    found = {}
+    for run in group.of(arm):
+        right, counts = (run.insight_figures.get(name) for name in ("per_class", "train_counts"))
+        looked = run.insight.get("train_counts")
+        if right is None or counts is None or looked is None or right.shape != counts.shape:
+            continue
+        # Other counts would be those of other classes, or of another training.
+        if np.array_equal(counts, looked):
+            found[run.seed] = right.astype(np.float64)
+    return found
+
+
+def _controlled(
+    counts: NDArray[Any], gradients: dict[int, NDArray[Any]], accuracy: dict[int, NDArray[Any]]
+) -> Controlled | None:
+    if not accuracy:
+        return None
+    right = np.stack(list(accuracy.values()))
+    values = np.stack([gradients[seed] for seed in accuracy])
+    return Controlled(correlation(right, values), correlation(counts, values, right))
 
 
 def window_of(classes: int) -> int:

@@ -42,6 +42,11 @@ class Looked(Run):
         return self.arrays
 
     @cached_property
+    def insight_figures(self) -> Insight:
+        """None: there is no folder."""
+        return {}
+
+    @cached_property
     def insight_part(self) -> str:
         """None: there is one network."""
         return ""

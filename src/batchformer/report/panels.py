@@ -7,6 +7,7 @@ black or white by the cell, never ink.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,8 +31,32 @@ SHOT_COLOURS = dict(zip(SHOTS, ("#3d82c4", "#b07d00", "#cc4f6d"), strict=True))
 """Blue, yellow and red stay apart for every kind of colour vision; at least 3:1 on both pages."""
 SHOT_MARKERS = dict(zip(SHOTS, ("o", "s", "^"), strict=True))
 
+CLASS_COLOURS = (
+    *("#0096f0", "#a55a4b", "#e10078", "#0f8700", "#960fff"),
+    *("#96964b", "#0f9696", "#964bb4", "#ff001e", "#ff2de1"),
+)
+"""Of ten classes, as far apart as 3:1 on both pages allows for three kinds of colour vision."""
+CLASS_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
+
 DIVERGING, SEQUENTIAL = "RdBu_r", "Blues"
 """Colour maps that need no difference of red and green."""
+
+
+LONGEST_NAME = 16
+LEGEND_LETTERS, MARK_LETTERS = 52, 4
+"""Letters of a legend's line, and those that a mark and the space around it take."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How something looks in a scatter plot."""
+
+    name: str
+    colour: str
+    shape: str
+
+
+SHOT_MARKS = [Mark(name, SHOT_COLOURS[name], SHOT_MARKERS[name]) for name in SHOTS]
 
 
 def new_grid(
@@ -123,23 +148,34 @@ def count_ticks(counts: Sequence[float], most: int = 5) -> tuple[list[int], list
     return places, [f"{counts[place]:,.0f}" for place in places]
 
 
-def shot_legend(figure: Figure, shown: Sequence[str]) -> None:
-    """The shot groups above the panels, by colour and mark."""
+def mark_legend(figure: Figure, marks: Sequence[Mark]) -> None:
+    """What marks stand for, above the panels."""
     with extra("report"):
         from matplotlib.lines import Line2D
 
-    handles = [
-        Line2D([], [], linestyle="", marker=SHOT_MARKERS[name], color=SHOT_COLOURS[name])
-        for name in shown
-    ]
-    figure.legend(
+    handles = [Line2D([], [], linestyle="", marker=mark.shape, color=mark.colour) for mark in marks]
+    names = [shortened(mark.name, LONGEST_NAME) for mark in marks]
+    widest = max(map(len, names)) + MARK_LETTERS
+    shown = figure.legend(
         handles,
-        shown,
+        names,
         loc="outside upper left",
-        ncols=len(shown),
+        ncols=min(len(names), LEGEND_LETTERS // widest),
         frameon=False,
         fontsize=TEXT,
         labelcolor=INK,
         handletextpad=0.2,
+        columnspacing=1.2,
         borderaxespad=0,
     )
+    for text in shown.get_texts():
+        text.set_parse_math(False)
+
+
+def shortened(name: str, most: int) -> str:
+    """At most so many letters.
+
+    >>> shortened("willow tree", 9)
+    'willow t…'
+    """
+    return name if len(name) <= most else f"{name[: most - 1]}…"

@@ -55,11 +55,15 @@ class Reliability:
     by_shots: bool
 
     @property
+    def shots(self) -> list[int]:
+        """Places in ``GROUPS`` of the shot groups; none where there is one, which is all."""
+        found = [i for i in (1, 2, 3) if any(f.count[i].sum() for f in self.by_arm.values())]
+        return found if len(found) > 1 else []
+
+    @property
     def groups(self) -> list[int]:
         """Places in ``GROUPS`` of what is drawn."""
-        if not self.by_shots:
-            return [0]
-        return [i for i in (1, 2, 3) if any(f.count[i].sum() for f in self.by_arm.values())]
+        return self.shots or [0] if self.by_shots else [0]
 
 
 def gather(group: Group, by_shots: bool = False) -> Reliability | None:
@@ -168,13 +172,15 @@ def words(data: Reliability) -> Words:
 def numbers(data: Reliability) -> list[Numbers]:
     """Expected calibration errors by arm and shot group."""
     rows = []
+    columns = range(len(GROUPS)) if data.shots else [0]
     for arm, found in data.by_arm.items():
         texts = [
             "" if e is None else f"{number(e.mean)} {interval(e.low, e.high)}".strip()
-            for e in found.ece
+            for e in (found.ece[i] for i in columns)
         ]
         rows.append((arm, str(found.seeds), *texts))
-    return [Numbers("Expected calibration error, %", ("arm", "n", *GROUPS), rows)]
+    names = ("arm", "n", *(GROUPS[i] for i in columns))
+    return [Numbers("Expected calibration error, %", names, rows)]
 
 
 def bins_table(data: Reliability) -> Numbers:

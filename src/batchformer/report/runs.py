@@ -98,6 +98,11 @@ class Run:
             return ""
         return min((path.parent.name for path in self.folder.glob("*/insight.npz")), default="")
 
+    @cached_property
+    def insight_figures(self) -> Mapping[str, NDArray[Any]]:
+        """The arrays of ``figures.npz`` of the training that was looked at."""
+        return Arrays(self.folder / self.insight_part / "figures.npz")
+
     def series(self, kind: str, value: str) -> dict[int, float]:
         """One value by step from the records of one kind."""
         return {

@@ -8,6 +8,7 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from batchformer.report.terminal import without_empty
+from batchformer.report.words import seeds
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -52,14 +53,21 @@ class Shown:
 def numbers_html(numbers: Numbers) -> str:
     """The table for a page, less its empty columns.
 
+    To be narrow it has intervals below their numbers and the number of seeds below an arm, whose
+    name may break.
+
     >>> numbers_html(Numbers("Spread", ("arm", "few"), [("a<b", "0.9")])).count("a&lt;b")
     1
     """
     columns, rows = without_empty(numbers.columns, list(numbers.rows))
+    first = 2 if columns[1:2] == ("n",) else 1
+    columns = (columns[0], *columns[first:])
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
     body = "\n".join(
-        f'<tr><th scope="row">{escape(row[0])}</th>'
-        + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:])
+        f'<tr><th scope="row">{escape(row[0]).replace("_", "_<wbr>")}'
+        + "".join(f" <small>{seeds(int(cell))}</small>" for cell in row[1:first])
+        + "</th>"
+        + "".join(f"<td>{_cell(cell)}</td>" for cell in row[first:])
         + "</tr>"
         for row in rows
     )
@@ -68,3 +76,8 @@ def numbers_html(numbers: Numbers) -> str:
         f'<div class="scroll runs" tabindex="0" role="region" aria-label="{label}">\n'
         f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n</div>"
     )
+
+
+def _cell(text: str) -> str:
+    number, space, bracket = text.partition(" [")
+    return f"{escape(number)} <small>[{escape(bracket)}</small>" if space else escape(text)

@@ -1,0 +1,85 @@
+"""Does "the rarer the class, the larger its gradient on others" hold? In words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from batchformer.report.influence_numbers import OfArm
+from batchformer.report.rank_correlation import Correlation
+from batchformer.report.words import interval, number, seeds
+
+MOST_OF_IT = 0.5
+"""Of a correlation: where less than this is left of it, most of it has gone."""
+
+EXACT = 1 - 1e-9
+"""Of a rank correlation, that of one and the same order."""
+
+
+def verdict(arm: str, found: Correlation) -> str:
+    """What counts and gradients alone say of it."""
+    if found.rho is None:
+        return f"{arm}: no order to speak of, since all gradients or all training counts are equal."
+    ranked = f"rank correlation of training count with gradient {with_intervals(found)}"
+    claim = "that a rarer class has the larger gradient"
+    if found.holds:
+        return f"{arm}: the paper's claim {claim} holds here ({ranked})."
+    if found.holds is None:
+        return f"{arm}: the paper's claim {claim} is not settled here ({ranked})."
+    return f"{arm}: the paper's claim {claim} does not hold here, the opposite does ({ranked})."
+
+
+def control(found: OfArm) -> list[str]:
+    """What is left of it among classes of the same accuracy; nothing where that is not known."""
+    whole, known = found.correlation, found.controlled
+    if known is None or whole.rho is None:
+        return []
+    of_accuracy, partial = known.of_accuracy, known.partial
+    if of_accuracy.rho is None:
+        return []
+    beside = f"rank correlation of accuracy with gradient {number(of_accuracy.rho)}"
+    if partial.rho is None:
+        if abs(of_accuracy.rho) < EXACT:
+            return []
+        return [
+            f"Gradients have the very order of accuracies ({beside}): with the accuracy of classes "
+            f"held fixed nothing is left to rank."
+        ]
+    held = f"With the accuracy of classes held fixed it is {with_intervals(partial)}"
+    return [f"{held}: {_left(whole, partial, of_accuracy)} ({beside})."]
+
+
+def _left(whole: Correlation, partial: Correlation, of_accuracy: Correlation) -> str:
+    """What the partial correlation says, beside the whole one."""
+    if whole.holds is not True:
+        return {
+            True: "among classes that are equally hard the rarer has the larger gradient",
+            False: "among classes that are equally hard the more frequent has the larger gradient",
+            None: "not settled among classes that are equally hard either",
+        }[partial.holds]
+    if partial.holds is False:
+        return "among classes that are equally hard the opposite holds"
+    if abs(partial.rho or 0.0) < MOST_OF_IT * abs(whole.rho or 0.0):
+        most = "most of it goes with accuracy"
+        if of_accuracy.holds:
+            most = "mostly it is harder classes that have larger gradients, and rare ones are hard"
+        rest = "rarity adds to that" if partial.holds else "whether rarity adds to that is open"
+        return f"{most}; {rest}"
+    if partial.holds:
+        return "among classes that are equally hard the rarer has the larger gradient too"
+    return "whether it is rarity, or that rare classes are harder, is open"
+
+
+def with_intervals(found: Correlation) -> str:
+    """The mean over seeds, with what is known of its error."""
+    spans = []
+    if found.over_seeds is not None:
+        spans.append(f"{span(found.over_seeds)} over {seeds(len(found.by_seed))}")
+    if found.over_classes is not None:
+        spans.append(f"{span(found.over_classes)} by a bootstrap over classes")
+    rho = "unknown" if found.rho is None else number(found.rho)
+    return f"{rho}, 95% interval {' and '.join(spans)}" if spans else rho
+
+
+def span(found: Sequence[float] | None) -> str:
+    """An interval as it is written; nothing where there is none."""
+    return "" if found is None else interval(found[0], found[1], sign=True)

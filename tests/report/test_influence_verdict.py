@@ -1,0 +1,124 @@
+"""What is said of rarity and of difficulty, from correlations and from run folders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchformer.report import influence
+from batchformer.report.configuration import Group, one_group
+from batchformer.report.influence_numbers import Controlled, OfArm, accuracies, gather
+from batchformer.report.influence_verdict import control
+from batchformer.report.rank_correlation import Correlation
+from batchformer.report.runs import find_runs
+
+Writer = Callable[..., Any]
+CLASSES = 60
+
+
+def ranked(rho: float | None, half: float = 0.1) -> Correlation:
+    """A correlation with one interval around it."""
+    if rho is None:
+        return Correlation(None, (), None, None)
+    return Correlation(rho, (rho,) * 3, (rho - half, rho + half), None)
+
+
+@pytest.mark.parametrize(
+    ("whole", "partial", "of_accuracy", "said"),
+    [
+        (-0.7, -0.05, -0.9, "harder classes that have larger gradients, and rare ones are hard; w"),
+        (-0.7, -0.2, -0.9, "and rare ones are hard; rarity adds to that"),
+        (-0.7, -0.05, 0.9, "most of it goes with accuracy; whether rarity adds to that is open"),
+        (-0.7, -0.6, -0.9, "equally hard the rarer has the larger gradient too"),
+        (-0.15, -0.09, -0.9, "whether it is rarity, or that rare classes are harder, is open"),
+        (-0.7, 0.3, -0.9, "the opposite holds"),
+        (0.0, -0.3, -0.9, "equally hard the rarer has the larger gradient ("),
+        (0.0, 0.3, -0.9, "equally hard the more frequent has the larger gradient"),
+        (0.5, 0.0, -0.9, "not settled among classes that are equally hard either"),
+        (0.4, None, -1.0, "Gradients have the very order of accuracies"),
+    ],
+)
+def test_the_words_follow_the_intervals(
+    whole: float, partial: float | None, of_accuracy: float, said: str
+) -> None:
+    known = Controlled(ranked(of_accuracy), ranked(partial))
+    (sentence,) = control(OfArm(np.zeros(0), ranked(whole), 3, known))
+    assert said in sentence
+    assert f"accuracy with gradient {of_accuracy:.2f}" in sentence
+    if partial is not None:
+        assert f"held fixed it is {partial:.2f}, 95% interval [" in sentence
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        None,
+        Controlled(ranked(None), ranked(None)),
+        Controlled(ranked(-0.5), ranked(None)),
+    ],
+)
+def test_where_it_is_not_known_nothing_is_said(known: Controlled | None) -> None:
+    assert control(OfArm(np.zeros(0), ranked(-0.7), 3, known)) == []
+
+
+def looked_at(
+    root: Path, write_run: Writer, make_insight: Writer, part: str = "", **arrays: Any
+) -> Group:
+    """Three seeds whose gradients follow accuracy, which follows the count loosely."""
+    for seed in range(3):
+        folder = write_run("batchformer", seed, classes=CLASSES)
+        insight = make_insight("batchformer", seed, classes=CLASSES, batches=40)
+        random = np.random.default_rng(seed)
+        right = 60 - np.arange(CLASSES) + random.normal(0, 25, CLASSES)
+        insight["gradient_abs"] = 1e-5 * (200 - right + random.normal(0, 8, CLASSES))
+        kept = {"per_class": right, "train_counts": insight["train_counts"]} | arrays
+        (folder / part).mkdir(exist_ok=True)
+        np.savez(folder / part / "figures.npz", **kept)
+        np.savez(folder / part / "insight.npz", **insight)
+    return one_group(find_runs(root))
+
+
+@pytest.mark.parametrize("part", ["", "sketch"])
+def test_accuracies_are_of_the_training_that_was_looked_at(
+    write_run: Writer, make_insight: Writer, runs_root: Path, part: str
+) -> None:
+    group = looked_at(runs_root, write_run, make_insight, part)
+    data = gather(group)
+    assert data is not None
+    found = data.by_arm["batchformer"]
+    kept = accuracies(group, "batchformer")
+    for run in group.runs:
+        with np.load(run.folder / part / "figures.npz") as arrays:
+            assert np.array_equal(kept[run.seed], arrays["per_class"])
+    assert found.controlled is not None
+    assert found.correlation.holds is True and found.controlled.of_accuracy.holds is True
+    assert found.controlled.partial.rho == pytest.approx(0, abs=0.25)
+    note = influence.words(data).note
+    assert "holds here" in note and "mostly it is harder classes" in note
+    whole, partial, of_accuracy = influence.numbers(data)
+    assert (whole.rows[0][-1], partial.rows[0][-1]) == ("holds", "not settled")
+    assert partial.rows[0][2] == f"{found.controlled.partial.rho:.2f}"
+    assert of_accuracy.rows[0][-1] == "the harder, the larger"
+
+
+@pytest.mark.parametrize(
+    "arrays",
+    [
+        {"per_class": np.zeros(3)},
+        {"train_counts": np.arange(CLASSES)},
+        {"train_counts": np.arange(3), "per_class": np.arange(3.0)},
+    ],
+)
+def test_accuracies_of_other_classes_are_left_out(
+    write_run: Writer, make_insight: Writer, runs_root: Path, arrays: dict[str, Any]
+) -> None:
+    group = looked_at(runs_root, write_run, make_insight, **arrays)
+    assert accuracies(group, "batchformer") == {}
+    data = gather(group)
+    assert data is not None and data.by_arm["batchformer"].controlled is None
+    assert "held fixed" not in influence.words(data).note
+    assert len(influence.numbers(data)) == 1
