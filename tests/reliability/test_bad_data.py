@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,19 @@ def test_a_corrupt_image_is_skipped_if_asked(images: Path) -> None:
         batch = feed.batch(0)
     assert len(batch["x"]) == 17 and len(batch["index"].unique()) == 16
     assert feed.damaged == {"ant/3.png": 1}
+
+
+def test_a_run_skips_corrupt_training_images_if_asked_and_no_others(
+    images: Path, refused: Refused
+) -> None:
+    damage(images / "train" / "ant" / "3.png")
+    command = on_images(images, "--train.damaged", "skip")
+    with pytest.warns(RuntimeWarning, match=r"ant/3\.png cannot be decoded.*takes its place"):
+        cli.main(command)
+    shutil.rmtree(images.parent / "runs")
+    damage(images / "test" / "bee" / "1.png")
+    said = refused(*command)
+    assert str(images / "test" / "bee" / "1.png") in said
 
 
 def empty(root: Path, part: str = "train") -> None:

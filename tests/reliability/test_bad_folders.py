@@ -57,6 +57,19 @@ def test_a_half_written_configuration_is_named(
     assert contents(folder) == before, "nothing was touched"
 
 
+@pytest.mark.parametrize("content", ["", '{"metrics": {"al', "{}", "3"])
+def test_a_result_that_was_cut_is_named_and_can_be_written_anew(
+    runs: Path, again: list[str], refused: Refused, trained: Path, content: str
+) -> None:
+    result = folder_of(runs) / "result.json"
+    result.write_text(content)
+    said = refused(*again)
+    assert f"{result} is damaged" in said and "Remove it" in said
+    result.unlink()
+    cli.main(again)
+    assert not list(differences(folder_of(runs), folder_of(trained)))
+
+
 @pytest.mark.parametrize("name", ["config.json", "result.json"])
 def test_a_report_names_a_half_written_run_and_goes_on(
     runs: Path, capsys: pytest.CaptureFixture[str], name: str

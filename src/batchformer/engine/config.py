@@ -128,6 +128,9 @@ class TrainConfig:
     """Only deterministic kernels."""
     workers: int | None = None
     """Processes that read image files; 0: the training process. By default one for each core."""
+    damaged: Literal["raise", "skip"] = "raise"
+    """What a training image file that cannot be read does: end the run, which names it, or give its
+    place to the next image of the batch, named once. One that is scored always ends the run."""
 
     def __post_init__(self) -> None:
         require(self.batch_size >= 1, f"train.batch-size is {self.batch_size}, below 1")

@@ -39,17 +39,21 @@ def recorded(folder: Path) -> dict[str, Any] | None:
     return config
 
 
-def read_json(path: Path, needed: str) -> dict[str, Any]:
+#: What helps where a file of a run folder is damaged.
+ADVICE = "Put the file back, take its folder away, or give --runs another folder"
+
+
+def read_json(path: Path, needed: str, advice: str = ADVICE) -> dict[str, Any]:
     """The object in a file of ours.
 
     Args:
         path: the file.
         needed: name of an object that must be in it.
+        advice: what to do where it is damaged.
 
     Raises:
         ValueError: it is damaged; the file is named.
     """
-    advice = "Put the file back, take its folder away, or give --runs another folder"
     try:
         content = json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
@@ -57,6 +61,19 @@ def read_json(path: Path, needed: str) -> dict[str, Any]:
     if not isinstance(content, dict) or not isinstance(content.get(needed), dict):
         raise ValueError(f"{path} is damaged: it has no object {needed!r}. {advice}.")
     return content
+
+
+def has_result(folder: Path) -> bool:
+    """Whether a run has come to its end: the last file that it writes is there.
+
+    Raises:
+        ValueError: it is there, but not whole; ours are, so somebody cut it in copying.
+    """
+    path = folder / "result.json"
+    if path.exists():
+        read_json(path, "metrics", "Remove it, and the same command writes it anew")
+        return True
+    return False
 
 
 def refuse_other_configuration(folder: Path, config: dict[str, Any]) -> None:

@@ -30,6 +30,7 @@ from batchformer.recipes.arms import with_arm
 from batchformer.recipes.building import build, load_task, pick_device
 from batchformer.recipes.folder import (
     FORMAT,
+    has_result,
     recorded,
     refuse_other_configuration,
     write_figures,
@@ -105,7 +106,7 @@ class Run:
 
     @property
     def finished(self) -> bool:
-        return first_says(lambda: (self.folder / "result.json").exists())
+        return first_says(lambda: has_result(self.folder))
 
     def begin(self) -> None:
         """Write what will be trained, where; refuse a folder that holds something else."""

@@ -139,6 +139,7 @@ class CompositionalTask:
             last,
             device,
             train.workers,
+            on_damaged=train.damaged,
             accumulate=train.accumulate,
         )
         return feed if self.config.world == "closed" else Renumbered(feed, self)

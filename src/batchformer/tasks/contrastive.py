@@ -84,8 +84,7 @@ class ContrastiveTask:
     def feed(self, train: TrainConfig, seed: int) -> Batches:
         """Shuffled batches with two views of each image, ``x`` and ``view2``."""
         part = self.labelled.data.train
-        size, parts = train.batch_size, train.accumulate
-        return self._two_views(part, size, seed, train.drop_last, train.workers, parts)
+        return self._two_views(part, seed, train)
 
     def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:
         """Accuracy in percent of nearest neighbours, and what the features look like.
@@ -147,7 +146,8 @@ class ContrastiveTask:
     def _first_pairs(
         self, part: ImageSplit | ImageFiles, count: int, workers: int | None
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        feed: Any = self._two_views(part, ALIGNED_BATCH, self.config.seed, False, workers)
+        looked_at = TrainConfig(batch_size=ALIGNED_BATCH, workers=workers)
+        feed: Any = self._two_views(part, self.config.seed, looked_at)
         try:
             for step in range(-(-count // ALIGNED_BATCH)):
                 batch = feed.batch(step)
@@ -156,39 +156,26 @@ class ContrastiveTask:
             close(feed)
 
     def _two_views(
-        self,
-        part: ImageSplit | ImageFiles,
-        batch: int,
-        seed: int,
-        drop_last: bool,
-        workers: int | None,
-        accumulate: int = 1,
+        self, part: ImageSplit | ImageFiles, seed: int, train: TrainConfig
     ) -> Feed | FileFeed:
+        size, last, parts = train.batch_size, train.drop_last, train.accumulate
         if isinstance(part, ImageFiles):
             (geometry, transform), other = contrasted_file_views(self.config)
             return FileFeed(
                 part,
                 geometry,
                 transform,
-                batch,
+                size,
                 seed,
-                drop_last,
+                last,
                 self.device,
-                workers,
+                train.workers,
+                on_damaged=train.damaged,
                 second=other,
-                accumulate=accumulate,
+                accumulate=parts,
             )
         first, second = views(self.config)
-        return Feed(
-            part,
-            first,
-            batch,
-            seed,
-            drop_last,
-            self.device,
-            second=second,
-            accumulate=accumulate,
-        )
+        return Feed(part, first, size, seed, last, self.device, second=second, accumulate=parts)
 
 
 def _settings(method: Method) -> MethodConfig:

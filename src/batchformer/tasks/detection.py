@@ -12,7 +12,7 @@ import torch
 from batchformer.data.detection_feed import DetectionFeed, scored_images
 from batchformer.data.voc import BoxedImages, count_objects, load_voc
 from batchformer.dealing import all_rows, part_sizes, scored_rows
-from batchformer.engine.config import TrainConfig
+from batchformer.engine.config import TrainConfig, require
 from batchformer.engine.fit import Evaluation
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Batches, Method
@@ -73,6 +73,11 @@ class DetectionTask:
 
     def feed(self, train: TrainConfig, seed: int) -> Batches:
         """Training batches of images of differing sizes."""
+        require(
+            train.damaged == "raise",
+            "images with boxes are not replaced by others; set train.damaged raise, and take the "
+            "image that is named out of the list",
+        )
         return DetectionFeed(
             self.data.train,
             self.config.shorter,

@@ -181,6 +181,7 @@ class DomainTask:
             last,
             device,
             train.workers,
+            on_damaged=train.damaged,
             steps=steps,
             accumulate=parts,
         )

@@ -99,6 +99,7 @@ class ImageFileTask:
             self.device,
             train.workers,
             sampler=sampler_named(config.sampler, files.labels, seed),
+            on_damaged=train.damaged,
             second=second,
             accumulate=train.accumulate,
         )
@@ -117,6 +118,7 @@ class ImageFileTask:
             device=self.device,
             workers=train.workers,
             sampler=ClassBalanced(files.labels, seed, stream=1),
+            on_damaged=train.damaged,
             accumulate=train.accumulate,
         )
 
