@@ -142,6 +142,7 @@ def work(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
+@pytest.mark.skipif(not sharding.on_the_cpu(), reason="the FSDP of this torch needs GPUs")
 def test_fsdp_trains_as_one_process_and_keeps_whole_tensors(tmp_path: Path) -> None:
     command = [sys.executable, __file__, str(tmp_path)]
     started = [

@@ -158,7 +158,7 @@ def test_a_refusal_of_slurm_is_told(cluster: Path, tmp_path: Path) -> None:
 
 def finish(run: Run) -> None:
     run.folder.mkdir(parents=True)
-    (run.folder / "result.json").write_text("{}")
+    (run.folder / "result.json").write_text('{"metrics": {}}')
 
 
 def test_waiting_ends_with_the_last_job(

@@ -57,7 +57,7 @@ def test_the_bootstrap_over_classes_agrees_with_scipys() -> None:
         vectorized=False,
         method="percentile",
         n_resamples=1000,
-        rng=np.random.default_rng(3),
+        random_state=np.random.default_rng(3),
     ).confidence_interval
     assert found == pytest.approx((theirs.low, theirs.high), abs=0.04)
 
@@ -103,7 +103,7 @@ def test_a_gradient_of_accuracy_alone_has_nothing_left_and_one_of_counts_alone_s
         vectorized=False,
         method="percentile",
         n_resamples=500,
-        rng=np.random.default_rng(5),
+        random_state=np.random.default_rng(5),
     ).confidence_interval
     assert stays.over_classes == pytest.approx((theirs.low, theirs.high), abs=0.03)
 

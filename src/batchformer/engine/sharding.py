@@ -41,12 +41,23 @@ def shard(method: Method, train: TrainConfig) -> None:
     )
     require(not train.ema, "train.ema keeps a copy of all weights; set train.parallel ddp")
     device = next(method.parameters()).device.type
+    require(
+        device != "cpu" or on_the_cpu(),
+        "the FSDP of this torch needs GPUs; set train.parallel ddp, or install a newer torch",
+    )
     mesh = init_device_mesh(device, (ranks(),))
     for block in blocks(method, LEAST_PARAMETERS):
         fully_shard(block, mesh=mesh)
     fully_shard(method, mesh=mesh)
     for name in ("step", "predict"):
         register_fsdp_forward_method(method, name)
+
+
+def on_the_cpu() -> bool:
+    """Whether torch's FSDP knows how to do without GPUs; that of 2.6 does not."""
+    import torch
+
+    return hasattr(torch.cpu.Stream, "record_event")
 
 
 def blocks(method: nn.Module, least: int) -> Iterator[nn.Module]:
