@@ -205,6 +205,7 @@ BenchPart = Literal[
     "contrast",
     "profile",
     "side_by_side",
+    "exchange",
     "loop",
     "transforms",
     "loader",

@@ -94,7 +94,7 @@ def test_groups_share_their_data(tmp_path: Path) -> None:
     ]
     for one in (runs[1], runs[3]):
         one.folder.mkdir()
-        (one.folder / "result.json").touch()
+        (one.folder / "result.json").write_text('{"metrics": {}}')
     groups = [[one.seed for one in group] for group in side_by_side(runs, 2)]
     assert groups == [[1, 3], [0, 2], [4], [5]]
     assert [len(group) for group in side_by_side(runs, 1)] == [2, 1, 1, 1, 1]

@@ -308,7 +308,7 @@ def trainings_of(run: Run) -> tuple[Run, ...]:
     first.folder.mkdir(parents=True)
     record = {"kind": "eval", "epoch": 1, "step": 1, "hm": 1.0}
     (first.folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
-    (first.folder / "result.json").write_text("{}")
+    (first.folder / "result.json").write_text('{"metrics": {}}')
     return ready_trainings(run)
 
 

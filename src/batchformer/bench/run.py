@@ -29,6 +29,7 @@ PARTS = {
     "contrast": "batchformer.bench.contrast",
     "profile": "batchformer.bench.profile",
     "side_by_side": "batchformer.bench.side_by_side",
+    "exchange": "batchformer.bench.across",
     "loop": "batchformer.bench.loop",
     "transforms": "batchformer.bench.transforms",
     "loader": "batchformer.bench.loading",
