@@ -58,6 +58,13 @@ def test_an_unknown_task_is_named() -> None:
         from_plain({**as_plain(find_recipe("demo")), "task": "captioning"})
 
 
+def test_a_value_of_another_kind_is_a_type_error_that_says_where() -> None:
+    plain = as_plain(find_recipe("voc_fpn"))
+    plain["data"]["trained_on"] = [None]
+    with pytest.raises(TypeError, match="data has a value of another kind"):
+        from_plain(plain)
+
+
 @pytest.mark.parametrize(
     "change",
     [

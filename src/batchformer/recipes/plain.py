@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from batchformer.recipes.recipe import Recipe
 from batchformer.tasks.data_config import BY_TASK
+
+T = TypeVar("T")
 
 
 def as_plain(recipe: Recipe) -> dict[str, Any]:
@@ -37,8 +39,16 @@ def from_plain(plain: Mapping[str, Any]) -> Recipe:
             if not isinstance(given, Mapping):
                 raise TypeError(f"{field.name} is {given!r}, not settings by name")
             lists = {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}
-            values[field.name] = kind(**lists)
-    return Recipe(**values)
+            values[field.name] = _made(kind, lists, field.name)
+    return _made(Recipe, values, "the recipe")
+
+
+def _made(kind: type[T], values: Mapping[str, Any], what: str) -> T:
+    """An object of settings; whatever its own checks stumble over is a value of another kind."""
+    try:
+        return kind(**values)
+    except (AttributeError, LookupError, ArithmeticError) as error:
+        raise TypeError(f"{what} has a value of another kind: {error}") from error
 
 
 def completed(plain: Mapping[str, Any]) -> Mapping[str, Any]:
