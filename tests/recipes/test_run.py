@@ -26,7 +26,7 @@ from batchformer.recipes.arms import ARMS, with_arm
 from batchformer.recipes.compare import run
 from batchformer.recipes.demo import demo
 from batchformer.recipes.recipe import Recipe
-from batchformer.recipes.run import build, load_task, pick_device, restore
+from batchformer.recipes.run import build, load_task, restore
 
 CPU = torch.device("cpu")
 
@@ -213,10 +213,6 @@ def test_a_start_of_another_stride_is_refused(tmp_path: Path, first_layout: Reci
     second = dataclasses.replace(started_from(first_layout), stride="1x1")
     with pytest.raises(ValueError, match="seed0 says 3x3, the recipe says 1x1"):
         run(second, "baseline", 0, **options)
-
-
-def test_devices() -> None:
-    assert pick_device("cpu") == CPU and pick_device().type in ("cpu", "cuda", "mps")
 
 
 COMMAND = [

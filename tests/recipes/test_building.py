@@ -1,0 +1,45 @@
+"""From a recipe and a seed to a device, a task and a method."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from batchformer.engine.method import Method
+from batchformer.recipes import find_recipe
+from batchformer.recipes.arms import with_arm
+from batchformer.recipes.building import build, load_task, pick_device
+
+CPU = torch.device("cpu")
+
+
+def made(arm: str, seed: int) -> Method:
+    recipe = with_arm(find_recipe("demo"), arm)
+    return build(recipe, seed, load_task(recipe.data, CPU))
+
+
+def test_devices() -> None:
+    assert pick_device("cpu") == CPU and pick_device().type in ("cpu", "cuda", "mps")
+    with pytest.raises(ValueError, match="no device 'quantum'; there are auto, cpu"):
+        pick_device("quantum")
+
+
+def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="no CUDA device here; set --device cpu"):
+        pick_device("cuda:1")
+
+
+def test_data_is_read_once() -> None:
+    data = find_recipe("demo").data
+    assert load_task(data, CPU) is load_task(data, CPU)
+
+
+def test_arms_of_a_seed_begin_with_the_same_network() -> None:
+    torch.manual_seed(5)  # what is drawn elsewhere changes nothing
+    plain = dict(made("baseline", 0).named_parameters())
+    torch.manual_seed(6)
+    both = dict(made("batchformer", 0).named_parameters())
+    assert set(plain) < set(both) and all(torch.equal(both[k], v) for k, v in plain.items())
+    other = dict(made("baseline", 1).named_parameters())
+    assert any(not torch.equal(other[k], v) for k, v in plain.items())
