@@ -12,6 +12,8 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.autograd.function import once_differentiable
 
+from batchformer.collectives import add_up_, add_up_and_deal, from_all
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -189,7 +191,7 @@ def total_rows(rows: int, device: torch.device) -> Tensor:
     """How many rows all ranks have together, 0-d on the device; every rank calls it."""
     found = torch.tensor(rows, device=device)
     if ranks() > 1:
-        dist.all_reduce(found)
+        add_up_(found)
     return found
 
 
@@ -279,9 +281,6 @@ def unshuffle(rows: Tensor, shuffled: Shuffled | None) -> Tensor:
     return gather(rows, counts)[order.argsort()[own_rows(counts)]]
 
 
-# The collectives themselves, here and nowhere else: their names in torch keep changing.
-
-
 def _filled(x: Tensor, rows: int) -> Tensor:
     """Collectives need parts of one size: shorter ones are filled up, and cut afterwards."""
     filled = x.new_zeros(rows, *x.shape[1:])
@@ -291,15 +290,13 @@ def _filled(x: Tensor, rows: int) -> Tensor:
 
 def _from_all(x: Tensor) -> list[Tensor]:
     """What every rank has here, of one shape."""
-    found = [torch.empty_like(x) for _ in range(ranks())]
-    dist.all_gather(found, x)
-    return found
+    return from_all(x, ranks())
 
 
 def summed(x: Tensor) -> Tensor:
     """The sum over several ranks, a new tensor."""
     total = x.clone(memory_format=torch.contiguous_format)
-    dist.all_reduce(total)
+    add_up_(total)
     return total
 
 
@@ -313,6 +310,4 @@ def _summed_own_rows(x: Tensor, counts: Sequence[int]) -> Tensor:
     if not _scatters(x):
         return summed(x)[own_rows(counts)]
     parts = [_filled(part, max(counts)) for part in torch.split(x, list(counts))]
-    own = torch.empty_like(parts[0])
-    dist.reduce_scatter(own, parts)
-    return own[: counts[rank()]]
+    return add_up_and_deal(parts)[: counts[rank()]]

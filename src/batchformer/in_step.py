@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch import distributed as dist
 from torch.autograd.function import once_differentiable
 
+from batchformer.collectives import add_up_, from_first_, largest_
 from batchformer.exchange import ranks, summed, uncompiled
 
 
@@ -56,7 +56,7 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
         return
     had = torch.tensor([p.grad is not None for p in kept], dtype=torch.int32)
     had = had.to(kept[0].device)
-    dist.all_reduce(had, op=dist.ReduceOp.MAX)
+    largest_(had)
     by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for parameter, somewhere in zip(kept, had.tolist(), strict=True):
         if somewhere:
@@ -67,7 +67,7 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
     for gradients in by_kind.values():
         # Divided first, as DDP does: the sum has its bits.
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients]) / ranks()
-        dist.all_reduce(flat)
+        add_up_(flat)
         for gradient, mean in zip(
             gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True
         ):
@@ -83,7 +83,7 @@ def take_from_first(tensors: Iterable[Tensor]) -> None:
     for device, own in by_device.items() if ranks() > 1 else ():
         # One message of bytes: what is sent one by one takes as many round trips.
         flat = torch.cat([t.reshape(-1).view(torch.uint8) for t in own]).to(device)
-        dist.broadcast(flat, src=0)
+        from_first_(flat)
         sizes = [t.numel() * t.element_size() for t in own]
         for tensor, part in zip(own, torch.split(flat, sizes), strict=True):
             # A copy begins at an address where any type may begin.

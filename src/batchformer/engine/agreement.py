@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import distributed as dist
 
+from batchformer.collectives import from_first_, largest_
 from batchformer.exchange import alone, ranks
 
 T = TypeVar("T")
@@ -38,7 +39,7 @@ def highest(number: int) -> int:
     if ranks() == 1:
         return number
     found = torch.tensor(number)
-    dist.all_reduce(found, op=dist.ReduceOp.MAX, group=group())
+    largest_(found, group())
     return int(found)
 
 
@@ -73,18 +74,18 @@ def first_says(make: Callable[[], T]) -> T:
 
 def _sent(kind: int, content: bytes) -> None:
     header = torch.tensor([kind, len(content)])
-    dist.broadcast(header, src=0, group=group())
+    from_first_(header, group())
     if content:
-        dist.broadcast(_as_tensor(content), src=0, group=group())
+        from_first_(_as_tensor(content), group())
 
 
 def _received() -> bytes | None:
     header = torch.zeros(2, dtype=torch.int64)
-    dist.broadcast(header, src=0, group=group())
+    from_first_(header, group())
     kind, length = header.tolist()
     content = torch.empty(length, dtype=torch.uint8)
     if length:
-        dist.broadcast(content, src=0, group=group())
+        from_first_(content, group())
     words = content.numpy().tobytes()
     if kind == -2:
         raise FirstFailed(words.decode())

@@ -41,7 +41,7 @@ def run(
     Raises:
         DivergedError: a loss became NaN or infinite; the last good checkpoint is kept.
     """
-    one = Run(recipe, arm, seed, root / recipe.name / arm / f"seed{seed}", device)
+    one = Run.below(root, recipe, arm, seed, device)
     for _, error in train_all([one], quiet, wandb=wandb_project):
         if error is not None:
             raise error
@@ -65,11 +65,7 @@ def compare(
     Args:
         together: runs that train side by side on the device.
     """
-    runs = [
-        Run(recipe, arm, seed, root / recipe.name / arm / f"seed{seed}", device)
-        for seed in seeds
-        for arm in arms
-    ]
+    runs = [Run.below(root, recipe, arm, seed, device) for seed in seeds for arm in arms]
     yield from folders_of(train_all(runs, quiet, together))
 
 

@@ -33,11 +33,7 @@ def runs_of_comparison(
     recipe: Recipe, arms: Sequence[str], seeds: Sequence[int], root: Path
 ) -> list[Run]:
     """Every arm with every seed, seed by seed."""
-    return [
-        Run(recipe, arm, seed, root / recipe.name / arm / f"seed{seed}", HERE)
-        for seed in seeds
-        for arm in arms
-    ]
+    return [Run.below(root, recipe, arm, seed, HERE) for seed in seeds for arm in arms]
 
 
 def runs_of_sweep(

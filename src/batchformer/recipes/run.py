@@ -73,6 +73,11 @@ class Run:
     device: torch.device
     part: str = ""
 
+    @classmethod
+    def below(cls, root: Path, recipe: Recipe, arm: str, seed: int, device: torch.device) -> Run:
+        """The run where it lies below the folder of all runs."""
+        return cls(recipe, arm, seed, root / recipe.name / arm / f"seed{seed}", device)
+
     @property
     def title(self) -> str:
         return f"{self.recipe.name} {self.arm} seed {self.seed} {self.part}".rstrip()

@@ -53,10 +53,9 @@ def run_sweep(
     """
     recipes = {level: sweep.recipe(level, base) for level, _ in sweep.cells(arms, levels)}
     runs = [
-        Run(recipe, arm, seed, root / recipe.name / arm / f"seed{seed}", device)
+        Run.below(root, recipes[level], arm, seed, device)
         for seed in seeds
         for level, arm in sweep.cells(arms, levels)
-        for recipe in [recipes[level]]
     ]
     for one in runs:
         one.require_sources()
