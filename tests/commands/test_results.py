@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -52,6 +54,21 @@ def test_a_report_of_half_a_comparison_says_what_is_missing(
     waiting = half / "demo/batchformer/seed1"
     assert f"Not included: {waiting} (job 12_3) has not begun." in said
     assert "12_2" not in said, "it has begun, and is named as unfinished"
+
+
+def test_whoever_reads_only_the_first_lines_has_the_page(half: Path, tmp_path: Path) -> None:
+    page = tmp_path / "read.html"
+    report = f"{sys.executable} -m batchformer report {half} --to {page}"
+    subprocess.run(f"{report} | head -n 1", shell=True, check=True, capture_output=True)
+    assert page.read_text().endswith("</html>")
+
+
+def test_where_the_page_cannot_be_written_the_tables_are(
+    half: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(OSError):
+        results.report([str(half), "--to", str(tmp_path)])
+    assert "Each arm" in capsys.readouterr().out
 
 
 def test_a_report_refuses_an_unknown_arm(half: Path) -> None:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -24,12 +25,14 @@ def run(folder: Path) -> Run:
 def finish(part: Run, scores: list[tuple[int, float]]) -> None:
     part.folder.mkdir(parents=True)
     records: list[dict[str, Any]] = [{"kind": "train", "epoch": 0, "step": 1, "loss": 2.0}]
-    metrics = {}
+    metrics, hm = {}, 0.0
     for epoch, hm in scores:
         metrics = {"hm": hm, "unseen": hm - 1, "seen": hm + 1}
         records.append({"kind": "eval", "epoch": epoch, "step": 4 * epoch, **metrics})
     lines = "\n".join(json.dumps(record) for record in records)
     (part.folder / "metrics.jsonl").write_text(lines + "\n")
+    curve = {"bias_seen": np.array([hm, 0.0]), "bias_of": np.array("classes")}
+    np.savez(part.folder / "figures.npz", correct=np.ones(3, bool), **curve)
     result = {"metrics": metrics, "minutes": 1.5, "updates": 100, "selected": "last"}
     (part.folder / "result.json").write_text(json.dumps(result))
 
@@ -59,6 +62,11 @@ def test_the_result_is_that_of_the_chosen_epoch(tmp_path: Path) -> None:
     assert result["metrics"] == {"hm": 52.0, "unseen": 51.0, "seen": 53.0, "val": 44.0}
     assert next(iter(result["metrics"])) == "hm" and result["minutes"] == 3.0
     assert result["selected"] == "epoch 100, by classes of validation"
+    with np.load(tmp_path / "figures.npz") as arrays:
+        assert arrays["chosen_epoch"] == 100 and arrays["choice_epochs"].tolist() == [50, 100, 150]
+        assert arrays["choice_hm"].tolist() == [40.0, 44.0, 44.0]
+        assert arrays["bias_seen"].tolist() == [52.0, 0.0], "the curve is that of the test"
+        assert str(arrays["bias_of"]) == "classes" and "correct" not in arrays
     kept = (tmp_path / "metrics.jsonl").read_text()
     assert kept == (train.folder / "metrics.jsonl").read_text()
 

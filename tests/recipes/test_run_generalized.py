@@ -131,7 +131,7 @@ def test_a_training_ends_with_the_epoch_that_was_best_in_the_other(root: Path) -
         choosing = [record["hm"] for record in evaluated(folder / "choose")]
         (training,) = evaluated(folder / "train")
         place = choosing.index(max(choosing))
-        names = ("hm", "unseen", "seen")
+        names = ("hm", "unseen", "seen", "auc")
         result = result_of(folder)
         assert training["epoch"] == place + 1
         expected = {name: training[name] for name in names}
@@ -184,7 +184,7 @@ def test_a_part_predicts_as_it_was_recorded(part: str, folder: Path) -> None:
     with torch.no_grad():
         found = task.evaluate(method, mechanics)
     last = evaluated(folder / part)[-1]
-    assert found.metrics == {name: last[name] for name in ("hm", "unseen", "seen")}
+    assert found.metrics == {name: last[name] for name in ("hm", "unseen", "seen", "auc")}
     assert found.metrics == result_of(folder / part)["metrics"]
     with np.load(folder / part / "figures.npz") as figures:
         np.testing.assert_array_equal(figures["correct"], found.figures["correct"])

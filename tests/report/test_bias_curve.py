@@ -58,6 +58,19 @@ def test_it_is_a_section_of_the_page(curves: Path) -> None:
     assert "<svg" in section.html and "baseline 2, batchformer 2" in section.note
 
 
+def test_classes_are_called_so(write_run: Writer, runs_root: Path) -> None:
+    folder = write_run("baseline", 0)
+    with_curve(folder, [0.0, 10.0], [10.0, 0.0])
+    with np.load(folder / "figures.npz") as arrays:
+        kept = dict(arrays)
+    np.savez(folder / "figures.npz", bias_of=np.array("classes"), **kept)
+    runs = find_runs(runs_root)
+    sections = sections_of(one_group(runs), "a")
+    (section,) = [one for one in sections if one.title == "Seen and unseen classes"]
+    assert "pairs" not in section.html + section.note
+    assert seen_against_unseen(runs).axes[0].get_xlabel() == "Accuracy on unseen classes, %"
+
+
 def test_runs_without_a_bias_have_no_curve(write_run: Writer, runs_root: Path) -> None:
     write_run("baseline", 0)
     runs = find_runs(runs_root)

@@ -67,7 +67,7 @@ def test_figures_of_relations_come_in_this_order(
         "Where the network looks",
     ]
     names = [make.__name__ for make in sections.SECTIONS]
-    assert names.index("explorer") == 6 and names[-1] == "speed_section"
+    assert names.index("explorer") == 7 and names[-1] == "speed_section"
     assert "expected calibration error" in made[3].note.lower()
     assert '<div class="scroll runs"' in made[3].html, "its table lies below it"
     total = sum(len(section.html) for section in made)

@@ -61,15 +61,20 @@ def print_report(
     from batchformer.report.sweeps import split_sweeps
     from batchformer.report.table import print_table
 
-    sweeps, others = split_sweeps(found)
-    for one in sweeps:
-        print_sweep(compare_sweep(one))
-    if others or not sweeps:
-        print_table(compare_runs(others, against))
-    for folder in folders:
-        for line in not_begun(folder):
-            print(f"Not included: {line} has not begun.")
-    print(f"Page: {write_page(found, page, title, against)}")
+    # The page comes first, since whoever reads the tables may stop ("| head"); and where it
+    # cannot be written, the tables come before the reason.
+    try:
+        written = write_page(found, page, title, against)
+    finally:
+        sweeps, others = split_sweeps(found)
+        for one in sweeps:
+            print_sweep(compare_sweep(one))
+        if others or not sweeps:
+            print_table(compare_runs(others, against))
+        for folder in folders:
+            for line in not_begun(folder):
+                print(f"Not included: {line} has not begun.")
+    print(f"Page: {written}")
 
 
 def show(arguments: list[str]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -49,13 +50,22 @@ def combine(run: Run, parts: Sequence[Run]) -> bool:
     by_part = {part.part: part.folder for part in parts if part.finished}
     if TRAIN not in by_part:
         return False
-    epoch, score = best(read_records(by_part[CHOOSE] / "metrics.jsonl"))
+    chosen_on = read_records(by_part[CHOOSE] / "metrics.jsonl")
+    epoch, score = best(chosen_on)
     results = {
         part: read_json(folder / "result.json", "metrics") for part, folder in by_part.items()
     }
     lines = (json.dumps(record) for record in read_records(by_part[TRAIN] / "metrics.jsonl"))
     write_atomically(run.folder / "metrics.jsonl", ("\n".join(lines) + "\n").encode())
-    write_figures(run.folder / "figures.npz", {"chosen_epoch": np.array(epoch)})
+    tried = [(one["epoch"], one["hm"]) for one in chosen_on if one["kind"] == "eval"]
+    epochs, scores = zip(*tried, strict=True)
+    figures = {
+        "chosen_epoch": np.array(epoch),
+        "choice_epochs": np.array(epochs),
+        "choice_hm": np.array(scores, dtype=np.float64),
+        **_curve(by_part[TRAIN] / "figures.npz"),
+    }
+    write_figures(run.folder / "figures.npz", figures)
     result = {
         "metrics": {**results[TRAIN]["metrics"], "val": score},
         "minutes": round(sum(one["minutes"] for one in results.values()), 3),
@@ -64,6 +74,12 @@ def combine(run: Run, parts: Sequence[Run]) -> bool:
     }
     write_json(run.folder / "result.json", result)  # last: it says that all is there
     return True
+
+
+def _curve(path: Path) -> dict[str, Any]:
+    """What the second training kept of its curve of seen against unseen classes."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files if name.startswith("bias_")}
 
 
 def best(records: Sequence[Mapping[str, Any]]) -> tuple[int, float]:

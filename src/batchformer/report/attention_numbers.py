@@ -15,6 +15,7 @@ from batchformer.insight.record import Insight
 from batchformer.metrics.intervals import Summary, summary
 from batchformer.report.configuration import Group
 from batchformer.report.kept import kept, per
+from batchformer.report.rank_correlation import mean_of_known
 
 NAMES = (
     "train_counts",
@@ -129,12 +130,12 @@ def _of_arm(runs: list[Insight]) -> OfArm:
     ratios = [_ratio(run["attention"], run["bin_pairs"], run) for run in runs]
     flows = [_ratio(run["attention_shots"], run["shot_pairs"], run) for run in runs]
     return OfArm(
-        np.mean([ratio.mean(0) for ratio in ratios], 0),
+        mean_of_known(np.stack([ratio.mean(0) for ratio in ratios])),
         np.sum([run["bin_pairs"] for run in runs], 0),
         ratios[0],
         _shares(runs),
-        np.mean([_flow(run) for run in runs], 0),
-        np.mean([flow.mean(0) for flow in flows], 0),
+        mean_of_known(np.stack([_flow(run) for run in runs])),
+        mean_of_known(np.stack([flow.mean(0) for flow in flows])),
         len(runs),
     )
 

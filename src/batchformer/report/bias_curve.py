@@ -1,4 +1,4 @@
-"""Accuracy on seen against unseen pairs, as a bias moves predictions from one to the other."""
+"""Accuracy on seen against unseen pairs or classes, as a bias moves predictions to the unseen."""
 
 from __future__ import annotations
 
@@ -21,12 +21,18 @@ POINTS = 101
 
 @dataclass(frozen=True)
 class BiasCurves:
-    """For each arm the curve of every seed, as (unseen, seen) accuracies in percent, (B,) each."""
+    """For each arm the curve of every seed, as (unseen, seen) accuracies in percent, (B,) each.
+
+    Args:
+        by_arm: the curves.
+        of: what is seen or unseen, pairs or classes.
+    """
 
     by_arm: dict[str, list[tuple[NDArray[Any], NDArray[Any]]]]
+    of: str = "pairs"
 
     def mean(self, arm: str) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The mean accuracy on seen pairs over seeds, where every seed has one, (POINTS,) each."""
+        """The mean accuracy on seen ones over seeds, where every seed has one, (POINTS,) each."""
         import numpy as np
 
         curves = self.by_arm[arm]
@@ -40,24 +46,26 @@ class BiasCurves:
 def bias_curves(runs: Iterable[Run]) -> BiasCurves | None:
     """The curves that runs have kept; None if there is none."""
     found: dict[str, list[tuple[NDArray[Any], NDArray[Any]]]] = {}
+    of = "pairs"
     for run in runs:
         if run.state == "finished" and {"bias_unseen", "bias_seen"} <= set(run.figures):
             curve = run.figures["bias_unseen"], run.figures["bias_seen"]
             found.setdefault(run.arm, []).append(curve)
-    return BiasCurves({arm: found[arm] for arm in sorted_arms(found)}) if found else None
+            of = str(run.figures.get("bias_of", of))
+    return BiasCurves({arm: found[arm] for arm in sorted_arms(found)}, of) if found else None
 
 
 def bias_figure(curves: BiasCurves) -> Figure:
     """One panel: thin lines are seeds, thick ones their means."""
     figure, (axes,) = new_figure([2.8])
     colours = arm_colours(curves.by_arm)
-    title(axes, "Accuracy on seen pairs, %")
+    title(axes, f"Accuracy on seen {curves.of}, %")
     for i, (arm, each) in enumerate(curves.by_arm.items()):
         for x, y in each if len(each) > 1 else []:
             axes.plot(*_rising(x, y), color=colours[arm], linewidth=0.6, alpha=0.45)
         style = DASHES[i % len(DASHES)]
         axes.plot(*curves.mean(arm), color=colours[arm], linewidth=1.6, linestyle=style, label=arm)
-    axes.set_xlabel("Accuracy on unseen pairs, %", fontsize=TEXT, color=INK)
+    axes.set_xlabel(f"Accuracy on unseen {curves.of}, %", fontsize=TEXT, color=INK)
     axes.set_xlim(left=0)
     axes.set_ylim(bottom=0)
     legend(figure, axes)

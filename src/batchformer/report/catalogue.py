@@ -74,8 +74,11 @@ FIGURES = {
         ("rule", "shots", "images", "arm"),
     ),
     "bias": Entry(
-        "seen against unseen pairs, as a bias moves predictions", "earlier:bias", "figures.npz"
+        "seen against unseen pairs or classes, as a bias moves predictions",
+        "earlier:bias",
+        "figures.npz",
     ),
+    "choice": Entry("which epoch the classes of validation chose", "choice:shown", "figures.npz"),
     "convergence": Entry(
         "how fast a linear probe learns", "earlier:probe", "metrics.jsonl of a linear probe"
     ),

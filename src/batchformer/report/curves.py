@@ -32,7 +32,7 @@ def training_curves(runs: Iterable[Run], reference: str | None = None) -> Figure
     The ``reference`` is drawn first, as in the tables.
     """
     group = one_group(runs, reference)
-    metric = evaluated_metric(group.runs)
+    metric = evaluated_metric(group.runs, fewest=2)
     shown = [("train", "loss", "Training loss")]
     if metric is not None:
         shown.append(("eval", metric, f"{metric_label(metric)}, %"))
@@ -54,10 +54,14 @@ def training_curves(runs: Iterable[Run], reference: str | None = None) -> Figure
     return figure
 
 
-def evaluated_metric(runs: Sequence[Run]) -> str | None:
-    """The headline, or the first metric in the usual order, that was evaluated during training."""
+def evaluated_metric(runs: Sequence[Run], fewest: int = 1) -> str | None:
+    """The headline, or the first metric in the usual order, that was evaluated during training.
+
+    Args:
+        fewest: evaluations that a run must have had; a line needs 2.
+    """
     final = {name for run in runs for name in run.scores}
-    seen = (name for name in final if any(run.series("eval", name) for run in runs))
+    seen = (name for name in final if any(len(run.series("eval", name)) >= fewest for run in runs))
     found = sorted_metrics(seen, headline(runs))
     return found[0] if found else None
 

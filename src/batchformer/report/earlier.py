@@ -17,7 +17,7 @@ def training(group: Group) -> Shown | None:
     """Training curves, where anything was logged."""
     if not any(run.series("train", "loss") for run in group.runs):
         return None
-    metric = evaluated_metric(group.runs)
+    metric = evaluated_metric(group.runs, fewest=2)
     evaluated = "" if metric is None else f" and evaluated {metric_label(metric)}"
     counts = ", ".join(f"{arm} {len(group.of(arm))}" for arm in group.arms)
     note = (
@@ -76,13 +76,14 @@ def classes(group: Group) -> Shown | None:
 
 
 def bias(group: Group) -> Shown | None:
-    """Seen against unseen pairs, where a bias was swept."""
+    """Seen against unseen pairs or classes, where a bias was swept."""
     curves = bias_curves(group.runs)
     if curves is None:
         return None
     over = ", ".join(f"{arm} {len(each)}" for arm, each in curves.by_arm.items())
     note = (
-        f"A bias on the scores of unseen pairs moves predictions from seen pairs to unseen ones. "
+        f"A bias on the scores of unseen {curves.of} moves predictions from seen {curves.of} to "
+        f"unseen ones. "
         f"Thin lines are seeds, thick ones their means ({over}); the area below is the AUC."
     )
     rows = []
@@ -92,7 +93,7 @@ def bias(group: Group) -> Shown | None:
         rows += [(arm, number(float(unseen[i])), number(float(seen[i]))) for i in places]
     table = Numbers("Along the mean curve, %", ("arm", "unseen", "seen"), rows)
     return Shown(
-        "Seen and unseen pairs",
+        f"Seen and unseen {curves.of}",
         Words(note, f"Line plot. {note}"),
         lambda: bias_figure(curves),
         (),

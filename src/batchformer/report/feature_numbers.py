@@ -108,8 +108,9 @@ def gather(group: Group) -> FeatureSpace | None:
         points = first["projection"].astype(np.float64)
         by_arm[arm] = OfArm(points, first["projection_labels"], share, measures, len(runs))
     shots = next(iter(next(iter(found.values())).values()))["shot_of_class"]
-    names = next((run.insight.get("classes") for run in group.of(next(iter(found)))), None)
-    known = () if names is None or names.shape != shots.shape else tuple(map(str, names))
+    named = (run.insight.get("classes") for run in group.of(next(iter(found))))
+    names = next((one for one in named if one is not None and one.shape == shots.shape), ())
+    known = tuple(map(str, names))
     return FeatureSpace(shots.astype(np.int64), by_arm, seed, known)
 
 

@@ -165,7 +165,8 @@ def words(data: Reliability) -> Words:
         for arm, found in data.by_arm.items()
         if (total := found.ece[0]) is not None
     )
-    note += f" Expected calibration error from the same bins: {said}."
+    if said:
+        note += f" Expected calibration error from the same bins: {said}."
     return Words(note, f"Line plot. {note}")
 
 

@@ -112,6 +112,7 @@ def sweep_section(found: SweepComparison, prefix: str) -> Section | None:
 
 SECTIONS: tuple[Callable[[Group, str], Section | None], ...] = (
     drawn("training"),
+    drawn("choice"),
     drawn("classes"),
     drawn("head_tail"),
     drawn("reliability"),

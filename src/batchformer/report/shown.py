@@ -51,7 +51,7 @@ class Shown:
 
 
 def numbers_html(numbers: Numbers) -> str:
-    """The table for a page, less its empty columns.
+    """The table for a page, less its empty columns; nothing where all of them are.
 
     To be narrow it has intervals below their numbers and the number of seeds below an arm, whose
     name may break.
@@ -60,6 +60,8 @@ def numbers_html(numbers: Numbers) -> str:
     1
     """
     columns, rows = without_empty(numbers.columns, list(numbers.rows))
+    if not columns:
+        return ""
     first = 2 if columns[1:2] == ("n",) else 1
     columns = (columns[0], *columns[first:])
     head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)

@@ -8,6 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -165,6 +166,7 @@ class CompositionalTask:
             scores, pairs, self.compositions, "test", world=world, kept=kept
         )
         figures = {
+            "bias_of": np.array("pairs"),
             "bias_seen": found.seen_curve.numpy(),
             "bias_unseen": found.unseen_curve.numpy(),
         }

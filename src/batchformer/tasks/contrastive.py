@@ -19,11 +19,11 @@ from batchformer.engine.config import TrainConfig
 from batchformer.engine.fit import Evaluation
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Batches, Method
-from batchformer.exchange import alone
 from batchformer.methods.config import MethodConfig
 from batchformer.metrics.neighbours import votes
 from batchformer.metrics.representation import alignment, feature_std, uniformity
 from batchformer.metrics.shots import LongTailedMetrics, shot_groups
+from batchformer.ranks import alone
 from batchformer.tasks.bank import Extract
 from batchformer.tasks.contrast_config import ContrastConfig
 from batchformer.tasks.contrast_views import contrasted_file_views, views

@@ -16,8 +16,9 @@ from batchformer.engine.config import TrainConfig, require
 from batchformer.engine.fit import Evaluation
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Batches, Method
-from batchformer.exchange import gather, rank, ranks
+from batchformer.exchange import gather
 from batchformer.metrics.detection import Boxes, average_precision
+from batchformer.ranks import rank, ranks
 from batchformer.tasks.detection_config import DetectionConfig
 
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 
 from batchformer.data.attribute_features import AttributeFeatures
@@ -17,6 +18,7 @@ from batchformer.engine.fit import Evaluation
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Batches, Method
 from batchformer.metrics.generalized import class_accuracy, generalized_accuracy
+from batchformer.metrics.seen_unseen import seen_unseen_curve
 from batchformer.tasks.feature_config import FeatureConfig
 
 #: Rows in a batch that is scored.
@@ -92,16 +94,24 @@ class GeneralizedTask:
         return FeatureFeed(features, labels, train.batch_size, seed, self.device, times)
 
     def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:
-        """The harmonic mean first, then the accuracies of unseen and of seen classes."""
+        """The harmonic mean first, the accuracies of unseen and of seen classes, and the area under
+        the curve of both, which does not depend on how they are balanced."""
         data = self.data
         rows = torch.cat((data.test_seen, data.test_unseen))
-        guesses = []
+        scored = []
         for part in torch.split(data.scaled(rows), SCORED_BATCH):
             own = part[scored_rows(len(part))].to(self.device)
             with mechanics.autocast():
-                guesses.append(all_rows(method.predict(own).argmax(1), len(part)))
-        answers, truth = torch.cat(guesses).cpu(), data.labels[rows]
+                scored.append(all_rows(method.predict(own).float(), len(part)).cpu())
+        scores, truth = torch.cat(scored), data.labels[rows]
+        answers = scores.argmax(1)
         accuracies = class_accuracy(answers, truth, self.num_classes)
-        figures = {"correct": (answers == truth).numpy()}
-        metrics = generalized_accuracy(accuracies, data.unseen)
+        curve = seen_unseen_curve(scores, truth, data.unseen)
+        figures = {
+            "correct": (answers == truth).numpy(),
+            "bias_of": np.array("classes"),
+            "bias_seen": curve.seen.numpy(),
+            "bias_unseen": curve.unseen.numpy(),
+        }
+        metrics = {**generalized_accuracy(accuracies, data.unseen), "auc": curve.auc}
         return Evaluation({**metrics, **method.remarks()}, figures)
