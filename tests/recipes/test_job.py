@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +22,7 @@ from batchformer.engine.interrupt import Interrupted, stop_requests
 from batchformer.recipes import compare, job
 from batchformer.recipes.compare import run as train
 from batchformer.recipes.demo import demo
-from batchformer.recipes.job import RunJob, StopSignals, alone, warning_signal
+from batchformer.recipes.job import RunJob, StopSignals, warning_signal
 from batchformer.recipes.plain import as_plain
 from batchformer.recipes.recipe import Recipe
 
@@ -171,23 +172,21 @@ def test_what_a_job_does_when_it_has_saved(
     assert (waited[-1] == 0.01) == waits
 
 
-HOLDER = "import sys, time; from pathlib import Path; from batchformer.recipes.job import alone\n"
-HOLDER += "with alone(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+HOLDER = "import sys, time; from pathlib import Path; from batchformer.lock import holding\n"
+HOLDER += "with holding(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
 
 
-def test_a_lock_lasts_as_long_as_its_process(tmp_path: Path) -> None:
-    lock = tmp_path / "demo/baseline/.seed0.lock"
-    command = [sys.executable, "-c", HOLDER, str(lock)]
+def test_a_job_waits_for_who_trains_its_run_and_not_for_itself(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    one, folder = job_in(tmp_path, short()), tmp_path / "demo/batchformer/seed0"
+    command = [sys.executable, "-c", HOLDER, str(folder.with_name(".seed0.lock"))]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
         assert other.stdout is not None and other.stdout.readline() == "held\n"
-        with (
-            pytest.raises(RuntimeError, match=r"Another process trains .*baseline/seed0\."),
-            alone(lock, patience=0.1),
-        ):
-            pass
-        other.kill()
-    with alone(lock, patience=0.1):
-        pass
+        threading.Timer(0.5, other.kill).start()
+        one()
+    assert f"{folder} is being trained by another process: waiting" in capfd.readouterr().err
+    assert (folder / "result.json").exists()
 
 
 SCONTROL = '#!/bin/sh\necho "$@" >> {folder}/asked\n'

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ from batchformer.data.images import ImageSplit, LongTailedData
 from batchformer.data.location import Layout, Name, available, layout_of, looked_in, not_found
 from batchformer.data.long_tail import Profile, class_counts, draw, split_hash
 from batchformer.data.npz import read_long_tail
+from batchformer.lock import holding
 
 
 def cifar_lt(
@@ -91,7 +94,7 @@ def _damaged(folder: Path, reader: Any) -> list[str]:
     return [file for file, md5 in expected if not check_integrity(str(base / file), md5)]
 
 
-def _absent_or_download(name: str, root: Path, download: bool) -> Path:
+def _absent_or_download(name: Name, root: Path, download: bool) -> Path:
     """Download into `root` and return it, or say what is missing."""
     layout = layout_of(name)
     reason = "downloading is switched off (download=False)"
@@ -99,13 +102,44 @@ def _absent_or_download(name: str, root: Path, download: bool) -> Path:
         reason = "the file does not exist"
     elif download:
         reader = getattr(_torchvision_datasets(), layout.reader)
+        lock = root / f".{layout.folder}.lock"
+        words = f"{layout.reader}: waiting for another process that downloads it into {root}."
         try:
-            root.mkdir(parents=True, exist_ok=True)
-            reader(str(root), train=True, download=True)
+            with holding(lock, waiting=words) as only:
+                if available(name, root) != root / layout.folder:
+                    _download(reader, layout, root, only)
             return root
         except (OSError, RuntimeError) as error:
             reason = f"the download failed ({error})"
     raise not_found(name, root, reason)
+
+
+def _download(reader: Any, layout: Layout, root: Path, only: bool) -> None:
+    """Fetch and check the files in a folder beside their own, then move them there.
+
+    Args:
+        reader: of torchvision.
+        layout: of what it fetches.
+        root: gets the layout's folder.
+        only: whether nobody else may be fetching, so that what is half fetched is nobody's.
+    """
+    from torchvision.datasets.utils import check_integrity
+
+    start, end = f".{layout.folder}.", ".partial"
+    if only:
+        for left in root.glob(f"{start}*{end}"):
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(end, start, root) as beside:
+        partial, archive = Path(beside), root / layout.archive
+        if check_integrity(str(archive), reader.tgz_md5):
+            (partial / layout.archive).symlink_to(archive.absolute())
+        reader(str(partial), train=True, download=True)
+        whole = root / layout.folder
+        whole.mkdir(exist_ok=True)
+        # What is missing comes last: until then the folder does not look complete.
+        files = (partial / layout.folder).iterdir()
+        for file in sorted(files, key=lambda file: not (whole / file.name).exists()):
+            file.replace(whole / file.name)
 
 
 def _torchvision_datasets() -> Any:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from batchformer.dealing import block_sizes, own_positions, own_sizes, require_rows
-from batchformer.exchange import ranks
 from batchformer.randomness import generator
+from batchformer.ranks import ranks
 
 
 class Sampler(Protocol):

@@ -14,7 +14,8 @@ from batchformer.data.feed import close
 from batchformer.engine.method import Batches
 from batchformer.engine.together import Job, train_together
 from batchformer.engine.window import DivergedError
-from batchformer.exchange import leads, ranks
+from batchformer.ranks import leads, ranks
+from batchformer.recipes.held import held
 from batchformer.recipes.parts import combine, parts_of
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import Run
@@ -81,7 +82,11 @@ def folders_of(ended: Iterator[Ended]) -> Iterator[Path]:
 def train_all(
     runs: Sequence[Run], quiet: bool, together: int = 1, wandb: str | None = None
 ) -> Iterator[Ended]:
-    """Train what is not finished; a run of several trainings ends with the last of them."""
+    """Train what is not finished; a run of several trainings ends with the last of them.
+
+    Raises:
+        Held: another process trains one of them; nothing was changed.
+    """
     if together > 1 and ranks() > 1:
         raise ValueError(
             f"--together {together} trains several runs on one device, and {ranks()} ranks train "
@@ -89,6 +94,13 @@ def train_all(
         )
     for one in runs:
         one.require_sources()
+    with held(runs):
+        yield from _train_held(runs, quiet, together, wandb)
+
+
+def _train_held(
+    runs: Sequence[Run], quiet: bool, together: int, wandb: str | None
+) -> Iterator[Ended]:
     for one in runs:
         if one.finished:
             one.begin()

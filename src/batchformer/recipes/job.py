@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from batchformer.engine.interrupt import Interrupted
+from batchformer.lock import LOST_S, as_only_trainer
 from batchformer.recipes.cluster import WARNING_S
 from batchformer.recipes.plain import from_plain
 
@@ -22,8 +21,6 @@ from batchformer.recipes.plain import from_plain
 GRACE_S = WARNING_S / 2
 #: Seconds between a request to end and one to be queued again, where a cluster sends both.
 BETWEEN_S = 60
-#: Seconds until a lock of a machine that died is known to be free.
-PATIENCE_S = 180
 
 
 @dataclass(frozen=True)
@@ -56,9 +53,9 @@ class RunJob:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.visible
         sys.argv[1:] = self.command
         recipe, signals = from_plain(self.recipe), StopSignals()
-        place = Path(self.root) / recipe.name / self.arm
+        folder = Path(self.root) / recipe.name / self.arm / f"seed{self.seed}"
         try:
-            with signals, alone(place / f".seed{self.seed}.lock"):
+            with signals, as_only_trainer(folder, LOST_S):
                 from batchformer.recipes.compare import run  # late: a signal may come before torch
                 from batchformer.recipes.run import pick_device
 
@@ -130,29 +127,3 @@ class StopSignals:
             raise Interrupted(signal.SIGTERM, "Stopped with what was saved before.")
         if signal.getsignal(signal.SIGTERM) != self._asked:  # a training listens, not asked yet
             signal.raise_signal(signal.SIGTERM)
-
-
-@contextmanager
-def alone(lock: Path, patience: float = PATIENCE_S) -> Iterator[None]:
-    """Hold a lock that the system takes back when this process ends, however it ends.
-
-    Raises:
-        RuntimeError: another process holds it.
-    """
-    import fcntl
-
-    lock.parent.mkdir(parents=True, exist_ok=True)
-    end = time.monotonic() + patience
-    with lock.open("a") as file:
-        while True:
-            try:
-                fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except OSError as error:
-                if error.errno not in (errno.EACCES, errno.EAGAIN):
-                    break  # a file system without locks
-                if time.monotonic() >= end:
-                    run = lock.parent / lock.stem.removeprefix(".")
-                    raise RuntimeError(f"Another process trains {run}.") from error
-            time.sleep(0.5)
-        yield

@@ -16,6 +16,7 @@ from batchformer.engine.agreement import first_says
 from batchformer.engine.checkpoint import write_atomically
 from batchformer.recipes.compare import folders_of, train_all
 from batchformer.recipes.folder import OF_NO_EFFECT, read_json
+from batchformer.recipes.held import held
 from batchformer.recipes.plain import as_plain, from_plain
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import Run
@@ -59,8 +60,9 @@ def run_sweep(
     ]
     for one in runs:
         one.require_sources()
-    first_says(lambda: _describe(sweep, base, root / sweep.name / DESCRIPTION))
-    yield from folders_of(train_all(runs, quiet, together))
+    with held(runs):
+        first_says(lambda: _describe(sweep, base, root / sweep.name / DESCRIPTION))
+        yield from folders_of(train_all(runs, quiet, together))
 
 
 def _describe(sweep: Sweep, base: Recipe, path: Path) -> None:
