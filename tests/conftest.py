@@ -1,8 +1,12 @@
-"""What all tests share: a heap that is looked through once."""
+"""What all tests share: a heap that is looked through once, and the starting of ranks."""
 
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -21,3 +25,26 @@ def pytest_collection_finish() -> None:
 def pytest_unconfigure() -> None:
     """Let the interpreter end as it would have."""
     gc.unfreeze()
+
+
+@pytest.fixture(scope="session")
+def run_ranks() -> Callable[[str, Path, int], None]:
+    """Run a file as a script in one process for each rank, at once, and wait for all.
+
+    The file is called with a folder, where it leaves what it got, and the number of its rank.
+    """
+
+    def run(file: str, folder: Path, ranks: int) -> None:
+        command = [sys.executable, file, str(folder)]
+        started = [
+            subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True)
+            for rank in range(ranks)
+        ]
+        try:
+            errors = [process.communicate(timeout=120)[1] for process in started]
+        finally:
+            for process in started:  # those that wait for one that failed
+                process.kill()
+        assert not any(process.returncode for process in started), "\n".join(errors)
+
+    return run

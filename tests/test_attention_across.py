@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import copy
 import os
-import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,8 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from batchformer import BatchFormer, attach, check, encoder, exchange, split, stream_loss
 from batchformer.attention_across import attention_across
-from batchformer.exchange import AllRows
 from batchformer.keyed_dropout import KeyedDropout
+from batchformer.meeting import AllRows
 
 SEED = 11
 BUCKET_BYTES = 2048
@@ -202,7 +202,7 @@ def train(case: Case, rank: int | None) -> dict[str, Any]:
 def mistakes(case: Case) -> Iterator[None]:
     kept, small = exchange._summed_own_rows, encoder.SMALL_WORK
     if case.wrong == "backward mean":
-        exchange._summed_own_rows = lambda x, counts: kept(x, counts) / exchange.ranks()
+        exchange._summed_own_rows = lambda x, counts: kept(x, counts) / dist.get_world_size()
     if case.autocast:
         encoder.SMALL_WORK = 0  # otherwise so small an encoder stays in float32
     try:
@@ -279,17 +279,12 @@ def work(rank: int, ranks: int, folder: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[dict[str, Any]]]:
+def ranks(
+    run_ranks: Callable[[str, Path, int], None], tmp_path_factory: pytest.TempPathFactory
+) -> dict[int, list[dict[str, Any]]]:
     """What every rank saved, started once: that takes longer than all they do."""
     folder = tmp_path_factory.mktemp("ranks")
-    started = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(folder), str(rank)], stderr=subprocess.PIPE, text=True
-        )
-        for rank in range(max(CASES))
-    ]
-    errors = [process.communicate(timeout=120)[1] for process in started]
-    assert not any(process.returncode for process in started), "\n".join(errors)
+    run_ranks(__file__, folder, max(CASES))
     return {
         count: [
             torch.load(folder / f"{rank}of{count}.pt", weights_only=True) for rank in range(count)

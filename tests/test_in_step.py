@@ -6,8 +6,8 @@ Run as a script, this file is one of the ranks: it saves what it got, and the te
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch import distributed as dist
 
-from batchformer import exchange, in_step
+from batchformer import in_step
 from batchformer.dealing import own_positions
 from batchformer.engine.sync_norm import RanksNorm, synchronise_norms
+from batchformer.ranks import ranks
 from batchformer.tasks.detection import of_all_ranks
 
 RANKS = 3
@@ -57,11 +58,11 @@ def normalised(kind: str, own: Tensor) -> dict[str, Any]:
         with torch.autocast("cpu", torch.bfloat16, enabled=kind == "half"):
             made = model(x)
         # The loss of a rank counts as rows x ranks / all rows: here, of a mean over the rows.
-        loss = (made * factors[own]).sum() * exchange.ranks() / ROWS
+        loss = (made * factors[own]).sum() * ranks() / ROWS
         loss.backward()
         assert x.grad is not None
         # That of a row is of the sum over ranks, which the mean of the parameters' undoes.
-        outputs += [made.detach(), x.grad / exchange.ranks()]
+        outputs += [made.detach(), x.grad / ranks()]
     in_step.average_gradients(model.parameters())
     outputs.append(model.eval()(rows_of(kind, 9)[0][own]).detach())
     return {
@@ -115,15 +116,11 @@ def work(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def test_three_ranks_are_in_step(tmp_path: Path) -> None:
+def test_three_ranks_are_in_step(
+    run_ranks: Callable[[str, Path, int], None], tmp_path: Path
+) -> None:
     """One test, since starting the ranks takes longer than all they do."""
-    command = [sys.executable, __file__, str(tmp_path)]
-    started = [
-        subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True)
-        for rank in range(RANKS)
-    ]
-    errors = [process.communicate(timeout=60)[1] for process in started]
-    assert not any(process.returncode for process in started), "\n".join(errors)
+    run_ranks(__file__, tmp_path, RANKS)
     found = [torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(RANKS)]
     assert_normalised_as_by_one_process(found)
     for one in found:

@@ -15,8 +15,9 @@ from batchformer.attention import (
     choose_path,
     inspectable_attention,
 )
-from batchformer.exchange import AllRows, gather_rows
+from batchformer.exchange import gather_rows
 from batchformer.keyed_dropout import ON_WEIGHTS, KeyedDropout
+from batchformer.meeting import AllRows
 
 
 def attention_across(
@@ -36,7 +37,7 @@ def attention_across(
     Args:
         qkv: queries, keys and values side by side, ``(L, N, 3 C)``.
         heads: attention heads; must divide C.
-        rows: what :func:`~batchformer.exchange.meet` gave.
+        rows: what :func:`~batchformer.meeting.meet` gave.
         dropout: of the attention weights.
         attend: ``"batch"``: every sample sees those of all ranks; ``"self"``: only itself.
         return_weights: also return the weights.

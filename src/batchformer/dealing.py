@@ -12,7 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from batchformer.exchange import gather, own_rows, rank, ranks
+from batchformer.exchange import gather, own_rows
+from batchformer.ranks import rank, ranks
 
 
 def part_sizes(rows: int) -> list[int]:

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from batchformer.attention import Attend, attention, inspectable_attention, split_heads
 from batchformer.attention_across import attention_across
-from batchformer.exchange import AllRows, meet
 from batchformer.kernels.available import obstacle
 from batchformer.kernels.small_layer import PLACES, obstacle_to_small_layer
 from batchformer.keyed_dropout import (
@@ -23,6 +22,7 @@ from batchformer.keyed_dropout import (
     IN_FEED_FORWARD,
     KeyedDropout,
 )
+from batchformer.meeting import AllRows, meet
 
 #: Elements of (L, N, C) from which one fused kernel is faster than torch's three or four.
 FUSED_ELEMENTS = 2**20

@@ -10,7 +10,9 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from batchformer.collectives import add_up_, from_first_, largest_
-from batchformer.exchange import ranks, summed, uncompiled
+from batchformer.exchange import summed
+from batchformer.ranks import ranks
+from batchformer.uncompiled import uncompiled
 
 
 @uncompiled

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from batchformer.attention import Attend
 from batchformer.encoder import EncoderWeights, default_channel_axis, encode, meet_all
-from batchformer.exchange import AllRows
+from batchformer.meeting import AllRows
 
 
 class BatchFormer(nn.Module):
@@ -35,7 +35,7 @@ class BatchFormer(nn.Module):
         exchange: in training with several ranks, attend to the samples of all. Each rank computes
             its own rows, to which mixed rows and labels belong; only keys and values travel, in
             each layer 2 C times the bytes of a number for each row of the other ranks, and as many
-            gradients back (:func:`~batchformer.exchange.traffic`). Outputs, and gradients once DDP
+            gradients back (:func:`~batchformer.traffic.traffic`). Outputs, and gradients once DDP
             has averaged them, are those of one process with all rows: where ranks differ in their
             number of rows, with the loss of ``stream_loss(..., exchange=True)``. Every rank has to
             call the module as often as the others, with no row if it has none, and every rank's

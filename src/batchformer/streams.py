@@ -17,7 +17,8 @@ from typing import Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from batchformer.exchange import ranks, total_rows
+from batchformer.exchange import total_rows
+from batchformer.ranks import ranks
 
 T = TypeVar("T")
 LossScale = Literal["mean", "sum", "official"]

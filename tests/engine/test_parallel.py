@@ -6,7 +6,6 @@ Run as a script, this file is one of the ranks: it saves what it got, and the te
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +18,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 from torch.optim import Optimizer
 
-from batchformer import BatchFormer, exchange, match, two_streams
+from batchformer import BatchFormer, match, two_streams
 from batchformer.data.domain_order import DomainSteps
 from batchformer.data.feed import Feed
 from batchformer.data.images import ImageSplit
@@ -34,6 +33,8 @@ from batchformer.engine.mechanics import Batch, Mechanics, Step
 from batchformer.engine.method import Method
 from batchformer.engine.parallel import Parallel
 from batchformer.engine.window import DivergedError
+from batchformer.ranks import alone
+from batchformer.ranks import ranks as all_ranks
 
 CPU = torch.device("cpu")
 #: Batches of 8 and, at the end of an epoch, of 6: on three ranks 3, 3, 2 and 2, 2, 2 rows.
@@ -175,11 +176,11 @@ def trained(name: str, folder: Path) -> dict[str, Any]:
 
 def agreements(folder: Path) -> dict[str, Any]:
     """What ranks agree on, and how they fail together."""
-    rank = exchange.rank()
+    rank = dist.get_rank()
     found: dict[str, Any] = {"highest": highest(rank * 10)}
     found["said"] = first_says(lambda: {"rank": rank, "list": [1.5, None]})
-    with exchange.alone():
-        found["alone"] = (exchange.ranks(), first_says(lambda: rank))
+    with alone():
+        found["alone"] = (all_ranks(), first_says(lambda: rank))
 
     def fails() -> None:
         raise ValueError("no such file")
@@ -191,7 +192,7 @@ def agreements(folder: Path) -> dict[str, Any]:
 
     class Explodes(Net):
         def step(self, batch: Batch) -> dict[str, Tensor]:
-            factor = float("nan") if exchange.rank() == 1 else 1.0
+            factor = float("nan") if rank == 1 else 1.0
             return {name: value * factor for name, value in super().step(batch).items()}
 
     try:
@@ -222,7 +223,7 @@ def agreements(folder: Path) -> dict[str, Any]:
         next(run)
     run.close()
     if rank == 0:
-        with exchange.alone():
+        with alone():
             method = Net()
             fit(method, feed_of(), evaluate, often)
         found["narrower"] = {k: v.clone() for k, v in method.state_dict().items()}
@@ -250,16 +251,12 @@ def work(rank: int, ranks: int, folder: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def groups(tmp_path_factory: pytest.TempPathFactory) -> dict[int, list[Any]]:
+def groups(
+    run_ranks: Callable[[str, Path, int], None], tmp_path_factory: pytest.TempPathFactory
+) -> dict[int, list[Any]]:
     """What every rank of groups of two and of three got."""
     folder = tmp_path_factory.mktemp("ranks")
-    command = [sys.executable, __file__, str(folder)]
-    started = [
-        subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True)
-        for rank in range(3)
-    ]
-    errors = [process.communicate(timeout=120)[1] for process in started]
-    assert not any(process.returncode for process in started), "\n".join(errors)
+    run_ranks(__file__, folder, 3)
     return {
         ranks: [torch.load(folder / f"{rank}of{ranks}.pt") for rank in range(ranks)]
         for ranks in (2, 3)

@@ -6,8 +6,8 @@ Run as a script, this file is one of the ranks: it saves what it got, and the te
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -143,14 +143,10 @@ def work(rank: int, folder: Path) -> None:
 
 
 @pytest.mark.skipif(not sharding.on_the_cpu(), reason="the FSDP of this torch needs GPUs")
-def test_fsdp_trains_as_one_process_and_keeps_whole_tensors(tmp_path: Path) -> None:
-    command = [sys.executable, __file__, str(tmp_path)]
-    started = [
-        subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    errors = [process.communicate(timeout=120)[1] for process in started]
-    assert not any(process.returncode for process in started), "\n".join(errors)
+def test_fsdp_trains_as_one_process_and_keeps_whole_tensors(
+    run_ranks: Callable[[str, Path, int], None], tmp_path: Path
+) -> None:
+    run_ranks(__file__, tmp_path, 2)
     found = torch.load(tmp_path / "0.pt", weights_only=True)  # whole, plain tensors
     if "skip" in found:
         pytest.skip(f"gloo cannot deal out weights here: {found['skip'][:200]}")

@@ -5,27 +5,23 @@ from __future__ import annotations
 import pytest
 import torch
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("merged_at_once", [1, 4096])
+@pytest.mark.usefixtures("several_chunks")
 @pytest.mark.parametrize("residual", [False, True])
 def test_sums_of_chunks_and_of_all(
-    residual: bool, merged_at_once: int, monkeypatch: pytest.MonkeyPatch
+    residual: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from batchformer.kernels import batch_norm_gradients, channel_rows
+    from batchformer.kernels import batch_norm_gradients
 
     monkeypatch.setattr(batch_norm_gradients, "SUMS_TILE", 16)
-    monkeypatch.setattr(channel_rows, "SUM_PROGRAMS", 2)
-    monkeypatch.setattr(channel_rows, "MERGE_CHUNKS", merged_at_once)
     torch.manual_seed(0)
     y, dout, out = (
-        torch.randn(2, 6, 3, 5, device=DEVICE).contiguous(memory_format=torch.channels_last)
+        torch.randn(2, 6, 3, 5, device=device).contiguous(memory_format=torch.channels_last)
         for _ in range(3)
     )
-    statistics = torch.rand(2, 6, device=DEVICE) + 0.5
-    weight, bias = torch.randn(6, device=DEVICE), torch.randn(6, device=DEVICE)
+    statistics = torch.rand(2, 6, device=device) + 0.5
+    weight, bias = torch.randn(6, device=device), torch.randn(6, device=device)
     exact = [t.double() for t in (y, dout, out, *statistics, weight, bias)]
     y64, dout64, out64, mean, inverse, weight64, bias64 = (
         t.view(-1, 1, 1) if t.dim() == 1 else t for t in exact

@@ -6,8 +6,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
 
 def error(value: Tensor | None, reference: Tensor) -> float:
     assert value is not None
@@ -15,19 +13,17 @@ def error(value: Tensor | None, reference: Tensor) -> float:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("merged_at_once", [1, 4096])
+@pytest.mark.usefixtures("several_chunks")
 @pytest.mark.parametrize("channels", [3, 16])
 def test_moments_of_chunks_and_of_all(
-    channels: int, merged_at_once: int, monkeypatch: pytest.MonkeyPatch
+    channels: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several tiles of a chunk, and the last of both with fewer rows."""
-    from batchformer.kernels import batch_statistics, channel_rows
+    from batchformer.kernels import batch_statistics
 
     monkeypatch.setattr(batch_statistics, "MOMENTS_TILE", 16)
-    monkeypatch.setattr(channel_rows, "SUM_PROGRAMS", 2)
-    monkeypatch.setattr(channel_rows, "MERGE_CHUNKS", merged_at_once)
     torch.manual_seed(0)
-    y = (100 + torch.randn(2, channels, 3, 5)).to(DEVICE)
+    y = (100 + torch.randn(2, channels, 3, 5)).to(device)
     y = y.contiguous(memory_format=torch.channels_last)
     moments = batch_statistics.row_moments(y)
     rows = y.permute(0, 2, 3, 1).reshape(-1, channels).cpu().double()
@@ -37,7 +33,7 @@ def test_moments_of_chunks_and_of_all(
     squares = torch.stack([(c - c.mean(0)).square().sum(0) for c in chunks], 1)
     assert error(moments.parts[0], means) < 1e-6 and error(moments.parts[1], squares) < 1e-4
 
-    norm = nn.BatchNorm2d(channels, eps=1e-3, momentum=0.3).to(DEVICE)
+    norm = nn.BatchNorm2d(channels, eps=1e-3, momentum=0.3).to(device)
     torch.nn.init.constant_(norm.running_mean, 5.0)  # type: ignore[arg-type]
     torch.nn.init.constant_(norm.running_var, 3.0)  # type: ignore[arg-type]
     mean, inverse = batch_statistics.merge(moments, y, norm)

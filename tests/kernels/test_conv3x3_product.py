@@ -6,19 +6,19 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("transposed", [False, True])
 @pytest.mark.parametrize(("window", "group", "width"), [(1, 1, 3), (4, 1, 3), (4, 2, 4)])
-def test_any_tile_gives_the_same(window: int, group: int, width: int, transposed: bool) -> None:
+def test_any_tile_gives_the_same(
+    window: int, group: int, width: int, transposed: bool, device: torch.device
+) -> None:
     from batchformer.kernels.conv3x3_product import product
     from batchformer.kernels.conv3x3_tiles import Tile
 
     torch.manual_seed(0)
-    x = torch.randn(2, 16, 5, width, device=DEVICE, dtype=torch.float16)
-    weight = torch.randn(*((16, 32) if transposed else (32, 16)), 3, 3, device=DEVICE)
+    x = torch.randn(2, 16, 5, width, device=device, dtype=torch.float16)
+    weight = torch.randn(*((16, 32) if transposed else (32, 16)), 3, 3, device=device)
     weight = weight.half().float()
     tile = Tile(16, window, group, 4, 1)
     found, parts = product(x, weight, transposed=transposed, tile=tile)

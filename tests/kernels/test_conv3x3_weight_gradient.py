@@ -6,12 +6,12 @@ import pytest
 import torch
 from torch.nn.grad import conv2d_weight
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(("window", "group"), [(1, 1), (4, 1), (4, 2)])
-def test_any_split_gives_the_same(window: int, group: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_split_gives_the_same(
+    window: int, group: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Small tiles make several programs of several tiles, the last of each with fewer rows."""
     from batchformer.kernels import conv3x3_weight_gradient as kernels
     from batchformer.kernels.conv3x3_tiles import Share, Tile
@@ -19,9 +19,9 @@ def test_any_split_gives_the_same(window: int, group: int, monkeypatch: pytest.M
     monkeypatch.setattr(kernels, "SUM_COLUMNS", 8)
     monkeypatch.setattr(kernels, "SUM_PARTS", 2)
     torch.manual_seed(0)
-    x = torch.randn(3, 16, 5, 6, device=DEVICE, dtype=torch.float16)
-    dy = torch.randn(3, 16, 5, 6, device=DEVICE, dtype=torch.float16)
-    weight = torch.empty(16, 16, 3, 3, device=DEVICE)
+    x = torch.randn(3, 16, 5, 6, device=device, dtype=torch.float16)
+    dy = torch.randn(3, 16, 5, 6, device=device, dtype=torch.float16)
+    weight = torch.empty(16, 16, 3, 3, device=device)
     share = Share(Tile(16, window, group, 4, 1), 6)
     found = kernels.weight_gradient(x, dy, weight, share)
     expected = conv2d_weight(x.double(), list(weight.shape), dy.double(), padding=1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from hypothesis import given
@@ -10,8 +12,6 @@ from hypothesis import strategies as st
 pytest.importorskip("triton")
 
 from batchformer.kernels.dropout import draw_seeds, threshold_and_scale
-
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @given(st.floats(0, 1))
@@ -22,35 +22,25 @@ def test_the_expectation_is_unchanged(probability: float) -> None:
     assert kept * scale == (pytest.approx(1) if threshold < 65536 else 0)
 
 
-def test_seeds_follow_torchs_generator() -> None:
+def test_seeds_follow_torchs_generator(device: torch.device) -> None:
     torch.manual_seed(3)
-    first, second = draw_seeds(4, DEVICE), draw_seeds(4, DEVICE)
+    first, second = draw_seeds(4, device), draw_seeds(4, device)
     torch.manual_seed(3)
-    assert torch.equal(draw_seeds(4, DEVICE), first) and not torch.equal(first, second)
+    assert torch.equal(draw_seeds(4, device), first) and not torch.equal(first, second)
     assert first.shape == (4,) and first.dtype == torch.int64 and len(first.unique()) == 4
 
 
-def philox(seed: int, counter: tuple[int, int, int, int], rounds: int = 7) -> tuple[int, ...]:
-    """Philox 4x32 of Salmon et al. (2011), as written there."""
-    a, b, c, d = counter
-    low, high = seed & 0xFFFFFFFF, seed >> 32
-    for _ in range(rounds):
-        left, right = 0xD2511F53 * a, 0xCD9E8D57 * c
-        a, b = (right >> 32) ^ b ^ low, right & 0xFFFFFFFF
-        c, d = (left >> 32) ^ d ^ high, left & 0xFFFFFFFF
-        low, high = (low + 0x9E3779B9) & 0xFFFFFFFF, (high + 0xBB67AE85) & 0xFFFFFFFF
-    return a, b, c, d
-
-
 @pytest.mark.gpu
-def test_eight_rows_share_one_call_of_the_generator() -> None:
+def test_eight_rows_share_one_call_of_the_generator(
+    philox: Callable[[int, tuple[int, int, int, int]], tuple[int, ...]], device: torch.device
+) -> None:
     """Seen through the softmax, which drops by these tiles."""
     from batchformer.kernels.softmax import softmax_dropout_
 
     seed, heads, rows, columns = 2**61 + 12345, 2, 11, 5
-    scores = torch.zeros(heads, rows, columns, device=DEVICE)
-    sums = torch.empty(heads, rows, device=DEVICE)
-    kept = softmax_dropout_(scores, sums, torch.tensor([seed], device=DEVICE), 0.3) > 0
+    scores = torch.zeros(heads, rows, columns, device=device)
+    sums = torch.empty(heads, rows, device=device)
+    kept = softmax_dropout_(scores, sums, torch.tensor([seed], device=device), 0.3) > 0
     for head in range(heads):
         for row in range(rows):
             for column in range(columns):

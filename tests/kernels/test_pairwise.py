@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 from torch import Tensor
@@ -22,17 +24,13 @@ def inputs(n: int, k: int, w: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     return a, b, weight, gradient
 
 
-def relative(a: Tensor, b: Tensor) -> float:
-    return float((a.double() - b).norm() / b.norm())
-
-
 def activations(a: Tensor, b: Tensor) -> Tensor:
     return a.double()[:, None] + b.double()
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("size", SIZES)
-def test_scores(size: tuple[int, int, int]) -> None:
+def test_scores(size: tuple[int, int, int], relative: Callable[[Tensor, Tensor], float]) -> None:
     from batchformer.kernels.pairwise import scores
 
     a, b, weight, _ = inputs(*size)
@@ -46,7 +44,10 @@ def test_scores(size: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("programs", [1, 1024])
 def test_sums_of_both_sets(
-    size: tuple[int, int, int], programs: int, monkeypatch: pytest.MonkeyPatch
+    size: tuple[int, int, int],
+    programs: int,
+    relative: Callable[[Tensor, Tensor], float],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from batchformer.kernels import pairwise
 
@@ -63,7 +64,9 @@ def test_sums_of_both_sets(
 
 
 @pytest.mark.gpu
-def test_the_comparator_takes_them_compiled_and_they_change_nothing() -> None:
+def test_the_comparator_takes_them_compiled_and_they_change_nothing(
+    relative: Callable[[Tensor, Tensor], float],
+) -> None:
     from batchformer.kernels.available import disabled
     from batchformer.models.comparator import pairwise_scores
 

@@ -3,32 +3,21 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def philox(seed: int, counter: tuple[int, int, int, int], rounds: int = 7) -> tuple[int, ...]:
-    """Philox 4x32 of Salmon et al. (2011), as written there."""
-    a, b, c, d = counter
-    low, high = seed & 0xFFFFFFFF, seed >> 32
-    for _ in range(rounds):
-        left, right = 0xD2511F53 * a, 0xCD9E8D57 * c
-        a, b = (right >> 32) ^ b ^ low, right & 0xFFFFFFFF
-        c, d = (left >> 32) ^ d ^ high, left & 0xFFFFFFFF
-        low, high = (low + 0x9E3779B9) & 0xFFFFFFFF, (high + 0xBB67AE85) & 0xFFFFFFFF
-    return a, b, c, d
-
 
 @pytest.mark.gpu
-def test_masks_are_the_generators_bits() -> None:
+def test_masks_are_the_generators_bits(
+    philox: Callable[[int, tuple[int, int, int, int]], tuple[int, ...]], device: torch.device
+) -> None:
     from batchformer.kernels.small_dropout import keep_masks
 
     seed, planes, rows, columns = 2**61 + 12345, 2, 3, 70
-    got = keep_masks(torch.tensor([seed], device=DEVICE), planes, rows, columns, 0.3)
+    got = keep_masks(torch.tensor([seed], device=device), planes, rows, columns, 0.3)
     for plane in range(planes):
         for row in range(rows):
             for column in range(columns):
@@ -39,12 +28,11 @@ def test_masks_are_the_generators_bits() -> None:
 
 
 @pytest.mark.gpu
-def test_masks_keep_at_the_rate_and_are_independent() -> None:
+def test_masks_keep_at_the_rate_and_are_independent(seeds: Tensor) -> None:
     """Between positions, heads, rows, columns and places: no two vary together."""
     from batchformer.kernels.small_dropout import keep_masks
 
     dropout = 0.3
-    seeds = torch.arange(100, 104, device=DEVICE)
     attention = keep_masks(seeds[:1], 2 * 2, 40, 40, dropout).view(2, 2, 40, 40)
     others = torch.stack([keep_masks(seed[None], 1, 80, 64, dropout) for seed in seeds[1:]])
     others = others.view(3, 2, 40, 64)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("part", [16, 64])
-def test_products_over_rows_in_parts_or_at_once(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_products_over_rows_in_parts_or_at_once(
+    part: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from batchformer.kernels import small_gradients
     from batchformer.kernels.small_rows import RowGradients
 
@@ -19,8 +19,8 @@ def test_products_over_rows_in_parts_or_at_once(part: int, monkeypatch: pytest.M
     rows, c = 37, 16
     sizes = {"gradients": (6, rows, c), "mixed": (rows, c), "delta": (rows, 1)}
     sizes |= {"residual": (rows, c), "sums": (3, 4, c)}
-    g = RowGradients(**{name: torch.randn(size, device=DEVICE) for name, size in sizes.items()})
-    inputs, weight = torch.randn(4, rows, c, device=DEVICE), torch.randn(3 * c, c, device=DEVICE)
+    g = RowGradients(**{name: torch.randn(size, device=device) for name, size in sizes.items()})
+    inputs, weight = torch.randn(4, rows, c, device=device), torch.randn(3 * c, c, device=device)
     kind = torch.float32
     dx, found = small_gradients.finish(
         g, inputs, weight, kind, kind, of_input=True, of_parameters=True

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def relative(a: Tensor, b: Tensor) -> float:
-    a, b = a.detach().double(), b.detach().double()
-    return float((a - b).norm() / b.norm())
-
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_values_and_gradients(dropout: float) -> None:
+def test_values_and_gradients(
+    dropout: float, device: torch.device, seeds: Tensor, relative: Callable[[Tensor, Tensor], float]
+) -> None:
     from batchformer.kernels.dropout import threshold_and_scale
     from batchformer.kernels.small_dropout import keep_masks
     from batchformer.kernels.small_rows import (
@@ -29,11 +26,10 @@ def test_values_and_gradients(dropout: float) -> None:
 
     torch.manual_seed(0)
     rows, channels, heads = 19, 32, 2
-    seeds = torch.arange(100, 104, device=DEVICE)
     shapes = [(channels, channels), (channels,)] * 3 + [(channels,)] * 4
-    tail = Tail(*(0.3 * torch.randn(shape, device=DEVICE) for shape in shapes))
-    x, mixed, dout = (torch.randn(rows, channels, device=DEVICE) for _ in range(3))
-    empty = torch.empty(2, rows, channels, device=DEVICE)
+    tail = Tail(*(0.3 * torch.randn(shape, device=device) for shape in shapes))
+    x, mixed, dout = (torch.randn(rows, channels, device=device) for _ in range(3))
+    empty = torch.empty(2, rows, channels, device=device)
     kept = Kept(torch.cat((x[None], mixed[None], empty)), empty.clone(), empty[..., 0].clone())
     out = after_attention(x, tail, kept, dropout, seeds)
     found = after_attention_backward(dout, tail, kept, heads, dropout, seeds)

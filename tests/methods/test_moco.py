@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import os
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -278,15 +278,10 @@ def work(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def test_two_ranks_are_one_batch(tmp_path: Path) -> None:
-    started = [
-        subprocess.Popen(
-            [sys.executable, __file__, str(rank), str(tmp_path)], stderr=subprocess.PIPE, text=True
-        )
-        for rank in range(2)
-    ]
-    errors = [process.communicate(timeout=60)[1] for process in started]
-    assert not any(process.returncode for process in started), "\n".join(errors)
+def test_two_ranks_are_one_batch(
+    run_ranks: Callable[[str, Path, int], None], tmp_path: Path
+) -> None:
+    run_ranks(__file__, tmp_path, 2)
     got, means = zip(
         *(torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)), strict=True
     )
@@ -356,6 +351,6 @@ def test_recorded_updates_equal_eager_ones(
 
 
 if __name__ == "__main__":
-    work(int(sys.argv[1]), sys.argv[2])
+    work(int(sys.argv[2]), sys.argv[1])
     # gloo's threads may outlive the group, and an interpreter that ends beside them is aborted.
     os._exit(0)

@@ -1,15 +1,10 @@
-"""One run: its folder, the weights it begins with, and what a killed process leaves."""
+"""One run: its folder, and the weights it begins with."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import shutil
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from batchformer import cli
-from batchformer.engine.log import read_records
 from batchformer.models.build import OWN
 from batchformer.models.stride import move_stride
 from batchformer.recipes.arms import ARMS, with_arm
@@ -213,45 +207,3 @@ def test_a_start_of_another_stride_is_refused(tmp_path: Path, first_layout: Reci
     second = dataclasses.replace(started_from(first_layout), stride="1x1")
     with pytest.raises(ValueError, match="seed0 says 3x3, the recipe says 1x1"):
         run(second, "baseline", 0, **options)
-
-
-COMMAND = [
-    *(sys.executable, "-m", "batchformer", "train", "demo", "--arm", "batchformer"),
-    *("--train.updates", "150", "--train.eval-every", "50", "--train.checkpoint-every", "10"),
-    *("--device", "cpu", "--quiet", "--runs"),
-]
-
-
-def records(folder: Path) -> list[dict[str, Any]]:
-    found = read_records(folder / "metrics.jsonl")
-    return [{k: v for k, v in r.items() if k != "samples_per_s"} for r in found]
-
-
-# SIGKILL at random moments, inside writes too, is in tests/reliability.
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_killed_process_resumed_equals_an_unbroken_one(
-    tmp_path: Path, number: signal.Signals
-) -> None:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    whole, broken = tmp_path / "whole", tmp_path / "broken"
-    subprocess.run([*COMMAND, str(whole)], check=True, env=environment, timeout=120)
-
-    process = subprocess.Popen([*COMMAND, str(broken)], env=environment)
-    checkpoints = broken / "demo/batchformer/seed0/checkpoints"
-    deadline = time.monotonic() + 60
-    while not list(checkpoints.glob("0000000[2-9]0.*.pt")):
-        assert process.poll() is None, "it ended before it could be killed"
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
-    process.send_signal(number)
-    code = process.wait(timeout=60)
-    assert code in (-number, 128 + number)
-    assert not (broken / "demo/batchformer/seed0/result.json").exists()
-
-    subprocess.run([*COMMAND, str(broken)], check=True, env=environment, timeout=120)
-    a, b = (root / "demo/batchformer/seed0" for root in (whole, broken))
-    assert records(a) == records(b)
-    results = [json.loads((folder / "result.json").read_text())["metrics"] for folder in (a, b)]
-    assert results[0] == results[1]
-    states = [restore(folder, CPU)[0].state_dict() for folder in (a, b)]
-    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])

@@ -21,8 +21,8 @@ from torch import distributed as dist
 from batchformer.bench.settings import BenchSettings
 from batchformer.bench.spread import spread_of
 from batchformer.bench.table import Table
-from batchformer.exchange import traffic
 from batchformer.module import BatchFormer, two_streams
+from batchformer.traffic import traffic
 
 #: Rounds of a measurement, and steps of a round.
 ROUNDS, STEPS = 15, 5
@@ -74,8 +74,8 @@ def measure(settings: BenchSettings, chosen: Sequence[Case] | None = None) -> Ta
         {**settings.environment(torch.float32), "threads": "1 for each process"},
         notes=[
             "MB are what a rank hands to collectives for others and gets from them "
-            "(`exchange.traffic`, which tests hold against what is really handed over); gradients "
-            "of parameters, which DDP averages, are not counted and not timed"
+            "(`batchformer.traffic`, which tests hold against what is really handed over); "
+            "gradients of parameters, which DDP averages, are not counted and not timed"
         ],
     )
     for case in chosen or cases(devices):

@@ -13,7 +13,7 @@ import torch
 from torch import distributed as dist
 
 from batchformer.collectives import from_first_, largest_
-from batchformer.exchange import alone, ranks
+from batchformer.ranks import alone, ranks
 
 T = TypeVar("T")
 

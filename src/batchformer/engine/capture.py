@@ -18,8 +18,8 @@ from torch import Tensor
 from batchformer.engine.config import TrainConfig
 from batchformer.engine.mechanics import Batch
 from batchformer.engine.method import Method
-from batchformer.exchange import ranks
 from batchformer.randomness import seed_device
+from batchformer.ranks import ranks
 
 Losses = dict[str, Tensor]
 Work = Callable[[Batch], Losses]

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from batchformer.engine.agreement import first_gives
-from batchformer.exchange import ranks
+from batchformer.ranks import ranks
 
 KEPT = 2
 #: Counts up when what a checkpoint holds can no longer be read by versions from before.

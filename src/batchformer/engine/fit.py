@@ -17,8 +17,8 @@ from batchformer.engine.plan import BEST, Evaluate, Evaluation, Plan
 from batchformer.engine.sharding import shard
 from batchformer.engine.stage import Stage
 from batchformer.engine.sync_norm import synchronise_norms
-from batchformer.exchange import leads, ranks
 from batchformer.in_step import take_from_first
+from batchformer.ranks import leads, ranks
 
 __all__ = [
     "BEST",

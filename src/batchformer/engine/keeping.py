@@ -16,8 +16,8 @@ from torch import nn
 from batchformer.engine import checkpoint
 from batchformer.engine.optim import load_state, state_of
 from batchformer.engine.sharding import dealt_moments, dealt_state, plain_tensors, whole
-from batchformer.exchange import leads, ranks
 from batchformer.in_step import take_from_first
+from batchformer.ranks import leads, ranks
 
 if TYPE_CHECKING:
     from batchformer.engine.stage import Stage

@@ -21,8 +21,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from batchformer.engine.config import require
-from batchformer.exchange import ranks, total_rows
+from batchformer.exchange import total_rows
 from batchformer.in_step import average_gradients
+from batchformer.ranks import ranks
 
 Step = Callable[[Any], dict[str, Tensor]]
 

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from batchformer.engine.config import TrainConfig, require
 from batchformer.engine.method import Method
-from batchformer.exchange import ranks
+from batchformer.ranks import ranks
 
 #: Parameters from which a block is gathered by itself, and not with what is around it.
 LEAST_PARAMETERS = 100_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 import time
 from collections.abc import Generator
 from contextlib import nullcontext
@@ -34,10 +33,11 @@ from batchformer.engine.optim import forget, lr_factor, set_lr
 from batchformer.engine.parallel import Parallel
 from batchformer.engine.plan import BEST, Evaluate, Evaluation, Plan
 from batchformer.engine.precision import in_double, predicting_in_double
+from batchformer.engine.selection import is_better
 from batchformer.engine.sharding import is_sharded
 from batchformer.engine.window import Window
-from batchformer.exchange import rank, ranks
 from batchformer.randomness import seed_for
+from batchformer.ranks import rank, ranks
 
 
 class Stage:
@@ -179,10 +179,7 @@ class Stage:
         epoch = self.update // self.batches.per_epoch
         self.log.write("eval", epoch, self.update, evaluation.metrics)
         self.bar.evaluated(epoch, self.update, evaluation.metrics)
-        decisive = self._decisive(evaluation.metrics)
-        # A score that could not be measured is NaN, and worse than any other.
-        new, old = evaluation.metrics[decisive], self.best.get(decisive, math.nan)
-        if not self.best or new > old or (math.isnan(old) and not math.isnan(new)):
+        if is_better(evaluation.metrics, self.best, self.plan.train.select_on):
             self.best = dict(evaluation.metrics)
             if self.plan.train.select_on != "last":
                 state = {"method": state_of_model(trained.scored())}
@@ -197,17 +194,6 @@ class Stage:
         double = self.plan.train.precision == "fp64"
         with torch.no_grad(), predicting_in_double(trained) if double else nullcontext():
             return self.evaluator(trained, self.mechanics)
-
-    def _decisive(self, metrics: dict[str, float]) -> str:
-        """The score by which the best evaluation is told: the headline, or that of validation."""
-        if self.plan.train.select_on != "val":
-            return next(iter(metrics))
-        if "val" not in metrics:
-            raise ValueError(
-                "train.select-on is val, but this task has no validation data; it measures "
-                f"{', '.join(metrics)}. Set train.select-on last."
-            )
-        return "val"
 
     def figures_of_best(self) -> dict[str, Any]:
         """What the figures need of the evaluation that is reported, which may be an earlier one."""

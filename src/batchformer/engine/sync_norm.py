@@ -7,8 +7,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from batchformer.exchange import ranks
 from batchformer.in_step import sum_of_ranks
+from batchformer.ranks import ranks
 
 
 class RanksNorm(_BatchNorm):

@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from batchformer.exchange import ranks, total_rows
+from batchformer.exchange import total_rows
 from batchformer.in_step import mean_of_ranks
+from batchformer.ranks import ranks
 
 
 class DivergedError(RuntimeError):

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from batchformer import exchange
 from batchformer.engine.config import require
 from batchformer.engine.method import Method
 from batchformer.losses.info_nce import PairList, pair_divisor
@@ -17,6 +16,7 @@ from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.methods.encoder import make_encoder
 from batchformer.methods.momentum import follow, follower
 from batchformer.module import two_streams
+from batchformer.ranks import ranks
 
 
 class Moco(Method):
@@ -129,7 +129,7 @@ class Moco(Method):
         follow(self.key_head, self.head, momentum)
 
     def why_eager(self) -> str | None:
-        if exchange.ranks() > 1:
+        if ranks() > 1:
             return "keys are exchanged between ranks, which first tell how many they have"
         return None
 

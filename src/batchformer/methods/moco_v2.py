@@ -5,15 +5,17 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from batchformer import exchange
 from batchformer.engine.config import require
 from batchformer.engine.mechanics import Batch
+from batchformer.exchange import gather
 from batchformer.losses.info_nce import queue_contrast, stream_pairs
 from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.methods.moco import Moco, by_stream, directions, watched
 from batchformer.methods.queue import KeyQueue
 from batchformer.models.contrast_heads import projector
 from batchformer.randomness import drawing, seed_for
+from batchformer.ranks import ranks
+from batchformer.shuffle import shuffle, unshuffle
 
 #: Beside the updates done, so that the shuffle of keys is no other order of the same seed.
 SHUFFLE = 2
@@ -79,19 +81,19 @@ class MocoV2(Moco):
     @torch.no_grad()
     def key_streams(self, x: Tensor) -> dict[str, Tensor]:
         """Directions (N, D) of each stream of images, which ranks shuffle for the encoder."""
-        images, shuffled = exchange.shuffle(x, self._shuffle_seed())
+        images, shuffled = shuffle(x, self._shuffle_seed())
         streams = by_stream(directions(self.keys(images)), len(x))
-        return {name: exchange.unshuffle(rows, shuffled) for name, rows in streams.items()}
+        return {name: unshuffle(rows, shuffled) for name, rows in streams.items()}
 
     @torch.no_grad()
     def enqueue(self, keys: dict[str, Tensor]) -> None:
         """Let keys of all ranks take the place of the oldest, one stream after the other."""
         both = self.hyper.enqueued == "both" or len(keys) == 1
         chosen = list(keys.values()) if both else [keys[self.hyper.enqueued]]
-        new = torch.cat([exchange.gather(rows) for rows in chosen])
+        new = torch.cat([gather(rows) for rows in chosen])
         self.queue.push(new, torch.zeros(len(new), dtype=torch.int64, device=new.device))
 
     def _shuffle_seed(self) -> int:
-        if exchange.ranks() == 1:  # it does not shuffle, and must not read from the device
+        if ranks() == 1:  # it does not shuffle, and must not read from the device
             return 0
         return seed_for(self.seed, "order", int(self.updates), SHUFFLE)

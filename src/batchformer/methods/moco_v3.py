@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from batchformer import exchange
 from batchformer.engine.mechanics import Batch
+from batchformer.exchange import gather, own_rows, row_counts
 from batchformer.losses.info_nce import batch_contrast, stream_pairs
 from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.methods.moco import Moco, by_stream, directions, watched
@@ -63,7 +63,7 @@ class MocoV3(Moco):
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         x, other = batch["x"], batch["view2"]
-        n, counts = len(x), exchange.row_counts(x)
+        n, counts = len(x), row_counts(x)
         queries = [by_stream(self.queries(view), n) for view in (x, other)]
         # Each view's queries meet the keys of the other view.
         keys = [by_stream(self.keys(view), n) for view in (other, x)]
@@ -84,8 +84,8 @@ class MocoV3(Moco):
         """
         kind = self.pair_list(queries)
         given = {**keys, "own_mixed": queries["mixed"]} if kind == "readme" else keys
-        everyone = {name: exchange.gather(rows, counts) for name, rows in given.items()}
-        first = exchange.own_rows(counts).start
+        everyone = {name: gather(rows, counts) for name, rows in given.items()}
+        first = own_rows(counts).start
         terms = [
             batch_contrast(queries[query], everyone[key], self.hyper.temperature, first)
             for query, key in stream_pairs(kind, view)

@@ -9,11 +9,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from batchformer.engine.mechanics import Batch
 from batchformer.engine.method import Method
-from batchformer.exchange import ranks, summed
+from batchformer.exchange import summed
 from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.methods.routing import ExpertRouters, running_means, worth_going_on
 from batchformer.models.ride import RideNetwork
 from batchformer.randomness import drawing
+from batchformer.ranks import ranks
 
 
 class AssignedExperts(Method):

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from batchformer.engine.method import Method
-from batchformer.exchange import ranks
 from batchformer.methods import build_method
 from batchformer.models.weights import fit_weights
 from batchformer.randomness import drawing
+from batchformer.ranks import ranks
 from batchformer.recipes.networks import build_network, take_weights
 from batchformer.recipes.recipe import OF_BOXES, Recipe
 from batchformer.recipes.start import Weights

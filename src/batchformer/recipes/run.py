@@ -6,25 +6,16 @@ Of several ranks the first reads and writes the folder, and tells the others wha
 from __future__ import annotations
 
 import dataclasses
-import sys
-import time
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import torch
 
-from batchformer import exchange
 from batchformer.engine.agreement import first_says
 from batchformer.engine.checkpoint import load_newest
-from batchformer.engine.config import TrainConfig
-from batchformer.engine.fit import Evaluation, Plan, training
 from batchformer.engine.interrupt import StopRequest
-from batchformer.engine.method import Batches, Method
+from batchformer.engine.method import Batches
 from batchformer.engine.together import Training
-from batchformer.exchange import leads, ranks
-from batchformer.insight.keep import keep, seen_of
-from batchformer.insight.look import Arrays
 from batchformer.models.weights import file_hash
 from batchformer.recipes.arms import with_arm
 from batchformer.recipes.building import build, load_task, pick_device
@@ -33,26 +24,15 @@ from batchformer.recipes.folder import (
     has_result,
     recorded,
     refuse_other_configuration,
-    write_figures,
     write_json,
 )
-from batchformer.recipes.networks import (
-    TIMM,
-    given_stride,
-    given_weights,
-    settle_stride,
-    take_given_weights,
-)
+from batchformer.recipes.networks import given_stride, given_weights, settle_stride
 from batchformer.recipes.plain import as_plain, from_plain
 from batchformer.recipes.provenance import provenance
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.restoring import restore
-from batchformer.recipes.start import (
-    final_state,
-    require_finished,
-    trained_network,
-    trained_stride,
-)
+from batchformer.recipes.run_training import training_of
+from batchformer.recipes.start import require_finished, trained_stride
 from batchformer.tasks.load import Task
 
 __all__ = ["Run", "build", "load_task", "pick_device", "restore"]
@@ -190,74 +170,4 @@ class Run:
         self, feed: Batches, request: StopRequest, *, quiet: bool, wandb: str | None, alone: bool
     ) -> Training:
         """Train, or go on where it stopped, and keep the result; update by update."""
-        trained, task = self.settled(), self.task
-        train = trained.train.in_updates(feed.per_epoch)
-        started = time.perf_counter()
-        plan = Plan(
-            optim=trained.optim,
-            schedule=trained.schedule,
-            train=train,
-            seed=self.seed,
-            folder=self.folder,
-            device=self.device,
-            title=self.title,
-            quiet=quiet,
-            wandb_project=wandb,
-        )
-        method = self._built(trained, task, quiet)
-        evaluation = yield from training(method, feed, task.evaluate, plan, request, alone)
-        minutes = round((time.perf_counter() - started) / 60, 3)
-        if leads():
-            # Nobody waits for the others any more, so that what they share is built anew.
-            if ranks() > 1:
-                method = build(trained, self.seed, task).to(self.device)
-                method.begin_epoch(max(0, train.updates - 1) // feed.per_epoch)
-            if train.precision == "fp64":
-                method.float()  # figures need no more
-            with exchange.alone():
-                self._keep(method.scored(), task, evaluation, train, minutes)
-        return evaluation
-
-    def _built(self, trained: Recipe, task: Task, quiet: bool) -> Method:
-        """The method with the weights that it begins with; ranks but the first get them later."""
-        made: list[Method] = []
-
-        def build_first() -> None:
-            weights = {role: trained_network(folder) for role, folder in self.sources.items()}
-            say = partial(print, f"{self.title}:", file=sys.stderr, flush=True)
-            told = (lambda _: None) if quiet else say
-            given = partial(take_given_weights, recipe=trained, say=told)
-            needed = trained.weights == TIMM or self.weights_file() is not None
-            taken = given if needed else None
-            made.append(build(trained, self.seed, task, **weights, given=taken))
-
-        first_says(build_first)  # an error of its files is that of all
-        return made[0] if made else build(trained, self.seed, task)
-
-    def _keep(
-        self,
-        method: Method,
-        task: Task,
-        evaluation: Evaluation,
-        train: TrainConfig,
-        minutes: float,
-    ) -> None:
-        """Write what was measured and what is to be seen; last, that all is there."""
-        write_figures(self.folder / "figures.npz", evaluation.figures)
-        result = {
-            "metrics": evaluation.metrics,
-            "minutes": minutes,
-            "updates": train.updates,
-            "selected": train.select_on,
-        }
-        keep(partial(self._seen, method, task), self.folder, self.title)
-        write_json(self.folder / "result.json", result)
-
-    def _seen(self, method: Method, task: Task) -> Arrays | None:
-        """What is to be seen of the network that is reported, which may be an earlier one."""
-        shown = getattr(task, "shown", None)
-        if shown is None or method.relations() is None:
-            return None
-        if state := final_state(self.folder):
-            method.load_state_dict(dict(state))
-        return seen_of(method, shown(self.trained.train.workers), self.seed)
+        return training_of(self, feed, request, quiet=quiet, wandb=wandb, alone=alone)

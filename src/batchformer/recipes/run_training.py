@@ -1,0 +1,114 @@
+"""The training of one run: from what it is built, and what is kept of it in its folder.
+
+Of several ranks the first reads and writes the folder, and tells the others what it found there.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from functools import partial
+from typing import TYPE_CHECKING
+
+from batchformer import ranks as group
+from batchformer.engine.agreement import first_says
+from batchformer.engine.config import TrainConfig
+from batchformer.engine.fit import Evaluation, Plan, training
+from batchformer.engine.interrupt import StopRequest
+from batchformer.engine.method import Batches, Method
+from batchformer.engine.together import Training
+from batchformer.insight.keep import keep, seen_of
+from batchformer.insight.look import Arrays
+from batchformer.recipes.building import build
+from batchformer.recipes.folder import write_figures, write_json
+from batchformer.recipes.networks import TIMM, take_given_weights
+from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.start import final_state, trained_network
+from batchformer.tasks.load import Task
+
+if TYPE_CHECKING:
+    from batchformer.recipes.run import Run
+
+
+def training_of(
+    run: Run, feed: Batches, request: StopRequest, *, quiet: bool, wandb: str | None, alone: bool
+) -> Training:
+    """Train, or go on where it stopped, and keep the result; update by update.
+
+    Args:
+        alone: whether this run may have the terminal for itself.
+    """
+    trained, task = run.settled(), run.task
+    train = trained.train.in_updates(feed.per_epoch)
+    started = time.perf_counter()
+    plan = Plan(
+        optim=trained.optim,
+        schedule=trained.schedule,
+        train=train,
+        seed=run.seed,
+        folder=run.folder,
+        device=run.device,
+        title=run.title,
+        quiet=quiet,
+        wandb_project=wandb,
+    )
+    method = _built(run, trained, task, quiet)
+    evaluation = yield from training(method, feed, task.evaluate, plan, request, alone)
+    minutes = round((time.perf_counter() - started) / 60, 3)
+    if group.leads():
+        # Nobody waits for the others any more, so that what they share is built anew.
+        if group.ranks() > 1:
+            method = build(trained, run.seed, task).to(run.device)
+            method.begin_epoch(max(0, train.updates - 1) // feed.per_epoch)
+        if train.precision == "fp64":
+            method.float()  # figures need no more
+        with group.alone():
+            _keep(run, method.scored(), task, evaluation, train, minutes)
+    return evaluation
+
+
+def _built(run: Run, trained: Recipe, task: Task, quiet: bool) -> Method:
+    """The method with the weights that it begins with; ranks but the first get them later."""
+    made: list[Method] = []
+
+    def build_first() -> None:
+        weights = {role: trained_network(folder) for role, folder in run.sources.items()}
+        say = partial(print, f"{run.title}:", file=sys.stderr, flush=True)
+        told = (lambda _: None) if quiet else say
+        given = partial(take_given_weights, recipe=trained, say=told)
+        needed = trained.weights == TIMM or run.weights_file() is not None
+        taken = given if needed else None
+        made.append(build(trained, run.seed, task, **weights, given=taken))
+
+    first_says(build_first)  # an error of its files is that of all
+    return made[0] if made else build(trained, run.seed, task)
+
+
+def _keep(
+    run: Run,
+    method: Method,
+    task: Task,
+    evaluation: Evaluation,
+    train: TrainConfig,
+    minutes: float,
+) -> None:
+    """Write what was measured and what is to be seen; last, that all is there."""
+    write_figures(run.folder / "figures.npz", evaluation.figures)
+    result = {
+        "metrics": evaluation.metrics,
+        "minutes": minutes,
+        "updates": train.updates,
+        "selected": train.select_on,
+    }
+    keep(partial(_seen, run, method, task), run.folder, run.title)
+    write_json(run.folder / "result.json", result)
+
+
+def _seen(run: Run, method: Method, task: Task) -> Arrays | None:
+    """What is to be seen of the network that is reported, which may be an earlier one."""
+    shown = getattr(task, "shown", None)
+    if shown is None or method.relations() is None:
+        return None
+    if state := final_state(run.folder):
+        method.load_state_dict(dict(state))
+    return seen_of(method, shown(run.trained.train.workers), run.seed)
