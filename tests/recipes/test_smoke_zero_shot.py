@@ -329,7 +329,7 @@ def test_two_updates_on_features(name: str, root: str, data: Path, tmp_path: Pat
         expected = {"generator", "critic", "embedding", "comparator", "encoder"}
         assert moved_parts(before, method) == (set() if closed else expected)
         metrics = scores(method, task, recipe)
-        assert list(metrics) == ["hm", "unseen", "seen"]
+        assert list(metrics) == ["hm", "unseen", "seen", "auc"]
         u, s = metrics["unseen"], metrics["seen"]
         assert metrics["hm"] == pytest.approx(2 * u * s / (u + s) if u + s else 0)
         with torch.no_grad():
