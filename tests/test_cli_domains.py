@@ -127,6 +127,18 @@ def test_the_list_shows_the_whole_family(capsys: pytest.CaptureFixture[str]) -> 
             "adaptation is to one domain; name it by data.target",
         ),
         (["compare", "pacs_erm", "--method", "coral"], "set data.sampler domains"),
+        (
+            ["train", "rotated_digits_erm", "--data.source", "r15"],
+            "name the domain that is scored by --data.target",
+        ),
+        (
+            ["train", "rotated_digits_erm", "--hyper.swad", "--data.held-out", "0"],
+            "data.held-out is 0; set data.held-out",
+        ),
+        (
+            ["compare", "rotated_digits_coral", "--arms", "batchformer_official_grouping"],
+            "how the released code of irm cuts a batch",
+        ),
     ],
 )
 def test_mistakes_are_answered_with_what_to_do(
@@ -140,6 +152,27 @@ def test_mistakes_are_answered_with_what_to_do(
     code, seen = failing(capsys, *arguments)
     assert code in (1, 2) and words in seen
     assert not list(tmp_path.rglob("result.json"))
+
+
+def test_a_try_that_failed_before_training_is_in_nobodys_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["train", "rotated_digits_coral", "--data.target", "r45", "--quiet"]
+    arguments += ["--device", "cpu", "--train.updates", "2", "--runs", str(tmp_path)]
+    code, seen = failing(capsys, *arguments, "--train.batch-size", "61")
+    assert code == 1 and "set train.batch-size to a multiple of 5, or to 0" in seen
+    folder = tmp_path / "rotated_digits_coral/batchformer/seed0"
+    assert (folder / "config.json").exists()
+    cli.main([*arguments, "--train.batch-size", "60"])
+    recorded = json.loads((folder / "config.json").read_text())
+    assert recorded["trained"]["train"]["batch_size"] == 60
+    code, seen = failing(capsys, *arguments, "--train.batch-size", "20")
+    assert code == 1 and "train.batch_size was 60, is 20" in seen
+
+
+def test_help_on_the_released_codes_untrained_module(capsys: pytest.CaptureFixture[str]) -> None:
+    code, seen = failing(capsys, "train", "pacs_coral", "--help")
+    assert code == 0 and "train_module" in seen and "--module.no-trained" in seen
 
 
 def test_a_wrong_root_is_answered_with_what_was_looked_for(tmp_path: Path) -> None:

@@ -158,23 +158,54 @@ def test_check_on_pairs(
     assert "BatchFormer is acting." in capsys.readouterr().out
 
 
-def test_check_on_features(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of classes 0 to 3, the last is unseen and the first of validation."""
+def make_features(file: Path, **more: Any) -> Path:
+    """Of classes 0 to 3, the last is unseen."""
     stream, labels = np.random.default_rng(0), np.repeat(np.arange(4), 8)
     rows = np.arange(32)
     np.savez(
-        tmp_path / "mine.npz",
+        file,
         features=stream.random((32, 5)),
         labels=labels,
         att=stream.random((4, 3)),
         trainval_loc=rows[(labels < 3) & (rows % 8 > 1)],
         test_seen_loc=rows[(labels < 3) & (rows % 8 <= 1)],
         test_unseen_loc=rows[labels == 3],
-        val_classes=np.array([0]),
+        **more,
     )
-    command = ["check", "my_features_ce_gzsl", "--data.root", str(tmp_path / "mine.npz")]
+    return file
+
+
+def test_check_on_features(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = make_features(tmp_path / "mine.npz", val_classes=np.array([0]))
+    command = ["check", "my_features_ce_gzsl", "--data.root", str(file)]
     cli.main([*command, "--hyper.gan-hidden", "16", "--device", "cpu"])
     assert "BatchFormer is acting." in capsys.readouterr().out
+
+
+def test_features_without_classes_of_validation(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = make_features(tmp_path / "mine.npz")
+    command = ["train", "my_features_ce_gzsl", "--data.root", str(file), "--runs", str(tmp_path)]
+    code, words = failing(capsys, *command, "--device", "cpu")
+    assert code == 1 and "names no classes of validation" in words and "--data.no-choose" in words
+    both = ("--data.no-choose", "--train.select-on", "val", "--train.epochs", "1")
+    code, words = failing(capsys, *command, *both, "--device", "cpu")
+    assert code == 1 and "this task has no validation data" in words
+    assert not list(tmp_path.rglob("metrics.jsonl"))
+
+
+def test_an_arm_that_cannot_be_is_refused_before_the_first_is_trained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = make_features(tmp_path / "mine.npz")
+    command = ["compare", "cub_eszsl", "--data.name", "npz", "--data.root", str(file), "--seeds"]
+    command += ["1", "--runs", str(tmp_path), "--device", "cpu", "--quiet"]
+    code, words = failing(capsys, *command)
+    assert code == 1 and "eszsl is a closed form" in words and "--arms baseline" in words
+    assert not list(tmp_path.rglob("metrics.jsonl"))
+    cli.main([*command, "--arms", "baseline"])
+    assert list(tmp_path.rglob("result.json"))
 
 
 def test_too_many_unseen_pairs_are_refused(
@@ -196,14 +227,23 @@ def test_metadata_becomes_a_table(tmp_path: Path, capsys: pytest.CaptureFixture[
     kept = [entry("wet dog/1.jpg", "wet", "train"), entry("old dog/2.jpg", "old", "test")]
     torch.save([*kept, entry("3.jpg", "NA", "train"), entry("4.jpg", "wet", "NA")], file)
     cli.main(["data", "convert-pairs", str(file), "--to", str(made)])
-    assert capsys.readouterr().out == f"{made}: written; left out: 1 attribute NA, 1 set NA\n"
+    assert capsys.readouterr().out == (
+        f"{made}: 2 images written; left out 2: 1 attribute NA, 1 set NA\n"
+    )
     assert [list(row.values()) for row in rows_of(made)] == [
         ["wet dog/1.jpg", "wet", "dog", "train"],
         ["old dog/2.jpg", "old", "dog", "test"],
     ]
     torch.save(kept, file)
     cli.main(["data", "convert-pairs", str(file), "--to", str(made)])
-    assert capsys.readouterr().out == f"{made}: written\n"
+    assert capsys.readouterr().out == f"{made}: 2 images written\n"
+    for own in kept:
+        place = tmp_path / "images" / own["image"].replace(" ", "_")
+        place.parent.mkdir(parents=True)
+        place.touch()
+    images = ["--images", str(tmp_path / "images")]
+    cli.main(["data", "convert-pairs", str(file), "--to", str(made), *images])
+    assert [row["image"] for row in rows_of(made)] == ["wet_dog/1.jpg", "old_dog/2.jpg"]
 
 
 class Harmful:
@@ -280,9 +320,33 @@ def test_words_and_files_that_are_missing(
     assert not list(tmp_path.rglob("result.json"))
 
     more = ["--data.replacements", "toon=drawing", "--data.missing-words", "random"]
-    cli.main([*command, *more, "--arms", "baseline", "--runs", str(tmp_path)])
+    more += ["--arms", "baseline"]
+    cli.main([*command, *more, "--runs", str(tmp_path)])
     config = json.loads((tmp_path / "my_pairs_cge/baseline/seed0/config.json").read_text())
     assert config["data"]["random_vectors"] == ["cat"]
+    line = "my_pairs_cge baseline seed 0: no word vector, and a random one drawn: cat"
+    assert line not in capsys.readouterr().err, "it was to be quiet"
+    command.remove("--quiet")
+    cli.main([*command, *more, "--runs", str(tmp_path / "again")])
+    assert line in capsys.readouterr().err.splitlines()
+
+
+def test_a_choice_by_a_score_that_there_will_not_be(
+    tree: Path, vectors: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It is refused before any update, and without it the data is used, with a remark."""
+    table, runs = tmp_path / "pairs.csv", ["--arms", "baseline", "--runs", str(tmp_path / "runs")]
+    made = ["--to", str(table), "--unseen-val", "0", "--unseen-test", "2"]
+    cli.main(["data", "pairs", "--root", str(tree), *made])
+    command = [*compared(table, tree, vectors), *runs]
+    command.remove("--quiet")
+    code, words = failing(capsys, *command)
+    assert code == 1 and "validation of pairs has no images of unseen pairs" in words
+    assert "--train.select-on last" in words
+    assert not list((tmp_path / "runs").rglob("metrics.jsonl"))
+    cli.main([*command, "--train.select-on", "last"])
+    assert "no pair of validation is unseen" in capsys.readouterr().err
+    assert list((tmp_path / "runs").rglob("result.json"))
 
 
 @pytest.mark.parametrize(
@@ -300,6 +364,15 @@ def test_words_and_files_that_are_missing(
         (["compare", "cub_ce_gzsl", "--method", "cge"], "generalized has ce_gzsl"),
         (["compare", "my_pairs_cge", "--method", "ce_gzsl"], "compositional has cge and compcos"),
         (["compare", "ut_zappos_cge", "--data.mask"], "data.mask is for data.world open"),
+        (
+            ["compare", "ut_zappos_cge", "--data.world", "open", "--data.mask"],
+            "how feasible compcos finds them, and cge does not judge that; set --data.no-mask",
+        ),
+        (
+            ["compare", "cub_ce_gzsl", "--train.select-on", "test"],
+            "train.select-on test has no effect",
+        ),
+        (["train", "cub_ce_gzsl", "--train.updates", "9"], "Set --train.epochs 0 beside it."),
         (
             ["compare", "cub_ce_gzsl", "--hyper.critic-steps", "3"],
             "set data.batches 3, as hyper.critic-steps",

@@ -266,3 +266,6 @@ class ConvertPairsOptions:
 
     to: Path = Path("pairs.csv")
     """The table, with the columns image, attribute, object and split."""
+    images: Path | None = None
+    """Folder of the images: paths are written as they lie there. By default as the file has them,
+    which sets that were re-organised do not follow."""

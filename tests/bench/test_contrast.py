@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 import torch
 
-from batchformer.bench.contrast import ContrastSubject, GivenFeatures, TwoViews, cases, measure
+from batchformer.bench.contrast import (
+    ContrastSubject,
+    GivenFeatures,
+    TwoViews,
+    cases,
+    measure,
+    module_alone,
+)
 from batchformer.bench.settings import BenchSettings
 from batchformer.bench.spread import Spread
 from batchformer.bench.step import EAGER, HALF, RECORDED
@@ -37,13 +44,21 @@ def test_a_small_measurement() -> None:
     for row in table.rows:
         size = row[1]
         assert isinstance(size, int)
-        plain, both, rate, rate_with, share = row[3:]
+        plain, both, rate, rate_with, share, alone = row[3:]
+        assert isinstance(alone, Spread) and alone.median > 0
         assert isinstance(plain, Spread) and isinstance(both, Spread)
         assert isinstance(rate, Spread) and rate.median == pytest.approx(1000 * size / plain.median)
         assert isinstance(rate_with, Spread)
         assert rate_with.median == pytest.approx(1000 * size / both.median)
         assert isinstance(share, Spread)
         assert share.median == pytest.approx(100 * (1 - plain.median / both.median))
+
+
+def test_the_module_alone_has_the_features_of_the_network() -> None:
+    assert (IMAGES.width, FEATURES.width) == (64, 32)
+    found = module_alone(ONCE, 64, 8, (EAGER, HALF))
+    assert list(found) == ["eager fp32", "eager bf16"]
+    assert all(timing.ms.median > 0 for timing in found.values())
 
 
 @pytest.mark.parametrize("views", [IMAGES, FEATURES], ids=lambda views: views.title)

@@ -23,6 +23,15 @@ def test_defaults_of_options_are_those_of_the_recipe() -> None:
     assert options.seed == 0
 
 
+@pytest.mark.parametrize("given", [["--train.updates", "5"], ["--train.updates=5"]])
+def test_updates_beside_epochs_are_refused(given: list[str]) -> None:
+    with pytest.raises(UserError, match=r"no effect: cub_ce_gzsl.*2000\. Set --train\.epochs 0"):
+        with_recipe(TrainOptions, ["cub_ce_gzsl", *given], "train")
+    recipe, _ = with_recipe(TrainOptions, ["cub_ce_gzsl", *given, "--train.epochs", "0"], "train")
+    assert (recipe.train.updates, recipe.train.epochs) == (5, 0)
+    assert with_recipe(TrainOptions, ["cub_ce_gzsl"], "train")[0].train.epochs == 2000
+
+
 def test_without_a_recipe_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(UserError, match=r"`train` needs the name of a recipe[\s\S]*my_folder"):
         with_recipe(TrainOptions, ["--seed", "1"], "train")

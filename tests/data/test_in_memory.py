@@ -66,14 +66,16 @@ def test_the_first_image_of_another_size_is_named(squares: Path) -> None:
     files = ImageFiles.from_folder(squares)
     with pytest.raises(ValueError, match=r"class1/4.png is 12 x 13, but class0/0.png is 12 x 12"):
         read_all(files, None, workers=0)
-    with pytest.raises(ValueError, match="Give a size"):
+    with pytest.raises(
+        ValueError, match=r"Leave data\.memory off, or resize the images to squares"
+    ):
         common_side(files)
     assert common_side(files, sample=2) == 12, "the first and the last alone"
 
 
 def test_images_that_are_no_squares(tmp_path: Path) -> None:
     write(tmp_path, 0, 8, 9)
-    with pytest.raises(ValueError, match=r"0.png is 8 x 9, no square. Give a size"):
+    with pytest.raises(ValueError, match=r"0.png is 8 x 9, no square\. Leave data\.memory off"):
         common_side(ImageFiles.from_folder(tmp_path))
 
 

@@ -20,7 +20,7 @@ from batchformer.data.pair_layouts import (
     read_pair_list,
 )
 from batchformer.data.pair_metadata import CONVERTED, METADATA, metadata_to_csv
-from batchformer.data.pair_table import pair_table
+from batchformer.data.pair_table import pair_table, read_pairs
 
 #: Attributes, objects, seen pairs, unseen pairs, and the folder as published.
 SIZES = {
@@ -201,7 +201,8 @@ def test_lists(tmp_path: Path) -> None:
 def test_a_table_in_the_place_of_the_metadata(tmp_path: Path) -> None:
     place, _ = make(tmp_path, "ut_zappos")
     first = load_pairs("ut_zappos", tmp_path)
-    assert metadata_to_csv(place / METADATA, place / CONVERTED) == {"attribute NA": 2, "set NA": 1}
+    written, skipped = metadata_to_csv(place / METADATA, place / CONVERTED)
+    assert written == 74 and skipped == {"attribute NA": 2, "set NA": 1}
     (place / METADATA).unlink()
     second = load_pairs("ut_zappos", tmp_path)
     assert second.split_sha256 == first.split_sha256
@@ -210,6 +211,20 @@ def test_a_table_in_the_place_of_the_metadata(tmp_path: Path) -> None:
     (place / "images/none/4.jpg").touch()
     own = pair_table(place / CONVERTED, place / "images")
     assert own.sizes == {"train": 70, "val": 2, "test": 2}
+
+
+def test_a_table_has_the_paths_as_they_lie(tmp_path: Path) -> None:
+    def moved(own: Entry) -> str:
+        return f"{own['attr']}_{own['obj']}/{own['image'].split('/')[1]}"
+
+    place, kept = make(tmp_path, "ut_zappos", moved, space="+")
+    for folder, path in ((None, lambda own: own["image"]), (place / "images", moved)):
+        metadata_to_csv(place / METADATA, tmp_path / "own.csv", folder)
+        found = [image.image for image in read_pairs(tmp_path / "own.csv")]
+        assert found[:-1] == [path(own) for own in kept]
+    with pytest.raises(FileNotFoundError, match="none of the 74 images looked for"):
+        metadata_to_csv(place / METADATA, tmp_path / "other.csv", tmp_path)
+    assert not (tmp_path / "other.csv").exists()
 
 
 def test_presence_is_answered_without_torch(tmp_path: Path) -> None:

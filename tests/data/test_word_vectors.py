@@ -61,10 +61,23 @@ def test_any_words(tmp_path_factory: pytest.TempPathFactory, known: dict[str, li
     lines = [f"{word} {a!r} {b!r}" for word, (a, b) in known.items()]
     file = write(tmp_path_factory.mktemp("any") / "v.txt", lines)
     found = read_vectors([file], known)
-    assert found.words == tuple(sorted(known))
+    assert found.words == tuple(sorted(word for word in known if any(known[word])))
     assert np.array_equal(
-        found.matrix.numpy(), np.array([known[word] for word in found.words], np.float32)
+        found.matrix.numpy(),
+        np.array([known[word] for word in found.words], np.float32).reshape(-1, 2),
     )
+
+
+def test_zeros_are_no_vector(tmp_path: Path) -> None:
+    one = write(tmp_path / "1.txt", ["dog 0 0", "cat 1 2", "faux 0.0 -0", "fur 3 4", "ant 0 0"])
+    one.write_text(one.read_text() + "ant 5 6\n")
+    found = read_vectors([one], ["dog", "cat", "faux", "fur", "ant"])
+    assert found.words == ("ant", "cat", "fur") and found["ant"].tolist() == [5, 6]
+    made = embed(["dog", "faux fur"], found, missing="random")
+    assert made.random == ("dog",) and made.missing == {"faux fur": ("faux",)}
+    assert made.matrix[0].any() and made.matrix[1].tolist() == [3, 4]
+    two = write(tmp_path / "2.txt", ["dog 7", "cat 8"])
+    assert read_vectors([one, two], ["dog", "cat"]).incomplete == ("dog",)
 
 
 def test_several_files_are_put_side_by_side(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from batchformer.tasks.config import LongTailConfig
         (lambda: OptimConfig(weight_decay=-1), "optim.weight-decay"),
         (lambda: ScheduleConfig(warmup=-1), "schedule.warmup"),
         (lambda: ScheduleConfig(milestones=(3, 1)), "must rise"),
-        (lambda: TrainConfig(batch_size=0), "train.batch-size"),
+        (lambda: TrainConfig(batch_size=-1), "train.batch-size"),
         (lambda: TrainConfig(updates=0), "train.updates"),
         (lambda: TrainConfig(epochs=-1), "train.epochs"),
         (lambda: TrainConfig(eval_epochs=0), "train.eval-epochs"),

@@ -328,10 +328,10 @@ def test_a_score_that_could_not_be_measured_is_the_worst(
     end = fit(
         Net(),
         feed(),
-        lambda *_: Evaluation({"target": 1.0, "val": next(values)}),
-        plan(tmp_path, select_on="val"),
+        lambda *_: Evaluation({"target": next(values), "val": 1.0}),
+        plan(tmp_path, select_on="test"),
     )
-    assert end.metrics["val"] == pytest.approx(kept, nan_ok=True)
+    assert end.metrics["target"] == pytest.approx(kept, nan_ok=True)
 
 
 def test_a_restart_changes_what_follows_it_only(tmp_path: Path) -> None:

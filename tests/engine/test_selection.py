@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 
 from batchformer.engine.selection import is_better
 
-SCORES = st.one_of(st.just(math.nan), st.integers(0, 3).map(float))
+MEASURED = st.integers(0, 3).map(float)
+SCORES = st.one_of(st.just(math.nan), MEASURED)
 
 
-@given(st.lists(st.tuples(SCORES, SCORES), min_size=1), st.sampled_from(["last", "val", "test"]))
+@given(st.lists(st.tuples(SCORES, MEASURED), min_size=1), st.sampled_from(["last", "val", "test"]))
 def test_the_first_of_the_highest_is_the_best(
     scores: list[tuple[float, float]], select_on: str
 ) -> None:
@@ -31,3 +32,12 @@ def test_the_first_of_the_highest_is_the_best(
 def test_validation_that_is_not_there_is_refused() -> None:
     with pytest.raises(ValueError, match=r"no validation data; it measures all, few\. Set"):
         is_better({"all": 1.0, "few": 0.0}, {}, "val")
+
+
+@pytest.mark.parametrize("best", [{}, {"all": 1.0, "val": 2.0}])
+def test_a_score_of_validation_that_is_no_number_is_refused(best: dict[str, float]) -> None:
+    """Else the first network, the least trained, would be kept."""
+    metrics = {"all": 3.0, "val": math.nan}
+    with pytest.raises(ValueError, match=r"validation is not a number.*train\.select-on last"):
+        is_better(metrics, best, "val")
+    assert is_better(metrics, best, "last") and is_better(metrics, best, "test")

@@ -18,7 +18,7 @@ from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.engine.interrupt import Interrupted, StopRequest
 from batchformer.engine.log import NoLog, Progress
 from batchformer.engine.mechanics import Batch, Mechanics
-from batchformer.engine.method import Batches, Method
+from batchformer.engine.method import Batches, Finding, Method
 from batchformer.engine.plan import Evaluation, Plan
 from batchformer.engine.stage import Stage
 from batchformer.engine.window import DivergedError
@@ -327,9 +327,7 @@ def test_a_loss_that_is_no_number_is_never_saved(
     [
         ((1.0, 3.0, 2.0), 4),
         ((3.0, 3.0, 1.0), 2),
-        ((math.nan, 2.0, 1.0), 4),
-        ((2.0, math.nan, 3.0), 6),
-        ((math.nan, math.nan, math.nan), 2),
+        ((2.0, 1.0, 3.0), 6),
     ],
 )
 def test_the_best_on_validation_is_kept_and_reported(
@@ -339,7 +337,7 @@ def test_the_best_on_validation_is_kept_and_reported(
     end = to_the_end(staged(tmp_path, evaluate=evaluate, eval_every=2, select_on="val"))
     place = by_hand(6)[0][best - 1]
     assert end.metrics["all"] == pytest.approx(place)
-    assert end.metrics["val"] == pytest.approx(scores[best // 2 - 1], nan_ok=True)
+    assert end.metrics["val"] == scores[best // 2 - 1]
     assert end.figures == {"at": pytest.approx(place)}
     kept = checkpoint.load_newest(tmp_path / "best")
     assert kept is not None and kept.keys() == {"method"} and saved(tmp_path / "best")[-1] == best
@@ -355,6 +353,9 @@ def test_without_selection_the_last_is_reported_and_none_is_kept_as_best(tmp_pat
 def test_selection_on_data_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no validation data; it measures all\..*select-on last"):
         to_the_end(staged(tmp_path, select_on="val"))
+    unmeasured = scripted(1.0, math.nan, 2.0)
+    with pytest.raises(ValueError, match=r"is not a number.*select-on last"):
+        to_the_end(staged(tmp_path / "nan", evaluate=unmeasured, eval_every=2, select_on="val"))
 
 
 def test_the_running_mean_of_the_weights_is_what_is_scored(tmp_path: Path) -> None:
@@ -378,21 +379,41 @@ def test_a_restart_forgets_moments_and_begins_the_schedule_anew(tmp_path: Path) 
 
 
 class Several(Point):
-    """Gives another network at its end."""
+    """Gives another network at its end, and tells where it found it."""
+
+    unexpected = False
 
     def conclude(self, batches: Batches) -> dict[str, Method]:
         assert batches.per_epoch == PER_EPOCH
         return {"swad": Point(at=9.0)}
 
+    def findings(self) -> dict[str, Finding]:
+        return {"swad": Finding({"first": 3}, "found at 3.", self.unexpected)}
 
-def test_other_networks_are_scored_and_kept_under_their_names(tmp_path: Path) -> None:
+
+def test_another_network_is_what_is_reported_and_kept_under_its_name(tmp_path: Path) -> None:
     end = to_the_end(staged(tmp_path, Several()))
     place = pytest.approx(by_hand(6)[0][-1])
-    assert end.metrics == {"all": place, "swad_all": 9.0}
-    assert end.figures == {"at": place, "swad_at": 9.0}
+    assert list(end.metrics.items()) == [("all", 9.0), ("without_swad_all", place)]
+    assert end.figures == {"at": 9.0, "without_swad_at": place}
     kept = checkpoint.load_newest(tmp_path / "swad")
     assert kept is not None and float(kept["method"]["w"]) == 9.0
     assert saved(tmp_path / "swad") == [6]
+
+
+@pytest.mark.parametrize("unexpected", [False, True])
+def test_what_was_found_is_recorded_and_said_where_it_is_unexpected(
+    tmp_path: Path, unexpected: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    method = Several()
+    method.unexpected = unexpected
+    stage = staged(tmp_path, method)
+    to_the_end(stage)
+    records: list[dict[str, Any]] = stage.log.records  # type: ignore[attr-defined]
+    assert [r for r in records if r["kind"] == "swad"] == [
+        {"kind": "swad", "epoch": 6 // PER_EPOCH, "step": 6, "first": 3}
+    ]
+    assert ("found at 3." in capsys.readouterr().err) == unexpected, "it is quiet"
 
 
 @pytest.mark.parametrize("channels_last", [False, True])

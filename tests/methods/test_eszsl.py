@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from batchformer.engine.mechanics import Mechanics
 from batchformer.methods import eszsl as module
 from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.methods.eszsl import Eszsl, choose_exponents, eszsl, eszsl_accuracy, eszsl_scores
+from batchformer.tasks.feature_config import FeatureConfig
+from batchformer.tasks.generalized import GeneralizedTask
 
 
 @pytest.mark.parametrize("targets", ["signed", "indicator"])
@@ -106,3 +109,20 @@ def test_as_a_method_it_is_the_closed_form() -> None:
     assert losses["loss"].isfinite() and torch.equal(method.matrix, before)
     with pytest.raises(ValueError, match="--arms baseline"):
         Eszsl(features, labels, attributes, seen, unseen, ModuleConfig(), 0)
+
+
+def test_features_are_scaled_as_those_of_the_recipe() -> None:
+    """Channels of other units and origins change nothing, and the method of a run says the same."""
+    data = linear_classes(noise=1.0)
+    draw = torch.Generator().manual_seed(2)
+    factor, shift = torch.rand(10, generator=draw) * 50 + 1, torch.randn(10, generator=draw) * 20
+    moved = dataclasses.replace(data, features=data.features * factor + shift)
+    chosen = choose_exponents(data)
+    assert choose_exponents(moved) == chosen
+    scores = eszsl_accuracy(moved, chosen)
+    assert scores == pytest.approx(eszsl_accuracy(data, chosen))
+    task = GeneralizedTask(moved, FeatureConfig(choose=False), torch.device("cpu"))
+    hyper = MethodConfig(eszsl_gamma=chosen[0], eszsl_lambda=chosen[1])
+    method = Eszsl(**task.method_options, module=ModuleConfig(enabled=False), seed=0, hyper=hyper)
+    found = task.evaluate(method, Mechanics(TrainConfig(), torch.device("cpu"))).metrics
+    assert {name: found[name] for name in scores} == pytest.approx(scores)

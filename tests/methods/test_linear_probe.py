@@ -71,3 +71,72 @@ def test_the_network_is_in_eval_from_the_beginning(make: Any) -> None:
 
 def test_resumed_equals_unbroken(make: Any, assert_resumes: Any) -> None:
     assert_resumes(lambda: make("linear_probe"))
+
+
+IMAGES = torch.randn(12, 1, 8, 8, generator=torch.Generator().manual_seed(7))
+
+
+def scaled(make: Any, times: float = 1.0) -> Any:
+    """A probe of unit scale on features that are so many times as long."""
+    options = {"training_features": lambda extract: extract(IMAGES)}
+    method = make("linear_probe", {"probe_scale": "unit"}, options)
+    with torch.no_grad():
+        method.network.hidden.weight.mul_(times)
+        method.network.hidden.bias.mul_(times)
+    return method
+
+
+def trained(method: Any, batch: Any, updates: int = 3) -> Any:
+    method.train().begin_training(updates)
+    optimizers = method.optimizers(OptimConfig(lr=0.5))
+    for _ in range(updates):
+        method.update(batch, optimizers, Mechanics(TrainConfig(), CPU))
+    return method
+
+
+def test_features_of_unit_scale(make: Any, batch: Any) -> None:
+    method = scaled(make)
+    method.begin_training(1)
+    with torch.no_grad():
+        features = method.network.forward_features(IMAGES)
+        squares = [sum(float(value) ** 2 for value in row) for row in features]
+        length = (sum(squares) / len(squares)) ** 0.5
+        assert float(method.length) == pytest.approx(length) != pytest.approx(1)
+        weight, bias = method.network.fc.weight, method.network.fc.bias
+        wanted = method.network.forward_features(batch["x"]) / length @ weight.T + bias
+        torch.testing.assert_close(method.predict(batch["x"]), wanted)
+        torch.testing.assert_close(method.train()(batch["x"]), wanted)
+
+
+def test_longer_features_are_probed_alike(make: Any, batch: Any) -> None:
+    answers = [trained(scaled(make, times), batch).predict(batch["x"]) for times in (1.0, 64.0)]
+    torch.testing.assert_close(*answers)
+    plain = [make("linear_probe") for _ in range(2)]
+    with torch.no_grad():
+        plain[1].network.hidden.weight.mul_(64.0)
+        plain[1].network.hidden.bias.mul_(64.0)
+    own, longer = (trained(method, batch).predict(batch["x"]) for method in plain)
+    assert not torch.allclose(own, longer, atol=0.1)
+
+
+def test_the_exported_network_and_a_loaded_state_answer_alike(make: Any, batch: Any) -> None:
+    method = trained(scaled(make), batch).eval()
+    with torch.no_grad():
+        answers = method.predict(batch["x"])
+        torch.testing.assert_close(method.deployed()(batch["x"]), answers)
+        again = scaled(make).eval()
+        again.load_state_dict(method.state_dict())
+        assert torch.equal(again.predict(batch["x"]), answers)
+    assert method.deployed() is not method.network and "length" in method.state_dict()
+    assert "length" not in make("linear_probe").state_dict(), "older runs go on"
+
+
+def test_unit_scale_without_images_is_refused(make: Any) -> None:
+    with pytest.raises(ValueError, match="which this probe was not given"):
+        make("linear_probe", {"probe_scale": "unit"}).begin_training(1)
+    with pytest.raises(ValueError, match="all features of the training images are 0"):
+        scaled(make, 0.0).begin_training(1)
+
+
+def test_a_scaled_probe_resumes(make: Any, assert_resumes: Any) -> None:
+    assert_resumes(lambda: scaled(make))

@@ -268,12 +268,29 @@ def statistics(rows: slice) -> Tensor:
     return mean
 
 
+def in_four_parts(rows: slice) -> dict[str, Tensor]:
+    """Features of MoCo-v2 for some of eight samples, normalised in four parts, and a gradient."""
+    torch.manual_seed(0)
+    method: Any = build_method(
+        "moco_v2",
+        network=build_model("digits_net", 5).double(),
+        module=ModuleConfig(enabled=False),
+        seed=0,
+        hyper=MethodConfig(**HYPER, norm_parts=4),  # type: ignore[arg-type]
+    )
+    images = torch.randn(8, 1, 8, 8, dtype=torch.float64)
+    features = method.train().features(images[rows])
+    (features * torch.linspace(-1, 1, 8, dtype=torch.float64)[rows, None]).sum().backward()
+    return {"features": features.detach(), "gradient": method.network.conv1.weight.grad}
+
+
 def work(rank: int, folder: str) -> None:
     store = f"file://{folder}/store"
     dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
     rows = slice(sum(ROWS[:rank]), sum(ROWS[: rank + 1]))
     found = {f"{name} {i}": two_steps(name, m, rows) for name in BOTH for i, m in enumerate(ALONE)}
-    torch.save((found, statistics(rows)), f"{folder}/{rank}.pt")
+    parts = in_four_parts(slice(4 * rank, 4 * rank + 4))
+    torch.save((found, statistics(rows), parts), f"{folder}/{rank}.pt")
     dist.barrier()
     dist.destroy_process_group()
 
@@ -282,7 +299,7 @@ def test_two_ranks_are_one_batch(
     run_ranks: Callable[[str, Path, int], None], tmp_path: Path
 ) -> None:
     run_ranks(__file__, tmp_path, 2)
-    got, means = zip(
+    got, means, parts = zip(
         *(torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)), strict=True
     )
     for name in BOTH:
@@ -294,6 +311,9 @@ def test_two_ranks_are_one_batch(
             if name == "moco_v2":
                 for found in ranks:
                     torch.testing.assert_close(found["queue"], one["queue"])
+    one = in_four_parts(slice(0, 8))
+    torch.testing.assert_close(torch.cat([rank["features"] for rank in parts]), one["features"])
+    torch.testing.assert_close(sum(rank["gradient"] for rank in parts), one["gradient"])
     # Keys of a rank were normalised with samples of the other.
     assert not torch.isclose(means[0], statistics(slice(0, 4))).all()
 
@@ -301,19 +321,19 @@ def test_two_ranks_are_one_batch(
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("enabled", [False, True])
-@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize(("name", "parts"), [*((name, 1) for name in BOTH), ("moco_v2", 2)])
 @pytest.mark.parametrize(
     "optim",
     [OptimConfig(lr=0.05), OptimConfig(name="lars", lr=0.5, trust=0.02, decayed="matrices")],
     ids=lambda optim: optim.name,
 )
 def test_recorded_updates_equal_eager_ones(
-    make: Any, name: str, enabled: bool, optim: OptimConfig
+    make: Any, name: str, parts: int, enabled: bool, optim: OptimConfig
 ) -> None:
     device = torch.device("cuda")
     ends = []
     for kind in (Eager, Captured):
-        hyper = {**HYPER, "momentum_schedule": "cosine"}
+        hyper = {**HYPER, "momentum_schedule": "cosine", "norm_parts": parts}
         method = make(name, hyper, enabled=enabled).to(device).train()
         method.begin_training(12)
         optimizers = method.optimizers(optim)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from typing import Any
 
@@ -12,6 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from batchformer.engine.config import OptimConfig, TrainConfig
 from batchformer.engine.mechanics import Mechanics
+from batchformer.methods import moco_v2
 
 HYPER: dict[str, Any] = {
     "queue": 48,
@@ -188,3 +190,97 @@ def test_it_learns_to_tell_its_images_apart(make: Any, batch: Any) -> None:
         method.after_update()
     assert losses[-1]["spread"] > 0.1
     assert all(value["loss"].isfinite() for value in losses)
+
+
+#: Rows of a part, of the ten that a batch has.
+HALF = N // 2
+
+
+def normalised_in(make: Any, parts: int, **module: Any) -> Any:
+    """Two encoders that differ, in double precision, in training."""
+    method = make("moco_v2", {**HYPER, "norm_parts": parts}, dropout=0.0, **module)
+    with torch.no_grad():
+        for parameter in [*method.key_network.parameters(), *method.key_head.parameters()]:
+            parameter.mul_(0.9)
+    return method.double().train()
+
+
+def of_parts(method: Any, network: Any, x: Tensor, parts: list[Tensor]) -> Tensor:
+    """Features (N, C) of a network that sees one part of the rows at a time."""
+    features: Any = [None] * N
+    for rows in parts:
+        made = copy.deepcopy(network).forward_features(x[rows])
+        for row, feature in zip(rows.tolist(), made, strict=True):
+            features[row] = feature
+    return torch.stack(features)
+
+
+@pytest.mark.parametrize("enabled", [False, True])
+def test_parts_are_what_a_loop_over_them_computes(make: Any, batch: Any, enabled: bool) -> None:
+    method, plain = (normalised_in(make, parts, enabled=enabled) for parts in (2, 1))
+    plain.queue.push(torch.eye(4).double(), torch.zeros(4, dtype=torch.int64))
+    method.load_state_dict(plain.state_dict())
+    part = shifted(batch, 0)
+    torch.manual_seed(3)
+    order = torch.rand(N).argsort()
+    contiguous = [torch.arange(HALF), torch.arange(HALF, N)]
+    # A copy of the network has gradients of its own: the loop's are taken from one that is shared.
+    shared = plain.network
+    features = torch.cat([shared.forward_features(part["x"][rows]) for rows in contiguous])
+    keys = of_parts(plain, plain.key_network, part["view2"], [order[0::2], order[1::2]])
+    plain.features = lambda _: features
+    plain.keys = lambda _: plain.key_head(plain.streams(keys)).detach()
+    expected = plain.step(part)
+    expected["loss"].backward()
+    torch.manual_seed(3)
+    found = method.step(part)
+    found["loss"].backward()
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value)
+    torch.testing.assert_close(method.queue.keys, plain.queue.keys)
+    wanted = dict(plain.named_parameters())
+    for name, parameter in method.named_parameters():
+        if parameter.grad is not None:
+            torch.testing.assert_close(parameter.grad, wanted[name].grad, msg=name)
+    assert any(p.grad is not None for p in method.network.parameters())
+
+
+def test_parts_of_keys_are_dealt_anew_and_of_queries_are_not(make: Any, batch: Any) -> None:
+    method, x = normalised_in(make, 2, enabled=False), batch["x"].double()
+    with torch.no_grad():
+        assert torch.equal(method.features(x), method.features(x))
+        streams = [method.key_streams(x, method._order(x))["plain"] for _ in range(2)]
+    assert not torch.allclose(*streams)
+    method.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(method.predict(x[:3]), method.predict(x)[:3])
+        streams = [method.key_streams(x, method._order(x))["plain"] for _ in range(2)]
+    torch.testing.assert_close(*streams)
+
+
+def test_arms_deal_keys_alike(make: Any, batch: Any) -> None:
+    orders = []
+    for enabled in (False, True):
+        method = make("moco_v2", {**HYPER, "norm_parts": 2}, enabled=enabled).train()
+        seen = method.key_streams
+
+        def watch(x: Tensor, order: Tensor, seen: Any = seen) -> Any:
+            orders.append(order)
+            return seen(x, order)
+
+        method.key_streams = watch
+        torch.manual_seed(5)
+        method.step(batch)
+    assert torch.equal(*orders)
+
+
+def test_batches_without_parts_of_one_size_are_refused(make: Any, batch: Any) -> None:
+    with pytest.raises(ValueError, match="a batch of 10 rows has no 4 parts of one size"):
+        make("moco_v2", {**HYPER, "norm_parts": 4}).train().step(batch)
+
+
+def test_parts_go_round_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(moco_v2, "ranks", lambda: 4)
+    assert [moco_v2.parts_of_rank(parts) for parts in (1, 4, 8)] == [1, 1, 2]
+    with pytest.raises(ValueError, match="does not go round 4 ranks"):
+        moco_v2.parts_of_rank(6)

@@ -20,7 +20,7 @@ from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.engine.fit import Evaluation, Plan, fit, training
 from batchformer.engine.interrupt import Interrupted, StopRequest
 from batchformer.engine.mechanics import Batch, Mechanics
-from batchformer.engine.method import Method
+from batchformer.engine.method import Finding, Method
 from batchformer.methods.swad import Swad, WeightSums, renew_statistics
 
 CPU = torch.device("cpu")
@@ -118,6 +118,45 @@ def test_the_mean_is_that_of_every_update_of_the_valley(
     again = swad.conclude(Batches())["swad"]
     for one, two in zip(averaged.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize(("settings", "losses", "expected"), VALLEYS, ids=str)
+def test_where_the_valley_was(
+    settings: tuple[int, int, float], losses: list[float], expected: list[int]
+) -> None:
+    swad, lengths = Swad(Net(), *settings), [3, 1, 4, 2, 5, 2, 3]
+    assert swad.findings() == {}, "before the first update"
+    train(swad, lengths, losses)
+    found = swad.findings()["swad"]
+    first, last = sum(lengths[: expected[0]]) + 1, sum(lengths[: expected[-1] + 1])
+    assert found.values["first_update"] == first and found.values["last_update"] == last
+    assert found.values["updates"] == last - first + 1 and f"{first} to {last}" in found.words
+    falling = losses == sorted(losses, reverse=True)
+    assert found.unexpected == falling == (not found.values["converged"])
+    assert found.values.get("threshold") == swad.valley.threshold
+    assert ("never converged" in found.words) == falling
+
+
+def test_the_valley_is_told_in_the_updates_of_the_whole_training() -> None:
+    swad, whole = Swad(Net(), 2, 2, 0.3), Swad(Net(), 2, 2, 0.3)
+    train(whole, [3, 1, 4, 2], [HIGH, LOW, LOW, HIGH])
+    train(swad, [3, 1], [HIGH, LOW])
+    resumed = Swad(Net(), 2, 2, 0.3)
+    resumed.load_state_dict(swad.state_dict())
+    train(resumed, [4, 2], [LOW, HIGH])
+    assert resumed.findings() == whole.findings() != {}
+    # A checkpoint from before this was kept: what is not known is not said.
+    state = swad.state_dict()
+    del state["_extra_state"]["done"], state["_extra_state"]["waiting"][1]["last"]
+    older = Swad(Net(), 2, 2, 0.3)
+    older.load_state_dict(state)
+    train(older, [4, 2], [LOW, HIGH])
+    values = older.findings()["swad"].values
+    assert values == {
+        key: value
+        for key, value in whole.findings()["swad"].values.items()
+        if key not in ("first_update", "last_update")
+    }
 
 
 def test_what_waits_is_bounded_and_dropped_with_the_valley() -> None:
@@ -297,6 +336,9 @@ class Watched(Net):
     def conclude(self, batches: Any) -> dict[str, Method]:
         return {"other": self}
 
+    def findings(self) -> dict[str, Finding]:
+        return {"other": Finding({"at": 1}, "found.")}
+
 
 def test_all_else_is_the_inner_methods() -> None:
     inner = Watched()
@@ -326,7 +368,7 @@ def test_all_else_is_the_inner_methods() -> None:
     torch.manual_seed(3)
     assert torch.equal(loss, inner.step(batch)["loss"])
     others = swad.conclude(Batches())
-    assert set(others) == {"other", "swad"} and others["other"] is inner
+    assert set(others) == set(swad.findings()) == {"other", "swad"} and others["other"] is inner
     assert torch.equal(swad.eval().predict(batch["x"]), inner.predict(batch["x"]))
 
 
@@ -386,8 +428,9 @@ def test_interrupted_and_resumed_equals_uninterrupted(
 
     whole = made()
     expected = fit(whole, Batches(), scripted(whole), run_plan(tmp_path / "whole", **options))
-    assert "swad_all" in expected.metrics and "swad_val_loss" in expected.metrics
-    assert expected.metrics["swad_all"] != expected.metrics["all"]
+    names = ["all", "val_loss", "without_swad_all", "without_swad_val_loss"]
+    assert list(expected.metrics) == names
+    assert expected.metrics["without_swad_all"] != expected.metrics["all"]
     assert whole.mean is not None and whole.valley.threshold is not None
 
     request, cut = StopRequest(), made()
@@ -425,7 +468,7 @@ def test_recorded_updates_are_averaged_like_eager_ones(
         swad = Swad(Net(), 2, 3, 0.3)
         plan = run_plan(tmp_path / str(capture), device, capture=capture)
         result = fit(swad, Batches(device), scripted(swad), plan)
-        assert "swad_all" in result.metrics
+        assert "without_swad_all" in result.metrics
         means[capture] = swad.final_mean()
     assert len(recordings) == 1
     eager, recorded = means[False], means[True]

@@ -159,7 +159,7 @@ def test_perfect_with_equal_gaps_has_two_points() -> None:
 
 
 def test_constant_scores_say_the_first_candidate() -> None:
-    """Old cat, seen, is pair 1; the first unseen of the test is old dog."""
+    """New dog, seen, is pair 1; the first unseen of the test is old dog."""
     assert FEW.names[0] == ("new", "cat") and not FEW.candidates("test")[0]
     pair = torch.tensor([OLD_CAT, WET_DOG, OLD_DOG, OLD_DOG, WET_CAT])
     result = compositional_scores(torch.zeros(5, len(FEW)), pair, FEW, "test")
@@ -193,6 +193,16 @@ def test_no_unseen_image_right_leaves_the_end_point() -> None:
     assert result.biases.tolist() == [1e3]
     assert (result.auc, result.hm, result.seen, result.unseen) == (0.0, 0.0, 0.0, 0.0)
     assert result.attribute_unbiased == 100.0 and result.attribute == 0.0
+
+
+def test_all_unseen_right_and_all_seen_wrong_has_no_area() -> None:
+    scores = torch.zeros(4, len(FEW))
+    pair = torch.tensor([OLD_CAT, WET_DOG, OLD_DOG, WET_CAT])
+    scores[torch.arange(4), torch.tensor([WET_DOG, OLD_CAT, OLD_DOG, WET_CAT])] = 1.0
+    result = compositional_scores(scores, pair, FEW, "test")
+    assert_alike(result, literal(scores, pair, FEW, FEW.candidates("test")))
+    assert result.seen_curve.tolist() == [0.0] * len(result.biases)
+    assert (result.auc, result.hm, result.seen, result.unseen) == (0.0, 0.0, 0.0, 100.0)
 
 
 def test_a_missing_kind_of_images_is_not_a_number() -> None:

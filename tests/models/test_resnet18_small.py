@@ -40,6 +40,28 @@ def test_the_last_stage_sees_four_pixels_a_side() -> None:
     assert network.num_features == 512
 
 
+def test_stages_say_how_far_they_reduce() -> None:
+    network: Any = resnet18_small(7).eval()
+    x = torch.randn(1, 3, 32, 32)
+    found = {}
+    for name, part in network.named_children():
+        if name == "global_pool":
+            break
+        x = part(x)
+        found[name] = 32 // x.shape[-1]
+    assert {s["module"]: s["reduction"] for s in network.feature_info} == {
+        name: found[name] for name in ("act1", "layer1", "layer2", "layer3", "layer4")
+    }
+
+
+def test_no_detector_stands_on_it() -> None:
+    pytest.importorskip("torchvision")
+    from batchformer.models.faster_rcnn import faster_rcnn
+
+    with pytest.raises(ValueError, match="stride 4, 8, 16 and 32, and this ResNet has 1, 2, 4, 8"):
+        faster_rcnn(resnet18_small(7), 3)
+
+
 def test_initial_weights() -> None:
     torch.manual_seed(0)
     for module in resnet18_small(7).modules():

@@ -71,7 +71,6 @@ def test_safetensors(tmp_path: Path, source: nn.Module) -> None:
     [
         ({"layout": "stride_in_1x1"}, "1x1"),
         ({"layout": "stride_in_3x3"}, "3x3"),
-        ({"layout": "rows"}, None),
         ({"format": "pt"}, None),
     ],
 )
@@ -85,6 +84,22 @@ def test_where_a_file_says_that_bottlenecks_stride(
     stored = read_weights(file)
     assert stored.stride == read_stride(file) == stride
     assert equal(source.state_dict(), stored.tensors)
+
+
+def test_a_layout_that_is_not_known_is_refused_unless_somebody_says_it(
+    tmp_path: Path, source: nn.Module
+) -> None:
+    from safetensors.torch import save_file
+
+    file = tmp_path / "w.safetensors"
+    save_file(source.state_dict(), file, metadata={"layout": "stride_1x1"})
+    for read in (read_weights, read_stride):
+        with pytest.raises(
+            ValueError, match=r"'stride_1x1'.*stride_in_1x1, stride_in_3x3.*--stride"
+        ):
+            read(file)
+    assert read_stride(file, stride_told=True) is None
+    assert equal(source.state_dict(), read_weights(file, stride_told=True).tensors)
 
 
 def test_half_precision_arrives_in_the_type_of_the_network(source: nn.Module) -> None:

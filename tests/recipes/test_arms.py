@@ -17,7 +17,7 @@ CHANGED = {
     "batchformer_mixed_only": {"module.streams": "mixed_only"},
     "batchformer_official_loss": {"module.loss_scale": "official"},
     "batchformer_official_grouping": {"hyper.irm_grouping": "official"},
-    "random_weights": {"module.enabled": False},
+    "random_weights": {"module.enabled": False, "weights": ""},
     "baseline_loss1.5x": {"module.enabled": False, "train.loss_multiplier": 1.5},
     "baseline_loss3x": {"module.enabled": False, "train.loss_multiplier": 3.0},
 }
@@ -36,7 +36,9 @@ def flat(recipe: object, prefix: str = "") -> dict[str, object]:
 
 @pytest.mark.parametrize("arm", ARMS)
 def test_what_an_arm_changes(arm: str) -> None:
-    recipe = find_recipe("demo")
+    weights = "trained.pth" if arm == "random_weights" else ""
+    name = "rotated_digits_irm" if arm == "batchformer_official_grouping" else "demo"
+    recipe = dataclasses.replace(find_recipe(name), weights=weights)
     before, after = flat(recipe), flat(with_arm(recipe, arm))
     assert {key: after[key] for key in after if after[key] != before[key]} == CHANGED[arm]
 
@@ -49,7 +51,46 @@ def test_unknown_arms_are_named() -> None:
 @pytest.mark.parametrize("name", [n for n in RECIPES if find_recipe(n).method in ("ride", "paco")])
 def test_an_arm_without_sense_is_refused_and_the_others_are_not(name: str) -> None:
     recipe = find_recipe(name)
-    for arm in set(ARMS) - {"batchformer_official_loss"}:
+    without = {"batchformer_official_loss", "batchformer_official_grouping", "random_weights"}
+    for arm in set(ARMS) - without:
         with_arm(recipe, arm)
     with pytest.raises(ValueError, match="Not possible"):
         with_arm(recipe, "batchformer_official_loss")
+
+
+def test_a_closed_form_has_no_batchformer() -> None:
+    recipe = find_recipe("cub_eszsl")
+    assert not with_arm(recipe, "baseline").module.enabled
+    with pytest.raises(ValueError, match="--arms baseline"):
+        with_arm(recipe, "batchformer")
+
+
+@pytest.mark.parametrize("name", ["demo", "cifar100_lt_moco_v3", "digits_moco_v3", "my_voc"])
+def test_random_weights_are_no_arm_of_what_begins_with_them(name: str) -> None:
+    recipe = find_recipe(name)
+    with pytest.raises(ValueError, match=f"{name} begins with random weights in every arm"):
+        with_arm(recipe, "random_weights")
+    with_arm(dataclasses.replace(recipe, weights="timm"), "random_weights")
+    with_arm(recipe, "baseline")
+
+
+@pytest.mark.parametrize("name", ["digits_moco_v3_probe", "digits_moco_v3_knn"])
+def test_only_random_weights_are_measured_where_nothing_was_learnt(name: str) -> None:
+    recipe = dataclasses.replace(find_recipe(name), start="")
+    for arm in set(ARMS) - {
+        "random_weights",
+        "batchformer_official_loss",
+        "batchformer_official_grouping",
+    }:
+        with pytest.raises(ValueError, match=f"the arm {arm} would be an untrained network"):
+            with_arm(recipe, arm)
+    assert with_arm(recipe, "random_weights").start == ""
+    with_arm(dataclasses.replace(recipe, weights="timm"), "baseline")
+
+
+@pytest.mark.parametrize("name", ["demo", "pacs_coral", "rotated_digits_erm", "cifar100_lt_paco"])
+def test_the_grouping_of_irm_is_no_arm_of_other_methods(name: str) -> None:
+    recipe = find_recipe(name)
+    with pytest.raises(ValueError, match=rf"released code of irm.*{recipe.method} has no such"):
+        with_arm(recipe, "batchformer_official_grouping")
+    assert with_arm(find_recipe("pacs_irm"), "batchformer_official_grouping").hyper != recipe.hyper

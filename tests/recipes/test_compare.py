@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from batchformer.engine.window import DivergedError
+from batchformer.recipes import find_recipe
 from batchformer.recipes.compare import compare, folders_of, run, side_by_side, train_runs
 from batchformer.recipes.demo import demo
 from batchformer.recipes.recipe import Recipe
@@ -114,3 +115,20 @@ def test_one_run_that_diverges_raises(tmp_path: Path) -> None:
     with pytest.raises(DivergedError, match="The 'loss' part of the loss became"):
         run(wild, "baseline", 0, root=tmp_path, device=CPU, quiet=True)
     assert not (tmp_path / "demo/baseline/seed0/result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "arm", "words"),
+    [
+        ("digits_moco_v3", "batchformer_official_loss", "adds its terms"),
+        ("digits_moco_v3", "random_weights", "the baseline under another name"),
+        ("demo", "batchformer_official_grouping", "has no such parts"),
+    ],
+)
+def test_an_arm_that_is_not_possible_is_refused_before_another_trains(
+    tmp_path: Path, name: str, arm: str, words: str
+) -> None:
+    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
+    with pytest.raises(ValueError, match=words):
+        next(compare(find_recipe(name), ("baseline", arm), (0, 1), **options))
+    assert not list(tmp_path.iterdir()), "nothing was begun"

@@ -56,6 +56,7 @@ def test_batchformer_learns_at_the_rate_of_the_network(name: str) -> None:
     recipe = find_recipe(name)
     assert recipe.module.lr_factor == 1 and recipe.train.drop_last
     assert isinstance(recipe.data, ContrastConfig) and recipe.data.size == 224
+    assert recipe.train.sync_norm == (recipe.method == "moco_v3")
     assert recipe.data.views == ("moco_v2" if "v2" in name else "byol")
 
 
@@ -93,6 +94,8 @@ def test_features_are_those_of_the_same_arm_and_network(name: str, kind: str) ->
     recipe, learnt = find_recipe(f"{name}_{kind}"), find_recipe(name)
     assert recipe.start == name and recipe.model == learnt.model
     assert isinstance(learnt.data, ContrastConfig)
-    assert recipe.data == learnt.data.images(scores="top")
+    views = learnt.data.views if kind == "knn" else "none"
+    assert recipe.data == learnt.data.images(scores="top", views=views)
+    assert recipe.hyper.probe_scale == "none", "by the protocol of MoCo"
     assert with_arm(recipe, "random_weights").start == ""
     assert with_arm(recipe, "batchformer").start == name

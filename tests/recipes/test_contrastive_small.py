@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import pytest
 
@@ -42,6 +43,32 @@ def test_cifar() -> None:
     assert three.schedule.warmup == 10 * (images // 512)
     assert two.hyper.queue % (2 * 256) == 0, "both streams of a batch enter the queue whole"
     assert three.optim.lr * three.optim.trust == pytest.approx(0.012)
+    assert (two.hyper.norm_parts, two.train.sync_norm) == (8, False)
+
+
+@pytest.mark.parametrize("name", ["cifar100_lt_moco_v3", "my_folder_moco_v3"])
+def test_moco_v3_normalises_by_the_whole_batch_on_any_number_of_ranks(name: str) -> None:
+    assert find_recipe(name).train.sync_norm
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"batch_size": 250}, "a multiple of 8"),
+        ({"batch_size": 256, "accumulate": 5}, "a multiple of 40"),
+        ({"drop_last": False}, "train.drop-last"),
+        ({"sync_norm": True}, "train.sync-norm normalises a batch as a whole"),
+    ],
+)
+def test_batches_that_have_no_parts_are_refused(changes: dict[str, Any], words: str) -> None:
+    recipe = find_recipe("cifar100_lt_moco_v2")
+    with pytest.raises(ValueError, match=words):
+        dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **changes))
+    dataclasses.replace(
+        recipe,
+        hyper=dataclasses.replace(recipe.hyper, norm_parts=1),
+        train=dataclasses.replace(recipe.train, **changes),
+    )
 
 
 @pytest.mark.parametrize(("name", "start"), ON_FEATURES.items())
@@ -55,9 +82,11 @@ def test_what_is_measured_on_features(name: str, start: str) -> None:
     if recipe.method == "knn":
         assert recipe.train.updates == 1 and not recipe.train.epochs
         assert recipe.hyper.neighbours == learnt.hyper.neighbours, "as while it was learnt"
+        assert data.views == learnt.data.views
     else:
         assert recipe.train.eval_epochs == 1 and recipe.train.epochs > 1
-        assert recipe.optim.weight_decay == 0
+        assert recipe.optim.weight_decay == 0 and data.views == "none"
+        assert recipe.hyper.probe_scale == "unit"
     assert with_arm(recipe, "random_weights").start == ""
 
 

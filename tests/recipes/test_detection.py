@@ -48,6 +48,12 @@ def test_the_papers_protocol(name: str, start: str, ap: float, with_batchformer:
     assert recipe.data.scored_on == ("2007/test",)
     assert recipe.data.shorter == (480, 512, 544, 576, 608, 640, 672, 704, 736, 768, 800)
     assert (recipe.data.shorter_at_test, recipe.data.longest) == (800, 1333)
+    assert recipe.data.precise_norm == 200 and recipe.train.sync_norm
+
+
+def test_ones_own_images_have_running_means() -> None:
+    data = find_recipe("my_voc").data
+    assert isinstance(data, DetectionConfig) and data.precise_norm == 0
 
 
 def test_random_weights_begin_with_none() -> None:

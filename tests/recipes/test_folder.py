@@ -35,17 +35,43 @@ def test_what_is_recorded(tmp_path: Path) -> None:
 
 def test_an_empty_folder_and_the_same_settings_are_accepted(tmp_path: Path) -> None:
     refuse_other_configuration(tmp_path, configuration())
-    write_json(tmp_path / "config.json", configuration())
-    refuse_other_configuration(tmp_path, configuration())
+    trained_with(tmp_path, configuration())
+    assert refuse_other_configuration(tmp_path, configuration()) == configuration()
 
 
 def test_settings_of_no_effect_may_differ(tmp_path: Path) -> None:
-    write_json(tmp_path / "config.json", configuration(workers=2))
+    trained_with(tmp_path, configuration(workers=2))
     refuse_other_configuration(tmp_path, configuration(workers=None))
 
 
-def test_every_other_difference_is_named(tmp_path: Path) -> None:
+def trained_with(folder: Path, config: dict[str, Any]) -> None:
+    """A folder in which this was trained for a while."""
+    write_json(folder / "config.json", config)
+    (folder / "metrics.jsonl").write_text('{"kind": "train", "step": 50, "loss": 1.0}\n')
+
+
+TRACES = ["result.json", "checkpoints/000000100.0a1b.pt", "photo/result.json", "photo/best/1.0.pt"]
+
+
+@pytest.mark.parametrize("trace", ["", "metrics.jsonl", *TRACES])
+def test_only_what_was_trained_is_kept_from_other_settings(tmp_path: Path, trace: str) -> None:
+    """A first try that failed before its first record is in nobody's way."""
     write_json(tmp_path / "config.json", configuration(batch_size=36))
+    write_json(tmp_path / "photo/config.json", configuration(batch_size=36))
+    (tmp_path / "metrics.jsonl").write_bytes(b"")
+    assert refuse_other_configuration(tmp_path, configuration(batch_size=48)) is None
+    if not trace:
+        return
+    (tmp_path / trace).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / trace).write_text('{"kind": "train", "step": 50, "loss": 1.0}\n')
+    with pytest.raises(ValueError, match=r"train\.batch_size was 36, is 48"):
+        refuse_other_configuration(tmp_path, configuration(batch_size=48))
+    same = configuration(batch_size=36)
+    assert refuse_other_configuration(tmp_path, same) == same
+
+
+def test_every_other_difference_is_named(tmp_path: Path) -> None:
+    trained_with(tmp_path, configuration(batch_size=36))
     other = configuration(batch_size=48, updates=7)
     other["trained"]["data"]["target"] = "photo"
     other["trained"]["weights"] = ""
@@ -65,7 +91,7 @@ def test_every_other_difference_is_named(tmp_path: Path) -> None:
 def test_a_record_from_before_a_setting_existed_has_its_default(tmp_path: Path) -> None:
     old = copy.deepcopy(configuration())
     del old["trained"]["hyper"]["swad"], old["trained"]["data"]["memory"]
-    write_json(tmp_path / "config.json", old)
+    trained_with(tmp_path, old)
     refuse_other_configuration(tmp_path, configuration())
     changed = configuration()
     changed["trained"]["hyper"]["swad"] = True
@@ -76,7 +102,7 @@ def test_a_record_from_before_a_setting_existed_has_its_default(tmp_path: Path) 
 def test_a_record_of_another_version_is_compared_as_it_is(tmp_path: Path) -> None:
     old = configuration()
     old["trained"]["depth"] = 3
-    write_json(tmp_path / "config.json", old)
+    trained_with(tmp_path, old)
     with pytest.raises(ValueError, match="depth was 3, is None"):
         refuse_other_configuration(tmp_path, configuration())
 

@@ -67,3 +67,64 @@ def test_the_state_of_image_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_long_tailed_tables_are_complete_but_for_systems_that_are_not_planned() -> None:
     rest = {row.method for row in ROWS if row.table in TABLES and row.recipe is None}
     assert rest == {"OLTR", "LFME", "BBN", "RIDE, 3 experts (published)"}
+
+
+def rows_below(width: int) -> list[str]:
+    """Rows without a recipe as shown, each from its first line to its last."""
+    below = shown(width).split("Rows of the paper without a recipe")[1].splitlines()[2:]
+    rows: list[str] = []
+    for line in below:
+        if line.split(" ")[0]:
+            rows.append("")
+        if line.strip():
+            rows[-1] += f"{line} "
+    return [" ".join(row.split()) for row in rows]
+
+
+def test_rows_without_a_recipe_show_all_their_numbers() -> None:
+    wanted = [row for row in ROWS if row.recipe is None]
+    found = rows_below(200)
+    assert len(found) == len(wanted) and any(len(row.numbers) == 6 for row in wanted)
+    for row, text in zip(wanted, found, strict=True):
+        numbers = ", ".join(f"{name} {value:g}" for name, value in row.numbers.items())
+        assert numbers in text and text.startswith(f"{row.table} {row.method}"), text
+
+
+def test_a_published_row_names_the_recipe_of_its_method() -> None:
+    states = {
+        "CGE (published) auc 6.5": "mit_states_cge",
+        "CE-GZSL (published)": "cub_ce_gzsl",
+        "RIDE, 3 experts (published)": "inaturalist18_ride",
+    }
+    rows = rows_below(200)
+    for words, recipe in states.items():
+        (text,) = [row for row in rows if words in row]
+        assert "published; see" in text and text.endswith(recipe), text
+    for text in rows_below(80):
+        assert ("not implemented" in text) == ("(published)" not in text), text
+
+
+def test_every_recipe_stands_beside_its_row_of_the_paper() -> None:
+    text = shown(80).split("Arms")[0]
+    below: dict[str, str] = {}
+    for line in text.splitlines()[2:]:
+        if line.strip() and not line.startswith(" "):
+            below[name := line.split()[0]] = ""
+        elif line.strip():
+            below[name] += f" {line.strip()}"
+    assert list(below) == list(RECIPES)
+    for name, words in below.items():
+        assert words.endswith(f" {find_recipe(name).table}"), name
+
+
+def test_a_row_that_two_tables_print_otherwise_says_so() -> None:
+    """What the list shows is the number that a report compares with."""
+    recipe = find_recipe("pacs_swad")
+    assert paper_numbers(recipe) == "82.9 -> 83.9"
+    assert recipe.table == "T6b (T7: 83.7) PACS, SWAD, ResNet-18"
+    assert RECIPES["pacs_swad"].__doc__.startswith(  # type: ignore[union-attr]
+        "Appendix: SWAD 82.9, + BatchFormer 83.9 (average; 83.7 in table 7)"
+    )
+    for name in RECIPES:
+        printed = {(r.arm, r.numbers[r.headline]) for r in ROWS if r.recipe == name}
+        assert len(printed) <= 2 or name == "pacs_swad", name

@@ -154,6 +154,23 @@ def test_weights_that_do_not_say_stride_as_the_recipe_does(
         assert ("as the recipe says" in said[0]) == (stride == "1x1")
 
 
+def test_a_layout_that_is_not_known_is_left_to_the_recipe(
+    of_the_first_layout: Path, tmp_path: Path
+) -> None:
+    from safetensors.torch import save_file
+
+    file = tmp_path / "other.safetensors"
+    save_file(bottlenecks(10).state_dict(), file, metadata={"layout": "1x1"})
+    recipe = dataclasses.replace(find_recipe("demo"), model="bottlenecks", weights=str(file))
+    with pytest.raises(ValueError, match="layout '1x1'"):
+        given_stride(recipe)
+    asked = dataclasses.replace(recipe, stride="1x1")
+    assert given_stride(asked) == {}
+    network = build_network(asked, 10)
+    take_given_weights(network, asked, lambda _: None)
+    assert first_strides(network) == {(2, 2)}
+
+
 def test_a_stride_is_settled_by_all_that_know() -> None:
     recipe = find_recipe("demo")
     assert settle_stride(recipe, {}) is recipe

@@ -25,24 +25,3 @@ def test_an_unknown_recipe_is_answered_with_the_nearest() -> None:
         find_recipe("cifar100_lt_balanced")
     with pytest.raises(ValueError, match="batchformer list"):
         find_recipe("zzz")
-
-
-@pytest.mark.parametrize(
-    ("name", "change", "words"),
-    [
-        ("demo", {"method": "crt"}, "--start RECIPE/ARM"),
-        ("demo", {"teacher": "demo"}, "--teacher is for the method ride"),
-        ("demo", {"method": "paco"}, "data.augment paco"),
-        ("demo", {"method": "balms", "start": "demo"}, "data.meta-batch"),
-    ],
-)
-def test_recipes_that_cannot_be_are_refused(name: str, change: dict[str, str], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        dataclasses.replace(find_recipe(name), **change)  # type: ignore[arg-type]
-
-
-def test_weights_are_of_a_file_or_of_a_run() -> None:
-    from_a_file = dataclasses.replace(find_recipe("cifar100_lt_crt"), start="", weights="w.pth")
-    assert from_a_file.method == "crt"
-    with pytest.raises(ValueError, match="not both"):
-        dataclasses.replace(from_a_file, start="cifar100_lt_cross_entropy")

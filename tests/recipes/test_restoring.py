@@ -14,6 +14,7 @@ from torch import Tensor
 from batchformer.engine import checkpoint
 from batchformer.engine.method import Method
 from batchformer.methods.swad import Swad
+from batchformer.recipes import find_recipe
 from batchformer.recipes.arms import with_arm
 from batchformer.recipes.demo import demo
 from batchformer.recipes.recipe import Recipe
@@ -92,9 +93,11 @@ def test_the_mean_of_the_weights_comes_before_the_weights(tmp_path: Path) -> Non
 
 
 def test_the_best_comes_before_the_last_and_swad_before_both(tmp_path: Path) -> None:
-    recipe = dataclasses.replace(demo(), hyper=dataclasses.replace(demo().hyper, swad=True))
+    without = find_recipe("rotated_digits_erm")
+    without = dataclasses.replace(without, data=without.data_with(target="r0"))
+    recipe = dataclasses.replace(without, hyper=dataclasses.replace(without.hyper, swad=True))
     run = begun(tmp_path, recipe)
-    plain = dataclasses.replace(run, recipe=demo())
+    plain = dataclasses.replace(run, recipe=without)
     last, best, mean = (weights(number, plain) for number in (2, 3, 4))
     wrapped = {f"inner.{name}": value for name, value in last.items()}
     keep(tmp_path / "checkpoints", 9, {**wrapped, "sums.updates": torch.tensor(3)})

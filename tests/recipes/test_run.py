@@ -20,7 +20,7 @@ from batchformer.recipes.arms import ARMS, with_arm
 from batchformer.recipes.compare import run
 from batchformer.recipes.demo import demo
 from batchformer.recipes.recipe import Recipe
-from batchformer.recipes.run import build, load_task, restore
+from batchformer.recipes.run import Run, build, load_task, restore
 
 CPU = torch.device("cpu")
 
@@ -46,24 +46,32 @@ def test_a_run_folder_holds_all_a_report_needs(tmp_path: Path) -> None:
     assert size < 5e6
 
 
+def test_a_choice_by_validation_needs_it_before_anything_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no validation data; .*--train\.select-on last"):
+        run(short(select_on="val"), "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
+    assert not list(tmp_path.rglob("*.json*")), "nothing of it was begun"
+
+
 def test_arms_are_paired(tmp_path: Path) -> None:
     """Adding the module changes no pixel, no order and no shared initial weight."""
     recipe, task = short(), load_task(demo().data, CPU)
     states, batches = {}, {}
-    for arm in ARMS:
+    # All of them have random weights, and none is of irm.
+    arms = [arm for arm in ARMS if arm not in ("random_weights", "batchformer_official_grouping")]
+    for arm in arms:
         armed = with_arm(recipe, arm)
         torch.manual_seed(hash(arm) % 1000)  # whatever the global generator holds
         states[arm] = build(armed, 4, task).state_dict()
         feed = task.feed(armed.train, 4)
         batches[arm] = [feed.batch(step) for step in (0, 7)]
-    for arm in ARMS:
+    for arm in arms:
         for key, value in states["baseline"].items():
             assert torch.equal(states[arm][key], value), (arm, key)
         for mine, others in zip(batches[arm], batches["baseline"], strict=True):
             assert all(torch.equal(mine[key], others[key]) for key in ("x", "y", "index"))
     encoders = [s for s in states.values() if "encoder.layers.0.linear1.weight" in s]
     weights = [s["encoder.layers.0.linear1.weight"] for s in encoders]
-    assert len(weights) == 6 and all(torch.equal(weights[0], w) for w in weights)
+    assert len(weights) == 5 and all(torch.equal(weights[0], w) for w in weights)
 
 
 def test_restore_gives_the_trained_method(tmp_path: Path) -> None:
@@ -183,6 +191,22 @@ def test_strides_that_disagree_are_refused_before_training(
         run(first_layout, "baseline", 0, **options)
 
 
+def test_random_weights_are_of_the_network_that_the_file_is_of(
+    tmp_path: Path, first_layout: Recipe
+) -> None:
+    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
+    folder = run(first_layout, "random_weights", 0, **options)
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["trained"]["stride"], config["trained"]["weights"]) == ("1x1", "")
+    assert "weights" not in config, "none were loaded"
+    method: Any = restore(folder, CPU)[0]
+    assert method.network.layer2[0].conv1.stride == (2, 2)
+    Path(first_layout.weights).unlink()
+    run(first_layout, "random_weights", 0, **options)  # found finished, not refused
+    with pytest.raises(FileNotFoundError, match="no file of weights"):
+        run(first_layout, "random_weights", 1, **options)
+
+
 def started_from(recipe: Recipe) -> Recipe:
     changes: dict[str, Any] = {"name": "second", "method": "crt", "start": "demo/baseline"}
     return dataclasses.replace(recipe, weights="", **changes)
@@ -207,3 +231,15 @@ def test_a_start_of_another_stride_is_refused(tmp_path: Path, first_layout: Reci
     second = dataclasses.replace(started_from(first_layout), stride="1x1")
     with pytest.raises(ValueError, match="seed0 says 3x3, the recipe says 1x1"):
         run(second, "baseline", 0, **options)
+
+
+def test_weights_of_a_try_in_which_nothing_was_trained_are_forgotten(tmp_path: Path) -> None:
+    one = Run.below(tmp_path, short(), "baseline", 0, CPU)
+    one.begin()
+    path = one.folder / "config.json"
+    before = json.loads(path.read_text())
+    before["trained"]["weights"] = "old.pth"
+    path.write_text(json.dumps({**before, "weights": {"file": "old.pth", "sha256": "0"}}))
+    one.begin()
+    assert "weights" not in (found := json.loads(path.read_text()))
+    assert found["trained"]["weights"] == ""

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,13 +16,16 @@ from torch import nn
 from batchformer import cli
 from batchformer.engine.checkpoint import load_newest
 from batchformer.engine.config import TrainConfig
+from batchformer.engine.log import read_records
 from batchformer.engine.mechanics import Mechanics
 from batchformer.models.build import build_model
 from batchformer.recipes import find_recipe
 from batchformer.recipes.compare import run
+from batchformer.recipes.folder import write_json
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import restore
 from batchformer.recipes.start import final_state, trained_network
+from batchformer.report.runs import read_run
 
 pytestmark = pytest.mark.usefixtures("three_angles")
 
@@ -43,8 +47,13 @@ def short(swad: bool = True, target: str = "each", **changes: Any) -> Recipe:
     )
 
 
+def result(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return found
+
+
 def metrics(folder: Path) -> dict[str, float]:
-    found: dict[str, float] = json.loads((folder / "result.json").read_text())["metrics"]
+    found: dict[str, float] = result(folder)["metrics"]
     return found
 
 
@@ -82,20 +91,82 @@ def plain(root: Path) -> Path:
 def test_the_headline_is_swads_and_the_other_network_follows(averaged: Path, plain: Path) -> None:
     found = metrics(averaged)
     without = [f"without_swad_{name}" for name in ANGLES]
-    assert list(found) == ["average", *ANGLES, "without_swad", *without, "val"]
+    held_out = ["val", "without_swad_val"]
+    assert list(found) == ["average", *ANGLES, "without_swad", *without, *held_out]
     for name in ANGLES:
         own = metrics(averaged / name)
-        assert list(own) == [
-            *(name, "val", "val_loss"),
-            *(f"swad_{name}", "swad_val", "swad_val_loss"),
-        ]
-        assert found[name] == own[f"swad_{name}"] and found[f"without_swad_{name}"] == own[name]
+        scored = (name, "val", "val_loss")
+        assert list(own) == [*scored, *(f"without_swad_{key}" for key in scored)]
+        assert found[name] == own[name]
+        assert found[f"without_swad_{name}"] == own[f"without_swad_{name}"]
+        last = [r for r in read_records(averaged / name / "metrics.jsonl") if r["kind"] == "eval"]
+        # Evaluations by update are of the network in training.
+        assert all(last[-1][key] == own[f"without_swad_{key}"] for key in scored)
+    for key in held_out:
+        values = [metrics(averaged / name)[key] for name in ANGLES]
+        assert found[key] == pytest.approx(sum(values) / 3)
     assert found["average"] == pytest.approx(sum(found[name] for name in ANGLES) / 3)
     assert found["without_swad"] == pytest.approx(sum(found[name] for name in without) / 3)
     assert found["average"] != found["without_swad"]
     # What SWAD adds leaves the training itself as it is.
     assert found["without_swad"] == metrics(plain)["average"]
     assert list(metrics(plain)) == ["average", *ANGLES, "val"]
+    assert found["without_swad_val"] == metrics(plain)["val"] != found["val"]
+
+
+def test_one_target_has_the_names_of_all(averaged: Path, tmp_path: Path) -> None:
+    """The paper's number of SWAD stands beside the averaged network."""
+    folder = run(short(target="r45"), "batchformer", 0, root=tmp_path, **OPTIONS)
+    assert metrics(folder) == metrics(averaged / "r45")
+    assert scores(folder)["r45"] == metrics(folder)["r45"] == metrics(averaged)["r45"]
+    # Labels of classes are those of the averaged network too.
+    with np.load(folder / "figures.npz") as arrays:
+        right = {name: 100 * arrays[f"{name}correct"].mean() for name in ("", "without_swad_")}
+    for name, value in right.items():
+        assert value == pytest.approx(metrics(folder)[f"{name}r45"])
+    assert read_run(folder).scores == metrics(folder)
+
+
+def test_runs_of_earlier_versions_are_read_as_todays(averaged: Path, tmp_path: Path) -> None:
+    """They had plain names for the network without the average."""
+    folder = tmp_path / RECIPE / "batchformer/seed0"
+    shutil.copytree(averaged, folder)
+    wanted = metrics(averaged)
+    for name in ANGLES:
+        own = metrics(folder / name)
+        before = {key: own[f"without_swad_{key}"] for key in (name, "val", "val_loss")}
+        before |= {f"swad_{key}": own[key] for key in (name, "val", "val_loss")}
+        write_json(folder / name / "result.json", {**result(folder / name), "metrics": before})
+        with np.load(folder / name / "figures.npz") as arrays:
+            now = dict(arrays)
+        once = {k.removeprefix("without_swad_"): v for k, v in now.items() if "swad" in k}
+        once |= {f"swad_{k}": v for k, v in now.items() if "swad" not in k}
+        np.savez(folder / name / "figures.npz", **once)
+        read = read_run(folder / name)
+        assert read.scores == own and next(iter(read.scores)) == name
+        assert np.array_equal(read.figures["correct"], now["correct"])
+    (folder / "result.json").unlink()
+    run(short(), "batchformer", 0, root=tmp_path, **OPTIONS)
+    assert metrics(folder) == wanted
+    with np.load(folder / "figures.npz") as ours, np.load(averaged / "figures.npz") as theirs:
+        assert np.array_equal(ours["correct"], theirs["correct"])
+    before = {key: value for key, value in wanted.items() if key != "without_swad_val"}
+    before["val"] = wanted["without_swad_val"]
+    write_json(folder / "result.json", {**result(folder), "metrics": before})
+    assert read_run(folder).scores == {k: v for k, v in wanted.items() if k != "val"}
+
+
+def test_a_run_says_where_the_valley_was(averaged: Path, plain: Path) -> None:
+    for name in ANGLES:
+        records = read_records(averaged / name / "metrics.jsonl")
+        (found,) = [record for record in records if record["kind"] == "swad"]
+        assert found["step"] == 8 and 1 <= found["first_update"] <= found["last_update"] <= 8
+        assert found["updates"] == found["last_update"] - found["first_update"] + 1
+        assert found["converged"] == ("threshold" in found)
+        kinds = {record["kind"] for record in read_records(plain / name / "metrics.jsonl")}
+        assert kinds == {"train", "eval"}
+    kinds = {record["kind"] for record in read_records(averaged / "metrics.jsonl")}
+    assert kinds == {"train", "eval"}, "a mean of valleys is no valley"
 
 
 @pytest.mark.parametrize("name", ANGLES)
@@ -104,7 +175,7 @@ def test_the_averaged_network_is_kept_and_restored(name: str, averaged: Path, pl
     kept = load_newest(folder / "swad")
     assert kept is not None and not (plain / name / "swad").exists()
     recorded = metrics(folder)
-    assert scores(folder) == {key: recorded[f"swad_{key}"] for key in (name, "val", "val_loss")}
+    assert scores(folder) == {key: recorded[key] for key in (name, "val", "val_loss")}
     state = restore(folder, CPU)[0].state_dict()
     assert set(state) == set(kept["method"])
     assert all(torch.equal(state[key], value) for key, value in kept["method"].items())

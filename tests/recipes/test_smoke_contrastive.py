@@ -86,7 +86,8 @@ def tiny(name: str, root: Path) -> Recipe:
     if data.name in TREES:
         data = dataclasses.replace(data, size=SIDE)
     train = dataclasses.replace(recipe.train, batch_size=4, workers=0)
-    return dataclasses.replace(recipe, data=data, train=train)
+    hyper = dataclasses.replace(recipe.hyper, norm_parts=min(2, recipe.hyper.norm_parts))
+    return dataclasses.replace(recipe, data=data, train=train, hyper=hyper)
 
 
 def fewer(task: Any) -> Any:
@@ -153,6 +154,7 @@ def test_probes_begin_with_the_features_of_another_run(name: str, root: Path) ->
     method = build(recipe, 0, task, start=network)
     optimizers, mechanics = method.optimizers(recipe.optim), Mechanics(recipe.train, CPU)
     feed = task.feed(recipe.train, seed=0)
+    method.begin_training(2)
     method.train()
     assert not any(part.training for part in method.network.modules())
     for step in range(2):
@@ -208,6 +210,10 @@ def test_features_of_each_arm_are_its_own(digits: Path) -> None:
         neighbours = metrics_of(digits / "digits_moco_v3_knn" / arm / "seed0")
         assert learnt["knn"] == neighbours["all"], "the same features, bank and votes"
         assert learnt["knn_few"] == neighbours["few"]
+        for name in ("alignment", "uniformity", "feature_std"):
+            assert learnt[name] == pytest.approx(neighbours[name], rel=1e-5)
+    untrained = metrics_of(digits / "digits_moco_v3_knn" / "random_weights" / "seed0")
+    assert untrained["uniformity"] > learnt["uniformity"]
 
 
 def test_runs_are_restored(digits: Path) -> None:

@@ -75,6 +75,7 @@ def tiny(name: str, root: Path, **changes: Any) -> Recipe:
     """The recipe on small images, two in a batch."""
     recipe = find_recipe(name)
     data = recipe.data_with(root=str(root), shorter=(48, 64), shorter_at_test=64, longest=96)
+    data = dataclasses.replace(data, precise_norm=min(1, data.precise_norm))
     train = dataclasses.replace(
         recipe.train, batch_size=2, updates=2, eval_every=0, checkpoint_every=1, workers=0
     )

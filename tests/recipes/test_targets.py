@@ -138,8 +138,8 @@ def test_mean_scores_by_hand() -> None:
 
 def test_mean_scores_with_swad_by_hand() -> None:
     scores = {
-        "a": {"a": 80.0, "val": 90.0, "swad_a": 84.0, "swad_val": 95.0, "swad_val_loss": 0.1},
-        "b": {"b": 60.0, "val": 92.0, "swad_b": 70.0, "swad_val": 96.0, "swad_val_loss": 0.2},
+        "a": {"a": 84.0, "val": 95.0, "without_swad_a": 80.0, "without_swad_val": 90.0},
+        "b": {"b": 70.0, "val": 96.0, "without_swad_b": 60.0, "without_swad_val": 92.0},
     }
     assert list(mean_scores(scores).items()) == [
         ("average", 77.0),
@@ -148,7 +148,8 @@ def test_mean_scores_with_swad_by_hand() -> None:
         ("without_swad", 70.0),
         ("without_swad_a", 80.0),
         ("without_swad_b", 60.0),
-        ("val", 91.0),
+        ("val", 95.5),
+        ("without_swad_val", 91.0),
     ]
 
 

@@ -10,12 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
+from batchformer.report.configuration import one_group
 from batchformer.report.curves import (
     MOST_POINTS,
     curve_over_seeds,
     evaluated_metric,
     training_curves,
 )
+from batchformer.report.earlier import training
 from batchformer.report.names import COLOURS
 from batchformer.report.runs import find_runs
 
@@ -95,3 +97,20 @@ def test_the_reference_is_drawn_first_and_arms_keep_their_colours(
     arms = ["batchformer_self", "baseline", "batchformer"]
     assert [line.get_label() for line in loss.lines] == arms
     assert [line.get_color() for line in loss.lines] == [COLOURS[arm] for arm in arms]
+
+
+@pytest.mark.parametrize("swad", [False, True])
+def test_curves_with_swad_are_of_the_network_without_it(
+    write_run: Writer, runs_root: Path, recipe_of: Writer, swad: bool
+) -> None:
+    """The score in the table has the same name and is another network's."""
+    for arm in ("baseline", "batchformer"):
+        write_run(arm, 0, recipe=recipe_of(hyper={"swad": swad}))
+    runs = find_runs(runs_root)
+    title = training_curves(runs).axes[1].get_title(loc="left")
+    assert ("All without SWAD" in title) == swad and title.startswith("All")
+    shown = training(one_group(runs))
+    assert shown is not None
+    assert ("evaluated All without SWAD by update" in shown.words.note) == swad
+    labels = {row[1] for row in shown.folded[0].rows}
+    assert labels == {"Training loss", "All without SWAD" if swad else "All"}

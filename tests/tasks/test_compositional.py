@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from pathlib import Path
 from typing import Any
 
@@ -148,3 +149,40 @@ def test_facts(table: Path) -> None:
     facts = task(table).facts()
     assert facts["pairs"] == 6 and facts["seen_pairs"] == 4 and facts["train"] == 12
     assert len(facts["split_sha256"]) == 64
+
+
+def without(table: Path, lacking: str) -> Path:
+    """The table without some or all images of validation."""
+    with table.open(newline="") as file:
+        header, *rows = csv.reader(file)
+
+    def dropped(pair: tuple[str, str]) -> bool:
+        return lacking == "images" or (lacking == "unseen pairs") == (pair == UNSEEN["val"])
+
+    kept = [row for row in rows if row[3] != "val" or not dropped((row[1], row[2]))]
+    with table.open("w", newline="") as file:
+        csv.writer(file).writerows([header, *kept])
+    return table
+
+
+@pytest.mark.parametrize(
+    ("lacking", "words"),
+    [
+        ("images", "pairs has no images of validation"),
+        ("unseen pairs", "validation of pairs has no images of unseen pairs"),
+        ("seen pairs", "validation of pairs has no images of seen pairs"),
+    ],
+)
+def test_it_is_known_beforehand_whether_validation_has_a_score(
+    table: Path, lacking: str, words: str
+) -> None:
+    whole = task(table)
+    assert whole.unvalidated == ""
+    knows = Knows(whole, SEEN)
+    assert whole.evaluate(knows, mechanics()).metrics["val"] >= 0
+    made = task(without(table, lacking))
+    assert made.unvalidated == words
+    score = made.evaluate(Knows(made, SEEN), mechanics()).metrics.get("val", math.nan)
+    assert math.isnan(score), "it is said exactly where there is none"
+    with pytest.raises(ValueError, match=rf"chosen on validation, and {words}.*--data\.no-mask"):
+        task(table, world="open", mask=True)

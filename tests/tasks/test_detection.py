@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from torch import Tensor
+from torch import Tensor, nn
 
 from batchformer.engine.config import TrainConfig
 from batchformer.engine.mechanics import Mechanics
@@ -124,3 +124,38 @@ def test_difficult_objects_may_be_left_out(task: DetectionTask) -> None:
 def test_data_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"ImageSets/Main/trainval\.txt"):
         load(DetectionConfig(root=str(tmp_path)), CPU)
+
+
+class Normalised(Told):
+    """Counts the images it is trained on, and normalises their means."""
+
+    def __init__(self, task: DetectionTask) -> None:
+        super().__init__(lambda _: (torch.zeros(0, 4), torch.zeros(0, dtype=torch.int64)), task)
+        self.norm, self.weight = nn.BatchNorm1d(3), nn.Parameter(torch.ones(1))
+        self.seen: list[Tensor] = []
+
+    def step(self, batch: Any) -> dict[str, Tensor]:
+        assert self.training and not torch.is_grad_enabled()
+        rows = torch.stack([x.float().mean((1, 2)) + torch.rand(3) for x in batch["x"]])
+        self.seen.append(rows)
+        return {"loss": self.norm(rows).sum() * self.weight}
+
+
+def test_statistics_are_measured_before_scoring(task: DetectionTask) -> None:
+    precise = dataclasses.replace(task, config=dataclasses.replace(task.config, precise_norm=3))
+    mechanics, means = Mechanics(TRAIN, CPU), []
+    for times in range(2):
+        torch.manual_seed(times)
+        method = Normalised(task).eval()
+        before = torch.get_rng_state()
+        precise.evaluate(method, mechanics)
+        assert torch.equal(torch.get_rng_state(), before), "no other draw changes"
+        assert len(method.seen) == 3 and all(len(rows) == 2 for rows in method.seen)
+        wanted = torch.stack(method.seen).mean((0, 1))
+        torch.testing.assert_close(method.norm.running_mean, wanted)
+        assert not method.training and method.norm.momentum == 0.1 and method.weight.grad is None
+        means.append(wanted)
+    assert torch.equal(*means), "the same batches and draws in every evaluation"
+    method = Normalised(task).eval()
+    task.evaluate(method, mechanics)
+    assert not method.seen, "running means where it is off"

@@ -18,6 +18,7 @@ from batchformer.tasks.domain_config import DomainConfig
         ({"epoch": 500}, "for data.sampler domains"),
         ({"sampler": "domains", "epoch": -1}, "data.epoch is -1"),
         ({"adapt": True}, "name it by data.target"),
+        ({"source": "photo"}, r"data\.source photo is trained on alone.*--data\.target"),
         ({"augment": "shift"}, "for the digits"),
         ({"name": "rotated_digits"}, "data.augment shift"),
         ({"name": "rotated_digits", "augment": "shift", "root": "x"}, "embedded"),

@@ -67,6 +67,11 @@ def test_a_batch_has_the_sources_one_after_the_other() -> None:
     assert int(task.method_options["class_counts"].sum()) == sources
 
 
+def test_without_held_out_images_there_is_no_score_of_validation() -> None:
+    assert digits().unvalidated == "" and digits(target="each").unvalidated == ""
+    assert digits(held_out=0.0).unvalidated == "data.held-out is 0"
+
+
 def test_fewer_domains_in_a_batch_and_an_epoch_of_ones_own() -> None:
     task = digits(domains_in_batch=2, epoch=7)
     feed = task.feed(TrainConfig(batch_size=20), seed=0)
@@ -82,6 +87,17 @@ def test_shuffled_batches_are_one_group() -> None:
     batch = feed.batch(0)
     assert batch["domain"].tolist() != sorted(batch["domain"].tolist())
     assert feed.per_epoch == sum(len(rows) for rows in task.split.train.values()) // 50
+
+
+def grey_levels(x: Tensor) -> list[int]:
+    """(N, 3, H, W) normalised images of one grey level each: that level."""
+    return [round(255 * (0.485 + 0.229 * value)) for value in x[:, 0].mean((1, 2)).tolist()]
+
+
+def test_a_batch_of_no_size_has_32_images_of_each_domain() -> None:
+    for task, groups in ((digits(), 5), (digits(domains_in_batch=2), 2)):
+        batch = task.feed(TrainConfig(batch_size=0), 0).batch(0)
+        assert batch["domain"].unique(return_counts=True)[1].tolist() == [32] * groups
 
 
 def test_a_batch_that_cannot_be_shared_out() -> None:
@@ -114,6 +130,32 @@ def test_scores_by_hand(tree: Path, memory: bool) -> None:
     labels = [p.y if memory else p.labels for p in parts]  # type: ignore[union-attr]
     wanted = 100 * sum(float((own == 1).double().mean()) for own in labels) / 2
     assert evaluation.metrics["val"] == pytest.approx(wanted)
+    losses = [said_loss(task, {d: rows}, memory) for d, rows in held.items()]
+    target = said_loss(task, {"c": task.split.target_all}, memory)
+    assert evaluation.metrics["val_loss"] == pytest.approx(sum(losses) / 2, rel=1e-5)
+    assert abs(target - sum(losses) / 2) > 0.01, "else either would do"
+
+
+def level_of(path: str) -> float:
+    """The grey level of a file of the tree, which counts images over all domains."""
+    domain, _, name = path.split("/")[-3:]
+    return {"a": 0, "b": 10, "c": 25}[domain] + int(name.removesuffix(".png"))
+
+
+def said_loss(task: DomainTask, rows: dict[str, Tensor], memory: bool) -> float:
+    """Mean cross-entropy of what `Says` says of images of one grey level, by hand."""
+    part: Any = task.data.joined(rows)[0]
+    if memory:
+        levels, labels = part.x[:, 0, 0, 0].double(), part.y
+    else:
+        paths = [str(part.root / path) for path in part.paths]
+        levels = torch.tensor([level_of(path) for path in paths], dtype=torch.float64)
+        labels = part.labels
+    mean = torch.tensor([0.485, 0.456, 0.406], dtype=torch.float64)
+    std = torch.tensor([0.229, 0.224, 0.225], dtype=torch.float64)
+    first = ((levels[:, None] / 255 - mean) / std).mean(1)  # the logit of class 0; that of 1 is 0
+    wrong = torch.where(labels == 0, -first, first)
+    return float(torch.log1p(wrong.exp()).mean())
 
 
 def test_the_part_of_the_target_that_swad_scores(tree: Path) -> None:
@@ -139,13 +181,23 @@ def test_files_and_memory_train_on_the_same_images(tree: Path) -> None:
 
 def test_adaptation_sees_the_target_without_its_labels(tree: Path) -> None:
     config = DomainConfig(
-        name="tree", root=str(tree), source="a", target="c", size=SIDE, adapt=True, held_out=0.0
+        name="tree",
+        root=str(tree),
+        source="a",
+        target="c",
+        size=SIDE,
+        adapt=True,
+        held_out=0.0,
+        augment="centre",
     )
     task = DomainTask.load(config, CPU)
     feed = task.feed(TrainConfig(batch_size=4, workers=0, drop_last=True), 0)
     batch = feed.batch(0)
     assert set(batch) == {"x", "y", "index", "domain", "x_target"}
     assert batch["x_target"].shape == (4, 3, SIDE, SIDE) and task.sources == ("a",)
+    levels = [grey_levels(feed.batch(step)["x_target"]) for step in range(feed.per_epoch)]
+    assert len(levels[0]) == 4 and {level for own in levels for level in own} <= set(range(25, 45))
+    assert set(grey_levels(batch["x"])) <= set(range(10))
     metrics = task.evaluate(Says(), mechanics()).metrics
     assert list(metrics) == ["c", "mean_class"] and metrics["mean_class"] == 50.0
 

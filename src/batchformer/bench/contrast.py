@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,16 @@ from torch import Tensor, nn
 from batchformer.bench.memory import release
 from batchformer.bench.settings import BenchSettings
 from batchformer.bench.spread import spread_of
-from batchformer.bench.step import EAGER, HALF, RECORDED, shares, with_and_without
+from batchformer.bench.step import (
+    CPU_BUDGET,
+    EAGER,
+    GPU_BUDGET,
+    HALF,
+    RECORDED,
+    ROUNDS,
+    shares,
+    with_and_without,
+)
 from batchformer.bench.subject import (
     BATCHES,
     RESNET32,
@@ -22,10 +31,13 @@ from batchformer.bench.subject import (
     Subject,
 )
 from batchformer.bench.table import Table
+from batchformer.bench.timing import GraphStopwatch, Stopwatch, Timer, Timing, measured
 from batchformer.engine.config import OptimConfig
 from batchformer.engine.fit import own_stream
+from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Method
 from batchformer.methods.config import MethodConfig, ModuleConfig
+from batchformer.methods.encoder import make_encoder
 from batchformer.methods.moco_v3 import MocoV3
 from batchformer.models.build import build_model
 from batchformer.randomness import generator
@@ -88,6 +100,12 @@ class TwoViews(Network):
         method.begin_training(100_000)
         return method.to(device)
 
+    @property
+    def width(self) -> int:
+        """C, of the features."""
+        network: Any = None if self.channels else build_model(self.name, self.classes)
+        return self.channels or int(network.num_features)
+
     def batches(
         self, size: int, device: torch.device, channels_last: bool = False
     ) -> list[dict[str, Any]]:
@@ -142,11 +160,14 @@ def measure(settings: BenchSettings, chosen: Sequence[Case] | None = None) -> Ta
             "images/s without",
             "images/s with",
             "BatchFormer's share, %",
+            "the module alone, ms",
         ),
         settings.environment("by mode"),
         notes=[
             "An image counts once, though both of its views are encoded twice; BatchFormer's share "
-            "holds all that comes with it: heads on twice the rows, and four contrasts for one"
+            "holds all that comes with it: heads on twice the rows, and four contrasts for one",
+            "The module alone: forward and backward on features of one batch. A step does it "
+            "twice, for the queries of both views, and forward alone twice, for their keys",
         ],
     )
     for views, size, modes in chosen or cases(settings.on_gpu):
@@ -168,6 +189,9 @@ def _one_case(
     layouts = {mode.train.channels_last for mode in modes}
     batches = {last: views.batches(size, settings.device, last) for last in layouts}
     title = f"{views.title} at {size}"
+    alone: dict[str, Timing] = {}
+    with table.attempt(f"{title}, the module alone"):
+        alone = module_alone(settings, views.width, size, modes)
     for mode, timing, plain in with_and_without(table, settings, title, modes, batches, make):
         table.add(
             views.title,
@@ -178,4 +202,41 @@ def _one_case(
             None if plain is None else plain.ms.through(per_second),
             timing.ms.through(per_second),
             None if plain is None else spread_of(shares(timing, plain)),
+            alone[mode.name].ms if mode.name in alone else None,
         )
+
+
+def module_alone(
+    settings: BenchSettings, channels: int, size: int, modes: Sequence[Mode]
+) -> dict[str, Timing]:
+    """Forward and backward of BatchFormer on features (N, C), by the name of the mode.
+
+    Args:
+        settings: device and rounds.
+        channels: C.
+        size: N.
+        modes: precisions, and whether it is recorded.
+    """
+    device = settings.device
+    timers: dict[str, Timer] = {}
+    for mode in modes:
+        recorded = mode.train.capture and device.type == "cuda"
+        work = _module_work(channels, size, Mechanics(mode.train, device))
+        timers[mode.name] = (GraphStopwatch if recorded else Stopwatch)(work, device)
+    budget = GPU_BUDGET if settings.on_gpu else CPU_BUDGET
+    return measured(timers, settings.repeats, usual=ROUNDS, budget=budget)
+
+
+def _module_work(channels: int, size: int, mechanics: Mechanics) -> Callable[[], object]:
+    encoder: Any = make_encoder(channels, ModuleConfig(), seed=0)
+    encoder.to(mechanics.device).train()
+    draw = generator(0, "augmentation")
+    x, slope = torch.randn(2, size, channels, generator=draw).to(mechanics.device)
+    given = [x.requires_grad_(), *encoder.parameters()]
+
+    def work() -> object:
+        with mechanics.autocast():
+            mixed = encoder(x)
+        return torch.autograd.grad(mixed, given, slope.to(mixed.dtype))
+
+    return work

@@ -46,7 +46,19 @@ def with_recipe(kind: type[T], arguments: list[str], command: str) -> tuple[Reci
         raise UserError(f"`{command}` needs the name of a recipe.\n{text}")
     recipe = find_recipe(arguments[0])
     options = parse(kind, arguments[1:], f"{command} {recipe.name}", **Settings.fields_of(recipe))
-    return options.applied_to(recipe), options  # type: ignore[attr-defined]
+    applied: Recipe = options.applied_to(recipe)  # type: ignore[attr-defined]
+    refuse_idle_updates(arguments, applied)
+    return applied, options
+
+
+def refuse_idle_updates(arguments: Sequence[str], recipe: Recipe) -> None:
+    """Refuse --train.updates that a person gave where epochs say how long a training is."""
+    given = any(word.partition("=")[0] == "--train.updates" for word in arguments)
+    if given and recipe.train.epochs:
+        raise UserError(
+            f"--train.updates has no effect: {recipe.name} is trained for train.epochs "
+            f"{recipe.train.epochs}. Set --train.epochs 0 beside it."
+        )
 
 
 def refuse_unknown_arms(names: Sequence[str], further: Iterable[str] = ()) -> None:

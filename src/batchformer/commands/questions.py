@@ -59,9 +59,10 @@ def data(arguments: list[str]) -> None:
         options = parse(ConvertPairsOptions, rest, "data convert-pairs FILE.t7")
         if len(files) != 1 or not files[0].is_file():
             raise UserError(f"`data convert-pairs` takes one file, such as mit-states/{METADATA}.")
-        skipped = metadata_to_csv(files[0], options.to)
+        written, skipped = metadata_to_csv(files[0], options.to, options.images)
         reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())
-        print(f"{options.to}: written" + (f"; left out: {reasons}" if reasons else ""))
+        left_out = f"; left out {skipped.total():,}: {reasons}" if reasons else ""
+        print(f"{options.to}: {written:,} images written{left_out}")
     else:
         parse(DataOptions, arguments, "data")
         print_data()

@@ -6,7 +6,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchformer.commands.arguments import UserError, parse, refuse_unknown_arms, with_recipe
+from batchformer.commands.arguments import (
+    UserError,
+    parse,
+    refuse_idle_updates,
+    refuse_unknown_arms,
+    with_recipe,
+)
 from batchformer.commands.results import print_report
 from batchformer.engine.wide import several_ranks
 from batchformer.options import (
@@ -141,7 +147,8 @@ def sweep(arguments: list[str]) -> None:
     options = parse(SweepOptions, arguments[1:], f"sweep {plan.name}", **defaults)
     _refuse_impossible(options, "sweep")
     levels = [plan.level(name).name for name in options.levels or plan.level_names]
-    ensure_data(base := options.applied_to(base))
+    refuse_idle_updates(arguments, base := options.applied_to(base))
+    ensure_data(base)
     folder = options.runs / plan.name
 
     def report(trained: object) -> None:

@@ -103,7 +103,7 @@ class AttributeFeatures:
         if self.val_classes is None:
             raise ValueError(
                 f"{self.name} names no classes of validation, so nothing can be chosen by them; "
-                "give val_classes, or train on all seen classes at once"
+                "give val_classes, or train on all seen classes at once: --data.no-choose"
             )
         if not 0 < fraction < 1:
             raise ValueError(f"fraction is a part of the rows, between 0 and 1: {fraction}")

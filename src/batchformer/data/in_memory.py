@@ -74,7 +74,7 @@ def common_side(files: ImageFiles, sample: int | None = None) -> int:
     rows = [k * (len(files) - 1) // max(count - 1, 1) for k in range(count)]
     first = files.paths[rows[0]]
     height, width = _shape(files.root / first)
-    advice = "Give a size, for each image to be resized to"
+    advice = "Leave data.memory off, or resize the images to squares of one size"
     if height != width:
         raise ValueError(f"{files.root / first} is {height} x {width}, no square. {advice}")
     for row in rows[1:]:

@@ -101,7 +101,7 @@ def load_pairs(name: str, root: str | Path | None = None) -> PairFiles:
     pairs = {*compositions.names}
     listed = [image for image in images if image.pair in pairs]
     skipped["pair in no list"] = len(images) - len(listed)
-    listed = _as_on_disk(known.title, place / _IMAGES, listed)
+    listed = as_on_disk(known.title, place / _IMAGES, listed)
     return PairFiles.of(known.title, place / _IMAGES, listed, compositions, skipped=+skipped)
 
 
@@ -169,7 +169,7 @@ def _known(name: str) -> PairLayout:
     return PAIR_SETS[name]
 
 
-def _as_on_disk(title: str, folder: Path, images: Sequence[PairImage]) -> list[PairImage]:
+def as_on_disk(title: str, folder: Path, images: Sequence[PairImage]) -> list[PairImage]:
     """Images with their paths in the form that finds most of a sample; the first of equals."""
     sample = [image[:3] for image in images[:: max(len(images) // SAMPLED, 1)]]
     found = {
@@ -203,7 +203,8 @@ def _require_known(known: PairLayout, place: Path, found: Compositions) -> None:
         raise ValueError(
             f"the lists in {place / SPLIT} are not those of {known.title} as the paper uses it: "
             f"{', '.join(wrong)}.{known.versions} Take it from {known.source}; to use this one, "
-            f"make it a set of your own by: batchformer data convert-pairs {METADATA} --to FILE.csv"
+            f"make it a set of your own by: batchformer data convert-pairs {METADATA} --images "
+            f"{_IMAGES} --to FILE.csv"
         )
 
 

@@ -63,20 +63,32 @@ def read_metadata(file: Path) -> tuple[list[PairImage], Counter[str]]:
     return images, skipped
 
 
-def metadata_to_csv(t7: str | Path, csv: str | Path) -> Counter[str]:
+def metadata_to_csv(
+    t7: str | Path, csv: str | Path, folder: str | Path | None = None
+) -> tuple[int, Counter[str]]:
     """Write the images of a metadata file as a table that `pair_table` reads.
 
     A published set then serves as one's own, and `load_pairs` takes the table in the place of the
     metadata if it has its name. Images without an attribute or a part are left out.
 
+    Args:
+        t7: the metadata.
+        csv: the table.
+        folder: of the images; paths are written in the form in which they lie there. None: as the
+            metadata has them, which some sets as they are provided do not follow.
+
     Returns:
-        how many were left out, for each reason.
+        how many were written, and how many were left out, for each reason.
     """
+    from batchformer.data.pair_layouts import as_on_disk
     from batchformer.data.pair_table import write_pair_table
 
-    images, skipped = read_metadata(Path(t7).expanduser())
+    file = Path(t7).expanduser()
+    images, skipped = read_metadata(file)
+    if folder is not None:
+        images = as_on_disk(file.name, Path(folder).expanduser(), images)
     write_pair_table(csv, images)
-    return skipped
+    return len(images), skipped
 
 
 def _refusal(file: Path, reason: str) -> str:

@@ -77,8 +77,9 @@ def read_vectors(files: Sequence[Path], words: Collection[str]) -> WordVectors:
     """Vectors of some words, out of text files as GloVe, word2vec and fastText have them.
 
     A line is a word and its numbers; a first line with two integers, words and dimensions, may come
-    before. Files are read line by line, and only what is wanted is kept. The vectors of several
-    files are put one after the other, for words that all of them have.
+    before. Files are read line by line, and only what is wanted is kept. A word whose numbers are
+    all 0 counts as absent. The vectors of several files are put one after the other, for words that
+    all of them have.
 
     Args:
         files: one or more.
@@ -230,7 +231,8 @@ def _read(file: Path, words: Collection[str]) -> tuple[int, dict[str, list[float
             values = _numbers(fields[-dim:])
             if values is None:
                 raise _damaged(file, number, line, "not all of its values are numbers")
-            found[word] = values
+            if any(values):  # zeros say nothing of a word, and have no direction
+                found[word] = values
     return dim, found
 
 

@@ -83,7 +83,8 @@ class TrainConfig:
     """The length and the mechanics of training."""
 
     batch_size: int = 128
-    """Samples of one update; also the number of samples that attend to one another."""
+    """Samples of one update; also the number of samples that attend to one another. 0: 32 of each
+    domain, with data.sampler domains."""
     updates: int = 1000
     """Optimizer steps in all, unless train.epochs says how many."""
     epochs: int = 0
@@ -133,14 +134,15 @@ class TrainConfig:
     place to the next image of the batch, named once. One that is scored always ends the run."""
 
     def __post_init__(self) -> None:
-        require(self.batch_size >= 1, f"train.batch-size is {self.batch_size}, below 1")
+        require(self.batch_size >= 0, f"train.batch-size is {self.batch_size}, below 0")
         require(self.updates >= 1, f"train.updates is {self.updates}, below 1")
         require(self.epochs >= 0, f"train.epochs is {self.epochs}, below 0")
         require(self.eval_epochs >= 1, f"train.eval-epochs is {self.eval_epochs}, below 1")
         require(self.log_every >= 1, f"train.log-every is {self.log_every}, below 1")
         require(self.eval_every >= 0, f"train.eval-every is {self.eval_every}, below 0")
         require(self.checkpoint_every >= 0, "train.checkpoint-every is below 0")
-        require(1 <= self.accumulate <= self.batch_size, "train.accumulate exceeds the batch")
+        most = self.batch_size or self.accumulate
+        require(1 <= self.accumulate <= most, "train.accumulate exceeds the batch")
         require(0 <= self.ema < 1, f"train.ema is {self.ema}, outside [0, 1)")
         enough = self.workers is None or self.workers >= 0
         require(enough, f"train.workers is {self.workers}, below 0")

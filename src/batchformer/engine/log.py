@@ -37,7 +37,7 @@ class RunLog:
         write_atomically(self.path, "".join(json.dumps(r) + "\n" for r in kept).encode())
 
     def write(self, kind: str, epoch: int, step: int, values: Mapping[str, float]) -> None:
-        """One record of training (``"train"``) or evaluation (``"eval"``)."""
+        """One record of training (``"train"``), evaluation (``"eval"``), or what was found."""
         record = {"kind": kind, "epoch": epoch, "step": step, **values}
         with self.path.open("a") as file:
             file.write(json.dumps(record) + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -25,6 +26,21 @@ class Batches(Protocol):
     def per_epoch(self) -> int: ...
 
     def batch(self, step: int) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What a training found that is no score.
+
+    Args:
+        values: for its record in ``metrics.jsonl``.
+        words: the same as one line.
+        unexpected: whether a person should read that line, even when quiet.
+    """
+
+    values: Mapping[str, float]
+    words: str
+    unexpected: bool = False
 
 
 class Method(nn.Module):
@@ -125,7 +141,14 @@ class Method(nn.Module):
     def conclude(self, batches: Batches) -> dict[str, Method]:
         """Other networks that the same training gave, by name, to be scored at its end.
 
+        They are what is reported; scores of the network that was trained follow as those
+        ``without_NAME``.
+
         Args:
             batches: of the training, for statistics of normalisation.
         """
+        return {}
+
+    def findings(self) -> dict[str, Finding]:
+        """What the training found that is no score, by the kind of its record; at its end."""
         return {}

@@ -21,6 +21,18 @@ class Evaluation:
     metrics: dict[str, float]
     figures: dict[str, Any] = field(default_factory=dict)
 
+    def instead_of(self, other: Evaluation, name: str) -> Evaluation:
+        """This one, and after it the other, which lacks what is called ``name``.
+
+        >>> Evaluation({"all": 3.0}).instead_of(Evaluation({"all": 2.0}), "swad").metrics
+        {'all': 3.0, 'without_swad_all': 2.0}
+        """
+        without = f"without_{name}_"
+        return Evaluation(
+            {**self.metrics, **{without + key: value for key, value in other.metrics.items()}},
+            {**self.figures, **{without + key: value for key, value in other.figures.items()}},
+        )
+
 
 Evaluate = Callable[[Method, Mechanics], Evaluation]
 

@@ -118,8 +118,9 @@ class Stage:
         others = self.conclude()
         if train.select_on != "last":
             evaluation = Evaluation(self.best, self.figures_of_best())
-        metrics = {**evaluation.metrics, **others.metrics}
-        return Evaluation(metrics, {**evaluation.figures, **others.figures})
+        for name, other in others.items():
+            evaluation = other.instead_of(evaluation, name)
+        return evaluation
 
     def one_update(self) -> None:
         plan, method, update = self.plan, self.method, self.update
@@ -206,16 +207,18 @@ class Stage:
         load_model(best, kept["method"])
         return self.scored(best).figures
 
-    def conclude(self) -> Evaluation:
-        """Score what else the training gave, and keep it; its name goes before those of scores."""
-        metrics: dict[str, float] = {}
-        figures: dict[str, Any] = {}
+    def conclude(self) -> dict[str, Evaluation]:
+        """Score what else the training gave, and keep it and what was found, by name."""
+        scores = {}
         for name, other in self.method.conclude(self.batches).items():
             save(self.plan.folder / name, self.update, {"method": state_of_model(other)})
-            found = self.scored(other)
-            metrics.update({f"{name}_{metric}": value for metric, value in found.metrics.items()})
-            figures.update({f"{name}_{figure}": value for figure, value in found.figures.items()})
-        return Evaluation(metrics, figures)
+            scores[name] = self.scored(other)
+        epoch = self.update // self.batches.per_epoch
+        for name, finding in self.method.findings().items():
+            self.log.write(name, epoch, self.update, finding.values)
+            tell = self.bar.say if finding.unexpected else self.bar.note
+            tell(f"{self.plan.title}: {finding.words}")
+        return scores
 
     def save(self) -> None:
         save(self.plan.folder / "checkpoints", self.update, state_of_stage(self))

@@ -36,6 +36,20 @@ MethodName = Literal[
     "detector",
 ]
 
+#: Settings by the least value that makes sense.
+_AT_LEAST = {
+    1: (
+        *("projection_layers", "projection_hidden", "neighbours", "norm_parts"),
+        *("image_hidden", "graph_hidden"),
+        *("noise", "gan_hidden", "critic_steps", "synthetic", "classifier_epochs"),
+    ),
+    0: (
+        *("mixup", "cutmix"),
+        *("image_embedding", "feasibility_margin", "feasibility_epochs", "backbone_lr_factor"),
+        *("contrast", "gradient_penalty"),
+    ),
+}
+
 
 @dataclass(frozen=True, kw_only=True)
 class MethodConfig:
@@ -94,9 +108,16 @@ class MethodConfig:
     streams; plain with plain alone; moco_v3: the list of the first release, in which pairs are
     repeated or missing, and that list with queries against their own mixed stream, to which the
     released README points."""
+    norm_parts: int = 1
+    """moco_v2: parts of a batch that are normalised each by its own statistics, those of the keys
+    dealt anew, as that many devices do; a query and its key then share none by which to find each
+    other. Running statistics are the mean over parts."""
     enqueued: Literal["both", "plain", "mixed"] = "both"
     """moco_v2 with BatchFormer: which streams of the keys enter the queue; both turn it over twice
     as fast."""
+    probe_scale: Literal["none", "unit"] = "none"
+    """linear_probe: "unit" divides all features by one number, the root of their mean squared
+    length over the training images, so that one learning rate suits networks of any scale."""
     neighbours: int = 200
     """knn: training images that vote."""
     vote_temperature: float = 0.07
@@ -215,18 +236,19 @@ class MethodConfig:
         require(self.queue >= 1, f"hyper.queue is {self.queue}, below 1")
         require(self.dim >= 1, f"hyper.dim is {self.dim}, below 1")
         require(0 <= self.momentum <= 1, f"hyper.momentum is {self.momentum}, outside [0, 1]")
-        for name in ("projection_layers", "projection_hidden", "neighbours"):
-            value = getattr(self, name)
-            require(value >= 1, f"hyper.{name.replace('_', '-')} is {value}, below 1")
-        require(self.vote_temperature > 0, "hyper.vote-temperature must be above 0")
-        for name in ("mixup", "cutmix"):
-            value = getattr(self, name)
-            require(value >= 0, f"hyper.{name} is {value}, below 0")
+        for bound, names in _AT_LEAST.items():
+            for name in names:
+                value, option = getattr(self, name), f"hyper.{name.replace('_', '-')}"
+                require(value >= bound, f"{option} is {value}, below {bound}")
+        for name in ("vote_temperature", "cosine_scale", "contrast_temperature"):
+            value, option = getattr(self, name), f"hyper.{name.replace('_', '-')}"
+            require(value > 0, f"{option} is {value} and must be above 0")
         require(self.tau >= 0, f"hyper.tau is {self.tau}, below 0")
         require(self.sampler_lr > 0, f"hyper.sampler-lr is {self.sampler_lr} and must be above 0")
         require(self.inner_lr > 0, f"hyper.inner-lr is {self.inner_lr} and must be above 0")
         shares = {
             "feature-dropout": self.feature_dropout,
+            "pair-dropout": self.pair_dropout,
             "mixstyle-p": self.mixstyle_p,
             "mix-switch": self.mix_switch,
             "smoothing": self.smoothing,

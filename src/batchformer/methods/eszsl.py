@@ -14,6 +14,7 @@ from batchformer.engine.config import OptimConfig
 from batchformer.engine.mechanics import Batch, Mechanics
 from batchformer.engine.method import Method
 from batchformer.methods.config import MethodConfig, ModuleConfig
+from batchformer.methods.module_config import require_training
 from batchformer.metrics.generalized import class_accuracy, generalized_accuracy
 
 Targets = Literal["signed", "indicator"]
@@ -114,11 +115,7 @@ class Eszsl(Method):
         hyper: MethodConfig | None = None,
     ) -> None:
         super().__init__()
-        if module.enabled:
-            raise ValueError(
-                "eszsl is a closed form: BatchFormer has no training to act in. Compare the "
-                "baseline alone: --arms baseline"
-            )
+        require_training("eszsl", module)
         hyper = hyper or MethodConfig()
         powers = 10.0**hyper.eszsl_gamma, 10.0**hyper.eszsl_lambda
         own = torch.searchsorted(seen, labels)
@@ -150,9 +147,9 @@ class Eszsl(Method):
 
 
 def _training(data: AttributeFeatures) -> tuple[Tensor, Tensor, Tensor]:
-    """Features as they came, attributes of the seen classes, and labels within these."""
+    """Scaled features, attributes of the seen classes, and labels within these."""
     labels = torch.searchsorted(data.seen, data.labels[data.trainval])
-    return data.features[data.trainval].double(), data.attributes[data.seen].double(), labels
+    return data.scaled(data.trainval).double(), data.attributes[data.seen].double(), labels
 
 
 def _cross(x: Tensor, labels: Tensor, s: Tensor, targets: Targets) -> Tensor:
@@ -177,6 +174,6 @@ def _right(half: Tensor, s: Tensor, lambda_: float) -> Tensor:
 
 def _accuracy(data: AttributeFeatures, matrix: Tensor) -> dict[str, float]:
     rows = torch.cat((data.test_seen, data.test_unseen))
-    answers = eszsl_scores(data.features[rows], matrix, data.attributes).argmax(1)
+    answers = eszsl_scores(data.scaled(rows), matrix, data.attributes).argmax(1)
     accuracies = class_accuracy(answers, data.labels[rows], len(data.classes))
     return generalized_accuracy(accuracies, data.unseen)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from batchformer.engine.config import require
 from batchformer.engine.method import Method
 from batchformer.losses.info_nce import PairList, pair_divisor
 from batchformer.methods.config import MethodConfig, ModuleConfig
@@ -46,7 +45,6 @@ class Moco(Method):
         hyper: MethodConfig,
     ) -> None:
         super().__init__()
-        _require_sense(module, hyper)
         contract: Any = network
         contract.get_classifier().requires_grad_(False)
         self.network, self.head = network, head
@@ -167,24 +165,3 @@ def watched(query: Tensor, key: Tensor) -> dict[str, Tensor]:
         "positive": (query * key).sum(1).mean(),
         "spread": query.std(0, correction=0).mean(),
     }
-
-
-def _require_sense(module: ModuleConfig, hyper: MethodConfig) -> None:
-    if not module.enabled:
-        return
-    require(
-        module.loss_scale != "official",
-        'the released code of MoCo-v3 adds its terms, which is module.loss-scale "sum", and that '
-        'of MoCo-v2 takes their mean, which is "mean"; the official loss is that of Balanced '
-        "Softmax",
-    )
-    require(
-        module.mixed_weight == 1,
-        "in MoCo both streams are contrasted with each other, so the mixed one has no weight of "
-        "its own; leave module.mixed-weight at 1, or choose hyper.contrast-pairs",
-    )
-    require(
-        module.streams == "shared" or (hyper.contrast_pairs == "all" and hyper.enqueued == "both"),
-        'with module.streams "mixed_only" there is one stream, and nothing to choose from; leave '
-        "hyper.contrast-pairs all and hyper.enqueued both",
-    )

@@ -12,6 +12,7 @@ from batchformer.engine.mechanics import Batch
 from batchformer.exchange import gather, own_rows, row_counts
 from batchformer.losses.info_nce import batch_contrast, stream_pairs
 from batchformer.methods.config import MethodConfig, ModuleConfig
+from batchformer.methods.contrast_sense import require_contrast_sense
 from batchformer.methods.moco import Moco, by_stream, directions, watched
 from batchformer.models.contrast_heads import normalised_projector, predictor
 from batchformer.randomness import drawing
@@ -42,6 +43,7 @@ class MocoV3(Moco):
         class_counts: Tensor | None = None,
     ) -> None:
         hyper = hyper or MethodConfig()
+        require_contrast_sense("moco_v3", module, hyper)
         with drawing(seed, "weights", 1):
             head = normalised_projector(
                 int(network.num_features),  # type: ignore[arg-type]

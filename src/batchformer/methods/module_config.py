@@ -31,7 +31,7 @@ class ModuleConfig:
     """"mixed_only" trains the classifier on mixed features alone: the paper's ablation, and its
     RIDE on ImageNet-LT and iNaturalist."""
     trained: bool = True
-    """Off: the encoder keeps its random initial weights."""
+    """Whether the encoder is trained (train_module); off: it keeps its random initial weights."""
     lr_factor: float = 0.1
     """Learning rate of the encoder as a multiple of the network's."""
     loss_scale: Literal["mean", "sum", "official"] = "mean"
@@ -73,4 +73,19 @@ def require_sense(method: str, module: ModuleConfig) -> None:
         not (method == "ride" and official),
         'the released code of RIDE adds the two streams, which is module.loss-scale "sum"; the '
         "official loss is that of Balanced Softmax",
+    )
+
+
+def require_training(method: str, module: ModuleConfig) -> None:
+    """Refuse BatchFormer in a method that trains nothing.
+
+    >>> require_training("eszsl", ModuleConfig())
+    Traceback (most recent call last):
+    ...
+    ValueError: Not possible: eszsl is a closed form: BatchFormer has no training to act in. ...
+    """
+    require(
+        not (method == "eszsl" and module.enabled),
+        "eszsl is a closed form: BatchFormer has no training to act in. Train the baseline alone: "
+        "--arms baseline with compare, --arm baseline with train",
     )

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from batchformer.engine.config import OptimConfig
 from batchformer.engine.mechanics import Batch, Mechanics
-from batchformer.engine.method import Batches, Method
+from batchformer.engine.method import Batches, Finding, Method
 from batchformer.methods.loss_valley import LossValley
 
 #: Training batches over which statistics of normalisation are computed anew.
@@ -27,16 +27,22 @@ class MeanWeights:
 
     A ResNet-50 has 0.1 GB of them, and up to `tolerance` segments wait at a time; they are needed
     at evaluations only, so they leave the device's memory to training.
+
+    Args:
+        weights: the means.
+        updates: how many they are over, one after the other.
+        last: the last of these, from 1; None in checkpoints from before this was kept.
     """
 
     weights: list[Tensor]
     updates: int
+    last: int | None = None
 
     def joined(self, other: MeanWeights) -> MeanWeights:
-        """The mean over the updates of both."""
+        """The mean over the updates of both, the other's being the later ones."""
         updates = self.updates + other.updates
-        share = other.updates / updates
-        return MeanWeights(list(torch._foreach_lerp(self.weights, other.weights, share)), updates)
+        weights = torch._foreach_lerp(self.weights, other.weights, other.updates / updates)
+        return MeanWeights(list(weights), updates, other.last)
 
 
 class WeightSums(nn.Module):
@@ -67,12 +73,17 @@ class WeightSums(nn.Module):
         torch._foreach_add_(self.sums, weights)
         self.updates.add_(1)
 
-    def mean(self) -> MeanWeights | None:
-        """The mean since the last :meth:`clear`; None if nothing was added."""
+    def mean(self, before: int | None = 0) -> MeanWeights | None:
+        """The mean since the last :meth:`clear`; None if nothing was added.
+
+        Args:
+            before: updates of the training before it; None where that is not known.
+        """
         updates = int(self.updates)
         if not updates:
             return None
-        return MeanWeights([(value / updates).cpu() for value in self.sums], updates)
+        last = None if before is None else before + updates
+        return MeanWeights([(value / updates).cpu() for value in self.sums], updates, last)
 
     def clear(self) -> None:
         """Begin anew."""
@@ -106,6 +117,7 @@ class Swad(Method):
         self.valley = LossValley(*self.settings)
         self.waiting: dict[int, MeanWeights] = {}
         self.mean: MeanWeights | None = None
+        self.done: int | None = 0  # updates before this segment
         self.segment.clear()
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
@@ -167,7 +179,9 @@ class Swad(Method):
                 "hyper.swad finds its valley in the validation loss, and this task has none; it "
                 f"measures {', '.join(metrics)}. Turn hyper.swad off, or hold out validation data."
             )
-        segment = None if self.valley.dead else self.segment.mean()
+        segment = None if self.valley.dead else self.segment.mean(self.done)
+        if self.done is not None:
+            self.done += int(self.segment.updates)
         self.segment.clear()
         if segment is None:  # the valley has ended, or no update since the last evaluation
             return
@@ -194,7 +208,29 @@ class Swad(Method):
         mean = self.mean
         for number in self.valley.finish():
             mean = _joined(mean, self.waiting[number])
-        return self.segment.mean() if mean is None else mean
+        return self.segment.mean(self.done) if mean is None else mean
+
+    def findings(self) -> dict[str, Finding]:
+        """Where the valley was: which updates are averaged, and whether the loss converged."""
+        found, mean = self.inner.findings(), self.final_mean()
+        if mean is None:
+            return found
+        threshold = self.valley.threshold
+        values: dict[str, float] = {"updates": mean.updates, "converged": threshold is not None}
+        words = f"swad averages {mean.updates:,} updates"
+        if mean.last is not None:
+            first = mean.last - mean.updates + 1
+            values |= {"first_update": first, "last_update": mean.last}
+            words = f"swad averages updates {first:,} to {mean.last:,}"
+        if threshold is None:
+            words += (
+                ", the last segment alone: the validation loss never converged (hyper.swad-converge"
+                f" {self.valley.converge} in {self.valley.told} evaluations)"
+            )
+        else:
+            values["threshold"] = threshold
+            words += f"; the threshold of the validation loss is {threshold:.4g}"
+        return {**found, "swad": Finding(values, f"{words}.", threshold is None)}
 
     def get_extra_state(self) -> dict[str, Any]:
         """What grows and shrinks, and so has no place among the buffers."""
@@ -202,12 +238,14 @@ class Swad(Method):
             "valley": self.valley.state(),
             "waiting": {number: dict(vars(mean)) for number, mean in self.waiting.items()},
             "mean": None if self.mean is None else dict(vars(self.mean)),
+            "done": self.done,
         }
 
     def set_extra_state(self, state: dict[str, Any]) -> None:
         self.valley.restore(state["valley"])
         self.waiting = {number: MeanWeights(**mean) for number, mean in state["waiting"].items()}
         self.mean = None if state["mean"] is None else MeanWeights(**state["mean"])
+        self.done = state.get("done")  # not in checkpoints from before it was kept
 
 
 @torch.no_grad()

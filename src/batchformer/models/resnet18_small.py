@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torch import nn
 
 
@@ -28,4 +30,8 @@ def resnet18_small(num_classes: int) -> nn.Module:
     stem = nn.Conv2d(3, 64, 3, padding=1, bias=False)
     nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
     network.conv1, network.maxpool = stem, nn.Identity()
+    listed: Any = network.feature_info
+    for stage in listed:
+        # What the stem and the pooling of the ImageNet network would divide the sides by.
+        stage["reduction"] //= 2 if stage["module"] == "act1" else 4
     return network

@@ -76,17 +76,21 @@ def find_weights(name: str) -> Path:
     )
 
 
-def read_weights(file: Path) -> StoredWeights:
+def read_weights(file: Path, stride_told: bool = False) -> StoredWeights:
     """The state dict in a .safetensors file, or in a file of torch.save with tensors alone.
 
     Of a checkpoint of MoCo, or another that names its networks in the known ways, it is that of the
     network which is used afterwards; momentum encoders, queues and projections are left.
+
+    Args:
+        file: the file.
+        stride_told: see `read_stride`.
     """
     if file.suffix == ".safetensors":
         with _safetensors(file) as opened:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         taken, words = one_network(_without_prefixes(tensors))
-        return StoredWeights(taken, read_stride(file), words)
+        return StoredWeights(taken, read_stride(file, stride_told), words)
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
@@ -99,12 +103,29 @@ def read_weights(file: Path) -> StoredWeights:
     return StoredWeights(network, words=words)
 
 
-def read_stride(file: Path) -> Place | None:
-    """Where the bottlenecks of a file's network stride, as its metadata says; reads no tensor."""
+def read_stride(file: Path, stride_told: bool = False) -> Place | None:
+    """Where the bottlenecks of a file's network stride, as its metadata says; reads no tensor.
+
+    Args:
+        file: the file.
+        stride_told: whether a person says where; then a layout that is not known is no error.
+
+    Raises:
+        ValueError: its metadata has a layout that is not known.
+    """
     if file.suffix != ".safetensors":
         return None
     with _safetensors(file) as opened:
-        return LAYOUTS.get((opened.metadata() or {}).get("layout", ""))
+        layout = (opened.metadata() or {}).get("layout")
+    if layout is None or (stride_told and layout not in LAYOUTS):
+        return None
+    if layout not in LAYOUTS:
+        raise ValueError(
+            f"{file} has the layout {layout!r} in its metadata, and known are "
+            f"{', '.join(LAYOUTS)}. Weights of one layout fit the other and are wrong there: say "
+            "where its bottlenecks stride by --stride 1x1 or --stride 3x3"
+        )
+    return LAYOUTS[layout]
 
 
 def fit_weights(network: nn.Module, weights: Weights, source: str) -> Fitted:

@@ -6,7 +6,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from batchformer.engine.config import require
+from batchformer.methods.module_config import require_training
 from batchformer.recipes.recipe import Recipe
+
+#: Methods that measure what the network of another run, or of a file, has learnt.
+ON_TRAINED_FEATURES = ("linear_probe", "knn")
 
 
 def _module(**changes: Any) -> Callable[[Recipe], Recipe]:
@@ -16,11 +21,15 @@ def _module(**changes: Any) -> Callable[[Recipe], Recipe]:
     return change
 
 
-def _hyper(**changes: Any) -> Callable[[Recipe], Recipe]:
-    def change(recipe: Recipe) -> Recipe:
-        return dataclasses.replace(recipe, hyper=dataclasses.replace(recipe.hyper, **changes))
-
-    return change
+def _official_grouping(recipe: Recipe) -> Recipe:
+    """IRM with the released code's parts of a batch."""
+    require(
+        recipe.method == "irm",
+        f"batchformer_official_grouping is how the released code of irm cuts a batch into parts, "
+        f"and {recipe.method} has no such parts; leave this arm out, or set --method irm",
+    )
+    hyper = dataclasses.replace(recipe.hyper, irm_grouping="official")
+    return dataclasses.replace(recipe, hyper=hyper)
 
 
 def _baseline(loss_multiplier: float = 1.0) -> Callable[[Recipe], Recipe]:
@@ -50,7 +59,7 @@ ARMS: dict[str, tuple[Callable[[Recipe], Recipe], str]] = {
         "the released code's loss: both halves and their mean, three times the paper's",
     ),
     "batchformer_official_grouping": (
-        _hyper(irm_grouping="official"),
+        _official_grouping,
         "irm: the released code's parts of a batch, which mix domains",
     ),
     "random_weights": (
@@ -66,4 +75,26 @@ def with_arm(recipe: Recipe, arm: str) -> Recipe:
     """The recipe as this arm trains it."""
     if arm not in ARMS:
         raise ValueError(f"There is no arm {arm!r}; there are {', '.join(ARMS)}.")
-    return ARMS[arm][0](recipe)
+    changed = ARMS[arm][0](recipe)
+    require_training(changed.method, changed.module)
+    _require_weights(recipe, arm)
+    return changed
+
+
+def _require_weights(recipe: Recipe, arm: str) -> None:
+    """Refuse an arm whose network begins otherwise than its name says."""
+    trained = bool(recipe.start or recipe.weights)
+    if recipe.method in ON_TRAINED_FEATURES:
+        require(
+            trained or arm == "random_weights",
+            f"{recipe.name} measures features that are learnt elsewhere, and names none, so that "
+            f"the arm {arm} would be an untrained network under that name; name a run by --start "
+            "RECIPE, a file by --weights FILE, or the arm random_weights",
+        )
+    else:
+        require(
+            trained or arm != "random_weights",
+            f"{recipe.name} begins with random weights in every arm, so that the arm "
+            "random_weights would be the baseline under another name; it is for recipes that start "
+            "from trained weights, such as probes and neighbours of what this one learns",
+        )

@@ -13,8 +13,9 @@ from batchformer.methods import build_method
 from batchformer.models.weights import fit_weights
 from batchformer.randomness import drawing
 from batchformer.ranks import ranks
+from batchformer.recipes.consistency import OF_BOXES
 from batchformer.recipes.networks import build_network, take_weights
-from batchformer.recipes.recipe import OF_BOXES, Recipe
+from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.start import Weights
 from batchformer.tasks.data_config import DataConfig
 from batchformer.tasks.image_files import ImageFileTask
@@ -68,8 +69,11 @@ def build(
         given: gives the network the weights that the recipe names; without it they stay random.
     """
     options = dict(task.method_options)
-    if recipe.method == "knn" and isinstance(task, LongTailedTask | ImageFileTask):
-        options["bank"] = task.bank(seed, recipe.train.workers)
+    if isinstance(task, LongTailedTask | ImageFileTask):
+        if recipe.method == "knn":
+            options["bank"] = task.bank(seed, recipe.train.workers)
+        if recipe.method == "linear_probe":
+            options["training_features"] = task.bank(seed, recipe.train.workers).features
     if recipe.model:
         with drawing(seed, "weights"):
             network = options["network"] = build_network(recipe, task.num_classes)

@@ -3,8 +3,10 @@
 A row of the table is two recipes: one learns the features, one probes them. All arms are probed
 alike, and an arm names whose features they are; ``random_weights`` has those of an untrained
 network. The paper trains on 16 GPUs, MoCo-v2's authors on 8, so that 256 and 32 samples attend to
-one another and are normalised together; here it is the whole batch. ``--train.accumulate`` parts
-it, and the parts of MoCo-v3 then contrast with their own keys alone.
+one another; here, on one device, it is the whole batch. MoCo-v3 normalises by the whole batch on
+any number of GPUs (SyncBN), MoCo-v2 by the 32 samples of each, which ``--hyper.norm-parts 8`` is on
+one device. ``--train.accumulate`` parts the batch, and the parts of MoCo-v3 then contrast with
+their own keys alone.
 
 BatchFormer learns at the rate of the network: the paper names no other for contrastive learning,
 and both encoders, into which it is built, have one. bf16 is ours: the fp16 that MoCo-v3 uses cannot
@@ -14,6 +16,7 @@ be recorded in a graph. None is measured by us yet.
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, Literal
 
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.methods.config import MethodConfig, MethodName, ModuleConfig
@@ -51,7 +54,7 @@ def imagenet_moco_v2() -> Recipe:
     """Learns the features of table 8, MoCo-v2: 200 epochs of batches of 256, with a queue.
 
     On several GPUs MoCo-v2 shuffles images between them, so that a query and its key are normalised
-    in different company; on one device there is nothing to shuffle between. Ours: not measured yet.
+    in different company; one device does so with ``--hyper.norm-parts 8``. Ours: not measured yet.
     """
     return Recipe(
         name="imagenet_moco_v2",
@@ -112,6 +115,7 @@ def imagenet_moco_v3() -> Recipe:
             log_every=20,
             precision="bf16",
             channels_last=True,
+            sync_norm=True,
         ),
     )
 
@@ -178,7 +182,14 @@ def imagenet_moco_v3_knn() -> Recipe:
     return dataclasses.replace(found, task="recognition")
 
 
-def probe_of(learnt: Recipe, data: LongTailConfig, lr: float, batch: int, epochs: int) -> Recipe:
+def probe_of(
+    learnt: Recipe,
+    data: LongTailConfig,
+    lr: float,
+    batch: int,
+    epochs: int,
+    scale: Literal["none", "unit"] = "none",
+) -> Recipe:
     """A linear classifier on the features of another recipe, scored after every epoch.
 
     Args:
@@ -187,9 +198,12 @@ def probe_of(learnt: Recipe, data: LongTailConfig, lr: float, batch: int, epochs
         lr: of SGD with momentum 0.9 and without weight decay, falling by a cosine.
         batch: images of an update.
         epochs: passes over the images.
+        scale: of the features, as ``hyper.probe_scale``.
     """
+    base = _on_features_of(learnt, data, "linear_probe", "linear probe")
     return dataclasses.replace(
-        _on_features_of(learnt, data, "linear_probe", "linear probe"),
+        base,
+        hyper=dataclasses.replace(base.hyper, probe_scale=scale),
         optim=OptimConfig(name="sgd", lr=lr, momentum=0.9, weight_decay=0.0),
         schedule=ScheduleConfig(kind="cosine", per="epoch"),
         train=TrainConfig(batch_size=batch, epochs=epochs, eval_epochs=1),
@@ -199,10 +213,15 @@ def probe_of(learnt: Recipe, data: LongTailConfig, lr: float, batch: int, epochs
 def neighbours_of(learnt: Recipe, data: LongTailConfig) -> Recipe:
     """200 nearest neighbours at temperature 0.07 on the features of another recipe.
 
+    Alignment, uniformity and feature_std are measured as while they were learnt, so that those of
+    trained features stand beside those of the arm random_weights.
+
     Args:
         learnt: the recipe that learns the features.
         data: its images with their labels.
     """
+    views: Any = learnt.data
+    data = dataclasses.replace(data, views=views.views)
     return dataclasses.replace(
         _on_features_of(learnt, data, "knn", "nearest neighbours"),
         train=TrainConfig(batch_size=min(learnt.train.batch_size, 256), updates=1),

@@ -5,11 +5,12 @@ detector on them. All arms are trained alike, without BatchFormer, and an arm na
 they begin with; ``random_weights`` begins with none.
 
 The protocol is MoCo's, for detectron2: R50-C4, all normalisation trained over the whole batch, 24k
-updates of 16 images. Ours differs in what `batchformer.models.faster_rcnn` and
-`batchformer.metrics.detection` say of losses and of average precision; statistics of normalisation
-are running means, where detectron2 takes them anew before it scores; and biases are not decayed
-either. Scores vary between trainings from the same features by 0.2 (AP, AP50) and 0.4 (AP75), say
-MoCo's authors, who recommend five. None is measured by us yet.
+updates of 16 images, statistics of normalisation measured anew before it is scored
+(``data.precise_norm``; an exported network has those of the training). Ours differs in what
+`batchformer.models.faster_rcnn` and `batchformer.metrics.detection` say of losses and of average
+precision, and biases are not decayed either. Scores vary between trainings from the same features
+by 0.2 (AP, AP50) and 0.4 (AP75), say MoCo's authors, who recommend five. None is measured by us
+yet.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from batchformer.recipes.paper import numbers_for
 from batchformer.recipes.recipe import Recipe
 from batchformer.tasks.detection_config import DetectionConfig
 
+#: Batches of detectron2's precise-BN, by its default.
+PRECISE_BATCHES = 200
+
 
 def _on_features_of(start: str, title: str) -> Recipe:
     """MoCo's protocol on the network of another recipe, of the same arm and seed."""
@@ -31,7 +35,7 @@ def _on_features_of(start: str, title: str) -> Recipe:
         summary=f"VOC07+12, Faster R-CNN R50-C4 on the features of {title}",
         table=f"VOC2007, {title}",
         task="detection",
-        data=DetectionConfig(),
+        data=DetectionConfig(precise_norm=PRECISE_BATCHES),
         model="resnet50",
         method="detector",
         hyper=MethodConfig(detector="c4"),

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from batchformer.engine.checkpoint import write_atomically
+from batchformer.engine.log import read_records
 from batchformer.recipes.plain import completed
 
 #: Counts up when what a run's folder holds can no longer be read by versions from before.
@@ -76,17 +77,28 @@ def has_result(folder: Path) -> bool:
     return False
 
 
-def refuse_other_configuration(folder: Path, config: dict[str, Any]) -> None:
-    """A folder holds one configuration: mixing two would average what is not comparable."""
+def refuse_other_configuration(folder: Path, config: dict[str, Any]) -> dict[str, Any] | None:
+    """A folder holds one configuration: mixing two would average what is not comparable.
+
+    Returns:
+        What is recorded of the run; None where nothing was trained, and so nothing is mixed.
+    """
     before = recorded(folder)
-    if before is None:
-        return
+    if before is None or not _anything_trained(folder):
+        return None
     changed = list(_differences(completed(before["trained"]), config["trained"]))
     if changed:
         raise ValueError(
             f"{folder} holds a run of this name with other settings: {'; '.join(changed)}. Give "
             f"--runs another folder, or remove that one."
         )
+    return before
+
+
+def _anything_trained(folder: Path) -> bool:
+    """Whether a run, or a part of it, has left more than its configuration."""
+    kept = (path for name in ("result.json", "*.pt") for path in folder.rglob(name))
+    return any(kept) or any(read_records(path) for path in folder.rglob("metrics.jsonl"))
 
 
 def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

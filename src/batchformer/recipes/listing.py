@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import indent, wrap
 from typing import TYPE_CHECKING
 
 from batchformer.data import (
@@ -16,9 +17,11 @@ from batchformer.data.location import available, looked_in
 from batchformer.recipes import RECIPES
 from batchformer.recipes.arms import ARMS
 from batchformer.recipes.data_state import data_state, in_words
-from batchformer.recipes.paper import ROWS
+from batchformer.recipes.paper import ROWS, PaperRow
 from batchformer.recipes.recipe import Recipe
 
+#: Characters of a recipe's row in the paper, so that a terminal of 80 holds the other columns.
+ROW_WIDTH = 50
 #: Lists of images that the paper's detectors are trained and scored on.
 VOC_LISTS = ("2007/trainval", "2012/trainval", "2007/test")
 
@@ -35,22 +38,29 @@ def print_listing(console: Console | None = None) -> None:
     for name, make in RECIPES.items():
         recipe = make()
         swad = " with swad" if recipe.hyper.swad else ""
-        about = f"{name}\n  {recipe.task}: {in_words(recipe)}, {recipe.method}{swad}"
-        table.add_row(about, data_state(recipe), paper_numbers(recipe))
+        what = f"{recipe.task}: {in_words(recipe)}, {recipe.method}{swad}"
+        below = indent("\n".join((what, *wrap(recipe.table, ROW_WIDTH))), "  ")
+        table.add_row(f"{name}\n{below}", data_state(recipe), paper_numbers(recipe))
     console.print(table)
     arms = _table("\nArms", "arm", "what it is", wide="arm")
     for name, (_, purpose) in ARMS.items():
         arms.add_row(name, purpose)
     console.print(arms)
-    rows = _table(
-        "\nRows of the paper without a recipe", "table", "data", "method", "paper", "state"
-    )
+    title = "\nRows of the paper without a recipe"
+    rows = _table(title, "table", "method", "paper", "state", wide="state")
     for row in (row for row in ROWS if row.recipe is None):
-        headline, value = next(iter(row.numbers.items()))
         method = row.method + (" + BatchFormer" if row.arm == "batchformer" else "")
-        data = f"{row.data}, {row.model}"
-        rows.add_row(row.table, data, method, f"{headline} {value:g}", "not implemented")
+        about = f"{method}\n  {row.data}, {row.model}"
+        numbers = ", ".join(f"{metric} {value:g}" for metric, value in row.numbers.items())
+        rows.add_row(row.table, about, numbers, _state_of(row))
     console.print(rows)
+
+
+def _state_of(row: PaperRow) -> str:
+    """That nothing trains a row, or which recipe trains the same method again."""
+    method = row.method.removesuffix(" (published)")
+    same = [r.recipe for r in ROWS if r.recipe and (r.data, r.method) == (row.data, method)]
+    return f"published; see\n{same[0]}" if same else "not implemented"
 
 
 def _console() -> Console:

@@ -94,7 +94,8 @@ def given_stride(recipe: Recipe) -> dict[str, Place]:
         FileNotFoundError: the file of weights is not there.
     """
     file = given_weights(recipe)
-    stride = read_stride(file) if file else TIMMS_STRIDE if recipe.weights == TIMM else None
+    told = recipe.stride != "auto"
+    stride = read_stride(file, told) if file else TIMMS_STRIDE if recipe.weights == TIMM else None
     return {} if stride is None else {_source(recipe, file): stride}
 
 
@@ -139,7 +140,7 @@ def take_given_weights(network: nn.Module, recipe: Recipe, say: Callable[[str], 
     if file is None:
         stored = StoredWeights(timm_weights(recipe.model), TIMMS_STRIDE)
     else:
-        stored = read_weights(file)
+        stored = read_weights(file, stride_told=recipe.stride != "auto")
     source = _source(recipe, file)
     settled = settle_stride(recipe, {source: stored.stride} if stored.stride else {})
     fitted = fit_weights(network, stored.tensors, source)

@@ -13,6 +13,7 @@ import torch
 
 from batchformer.engine.agreement import first_says
 from batchformer.engine.checkpoint import load_newest
+from batchformer.engine.config import require
 from batchformer.engine.interrupt import StopRequest
 from batchformer.engine.method import Batches
 from batchformer.engine.together import Training
@@ -81,12 +82,15 @@ class Run:
         trained = self.trained
         try:
             runs = {str(folder): trained_stride(folder) for folder in self.sources.values()}
-            return settle_stride(trained, {**given_stride(trained), **runs})
+            # Of the recipe's weights, also where the arm goes without: arms share one network.
+            return settle_stride(trained, {**given_stride(self.recipe), **runs})
         except FileNotFoundError:
             # A run that is finished, or has a checkpoint, outlives the weights that it began with.
-            before = recorded(self.folder)
-            if before is None or trained.stride != "auto":
+            if trained.stride != "auto":
                 return trained
+            before = recorded(self.folder)
+            if before is None:
+                raise
             return dataclasses.replace(trained, stride=from_plain(before["trained"]).stride)
 
     @property
@@ -107,17 +111,27 @@ class Run:
             "seed": self.seed,
             "trained": as_plain(self.settled()),
         }
-        refuse_other_configuration(self.folder, config)
+        before = refuse_other_configuration(self.folder, config)
         if not self.finished:
             task = self.task
+            self._require_validation(task)
             more = {"data": task.facts(), "provenance": provenance(self.device)}
             if draws := task.draws():
                 more["draws"] = draws
             if file := self.weights_file():
                 more["weights"] = {"file": str(file), "sha256": file_hash(file)}
-            elif (before := recorded(self.folder)) and "weights" in before:
+            elif before and "weights" in before:
                 more["weights"] = before["weights"]
             write_json(self.folder / "config.json", {**config, **more})
+
+    def _require_validation(self, task: Task) -> None:
+        """Refuse to choose by a score that no evaluation will have."""
+        why = task.unvalidated if self.recipe.train.select_on == "val" else ""
+        require(
+            not why,
+            f"train.select-on is val, which chooses by a score of validation, and {why}; report "
+            "the last evaluation by --train.select-on last",
+        )
 
     def weights_file(self) -> Path | None:
         """The file of weights to begin with; None where none is named, or one no longer needed.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -20,11 +21,12 @@ from batchformer.engine.together import Training
 from batchformer.insight.keep import keep, seen_of
 from batchformer.insight.look import Arrays
 from batchformer.recipes.building import build
-from batchformer.recipes.folder import write_figures, write_json
+from batchformer.recipes.folder import recorded, write_figures, write_json
 from batchformer.recipes.networks import TIMM, take_given_weights
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.start import final_state, trained_network
 from batchformer.tasks.load import Task
+from batchformer.tasks.remarks import remarks_in
 
 if TYPE_CHECKING:
     from batchformer.recipes.run import Run
@@ -52,7 +54,12 @@ def training_of(
         quiet=quiet,
         wandb_project=wandb,
     )
-    method = _built(run, trained, task, quiet)
+    said = partial(print, f"{run.title}:", file=sys.stderr, flush=True)
+    say: Callable[[str], None] = (lambda _: None) if quiet else said
+    if group.leads():
+        for line in remarks_in((recorded(run.folder) or {}).get("data", {})):
+            say(line)
+    method = _built(run, trained, task, say)
     evaluation = yield from training(method, feed, task.evaluate, plan, request, alone)
     minutes = round((time.perf_counter() - started) / 60, 3)
     if group.leads():
@@ -67,15 +74,13 @@ def training_of(
     return evaluation
 
 
-def _built(run: Run, trained: Recipe, task: Task, quiet: bool) -> Method:
+def _built(run: Run, trained: Recipe, task: Task, say: Callable[[str], None]) -> Method:
     """The method with the weights that it begins with; ranks but the first get them later."""
     made: list[Method] = []
 
     def build_first() -> None:
         weights = {role: trained_network(folder) for role, folder in run.sources.items()}
-        say = partial(print, f"{run.title}:", file=sys.stderr, flush=True)
-        told = (lambda _: None) if quiet else say
-        given = partial(take_given_weights, recipe=trained, say=told)
+        given = partial(take_given_weights, recipe=trained, say=say)
         needed = trained.weights == TIMM or run.weights_file() is not None
         taken = given if needed else None
         made.append(build(trained, run.seed, task, **weights, given=taken))

@@ -15,6 +15,7 @@ import numpy as np
 
 from batchformer.engine.checkpoint import write_atomically
 from batchformer.engine.log import read_records
+from batchformer.recipes.averaged_names import UNAVERAGED, todays_names
 from batchformer.recipes.folder import read_json, write_figures, write_json
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import Run
@@ -23,10 +24,8 @@ from batchformer.tasks.domains import read_domains
 
 #: Arrays that a part has for its figures.
 FIGURES = ("per_class", "train_counts", "correct", "classes", "confusion")
-#: What the scores of a network averaged by SWAD are called by the loop.
-AVERAGED = "swad"
-#: What those of the network without it are called in the mean, whose headline is SWAD's.
-UNAVERAGED = "without_swad"
+#: Kinds of records that have a mean over targets.
+MEANS = ("train", "eval")
 
 
 def by_target(recipe: Recipe) -> dict[str, Recipe]:
@@ -66,7 +65,9 @@ def combine(run: Run, parts: Sequence[Run]) -> bool:
     write_figures(run.folder / "figures.npz", joined_figures([part.folder for part in parts]))
     first = next(iter(results.values()))
     result = {
-        "metrics": mean_scores({name: one["metrics"] for name, one in results.items()}),
+        "metrics": mean_scores(
+            {name: todays_names(one["metrics"]) for name, one in results.items()}
+        ),
         "minutes": round(sum(one["minutes"] for one in results.values()), 3),
         "updates": sum(one["updates"] for one in results.values()),
         "selected": first["selected"],
@@ -83,27 +84,30 @@ def mean_scores(scores: Mapping[str, Mapping[str, float]]) -> dict[str, float]:
     >>> mean_scores({"a": {"a": 80.0, "val": 90.0}, "b": {"b": 60.0, "val": 92.0}})
     {'average': 70.0, 'a': 80.0, 'b': 60.0, 'val': 91.0}
     """
-    plain = {name: metrics[name] for name, metrics in scores.items()}
-    averaged = {
-        name: metrics[f"{AVERAGED}_{name}"]
-        for name, metrics in scores.items()
-        if f"{AVERAGED}_{name}" in metrics
-    }
-    headline = averaged or plain
+    headline = {name: metrics[name] for name, metrics in scores.items()}
     result = {"average": _mean(headline.values()), **headline}
-    if averaged:
-        result[UNAVERAGED] = _mean(plain.values())
-        result.update({f"{UNAVERAGED}_{name}": value for name, value in plain.items()})
-    held_out = [metrics["val"] for metrics in scores.values() if "val" in metrics]
-    return {**result, "val": _mean(held_out)} if held_out else result
+    without = {
+        key: metrics[key]
+        for name, metrics in scores.items()
+        if (key := f"{UNAVERAGED}_{name}") in metrics
+    }
+    if without:
+        result |= {UNAVERAGED: _mean(without.values()), **without}
+    for held_out in ("val", f"{UNAVERAGED}_val"):
+        if found := [metrics[held_out] for metrics in scores.values() if held_out in metrics]:
+            result[held_out] = _mean(found)
+    return result
 
 
 def mean_records(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:
     """Records of the steps that all trainings have, each value the mean over them.
 
-    An evaluation has the score of every target, and ``average`` for their mean.
+    An evaluation has the score of every target, and ``average`` for their mean; with SWAD they are
+    those of the network in training. What else a training recorded stays with it.
     """
-    by_step = [{(r["step"], r["kind"]): r for r in own} for own in records.values()]
+    by_step = [
+        {(r["step"], r["kind"]): r for r in own if r["kind"] in MEANS} for own in records.values()
+    ]
     common = sorted(set.intersection(*(set(own) for own in by_step)))
     result = []
     for step, kind in common:
@@ -122,10 +126,8 @@ def joined_figures(folders: Sequence[Path]) -> dict[str, Any]:
     figures = []
     for folder in folders:
         with np.load(folder / "figures.npz", allow_pickle=False) as arrays:
-            own = {name: arrays[name] for name in arrays.files}
-        # With SWAD the scores are the averaged network's, and so are the figures.
-        averaged = {name: own.pop(f"{AVERAGED}_{name}", own[name]) for name in FIGURES}
-        figures.append(averaged)
+            own = todays_names({name: arrays[name] for name in arrays.files})
+        figures.append({name: own[name] for name in FIGURES})
     stacked = np.stack([one["per_class"] for one in figures])
     seen = ~np.isnan(stacked)
     total = np.where(seen, stacked, 0).sum(0)

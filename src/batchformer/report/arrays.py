@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from batchformer.recipes.averaged_names import ONCE_AVERAGED
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -56,3 +58,13 @@ class Arrays(Mapping[str, "NDArray[Any]"]):
         except UNREADABLE as error:
             return f"{self.path.name} is damaged: {error}"
         return None if damaged is None else f"{self.path.name} is damaged: {damaged}"
+
+
+class Figures(Arrays):
+    """The arrays of a ``figures.npz``; with SWAD, by the averaged network in older files too."""
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        try:
+            return super().__getitem__(ONCE_AVERAGED + name)
+        except KeyError:
+            return super().__getitem__(name)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from batchformer.report.canvas import DASHES, legend, new_figure, title
-from batchformer.report.configuration import one_group
+from batchformer.report.configuration import Group, one_group
 from batchformer.report.names import arm_colours, metric_label, sorted_metrics
 from batchformer.report.runs import Run, headline
 
@@ -35,7 +35,7 @@ def training_curves(runs: Iterable[Run], reference: str | None = None) -> Figure
     metric = evaluated_metric(group.runs, fewest=2)
     shown = [("train", "loss", "Training loss")]
     if metric is not None:
-        shown.append(("eval", metric, f"{metric_label(metric)}, %"))
+        shown.append(("eval", metric, f"{metric_label(metric)}{whose(group)}, %"))
     figure, panels = new_figure([1.7] * len(shown))
     colours = arm_colours(group.arms)
     for axes, (kind, value, label) in zip(panels, shown, strict=True):
@@ -52,6 +52,11 @@ def training_curves(runs: Iterable[Run], reference: str | None = None) -> Figure
     title(panels[-1], f"{shown[-1][2]}, by update")
     legend(figure, panels[0])
     return figure
+
+
+def whose(group: Group) -> str:
+    """What evaluations by update are of, where that is not the network that is reported."""
+    return " without SWAD" if (group.recipe.get("hyper") or {}).get("swad") else ""
 
 
 def evaluated_metric(runs: Sequence[Run], fewest: int = 1) -> str | None:

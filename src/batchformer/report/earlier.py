@@ -6,7 +6,12 @@ from batchformer.metrics.intervals import FEWEST_SEEDS
 from batchformer.report.bias_curve import bias_curves, bias_figure
 from batchformer.report.configuration import Group
 from batchformer.report.convergence import convergence, convergence_figure, convergence_words
-from batchformer.report.curves import curve_over_seeds, evaluated_metric, training_curves
+from batchformer.report.curves import (
+    curve_over_seeds,
+    evaluated_metric,
+    training_curves,
+    whose,
+)
 from batchformer.report.names import in_words, metric_label
 from batchformer.report.per_class import ByClass, by_class, figure_of
 from batchformer.report.shown import Numbers, Shown, Words
@@ -18,7 +23,8 @@ def training(group: Group) -> Shown | None:
     if not any(run.series("train", "loss") for run in group.runs):
         return None
     metric = evaluated_metric(group.runs, fewest=2)
-    evaluated = "" if metric is None else f" and evaluated {metric_label(metric)}"
+    score = "" if metric is None else metric_label(metric) + whose(group)
+    evaluated = score and f" and evaluated {score}"
     counts = ", ".join(f"{arm} {len(group.of(arm))}" for arm in group.arms)
     note = (
         f"Training loss{evaluated} by update. Lines are means over seeds ({counts}); bands "
@@ -29,7 +35,7 @@ def training(group: Group) -> Shown | None:
     for kind, value in [("train", "loss"), *([] if metric is None else [("eval", metric)])]:
         for arm in group.arms:
             curve = curve_over_seeds([run.series(kind, value) for run in group.of(arm)])
-            label = "Training loss" if kind == "train" else metric_label(value)
+            label = "Training loss" if kind == "train" else score
             at = zip(curve.steps, curve.mean, curve.low, curve.high, strict=True)
             # As many rows as a terminal shows: the ends and what lies evenly between.
             points = list(at)

@@ -56,7 +56,7 @@ METRICS = {
 """Known metrics in the order they are shown, with their labels."""
 
 LOWER_IS_BETTER = frozenset(
-    {"ece", "loss", "nll", "val_loss", "swad_val_loss", "alignment", "uniformity"}
+    {"ece", "loss", "nll", "val_loss", "without_swad_val_loss", "alignment", "uniformity"}
 )
 
 NOT_IN_PERCENT = frozenset({"alignment", "uniformity", "feature_std"})

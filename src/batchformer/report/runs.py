@@ -15,7 +15,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from batchformer.report.arrays import Arrays
+from batchformer.recipes.averaged_names import todays_names
+from batchformer.report.arrays import Arrays, Figures
 from batchformer.report.names import sorted_arms
 
 if TYPE_CHECKING:
@@ -76,12 +77,12 @@ class Run:
     @property
     def scores(self) -> dict[str, float | None]:
         """The final metrics, percent; None where one could not be measured."""
-        return {} if self.result is None else dict(self.result["metrics"])
+        return {} if self.result is None else todays_names(self.result["metrics"])
 
     @cached_property
     def figures(self) -> Arrays:
         """The arrays of ``figures.npz``, each read when it is asked for."""
-        return Arrays(self.folder / "figures.npz")
+        return Figures(self.folder / "figures.npz")
 
     @cached_property
     def insight(self) -> Mapping[str, NDArray[Any]]:
@@ -101,7 +102,7 @@ class Run:
     @cached_property
     def insight_figures(self) -> Mapping[str, NDArray[Any]]:
         """The arrays of ``figures.npz`` of the training that was looked at."""
-        return Arrays(self.folder / self.insight_part / "figures.npz")
+        return Figures(self.folder / self.insight_part / "figures.npz")
 
     def series(self, kind: str, value: str) -> dict[int, float]:
         """One value by step from the records of one kind."""

@@ -54,9 +54,9 @@ def cifar_simclr(size: int = 32) -> Compose:
     )
 
 
-def normalise_files(config: LongTailConfig) -> Normalise:
-    """Statistics of a data set of image files."""
-    return INATURALIST if config.name == "inaturalist18" else IMAGENET
+def normalise_files(name: str) -> Normalise:
+    """Statistics of the data set of image files with this name."""
+    return INATURALIST if name == "inaturalist18" else IMAGENET
 
 
 def file_views(config: LongTailConfig) -> tuple[View, View | None]:
@@ -66,7 +66,7 @@ def file_views(config: LongTailConfig) -> tuple[View, View | None]:
     use another implementation, with noise on the magnitude. DeiT's crop is bicubic, as timm's;
     colours are not jittered where there is RandAugment.
     """
-    crop, end = framing.RandomResizedCrop(config.size), normalise_files(config)
+    crop, end = framing.RandomResizedCrop(config.size), normalise_files(config.name)
     if config.augment == "deit":
         fine = framing.RandomResizedCrop(config.size, interpolation="bicubic")
         steps = (RandomFlip(), IncreasingRandAugment(), end, RandomErasing())
@@ -92,4 +92,4 @@ def file_views(config: LongTailConfig) -> tuple[View, View | None]:
 def view_at_test(config: LongTailConfig) -> View:
     """Geometry and transform of test images from files: the shorter side resized, its middle."""
     shorter = round(config.size * 8 / 7)
-    return framing.ResizeCentreCrop(config.size, shorter), normalise_files(config)
+    return framing.ResizeCentreCrop(config.size, shorter), normalise_files(config.name)

@@ -69,7 +69,13 @@ class CompositionalTask:
         else:
             data = load_pairs(config.name, config.root)
         data.check_all()
-        return cls(data, word_vectors(config, data.compositions), config, device)
+        task = cls(data, word_vectors(config, data.compositions), config, device)
+        if config.mask and task.unvalidated:
+            raise ValueError(
+                f"--data.mask leaves out pairs by a threshold chosen on validation, and "
+                f"{task.unvalidated}: add such images, or leave it off by --data.no-mask"
+            )
+        return task
 
     def seeded(self, seed: int) -> CompositionalTask:
         """Itself: every seed has the same data."""
@@ -93,6 +99,17 @@ class CompositionalTask:
     def method_options(self) -> dict[str, Any]:
         """What methods of this task are told of the data."""
         return {"compositions": self.compositions, "vectors": self.words.matrix}
+
+    @property
+    def unvalidated(self) -> str:
+        """Why evaluations have no score of validation to choose by; empty where they have one."""
+        seen = self.data.compositions.seen[self.data.val.labels]
+        if not len(seen):
+            return f"{self.data.name} has no images of validation"
+        for lacking, lacks in (("unseen", seen.all()), ("seen", not seen.any())):
+            if lacks:
+                return f"validation of {self.data.name} has no images of {lacking} pairs"
+        return ""
 
     def facts(self) -> dict[str, Any]:
         """What a reader should know of the data, for the run folder."""

@@ -60,6 +60,9 @@ class LongTailConfig:
     (DeiT)."""
     scores: Literal["shots", "top", "both"] = "shots"
     """Accuracy by shots, the five highest answers (top1, top5), or both."""
+    views: Literal["none", "moco_v2", "byol"] = "none"
+    """Method knn: the two views of test images by which alignment is measured, beside uniformity
+    and feature_std; those that the features were learnt from, as data.views there."""
     meta_batch: int = 0
     """Samples of a second, class-balanced batch in each update, for balms; 0 for none."""
     meta_from: Literal["train", "val"] = "train"

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import torch
+
 from batchformer.data import framing
-from batchformer.data.loader import View
+from batchformer.data.feed import Feed
+from batchformer.data.files import ImageFiles
+from batchformer.data.images import ImageSplit
+from batchformer.data.loader import FileFeed, View
 from batchformer.data.transforms import (
     CONTRAST_SCALE,
     Transform,
@@ -14,14 +19,19 @@ from batchformer.data.transforms import (
     moco_v2,
     moco_v2_colours,
 )
+from batchformer.engine.config import TrainConfig
 from batchformer.tasks.augmentation import normalise_files
+from batchformer.tasks.config import LongTailConfig
 from batchformer.tasks.contrast_config import ContrastConfig
 
 #: Side of CIFAR's images.
 SMALL = 32
 
+#: Images with two views, or labelled ones whose views are named beside.
+Viewed = ContrastConfig | LongTailConfig
 
-def views(config: ContrastConfig) -> tuple[Transform, Transform]:
+
+def views(config: Viewed) -> tuple[Transform, Transform]:
     """Transforms of the first and the second view of images in memory.
 
     A Gaussian of up to two pixels leaves little of an image of 32, so that CIFAR's are not blurred;
@@ -36,11 +46,39 @@ def views(config: ContrastConfig) -> tuple[Transform, Transform]:
     return byol(SMALL, True, end, blur=False), byol(SMALL, False, end, blur=False)
 
 
-def contrasted_file_views(config: ContrastConfig) -> tuple[View, View]:
+def contrasted_file_views(config: Viewed) -> tuple[View, View]:
     """Geometry and transform of the first and the second view of images from files."""
     crop = framing.RandomResizedCrop(config.size, scale=CONTRAST_SCALE)
-    end = normalise_files(config.images())
+    end = normalise_files(config.name)
     if config.views == "moco_v2":
         view = (crop, moco_v2_colours(end))
         return view, view
     return (crop, byol_colours(True, end)), (crop, byol_colours(False, end))
+
+
+def two_views(
+    config: Viewed,
+    part: ImageSplit | ImageFiles,
+    seed: int,
+    train: TrainConfig,
+    device: torch.device,
+) -> Feed | FileFeed:
+    """Shuffled batches with two views of each image of a part, ``x`` and ``view2``."""
+    size, last, parts = train.batch_size, train.drop_last, train.accumulate
+    if isinstance(part, ImageFiles):
+        (geometry, transform), other = contrasted_file_views(config)
+        return FileFeed(
+            part,
+            geometry,
+            transform,
+            size,
+            seed,
+            last,
+            device,
+            train.workers,
+            on_damaged=train.damaged,
+            second=other,
+            accumulate=parts,
+        )
+    first, second = views(config)
+    return Feed(part, first, size, seed, last, device, second=second, accumulate=parts)

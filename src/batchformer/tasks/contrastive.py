@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,10 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from batchformer.data.feed import Feed, close
-from batchformer.data.files import ImageFiles
-from batchformer.data.images import ImageSplit
-from batchformer.data.loader import FileFeed
 from batchformer.dealing import all_rows
 from batchformer.engine.config import TrainConfig
 from batchformer.engine.fit import Evaluation
@@ -21,18 +17,13 @@ from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Batches, Method
 from batchformer.methods.config import MethodConfig
 from batchformer.metrics.neighbours import votes
-from batchformer.metrics.representation import alignment, feature_std, uniformity
 from batchformer.metrics.shots import LongTailedMetrics, shot_groups
-from batchformer.ranks import alone
-from batchformer.tasks.bank import Extract
 from batchformer.tasks.contrast_config import ContrastConfig
-from batchformer.tasks.contrast_views import contrasted_file_views, views
+from batchformer.tasks.contrast_views import two_views
+from batchformer.tasks.feature_scores import feature_scores
 from batchformer.tasks.image_files import ImageFileTask
 from batchformer.tasks.long_tailed import LongTailedTask
 from batchformer.tasks.scoring import MOST_CLASSES_WITH_CONFUSION
-
-#: Test images whose two views are compared, and how many of them make a batch.
-ALIGNED, ALIGNED_BATCH = 1024, 128
 
 
 @dataclass(frozen=True)
@@ -73,6 +64,11 @@ class ContrastiveTask:
         """The same images; the seed draws those that neighbours are sought among."""
         return replace(self, seed=seed)
 
+    @property
+    def unvalidated(self) -> str:
+        """Why evaluations have no score of validation to choose by."""
+        return self.labelled.unvalidated
+
     def facts(self) -> dict[str, Any]:
         """Those of the images with labels, so that what is learnt here can be probed there."""
         return self.labelled.facts()
@@ -83,8 +79,7 @@ class ContrastiveTask:
 
     def feed(self, train: TrainConfig, seed: int) -> Batches:
         """Shuffled batches with two views of each image, ``x`` and ``view2``."""
-        part = self.labelled.data.train
-        return self._two_views(part, seed, train)
+        return two_views(self.config, self.labelled.data.train, seed, train, self.device)
 
     def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:
         """Accuracy in percent of nearest neighbours, and what the features look like.
@@ -112,9 +107,7 @@ class ContrastiveTask:
         metrics = {
             "knn": by_shots["all"],
             **{f"knn_{name}": by_shots[name] for name in groups if name in by_shots},
-            "alignment": self._alignment(extract, workers),
-            "uniformity": uniformity(features),
-            "feature_std": feature_std(features),
+            **feature_scores(extract, features, self.config, self.labelled.data.test, workers),
         }
         figures: dict[str, Any] = {
             "per_class": scores.per_class.numpy(),
@@ -131,51 +124,6 @@ class ContrastiveTask:
         if isinstance(task, ImageFileTask):
             return task.as_at_test(task.data.test, workers)
         return task.as_at_test(task.data.test)
-
-    def _alignment(self, extract: Extract, workers: int | None) -> float:
-        """Of two training views of test images, the same images and views in every evaluation.
-
-        They are few: with several ranks, each looks at all of them.
-        """
-        test = self.labelled.data.test
-        with alone():
-            pairs = list(self._first_pairs(test, min(ALIGNED, len(test)), workers))
-        first, second = (torch.cat([extract(x) for x in side]) for side in zip(*pairs, strict=True))
-        return alignment(first, second)
-
-    def _first_pairs(
-        self, part: ImageSplit | ImageFiles, count: int, workers: int | None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        looked_at = TrainConfig(batch_size=ALIGNED_BATCH, workers=workers)
-        feed: Any = self._two_views(part, self.config.seed, looked_at)
-        try:
-            for step in range(-(-count // ALIGNED_BATCH)):
-                batch = feed.batch(step)
-                yield batch["x"], batch["view2"]
-        finally:
-            close(feed)
-
-    def _two_views(
-        self, part: ImageSplit | ImageFiles, seed: int, train: TrainConfig
-    ) -> Feed | FileFeed:
-        size, last, parts = train.batch_size, train.drop_last, train.accumulate
-        if isinstance(part, ImageFiles):
-            (geometry, transform), other = contrasted_file_views(self.config)
-            return FileFeed(
-                part,
-                geometry,
-                transform,
-                size,
-                seed,
-                last,
-                self.device,
-                train.workers,
-                on_damaged=train.damaged,
-                second=other,
-                accumulate=parts,
-            )
-        first, second = views(self.config)
-        return Feed(part, first, size, seed, last, self.device, second=second, accumulate=parts)
 
 
 def _settings(method: Method) -> MethodConfig:

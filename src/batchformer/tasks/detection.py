@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,14 +11,19 @@ import numpy as np
 import torch
 
 from batchformer.data.detection_feed import DetectionFeed, scored_images
+from batchformer.data.feed import close
 from batchformer.data.voc import BoxedImages, count_objects, load_voc
 from batchformer.dealing import all_rows, part_sizes, scored_rows
 from batchformer.engine.config import TrainConfig, require
 from batchformer.engine.fit import Evaluation
+from batchformer.engine.keeping import one_state
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Batches, Method
+from batchformer.engine.precise_norm import measuring_statistics
+from batchformer.engine.precision import in_double
 from batchformer.exchange import gather
 from batchformer.metrics.detection import Boxes, average_precision
+from batchformer.randomness import drawing
 from batchformer.ranks import rank, ranks
 from batchformer.tasks.detection_config import DetectionConfig
 
@@ -59,6 +65,11 @@ class DetectionTask:
         """What methods of this task are told of the data."""
         return {"classes": self.data.classes, "class_counts": self.data.train_counts}
 
+    @property
+    def unvalidated(self) -> str:
+        """Why evaluations have no score of validation to choose by."""
+        return "this task has no validation data"
+
     def facts(self) -> dict[str, Any]:
         """What a reader should know of the data, for the run folder."""
         data = self.data
@@ -93,6 +104,8 @@ class DetectionTask:
 
     def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:
         """Average precision in percent, and that of each class."""
+        if self.config.precise_norm:
+            self._measure_statistics(method, mechanics)
         scores = average_precision(self._found(method, mechanics), self.num_classes)
         figures = {
             "classes": np.array(self.data.classes),
@@ -101,6 +114,25 @@ class DetectionTask:
         }
         metrics = {"ap": scores.ap, "ap50": scores.ap50, "ap75": scores.ap75}
         return Evaluation({**metrics, **method.remarks()}, figures)
+
+    @torch.no_grad()
+    def _measure_statistics(self, method: Method, mechanics: Mechanics) -> None:
+        """Let normalisation have means over training batches; the same ones in every evaluation."""
+        train = mechanics.config
+        size = max(1, train.batch_size // train.accumulate)  # as many as are normalised together
+        feed = self.feed(dataclasses.replace(train, batch_size=size, accumulate=1), seed=0)
+        method.train()
+        try:
+            # Regions are drawn, as in training.
+            with measuring_statistics(method), drawing(0, "dropout"), mechanics.autocast():
+                for step in range(self.config.precise_norm):
+                    batch = feed.batch(step)
+                    double = train.precision == "fp64"
+                    method.step({k: in_double(v) for k, v in batch.items()} if double else batch)
+        finally:
+            close(feed)
+        one_state(method)
+        method.eval()
 
     def _found(self, method: Method, mechanics: Mechanics) -> Iterator[tuple[Boxes, Boxes]]:
         """What is found in each image and what is there, in the pixels of its file.

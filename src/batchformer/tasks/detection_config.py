@@ -30,7 +30,12 @@ class DetectionConfig:
     difficult: bool = True
     """Train on objects that are marked as difficult; they are never scored."""
 
+    precise_norm: int = 0
+    """Training batches over which statistics of normalisation are measured anew before every
+    scoring, the weights left as they are (detectron2's precise-BN); 0: running means."""
+
     def __post_init__(self) -> None:
+        require(self.precise_norm >= 0, f"data.precise-norm is {self.precise_norm}, below 0")
         require(bool(self.trained_on) and bool(self.scored_on), "data names no list of images")
         for name in (*self.trained_on, *self.scored_on):
             right = len(name.split("/")) == 2 and all(name.split("/"))

@@ -47,7 +47,7 @@ class DomainConfig:
     """Resized crop, flip, jitter and grey; the same without grey; the middle of the image and a
     flip (VisDA); a shift by a pixel (the digits)."""
     memory: bool = False
-    """Read all images once and keep them on the device; they must be of one size."""
+    """Read all images once and keep them on the device; they must be squares of one size."""
 
     @property
     def of_files(self) -> bool:
@@ -67,6 +67,11 @@ class DomainConfig:
         require(
             not self.adapt or self.target != EACH,
             "adaptation is to one domain; name it by data.target",
+        )
+        require(
+            not self.source or self.target != EACH,
+            f"data.source {self.source} is trained on alone, so it is not left out in its turn; "
+            "name the domain that is scored by --data.target",
         )
         if self.name == "rotated_digits":
             require(self.root is None, "data.root is for files; the digits are embedded")

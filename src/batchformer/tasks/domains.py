@@ -43,6 +43,8 @@ from batchformer.tasks.domain_views import (
 
 Domains = DomainFiles | DomainImages
 Rows = Mapping[str, Tensor]
+#: Images of each domain in a batch whose size is left open, as in SWAD's protocol.
+PER_DOMAIN = 32
 #: Images in a batch that is scored.
 SCORED_BATCH = 128
 
@@ -125,6 +127,11 @@ class DomainTask:
     def num_classes(self) -> int:
         return len(self.data.classes)
 
+    @property
+    def unvalidated(self) -> str:
+        """Why evaluations have no score of validation to choose by; empty where they have one."""
+        return "" if self.config.held_out else "data.held-out is 0"
+
     def facts(self) -> dict[str, Any]:
         """What a reader should know of the data, for the run folder; the same for every seed."""
         counts = self.data.counts
@@ -143,6 +150,8 @@ class DomainTask:
     def feed(self, train: TrainConfig, seed: int) -> Batches:
         """Augmented batches of the sources, of the target also where a method adapts to it."""
         task = self.seeded(seed)
+        if not train.batch_size:
+            train = dataclasses.replace(train, batch_size=PER_DOMAIN * task.groups)
         feed = task._source_feed(train)
         return WithTarget(feed, task._target_feed(train)) if self.config.adapt else feed
 
@@ -154,7 +163,8 @@ class DomainTask:
             if rest or not each:
                 raise ValueError(
                     f"a batch of {train.batch_size} is not made of {self.groups} equal domains; "
-                    f"set train.batch-size to a multiple of {self.groups}"
+                    f"set train.batch-size to a multiple of {self.groups}, or to 0 for "
+                    f"{PER_DOMAIN} images of each"
                 )
             steps = DomainSteps(domain, self.groups, each, self.seed, self.config.epoch or None)
         return WithDomain(self._fed(part, train, self.seed, steps), domain, self.device)

@@ -72,6 +72,11 @@ class GeneralizedTask:
             "unseen": data.unseen,
         }
 
+    @property
+    def unvalidated(self) -> str:
+        """Why evaluations have no score of validation to choose by."""
+        return "this task has no validation data"
+
     def facts(self) -> dict[str, Any]:
         """What a reader should know of the data, for the run folder."""
         data = self.data

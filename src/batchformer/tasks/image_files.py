@@ -25,6 +25,7 @@ from batchformer.tasks.augmentation import file_views, view_at_test
 from batchformer.tasks.bank import Bank
 from batchformer.tasks.config import LongTailConfig
 from batchformer.tasks.facts import split_facts
+from batchformer.tasks.feature_scores import with_feature_scores
 from batchformer.tasks.meta import WithMeta
 from batchformer.tasks.scoring import evaluate_by_shots
 
@@ -76,6 +77,11 @@ class ImageFileTask:
     @property
     def num_classes(self) -> int:
         return len(self.data.classes)
+
+    @property
+    def unvalidated(self) -> str:
+        """Why evaluations have no score of validation to choose by."""
+        return "this task has no validation data"
 
     def facts(self) -> dict[str, Any]:
         """What a reader should know of the data, for the run folder."""
@@ -148,4 +154,7 @@ class ImageFileTask:
         """Scores in percent by shots, and what the figures need."""
         batches = self.as_at_test(self.data.test, mechanics.config.workers, batch)
         counts, classes = self.data.train_counts, self.data.classes
-        return evaluate_by_shots(method, mechanics, batches, counts, classes, self.config)
+        found = evaluate_by_shots(method, mechanics, batches, counts, classes, self.config)
+        test, workers = self.data.test, mechanics.config.workers
+        again = self.as_at_test(test, workers, batch)
+        return with_feature_scores(found, method, self.config, test, again, workers)

@@ -31,6 +31,10 @@ class Task(Protocol):
     def method_options(self) -> dict[str, Any]:
         """What methods of this task are told of the data."""
 
+    @property
+    def unvalidated(self) -> str:
+        """Why evaluations have no score of validation to choose by; empty where they have one."""
+
     def seeded(self, seed: int) -> Task:
         """The task of a run with this seed, where the data depends on it."""
 

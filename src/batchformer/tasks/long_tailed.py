@@ -29,6 +29,7 @@ from batchformer.tasks.augmentation import training_views
 from batchformer.tasks.bank import Bank
 from batchformer.tasks.config import LongTailConfig
 from batchformer.tasks.facts import split_facts
+from batchformer.tasks.feature_scores import with_feature_scores
 from batchformer.tasks.meta import WithMeta
 from batchformer.tasks.scoring import evaluate_by_shots
 
@@ -77,6 +78,11 @@ class LongTailedTask:
     @property
     def num_classes(self) -> int:
         return len(self.data.classes)
+
+    @property
+    def unvalidated(self) -> str:
+        """Why evaluations have no score of validation to choose by."""
+        return "this task has no validation data"
 
     def facts(self) -> dict[str, Any]:
         """What a reader should know of the data, for the run folder."""
@@ -140,4 +146,6 @@ class LongTailedTask:
         """Scores in percent by shots, and what the figures need."""
         batches = self.as_at_test(self.data.test, batch)
         counts, classes = self.data.train_counts, self.data.classes
-        return evaluate_by_shots(method, mechanics, batches, counts, classes, self.config)
+        found = evaluate_by_shots(method, mechanics, batches, counts, classes, self.config)
+        test = self.data.test
+        return with_feature_scores(found, method, self.config, test, self.as_at_test(test, batch))

@@ -1,0 +1,32 @@
+"""Statistics of batch normalisation, measured anew for weights as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+@contextmanager
+def measuring_statistics(model: nn.Module) -> Iterator[None]:
+    """Within it, statistics become plain means over the batches that a model sees.
+
+    Those kept while training weigh the last batches most, and those were normalised by other
+    weights. Normalisation that is in eval mode keeps what it has.
+
+    Args:
+        model: in training mode.
+    """
+    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.training]
+    norms = [norm for norm in norms if norm.num_batches_tracked is not None]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = None  # a plain mean over the batches counted
+        norm.num_batches_tracked.zero_()  # type: ignore[union-attr]
+    try:
+        yield
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
