@@ -28,7 +28,7 @@ DRAWN = [name for name in FIGURES if name != "convergence"]
 def root(tmp_path_factory: pytest.TempPathFactory, make_run: Writer, add_insight: Writer) -> Path:
     """Two seeds of both arms, with what only some tasks keep."""
     root = tmp_path_factory.mktemp("show")
-    more = {
+    more: dict[str, Any] = {
         "bias_of": np.array("classes"),
         "bias_seen": np.array([60.0, 40.0, 0.0]),
         "bias_unseen": np.array([0.0, 30.0, 50.0]),
@@ -40,7 +40,7 @@ def root(tmp_path_factory: pytest.TempPathFactory, make_run: Writer, add_insight
         for seed in range(2):
             folder = make_run(root, arm, seed, classes=12)
             with np.load(folder / "figures.npz") as arrays:
-                kept = dict(arrays)
+                kept: dict[str, Any] = dict(arrays)
             np.savez(folder / "figures.npz", **kept, **more)
             add_insight(folder)
     return root
@@ -125,7 +125,7 @@ def test_options_reach_the_figure(root: Path, tmp_path: Path) -> None:
         ("cam", {"options": {"measure": "l2"}}, "does not take --measure; its own options: --rule"),
         ("features", {"options": {"by_shots": True}}, "--by-shots; its own options: none"),
         ("cam", {"to": Path("figure.jpg")}, "written as .svg, .png or .pdf"),
-        ("bias", {}, "bias is drawn from figures.npz, and no run of tail has the arrays"),
+        ("convergence", {}, "convergence is drawn from metrics.jsonl of a linear probe, and no run"),
         ("attention", {"options": {"arm": "batchformer_self"}}, "though some were looked at"),
     ],
 )
