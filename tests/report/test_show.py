@@ -125,7 +125,7 @@ def test_options_reach_the_figure(root: Path, tmp_path: Path) -> None:
         ("cam", {"options": {"measure": "l2"}}, "does not take --measure; its own options: --rule"),
         ("features", {"options": {"by_shots": True}}, "--by-shots; its own options: none"),
         ("cam", {"to": Path("figure.jpg")}, "written as .svg, .png or .pdf"),
-        ("convergence", {}, "convergence is drawn from metrics.jsonl of a linear probe, and no run"),
+        ("convergence", {}, "drawn from metrics.jsonl of a linear probe, and no run"),
         ("attention", {"options": {"arm": "batchformer_self"}}, "though some were looked at"),
     ],
 )
