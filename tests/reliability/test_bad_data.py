@@ -157,8 +157,9 @@ def test_a_file_in_place_of_the_images(images: Path, refused: Refused) -> None:
 
 
 def test_batches_of_no_sample(images: Path, refused: Refused) -> None:
-    said = refused(*on_images(images, "--train.batch-size", 0), code=2)
-    assert "train.batch-size is 0, below 1" in " ".join(said.split())
+    said = refused(*on_images(images, "--train.batch-size", -1), code=2)
+    assert "train.batch-size is -1, below 0" in " ".join(said.split())
+    assert "of each domain" in refused(*on_images(images, "--train.batch-size", 0))
     said = refused(*on_images(images, "--train.batch-size", 100))
     assert "17 training images make no full batch of 100" in said and "train.batch-size" in said
 
