@@ -13,7 +13,15 @@ from batchformer.commands.arguments import (
     refuse_unknown_arms,
     with_recipe,
 )
-from batchformer.options import DemoOptions, TrainOptions
+from batchformer.options import (
+    CheckOptions,
+    CompareOptions,
+    DemoOptions,
+    Settings,
+    SweepOptions,
+    TrainOptions,
+)
+from batchformer.recipes import find_recipe
 
 
 def test_defaults_of_options_are_those_of_the_recipe() -> None:
@@ -30,6 +38,19 @@ def test_updates_beside_epochs_are_refused(given: list[str]) -> None:
     recipe, _ = with_recipe(TrainOptions, ["cub_ce_gzsl", *given, "--train.epochs", "0"], "train")
     assert (recipe.train.updates, recipe.train.epochs) == (5, 0)
     assert with_recipe(TrainOptions, ["cub_ce_gzsl"], "train")[0].train.epochs == 2000
+
+
+@pytest.mark.parametrize("given", [["--data", "photos"], ["--data=photos"]])
+@pytest.mark.parametrize("name", ["my_folder", "my_domains", "cub_ce_gzsl", "my_voc"])
+def test_data_is_short_for_its_root(name: str, given: list[str]) -> None:
+    recipe = find_recipe(name)
+    for kind in (TrainOptions, CompareOptions, CheckOptions, SweepOptions):
+        words = [*given, "--model", "resnet50"]
+        options = parse(kind, words, "any", **Settings.fields_of(recipe))
+        assert (options.data.root, options.model) == ("photos", "resnet50")
+        assert options.data == recipe.data_with(root="photos")
+    with pytest.raises(SystemExit):
+        parse(DemoOptions, given, "demo")
 
 
 def test_without_a_recipe_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:

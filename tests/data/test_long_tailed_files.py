@@ -134,10 +134,17 @@ def test_folders_of_classes(tmp_path: Path, part: str) -> None:
 def test_folders_that_are_wrong(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"--data\.root"):
         own_files()
-    with pytest.raises(FileNotFoundError, match=r"train is not a folder.*<class>/<image>"):
-        own_files(tmp_path)
+    with pytest.raises(FileNotFoundError, match=r"away is not a folder.*<class>/<image>"):
+        own_files(tmp_path / "away")
+    touch(tmp_path / "tree", "a/1.jpg", "b/1.jpg")
+    neither = r"no folder of training images and none of test images.*tree/train/<class>.*tree/test"
+    with pytest.raises(FileNotFoundError, match=neither + r".*--data\.train-list and.*test-list"):
+        own_files(tmp_path / "tree")
+    touch(tmp_path / "tree", "test/a/1.jpg")
+    with pytest.raises(FileNotFoundError, match=r"no folder of training images\. Expected"):
+        own_files(tmp_path / "tree")
     touch(tmp_path, "train/a/1.jpg")
-    with pytest.raises(FileNotFoundError, match=r"no folder of test images.*test/<class>"):
+    with pytest.raises(FileNotFoundError, match=r"no folder of test images\..*test/<class>"):
         own_files(tmp_path)
     touch(tmp_path, "test/a/1.jpg", "test/z/1.jpg")
     with pytest.raises(ValueError, match="1 folders are no classes of the training images: z"):

@@ -92,6 +92,23 @@ def test_the_training_step_is_balanced_softmax_on_what_was_drawn(make: Any, batc
     torch.testing.assert_close(method.step({"features": features, "y": y})["loss"], expected)
 
 
+def test_an_update_trains_on_what_was_drawn(make: Any, batch: Any) -> None:
+    """The sampler can draw the last class alone, which has one sample here."""
+    method = make("balms", enabled=False).train()
+    with torch.no_grad():
+        method.sampler.logits.fill_(-80.0)[4] = 80.0
+    features, y = method.features(batch["x"])[[9] * 10], torch.full((10,), 4)
+    before = [p.detach().clone().requires_grad_() for p in method.network.fc.parameters()]
+    expected = F.cross_entropy(F.linear(features, *before) + COUNTS.log(), y)
+    gradients = torch.autograd.grad(expected, before)
+    optim = OptimConfig(lr=0.1, momentum=0.0, weight_decay=0.0)
+    mechanics = Mechanics(TrainConfig(), CPU)
+    losses = method.update(batch, method.optimizers(optim), mechanics)
+    torch.testing.assert_close(losses["loss"], expected)
+    for new, old, gradient in zip(method.network.fc.parameters(), before, gradients, strict=True):
+        torch.testing.assert_close(new, old - 0.1 * gradient)
+
+
 def test_optimizers_and_why_it_is_eager(make: Any) -> None:
     method = make("balms", {"sampler_lr": 0.25})
     optimizers = method.optimizers(OptimConfig(lr=0.1))

@@ -45,3 +45,20 @@ def test_settings_without_sense_are_refused(
         require_sense(method, ModuleConfig(**module))
     require_sense(method, ModuleConfig(**module, enabled=False))
     require_sense("balanced_softmax", ModuleConfig(**module))
+
+
+@pytest.mark.parametrize("method", ["cross_entropy", "balanced_softmax", "ldam", "ride"])
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ({"mixed_weight": 0.5}, "weighed against no other"),
+        ({"loss_scale": "official"}, "official loss is"),
+    ],
+)
+def test_settings_of_two_streams_are_refused_where_there_is_one(
+    method: str, module: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        require_sense(method, ModuleConfig(streams="mixed_only", **module))
+    require_sense(method, ModuleConfig(streams="mixed_only", **module, enabled=False))
+    require_sense(method, ModuleConfig(streams="mixed_only", loss_scale="sum"))

@@ -84,9 +84,10 @@ def test_only_the_queries_way_is_trained(make: Any, batch: Any, assert_trained_o
         assert_trained_once(make("paco", HYPER, **module), batch)
 
 
-def test_the_slower_encoder_follows_after_each_update(make: Any, batch: Any) -> None:
+def test_the_slower_encoder_and_projection_follow_after_each_update(make: Any, batch: Any) -> None:
     method = make("paco", HYPER)
     own = {k: v.double().clone() for k, v in method.key_network.named_parameters()}
+    directions = [v.double().clone() for v in method.key_projection.parameters()]
     optimizers = method.optimizers(OptimConfig(lr=0.5))
     mechanics = Mechanics(TrainConfig(), torch.device("cpu"))
     for _ in range(3):
@@ -94,6 +95,10 @@ def test_the_slower_encoder_follows_after_each_update(make: Any, batch: Any) -> 
         method.after_update()
         for key, value in method.network.named_parameters():
             own[key] = 0.9 * own[key] + 0.1 * value.detach().double()
+        leading = [value.detach().double() for value in method.projection.parameters()]
+        directions = [0.9 * a + 0.1 * b for a, b in zip(directions, leading, strict=True)]
+    for value, direction in zip(method.key_projection.parameters(), directions, strict=True):
+        torch.testing.assert_close(value.double(), direction, rtol=1e-4, atol=1e-5)
     for key, value in method.key_network.named_parameters():
         torch.testing.assert_close(value.double(), own[key], rtol=1e-4, atol=1e-5)
         assert not torch.equal(value, dict(method.network.named_parameters())[key]), key

@@ -101,19 +101,31 @@ def test_weights_begin_at_their_epoch_and_are_a_phase(make: Any) -> None:
     assert phases == [False, False, True]
 
 
-def test_distillation_is_added_in_both_streams(make: Any, batch: Any) -> None:
+@pytest.mark.parametrize(
+    ("hyper", "temperature", "factor", "times"),
+    [
+        ({}, 1.5, 1.0, 1),
+        ({"distillation_temperature": 3.0}, 3.0, 1.0, 1),
+        ({"distillation_factor": 0.25}, 1.5, 0.25, 1),
+        ({"distillation_count": "per_expert"}, 1.5, 1.0, 2),
+    ],
+)
+def test_distillation_is_added_in_both_streams(
+    make: Any, batch: Any, hyper: Any, temperature: float, factor: float, times: int
+) -> None:
     guide = teacher()
     with torch.no_grad():
         answers = guide.eval()(batch["x"])
-    method = in_eval_norms(make("ride", options={"teacher": guide}, heads=2, dropout=0.0).train())
+    options = {"teacher": guide}
+    method = in_eval_norms(make("ride", hyper, options, heads=2, dropout=0.0).train())
     assert not guide.training and all(not m.training for m in guide.modules())
     plain, mixed = stream_logits(method, batch["x"])
     criterion = RIDE(COUNTS, diversity=-0.45, temperature_factor=0.05)
     expected = sum(
-        criterion(logits, batch["y"]) + distillation(logits.mean(0), answers, 1.5)
+        criterion(logits, batch["y"]) + factor * distillation(logits.mean(0), answers, temperature)
         for logits in (plain, mixed)
     )
-    torch.testing.assert_close(method.step(batch)["loss"], expected / 2)
+    torch.testing.assert_close(method.step(batch)["loss"], times * expected / 2)
 
 
 def test_the_teachers_mode_is_by_name(make: Any, batch: Any) -> None:

@@ -65,6 +65,16 @@ def test_a_closed_form_has_no_batchformer() -> None:
         with_arm(recipe, "batchformer")
 
 
+def test_what_trains_nothing_needs_runs_with_batchformer_to_start_from() -> None:
+    recipe = find_recipe("places_lt_tau_norm")
+    assert not with_arm(recipe, "baseline").module.enabled
+    for arm in ("batchformer", "batchformer_self"):
+        with pytest.raises(ValueError, match=f"the arm {arm} would be the baseline.*--arms base"):
+            with_arm(recipe, arm)
+    assert with_arm(find_recipe("cifar100_lt_tau_norm"), "batchformer").module.enabled
+    assert with_arm(find_recipe("places_lt_balms"), "batchformer").module.enabled
+
+
 @pytest.mark.parametrize("name", ["demo", "cifar100_lt_moco_v3", "digits_moco_v3", "my_voc"])
 def test_random_weights_are_no_arm_of_what_begins_with_them(name: str) -> None:
     recipe = find_recipe(name)

@@ -28,7 +28,7 @@ from batchformer.recipes.launch import (
     visible_devices,
 )
 from batchformer.recipes.plain import from_plain
-from batchformer.recipes.sweep_run import DESCRIPTION
+from batchformer.recipes.taking_over import DESCRIPTION
 
 UPDATES = 30
 LENGTH = {"updates": UPDATES, "eval-every": UPDATES, "checkpoint-every": 4}

@@ -158,7 +158,7 @@ def test_from_the_command_line(
     assert set(result["metrics"]) == {"all", "few", "mean_class", "ece"}
     for wrong, words in (
         (["train", "my_folder"], "--data.root"),
-        (["train", "my_folder", "--data.root", str(tmp_path)], "is not a folder"),
+        (["train", "my_folder", "--data", str(tmp_path)], "none of test images"),
         (["train", "imagenet_lt_paco", "--data.root", str(tmp_path)], "ImageNet-LT not found"),
     ):
         with pytest.raises(SystemExit):

@@ -10,9 +10,17 @@ from batchformer.recipes import find_recipe
 @pytest.mark.parametrize(("suffix", "per_epoch"), [("", 84), ("_r200", 74)])
 def test_paco_and_its_ablation(suffix: str, per_epoch: int) -> None:
     recipe = find_recipe(f"cifar100_lt_paco{suffix}")
-    assert (recipe.optim.lr, recipe.optim.weight_decay) == (0.05, 5e-4)
-    assert recipe.train.updates == 400 * per_epoch and recipe.train.drop_last
+    optim, schedule, train = recipe.optim, recipe.schedule, recipe.train
+    assert (optim.lr, optim.weight_decay) == (0.05, 5e-4)
+    assert (optim.name, optim.momentum, optim.nesterov) == ("sgd", 0.9, False)
+    assert (train.batch_size, train.updates, train.epochs) == (128, 400 * per_epoch, 0)
+    assert train.drop_last and recipe.data.augment == "paco" and recipe.start == ""
+    assert (schedule.kind, schedule.per, schedule.ahead) == ("multistep", "epoch", 0)
+    assert (schedule.milestones, schedule.gamma) == ((320, 360), 0.1)
+    # Rates are 1/10, 2/10, ..., 10/10 in the first ten epochs.
+    assert (schedule.warmup, schedule.warmup_from) == (9, 0.1)
     hyper = recipe.hyper
+    assert hyper.momentum == 0.999
     assert (hyper.alpha, hyper.temperature, hyper.queue, hyper.dim) == (0.01, 0.05, 1024, 32)
     ablated = find_recipe(f"cifar100_lt_without_paco_loss{suffix}")
     assert ablated.method == "balanced_softmax" and ablated.data.augment == "autoaugment"

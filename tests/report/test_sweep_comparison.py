@@ -30,7 +30,7 @@ PAPER = {
 
 
 def scores(values: list[float]) -> dict[int, dict[str, float]]:
-    return {s: {"all": v, "few": v - 30, "ece": 9.0} for s, v in enumerate(values)}
+    return {s: {"all": v, "few": v - 30, "ece": 60 - v} for s, v in enumerate(values)}
 
 
 def compared(root: Path) -> SweepComparison:
@@ -45,7 +45,7 @@ def found(make_sweep: Writer, tmp_path: Path) -> SweepComparison:
 
 
 def test_means_and_intervals_are_those_of_scipy(found: SweepComparison) -> None:
-    assert found.metric == "all" and found.metrics == ("all", "few")
+    assert found.metric == "all" and found.metrics == ("all", "few", "ece")
     assert found.cells == list(ALL)
     for cell, values in ALL.items():
         summary = found.scores[cell, "all"].summary
@@ -53,6 +53,9 @@ def test_means_and_intervals_are_those_of_scipy(found: SweepComparison) -> None:
         assert summary.mean == pytest.approx(np.mean(values))
         assert (summary.low, summary.high) == (pytest.approx(low), pytest.approx(high))
         assert found.scores[cell, "few"].summary.mean == pytest.approx(np.mean(values) - 30)
+        error = found.scores[cell, "ece"].summary
+        assert error.mean == pytest.approx(60 - np.mean(values))
+        assert error.sd == pytest.approx(np.std(values, ddof=1))
 
 
 def test_differences_are_paired_and_corrected_over_the_sweep(found: SweepComparison) -> None:

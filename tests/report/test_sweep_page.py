@@ -20,7 +20,10 @@ PAPER = {"1": {"baseline": {"all": 41.0}, "batchformer": {"all": 43.2}}, "2": {}
 def root(make_sweep: Writer, tmp_path: Path) -> Path:
     cells = [("baseline", "1"), *(("batchformer", level) for level in PAPER)]
     values = {
-        cell: {s: {"all": 50.0 + i + s * (1 + i / 9), "few": 20.0 + s} for s in range(3)}
+        cell: {
+            s: {"all": 50.0 + i + s * (1 + i / 9), "few": 20.0 + s, "ece": 12.0 + 2 * s}
+            for s in range(3)
+        }
         for i, cell in enumerate(cells)
     }
     make_sweep(tmp_path / "runs", values, levels=PAPER)
@@ -45,6 +48,8 @@ def test_it_has_a_table_a_figure_with_words_and_every_run(root: Path) -> None:
         "2 batchformer, 3 seeds",
         "paper 43.2",
         "paper +2.2",
+        "Few not tested ECE not tested",
+        "21.00 sd 1.00 [18.52, 23.48] 14.00 sd 2.00 [9.03, 18.97]",
         "This sweep holds 5 comparisons",
         "corrected for every comparison of its sweep or, outside sweeps, on this page",
     ):

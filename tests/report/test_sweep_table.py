@@ -39,7 +39,7 @@ VALUES = {
 def compared(make_sweep: Callable[..., Path], tmp_path: Path) -> Compared:
     def compare(values: Mapping[tuple[str, str], list[float]], **options: Any) -> SweepComparison:
         written = {
-            cell: {seed: {"all": v, "few": v - 30} for seed, v in enumerate(each)}
+            cell: {s: {"all": v, "few": v - 30, "ece": 10 + 3 * s} for s, v in enumerate(each)}
             for cell, each in values.items()
         }
         folder = make_sweep(tmp_path, written, **options)
@@ -62,8 +62,10 @@ def test_rows_by_hand(compared: Compared) -> None:
     assert two[6:] == ("+0.4", "gain")
     # Differences 0.5, -0.2, 0: mean 0.1, sd 0.3606, 0.8957 to each side.
     assert sixteen[2:4] == ("+0.10", "[-0.80, +1.00]") and sixteen[6:] == ("", "inside the noise")
-    assert other_rows(found)[1] == ("1", "batchformer", "23.00 (25.6)")
-    assert other_rows(found)[2] == ("2", "batchformer", "25.10")
+    # ECE is 3 times the seed beside 10: mean 13, sd 3.
+    assert other_rows(found)[1] == ("1", "batchformer", "23.00 ±1.00 (25.6)", "13.00 ±3.00")
+    # 54, 55, 56.3 less 30: mean 25.1, sd sqrt((1.1**2 + 0.1**2 + 1.2**2) / 2) = 1.1533.
+    assert other_rows(found)[2] == ("2", "batchformer", "25.10 ±1.15", "13.00 ±3.00")
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -79,7 +81,8 @@ def test_it_fits_and_says_what_was_corrected(compared: Compared, width: int) -> 
         "All, difference to layers 1",
         "All, difference to the baseline",
         "This sweep holds 5 comparisons, 4 of them tested; Holm's p-values are corrected over",
-        "Other metrics, means, the paper's in brackets; not tested",
+        "Other metrics, mean ±sd over seeds, the paper's in brackets; not tested; lower is better "
+        "for ECE",
     ):
         assert expected in words, expected
 
@@ -95,5 +98,26 @@ def test_headlines(compared: Compared) -> None:
         ("1", "batchformer", "2", "50.00, 51.00"),
         ("2", "batchformer", "2", "51.00, 50.00"),
     ]
+    assert other_rows(few)[0] == ("1", "batchformer", "20.00, 21.00", "10.00, 13.00")
     alone = compared({TWO: [51.0, 50.0]}, name="alone", levels={"1": {}, "2": {}})
     assert "No level shares a finished seed with layers 1" in sweep_headline(alone)
+
+
+def test_every_cell_stays_on_one_line_of_100_columns(
+    make_sweep: Callable[..., Path], tmp_path: Path
+) -> None:
+    numbers = {"many": 61.5, "medium": 45.1, "few": 25.6}
+    levels = {name: {"batchformer": {"all": 51.1, **numbers}} for name in ("shared", "mixed_only")}
+    scores = {"all": 51.1, **numbers, "ece": 12.5}
+    written = {
+        ("batchformer", level): {s: {k: v + 1.1 * s for k, v in scores.items()} for s in range(3)}
+        for level in levels
+    }
+    folder = make_sweep(tmp_path, written, levels=levels, reference="shared")
+    (sweep,), _ = split_sweeps(find_runs(folder))
+    stream = io.StringIO()
+    print_sweep(compare_sweep(sweep), Console(file=stream, width=100))
+    lines = [" ".join(line.split()) for line in stream.getvalue().splitlines()]
+    assert "level arm Many Medium Few ECE" in lines
+    expected = "62.60 ±1.10 (61.5) 46.20 ±1.10 (45.1) 26.70 ±1.10 (25.6) 13.60 ±1.10"
+    assert f"mixed_only batchformer {expected}" in lines

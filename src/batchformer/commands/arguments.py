@@ -27,8 +27,19 @@ def parse(kind: type[T], arguments: Sequence[str], command: str, **defaults: Any
     prog = f"batchformer {command}"
     # The data of a recipe is of one kind or another, and stays of that kind.
     config = (tyro.conf.AvoidSubcommands,)
-    options: T = tyro.cli(kind, args=list(arguments), prog=prog, config=config, **known)
+    words = [_in_full(word) for word in arguments] if issubclass(kind, Settings) else arguments
+    options: T = tyro.cli(kind, args=list(words), prog=prog, config=config, **known)
     return options
+
+
+def _in_full(word: str) -> str:
+    """``--data`` stands for ``--data.root``: where the data lies is what most people have to say.
+
+    >>> _in_full("--data=photos"), _in_full("--data.size")
+    ('--data.root=photos', '--data.size')
+    """
+    name, equals, value = word.partition("=")
+    return f"--data.root{equals}{value}" if name == "--data" else word
 
 
 def with_recipe(kind: type[T], arguments: list[str], command: str) -> tuple[Recipe, T]:

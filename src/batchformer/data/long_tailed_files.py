@@ -163,8 +163,9 @@ def own_files(
         )
     else:
         place = Path(root).expanduser()
-        train = ImageFiles.from_folder(place / "train")
-        test = _with_classes(ImageFiles.from_folder(_test_folder(place), True), train.classes)
+        parts = _part_folders(place)
+        train = ImageFiles.from_folder(parts[0])
+        test = _with_classes(ImageFiles.from_folder(parts[1], True), train.classes)
         name = place.resolve().name
     found = LongTailedFiles(train, test, name)
     if found.untested:
@@ -177,13 +178,26 @@ def own_files(
     return found
 
 
-def _test_folder(root: Path) -> Path:
-    for name in TEST_FOLDERS:
-        if (root / name).is_dir():
-            return root / name
-    raise FileNotFoundError(
-        f"{root} has no folder of test images. Expected: {root}/test/<class>/<image>, or val in "
-        "the place of test"
+def _part_folders(root: Path) -> tuple[Path, Path]:
+    """Folders of training and of test images."""
+    if not root.is_dir():
+        raise FileNotFoundError(f"{root} is not a folder. {_expected(root)}")
+    train = root / "train"
+    test = next((root / name for name in TEST_FOLDERS if (root / name).is_dir()), None)
+    lacking = [] if train.is_dir() else ["training images"]
+    lacking += [] if test else ["test images"]
+    if not test or lacking:
+        raise FileNotFoundError(
+            f"{root} has no folder of {' and none of '.join(lacking)}. {_expected(root)}"
+        )
+    return train, test
+
+
+def _expected(root: Path) -> str:
+    return (
+        f"Expected: {root}/train/<class>/<image> and {root}/test/<class>/<image>, or val in the "
+        "place of test. Images that lie in one tree are divided by two lists instead: name them by "
+        "--data.train-list and --data.test-list"
     )
 
 

@@ -74,6 +74,17 @@ def require_sense(method: str, module: ModuleConfig) -> None:
         'the released code of RIDE adds the two streams, which is module.loss-scale "sum"; the '
         "official loss is that of Balanced Softmax",
     )
+    if module.streams == "mixed_only":
+        alone = 'with module.streams "mixed_only" there is one stream, '
+        require(
+            module.mixed_weight == 1,
+            f"{alone}which is weighed against no other; leave module.mixed-weight at 1",
+        )
+        require(
+            not official,
+            f"{alone}and the official loss is of two; leave module.loss-scale mean, and for three "
+            "times the loss set train.loss-multiplier 3",
+        )
 
 
 def require_training(method: str, module: ModuleConfig) -> None:

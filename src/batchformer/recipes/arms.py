@@ -78,6 +78,13 @@ def with_arm(recipe: Recipe, arm: str) -> Recipe:
     changed = ARMS[arm][0](recipe)
     require_training(changed.method, changed.module)
     _require_weights(recipe, arm)
+    require(
+        not (changed.method == "tau_norm" and changed.module.enabled and not changed.start),
+        f"tau_norm trains nothing, and {recipe.name} begins with the same weights in every arm, so "
+        f"that the arm {arm} would be the baseline under another name. Take the baseline alone: "
+        "--arms baseline with compare, --arm baseline with train; or name runs of the same arms by "
+        "--start RECIPE",
+    )
     return changed
 
 

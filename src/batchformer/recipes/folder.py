@@ -18,6 +18,8 @@ from batchformer.recipes.plain import completed
 FORMAT = 1
 #: Settings that change no result, so that a run may go on with others.
 OF_NO_EFFECT = ("train.workers", "train.parallel")
+#: In ``RUNS/RECIPE``: the job of every run that was submitted.
+RECORD = "submitted.json"
 
 
 def recorded(folder: Path) -> dict[str, Any] | None:
@@ -84,9 +86,9 @@ def refuse_other_configuration(folder: Path, config: dict[str, Any]) -> dict[str
         What is recorded of the run; None where nothing was trained, and so nothing is mixed.
     """
     before = recorded(folder)
-    if before is None or not _anything_trained(folder):
+    if before is None or not anything_trained(folder):
         return None
-    changed = list(_differences(completed(before["trained"]), config["trained"]))
+    changed = list(differences(completed(before["trained"]), config["trained"]))
     if changed:
         raise ValueError(
             f"{folder} holds a run of this name with other settings: {'; '.join(changed)}. Give "
@@ -95,17 +97,22 @@ def refuse_other_configuration(folder: Path, config: dict[str, Any]) -> dict[str
     return before
 
 
-def _anything_trained(folder: Path) -> bool:
-    """Whether a run, or a part of it, has left more than its configuration."""
+def anything_trained(folder: Path) -> bool:
+    """Whether a run below, or a part of one, has left more than its configuration."""
     kept = (path for name in ("result.json", "*.pt") for path in folder.rglob(name))
     return any(kept) or any(read_records(path) for path in folder.rglob("metrics.jsonl"))
 
 
-def _differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """What differs between two configurations, less what has no effect.
+
+    >>> list(differences({"train": {"updates": 6, "workers": 2}}, {"train": {"updates": 7}}))
+    ['train.updates was 6, is 7']
+    """
     for key in sorted({*old, *new}):
         a, b = old.get(key), new.get(key)
         if isinstance(a, Mapping) and isinstance(b, Mapping):
-            yield from _differences(a, b, f"{prefix}{key}.")
+            yield from differences(a, b, f"{prefix}{key}.")
         elif a != b and f"{prefix}{key}" not in OF_NO_EFFECT:
             yield f"{prefix}{key} was {a}, is {b}"
 

@@ -53,7 +53,8 @@ def places_lt_tau_norm() -> Recipe:
     """Table 4: tau-normalised 37.9 (all), a number of Kang et al.; nothing is trained.
 
     Tau is given (``--hyper.tau``). Kang et al. choose it on the third list, which scores are
-    measured on by ``--data.scored-on val``. Ours: not measured yet.
+    measured on by ``--data.scored-on val``. It is the baseline alone, ``--arms baseline``. Ours:
+    not measured yet.
     """
     return dataclasses.replace(
         places_lt_balms(),

@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from batchformer.engine.interrupt import Interrupted, stop_requests
+from batchformer.recipes.folder import RECORD as RECORD
 from batchformer.recipes.folder import read_json, write_json
 from batchformer.recipes.launch import Launch, say_ended, still_to_train
 from batchformer.recipes.run import Run
 
-#: In ``RUNS/RECIPE``: the job of every run that was submitted.
-RECORD = "submitted.json"
 #: What Slurm calls jobs that will still do something.
 IN_QUEUE = ("PENDING", "RUNNING", "REQUEUED", "COMPLETING", "CONFIGURING", "SUSPENDED")
 #: Seconds until a file that another machine wrote is seen.

@@ -2,6 +2,9 @@
 
 They lie in ``RUNS/SWEEP/LEVEL/ARM/seedN`` and are ordinary runs; ``RUNS/SWEEP/sweep.json`` says how
 they belong together, for ``batchformer report``.
+
+What was trained already under another name (``batchformer compare`` of the base, another sweep of
+it) is not trained again: the level that equals the base, and a baseline that no level changes.
 """
 
 from __future__ import annotations
@@ -15,14 +18,13 @@ import torch
 from batchformer.engine.agreement import first_says
 from batchformer.engine.checkpoint import write_atomically
 from batchformer.recipes.compare import folders_of, train_all
-from batchformer.recipes.folder import OF_NO_EFFECT, read_json
+from batchformer.recipes.folder import OF_NO_EFFECT, RECORD, anything_trained, read_json
 from batchformer.recipes.held import held
 from batchformer.recipes.plain import as_plain, from_plain
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import Run
 from batchformer.recipes.sweep import Sweep, changed_settings
-
-DESCRIPTION = "sweep.json"
+from batchformer.recipes.taking_over import DESCRIPTION, take_over
 
 
 def run_sweep(
@@ -39,6 +41,7 @@ def run_sweep(
 ) -> Iterator[Path]:
     """Train every level with every seed, seed by seed; finished runs are kept, others go on.
 
+    A run that is not begun is taken over where the same was trained under another name.
     A run that diverges is reported and left; the others go on.
 
     Args:
@@ -62,12 +65,15 @@ def run_sweep(
         one.require_sources()
     with held(runs):
         first_says(lambda: _describe(sweep, base, root / sweep.name / DESCRIPTION))
+        first_says(lambda: take_over(runs, base.name, root))
         yield from folders_of(train_all(runs, quiet, together))
 
 
 def _describe(sweep: Sweep, base: Recipe, path: Path) -> None:
     """Write how the runs belong together; refuse a folder begun with another base."""
-    if path.exists():
+    # Jobs in a queue have trained nothing yet, and keep the base that they were submitted with.
+    begun = anything_trained(path.parent) or (path.parent / RECORD).exists()
+    if path.exists() and begun:
         before = from_plain(read_json(path, "base")["base"])
         changed = [
             f"{key} was {old}, is {new}"

@@ -14,7 +14,7 @@ from batchformer.report.runs import headline
 from batchformer.report.sweeps import SweepRuns
 
 #: Shown in a sweep beside the one that is tested.
-SHOTS = ("many", "medium", "few")
+BESIDE = ("many", "medium", "few", "ece")
 Cell = tuple[str, str]
 Values = Mapping[int, float]
 
@@ -68,7 +68,7 @@ def compare_sweep(sweep: SweepRuns) -> SweepComparison:
         headline(sweep.finished),
     )
     metric = next(iter(found), "all")
-    metrics = (metric, *(name for name in found if name in SHOTS and name != metric))
+    metrics = (metric, *(name for name in found if name in BESIDE and name != metric))
     warnings: list[str] = []
     values = {
         (cell, name): _values(sweep, cell, name, warnings)

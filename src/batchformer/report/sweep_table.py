@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from batchformer.metrics.intervals import FEWEST_SEEDS
-from batchformer.report.names import BASELINE, metric_label
+from batchformer.report.names import BASELINE, LOWER_IS_BETTER, metric_label
 from batchformer.report.results import Difference, Score
 from batchformer.report.sweep_comparison import Cell, SweepComparison
 from batchformer.report.table import (
@@ -16,7 +16,7 @@ from batchformer.report.table import (
     score_cells,
 )
 from batchformer.report.terminal import Rows, Terminal
-from batchformer.report.words import INTERVAL, number, signed
+from batchformer.report.words import INTERVAL, number, signed, values_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -44,8 +44,7 @@ def print_sweep(comparison: SweepComparison, console: Console | None = None) -> 
             out.show(caption, columns, difference_rows(differences))
     if len(comparison.metrics) > 1:
         names = tuple(metric_label(metric) for metric in comparison.metrics[1:])
-        caption = "Other metrics, means, the paper's in brackets; not tested"
-        out.show(caption, ("level", "arm", *names), other_rows(comparison))
+        out.show(_other_caption(comparison), ("level", "arm", *names), other_rows(comparison))
     out.say("\n" + "\n".join(sweep_notes(comparison)))
 
 
@@ -67,22 +66,38 @@ def difference_rows(differences: Mapping[Cell, Difference]) -> Rows:
 
 
 def other_rows(comparison: SweepComparison) -> Rows:
-    """Means of the metrics that are not tested."""
+    """One row per level and arm: mean and sd of the metrics that are not tested."""
     return [
         (
             level_name(comparison, cell),
             cell[0],
-            *(_mean_and_paper(comparison.scores.get((cell, m))) for m in comparison.metrics[1:]),
+            *(_other_cell(comparison.scores.get((cell, m))) for m in comparison.metrics[1:]),
         )
         for cell in comparison.cells
     ]
 
 
-def _mean_and_paper(score: Score | None) -> str:
+def _other_cell(score: Score | None) -> str:
     if score is None:
         return ""
-    paper = "" if score.paper is None else f" ({number(score.paper, 1)})"
-    return number(score.summary.mean) + paper
+    found, paper = score.summary, "" if score.paper is None else f" ({number(score.paper, 1)})"
+    if found.n < FEWEST_SEEDS or found.sd is None:
+        return values_of(score) + paper
+    return f"{number(found.mean)} ±{number(found.sd)}{paper}"
+
+
+def _other_caption(comparison: SweepComparison) -> str:
+    """What the cells of the other metrics hold, and of which a lower value is the better."""
+    others = comparison.metrics[1:]
+    shown = [score for (_, metric), score in comparison.scores.items() if metric in others]
+    parts = ["Other metrics"]
+    if any(score.summary.n >= FEWEST_SEEDS for score in shown):
+        parts.append("mean ±sd over seeds")
+    if any(score.paper is not None for score in shown):
+        parts.append("the paper's in brackets")
+    lower = [metric_label(metric) for metric in others if metric in LOWER_IS_BETTER]
+    better = f"; lower is better for {' and '.join(lower)}" if lower else ""
+    return f"{', '.join(parts)}; not tested{better}"
 
 
 def level_name(comparison: SweepComparison, cell: Cell) -> str:
