@@ -10,7 +10,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 @contextmanager
-def measuring_statistics(model: nn.Module) -> Iterator[None]:
+def measuring_statistics(model: nn.Module) -> Iterator[list[_BatchNorm]]:
     """Within it, statistics become plain means over the batches that a model sees.
 
     Those kept while training weigh the last batches most, and those were normalised by other
@@ -18,6 +18,9 @@ def measuring_statistics(model: nn.Module) -> Iterator[None]:
 
     Args:
         model: in training mode.
+
+    Returns:
+        The normalisations whose statistics are measured.
     """
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.training]
     norms = [norm for norm in norms if norm.num_batches_tracked is not None]
@@ -26,7 +29,7 @@ def measuring_statistics(model: nn.Module) -> Iterator[None]:
         norm.momentum = None  # a plain mean over the batches counted
         norm.num_batches_tracked.zero_()  # type: ignore[union-attr]
     try:
-        yield
+        yield norms
     finally:
         for norm, momentum in zip(norms, momenta, strict=True):
             norm.momentum = momentum

@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from batchformer.engine.config import OptimConfig
 from batchformer.engine.mechanics import Batch, Mechanics
 from batchformer.engine.method import Batches, Finding, Method
+from batchformer.engine.precise_norm import measuring_statistics
 from batchformer.methods.loss_valley import LossValley
 
 #: Training batches over which statistics of normalisation are computed anew.
@@ -257,20 +257,14 @@ def renew_statistics(method: Method, batches: Batches, most: int = STATISTICS_BA
     statistics, and so does that which predictions do not pass. The method is left in eval mode.
     """
     method.train()
-    norms = [m for m in method.modules() if isinstance(m, _BatchNorm) and m.training]
-    norms = [norm for norm in norms if norm.num_batches_tracked is not None]
-    method.eval()
-    if not norms:
-        return
-    momenta = [norm.momentum for norm in norms]
-    for norm in norms:
-        norm.train()
-        norm.momentum = None  # a plain mean over the batches counted
-        norm.num_batches_tracked.zero_()  # type: ignore[union-attr]
-    for step in range(min(most, batches.per_epoch)):
-        method.predict(batches.batch(step)["x"])
-    for norm, momentum in zip(norms, momenta, strict=True):
-        norm.momentum = momentum
+    with measuring_statistics(method) as norms:
+        method.eval()
+        if not norms:
+            return
+        for norm in norms:
+            norm.train()
+        for step in range(min(most, batches.per_epoch)):
+            method.predict(batches.batch(step)["x"])
     method.eval()
     method.remarks()  # forgets what these predictions were like
 

@@ -38,6 +38,7 @@ from batchformer.engine.fit import Evaluation
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Batches, Method
 from batchformer.metrics.compositional import choose_threshold, compositional_scores
+from batchformer.tasks.file_feed import file_feed
 from batchformer.tasks.pair_config import PairConfig
 
 #: Images in a batch that is scored.
@@ -144,22 +145,12 @@ class CompositionalTask:
 
     def feed(self, train: TrainConfig, seed: int) -> Batches:
         """Augmented training batches; ``y`` are numbers of seen pairs."""
-        size, last, device = train.batch_size, train.drop_last, self.device
         if self.config.memory:
-            view = memory_view(self.config, training=True)
-            images, parts = self._images["train"], train.accumulate
-            return Feed(images, view, size, seed, last, device, accumulate=parts)
-        feed = FileFeed(
-            self.data.train,
-            *file_view(self.config, training=True),
-            size,
-            seed,
-            last,
-            device,
-            train.workers,
-            on_damaged=train.damaged,
-            accumulate=train.accumulate,
-        )
+            size, last, parts = train.batch_size, train.drop_last, train.accumulate
+            view, images = memory_view(self.config, training=True), self._images["train"]
+            return Feed(images, view, size, seed, last, self.device, accumulate=parts)
+        of_files = file_view(self.config, training=True)
+        feed = file_feed(self.data.train, of_files, train, seed, self.device)
         return feed if self.config.world == "closed" else Renumbered(feed, self)
 
     def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:

@@ -23,6 +23,7 @@ from batchformer.engine.config import TrainConfig
 from batchformer.tasks.augmentation import normalise_files
 from batchformer.tasks.config import LongTailConfig
 from batchformer.tasks.contrast_config import ContrastConfig
+from batchformer.tasks.file_feed import file_feed
 
 #: Side of CIFAR's images.
 SMALL = 32
@@ -64,21 +65,9 @@ def two_views(
     device: torch.device,
 ) -> Feed | FileFeed:
     """Shuffled batches with two views of each image of a part, ``x`` and ``view2``."""
-    size, last, parts = train.batch_size, train.drop_last, train.accumulate
     if isinstance(part, ImageFiles):
-        (geometry, transform), other = contrasted_file_views(config)
-        return FileFeed(
-            part,
-            geometry,
-            transform,
-            size,
-            seed,
-            last,
-            device,
-            train.workers,
-            on_damaged=train.damaged,
-            second=other,
-            accumulate=parts,
-        )
+        first_of_files, other = contrasted_file_views(config)
+        return file_feed(part, first_of_files, train, seed, device, second=other)
+    size, last, parts = train.batch_size, train.drop_last, train.accumulate
     first, second = views(config)
     return Feed(part, first, size, seed, last, device, second=second, accumulate=parts)

@@ -20,7 +20,7 @@ from batchformer.data.domains import DomainFiles, DomainImages
 from batchformer.data.feed import Feed
 from batchformer.data.images import ImageSplit
 from batchformer.data.in_memory import read_all
-from batchformer.data.loader import FileFeed, evaluation_batches
+from batchformer.data.loader import evaluation_batches
 from batchformer.data.order import Order
 from batchformer.data.rotated_digits import rotated_digits
 from batchformer.data.with_domain import WithDomain, WithTarget
@@ -40,6 +40,7 @@ from batchformer.tasks.domain_views import (
     training_file_view,
     training_view,
 )
+from batchformer.tasks.file_feed import file_feed
 
 Domains = DomainFiles | DomainImages
 Rows = Mapping[str, Tensor]
@@ -176,25 +177,12 @@ class DomainTask:
         return self._fed(part, full, seed_for(self.seed, "augmentation", 1), None)
 
     def _fed(self, part: Any, train: TrainConfig, seed: int, steps: Order | None) -> Batches:
-        size, last, device = train.batch_size, train.drop_last, self.device
-        parts = train.accumulate
         if isinstance(part, ImageSplit):
+            size, last, parts = train.batch_size, train.drop_last, train.accumulate
             view = training_view(self.config)
-            return Feed(part, view, size, seed, last, device, steps=steps, accumulate=parts)
-        geometry, transform = training_file_view(self.config)
-        return FileFeed(
-            part,
-            geometry,
-            transform,
-            size,
-            seed,
-            last,
-            device,
-            train.workers,
-            on_damaged=train.damaged,
-            steps=steps,
-            accumulate=parts,
-        )
+            return Feed(part, view, size, seed, last, self.device, steps=steps, accumulate=parts)
+        view_of_files = training_file_view(self.config)
+        return file_feed(part, view_of_files, train, seed, self.device, steps=steps)
 
     @property
     def _target_rows(self) -> Tensor:

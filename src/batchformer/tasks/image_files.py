@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ from batchformer.tasks.bank import Bank
 from batchformer.tasks.config import LongTailConfig
 from batchformer.tasks.facts import split_facts
 from batchformer.tasks.feature_scores import with_feature_scores
+from batchformer.tasks.file_feed import file_feed
 from batchformer.tasks.meta import WithMeta
 from batchformer.tasks.scoring import evaluate_by_shots
 
@@ -94,38 +96,23 @@ class ImageFileTask:
     def feed(self, train: TrainConfig, seed: int) -> Batches:
         """Augmented training batches, in the order of the configured sampler."""
         config, files = self.config, self.data.train
-        (geometry, transform), second = file_views(config)
-        feed = FileFeed(
-            files,
-            geometry,
-            transform,
-            train.batch_size,
-            seed,
-            train.drop_last,
-            self.device,
-            train.workers,
-            sampler=sampler_named(config.sampler, files.labels, seed),
-            on_damaged=train.damaged,
-            second=second,
-            accumulate=train.accumulate,
-        )
+        first, second = file_views(config)
+        sampler = sampler_named(config.sampler, files.labels, seed)
+        feed = file_feed(files, first, train, seed, self.device, second=second, sampler=sampler)
         return WithMeta(feed, self._meta(train, seed)) if config.meta_batch else feed
 
     def _meta(self, train: TrainConfig, seed: int) -> FileFeed:
         """Class-balanced full batches: a smaller one would hold a part of the classes."""
         files: ImageFiles = self.data.val or self.data.train
         size = min(self.config.meta_batch, len(files))
-        return FileFeed(
+        full = dataclasses.replace(train, batch_size=size, drop_last=True)
+        return file_feed(
             files,
-            *file_views(self.config)[0],
-            size,
+            file_views(self.config)[0],
+            full,
             seed_for(seed, "augmentation", 1),
-            drop_last=True,
-            device=self.device,
-            workers=train.workers,
+            self.device,
             sampler=ClassBalanced(files.labels, seed, stream=1),
-            on_damaged=train.damaged,
-            accumulate=train.accumulate,
         )
 
     def as_at_test(
