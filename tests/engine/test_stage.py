@@ -408,7 +408,9 @@ def test_what_was_found_is_recorded_and_said_where_it_is_unexpected(
     method = Several()
     method.unexpected = unexpected
     stage = staged(tmp_path, method)
-    to_the_end(stage)
+    end = to_the_end(stage)
+    assert end.findings == {"swad": {"first": 3}} and type(end.findings["swad"]) is dict
+    assert to_the_end(staged(tmp_path / "other")).findings == {}
     records: list[dict[str, Any]] = stage.log.records  # type: ignore[attr-defined]
     assert [r for r in records if r["kind"] == "swad"] == [
         {"kind": "swad", "epoch": 6 // PER_EPOCH, "step": 6, "first": 3}

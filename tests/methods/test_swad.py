@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim.swa_utils import update_bn
 
 from batchformer import BatchFormer, match, two_streams
 from batchformer.engine import checkpoint
@@ -21,7 +19,7 @@ from batchformer.engine.fit import Evaluation, Plan, fit, training
 from batchformer.engine.interrupt import Interrupted, StopRequest
 from batchformer.engine.mechanics import Batch, Mechanics
 from batchformer.engine.method import Finding, Method
-from batchformer.methods.swad import Swad, WeightSums, renew_statistics
+from batchformer.methods.swad import Swad
 
 CPU = torch.device("cpu")
 HIGH, LOW = 9.0, 1.0
@@ -131,6 +129,10 @@ def test_where_the_valley_was(
     first, last = sum(lengths[: expected[0]]) + 1, sum(lengths[: expected[-1] + 1])
     assert found.values["first_update"] == first and found.values["last_update"] == last
     assert found.values["updates"] == last - first + 1 and f"{first} to {last}" in found.words
+    start, end = expected[0] + 1, expected[-1] + 1  # a person counts from 1
+    assert (found.values["first_evaluation"], found.values["last_evaluation"]) == (start, end)
+    said = f"(evaluation {end})" if start == end else f"(evaluations {start} to {end})"
+    assert said in found.words
     falling = losses == sorted(losses, reverse=True)
     assert found.unexpected == falling == (not found.values["converged"])
     assert found.values.get("threshold") == swad.valley.threshold
@@ -159,6 +161,19 @@ def test_the_valley_is_told_in_the_updates_of_the_whole_training() -> None:
     }
 
 
+def test_an_older_checkpoint_inside_the_valley_does_not_know_its_first_evaluation() -> None:
+    swad = Swad(Net(), 2, 2, 0.3)
+    train(swad, [3, 1, 4], [HIGH, LOW, LOW])
+    assert {"first_evaluation", "last_evaluation"} < swad.findings()["swad"].values.keys()
+    state = swad.state_dict()
+    del state["_extra_state"]["valley"]["first"]
+    older = Swad(Net(), 2, 2, 0.3)
+    older.load_state_dict(state)
+    found = older.findings()["swad"]
+    assert not any("evaluation" in key for key in found.values) and "(eval" not in found.words
+    assert (found.values["first_update"], found.values["last_update"]) == (4, 8)
+
+
 def test_what_waits_is_bounded_and_dropped_with_the_valley() -> None:
     swad = Swad(Net(), 3, 6, 0.3)
     for loss in [5.0] * 4 + [4.0, 3.0, 2.0, LOW] + [LOW] * 12:
@@ -183,6 +198,12 @@ def test_without_an_evaluation_the_mean_is_that_of_all_updates() -> None:
         swad.after_update()
         seen.append(weights(swad.inner))
     assert_mean(swad.conclude(Batches())["swad"], seen)
+    assert swad.findings()["swad"].values == {
+        "updates": 4,
+        "converged": False,
+        "first_update": 1,
+        "last_update": 4,
+    }
 
 
 def test_an_evaluation_without_an_update_is_no_segment() -> None:
@@ -210,58 +231,6 @@ def test_updates_are_added_in_place_and_ask_nothing_of_the_device() -> None:
     nowhere.after_update()
     with pytest.raises(RuntimeError):
         nowhere.after_evaluation({"val_loss": LOW})
-
-
-def test_sums_take_the_format_of_the_weights() -> None:
-    conv = nn.Conv2d(3, 5, 3)
-    method = nn.ModuleList([conv, WeightSums(list(conv.parameters()))])
-    method.to(memory_format=torch.channels_last)
-    sums: WeightSums = method[1]  # type: ignore[assignment]
-    assert sums.sums[0].stride() == conv.weight.stride() and not conv.weight.is_contiguous()
-    sums.add(list(conv.parameters()))
-    sums.add(list(conv.parameters()))
-    mean = sums.mean()
-    assert mean is not None and mean.updates == 2
-    torch.testing.assert_close(mean.weights[0], conv.weight.detach())
-
-
-def test_sums_are_single_precision_whatever_the_weights_are() -> None:
-    half = torch.full((2,), 1.0, dtype=torch.bfloat16)
-    sums = WeightSums([half])
-    for _ in range(300):  # beyond 256 a sum in bfloat16 would stand still
-        sums.add([half])
-    assert sums.sums[0].tolist() == [300.0, 300.0]
-
-
-def test_statistics_are_those_that_torch_computes() -> None:
-    net = Net()
-    expected = copy.deepcopy(net.body[:2])
-    update_bn([Batches().batch(step)["x"] for step in range(3)], expected)
-    for batches_tracked in (0, 17):
-        norm: Any = net.body[1]
-        norm.num_batches_tracked.fill_(batches_tracked)
-        norm.running_mean.fill_(5.0)
-        renew_statistics(net, Batches())
-        theirs: Any = expected[1]
-        torch.testing.assert_close(norm.running_mean, theirs.running_mean)
-        torch.testing.assert_close(norm.running_var, theirs.running_var)
-        assert norm.momentum == 0.1 and int(norm.num_batches_tracked) == 3
-        assert not any(module.training for module in net.modules())
-
-
-def test_statistics_are_of_so_many_batches_and_draw_nothing() -> None:
-    asked: list[int] = []
-
-    class Long(Batches):
-        per_epoch = 250
-
-        def batch(self, step: int) -> dict[str, Any]:
-            asked.append(step)
-            return super().batch(step)
-
-    before = torch.get_rng_state()
-    renew_statistics(Net(), Long())
-    assert asked == list(range(100)) and torch.equal(before, torch.get_rng_state())
 
 
 class PartlyFrozen(Net):

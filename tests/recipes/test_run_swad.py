@@ -26,6 +26,7 @@ from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import restore
 from batchformer.recipes.start import final_state, trained_network
 from batchformer.report.runs import read_run
+from batchformer.report.valley import valleys
 
 pytestmark = pytest.mark.usefixtures("three_angles")
 
@@ -163,10 +164,39 @@ def test_a_run_says_where_the_valley_was(averaged: Path, plain: Path) -> None:
         assert found["step"] == 8 and 1 <= found["first_update"] <= found["last_update"] <= 8
         assert found["updates"] == found["last_update"] - found["first_update"] + 1
         assert found["converged"] == ("threshold" in found)
+        # Evaluated after every second update.
+        assert found["first_update"] == 2 * found["first_evaluation"] - 1
+        assert found["last_update"] == 2 * found["last_evaluation"]
+        values = {key: found[key] for key in found if key not in ("kind", "epoch", "step")}
+        assert result(averaged / name)["findings"] == {"swad": values}
+        assert result(averaged)["findings"][f"{name}/swad"] == values
+        assert "findings" not in result(plain / name)
         kinds = {record["kind"] for record in read_records(plain / name / "metrics.jsonl")}
         assert kinds == {"train", "eval"}
     kinds = {record["kind"] for record in read_records(averaged / "metrics.jsonl")}
     assert kinds == {"train", "eval"}, "a mean of valleys is no valley"
+    assert len(result(averaged)["findings"]) == len(ANGLES) and "findings" not in result(plain)
+
+
+def test_the_page_reads_the_valley_of_this_version_and_of_earlier_ones(
+    averaged: Path, plain: Path, tmp_path: Path
+) -> None:
+    """Those had it in the records of the parts, and not in results."""
+    wanted = {name: result(averaged / name)["findings"]["swad"] for name in ANGLES}
+    assert valleys(read_run(averaged)) == wanted and valleys(read_run(plain)) == {}
+    assert valleys(read_run(averaged / "r45")) == {"": wanted["r45"]}
+    earlier = tmp_path / RECIPE / "batchformer/seed0"
+    shutil.copytree(averaged, earlier)
+    for path in earlier.rglob("result.json"):
+        own = json.loads(path.read_text())
+        del own["findings"]
+        write_json(path, own)
+    assert valleys(read_run(earlier)) == wanted
+    assert valleys(read_run(earlier / "r45")) == {"": wanted["r45"]}
+    # Combined anew, it has the parts' in its result.
+    (earlier / "result.json").unlink()
+    run(short(), "batchformer", 0, root=tmp_path, **OPTIONS)
+    assert result(earlier)["findings"] == result(averaged)["findings"]
 
 
 @pytest.mark.parametrize("name", ANGLES)

@@ -33,7 +33,7 @@ class Finding:
     """What a training found that is no score.
 
     Args:
-        values: for its record in ``metrics.jsonl``.
+        values: for its record in ``metrics.jsonl``, and for ``result.json``.
         words: the same as one line.
         unexpected: whether a person should read that line, even when quiet.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import time
 from collections.abc import Generator
 from contextlib import nullcontext
@@ -115,12 +116,12 @@ class Stage:
             self.one_update()
             yield
         self.method.release_step()
-        others = self.conclude()
+        others, findings = self.conclude(), self.tell_findings()
         if train.select_on != "last":
             evaluation = Evaluation(self.best, self.figures_of_best())
         for name, other in others.items():
             evaluation = other.instead_of(evaluation, name)
-        return evaluation
+        return dataclasses.replace(evaluation, findings=findings)
 
     def one_update(self) -> None:
         plan, method, update = self.plan, self.method, self.update
@@ -208,17 +209,22 @@ class Stage:
         return self.scored(best).figures
 
     def conclude(self) -> dict[str, Evaluation]:
-        """Score what else the training gave, and keep it and what was found, by name."""
+        """Score what else the training gave, and keep it, by name."""
         scores = {}
         for name, other in self.method.conclude(self.batches).items():
             save(self.plan.folder / name, self.update, {"method": state_of_model(other)})
             scores[name] = self.scored(other)
+        return scores
+
+    def tell_findings(self) -> dict[str, dict[str, float]]:
+        """Record what the training found that is no score, and say it; its values, by name."""
+        found = self.method.findings()
         epoch = self.update // self.batches.per_epoch
-        for name, finding in self.method.findings().items():
+        for name, finding in found.items():
             self.log.write(name, epoch, self.update, finding.values)
             tell = self.bar.say if finding.unexpected else self.bar.note
             tell(f"{self.plan.title}: {finding.words}")
-        return scores
+        return {name: dict(finding.values) for name, finding in found.items()}
 
     def save(self) -> None:
         save(self.plan.folder / "checkpoints", self.update, state_of_stage(self))

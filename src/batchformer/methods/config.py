@@ -1,54 +1,14 @@
-"""Names and settings of the methods around BatchFormer; nothing here needs torch."""
+"""Settings of the methods around BatchFormer; nothing here needs torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from batchformer.engine.config import require
+from batchformer.methods.limits import require_possible
+from batchformer.methods.method_names import MethodName as MethodName
 from batchformer.methods.module_config import ModuleConfig as ModuleConfig
 from batchformer.methods.module_config import require_sense as require_sense
-
-MethodName = Literal[
-    "cross_entropy",
-    "balanced_softmax",
-    "ldam",
-    "ride",
-    "ride_assignment",
-    "paco",
-    "crt",
-    "tau_norm",
-    "lws",
-    "balms",
-    "coral",
-    "irm",
-    "vrex",
-    "mixstyle",
-    "mdd",
-    "cge",
-    "compcos",
-    "ce_gzsl",
-    "eszsl",
-    "moco_v2",
-    "moco_v3",
-    "linear_probe",
-    "knn",
-    "detector",
-]
-
-#: Settings by the least value that makes sense.
-_AT_LEAST = {
-    1: (
-        *("projection_layers", "projection_hidden", "neighbours", "norm_parts"),
-        *("image_hidden", "graph_hidden"),
-        *("noise", "gan_hidden", "critic_steps", "synthetic", "classifier_epochs"),
-    ),
-    0: (
-        *("mixup", "cutmix"),
-        *("image_embedding", "feasibility_margin", "feasibility_epochs", "backbone_lr_factor"),
-        *("contrast", "gradient_penalty"),
-    ),
-}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,36 +188,4 @@ class MethodConfig:
     """swad: the threshold is this share above the mean loss at the valley's beginning."""
 
     def __post_init__(self) -> None:
-        require(self.scale > 0, f"hyper.scale is {self.scale} and must be above 0")
-        require(self.reweight_epoch >= 0, f"hyper.reweight-epoch is {self.reweight_epoch}, below 0")
-        require(self.experts >= 1, f"hyper.experts is {self.experts}, below 1")
-        require(self.teacher_experts >= 1, f"hyper.teacher-experts is {self.teacher_experts}")
-        require(self.router_top >= 1, f"hyper.router-top is {self.router_top}, below 1")
-        require(self.queue >= 1, f"hyper.queue is {self.queue}, below 1")
-        require(self.dim >= 1, f"hyper.dim is {self.dim}, below 1")
-        require(0 <= self.momentum <= 1, f"hyper.momentum is {self.momentum}, outside [0, 1]")
-        for bound, names in _AT_LEAST.items():
-            for name in names:
-                value, option = getattr(self, name), f"hyper.{name.replace('_', '-')}"
-                require(value >= bound, f"{option} is {value}, below {bound}")
-        for name in ("vote_temperature", "cosine_scale", "contrast_temperature"):
-            value, option = getattr(self, name), f"hyper.{name.replace('_', '-')}"
-            require(value > 0, f"{option} is {value} and must be above 0")
-        require(self.tau >= 0, f"hyper.tau is {self.tau}, below 0")
-        require(self.sampler_lr > 0, f"hyper.sampler-lr is {self.sampler_lr} and must be above 0")
-        require(self.inner_lr > 0, f"hyper.inner-lr is {self.inner_lr} and must be above 0")
-        shares = {
-            "feature-dropout": self.feature_dropout,
-            "pair-dropout": self.pair_dropout,
-            "mixstyle-p": self.mixstyle_p,
-            "mix-switch": self.mix_switch,
-            "smoothing": self.smoothing,
-            "drop-path": self.drop_path,
-        }
-        for name, value in shares.items():
-            require(0 <= value <= 1, f"hyper.{name} is {value}, outside [0, 1]")
-        require(self.mixstyle_alpha > 0, f"hyper.mixstyle-alpha is {self.mixstyle_alpha}, not > 0")
-        require(self.bottleneck >= 1, f"hyper.bottleneck is {self.bottleneck}, below 1")
-        require(self.reversal_updates >= 1, "hyper.reversal-updates is below 1")
-        require(self.swad_converge >= 1, f"hyper.swad-converge is {self.swad_converge}, below 1")
-        require(self.swad_tolerance >= 1, f"hyper.swad-tolerance is {self.swad_tolerance}, below 1")
+        require_possible(self)

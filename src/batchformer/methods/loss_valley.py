@@ -35,6 +35,8 @@ class LossValley:
     [[], [], [1], [2], [3], []]
     >>> valley.threshold, valley.dead
     (1.6500000000000001, True)
+    >>> valley.extent()
+    range(1, 4)
     """
 
     def __init__(self, converge: int, tolerance: int, ratio: float) -> None:
@@ -47,6 +49,7 @@ class LossValley:
         self.told = 0
         self.losses: list[float] = []
         self.threshold: float | None = None
+        self.first: int | None = None
         self.newest = -1
         self.dead = False
 
@@ -86,6 +89,16 @@ class LossValley:
         low = [number for number in self.pending if self._loss(number) <= self.threshold]
         return range(self.newest + 1, low[-1] + 1) if low else NONE
 
+    def extent(self) -> range | None:
+        """All segments of the average, if training ended here; asking changes nothing.
+
+        None where the valley began before its beginning was kept, in an older checkpoint.
+        """
+        rest = self.finish()
+        if self.threshold is None:
+            return rest
+        return None if self.first is None else range(self.first, rest.stop or self.newest + 1)
+
     @property
     def pending(self) -> range:
         """The segments that have not joined and may still; those before them never will."""
@@ -107,7 +120,7 @@ class LossValley:
         while first > reach and self._loss(first - 1) <= self.threshold:
             first -= 1
         # A tolerance shorter than `converge` has passed over segments that are in the valley.
-        self.newest = max(converged, reach)
+        self.first, self.newest = first, max(converged, reach)
         return range(first, self.newest + 1)
 
     def _oldest(self, window: int) -> int:
@@ -122,6 +135,7 @@ class LossValley:
             "told": self.told,
             "losses": list(self.losses),
             "threshold": self.threshold,
+            "first": self.first,
             "newest": self.newest,
             "dead": self.dead,
         }
@@ -130,4 +144,4 @@ class LossValley:
         """Go on from what :meth:`state` gave."""
         self.told, self.losses = state["told"], list(state["losses"])
         self.threshold, self.newest = state["threshold"], state["newest"]
-        self.dead = state["dead"]
+        self.first, self.dead = state.get("first"), state["dead"]

@@ -4,91 +4,18 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.optim import Optimizer
 
 from batchformer.engine.config import OptimConfig
 from batchformer.engine.mechanics import Batch, Mechanics
 from batchformer.engine.method import Batches, Finding, Method
-from batchformer.engine.precise_norm import measuring_statistics
 from batchformer.methods.loss_valley import LossValley
-
-#: Training batches over which statistics of normalisation are computed anew.
-STATISTICS_BATCHES = 100
-
-
-@dataclass(frozen=True)
-class MeanWeights:
-    """The mean of a network's weights over some updates, in main memory.
-
-    A ResNet-50 has 0.1 GB of them, and up to `tolerance` segments wait at a time; they are needed
-    at evaluations only, so they leave the device's memory to training.
-
-    Args:
-        weights: the means.
-        updates: how many they are over, one after the other.
-        last: the last of these, from 1; None in checkpoints from before this was kept.
-    """
-
-    weights: list[Tensor]
-    updates: int
-    last: int | None = None
-
-    def joined(self, other: MeanWeights) -> MeanWeights:
-        """The mean over the updates of both, the other's being the later ones."""
-        updates = self.updates + other.updates
-        weights = torch._foreach_lerp(self.weights, other.weights, other.updates / updates)
-        return MeanWeights(list(weights), updates, other.last)
-
-
-class WeightSums(nn.Module):
-    """Sums of weights over updates, and their number, in tensors that stay where they are.
-
-    A recorded update goes on adding to them when it is replayed.
-
-    Args:
-        weights: what will be added, for their shapes.
-    """
-
-    updates: Tensor
-
-    def __init__(self, weights: list[Tensor]) -> None:
-        super().__init__()
-        for number, weight in enumerate(weights):
-            zeros = torch.zeros_like(weight, dtype=torch.float32, requires_grad=False)
-            self.register_buffer(str(number), zeros)
-        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
-
-    @property
-    def sums(self) -> list[Tensor]:
-        return [value for name, value in self.named_buffers() if name != "updates"]
-
-    @torch.no_grad()
-    def add(self, weights: list[Tensor]) -> None:
-        """Take in the weights after one more update."""
-        torch._foreach_add_(self.sums, weights)
-        self.updates.add_(1)
-
-    def mean(self, before: int | None = 0) -> MeanWeights | None:
-        """The mean since the last :meth:`clear`; None if nothing was added.
-
-        Args:
-            before: updates of the training before it; None where that is not known.
-        """
-        updates = int(self.updates)
-        if not updates:
-            return None
-        last = None if before is None else before + updates
-        return MeanWeights([(value / updates).cpu() for value in self.sums], updates, last)
-
-    def clear(self) -> None:
-        """Begin anew."""
-        for value in self.buffers():
-            value.zero_()
+from batchformer.methods.mean_weights import MeanWeights, WeightSums, joined, weights_of
+from batchformer.methods.renewed_statistics import renew_statistics
 
 
 class Swad(Method):
@@ -110,7 +37,7 @@ class Swad(Method):
         self.inner = inner
         self.stages, self.module_lr_factor = inner.stages, inner.module_lr_factor
         self.settings = (converge, tolerance, ratio)
-        self.segment = WeightSums(_weights(inner))
+        self.segment = WeightSums(weights_of(inner))
         self._begin()
 
     def _begin(self) -> None:
@@ -167,7 +94,7 @@ class Swad(Method):
 
     def after_update(self) -> None:
         self.inner.after_update()
-        self.segment.add(_weights(self.inner))
+        self.segment.add(weights_of(self.inner))
 
     def before_evaluation(self) -> None:
         self.inner.before_evaluation()
@@ -187,7 +114,7 @@ class Swad(Method):
             return
         self.waiting[self.valley.told] = segment
         for number in self.valley.tell(metrics["val_loss"]):
-            self.mean = _joined(self.mean, self.waiting[number])
+            self.mean = joined(self.mean, self.waiting[number])
         self.waiting = {number: self.waiting[number] for number in self.valley.pending}
 
     def conclude(self, batches: Batches) -> dict[str, Method]:
@@ -195,7 +122,7 @@ class Swad(Method):
         mean = self.final_mean()
         if mean is not None:
             with torch.no_grad():
-                for own, value in zip(_weights(averaged), mean.weights, strict=True):
+                for own, value in zip(weights_of(averaged), mean.weights, strict=True):
                     own.copy_(value)
             renew_statistics(averaged, batches)
         return {**self.inner.conclude(batches), "swad": averaged.eval()}
@@ -207,11 +134,14 @@ class Swad(Method):
         """
         mean = self.mean
         for number in self.valley.finish():
-            mean = _joined(mean, self.waiting[number])
+            mean = joined(mean, self.waiting[number])
         return self.segment.mean(self.done) if mean is None else mean
 
     def findings(self) -> dict[str, Finding]:
-        """Where the valley was: which updates are averaged, and whether the loss converged."""
+        """Where the valley was: which updates are averaged, and whether the loss converged.
+
+        Evaluations are numbered from 1, as far as updates came before them: each ends a segment.
+        """
         found, mean = self.inner.findings(), self.final_mean()
         if mean is None:
             return found
@@ -222,6 +152,10 @@ class Swad(Method):
             first = mean.last - mean.updates + 1
             values |= {"first_update": first, "last_update": mean.last}
             words = f"swad averages updates {first:,} to {mean.last:,}"
+        if evaluations := self.valley.extent():
+            start, end = evaluations[0] + 1, evaluations[-1] + 1
+            values |= {"first_evaluation": start, "last_evaluation": end}
+            words += f" (evaluation {end})" if start == end else f" (evaluations {start} to {end})"
         if threshold is None:
             words += (
                 ", the last segment alone: the validation loss never converged (hyper.swad-converge"
@@ -246,32 +180,3 @@ class Swad(Method):
         self.waiting = {number: MeanWeights(**mean) for number, mean in state["waiting"].items()}
         self.mean = None if state["mean"] is None else MeanWeights(**state["mean"])
         self.done = state.get("done")  # not in checkpoints from before it was kept
-
-
-@torch.no_grad()
-def renew_statistics(method: Method, batches: Batches, most: int = STATISTICS_BATCHES) -> None:
-    """Compute statistics of batch normalisation anew: those kept belong to other weights.
-
-    They become the mean over batches of the first epoch, as predictions meet them: dropout and
-    BatchFormer do not act. Normalisation that stays in eval mode when the method trains keeps its
-    statistics, and so does that which predictions do not pass. The method is left in eval mode.
-    """
-    method.train()
-    with measuring_statistics(method) as norms:
-        method.eval()
-        if not norms:
-            return
-        for norm in norms:
-            norm.train()
-        for step in range(min(most, batches.per_epoch)):
-            method.predict(batches.batch(step)["x"])
-    method.eval()
-    method.remarks()  # forgets what these predictions were like
-
-
-def _weights(method: Method) -> list[Tensor]:
-    return [p for p in method.parameters() if p.is_floating_point()]
-
-
-def _joined(mean: MeanWeights | None, other: MeanWeights) -> MeanWeights:
-    return other if mean is None else mean.joined(other)
