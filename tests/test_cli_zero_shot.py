@@ -324,7 +324,7 @@ def test_words_and_files_that_are_missing(
     cli.main([*command, *more, "--runs", str(tmp_path)])
     config = json.loads((tmp_path / "my_pairs_cge/baseline/seed0/config.json").read_text())
     assert config["data"]["random_vectors"] == ["cat"]
-    line = "my_pairs_cge baseline seed 0: no word vector, and a random one drawn: cat"
+    line = f"{table.stem}: no word vector, and a random one drawn: cat"
     assert line not in capsys.readouterr().err, "it was to be quiet"
     command.remove("--quiet")
     cli.main([*command, *more, "--runs", str(tmp_path / "again")])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import warnings
 from pathlib import Path
 
 import pytest
@@ -91,6 +90,15 @@ def test_another_list_is_refused(places: Path, lists: dict[str, list[str]], word
         annotated("places_lt", lists_of("places_lt", places), with_val=True)
 
 
+def test_a_list_is_held_against_the_published_numbers_of_every_class(places: Path) -> None:
+    lists = lists_of("places_lt", places)
+    (places / "Places_LT_cls_freq.json").write_text("[2, 1]")
+    assert annotated("places_lt", lists).train_counts.tolist() == [2, 1]
+    (places / "Places_LT_cls_freq.json").write_text("[1, 2]")
+    with pytest.raises(ValueError, match=r"Places_LT_cls_freq\.json disagree.* 2 of 2 classes"):
+        annotated("places_lt", lists)
+
+
 def test_missing_images_are_named(places: Path) -> None:
     lists = lists_of("places_lt", places)
     (places / "train/bee/1.jpg").unlink()
@@ -120,15 +128,15 @@ def test_names_of_classes(tmp_path: Path) -> None:
 def test_folders_of_classes(tmp_path: Path, part: str) -> None:
     touch(tmp_path, "train/b/1.jpg", "train/b/2.png", "train/a/1.jpg", "train/c/1.jpg")
     touch(tmp_path, f"{part}/b/1.jpg", f"{part}/c/1.jpg")
-    with pytest.warns(UserWarning, match="1 of 3 classes have no test image.*: a$"):
-        found = own_files(tmp_path)
+    found = own_files(tmp_path)
+    assert len(found.remarks) == 1 and found.remarks[0].startswith("1 of 3 classes have training")
+    assert found.remarks[0].endswith(" no test image, so that no score speaks of them: a")
     assert found.classes == found.test.classes == ("a", "b", "c")
     assert found.train_counts.tolist() == [1, 2, 1] and found.test.labels.tolist() == [1, 2]
     assert found.name == tmp_path.name and found.untested == ["a"]
     touch(tmp_path, f"{part}/a/1.jpg")
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        assert own_files(tmp_path).split_sha256 == list_hash(found.train)
+    again = own_files(tmp_path)
+    assert again.split_sha256 == list_hash(found.train) and again.remarks == ()
 
 
 def test_folders_that_are_wrong(tmp_path: Path) -> None:
@@ -156,8 +164,8 @@ def test_lists_and_tables(tmp_path: Path) -> None:
     (tmp_path / "train.csv").write_text("path,label\n1.jpg,cat\n2.jpg,ant\n")
     (tmp_path / "test.csv").write_text("path,label\n3.jpg,cat\n")
     lists = [str(tmp_path / "train.csv"), str(tmp_path / "test.csv")]
-    with pytest.warns(UserWarning, match="no test image.*: ant$"):
-        found = own_files(tmp_path / "images", *lists)
+    found = own_files(tmp_path / "images", *lists)
+    assert found.remarks[0].endswith("no score speaks of them: ant")
     assert found.classes == ("ant", "cat") and found.test.labels.tolist() == [1]
     (tmp_path / "train.txt").write_text("images/1.jpg 0\nimages/2.jpg 1\n")
     (tmp_path / "test.txt").write_text("images/3.jpg 0\nimages/1.jpg 1\n")

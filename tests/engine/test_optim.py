@@ -67,6 +67,23 @@ def test_warmup_and_constant() -> None:
     assert factors == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
 
 
+def test_pacos_released_warmup_by_hand() -> None:
+    """The rate times (epoch + 1) / 10 while epoch <= 10, counted from 0: 1.1 in the eleventh."""
+    options = {"kind": "multistep", "per": "epoch", "warmup": 9, "warmup_from": 0.1}
+    released = ScheduleConfig(**options, milestones=(320, 360), warmup_overshoot=1)  # type: ignore[arg-type]
+    rates = [lr_factor(released, epoch * 84 + 83, 400 * 84, 84) for epoch in range(400)]
+    assert rates[:11] == pytest.approx([(epoch + 1) / 10 for epoch in range(11)])
+    assert rates[11:] == pytest.approx([1.0] * 309 + [0.1] * 40 + [0.01] * 40)
+    paper = ScheduleConfig(**options)  # type: ignore[arg-type]
+    assert lr_factor(paper, 10 * 84, 400 * 84, 84) == 1.0
+    cosine = ScheduleConfig(kind="cosine", warmup=2, warmup_overshoot=2)
+    assert [lr_factor(cosine, t, 6, 1) for t in range(5)] == pytest.approx([0, 0.5, 1, 1.5, 2])
+    with pytest.raises(ValueError, match=r"needs a schedule\.warmup"):
+        ScheduleConfig(warmup_overshoot=1)
+    with pytest.raises(ValueError, match="-1, below 0"):
+        ScheduleConfig(warmup=3, warmup_overshoot=-1)
+
+
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
 def test_each_group_is_scaled_from_its_own_rate(name: str) -> None:
     groups = [{"params": [nn.Parameter(torch.zeros(1))], "lr": lr} for lr in (0.4, 0.04)]

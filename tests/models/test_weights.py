@@ -210,6 +210,22 @@ def test_where_a_file_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         find_weights("/nowhere/w.pth")
 
 
+def test_a_file_beside_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its name in the folder of the data, or below a folder that holds several."""
+    monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path / "all"))
+    monkeypatch.chdir(tmp_path)
+    root = tmp_path / "mine/places_lt"
+    root.mkdir(parents=True)
+    places = f"{root}/places_lt/w.pth or {root}/w.pth or {tmp_path}/all/places_lt/w.pth"
+    with pytest.raises(FileNotFoundError, match=rf"{places}.*--weights FILE.*--weights timm"):
+        find_weights("places_lt/w.pth", str(root))
+    (root / "w.pth").write_bytes(b"beside")
+    for folder in (root, root.parent):
+        assert find_weights("places_lt/w.pth", str(folder)) == root / "w.pth"
+    with pytest.raises(FileNotFoundError, match=r"weights places_lt/w\.pth or [^ ]*/all/"):
+        find_weights("places_lt/w.pth", str(tmp_path / "cifar100_lt.npz"))
+
+
 def test_timms_weights(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("resnet32", "resnet152.no_such_tag"):
         with pytest.raises(ValueError, match="timm has no weights"):

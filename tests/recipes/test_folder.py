@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ import pytest
 
 from batchformer.recipes import find_recipe
 from batchformer.recipes.folder import (
+    has_result,
+    read_result,
     recorded,
     refuse_other_configuration,
     write_figures,
     write_json,
+    write_result,
 )
 from batchformer.recipes.plain import as_plain
 
@@ -115,6 +119,31 @@ def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="not JSON serializable"):
         write_json(path, {"metrics": {"average": 60.0}, "folder": tmp_path})
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
+
+
+def no_constant(name: str) -> float:
+    raise AssertionError(f"{name} is no JSON")
+
+
+def test_a_score_that_could_not_be_measured_is_null_and_comes_back_as_nan(tmp_path: Path) -> None:
+    found = {"swad": {"threshold": math.inf, "converged": False}}
+    metrics = {"all": 50.5, "few": math.nan, "ece": -math.inf}
+    write_result(tmp_path, {"metrics": metrics, "updates": 6, "findings": found})
+    text = (tmp_path / "result.json").read_text()
+    assert json.loads(text, parse_constant=no_constant) == {
+        "metrics": {"all": 50.5, "few": None, "ece": None},
+        "updates": 6,
+        "findings": {"swad": {"threshold": None, "converged": False}},
+    }
+    result = read_result(tmp_path)
+    assert has_result(tmp_path) and result["updates"] == 6 and result["metrics"]["all"] == 50.5
+    assert math.isnan(result["metrics"]["few"]) and math.isnan(result["metrics"]["ece"])
+
+
+def test_a_result_with_nan_as_earlier_versions_wrote_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "result.json").write_text('{"metrics": {"all": 50.5, "few": NaN}}')
+    metrics = read_result(tmp_path)["metrics"]
+    assert metrics["all"] == 50.5 and math.isnan(metrics["few"])
 
 
 def test_figures_come_back(tmp_path: Path) -> None:

@@ -68,4 +68,18 @@ def test_distillation_from_six_experts(model: str) -> None:
     teacher = find_recipe(name)
     assert arm == "baseline" and teacher.hyper.experts == student.hyper.teacher_experts == 6
     assert student.hyper.experts == 3 and teacher.model == student.model
-    assert student.train == teacher.train and not student.paper and not teacher.paper
+    assert student.train == teacher.train and not teacher.paper
+
+
+@pytest.mark.parametrize(
+    ("model", "own", "ours"), [("resnet10", 45.9, 47.6), ("resnet50", 54.9, 55.7)]
+)
+def test_each_way_of_two_stages_has_the_papers_number_of_its_own(
+    model: str, own: float, ours: float
+) -> None:
+    """RIDE's authors distil and have no BatchFormer; the paper starts anew and has no baseline."""
+    distilled, again = (
+        find_recipe(f"imagenet_lt_ride_{model}{end}").paper for end in ("_distilled", "_two_stage")
+    )
+    assert {arm: numbers["all"] for arm, numbers in distilled.items()} == {"baseline": own}
+    assert {arm: numbers["all"] for arm, numbers in again.items()} == {"batchformer": ours}

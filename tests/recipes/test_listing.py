@@ -46,6 +46,8 @@ def test_the_state_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_the_papers_numbers() -> None:
     assert paper_numbers(find_recipe("cifar100_lt_balanced_softmax")) == "50.7 -> 51.7"
     assert paper_numbers(find_recipe("demo")) == "-"
+    assert paper_numbers(find_recipe("cifar100_lt_ride")) == "48"
+    assert paper_numbers(find_recipe("imagenet_lt_ride_resnet10_two_stage")) == "-> 47.6"
 
 
 def test_the_state_of_image_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

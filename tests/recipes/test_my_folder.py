@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import multiprocessing
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +103,30 @@ def test_arms_share_their_batches_side_by_side(root: Path, tmp_path: Path) -> No
         results.append([json.loads((f / "result.json").read_text())["metrics"] for f in found])
     assert len(results[0]) == 2 and results[0] == results[1]
     assert not multiprocessing.active_children()
+
+
+def test_a_class_without_a_test_image_is_said_once_and_stands_in_the_page(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = shutil.copytree(root, tmp_path / "photos")
+    shutil.rmtree(photos / "test/bee")
+    arguments = ["compare", "my_folder", "--data", str(photos), "--data.size", "32"]
+    arguments += ["--model", "resnet32", "--train.updates", "1", "--train.batch-size", "4"]
+    arguments += ["--train.workers", "0", "--device", "cpu", "--seeds", "2"]
+    cli.main([*arguments, "--runs", str(tmp_path / "runs")])
+    said = capsys.readouterr().err.splitlines()
+    sizes = "3 classes, 14 training images: 7 in the largest class, 3 in the smallest"
+    assert said.count(f"photos: {sizes}; 0 many, 0 medium, 3 few") == 1
+    line = "1 of 3 classes have training images and no test image, so that no score speaks of them"
+    assert said.count(f"photos: {line}: bee") == 1
+    place = tmp_path / "runs/my_folder"
+    for folder in place.glob("*/seed*"):
+        assert json.loads((folder / "config.json").read_text())["data"]["remarks"] == [
+            f"{line}: bee"
+        ]
+    assert f"<li>{line}: bee.</li>" in (place / "report.html").read_text()
+    cli.main([*arguments, "--quiet", "--runs", str(tmp_path / "quiet")])
+    assert "photos:" not in capsys.readouterr().err
 
 
 def test_a_run_begins_with_a_file_of_weights(

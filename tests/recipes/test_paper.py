@@ -112,7 +112,8 @@ def test_rows_of_one_block_share_their_metrics() -> None:
 def test_each_batchformer_row_has_its_baseline(find_row: Finder, row: PaperRow) -> None:
     baseline = find_row(row.table, row.data, row.model, row.method, "baseline")
     assert baseline.numbers.keys() <= row.numbers.keys()
-    assert baseline.recipe == row.recipe
+    # RIDE's own two stages are others than those that BatchFormer is added to.
+    assert (baseline.recipe == row.recipe) == ("two stages" not in row.method)
     assert not row.reproduced
 
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
+from pathlib import Path
+
+import pytest
+
 from batchformer.recipes import find_recipe
+from batchformer.recipes.networks import given_weights
 
 
 def test_balms() -> None:
@@ -28,3 +34,17 @@ def test_paco() -> None:
     assert recipe.train.updates == 30 * 488 and recipe.train.precision == "fp16"
     assert recipe.schedule.warmup == 4 and recipe.schedule.per == "epoch"
     assert recipe.optim.lr == 0.02 and recipe.data.scored_on == "test"
+
+
+@pytest.mark.parametrize("name", ["places_lt_balms", "places_lt_tau_norm"])
+def test_features_beside_the_data_are_found(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path / "elsewhere"))
+    recipe = find_recipe(name)
+    recipe = dataclasses.replace(recipe, data=recipe.data_with(root=str(tmp_path)))
+    with pytest.raises(FileNotFoundError, match=r"--weights FILE.*--weights timm"):
+        given_weights(recipe)
+    (tmp_path / "resnet152_uniform.pth").touch()
+    assert given_weights(recipe) == tmp_path / "resnet152_uniform.pth"
+    assert given_weights(dataclasses.replace(recipe, weights="timm")) is None

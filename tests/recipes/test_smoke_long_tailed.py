@@ -22,8 +22,8 @@ from batchformer.recipes.run import build, load_task, restore
 CPU = torch.device("cpu")
 NAMES = [name for name in RECIPES if name.startswith("cifar") and "moco" not in name]
 LARGEST = 200
-#: Of the images, half of CIFAR's.
-SIDE = 16
+#: Of the images.
+SIDE = 32
 
 
 def _noise(path: Path, classes: int) -> Path:

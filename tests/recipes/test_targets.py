@@ -389,6 +389,22 @@ def test_a_whole_is_combined_only_when_all_its_parts_have_finished(
     assert contents(whole.folder) == expected
 
 
+@pytest.mark.parametrize("missing", ["null", "NaN"])
+def test_a_score_that_a_part_could_not_measure_is_null_in_the_whole(
+    compared: Path, tmp_path: Path, missing: str
+) -> None:
+    """Earlier versions wrote it as NaN, which no other reader of JSON takes."""
+    whole = whole_run(tmp_path)
+    shutil.copytree(compared / "rotated_digits_erm/baseline/seed0", whole.folder)
+    part = whole.folder / "r45/result.json"
+    content = json.loads(part.read_text())
+    content["metrics"]["r45"] = "not measured"
+    part.write_text(json.dumps(content).replace('"not measured"', missing))
+    assert combine(whole, parts_of(whole))
+    before, after = metrics(compared / "rotated_digits_erm/baseline/seed0"), metrics(whole.folder)
+    assert after == {**before, "r45": None, "average": None}
+
+
 def test_one_target_and_all_of_them_do_not_share_a_folder(compared: Path, tmp_path: Path) -> None:
     shutil.copytree(compared, tmp_path, dirs_exist_ok=True)
     single = dataclasses.replace(short(), data=short().data_with(target="r45"))

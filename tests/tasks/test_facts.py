@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 from batchformer.data.images import ImageSplit, LongTailedData
-from batchformer.tasks.facts import split_facts
+from batchformer.data.long_tail import class_counts
+from batchformer.tasks.config import LongTailConfig
+from batchformer.tasks.facts import class_sizes, split_facts
 
 
 def test_the_facts_of_a_split() -> None:
@@ -22,3 +25,20 @@ def test_the_facts_of_a_split() -> None:
         "largest_class": 3,
         "smallest_class": 1,
     }
+
+
+@pytest.mark.parametrize(("ratio", "shots"), [(100, (35, 35, 30)), (200, (30, 31, 39))])
+def test_the_sizes_of_cifar100_lt_in_words(ratio: int, shots: tuple[int, int, int]) -> None:
+    counts = torch.tensor(class_counts(500, 100, ratio))
+    line = class_sizes(counts, LongTailConfig())
+    images, smallest = {100: ("10,847", 5), 200: ("9,502", 2)}[ratio]
+    assert line.startswith(f"100 classes, {images} training images: 500 in the largest class, ")
+    assert f" {smallest} in the smallest; " in line
+    assert line.endswith("; {} many, {} medium, {} few".format(*shots))
+
+
+def test_sizes_by_thirds_and_without_shots() -> None:
+    counts = torch.tensor([9, 5, 4, 1])
+    thirds = class_sizes(counts, LongTailConfig(shots="thirds"))
+    assert thirds.endswith("; 2 many, 1 medium, 1 few (thirds by training images)")
+    assert class_sizes(counts, LongTailConfig(scores="top")).endswith(" 1 in the smallest")

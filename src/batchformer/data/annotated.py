@@ -20,6 +20,8 @@ class Annotated:
         train: file name of the list of training images.
         test: that of the images that scores are measured on.
         val: that of a third list, for choosing settings.
+        frequencies: that of the training images of every class, a .json list that some publish
+            with the lists; the training list is held against it where it lies beside.
         classes: K.
         images: images in the training list.
         most: images of its largest class.
@@ -35,6 +37,7 @@ class Annotated:
     train: str
     test: str
     val: str
+    frequencies: str
     classes: int
     images: int
     most: int
@@ -51,6 +54,7 @@ ANNOTATED: dict[str, Annotated] = {
         "ImageNet_LT_train.txt",
         "ImageNet_LT_test.txt",
         "ImageNet_LT_val.txt",
+        "ImageNet_LT_cls_freq.json",
         classes=1000,
         images=115_846,
         most=1280,
@@ -65,6 +69,7 @@ ANNOTATED: dict[str, Annotated] = {
         "iNaturalist18_train.txt",
         "iNaturalist18_val.txt",
         "iNaturalist18_val.txt",
+        "iNaturalist18_cls_freq.json",
         classes=8142,
         images=437_513,
         most=1000,
@@ -80,6 +85,7 @@ ANNOTATED: dict[str, Annotated] = {
         "Places_LT_train.txt",
         "Places_LT_test.txt",
         "Places_LT_val.txt",
+        "Places_LT_cls_freq.json",
         classes=365,
         images=62_500,
         most=4980,

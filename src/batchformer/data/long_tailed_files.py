@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from batchformer.data.annotated import ANNOTATED, Annotated, Lists, ensure_present
+from batchformer.data.class_frequencies import require_published
 from batchformer.data.file_lists import some
 from batchformer.data.files import ImageFiles
 from batchformer.data.imagenet_layout import ensure_present as ensure_imagenet
@@ -60,6 +60,16 @@ class LongTailedFiles:
         return [self.classes[row] for row in rows]
 
     @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a person should know before the data is used, each a line."""
+        if not self.untested:
+            return ()
+        return (
+            f"{len(self.untested)} of {len(self.classes)} classes have training images and no test "
+            f"image, so that no score speaks of them: {some(self.untested)}",
+        )
+
+    @property
     def split_sha256(self) -> str:
         """Hash of the training list."""
         return list_hash(self.train)
@@ -91,6 +101,7 @@ def annotated(name: str, lists: Lists, with_val: bool = False) -> LongTailedFile
     numbers = [str(label) for label in range(known.classes)]
     train = ImageFiles.from_list(lists.train, lists.root, numbers)
     _require_known(known, lists.train, train)
+    require_published(lists.train.with_name(known.frequencies), lists.train, train)
     test = ImageFiles.from_list(lists.test, lists.root, numbers, allow_empty=True)
     _require_one_of((known.tested, known.validated), known, lists.test, test)
     val = None
@@ -139,7 +150,7 @@ def own_files(
 ) -> LongTailedFiles:
     """A person's own images: folders of classes in two parts, or two lists.
 
-    Classes are those of the training part. A warning names those without a test image.
+    Classes are those of the training part; `remarks` names those without a test image.
 
     Args:
         root: holds ``train/<class>/<image>`` and ``test/`` or ``val/`` like it; with lists, the
@@ -167,15 +178,7 @@ def own_files(
         train = ImageFiles.from_folder(parts[0])
         test = _with_classes(ImageFiles.from_folder(parts[1], True), train.classes)
         name = place.resolve().name
-    found = LongTailedFiles(train, test, name)
-    if found.untested:
-        warnings.warn(
-            f"{name}: {len(found.untested)} of {len(found.classes)} classes have no test image, so "
-            f"that no score speaks of them: {some(found.untested)}",
-            UserWarning,
-            stacklevel=2,
-        )
-    return found
+    return LongTailedFiles(train, test, name)
 
 
 def _part_folders(root: Path) -> tuple[Path, Path]:

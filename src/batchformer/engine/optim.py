@@ -83,7 +83,8 @@ def lr_factor(config: ScheduleConfig, update: int, updates: int, per_epoch: int)
         update -= config.restart
     now = update // length + config.ahead
     end = math.ceil(updates / length)
-    if now < config.warmup:
+    over = config.warmup_overshoot
+    if now < config.warmup + (over + 1 if over else 0):  # it is 1 at its end, and above it beyond
         return config.warmup_from + (1 - config.warmup_from) * now / config.warmup
     if config.kind == "cosine":
         # An ended schedule stays at its end; a warm-up as long as the run leaves no room to fall.

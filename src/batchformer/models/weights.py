@@ -59,20 +59,31 @@ class Fitted:
     classifier: bool
 
 
-def find_weights(name: str) -> Path:
-    """The file of this name, here or in the folder of the data.
+def find_weights(name: str, root: str | None = None) -> Path:
+    """The file of this name: here, beside the data, or in the folder of all data.
+
+    Args:
+        name: a path; beside the data its last part is looked for as well.
+        root: folder of the data that is trained on, where one is named.
 
     Raises:
         FileNotFoundError: there is none; says where it was looked for.
     """
     path = Path(name).expanduser()
-    places = [path] if path.is_absolute() else [path, looked_in() / path]
+    places = [path]
+    if not path.is_absolute():
+        beside = None if root is None else Path(root).expanduser()
+        if beside is not None and beside.is_dir():
+            places += [beside / path, beside / path.name]
+        places.append(looked_in() / path)
+    places = list(dict.fromkeys(places))
     for place in places:
         if place.is_file():
             return place
     raise FileNotFoundError(
         f"There is no file of weights {' or '.join(map(str, places))}. Name a state dict (.pth or "
-        ".safetensors) of this network by --weights FILE"
+        ".safetensors) of this network by --weights FILE, or take those that timm has for a "
+        "network of its own by --weights timm"
     )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from batchformer.engine.agreement import first_says
 from batchformer.engine.checkpoint import write_atomically
 from batchformer.engine.log import read_records
-from batchformer.recipes.folder import read_json, write_figures, write_json
+from batchformer.recipes.folder import read_result, write_figures, write_result
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import Run
 
@@ -52,9 +52,7 @@ def combine(run: Run, parts: Sequence[Run]) -> bool:
         return False
     chosen_on = read_records(by_part[CHOOSE] / "metrics.jsonl")
     epoch, score = best(chosen_on)
-    results = {
-        part: read_json(folder / "result.json", "metrics") for part, folder in by_part.items()
-    }
+    results = {part: read_result(folder) for part, folder in by_part.items()}
     lines = (json.dumps(record) for record in read_records(by_part[TRAIN] / "metrics.jsonl"))
     write_atomically(run.folder / "metrics.jsonl", ("\n".join(lines) + "\n").encode())
     tried = [(one["epoch"], one["hm"]) for one in chosen_on if one["kind"] == "eval"]
@@ -72,7 +70,7 @@ def combine(run: Run, parts: Sequence[Run]) -> bool:
         "updates": sum(one["updates"] for one in results.values()),
         "selected": f"epoch {epoch}, by classes of validation",
     }
-    write_json(run.folder / "result.json", result)  # last: it says that all is there
+    write_result(run.folder, result)  # last: it says that all is there
     return True
 
 

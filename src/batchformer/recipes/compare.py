@@ -16,6 +16,7 @@ from batchformer.engine.together import Job, train_together
 from batchformer.engine.window import DivergedError
 from batchformer.ranks import leads, ranks
 from batchformer.recipes.held import held
+from batchformer.recipes.opening import Opening
 from batchformer.recipes.parts import combine, parts_of
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import Run
@@ -106,6 +107,7 @@ def _train_held(
             one.begin()
             yield one, None
     tried: set[Path] = set()
+    opening = Opening(quiet)
     # Again where one training of a run has to wait for another.
     while whole := _waiting([one for one in runs if not one.finished], tried):
         for group in side_by_side([part for part, _ in whole.values()], together):
@@ -113,6 +115,7 @@ def _train_held(
                 whole[part.folder][1].folder: whole[part.folder][1] for part in group
             }.values():
                 one.begin()
+                opening(one)
             for part, error in train_runs(group, quiet, wandb):
                 one = whole[part.folder][1]
                 if error is None and part is not one and not combine(one):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,31 @@ def has_result(folder: Path) -> bool:
         read_json(path, "metrics", "Remove it, and the same command writes it anew")
         return True
     return False
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """What a finished run measured; a score that could not be measured is NaN.
+
+    Raises:
+        ValueError: the file is damaged.
+    """
+    result = read_json(folder / "result.json", "metrics")
+    metrics = {name: math.nan if v is None else v for name, v in result["metrics"].items()}
+    return {**result, "metrics": metrics}
+
+
+def write_result(folder: Path, result: Mapping[str, Any]) -> None:
+    """What a run measured: its scores as ``metrics``, and what is kept beside them.
+
+    JSON has no NaN and no infinity: such a score is null, which is NaN again where it is read.
+    """
+    write_json(folder / "result.json", _without_nan(result))
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _without_nan(inner) for name, inner in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def refuse_other_configuration(folder: Path, config: dict[str, Any]) -> dict[str, Any] | None:

@@ -79,11 +79,12 @@ def _table(title: str, *columns: str, wide: str = "") -> Table:
 
 
 def paper_numbers(recipe: Recipe) -> str:
-    """The paper's headline numbers of both arms."""
+    """The paper's headline numbers of both arms; an arrow before that of BatchFormer alone."""
     if not recipe.paper:
         return "-"
     values = [next(iter(numbers.values())) for numbers in recipe.paper.values()]
-    return " -> ".join(f"{value:g}" for value in values)
+    first = "" if "baseline" in recipe.paper else "-> "
+    return first + " -> ".join(f"{value:g}" for value in values)
 
 
 def print_data(console: Console | None = None) -> None:

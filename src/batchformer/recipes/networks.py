@@ -84,7 +84,9 @@ def given_weights(recipe: Recipe) -> Path | None:
     Raises:
         FileNotFoundError: it is not there; says what was looked for.
     """
-    return find_weights(recipe.weights) if recipe.weights not in ("", TIMM) else None
+    if recipe.weights in ("", TIMM):
+        return None
+    return find_weights(recipe.weights, recipe.data.root)
 
 
 def given_stride(recipe: Recipe) -> dict[str, Place]:

@@ -1,8 +1,9 @@
 """Places-LT: table 4 of the paper, ResNet-152. None is measured by us yet.
 
 BALMS and tau-normalisation work on features that Kang et al. trained on Places-LT and published;
-their file is looked for as places_lt/resnet152_uniform.pth in the folder of the data, and another
-one is named by ``--weights``.
+their file is looked for as places_lt/resnet152_uniform.pth in the folder of all data, and as
+resnet152_uniform.pth in ``--data.root``. ``--weights FILE`` names another one; ``--weights timm``
+takes timm's of ImageNet, which have no classifier of these scenes.
 """
 
 from __future__ import annotations

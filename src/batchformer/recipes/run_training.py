@@ -21,12 +21,11 @@ from batchformer.engine.together import Training
 from batchformer.insight.keep import keep, seen_of
 from batchformer.insight.look import Arrays
 from batchformer.recipes.building import build
-from batchformer.recipes.folder import recorded, write_figures, write_json
+from batchformer.recipes.folder import write_figures, write_result
 from batchformer.recipes.networks import TIMM, take_given_weights
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.start import final_state, trained_network
 from batchformer.tasks.load import Task
-from batchformer.tasks.remarks import remarks_in
 
 if TYPE_CHECKING:
     from batchformer.recipes.run import Run
@@ -56,9 +55,6 @@ def training_of(
     )
     said = partial(print, f"{run.title}:", file=sys.stderr, flush=True)
     say: Callable[[str], None] = (lambda _: None) if quiet else said
-    if group.leads():
-        for line in remarks_in((recorded(run.folder) or {}).get("data", {})):
-            say(line)
     method = _built(run, trained, task, say)
     evaluation = yield from training(method, feed, task.evaluate, plan, request, alone)
     minutes = round((time.perf_counter() - started) / 60, 3)
@@ -105,8 +101,10 @@ def _keep(
         "updates": train.updates,
         "selected": train.select_on,
     }
+    if evaluation.findings:
+        result["findings"] = evaluation.findings
     keep(partial(_seen, run, method, task), run.folder, run.title)
-    write_json(run.folder / "result.json", result)
+    write_result(run.folder, result)
 
 
 def _seen(run: Run, method: Method, task: Task) -> Arrays | None:

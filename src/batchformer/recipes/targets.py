@@ -16,7 +16,8 @@ import numpy as np
 from batchformer.engine.checkpoint import write_atomically
 from batchformer.engine.log import read_records
 from batchformer.recipes.averaged_names import UNAVERAGED, todays_names
-from batchformer.recipes.folder import read_json, write_figures, write_json
+from batchformer.recipes.findings import USUAL, findings_of, of_parts
+from batchformer.recipes.folder import read_result, write_figures, write_result
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import Run
 from batchformer.tasks.domain_config import EACH, DomainConfig
@@ -24,8 +25,6 @@ from batchformer.tasks.domains import read_domains
 
 #: Arrays that a part has for its figures.
 FIGURES = ("per_class", "train_counts", "correct", "classes", "confusion")
-#: Kinds of records that have a mean over targets.
-MEANS = ("train", "eval")
 
 
 def by_target(recipe: Recipe) -> dict[str, Recipe]:
@@ -58,7 +57,7 @@ def combine(run: Run, parts: Sequence[Run]) -> bool:
     """
     if not all(part.finished for part in parts):
         return False
-    results = {part.part: read_json(part.folder / "result.json", "metrics") for part in parts}
+    results = {part.part: read_result(part.folder) for part in parts}
     records = {part.part: read_records(part.folder / "metrics.jsonl") for part in parts}
     lines = [json.dumps(record) for record in mean_records(records)]
     write_atomically(run.folder / "metrics.jsonl", ("\n".join(lines) + "\n").encode())
@@ -72,7 +71,9 @@ def combine(run: Run, parts: Sequence[Run]) -> bool:
         "updates": sum(one["updates"] for one in results.values()),
         "selected": first["selected"],
     }
-    write_json(run.folder / "result.json", result)  # last: it says that all is there
+    if found := of_parts({name: findings_of(results[name], records[name]) for name in results}):
+        result["findings"] = found
+    write_result(run.folder, result)  # last: it says that all is there
     return True
 
 
@@ -106,7 +107,7 @@ def mean_records(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dic
     those of the network in training. What else a training recorded stays with it.
     """
     by_step = [
-        {(r["step"], r["kind"]): r for r in own if r["kind"] in MEANS} for own in records.values()
+        {(r["step"], r["kind"]): r for r in own if r["kind"] in USUAL} for own in records.values()
     ]
     common = sorted(set.intersection(*(set(own) for own in by_step)))
     result = []

@@ -1,4 +1,4 @@
-"""What a reader should know of a long-tailed data set, for the run folder."""
+"""What a reader should know of a long-tailed data set, for the run folder and before training."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from collections.abc import Sized
 from typing import Any, Protocol
 
 from torch import Tensor
+
+from batchformer.metrics.shots import shot_groups, third_groups
+from batchformer.tasks.config import LongTailConfig
 
 
 class LongTailed(Protocol):
@@ -34,3 +37,27 @@ def split_facts(data: LongTailed) -> dict[str, Any]:
         "largest_class": int(counts.max()),
         "smallest_class": int(counts.min()),
     }
+
+
+def class_sizes(counts: Tensor, config: LongTailConfig) -> str:
+    """One line on how many classes and training images there are, and how they fall into shots.
+
+    Args:
+        counts: (K,) training images of each class.
+        config: says how classes are grouped, and whether they are scored so.
+
+    >>> import torch
+    >>> class_sizes(torch.tensor([1200, 60, 5]), LongTailConfig())
+    '3 classes, 1,265 training images: 1,200 in the largest class, 5 in the smallest; \
+1 many, 1 medium, 1 few'
+    """
+    line = (
+        f"{len(counts)} classes, {int(counts.sum()):,} training images: {int(counts.max()):,} in "
+        f"the largest class, {int(counts.min()):,} in the smallest"
+    )
+    if config.scores == "top":
+        return line
+    thirds = config.shots == "thirds"
+    groups = third_groups(counts) if thirds else shot_groups(counts)
+    shots = ", ".join(f"{int(mask.sum())} {name}" for name, mask in groups.items())
+    return f"{line}; {shots}" + (" (thirds by training images)" if thirds else "")

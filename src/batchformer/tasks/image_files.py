@@ -87,11 +87,12 @@ class ImageFileTask:
 
     def facts(self) -> dict[str, Any]:
         """What a reader should know of the data, for the run folder."""
-        return {
+        facts = {
             **split_facts(self.data),
             "classes": self.num_classes,
             "classes_without_test_image": len(self.data.untested),
         }
+        return {**facts, "remarks": list(self.data.remarks)} if self.data.remarks else facts
 
     def feed(self, train: TrainConfig, seed: int) -> Batches:
         """Augmented training batches, in the order of the configured sampler."""
