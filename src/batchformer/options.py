@@ -49,8 +49,9 @@ class Settings:
 class TrainOptions(Settings):
     """Train one arm of a recipe with one seed; the same command goes on where it stopped."""
 
-    arm: str = "batchformer"
-    """One of the arms that `batchformer list` shows."""
+    arm: str = ""
+    """One of the arms that `batchformer list` shows; by default batchformer, or the baseline where
+    BatchFormer takes no part and arms would begin alike."""
     seed: int = 0
     """Of initial weights, order, augmentation and dropout."""
     runs: Path = Path("runs")
@@ -69,8 +70,9 @@ class CompareOptions(Settings):
 
     seeds: int = 3
     """Seeds 0, 1, ..., n - 1; with fewer than 3 there is no interval."""
-    arms: tuple[str, ...] = ("baseline", "batchformer")
-    """Each is compared with the first."""
+    arms: tuple[str, ...] = ()
+    """Each is compared with the first; by default baseline and batchformer, or the baseline alone
+    where BatchFormer takes no part and arms would begin alike."""
     together: int = 1
     """Runs that train side by side on the device; 8 suit a large GPU and a small network."""
     runs: Path = Path("runs")

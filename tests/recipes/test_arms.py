@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from batchformer.recipes import RECIPES, find_recipe
-from batchformer.recipes.arms import ARMS, with_arm
+from batchformer.recipes.arms import ARMS, usual_arms, with_arm
 
 CHANGED = {
     "baseline": {"module.enabled": False},
@@ -73,6 +73,28 @@ def test_what_trains_nothing_needs_runs_with_batchformer_to_start_from() -> None
             with_arm(recipe, arm)
     assert with_arm(find_recipe("cifar100_lt_tau_norm"), "batchformer").module.enabled
     assert with_arm(find_recipe("places_lt_balms"), "batchformer").module.enabled
+
+
+@pytest.mark.parametrize("name", ["my_voc", "voc_moco_v3", "digits_moco_v3_probe", "my_folder_knn"])
+def test_where_all_arms_begin_alike_batchformer_is_none(name: str) -> None:
+    recipe = dataclasses.replace(find_recipe(name), start="", weights="trained.pth")
+    assert usual_arms(recipe) == ("baseline",)
+    for arm in ("baseline", "random_weights"):
+        with_arm(recipe, arm)
+    for arm in ("batchformer", "batchformer_self", "batchformer_frozen"):
+        words = f"no part in {recipe.method}, and {name} begins with the same.*the arm {arm} would"
+        with pytest.raises(ValueError, match=words):
+            with_arm(recipe, arm)
+    started = dataclasses.replace(recipe, start="imagenet_moco_v3", weights="")
+    assert usual_arms(started) == ("baseline", "batchformer")
+    assert with_arm(started, "batchformer").start == "imagenet_moco_v3"
+
+
+def test_arms_that_differ_are_compared_by_default() -> None:
+    for name in ("demo", "cub_ce_gzsl", "places_lt_balms", "cifar100_lt_tau_norm", "voc_moco_v2"):
+        assert usual_arms(find_recipe(name)) == ("baseline", "batchformer")
+        with_arm(find_recipe(name), "batchformer")
+    assert usual_arms(find_recipe("my_voc")) == ("baseline",)
 
 
 @pytest.mark.parametrize("name", ["demo", "cifar100_lt_moco_v3", "digits_moco_v3", "my_voc"])

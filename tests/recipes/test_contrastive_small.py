@@ -92,6 +92,6 @@ def test_what_is_measured_on_features(name: str, start: str) -> None:
 
 def test_weights_of_a_file_in_the_place_of_a_run() -> None:
     recipe = dataclasses.replace(find_recipe("my_folder_probe"), start="", weights="timm")
-    assert with_arm(recipe, "batchformer").weights == "timm"
+    assert with_arm(recipe, "baseline").weights == "timm"
     with pytest.raises(ValueError, match=r"of a run .* or of a file"):
         dataclasses.replace(find_recipe("my_folder_probe"), weights="timm")

@@ -84,7 +84,7 @@ def tiny(name: str, root: Path, **changes: Any) -> Recipe:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_two_updates(name: str, root: Path) -> None:
-    recipe = with_arm(tiny(name, root), "batchformer")
+    recipe = with_arm(tiny(name, root), "baseline")
     task = load_task(recipe.data, CPU)
     assert task.facts()["train"] == sum(LISTS[part] for part in recipe.data_with().trained_on)
     method: Any = build(recipe, 0, task)
@@ -144,7 +144,10 @@ def test_from_the_command_line(
         "--device": "cpu",
     }
     given = [word for pair in options.items() for word in pair]
-    cli.main(["train", "my_voc", "--arm", "baseline", *given])
+    with pytest.raises(SystemExit):
+        cli.main(["train", "my_voc", "--arm", "batchformer", *given])
+    assert "BatchFormer takes no part in detector" in capsys.readouterr().err
+    cli.main(["train", "my_voc", *given])
     folder = tmp_path / "my_voc" / "baseline" / "seed0"
     config = json.loads((folder / "config.json").read_text())
     assert config["data"]["classes"] == 20 and config["data"]["train"] == 4

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -139,6 +140,32 @@ def test_a_lower_calibration_error_is_a_gain(write_run: Writer, runs_root: Path)
     assert recipe.differences["batchformer", "all"].outcome == "inside the noise"
 
 
+def test_what_describes_features_has_an_interval_and_no_verdict(
+    write_run: Writer, recipe_of: Writer, runs_root: Path
+) -> None:
+    """Every value moves far beyond its spread, so that a test of any of them would find it."""
+    both = [(0.16, 0.02), (0.17, 0.02), (0.15, 0.03)]
+    names = ("alignment", "uniformity", "feature_std")
+    for seed, (before, after) in enumerate(both):
+        write_run("baseline", seed, scores={"all": 20.0 + seed} | dict.fromkeys(names, before))
+        write_run("random_weights", seed, scores={"all": 6.0} | dict.fromkeys(names, after))
+    comparison = compare_runs(find_runs(runs_root))
+    (recipe,) = comparison.recipes
+    assert (comparison.comparisons, comparison.tested) == (1, 1)
+    tested = recipe.differences["random_weights", "all"]
+    assert tested.outcome == "loss" and tested.adjusted == tested.paired.p_value
+    first, second = zip(*both, strict=True)
+    interval = stats.ttest_rel(second, first).confidence_interval(0.95)
+    for name in names:
+        found = recipe.differences["random_weights", name]
+        assert (found.outcome, found.paired.p_value, found.adjusted) == (None, None, None)
+        assert (found.paired.low, found.paired.high) == pytest.approx((interval.low, interval.high))
+        assert interval.high < 0, "away from 0"
+        assert recipe.scores["baseline", name].summary.sd == pytest.approx(0.01)
+    assert recipe.main_metric == "all"
+    assert any("not counted as comparisons" in line for line in recipe.warnings)
+
+
 @pytest.mark.parametrize("value", [math.nan, None])
 def test_a_seed_that_was_not_measured_is_named(
     write_run: Writer, runs_root: Path, value: float | None
@@ -188,6 +215,23 @@ def test_thirds_are_not_taken_for_the_limits_of_the_paper(
     small, tail = compare_runs(find_runs(runs_root)).recipes
     assert any("thirds of the classes" in warning for warning in small.warnings)
     assert not any("thirds" in warning for warning in tail.warnings)
+
+
+def test_remarks_on_data_are_notes_and_split_no_comparison(
+    write_run: Writer, runs_root: Path
+) -> None:
+    """Runs of an earlier version have no remarks on the same data."""
+    for seed in range(3):
+        config = write_run("baseline", seed) / "config.json"
+        content = json.loads(config.read_text())
+        if seed:
+            content["data"]["remarks"] = ["1 of 3 classes have no test image: ant"]
+        config.write_text(json.dumps(content))
+    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+    assert recipe.scores["baseline", "all"].seeds == (0, 1, 2)
+    assert [line for line in recipe.warnings if "no test image" in line] == [
+        "1 of 3 classes have no test image: ant"
+    ]
 
 
 def test_without_a_baseline_there_is_no_difference(write_run: Writer, runs_root: Path) -> None:
@@ -304,7 +348,7 @@ def test_swapping_the_arms_turns_the_verdict(
     make_run: Writer,
     values: tuple[list[float], list[float]],
 ) -> None:
-    turned = {"gain": "loss", "loss": "gain"}
+    turned: dict[str | None, str] = {"gain": "loss", "loss": "gain"}
     found = []
     for one, two in (values, values[::-1]):
         root = tmp_path_factory.mktemp("runs")

@@ -16,6 +16,7 @@ from batchformer.report.convergence import (
     convergence_words,
     first_at_least,
 )
+from batchformer.report.curves import MOST_POINTS
 from batchformer.report.names import COLOURS
 from batchformer.report.runs import find_runs
 from batchformer.report.sections import sections_of
@@ -66,7 +67,7 @@ def test_words(probes: Path) -> None:
     assert "(baseline 2, batchformer 2, random_weights 2)" in words
     assert "The baseline ends at 55.00." in words
     assert "By batchformer this is reached at epoch 2." in words
-    assert "By random_weights this is not reached." in words
+    assert "By random_weights this is never reached in 4 epochs." in words
     assert words.endswith("epoch 38 of 90, with MoCo-v3 on ImageNet.")
 
 
@@ -82,6 +83,24 @@ def test_the_figure(probes: Path) -> None:
     assert places == [(2, 55.0)]
     assert any(list(line.get_ydata()) == [55.0, 55.0] for line in axes.lines)
     assert len(axes.collections) == 3, "a band for each arm"
+
+
+def test_a_long_probe_keeps_every_epoch(
+    write_run: Writer, recipe_of: Writer, runs_root: Path
+) -> None:
+    """Lines of a training are smoothed; the epoch that reaches a score must be one of the probe."""
+    epochs = 3 * MOST_POINTS
+    for arm, gain in (("baseline", 0.0), ("batchformer", 7.0)):
+        folder = write_run(arm, 0, recipe=recipe_of("probe", method="linear_probe"))
+        lines = [
+            {"kind": "eval", "epoch": e, "step": e, "all": min(e + gain, epochs) / 10}
+            for e in range(1, epochs + 1)
+        ]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (folder / "metrics.jsonl").write_text(text)
+    found = convergence(one_group(find_runs(runs_root)))
+    assert found is not None and found.final == epochs / 10
+    assert found.reached == {"batchformer": epochs - 7}
 
 
 def test_it_is_a_section_of_the_page(probes: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from batchformer.report.curves import (
 from batchformer.report.earlier import training
 from batchformer.report.names import COLOURS
 from batchformer.report.runs import find_runs
+from batchformer.report.shown import Shown
 
 Writer = Callable[..., Any]
 
@@ -86,6 +88,38 @@ def test_without_evaluations_only_the_loss_is_shown(write_run: Writer, runs_root
     runs = find_runs(runs_root)
     assert evaluated_metric(runs) is None
     assert len(training_curves(runs).axes) == 1
+
+
+def test_what_was_logged_once_is_no_line(
+    write_run: Writer, recipe_of: Writer, runs_root: Path
+) -> None:
+    """Nearest neighbours train nothing: they log one loss and one evaluation."""
+    once = [
+        {"kind": "train", "epoch": 0, "step": 1, "loss": 2.6},
+        {"kind": "eval", "epoch": 0, "step": 1, "all": 18.8},
+    ]
+    folder = write_run("baseline", 0, recipe=recipe_of("probe", method="knn"))
+
+    def shown_with(records: list[dict[str, object]]) -> Shown | None:
+        text = "".join(json.dumps(record) + "\n" for record in records)
+        (folder / "metrics.jsonl").write_text(text)
+        return training(one_group(find_runs(runs_root)))
+
+    assert shown_with(once) is None
+    again = shown_with([*once, {"kind": "eval", "epoch": 1, "step": 2, "all": 20.0}])
+    assert again is not None and again.words.note.startswith("Evaluated All by update. Lines")
+    (axes,) = again.figure().axes
+    assert axes.get_title(loc="left") == "All, %, by update"
+
+
+@pytest.mark.parametrize(("method", "said"), [("balanced_softmax", True), ("linear_probe", False)])
+def test_only_losses_with_batchformer_cover_two_streams(
+    write_run: Writer, recipe_of: Writer, runs_root: Path, method: str, said: bool
+) -> None:
+    for arm in ("baseline", "batchformer"):
+        write_run(arm, 0, recipe=recipe_of(method=method))
+    found = training(one_group(find_runs(runs_root)))
+    assert found is not None and ("covers both streams" in found.words.note) is said
 
 
 def test_the_reference_is_drawn_first_and_arms_keep_their_colours(

@@ -108,6 +108,23 @@ def test_it_shows_numbers_verdicts_the_paper_and_provenance(page: str) -> None:
         assert words in text, words
 
 
+def test_what_describes_is_shown_without_strip_and_verdict(
+    make_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    for seed in range(3):
+        make_run(tmp_path, "baseline", seed, scores={"knn": 20.0 + seed, "uniformity": -0.8})
+        scores = {"knn": 20.5 + 2 * seed, "uniformity": -1.3 - seed / 100}
+        make_run(tmp_path, "batchformer", seed, scores=scores)
+    page = render(find_runs(tmp_path))
+    text = Outline(page).text
+    assert "This page holds 1 comparison." in text
+    assert "Uniformity<small>not tested</small>" in page
+    assert "−0.510 [−0.535, −0.485]" in text
+    table = page[page.index("<table") : page.index("</table>")]
+    assert table.count("<svg") == table.count('class="verdict') == 1, "of k-NN alone"
+    assert "lower is better" not in table
+
+
 def test_what_is_not_included_is_named(page: str) -> None:
     text = Outline(page).text
     part = text[text.index("Not included") :]

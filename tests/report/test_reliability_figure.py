@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,29 @@ def test_the_diagram_shows_accuracy_by_confidence_and_counts(
         steps: Any = below.patches[0]
         share = data.by_arm["baseline"].count[i]
         assert steps.get_data().values == pytest.approx(100 * share / share.sum())
+
+
+@pytest.mark.parametrize("predictions", [3, 500])
+def test_panels_keep_their_places_whichever_marks_there_are(
+    write_run: Writer,
+    add_insight: Writer,
+    make_insight: Writer,
+    runs_root: Path,
+    predictions: int,
+) -> None:
+    """All bins full, or all of too few predictions: one of the two kinds of marks is missing."""
+    insight = make_insight("baseline", 0)
+    for name, share in zip(NAMES, (1.0, 0.6, 0.5), strict=True):
+        insight[name][:] = np.asarray(predictions * share).astype(insight[name].dtype)
+    add_insight(write_run("baseline", 0), insight)
+    data = gather(one_group(find_runs(runs_root)))
+    assert data is not None
+    figure = reliability.figure(data)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure.draw_without_rendering()
+    above, below = (axes.get_position() for axes in figure.axes)
+    assert 0.4 < above.height < 0.8 and 0 < above.y0 - below.y1 < 0.2
 
 
 def test_a_group_without_predictions_has_no_panel_and_no_number(

@@ -95,6 +95,11 @@ DAMAGES = {
     "config is a list": ("config.json", b"[]", "JSON object"),
     "config without an arm": ("config.json", b'{"recipe": {}, "seed": 0}', "no 'arm'"),
     "config is not text": ("config.json", b"\xff\xfe\x00", "config.json is not JSON"),
+    "remarks are a number": (
+        "config.json",
+        b'{"recipe": {}, "arm": "batchformer", "seed": 1, "data": {"remarks": 5}}',
+        "are not a list",
+    ),
     "no config": ("config.json", None, "config.json cannot be read"),
     "no metrics": ("metrics.jsonl", None, "metrics.jsonl cannot be read"),
     "empty result": ("result.json", b"", "result.json is not JSON"),

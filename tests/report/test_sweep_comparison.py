@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from scipy import stats
 from batchformer.metrics.intervals import holm
 from batchformer.report.runs import find_runs
 from batchformer.report.sweep_comparison import SweepComparison, compare_sweep
+from batchformer.report.sweep_table import sweep_headline, sweep_notes
 from batchformer.report.sweeps import split_sweeps
 
 Writer = Callable[..., Path]
@@ -126,6 +128,34 @@ def test_runs_that_cannot_be_used_are_named(make_sweep: Writer, tmp_path: Path) 
     found = compared(folder)
     said = " ".join(found.left_out)
     assert "depth/4/batchformer/seed3 has not finished" in said and "is damaged" in said
+
+
+def test_levels_are_tested_by_what_can_be_better(make_sweep: Writer, tmp_path: Path) -> None:
+    values = {
+        cell: {s: {"alignment": v / 100, "all": v} for s, v in enumerate(each)}
+        for cell, each in ALL.items()
+    }
+    found = compared(make_sweep(tmp_path / "both", values))
+    assert (found.metric, found.metrics, found.compared) == ("all", ("all", "alignment"), 5)
+    assert any("neither more nor less is better: Alignment" in line for line in found.warnings)
+    for cell in values.values():
+        for one in cell.values():
+            del one["all"]
+    alone = compared(make_sweep(tmp_path / "alone", values))
+    assert (alone.metric, alone.compared, alone.tested, len(alone.differences)) == (
+        *("alignment", 0, 0, 5),
+    )
+    assert sweep_headline(alone).startswith("Alignment describes features and is not tested")
+    assert sweep_notes(alone)[0] == "This sweep holds 0 comparisons."
+
+
+def test_remarks_on_the_data_are_said_once(make_sweep: Writer, tmp_path: Path) -> None:
+    folder = make_sweep(tmp_path, {cell: scores(each) for cell, each in ALL.items()})
+    for path in folder.rglob("config.json"):
+        config = json.loads(path.read_text())
+        config["data"]["remarks"] = ["class ant has no test image"]
+        path.write_text(json.dumps(config))
+    assert compared(folder).warnings.count("class ant has no test image") == 1
 
 
 def test_no_reference_no_baseline_and_nothing_at_all(make_sweep: Writer, tmp_path: Path) -> None:

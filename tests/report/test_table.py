@@ -11,7 +11,7 @@ from rich.console import Console
 from batchformer.report.comparison import compare_runs
 from batchformer.report.results import Comparison
 from batchformer.report.runs import find_runs
-from batchformer.report.table import as_markdown, print_table, score_rows
+from batchformer.report.table import as_markdown, difference_rows, print_table, score_rows
 
 Writer = Callable[..., Any]
 ARMS = ("baseline", "batchformer", "batchformer_self", "batchformer_official_loss")
@@ -46,6 +46,28 @@ def test_it_fits_and_no_number_is_broken(full: Comparison, width: int) -> None:
                 assert whole in text, "an interval was wrapped or cut"
     assert all(arm in text for arm in ARMS)
     assert "inside the noise" in text
+
+
+@pytest.fixture
+def described(write_run: Writer, runs_root: Path) -> Comparison:
+    values = {"baseline": (0.164, 0.168, 0.160), "batchformer": (0.022, 0.025, 0.018)}
+    for arm, each in values.items():
+        for seed, value in enumerate(each):
+            write_run(arm, seed, scores={"knn": 20.0 + seed, "alignment": value})
+    return compare_runs(find_runs(runs_root))
+
+
+def test_a_description_has_three_decimals_and_no_verdict(described: Comparison) -> None:
+    (recipe,) = described.recipes
+    # Differences -0.142, -0.143, -0.142: sd 0.00058, 0.0014 to each side.
+    row = ("Alignment", "-0.142", "[-0.144, -0.141]", "", "", "", "")
+    assert difference_rows(recipe, "batchformer")[1] == row
+    # sd 0.004 over 3 seeds: 0.0099 to each side.
+    assert score_rows(recipe)[2] == (
+        *("Alignment", "baseline", "3", "0.164", "0.004", "[0.154, 0.174]", ""),
+    )
+    text = printed(described, 80)
+    assert "This table holds 1 comparison." in text
 
 
 def test_a_very_wide_console_is_not_filled(full: Comparison) -> None:

@@ -131,6 +131,22 @@ def test_the_bootstrap_says_what_it_is_over(write_run: Writer, runs_root: Path) 
     assert "says nothing about training again" in text
 
 
+def test_where_all_metrics_only_describe_there_is_no_verdict(
+    write_run: Writer, runs_root: Path
+) -> None:
+    for seed in range(3):
+        write_run("baseline", seed, scores={"uniformity": -0.8 - seed / 100})
+        write_run("batchformer", seed, scores={"uniformity": -1.3 - seed / 50})
+    comparison = compare_runs(find_runs(runs_root))
+    (recipe,) = comparison.recipes
+    text = headline(recipe, comparison.comparisons)
+    assert (
+        text == "Uniformity describes features and is not tested: there is no verdict on "
+        "batchformer."
+    )
+    assert counted(comparison) == "This table holds no comparison."
+
+
 def test_a_metric_where_lower_is_better_says_so(write_run: Writer, runs_root: Path) -> None:
     for seed, (before, after) in enumerate([(9.0, 7.1), (8.8, 7.0), (9.3, 7.0)]):
         write_run("baseline", seed, scores={"ece": before})

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from batchformer.commands.arguments import (
     UserError,
@@ -24,6 +25,7 @@ from batchformer.options import (
 )
 from batchformer.recipes import find_recipe
 from batchformer.recipes.ablations import SWEEPS, find_sweep
+from batchformer.recipes.arms import usual_arms
 from batchformer.recipes.cluster import ensure_launcher
 from batchformer.recipes.data_state import ensure_data
 from batchformer.recipes.recipe import Recipe
@@ -37,14 +39,13 @@ def demo(arguments: list[str]) -> None:
     options = parse(DemoOptions, arguments, "demo")
     recipe = find_recipe("demo")
     settings = Settings.fields_of(recipe)
-    _compare(
-        recipe,
-        CompareOptions(seeds=options.seeds, runs=options.runs, quiet=options.quiet, **settings),
-    )
+    given: dict[str, Any] = {"seeds": options.seeds, "runs": options.runs, "quiet": options.quiet}
+    _compare(recipe, CompareOptions(arms=usual_arms(recipe), **given, **settings))
 
 
 def compare(arguments: list[str]) -> None:
     recipe, options = with_recipe(CompareOptions, arguments, "compare")
+    options = dataclasses.replace(options, arms=options.arms or usual_arms(recipe))
     _refuse_impossible(options, "compare")
     _compare(recipe, options)
 
@@ -181,7 +182,8 @@ def sweep(arguments: list[str]) -> None:
 
 def train(arguments: list[str]) -> None:
     recipe, options = with_recipe(TrainOptions, arguments, "train")
-    refuse_unknown_arms([options.arm])
+    arm = options.arm or usual_arms(recipe)[-1]
+    refuse_unknown_arms([arm])
     if options.seed < 0:
         raise UserError(f"--seed is {options.seed}; seeds count from 0.")
     ensure_data(recipe)
@@ -190,7 +192,7 @@ def train(arguments: list[str]) -> None:
 
     folder = run(
         recipe,
-        options.arm,
+        arm,
         options.seed,
         root=options.runs,
         device=pick_device(options.device),

@@ -1,7 +1,7 @@
 """What features look like on the unit sphere: do views agree, and is all of the sphere used?
 
-Alignment and uniformity are those of Wang and Isola (2020). Lower is better for both, and either
-alone is worthless: features that are all the same are perfectly aligned.
+Alignment and uniformity are those of Wang and Isola (2020). They describe features and judge none:
+features that are all the same are perfectly aligned, random ones may be spread most evenly.
 """
 
 from __future__ import annotations

@@ -12,6 +12,8 @@ from batchformer.recipes.recipe import Recipe
 
 #: Methods that measure what the network of another run, or of a file, has learnt.
 ON_TRAINED_FEATURES = ("linear_probe", "knn")
+#: Methods that BatchFormer takes no part in: an arm names whose features they begin with.
+WITHOUT_BATCHFORMER = (*ON_TRAINED_FEATURES, "detector", "tau_norm")
 
 
 def _module(**changes: Any) -> Callable[[Recipe], Recipe]:
@@ -79,13 +81,28 @@ def with_arm(recipe: Recipe, arm: str) -> Recipe:
     require_training(changed.method, changed.module)
     _require_weights(recipe, arm)
     require(
-        not (changed.method == "tau_norm" and changed.module.enabled and not changed.start),
-        f"tau_norm trains nothing, and {recipe.name} begins with the same weights in every arm, so "
-        f"that the arm {arm} would be the baseline under another name. Take the baseline alone: "
-        "--arms baseline with compare, --arm baseline with train; or name runs of the same arms by "
-        "--start RECIPE",
+        not (changed.module.enabled and alike(changed)),
+        f"BatchFormer takes no part in {recipe.method}, and {recipe.name} begins with the same "
+        f"weights in every arm, so that the arm {arm} would be the baseline under another name. "
+        "Take the baseline alone: --arms baseline with compare, --arm baseline with train; or name "
+        "runs of the same arms by --start RECIPE",
     )
     return changed
+
+
+def alike(recipe: Recipe) -> bool:
+    """Whether arms with BatchFormer would be the baseline: nothing that they begin with differs."""
+    return recipe.method in WITHOUT_BATCHFORMER and not recipe.start
+
+
+def usual_arms(recipe: Recipe) -> tuple[str, ...]:
+    """The arms of a comparison that names none; the last is what a single training takes.
+
+    >>> from batchformer.recipes import find_recipe
+    >>> usual_arms(find_recipe("voc_moco_v3")), usual_arms(find_recipe("my_voc"))
+    (('baseline', 'batchformer'), ('baseline',))
+    """
+    return ("baseline",) if alike(recipe) else ("baseline", "batchformer")
 
 
 def _require_weights(recipe: Recipe, arm: str) -> None:

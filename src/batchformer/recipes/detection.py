@@ -88,7 +88,8 @@ def my_voc() -> Recipe:
 
     ``batchformer compare my_voc --data.root VOCdevkit --start RECIPE`` with a recipe whose arms
     have trained ResNet-50s: each arm begins with the network of its own. With ``--weights FILE``,
-    or ``--weights timm``, all arms but random_weights begin alike and are the same training.
+    or ``--weights timm``, arms would begin alike: there is the baseline, and random_weights, which
+    begins with none.
 
     Lists are VOC2007's by name, as ``--data.trained-on`` and ``--data.scored-on`` say; classes
     are those that the annotations name. Lengths of the training and of the images' sides are ours,

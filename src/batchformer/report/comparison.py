@@ -18,12 +18,14 @@ from batchformer.metrics.intervals import (
 )
 from batchformer.report.configuration import Group, comparable
 from batchformer.report.names import (
+    DESCRIPTIVE,
     LOWER_IS_BETTER,
-    NOT_IN_PERCENT,
+    decimals,
     in_words,
     metric_label,
     sorted_metrics,
 )
+from batchformer.report.notes import arms_note, metric_notes, remarks_on, unmeasured
 from batchformer.report.over_images import over_images
 from batchformer.report.results import Comparison, Difference, RecipeComparison, Score
 from batchformer.report.runs import Run, headline
@@ -35,12 +37,13 @@ def compare_runs(runs: Iterable[Run], reference: str | None = None) -> Compariso
     Without a ``reference`` it is the baseline or, in a recipe where none has finished, the first
     arm in the known order that another shares a seed with.
 
-    P-values are corrected over all comparisons of all recipes given. Runs that are damaged or
-    unfinished are named in ``left_out``.
+    P-values are corrected over all comparisons of all recipes given; a metric that only describes
+    is not one. Runs that are damaged or unfinished are named in ``left_out``.
     """
     runs = list(runs)
     recipes = [_recipe(group) for group in comparable(runs, reference)]
-    p_values = [d.paired.p_value for recipe in recipes for d in recipe.differences.values()]
+    differences = [d for recipe in recipes for d in recipe.differences.values()]
+    p_values = [difference.paired.p_value for difference in differences]
     adjusted = iter(holm(p_values))
     corrected = tuple(
         replace(
@@ -53,22 +56,28 @@ def compare_runs(runs: Iterable[Run], reference: str | None = None) -> Compariso
         for recipe in recipes
     )
     tested = sum(p is not None for p in p_values)
-    remarks = tuple(f"{run.name}: {remark}" for run in runs for remark in run.remarks)
-    return Comparison(corrected, len(p_values), tested, left_out(runs), remarks)
+    compared = sum(difference.outcome is not None for difference in differences)
+    return Comparison(corrected, compared, tested, left_out(runs), remarks_on(runs))
 
 
 def _recipe(group: Group) -> RecipeComparison:
     warnings = list(group.warnings)
     metrics = _metrics(group, warnings)
     values = {
-        (arm, metric): _values(group, arm, metric, warnings)
+        (arm, metric): {
+            run.seed: value for run in group.of(arm) if (value := measured(run, metric)) is not None
+        }
         for arm in group.arms
         for metric in metrics
     }
+    warnings += _unmeasured(group, metrics)
     paper = group.recipe.get("paper") or {}
     scores = {
         (arm, metric): Score(
-            summary([*by_seed.values()]), tuple(by_seed), _number(paper, arm, metric)
+            summary([*by_seed.values()]),
+            tuple(by_seed),
+            _number(paper, arm, metric),
+            decimals(metric),
         )
         for (arm, metric), by_seed in values.items()
         if by_seed
@@ -84,7 +93,8 @@ def _recipe(group: Group) -> RecipeComparison:
             )
     warnings += _seeds_warnings(group)
     warnings += shots_warnings(group.recipe)
-    warnings += scale_warnings(metrics)
+    warnings += data_warnings(group.runs)
+    warnings += arms_note(group.recipe) + metric_notes(metrics)
     images = {arm: over_images(group, arm) for arm in group.arms if arm != group.reference}
     return RecipeComparison(
         group,
@@ -107,12 +117,9 @@ def shots_warnings(recipe: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def scale_warnings(metrics: Iterable[str]) -> list[str]:
-    """Which metrics are not in percent."""
-    others = [metric_label(metric) for metric in metrics if metric in NOT_IN_PERCENT]
-    if not others:
-        return []
-    return [f"On scales of their own, not in percent: {', '.join(others)}"]
+def data_warnings(runs: Iterable[Run]) -> list[str]:
+    """What the runs recorded that a reader should know of their data, each line once."""
+    return list(dict.fromkeys(str(line) for run in runs for line in run.data.get("remarks", ())))
 
 
 def _seeds_warnings(group: Group) -> list[str]:
@@ -133,19 +140,22 @@ def _seeds_warnings(group: Group) -> list[str]:
 def difference_of(
     result: Paired, seeds: tuple[int, ...], metric: str, effect: float | None
 ) -> Difference:
-    """A comparison with its outcome, not corrected yet.
+    """A comparison with its outcome, not corrected yet; without either where a metric describes.
 
     Args:
         result: over the seeds.
         seeds: those that both sides have.
-        metric: says whether higher is better.
+        metric: says whether higher is better, or neither.
         effect: the paper's difference, percent points.
     """
+    if metric in DESCRIPTIVE:
+        untested = replace(result, p_value=None)
+        return Difference(untested, seeds, None, None, effect, None, decimals(metric))
     word = outcome(result, higher_is_better=metric not in LOWER_IS_BETTER)
     needed = None
     if effect and result.sd and result.n >= FEWEST_SEEDS:
         needed = max(FEWEST_SEEDS, seeds_needed(effect, result.sd))
-    return Difference(result, seeds, word, None, effect, needed)
+    return Difference(result, seeds, word, None, effect, needed, decimals(metric))
 
 
 def _metrics(group: Group, warnings: list[str]) -> list[str]:
@@ -168,19 +178,15 @@ def _metrics(group: Group, warnings: list[str]) -> list[str]:
     return sorted_metrics(found, headline(group.runs))
 
 
-def _values(group: Group, arm: str, metric: str, warnings: list[str]) -> dict[int, float]:
-    """One finite value per seed; what was not measured is said, since it flatters the mean."""
-    by_seed = {}
-    for run in group.of(arm):
-        value = measured(run, metric)
-        if value is None:
-            warnings.append(
-                f"{run.name}: {metric!r} is {run.scores.get(metric)}, so this seed is not in the "
-                f"mean; if it diverged, the mean flatters the arm"
-            )
-        else:
-            by_seed[run.seed] = value
-    return by_seed
+def _unmeasured(group: Group, metrics: Iterable[str]) -> list[str]:
+    """What was not measured is said, since it flatters the mean."""
+    runs = [run for arm in group.arms for run in group.of(arm)]
+    missing = {name: [run for run in runs if measured(run, name) is None] for name in metrics}
+    return [
+        unmeasured(name, found, len(runs), group.name, "arm")
+        for name, found in missing.items()
+        if found
+    ]
 
 
 def left_out(runs: Iterable[Run]) -> tuple[str, ...]:

@@ -53,7 +53,8 @@ def convergence(group: Group) -> Convergence | None:
     curves, seeds = {}, {}
     for arm in group.arms:
         series = [each for run in group.of(arm) if (each := by_epoch(run, metric))]
-        curve = curve_over_seeds(series)
+        # Every epoch by itself: a mean over several would hide when a score is reached.
+        curve = curve_over_seeds(series, most=None)
         if curve.steps:
             curves[arm], seeds[arm] = curve, len(series)
     if not curves:
@@ -97,7 +98,7 @@ def convergence_figure(found: Convergence) -> Figure:
     """
     figure, (axes,) = new_figure([2.6])
     colours = arm_colours(found.curves)
-    title(axes, f"{metric_label(found.metric)} of the linear probe, %")
+    title(axes, f"{metric_label(found.metric)}, %, by epoch of the linear probe")
     for i, (arm, curve) in enumerate(found.curves.items()):
         colour, dash = colours[arm], DASHES[i % len(DASHES)]
         axes.plot(curve.steps, curve.mean, color=colour, linestyle=dash, linewidth=1.5, label=arm)
@@ -118,15 +119,16 @@ def convergence_words(found: Convergence) -> str:
     over = ", ".join(f"{arm} {count}" for arm, count in found.seeds.items())
     label = metric_label(found.metric)
     words = (
-        f"{label} of the linear probe by its epoch. Lines are means over seeds ({over}); bands run "
-        f"from the lowest to the highest seed."
+        f"Score of the linear probe ({label}) by its epoch. Lines are means over seeds ({over}); "
+        f"bands run from the lowest to the highest seed."
     )
     if found.final is None:
         return words
     called = in_words(found.reference)
     words += f" {called[0].upper()}{called[1:]} ends at {number(found.final)}."
     for arm, epoch in found.reached.items():
-        at = "not reached" if epoch is None else f"reached at epoch {epoch}"
+        last = found.curves[arm].steps[-1]
+        at = f"never reached in {last:.0f} epochs" if epoch is None else f"reached at epoch {epoch}"
         words += f" By {arm} this is {at}."
     if "batchformer" in found.reached:
         words += (

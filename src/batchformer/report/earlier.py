@@ -3,39 +3,42 @@
 from __future__ import annotations
 
 from batchformer.metrics.intervals import FEWEST_SEEDS
+from batchformer.recipes.arms import WITHOUT_BATCHFORMER
 from batchformer.report.bias_curve import bias_curves, bias_figure
 from batchformer.report.configuration import Group
 from batchformer.report.convergence import convergence, convergence_figure, convergence_words
-from batchformer.report.curves import (
-    curve_over_seeds,
-    evaluated_metric,
-    training_curves,
-    whose,
-)
+from batchformer.report.curves import curve_over_seeds, lines_of, training_curves
 from batchformer.report.names import in_words, metric_label
 from batchformer.report.per_class import ByClass, by_class, figure_of
 from batchformer.report.shown import Numbers, Shown, Words
+from batchformer.report.valley import NOTE, valley_table
 from batchformer.report.words import number, seeds, signed
 
 
 def training(group: Group) -> Shown | None:
     """Training curves, where anything was logged."""
-    if not any(run.series("train", "loss") for run in group.runs):
+    lines = lines_of(group)
+    if not lines:
         return None
-    metric = evaluated_metric(group.runs, fewest=2)
-    score = "" if metric is None else metric_label(metric) + whose(group)
-    evaluated = score and f" and evaluated {score}"
+    names = [f"evaluated {line.label}" if line.kind == "eval" else line.label for line in lines]
+    what = " and ".join(names)
     counts = ", ".join(f"{arm} {len(group.of(arm))}" for arm in group.arms)
     note = (
-        f"Training loss{evaluated} by update. Lines are means over seeds ({counts}); bands "
-        f"run from the lowest to the highest seed. The loss with BatchFormer covers both streams, "
-        f"so losses of different arms need not be comparable."
+        f"{what[0].upper()}{what[1:]} by update. Lines are means over seeds ({counts}); bands "
+        f"run from the lowest to the highest seed."
     )
+    if lines[0].kind == "train" and group.recipe.get("method") not in WITHOUT_BATCHFORMER:
+        note += (
+            " The loss with BatchFormer covers both streams, so losses of different arms need not "
+            "be comparable."
+        )
+    averaged = valley_table(group)
+    if averaged is not None:
+        note += NOTE
     rows = []
-    for kind, value in [("train", "loss"), *([] if metric is None else [("eval", metric)])]:
+    for kind, value, label in lines:
         for arm in group.arms:
             curve = curve_over_seeds([run.series(kind, value) for run in group.of(arm)])
-            label = "Training loss" if kind == "train" else score
             at = zip(curve.steps, curve.mean, curve.low, curve.high, strict=True)
             # As many rows as a terminal shows: the ends and what lies evenly between.
             points = list(at)
@@ -48,7 +51,7 @@ def training(group: Group) -> Shown | None:
         "Training",
         Words(note, f"Line plot. {note}"),
         lambda: training_curves(group.runs, group.reference),
-        (),
+        () if averaged is None else (averaged,),
         [table],
     )
 

@@ -14,7 +14,15 @@ from batchformer.report import words
 from batchformer.report.comparison import compare_runs
 from batchformer.report.configuration import Group, settings
 from batchformer.report.extra import extra
-from batchformer.report.names import ARMS, LOWER_IS_BETTER, arm_colours, in_words, metric_label
+from batchformer.report.names import (
+    ARMS,
+    DESCRIPTIVE,
+    LOWER_IS_BETTER,
+    arm_colours,
+    decimals,
+    in_words,
+    metric_label,
+)
 from batchformer.report.provenance import provenance
 from batchformer.report.results import Comparison, Difference, RecipeComparison
 from batchformer.report.runs import Run
@@ -106,6 +114,8 @@ def render(runs: Iterable[Run], title: str | None = None, reference: str | None 
             colours=arm_colours(run.arm for run in runs),
             about=ARMS,
             lower_is_better=LOWER_IS_BETTER,
+            descriptive=DESCRIPTIVE,
+            decimals=decimals,
             fewest=FEWEST_SEEDS,
             words=words,
         )
@@ -157,7 +167,8 @@ def typeset(text: str) -> str:
 
 def _part(recipe: RecipeComparison, comparison: Comparison, index: int) -> Part:
     anchor = f"recipe-{index + 1}"
-    differences = recipe.differences
+    # What describes has a scale of its own, and no place on a strip of points.
+    differences = {key: d for key, d in recipe.differences.items() if d.outcome is not None}
     reach = _reach(differences.values())
     main = differences.get((recipe.main_arm or "", recipe.main_metric))
     main_reach = _reach([main] if main else [])

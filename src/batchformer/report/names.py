@@ -55,9 +55,11 @@ METRICS = {
 }
 """Known metrics in the order they are shown, with their labels."""
 
-LOWER_IS_BETTER = frozenset(
-    {"ece", "loss", "nll", "val_loss", "without_swad_val_loss", "alignment", "uniformity"}
-)
+LOWER_IS_BETTER = frozenset({"ece", "loss", "nll", "val_loss", "without_swad_val_loss"})
+
+DESCRIPTIVE = frozenset({"alignment", "uniformity", "feature_std"})
+"""Metrics that say what features are like, where neither more nor less is better: shown with their
+intervals, never tested. Features that are all the same are perfectly aligned, and useless."""
 
 NOT_IN_PERCENT = frozenset({"alignment", "uniformity", "feature_std"})
 """Metrics on scales of their own."""
@@ -89,6 +91,25 @@ def sorted_metrics(metrics: Iterable[str], headline: str | None = None) -> list[
 def metric_label(metric: str) -> str:
     """How a metric is called in a table."""
     return METRICS.get(metric, metric.replace("_", " "))
+
+
+def main_metric(metrics: Iterable[str]) -> str | None:
+    """The first metric that can be better or worse; where none can, the first.
+
+    >>> main_metric(["alignment", "knn"]), main_metric(["uniformity"]), main_metric([])
+    ('knn', 'uniformity', None)
+    """
+    ordered = list(metrics)
+    return next(iter([*(name for name in ordered if name not in DESCRIPTIVE), *ordered]), None)
+
+
+def decimals(metric: str) -> int:
+    """Decimals that a metric is written with: percents have two, smaller scales three.
+
+    >>> decimals("all"), decimals("uniformity")
+    (2, 3)
+    """
+    return 3 if metric in NOT_IN_PERCENT else 2
 
 
 def arm_colours(arms: Iterable[str]) -> dict[str, str]:

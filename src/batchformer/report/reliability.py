@@ -125,6 +125,8 @@ def figure(data: Reliability) -> Figure:
                     alpha=alpha,
                     label=arm if line else None,
                     clip_on=False,
+                    # Unclipped, a line without points is laid out as if in the figure's corner.
+                    in_layout=False,
                     **style,
                 )
             share = 100 * found.count[i] / max(found.count[i].sum(), 1)

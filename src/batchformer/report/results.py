@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from batchformer.metrics.intervals import ImageInterval, Outcome, Paired, Summary
 from batchformer.report.configuration import Group
+from batchformer.report.names import main_metric
 
 LEVEL = 0.05
 """A p-value below this, after Holm's correction, stands among all comparisons of the table."""
@@ -14,11 +15,12 @@ LEVEL = 0.05
 
 @dataclass(frozen=True)
 class Score:
-    """One arm on one metric: over its seeds, and in the paper."""
+    """One arm on one metric: over its seeds, and in the paper; written with so many decimals."""
 
     summary: Summary
     seeds: tuple[int, ...]
     paper: float | None
+    decimals: int = 2
 
 
 @dataclass(frozen=True)
@@ -28,18 +30,21 @@ class Difference:
     Args:
         paired: mean difference, interval and p-value.
         seeds: those both arms have.
-        outcome: in a word, of this comparison alone.
+        outcome: in a word, of this comparison alone; None where a metric only describes, which is
+            no comparison and has no p-value.
         adjusted: Holm's p-value over every comparison of the table.
         paper_effect: the paper's difference, percent points; None without both its numbers.
         needed: seeds that would show the paper's effect at the spread seen here.
+        decimals: that it is written with.
     """
 
     paired: Paired
     seeds: tuple[int, ...]
-    outcome: Outcome
+    outcome: Outcome | None
     adjusted: float | None
     paper_effect: float | None
     needed: int | None
+    decimals: int = 2
 
     @property
     def stands(self) -> bool:
@@ -85,7 +90,7 @@ class RecipeComparison:
     @property
     def main_metric(self) -> str:
         """The metric the headline is about."""
-        return next(iter(self.metrics), "all")
+        return main_metric(self.metrics) or "all"
 
 
 @dataclass(frozen=True)

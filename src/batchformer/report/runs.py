@@ -57,7 +57,9 @@ class Run:
     @property
     def configuration(self) -> Record:
         """All that another run must share to be averaged with this one."""
-        return {**self.recipe, "data_found": self.data} if self.data else self.recipe
+        # Remarks are words on what the other facts say, and of some versions.
+        found = {key: value for key, value in self.data.items() if key != "remarks"}
+        return {**self.recipe, "data_found": found} if found else self.recipe
 
     @property
     def recipe_name(self) -> str:
@@ -184,6 +186,8 @@ def _configuration(folder: Path) -> dict[str, Any]:
     for key in ("provenance", "data"):
         if not isinstance(config.get(key, {}), dict):
             raise _Damage(f"config.json: {key!r} is not an object")
+    if not isinstance(config.get("data", {}).get("remarks", []), list):
+        raise _Damage("config.json: the remarks on 'data' are not a list")
     return config
 
 

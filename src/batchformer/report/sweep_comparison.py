@@ -6,15 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from batchformer.metrics.intervals import holm, paired, summary
-from batchformer.report.comparison import difference_of, left_out, measured, shots_warnings
+from batchformer.report.comparison import (
+    data_warnings,
+    difference_of,
+    left_out,
+    measured,
+    shots_warnings,
+)
 from batchformer.report.configuration import comparable
-from batchformer.report.names import BASELINE, sorted_metrics
+from batchformer.report.names import BASELINE, DESCRIPTIVE, decimals, main_metric, sorted_metrics
+from batchformer.report.notes import metric_notes, unmeasured
 from batchformer.report.results import Difference, Score
 from batchformer.report.runs import headline
 from batchformer.report.sweeps import SweepRuns
 
 #: Shown in a sweep beside the one that is tested.
-BESIDE = ("many", "medium", "few", "ece")
+BESIDE = frozenset({"many", "medium", "few", "ece"}) | DESCRIPTIVE
 Cell = tuple[str, str]
 Values = Mapping[int, float]
 
@@ -53,6 +60,10 @@ class SweepComparison:
         return [*self.to_reference.values(), *self.to_baseline.values()]
 
     @property
+    def compared(self) -> int:
+        return sum(difference.outcome is not None for difference in self.differences)
+
+    @property
     def tested(self) -> int:
         return sum(difference.paired.p_value is not None for difference in self.differences)
 
@@ -67,16 +78,22 @@ def compare_sweep(sweep: SweepRuns) -> SweepComparison:
         (name for run in sweep.finished for name in run.scores if measured(run, name) is not None),
         headline(sweep.finished),
     )
-    metric = next(iter(found), "all")
+    metric = main_metric(found) or "all"
     metrics = (metric, *(name for name in found if name in BESIDE and name != metric))
-    warnings: list[str] = []
     values = {
-        (cell, name): _values(sweep, cell, name, warnings)
+        (cell, name): {
+            run.seed: value for run in sweep.of(*cell) if (value := measured(run, name)) is not None
+        }
         for cell in _cells(sweep)
         for name in metrics
     }
     scores = {
-        (cell, name): Score(summary([*by_seed.values()]), tuple(by_seed), _paper(sweep, cell, name))
+        (cell, name): Score(
+            summary([*by_seed.values()]),
+            tuple(by_seed),
+            _paper(sweep, cell, name),
+            decimals(name),
+        )
         for (cell, name), by_seed in values.items()
         if by_seed
     }
@@ -109,7 +126,12 @@ def compare_sweep(sweep: SweepRuns) -> SweepComparison:
         scores,
         {cell: replace(d, adjusted=next(adjusted)) for cell, d in to_reference.items()},
         {cell: replace(d, adjusted=next(adjusted)) for cell, d in to_baseline.items()},
-        (*warnings, *_configurations(sweep), *_seeds(sweep, cells)),
+        (
+            *_unmeasured(sweep, metrics),
+            *_configurations(sweep),
+            *_seeds(sweep, cells),
+            *metric_notes(metrics),
+        ),
         left_out(sweep.runs),
     )
 
@@ -141,24 +163,21 @@ def _paper(sweep: SweepRuns, cell: Cell, metric: str) -> float | None:
     return sweep.paper[level].get(arm, {}).get(metric)
 
 
-def _values(sweep: SweepRuns, cell: Cell, metric: str, warnings: list[str]) -> dict[int, float]:
-    """One finite value per seed; what was not measured is said, since it flatters the mean."""
-    by_seed = {}
-    for run in sweep.of(*cell):
-        value = measured(run, metric)
-        if value is None:
-            warnings.append(
-                f"{run.name}: {metric!r} is {run.scores.get(metric)}, so this seed is not in the "
-                f"mean; if it diverged, the mean flatters the level"
-            )
-        else:
-            by_seed[run.seed] = value
-    return by_seed
+def _unmeasured(sweep: SweepRuns, metrics: tuple[str, ...]) -> list[str]:
+    """What was not measured is said, since it flatters the mean."""
+    runs = [run for cell in _cells(sweep) for run in sweep.of(*cell)]
+    missing = {name: [run for run in runs if measured(run, name) is None] for name in metrics}
+    return [
+        unmeasured(name, found, len(runs), sweep.name, "level")
+        for name, found in missing.items()
+        if found
+    ]
 
 
 def _configurations(sweep: SweepRuns) -> list[str]:
-    """Levels of several configurations, several versions of the code, shots of another meaning."""
+    """Shots of another meaning, remarks on data, several configurations or versions of the code."""
     lines = shots_warnings(sweep.finished[0].recipe) if sweep.finished else []
+    lines += data_warnings(sweep.finished)
     for level in sweep.levels:
         runs = [run for arm in sweep.arms for run in sweep.of(arm, level)]
         if len(comparable(runs)) > 1:

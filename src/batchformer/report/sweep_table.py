@@ -83,7 +83,7 @@ def _other_cell(score: Score | None) -> str:
     found, paper = score.summary, "" if score.paper is None else f" ({number(score.paper, 1)})"
     if found.n < FEWEST_SEEDS or found.sd is None:
         return values_of(score) + paper
-    return f"{number(found.mean)} ±{number(found.sd)}{paper}"
+    return f"{number(found.mean, score.decimals)} ±{number(found.sd, score.decimals)}{paper}"
 
 
 def _other_caption(comparison: SweepComparison) -> str:
@@ -112,6 +112,8 @@ def sweep_headline(comparison: SweepComparison) -> str:
     found = {cell: d for cell, d in comparison.to_reference.items() if cell[0] != BASELINE}
     if not found:
         return f"No level shares a finished seed with {sweep.factor} {sweep.reference} yet."
+    if any(difference.outcome is None for difference in found.values()):
+        return f"{label} describes features and is not tested: there is no verdict on a level."
     tested = {cell: d for cell, d in found.items() if d.paired.n >= FEWEST_SEEDS}
     if not tested:
         return f"Too few seeds for a verdict on {sweep.factor}: an interval needs {FEWEST_SEEDS}."
@@ -131,7 +133,7 @@ def sweep_headline(comparison: SweepComparison) -> str:
 
 def sweep_notes(comparison: SweepComparison) -> list[str]:
     """How many comparisons there are and what was done about it; what is missing or doubtful."""
-    count, tested = len(comparison.differences), comparison.tested
+    count, tested = comparison.compared, comparison.tested
     text = f"This sweep holds {count} comparison{'s' * (count != 1)}"
     if tested < count:
         text += f", {tested or 'none'} of them tested"

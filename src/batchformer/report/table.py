@@ -85,9 +85,9 @@ def score_cells(score: Score) -> tuple[str, ...]:
         return str(found.n), values_of(score), "", "", paper
     return (
         str(found.n),
-        number(found.mean),
-        number(found.sd),
-        interval(found.low, found.high),
+        number(found.mean, score.decimals),
+        number(found.sd, score.decimals),
+        interval(found.low, found.high, decimals=score.decimals),
         paper,
     )
 
@@ -97,10 +97,10 @@ def difference_cells(difference: Difference) -> tuple[str, ...]:
     result, effect = difference.paired, difference.paper_effect
     paper = "" if effect is None else signed(effect, 1)
     if result.n < FEWEST_SEEDS:
-        return differences_of(difference), "", "", "", paper, difference.outcome
+        return differences_of(difference), "", "", "", paper, short_verdict(difference)
     return (
-        signed(result.difference),
-        interval(result.low, result.high, sign=True),
+        signed(result.difference, difference.decimals),
+        interval(result.low, result.high, sign=True, decimals=difference.decimals),
         p_value(result.p_value),
         p_value(difference.adjusted),
         paper,

@@ -32,12 +32,14 @@ def signed(value: float, decimals: int = 2) -> str:
     return text if float(text) <= 0 else f"+{text}"
 
 
-def interval(low: float | None, high: float | None, *, sign: bool = False) -> str:
+def interval(
+    low: float | None, high: float | None, *, sign: bool = False, decimals: int = 2
+) -> str:
     """``[low, high]``, or nothing where there is none."""
     if low is None or high is None:
         return ""
     write = signed if sign else number
-    return f"[{write(low)}, {write(high)}]"
+    return f"[{write(low, decimals)}, {write(high, decimals)}]"
 
 
 def p_value(p: float | None) -> str:
@@ -64,20 +66,20 @@ def seeds(n: int) -> str:
 
 def values_of(score: Score) -> str:
     """Each seed's value, for arms with too few for a mean to mean something."""
-    return ", ".join(map(number, score.summary.values))
+    return ", ".join(number(value, score.decimals) for value in score.summary.values)
 
 
 def differences_of(difference: Difference) -> str:
     """Each seed's difference."""
     pairs = zip(difference.paired.baseline, difference.paired.other, strict=True)
-    return ", ".join(signed(other - baseline) for baseline, other in pairs)
+    return ", ".join(signed(other - baseline, difference.decimals) for baseline, other in pairs)
 
 
 def short_verdict(difference: Difference) -> str:
-    """The outcome in a word or two, for a cell; one that Holm undoes says so."""
+    """The outcome in a word or two, for a cell, or nothing; one that Holm undoes says so."""
     if difference.outcome in ("gain", "loss") and not difference.stands:
         return f"{difference.outcome} uncorrected"
-    return difference.outcome
+    return difference.outcome or ""
 
 
 def headline(recipe: RecipeComparison, comparisons: int) -> str:
@@ -90,6 +92,8 @@ def headline(recipe: RecipeComparison, comparisons: int) -> str:
     if difference is None:
         return f"{arm} and {reference} share no seed in which {label} was measured."
     result, count = difference.paired, f"{difference.paired.n} paired seeds"
+    if difference.outcome is None:
+        return f"{label} describes features and is not tested: there is no verdict on {arm}."
     if difference.outcome == "too few seeds":
         both = zip(difference.seeds, result.baseline, result.other, strict=True)
         listed = "; ".join(f"seed {s}: {number(a)} and {number(b)}" for s, a, b in both)
