@@ -162,6 +162,10 @@ def test_a_step_leaves_gradients_that_the_queue_had_a_part_in(make: Any, batch: 
 
 
 def test_the_head_has_biases_and_no_normalisation(make: Any) -> None:
+    for enabled in (True, False):
+        front = make("moco_v2", {**HYPER, "projection_front": True}, enabled=enabled)
+        assert isinstance(front.head[1], nn.BatchNorm1d) and len(front.head) == 6
+        assert isinstance(front.key_head[1], nn.BatchNorm1d)
     head = make("moco_v2", {**HYPER, "projection_layers": 3}).head
     kinds = [type(part) for part in head]
     assert kinds == [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]

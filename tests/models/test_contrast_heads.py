@@ -38,6 +38,19 @@ def test_the_first_head_by_hand() -> None:
     torch.testing.assert_close(head(x), rows)
 
 
+def test_the_front_comes_first_and_changes_no_draw_of_the_rest() -> None:
+    torch.manual_seed(3)
+    plain = projector(6, 3, layers=2, hidden=5)
+    torch.manual_seed(3)
+    head = projector(6, 3, layers=2, hidden=5, front=True)
+    for own, other in zip(head[3:].parameters(), plain.parameters(), strict=True):
+        assert torch.equal(own, other)
+    x = torch.randn(9, 6)
+    first = F.linear(x, head[0].weight, head[0].bias)  # type: ignore[arg-type]
+    standardised = (first - first.mean(0)) / (first.var(0, unbiased=False) + 1e-5).sqrt()
+    torch.testing.assert_close(head(x), plain(F.relu(standardised)))
+
+
 def test_the_normalised_head_by_hand() -> None:
     head = normalised_projector(6, 3, layers=2, hidden=5).double()
     x = torch.randn(9, 6, dtype=torch.float64)

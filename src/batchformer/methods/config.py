@@ -59,8 +59,11 @@ class MethodConfig:
     momentum_schedule: Literal["constant", "cosine"] = "constant"
     """moco: "cosine" lets that share rise to 1 over the training, by half a cosine."""
     projection_layers: int = 2
-    """moco: linear layers of the projection; MoCo-v3 has 3 for a ViT. The released MoCo-v2 with
-    BatchFormer has one more than its baseline."""
+    """moco: linear layers of the projection; MoCo-v3 has 3 for a ViT."""
+    projection_front: bool = False
+    """moco_v2: one more linear layer with batch normalisation and ReLU in front of the projection,
+    in all arms and over the whole batch of a rank, both streams together; the released code has it
+    with BatchFormer alone."""
     projection_hidden: int = 2048
     """moco: channels inside the projection and the predictor; 4096 for MoCo-v3."""
     contrast_pairs: Literal["all", "plain", "first_release", "readme"] = "all"
@@ -74,7 +77,8 @@ class MethodConfig:
     other. Running statistics are the mean over parts."""
     enqueued: Literal["both", "plain", "mixed"] = "both"
     """moco_v2 with BatchFormer: which streams of the keys enter the queue; both turn it over twice
-    as fast."""
+    as fast. One alone suits hyper.contrast-pairs plain: with all pairs the queries of the other
+    stream have no negatives of their kind, and features collapse (seen with plain, on digits)."""
     probe_scale: Literal["none", "unit"] = "none"
     """linear_probe: "unit" divides all features by one number, the root of their mean squared
     length over the training images, so that one learning rate suits networks of any scale."""

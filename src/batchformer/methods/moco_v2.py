@@ -41,8 +41,8 @@ class MocoV2(Moco):
         network: encodes the queries, with timm's contract.
         module: BatchFormer's settings.
         seed: of the initial weights of encoder and head.
-        hyper: temperature, queue, dim, momentum, projection_layers and _hidden, contrast_pairs,
-            norm_parts, enqueued.
+        hyper: temperature, queue, dim, momentum, projection_layers, _hidden and _front,
+            contrast_pairs, norm_parts, enqueued.
         class_counts: not used; images have no labels here.
     """
 
@@ -62,6 +62,7 @@ class MocoV2(Moco):
                 hyper.dim,
                 hyper.projection_layers,
                 hyper.projection_hidden,
+                hyper.projection_front,
             )
         self.parts = parts_of_rank(hyper.norm_parts)
         normalise_in_parts(network, self.parts)

@@ -7,16 +7,19 @@ from itertools import pairwise
 from torch import nn
 
 
-def projector(channels: int, dim: int, layers: int, hidden: int) -> nn.Sequential:
+def projector(
+    channels: int, dim: int, layers: int, hidden: int, front: bool = False
+) -> nn.Sequential:
     """MoCo-v2's head: linear layers with biases, and ReLU between them.
 
-    The same with BatchFormer and without: the released code puts one layer more where it is.
+    The same with BatchFormer and without, while the released code has the front with it alone.
 
     Args:
         channels: C, of the features.
         dim: D, of the outputs.
         layers: linear layers.
         hidden: channels between them.
+        front: a further linear layer, of C channels and with batch normalisation, comes first.
 
     >>> projector(8, 2, layers=2, hidden=4)
     Sequential(
@@ -29,6 +32,8 @@ def projector(channels: int, dim: int, layers: int, hidden: int) -> nn.Sequentia
     for before, after in pairwise(_widths(channels, dim, layers, hidden)):
         parts += [nn.ReLU()] if parts else []
         parts.append(nn.Linear(before, after))
+    if front:
+        parts = [nn.Linear(channels, channels), nn.BatchNorm1d(channels), nn.ReLU(), *parts]
     return nn.Sequential(*parts)
 
 

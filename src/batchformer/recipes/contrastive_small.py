@@ -3,7 +3,10 @@
 None is a row of the paper, which learns without labels on ImageNet alone. What a linear probe and
 nearest neighbours find is measured with every class equally often in their training, since labels
 of a long tail would hide what the features know of its rare classes. BatchFormer learns at the rate
-of the network, as on ImageNet.
+of the network, as on ImageNet. That rate is suspected where MoCo-v3 was measured: LARS moves each
+matrix by a share of its length, and BatchFormer's have no normalisation behind them that would undo
+their growth. Its loss rises again in 7 to 10 of the logged epochs, and in none without BatchFormer
+or with it frozen. ``--module.lr-factor 0.1`` is the first thing to try; it is not measured.
 
 Probes divide features by the root of their mean squared length (``hyper.probe_scale``), which is 30
 for a random ResNet-18 and of another size for every trained one: arms would differ by how far one
@@ -143,7 +146,7 @@ def digits_moco_v3() -> Recipe:
     Views are shifts by up to a pixel. The ratio was chosen among six settings by test scores of the
     baseline and of random weights with seed 0, so that what lies between these two is flattered; at
     ratio 50 neighbours were no better than with random weights.
-    BatchFormer played no part in the choice. Ours: not measured yet.
+    BatchFormer played no part in the choice.
     """
     return Recipe(
         name="digits_moco_v3",
@@ -172,12 +175,12 @@ def digits_moco_v3() -> Recipe:
 
 
 def digits_moco_v3_probe() -> Recipe:
-    """The probe of those features, classes balanced. Ours: not measured yet."""
+    """The probe of those features, classes balanced. Ours: 90.50 -> 90.93."""
     return probe_of(digits_moco_v3(), _labelled(DIGITS), lr=3.0, batch=64, epochs=60, scale="unit")
 
 
 def digits_moco_v3_knn() -> Recipe:
-    """Ten neighbours on those features. Ours: not measured yet."""
+    """Ten neighbours on those features. Ours: 91.03 -> 90.40."""
     base = neighbours_of(digits_moco_v3(), _labelled(DIGITS))
     return dataclasses.replace(base, hyper=dataclasses.replace(base.hyper, neighbours=10))
 
