@@ -31,9 +31,9 @@ HERE = [sweep for sweep in SWEEPS.values() if sweep.known]
 
 
 def factor_of(sweep: Sweep) -> str:
-    for prefix in ("imagenet_lt_", "cifar100_lt_", "demo_"):
+    for prefix in ("imagenet_lt_", "cifar100_lt_", "digits_", "demo_"):
         if sweep.name.startswith(prefix):
-            return sweep.name.removeprefix(prefix)
+            return sweep.name.removeprefix(prefix).removeprefix("moco_v2_").removeprefix("moco_v3_")
     raise AssertionError(sweep.name)
 
 
@@ -59,6 +59,8 @@ def test_levels_change_one_thing(sweep: Sweep) -> None:
         elif factor.startswith("paco_loss"):
             assert changed["method"] == ("paco", "balanced_softmax")
             assert changed.keys() <= {"method", "data.augment"}
+        elif factor == "front":
+            assert changed == {"hyper.projection_front": (False, True)}
         else:
             assert list(changed) == [SETTINGS[factor]]
             value = changed[SETTINGS[factor]][1]

@@ -1,7 +1,7 @@
 """The sweeps there are: the paper's ablations on ImageNet-LT, the same and more on CIFAR-100-LT.
 
 ImageNet-LT's are the paper's tables. Those of CIFAR-100-LT are ours, apart from PaCo's loss, and
-train in minutes.
+train in minutes. MoCo's are scored by nearest neighbours, as its own evaluations are.
 """
 
 from __future__ import annotations
@@ -10,7 +10,13 @@ import difflib
 from collections.abc import Sequence
 from typing import Any
 
-from batchformer.recipes.changes import unchanged, with_batch_size, with_module, without_paco_loss
+from batchformer.recipes.changes import (
+    unchanged,
+    with_batch_size,
+    with_hyper,
+    with_module,
+    without_paco_loss,
+)
 from batchformer.recipes.sweep import Level, Sweep
 
 IMAGENET_R10 = "imagenet_lt_balanced_softmax_resnet10"
@@ -145,6 +151,38 @@ _ALL = (
         base=CIFAR,
         factor="weight of the mixed stream",
         levels=_of_module("mixed_weight", (0.25, 1.0, 4.0)),
+        reference="1",
+    ),
+    Sweep(
+        name="cifar100_lt_moco_v2_front",
+        base="cifar100_lt_moco_v2",
+        factor="normalised layer in front of the projection",
+        levels=(
+            Level(name="without", change=unchanged),
+            Level(name="with", change=with_hyper(projection_front=True)),
+        ),
+        reference="without",
+        baseline="each",
+    ),
+    Sweep(
+        name="cifar100_lt_moco_v3_module_lr",
+        base="cifar100_lt_moco_v3",
+        factor="learning rate of BatchFormer by the network's",
+        levels=_of_module("lr_factor", (0.1, 1.0)),
+        reference="1",
+    ),
+    Sweep(
+        name="cifar100_lt_moco_v3_dropout",
+        base="cifar100_lt_moco_v3",
+        factor="dropout",
+        levels=_of_module("dropout", (0.0, 0.5)),
+        reference="0.5",
+    ),
+    Sweep(
+        name="digits_moco_v3_module_lr",
+        base="digits_moco_v3",
+        factor="learning rate of BatchFormer by the network's",
+        levels=_of_module("lr_factor", (0.1, 1.0)),
         reference="1",
     ),
     Sweep(

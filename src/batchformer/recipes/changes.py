@@ -22,6 +22,15 @@ def with_module(**changes: Any) -> Change:
     return change
 
 
+def with_hyper(**changes: Any) -> Change:
+    """The method with other settings, in all arms."""
+
+    def change(recipe: Recipe) -> Recipe:
+        return dataclasses.replace(recipe, hyper=dataclasses.replace(recipe.hyper, **changes))
+
+    return change
+
+
 def training_images(recipe: Recipe) -> int:
     """Images of an epoch, without reading the data."""
     data = recipe.data
