@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from batchformer.engine.config import OptimConfig, TrainConfig
@@ -162,10 +163,6 @@ def test_a_step_leaves_gradients_that_the_queue_had_a_part_in(make: Any, batch: 
 
 
 def test_the_head_has_biases_and_no_normalisation(make: Any) -> None:
-    for enabled in (True, False):
-        front = make("moco_v2", {**HYPER, "projection_front": True}, enabled=enabled)
-        assert isinstance(front.head[1], nn.BatchNorm1d) and len(front.head) == 6
-        assert isinstance(front.key_head[1], nn.BatchNorm1d)
     head = make("moco_v2", {**HYPER, "projection_layers": 3}).head
     kinds = [type(part) for part in head]
     assert kinds == [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]
@@ -247,6 +244,42 @@ def test_parts_are_what_a_loop_over_them_computes(make: Any, batch: Any, enabled
         if parameter.grad is not None:
             torch.testing.assert_close(parameter.grad, wanted[name].grad, msg=name)
     assert any(p.grad is not None for p in method.network.parameters())
+
+
+def through_front(head: Any, streams: Tensor, parts: list[Tensor]) -> Tensor:
+    """What a head with a front makes of streams (S * N, C), normalised one part at a time."""
+    first = streams @ head[0].weight.T + head[0].bias
+    rows = first.view(-1, N, first.shape[1]).clone()
+    for part in parts:
+        own = rows[:, part].flatten(0, 1)
+        centred = own - own.mean(0)
+        scaled = centred / (own.var(0, unbiased=False) + 1e-5).sqrt()
+        rows[:, part] = scaled.view(len(rows), len(part), -1)
+    made: Tensor = head[3:](rows.flatten(0, 1).relu())
+    return made
+
+
+@pytest.mark.parametrize("count", [1, 2])
+@pytest.mark.parametrize("enabled", [False, True])
+def test_all_arms_may_have_a_front_that_is_normalised_in_the_same_parts(
+    make: Any, batch: Any, enabled: bool, count: int
+) -> None:
+    hyper = {**HYPER, "projection_front": True, "norm_parts": count}
+    method = make("moco_v2", hyper, dropout=0.0, enabled=enabled).double().train()
+    plain = make("moco_v2", {**hyper, "norm_parts": 1}, enabled=enabled).double().train()
+    plain.load_state_dict(method.state_dict())
+    x = batch["x"].double()
+    with torch.no_grad():
+        wanted = method.streams(method.features(x))
+        contiguous = list(torch.arange(N).chunk(count))
+        expected = through_front(method.head, wanted, contiguous)
+        torch.testing.assert_close(method.queries(x), expected)
+        order = torch.randperm(N) if count > 1 else torch.arange(N)
+        parts = [order[part::count] for part in range(count)]
+        keys = method.streams(of_parts(plain, plain.key_network, x, parts))
+        expected = F.normalize(through_front(method.key_head, keys, parts)).view(-1, N, 4)
+        found = method.key_streams(x, order if count > 1 else None)
+        torch.testing.assert_close(torch.stack(list(found.values())), expected)
 
 
 def test_parts_of_keys_are_dealt_anew_and_of_queries_are_not(make: Any, batch: Any) -> None:

@@ -93,8 +93,25 @@ def test_where_all_arms_begin_alike_batchformer_is_none(name: str) -> None:
 def test_arms_that_differ_are_compared_by_default() -> None:
     for name in ("demo", "cub_ce_gzsl", "places_lt_balms", "cifar100_lt_tau_norm", "voc_moco_v2"):
         assert usual_arms(find_recipe(name)) == ("baseline", "batchformer")
-        with_arm(find_recipe(name), "batchformer")
-    assert usual_arms(find_recipe("my_voc")) == ("baseline",)
+    for name in ("my_voc", "cub_eszsl"):
+        assert usual_arms(find_recipe(name)) == ("baseline",)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_usual_arms_are_none_that_the_recipe_refuses(name: str) -> None:
+    recipe = find_recipe(name)
+    if recipe.method in ("linear_probe", "knn") and not recipe.start:
+        pytest.skip("the features are for a person to name")
+    for arm in usual_arms(recipe):
+        with_arm(recipe, arm)
+
+
+def test_arms_that_begin_with_one_named_arm_are_alike() -> None:
+    recipe = dataclasses.replace(find_recipe("digits_moco_v3_knn"), start="digits_moco_v3/baseline")
+    assert usual_arms(recipe) == ("baseline",)
+    with pytest.raises(ValueError, match="the baseline under another name"):
+        with_arm(recipe, "batchformer")
+    with_arm(recipe, "random_weights")
 
 
 @pytest.mark.parametrize("name", ["demo", "cifar100_lt_moco_v3", "digits_moco_v3", "my_voc"])

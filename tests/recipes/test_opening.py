@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from batchformer.recipes import opening
 from batchformer.recipes.demo import demo
 from batchformer.recipes.folder import write_json
 from batchformer.recipes.opening import Opening
@@ -26,16 +27,24 @@ def begun(root: Path, arm: str, ratio: float, *remarks: str) -> Run:
 
 
 def test_every_line_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    opening = Opening(quiet=False)
+    say = Opening(quiet=False)
     for arm in ("baseline", "batchformer"):
         for ratio in (50.0, 20.0):
-            opening(begun(tmp_path, arm, ratio, "one is missing"))
+            say(begun(tmp_path, arm, ratio, "one is missing"))
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 4
     assert lines[0].startswith("digits 50: 10 classes, ") and " many, " in lines[0]
     assert lines[1] == "digits 50: one is missing"
     assert lines[2].startswith("digits 20: 10 classes, ") and lines[2][10:] != lines[0][10:]
     assert lines[3] == "digits 20: one is missing"
+
+
+def test_one_rank_speaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(opening, "leads", lambda: False)
+    Opening(quiet=False)(begun(tmp_path, "baseline", 50.0, "one is missing"))
+    assert capsys.readouterr() == ("", "")
 
 
 def test_quiet_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -231,7 +231,7 @@ def test_the_page_has_all_of_it(digits: Path) -> None:
         "Convergence of the probe",
         "k-NN, few",
         "Uniformity",
-        "On scales of their own, not in percent: Alignment, Uniformity, Feature SD",
+        "neither more nor less is better: Alignment, Uniformity, Feature SD",
         "In the paper BatchFormer reaches it at epoch 38 of 90",
         "random_weights",
     ):

@@ -115,7 +115,12 @@ def test_what_describes_is_shown_without_strip_and_verdict(
         make_run(tmp_path, "baseline", seed, scores={"knn": 20.0 + seed, "uniformity": -0.8})
         scores = {"knn": 20.5 + 2 * seed, "uniformity": -1.3 - seed / 100}
         make_run(tmp_path, "batchformer", seed, scores=scores)
+        other = tmp_path.parent / "far"  # what describes does not set the scale of the others
+        make_run(other, "baseline", seed, scores={"knn": 20.0 + seed, "uniformity": -90.0})
+        make_run(other, "batchformer", seed, scores=scores)
     page = render(find_runs(tmp_path))
+    near, far = (re.findall("<svg.*?</svg>", one, re.S) for one in (page, render(find_runs(other))))
+    assert near[0] == far[0]
     text = Outline(page).text
     assert "This page holds 1 comparison." in text
     assert "Uniformity<small>not tested</small>" in page

@@ -78,8 +78,7 @@ def test_in_a_sweep_a_run_is_named_by_its_level(make_sweep: Writer, tmp_path: Pa
 
 def test_a_metric_says_what_it_is() -> None:
     assert metric_notes(["all", "few", "ece"]) == []
-    scale, description = metric_notes(["knn", "alignment", "feature_std"])
-    assert scale == "On scales of their own, not in percent: Alignment, Feature SD"
+    (description,) = metric_notes(["knn", "alignment", "feature_std"])
     assert "neither more nor less is better: Alignment, Feature SD" in description
     assert "not counted as comparisons" in description
 
@@ -97,5 +96,7 @@ def test_a_metric_says_what_it_is() -> None:
 def test_arms_are_explained_where_batchformer_takes_no_part(
     method: str, start: str, said: str
 ) -> None:
-    lines = arms_note({"method": method, "start": start})
+    lines = arms_note({"method": method, "start": start}, ["baseline", "batchformer"])
     assert len(lines) == bool(said) and said in "".join(lines)
+    alone = arms_note({"method": method, "start": start}, ["baseline"])
+    assert alone == (lines if start == "moco" else [])

@@ -45,7 +45,8 @@ def demo(arguments: list[str]) -> None:
 
 def compare(arguments: list[str]) -> None:
     recipe, options = with_recipe(CompareOptions, arguments, "compare")
-    options = dataclasses.replace(options, arms=options.arms or usual_arms(recipe))
+    if not any(each.partition("=")[0] == "--arms" for each in arguments):
+        options = dataclasses.replace(options, arms=usual_arms(recipe))
     _refuse_impossible(options, "compare")
     _compare(recipe, options)
 

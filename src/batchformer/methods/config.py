@@ -62,8 +62,8 @@ class MethodConfig:
     """moco: linear layers of the projection; MoCo-v3 has 3 for a ViT."""
     projection_front: bool = False
     """moco_v2: one more linear layer with batch normalisation and ReLU in front of the projection,
-    in all arms and over the whole batch of a rank, both streams together; the released code has it
-    with BatchFormer alone."""
+    in all arms; the released code has it with BatchFormer alone. Both streams are normalised
+    together, in hyper.norm-parts as the network is."""
     projection_hidden: int = 2048
     """moco: channels inside the projection and the predictor; 4096 for MoCo-v3."""
     contrast_pairs: Literal["all", "plain", "first_release", "readme"] = "all"

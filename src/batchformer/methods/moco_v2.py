@@ -66,6 +66,8 @@ class MocoV2(Moco):
             )
         self.parts = parts_of_rank(hyper.norm_parts)
         normalise_in_parts(network, self.parts)
+        if hyper.projection_front:
+            normalise_in_parts(head, self.parts)
         super().__init__(network, head, module, seed, hyper)
         self.queue = KeyQueue(hyper.queue, hyper.dim)
 
@@ -75,6 +77,15 @@ class MocoV2(Moco):
             return super().features(x)
         _require_rows(len(x), self.parts)
         return collect(super().features(deal(x, self.parts)), self.parts)
+
+    def queries(self, x: Tensor) -> Tensor:
+        """As ever; a normalised front of the head has the parts that the network had."""
+        if not (self.training and self.parts > 1 and self.hyper.projection_front):
+            return super().queries(x)
+        both = self.streams(self.features(x))
+        streams = both.chunk(len(both) // len(x))
+        made: Tensor = self.head(torch.cat([deal(rows, self.parts) for rows in streams]))
+        return torch.cat([collect(rows, self.parts) for rows in made.chunk(len(streams))])
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         # Drawn before dropout is, so that arms with and without BatchFormer have the same.

@@ -85,14 +85,15 @@ def with_arm(recipe: Recipe, arm: str) -> Recipe:
         f"BatchFormer takes no part in {recipe.method}, and {recipe.name} begins with the same "
         f"weights in every arm, so that the arm {arm} would be the baseline under another name. "
         "Take the baseline alone: --arms baseline with compare, --arm baseline with train; or name "
-        "runs of the same arms by --start RECIPE",
+        "runs of the same arms by --start RECIPE, without an arm",
     )
     return changed
 
 
 def alike(recipe: Recipe) -> bool:
     """Whether arms with BatchFormer would be the baseline: nothing that they begin with differs."""
-    return recipe.method in WITHOUT_BATCHFORMER and not recipe.start
+    named = "/" in recipe.start  # one arm of another recipe, whichever arm begins with it
+    return recipe.method in WITHOUT_BATCHFORMER and (not recipe.start or named)
 
 
 def usual_arms(recipe: Recipe) -> tuple[str, ...]:
@@ -102,7 +103,8 @@ def usual_arms(recipe: Recipe) -> tuple[str, ...]:
     >>> usual_arms(find_recipe("voc_moco_v3")), usual_arms(find_recipe("my_voc"))
     (('baseline', 'batchformer'), ('baseline',))
     """
-    return ("baseline",) if alike(recipe) else ("baseline", "batchformer")
+    alone = alike(recipe) or recipe.method == "eszsl"
+    return ("baseline",) if alone else ("baseline", "batchformer")
 
 
 def _require_weights(recipe: Recipe, arm: str) -> None:

@@ -5,8 +5,9 @@ nearest neighbours find is measured with every class equally often in their trai
 of a long tail would hide what the features know of its rare classes. BatchFormer learns at the rate
 of the network, as on ImageNet. That rate is suspected where MoCo-v3 was measured: LARS moves each
 matrix by a share of its length, and BatchFormer's have no normalisation behind them that would undo
-their growth. Its loss rises again in 7 to 10 of the logged epochs, and in none without BatchFormer
-or with it frozen. ``--module.lr-factor 0.1`` is the first thing to try; it is not measured.
+their growth. Its loss rises by more than 0.02 between 7 to 10 of the logged epochs, and never
+without BatchFormer or with it frozen. ``--module.lr-factor 0.1`` is the first thing to try; it is
+not measured.
 
 Probes divide features by the root of their mean squared length (``hyper.probe_scale``), which is 30
 for a random ResNet-18 and of another size for every trained one: arms would differ by how far one

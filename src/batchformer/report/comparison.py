@@ -94,7 +94,7 @@ def _recipe(group: Group) -> RecipeComparison:
     warnings += _seeds_warnings(group)
     warnings += shots_warnings(group.recipe)
     warnings += data_warnings(group.runs)
-    warnings += arms_note(group.recipe) + metric_notes(metrics)
+    warnings += arms_note(group.recipe, group.arms) + metric_notes(metrics)
     images = {arm: over_images(group, arm) for arm in group.arms if arm != group.reference}
     return RecipeComparison(
         group,

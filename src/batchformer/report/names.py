@@ -61,9 +61,6 @@ DESCRIPTIVE = frozenset({"alignment", "uniformity", "feature_std"})
 """Metrics that say what features are like, where neither more nor less is better: shown with their
 intervals, never tested. Features that are all the same are perfectly aligned, and useless."""
 
-NOT_IN_PERCENT = frozenset({"alignment", "uniformity", "feature_std"})
-"""Metrics on scales of their own."""
-
 
 def in_words(arm: str) -> str:
     """How a sentence calls the arm that others are compared with.
@@ -109,7 +106,7 @@ def decimals(metric: str) -> int:
     >>> decimals("all"), decimals("uniformity")
     (2, 3)
     """
-    return 3 if metric in NOT_IN_PERCENT else 2
+    return 3 if metric in DESCRIPTIVE else 2
 
 
 def arm_colours(arms: Iterable[str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from batchformer.recipes.arms import WITHOUT_BATCHFORMER
-from batchformer.report.names import DESCRIPTIVE, NOT_IN_PERCENT, metric_label
+from batchformer.report.names import DESCRIPTIVE, metric_label
 from batchformer.report.runs import Run
 
 MOST_NAMED = 3
@@ -68,21 +68,19 @@ def unmeasured(metric: str, missing: Sequence[Run], count: int, name: str, side:
 
 
 def metric_notes(metrics: Iterable[str]) -> list[str]:
-    """Which metrics are not in percent, and which only describe."""
-    shown = list(metrics)
-    lines = []
-    if others := [metric_label(name) for name in shown if name in NOT_IN_PERCENT]:
-        lines.append(f"On scales of their own, not in percent: {', '.join(others)}")
-    if describing := [metric_label(name) for name in shown if name in DESCRIPTIVE]:
-        lines.append(
-            f"Descriptions of features, where neither more nor less is better: "
-            f"{', '.join(describing)}. They are not tested and not counted as comparisons"
-        )
-    return lines
+    """Which metrics only describe, and are not in percent."""
+    describing = [metric_label(name) for name in metrics if name in DESCRIPTIVE]
+    if not describing:
+        return []
+    return [
+        f"Descriptions of features, on scales of their own and not in percent, where neither more "
+        f"nor less is better: {', '.join(describing)}. They are not tested and not counted as "
+        f"comparisons"
+    ]
 
 
-def arms_note(recipe: Mapping[str, Any]) -> list[str]:
-    """What arms are where BatchFormer takes no part in what is trained."""
+def arms_note(recipe: Mapping[str, Any], arms: Sequence[str]) -> list[str]:
+    """What the arms are where BatchFormer takes no part in what is trained."""
     method, start = recipe.get("method"), recipe.get("start")
     if method not in WITHOUT_BATCHFORMER:
         return []
@@ -91,6 +89,8 @@ def arms_note(recipe: Mapping[str, Any]) -> list[str]:
             f"BatchFormer takes no part in {method} itself: an arm names the arm of {start} whose "
             f"network it begins with"
         ]
+    if not {"baseline", "batchformer"} <= set(arms):
+        return []
     beginning = f"all begin with the network of {start}" if start else "no runs are named by start"
     return [
         f"BatchFormer takes no part in {method}, and {beginning}: the arms baseline and "

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from batchformer.engine import checkpoint
 from batchformer.engine.log import read_records
-from batchformer.recipes.folder import read_json
+from batchformer.recipes.folder import read_result
 from batchformer.soak.kills import folder_of
 
 #: The demonstration whose sums over ranks are exact to rounding, in double precision: in single
@@ -152,7 +152,7 @@ def apart(one: Path, other: Path) -> Apart:
         for name, value in states[0].items()
         if isinstance(value, Tensor)
     )
-    scores = [read_json(folder / "result.json", "metrics")["metrics"] for folder in (one, other)]
+    scores = [read_result(folder)["metrics"] for folder in (one, other)]
     losses = [
         [record["loss"] for record in read_records(folder / "metrics.jsonl") if "loss" in record]
         for folder in (one, other)
