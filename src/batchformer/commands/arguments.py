@@ -62,10 +62,18 @@ def with_recipe(kind: type[T], arguments: list[str], command: str) -> tuple[Reci
     return applied, options
 
 
+def is_given(option: str, arguments: Sequence[str]) -> bool:
+    """Whether a person named an option, with or without a value.
+
+    >>> is_given("--arms", ["--arms=baseline"]), is_given("--arms", ["--arm", "baseline"])
+    (True, False)
+    """
+    return any(word.partition("=")[0] == option for word in arguments)
+
+
 def refuse_idle_updates(arguments: Sequence[str], recipe: Recipe) -> None:
     """Refuse --train.updates that a person gave where epochs say how long a training is."""
-    given = any(word.partition("=")[0] == "--train.updates" for word in arguments)
-    if given and recipe.train.epochs:
+    if is_given("--train.updates", arguments) and recipe.train.epochs:
         raise UserError(
             f"--train.updates has no effect: {recipe.name} is trained for train.epochs "
             f"{recipe.train.epochs}. Set --train.epochs 0 beside it."

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchformer.commands.arguments import (
     UserError,
+    is_given,
     parse,
     refuse_idle_updates,
     refuse_unknown_arms,
@@ -45,7 +46,7 @@ def demo(arguments: list[str]) -> None:
 
 def compare(arguments: list[str]) -> None:
     recipe, options = with_recipe(CompareOptions, arguments, "compare")
-    if not any(each.partition("=")[0] == "--arms" for each in arguments):
+    if not is_given("--arms", arguments):
         options = dataclasses.replace(options, arms=usual_arms(recipe))
     _refuse_impossible(options, "compare")
     _compare(recipe, options)
