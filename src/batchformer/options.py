@@ -142,6 +142,8 @@ class ReportOptions:
     """The page."""
     against: str | None = None
     """Arm to compare with; by default the baseline, else the first that shares a seed."""
+    pooled: bool = False
+    """Take the recipes together as well: an arm's effect over all of them, with its interval."""
 
 
 @dataclass(frozen=True, kw_only=True)

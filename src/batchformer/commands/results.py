@@ -35,11 +35,15 @@ def evaluate(arguments: list[str]) -> None:
 def report(arguments: list[str]) -> None:
     folders, rest = leading_paths(arguments, "report")
     options = parse(ReportOptions, rest, "report RUN...")
-    print_report(folders, options.to, against=options.against)
+    print_report(folders, options.to, against=options.against, pooled=options.pooled)
 
 
 def print_report(
-    folders: list[Path], page: Path, title: str | None = None, against: str | None = None
+    folders: list[Path],
+    page: Path,
+    title: str | None = None,
+    against: str | None = None,
+    pooled: bool = False,
 ) -> None:
     """Tables in the terminal, and the page, of all runs at or below these folders.
 
@@ -56,6 +60,8 @@ def print_report(
     from batchformer.recipes.slurm import not_begun
     from batchformer.report.comparison import compare_runs
     from batchformer.report.html import write_page
+    from batchformer.report.pooled_table import print_together
+    from batchformer.report.pooling import take_together
     from batchformer.report.sweep_comparison import compare_sweep
     from batchformer.report.sweep_table import print_sweep
     from batchformer.report.sweeps import split_sweeps
@@ -64,13 +70,16 @@ def print_report(
     # The page comes first, since whoever reads the tables may stop ("| head"); and where it
     # cannot be written, the tables come before the reason.
     try:
-        written = write_page(found, page, title, against)
+        written = write_page(found, page, title, against, pooled=pooled)
     finally:
         sweeps, others = split_sweeps(found)
         for one in sweeps:
             print_sweep(compare_sweep(one))
         if others or not sweeps:
-            print_table(compare_runs(others, against))
+            comparison = compare_runs(others, against)
+            print_table(comparison)
+            if pooled:
+                print_together(take_together(comparison, [one.name for one in sweeps]))
         for folder in folders:
             for line in not_begun(folder):
                 print(f"Not included: {line} has not begun.")

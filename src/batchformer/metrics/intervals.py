@@ -81,7 +81,7 @@ def summary(values: Sequence[float]) -> Summary:
     sd = statistics.stdev(kept) if n > 1 else None
     if sd is None or n < FEWEST_SEEDS:
         return Summary(mean, sd, None, None, n, kept)
-    half = float(_stats().t.ppf((1 + LEVEL) / 2, n - 1)) * sd / math.sqrt(n)
+    half = float(statistics_library().t.ppf((1 + LEVEL) / 2, n - 1)) * sd / math.sqrt(n)
     return Summary(mean, sd, mean - half, mean + half, n, kept)
 
 
@@ -109,7 +109,7 @@ def paired(baseline_values: Sequence[float], other_values: Sequence[float]) -> P
         if abs(mean) <= ROUNDING * scale:
             return Paired(0.0, 0.0, 0.0, 0.0, 1.0, n, baseline, other)
         return Paired(mean, 0.0, None, None, None, n, baseline, other)
-    test = _stats().ttest_rel(other, baseline)
+    test = statistics_library().ttest_rel(other, baseline)
     interval = test.confidence_interval(LEVEL)
     low, high = float(interval.low), float(interval.high)
     return Paired(mean, sd, low, high, float(test.pvalue), n, baseline, other)
@@ -122,11 +122,20 @@ def outcome(result: Paired, *, higher_is_better: bool = True) -> Outcome:
     """
     if result.n < FEWEST_SEEDS:
         return "too few seeds"
-    if result.low is None or result.high is None:
+    return outcome_of(result.low, result.high, higher_is_better=higher_is_better)
+
+
+def outcome_of(low: float | None, high: float | None, *, higher_is_better: bool = True) -> Outcome:
+    """The same of an interval by itself.
+
+    >>> outcome_of(-0.1, 0.4), outcome_of(0.1, 0.4), outcome_of(0.1, 0.4, higher_is_better=False)
+    ('inside the noise', 'gain', 'loss')
+    """
+    if low is None or high is None:
         return "no spread"
-    if result.low <= 0.0 <= result.high:
+    if low <= 0.0 <= high:
         return "inside the noise"
-    return "gain" if (result.low > 0.0) == higher_is_better else "loss"
+    return "gain" if (low > 0.0) == higher_is_better else "loss"
 
 
 def verdict(
@@ -239,7 +248,7 @@ def bootstrap_interval(
 
 def _power(ratio: float, n: int, alpha: float) -> float:
     """Power of the two-sided paired t test at effect / sd = ``ratio`` with ``n`` pairs."""
-    stats = _stats()
+    stats = statistics_library()
     freedom, shift = float(n - 1), ratio * math.sqrt(n)
     critical = stats.t.ppf(1 - alpha / 2, freedom)
     far_tail = float(stats.nct.cdf(-critical, freedom, shift))
@@ -261,7 +270,8 @@ def _finite(values: Sequence[float], name: str) -> tuple[float, ...]:
     return kept
 
 
-def _stats() -> ModuleType:
+def statistics_library() -> ModuleType:
+    """``scipy.stats``, or what to install."""
     try:
         from scipy import stats
     except ImportError as error:

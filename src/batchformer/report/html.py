@@ -23,6 +23,8 @@ from batchformer.report.names import (
     in_words,
     metric_label,
 )
+from batchformer.report.pooled_page import together_part
+from batchformer.report.pooling import take_together
 from batchformer.report.provenance import provenance
 from batchformer.report.results import Comparison, Difference, RecipeComparison
 from batchformer.report.runs import Run
@@ -77,27 +79,44 @@ class SweepPart:
 
 
 def write_page(
-    runs: Iterable[Run], path: str | Path, title: str | None = None, reference: str | None = None
+    runs: Iterable[Run],
+    path: str | Path,
+    title: str | None = None,
+    reference: str | None = None,
+    *,
+    pooled: bool = False,
 ) -> Path:
     """Write the page for these runs; the file is complete or not there.
 
-    ``reference`` is the arm that the others are compared with, by default that of ``compare_runs``.
-
     Runs that are damaged or unfinished are named at its end.
+
+    Args:
+        runs: of any recipes.
+        path: the page.
+        title: its heading.
+        reference: the arm that the others are compared with, by default that of ``compare_runs``.
+        pooled: whether the recipes are taken together as well.
     """
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(f"{path} is a folder: give the page a name, {path / 'report.html'}")
-    write_atomically(path, render(runs, title, reference).encode())
+    write_atomically(path, render(runs, title, reference, pooled=pooled).encode())
     return path
 
 
-def render(runs: Iterable[Run], title: str | None = None, reference: str | None = None) -> str:
+def render(
+    runs: Iterable[Run],
+    title: str | None = None,
+    reference: str | None = None,
+    *,
+    pooled: bool = False,
+) -> str:
     """The page as text."""
     runs = list(runs)
     sweeps, others = split_sweeps(runs)
     comparison = compare_runs(others, reference)
     parts = [_part(recipe, comparison, i) for i, recipe in enumerate(comparison.recipes)]
+    together = take_together(comparison, [sweep.name for sweep in sweeps]) if pooled else None
     return (
         environment()
         .get_template(TEMPLATE)
@@ -106,6 +125,7 @@ def render(runs: Iterable[Run], title: str | None = None, reference: str | None 
             policy=policy([section for part in parts for section in part.sections]),
             comparison=comparison,
             parts=parts,
+            together=together_part(together) if together else None,
             sweeps=[_sweep_part(compare_sweep(sweep), i) for i, sweep in enumerate(sweeps)],
             level_name=level_name,
             sweep_notes=sweep_notes,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 WIDEST = 120
 """Columns; 80 are enough for every cell to stay on one line."""
-LEFT = frozenset({"metric", "level", "arm", "verdict"})
+LEFT = frozenset({"metric", "level", "arm", "recipe", "verdict"})
 Columns = tuple[str, ...]
 Rows = list[tuple[str, ...]]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchformer.metrics.intervals import FEWEST_SEEDS
+from batchformer.metrics.intervals import FEWEST_SEEDS, Outcome
 from batchformer.report.names import BASELINE, LOWER_IS_BETTER, in_words, metric_label
 from batchformer.report.results import Comparison, Difference, RecipeComparison, Score
 
@@ -77,9 +77,16 @@ def differences_of(difference: Difference) -> str:
 
 def short_verdict(difference: Difference) -> str:
     """The outcome in a word or two, for a cell, or nothing; one that Holm undoes says so."""
-    if difference.outcome in ("gain", "loss") and not difference.stands:
-        return f"{difference.outcome} uncorrected"
-    return difference.outcome or ""
+    return outcome_words(difference.outcome, difference.stands)
+
+
+def outcome_words(outcome: Outcome | None, stands: bool) -> str:
+    """The same of an outcome by itself.
+
+    >>> outcome_words("gain", True), outcome_words("gain", False), outcome_words(None, False)
+    ('gain', 'gain uncorrected', '')
+    """
+    return f"{outcome} uncorrected" if outcome in ("gain", "loss") and not stands else outcome or ""
 
 
 def headline(recipe: RecipeComparison, comparisons: int) -> str:
