@@ -149,6 +149,29 @@ def test_interrupted_and_resumed_equals_uninterrupted(
         assert torch.equal(resumed.state_dict()[key], value), key
 
 
+def test_the_seconds_of_all_sittings_are_added_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not those in between, nor what the clock of another machine begins with."""
+    now = [5.0]
+    monkeypatch.setattr("batchformer.engine.stage.time.perf_counter", lambda: now[0])
+
+    def sitting(updates: int, seconds: float) -> float:
+        net = Net()
+        after = net.after_update
+
+        def work() -> None:
+            after()
+            now[0] += seconds
+
+        net.__dict__["after_update"] = work
+        return fit(net, feed(), evaluate, plan(tmp_path, updates=updates)).seconds
+
+    assert sitting(8, 2.0) == pytest.approx(16.0)
+    now[0] = 7e6
+    assert sitting(20, 3.0) == pytest.approx(16.0 + 12 * 3.0)
+
+
 def test_a_finished_run_is_only_evaluated_again(tmp_path: Path) -> None:
     _, expected = run(tmp_path)
     before = records(tmp_path)

@@ -91,10 +91,11 @@ def training(
             found = load_newest_of_first(plan.folder / "checkpoints", bar.say)
             with of_this_training(plan.folder):
                 first = int(found["counters"]["stage"]) if found else 0
+            seconds = 0.0
             for index in range(first, len(method.stages)):
-                run = Stage(method, batches, evaluate, plan, log, bar, index, found)
+                run = Stage(method, batches, evaluate, plan, log, bar, index, found, seconds)
                 evaluation = yield from run.train(request)
-                found = None
+                found, seconds = None, run.seconds
     finally:
         log.close()
     return evaluation

@@ -18,12 +18,14 @@ from batchformer.engine.method import Method
 class Evaluation:
     """What a task measures: scores by name, the headline first, and arrays for its figures.
 
-    At the end of a training also what its method found that is no score, by the kind of its record.
+    At the end of a training also what its method found that is no score, by the kind of its record,
+    and the seconds that it took, in all its sittings.
     """
 
     metrics: dict[str, float]
     figures: dict[str, Any] = field(default_factory=dict)
     findings: dict[str, dict[str, float]] = field(default_factory=dict)
+    seconds: float = field(default=0.0, compare=False)
 
     def instead_of(self, other: Evaluation, name: str) -> Evaluation:
         """This one, and after it the other, which lacks what is called ``name``.

@@ -42,7 +42,12 @@ from batchformer.ranks import rank, ranks
 
 
 class Stage:
-    """One stage of a run: what changes while it goes, and how."""
+    """One stage of a run: what changes while it goes, and how.
+
+    Args:
+        found: a checkpoint of this stage to go on from.
+        earlier: seconds that the stages before it took.
+    """
 
     def __init__(
         self,
@@ -54,6 +59,7 @@ class Stage:
         bar: Progress,
         index: int,
         found: dict[str, Any] | None,
+        earlier: float = 0.0,
     ) -> None:
         self.method, self.batches, self.evaluator, self.plan = method, batches, evaluate, plan
         self.log, self.bar = log, bar
@@ -65,12 +71,13 @@ class Stage:
             sharded = plan.train.parallel == "fsdp"
             self.mechanics.parallel = Parallel(self.optimizers.values(), sharded)
         self.average = RunningMean(method, plan.train.ema) if plan.train.ema else None
-        self.counters: dict[str, Any] = {"stage": index, "update": 0, "seconds": 0.0}
+        self.counters: dict[str, Any] = {"stage": index, "update": 0, "seconds": earlier}
         self.best: dict[str, float] = {}
         self.window = Window()
         if found is not None:
             with of_this_training(plan.folder):
                 restore_stage(self, found)
+        self.began = time.perf_counter() - float(self.counters["seconds"])
         log.rewind(self.update)
         bar.resume(self.update)
         method.begin_epoch(self.update // batches.per_epoch)
@@ -88,6 +95,11 @@ class Stage:
     @property
     def update(self) -> int:
         return int(self.counters["update"])
+
+    @property
+    def seconds(self) -> float:
+        """Since the training began, in all sittings; work that a kill lost is not in it."""
+        return time.perf_counter() - self.began
 
     def train(self, request: StopRequest) -> Generator[None, None, Evaluation]:
         train, evaluation = self.plan.train, Evaluation({})
@@ -121,7 +133,7 @@ class Stage:
             evaluation = Evaluation(self.best, self.figures_of_best())
         for name, other in others.items():
             evaluation = other.instead_of(evaluation, name)
-        return dataclasses.replace(evaluation, findings=findings)
+        return dataclasses.replace(evaluation, findings=findings, seconds=self.seconds)
 
     def one_update(self) -> None:
         plan, method, update = self.plan, self.method, self.update
@@ -167,7 +179,6 @@ class Stage:
         """Write the window's means; stop if one of its losses is not a number."""
         values = self.window.record()
         epoch = (self.update - 1) // self.batches.per_epoch
-        self.counters["seconds"] += time.perf_counter() - self.window.started
         self.log.write("train", epoch, self.update, values)
         self.bar.train(epoch, self.update, values["loss"], values["samples_per_s"])
         self.window = Window(self.update)
@@ -227,4 +238,5 @@ class Stage:
         return {name: dict(finding.values) for name, finding in found.items()}
 
     def save(self) -> None:
+        self.counters["seconds"] = self.seconds
         save(self.plan.folder / "checkpoints", self.update, state_of_stage(self))

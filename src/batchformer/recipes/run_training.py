@@ -6,7 +6,6 @@ Of several ranks the first reads and writes the folder, and tells the others wha
 from __future__ import annotations
 
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
@@ -41,7 +40,6 @@ def training_of(
     """
     trained, task = run.settled(), run.task
     train = trained.train.in_updates(feed.per_epoch)
-    started = time.perf_counter()
     plan = Plan(
         optim=trained.optim,
         schedule=trained.schedule,
@@ -57,7 +55,6 @@ def training_of(
     say: Callable[[str], None] = (lambda _: None) if quiet else said
     method = _built(run, trained, task, say)
     evaluation = yield from training(method, feed, task.evaluate, plan, request, alone)
-    minutes = round((time.perf_counter() - started) / 60, 3)
     if group.leads():
         # Nobody waits for the others any more, so that what they share is built anew.
         if group.ranks() > 1:
@@ -66,7 +63,7 @@ def training_of(
         if train.precision == "fp64":
             method.float()  # figures need no more
         with group.alone():
-            _keep(run, method.scored(), task, evaluation, train, minutes)
+            _keep(run, method.scored(), task, evaluation, train)
     return evaluation
 
 
@@ -91,13 +88,12 @@ def _keep(
     task: Task,
     evaluation: Evaluation,
     train: TrainConfig,
-    minutes: float,
 ) -> None:
     """Write what was measured and what is to be seen; last, that all is there."""
     write_figures(run.folder / "figures.npz", evaluation.figures)
     result = {
         "metrics": evaluation.metrics,
-        "minutes": minutes,
+        "minutes": round(evaluation.seconds / 60, 3),
         "updates": train.updates,
         "selected": train.select_on,
     }
