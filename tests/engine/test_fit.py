@@ -156,8 +156,7 @@ def test_the_seconds_of_all_sittings_are_added_up(
     now = [5.0]
     monkeypatch.setattr("batchformer.engine.stage.time.perf_counter", lambda: now[0])
 
-    def sitting(updates: int, seconds: float) -> float:
-        net = Net()
+    def sitting(folder: str, net: Net, updates: int, seconds: float) -> float:
         after = net.after_update
 
         def work() -> None:
@@ -165,11 +164,12 @@ def test_the_seconds_of_all_sittings_are_added_up(
             now[0] += seconds
 
         net.__dict__["after_update"] = work
-        return fit(net, feed(), evaluate, plan(tmp_path, updates=updates)).seconds
+        return fit(net, feed(), evaluate, plan(tmp_path / folder, updates=updates)).seconds
 
-    assert sitting(8, 2.0) == pytest.approx(16.0)
+    assert sitting("one", Net(), 8, 2.0) == pytest.approx(16.0)
     now[0] = 7e6
-    assert sitting(20, 3.0) == pytest.approx(16.0 + 12 * 3.0)
+    assert sitting("one", Net(), 20, 3.0) == pytest.approx(16.0 + 12 * 3.0)
+    assert sitting("two stages", TwoStages(), 4, 1.0) == pytest.approx(8.0)
 
 
 def test_a_finished_run_is_only_evaluated_again(tmp_path: Path) -> None:

@@ -363,3 +363,16 @@ def test_swapping_the_arms_turns_the_verdict(
     assert turned_reference.paired.difference == pytest.approx(found[0].paired.difference)
     assert found[0].outcome == turned.get(found[1].outcome, found[1].outcome)
     assert found[0].paired.difference == pytest.approx(-found[1].paired.difference)
+
+
+def test_an_arm_that_the_paper_lacks_is_said(
+    write_run: Writer, recipe_of: Writer, runs_root: Path
+) -> None:
+    recipe = recipe_of("ride", paper={"baseline": {"all": 48.0}})
+    write_arm(write_run, "baseline", BASELINE, recipe=recipe)
+    write_arm(write_run, "batchformer", BETTER, recipe=recipe)
+    write_arm(write_run, "baseline", BASELINE)
+    write_arm(write_run, "batchformer", BETTER)
+    said = {r.name: r.warnings for r in compare_runs(find_runs(runs_root)).recipes}
+    words = "The paper has no numbers of this recipe with BatchFormer"
+    assert words in said["ride"] and words not in said["tail"]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from batchformer.report.provenance import provenance
+from batchformer.report.provenance import provenance, version_notes
 from batchformer.report.runs import find_runs
 
 Writer = Callable[..., Any]
@@ -32,3 +32,21 @@ def test_what_differs_is_listed(write_run: Writer, runs_root: Path) -> None:
 
 def test_no_run_has_no_provenance() -> None:
     assert provenance([]) == {}
+
+
+def test_several_versions_of_the_code_are_said_with_what_they_ran(
+    write_run: Writer, runs_root: Path
+) -> None:
+    old, new = {"code_sha256": "a" * 64}, {"code_sha256": "b" * 64}
+    for seed in range(3):
+        write_run("baseline", seed, provenance=old)
+        write_run("batchformer", seed, provenance=new)
+        write_run("batchformer_self", seed, provenance=old if seed == 1 else new)
+    runs = find_runs(runs_root)
+    assert version_notes("tail", runs, lambda run: run.arm) == [
+        "tail was run with 2 versions of the code: "
+        "aaaaaaaaaaaa (baseline, batchformer_self seed 1); "
+        "bbbbbbbbbbbb (batchformer, batchformer_self seeds 0 2)"
+    ]
+    alone = [run for run in runs if run.arm == "baseline"]
+    assert version_notes("tail", alone, lambda run: run.arm) == []

@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -179,3 +180,30 @@ def test_a_level_of_two_configurations_is_named(
     said = " ".join(compared(folder).warnings)
     assert "The runs of level 2 do not have one configuration" in said
     assert "level 1" not in said
+
+
+def test_levels_without_runs_and_what_else_changes_are_said(
+    make_sweep: Writer, make_run: Writer, recipe_of: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    """The learning rate goes with the batch size: a reader must not take one for the other."""
+    root = make_sweep(
+        tmp_path,
+        {("batchformer", "64"): scores([50.0, 51.0])},
+        reference="64",
+        levels={"64": {}, "128": {}, "256": {}},
+    )
+    recipes = {
+        level: recipe_of(f"depth/{level}", train__batch_size=int(level), optim__lr=rate)
+        for level, rate in (("64", 0.05), ("128", 0.1))
+    }
+    for recipe in recipes.values():
+        for seed in range(2):
+            make_run(tmp_path, "batchformer", seed, recipe=recipe, scores={"all": 50.0 + seed})
+    warnings = "; ".join(compared(root).warnings)
+    assert "Levels of this sweep that no run has finished: 256" in warnings
+    assert "optim.lr 0.05 at 64, 0.1 at 128" in warnings
+    assert "train.batch_size 64 at 64, 128 at 128" in warnings
+
+
+def test_one_setting_that_changes_is_the_sweep_itself(found: SweepComparison) -> None:
+    assert not any("from level to level" in line for line in found.warnings)

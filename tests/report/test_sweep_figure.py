@@ -73,3 +73,15 @@ def test_the_words_hold_the_numbers(compared: Compared) -> None:
     text = described(compared())
     assert "All of batchformer, 1: 53.00 [50.52, 55.48], paper 43.2; 2: 55.10 " in text
     assert "All of baseline, 1: 51.00 [48.52, 53.48], paper 41.0" in text
+
+
+def test_levels_without_an_order_are_not_joined(
+    make_sweep: Callable[..., Path], tmp_path: Path
+) -> None:
+    for i, (names, joined) in enumerate(((("shared", "mixed_only"), False), (("0.25", "4"), True))):
+        values = {("batchformer", name): {s: {"all": 50.0 + s} for s in range(3)} for name in names}
+        folder = make_sweep(tmp_path / str(i), values, reference=names[0])
+        (sweep,), _ = split_sweeps(find_runs(folder))
+        axes = sweep_figure(compare_sweep(sweep)).axes[0]
+        (line,) = [line for line in axes.get_lines() if line.get_label() == "batchformer"]
+        assert (line.get_linewidth() > 0) == joined

@@ -48,8 +48,8 @@ def test_it_has_a_table_a_figure_with_words_and_every_run(root: Path) -> None:
         "2 batchformer, 3 seeds",
         "paper 43.2",
         "paper +2.2",
-        "Few not tested ECE not tested",
-        "21.00 sd 1.00 [18.52, 23.48] 14.00 sd 2.00 [9.03, 18.97]",
+        "Few not tested ECE not tested, lower is better",
+        "21.00 sd 1.00 14.00 sd 2.00",
         "This sweep holds 5 comparisons",
         "corrected for every comparison of its sweep or, outside sweeps, on this page",
     ):
@@ -89,3 +89,17 @@ def test_words_from_the_description_cannot_inject_markup(root: Path) -> None:
     path.write_text(json.dumps(content))
     page = render(find_runs(root))
     assert "<img" not in page and "&lt;img src=x" in page
+
+
+def test_several_sweeps_have_an_overview(root: Path, make_sweep: Writer) -> None:
+    assert '<ul class="cards">' not in render(find_runs(root))
+    values = {("batchformer", "1"): {0: {"all": 50.0}, 1: {"all": 51.0}}}
+    make_sweep(root, values, name="width")
+    page = render(find_runs(root))
+    cards = page[page.index('<ul class="cards">') : page.index('<section class="recipe')]
+    assert "#sweep-1" in cards and "#sweep-2" in cards and "width" in cards
+
+
+def test_an_arm_of_a_sweep_is_not_called_the_paper_s(root: Path) -> None:
+    text = text_of(render(find_runs(root)))
+    assert "BatchFormer, its layers by the level" in text and "as in the paper" not in text

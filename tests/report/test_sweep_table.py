@@ -76,7 +76,7 @@ def test_it_fits_and_says_what_was_corrected(compared: Compared, width: int) -> 
     assert max(map(len, text.splitlines())) <= width
     words = " ".join(text.split())
     for expected in (
-        "depth Compared with layers 1, on All after correction: 2 +2.10 points.",
+        "depth Points of All compared with layers 1. After correction: 2 +2.10 [+1.67, +2.53].",
         "All by layers",
         "All, difference to layers 1",
         "All, difference to the baseline",
@@ -90,8 +90,17 @@ def test_it_fits_and_says_what_was_corrected(compared: Compared, width: int) -> 
 def test_headlines(compared: Compared) -> None:
     noise = compared({ONE: [50.0, 51.0, 52.0], TWO: [51.0, 50.0, 52.5]}, name="noise")
     assert sweep_headline(noise) == (
-        "Inside the noise: of 1 comparison with layers 1 on All, none stands after correction."
+        "Points of All compared with layers 1. Inside the noise: 2 +0.17 [-2.42, +2.75]."
     )
+    # Its interval leaves out 0, and Holm's correction over the sweep's five tests undoes it.
+    values = {("baseline", "1"): [50.0, 51.0, 52.0], ONE: [50.1, 51.3, 51.9]}
+    undone = compared(
+        values | {TWO: [51.0, 52.5, 53.6], ("batchformer", "4"): [50.9, 51.0, 52.4]}, name="undone"
+    )
+    text = sweep_headline(undone)
+    assert undone.to_reference[TWO].outcome == "gain" and not undone.to_reference[TWO].stands
+    assert "Uncorrected alone: 2 +1.27 [" in text and "of the sweep, it does not stand." in text
+    assert text.endswith("].") and "Inside the noise: 4 +0.33" in text
     few = compared({ONE: [50.0, 51.0], TWO: [51.0, 50.0]}, name="few")
     assert "Too few seeds for a verdict on layers" in sweep_headline(few)
     assert [row[:4] for row in level_rows(few)] == [

@@ -56,3 +56,11 @@ def test_runs_without_a_description_that_fits_are_shown_apart(root: Path, conten
     assert sweeps == [] and len(others) == 7
     remarks = [remark for run in others for remark in run.remarks]
     assert len(remarks) == 1 and "does not describe its levels" in remarks[0]
+
+
+def test_levels_whose_description_is_gone_are_shown_apart_and_it_is_said(root: Path) -> None:
+    (root / "depth/sweep.json").unlink()
+    sweeps, others = split_sweeps(find_runs(root))
+    assert sweeps == [] and len(others) == 7
+    (remark,) = [remark for run in others for remark in run.remarks]
+    assert "sweep.json is not there; its levels are shown apart" in remark

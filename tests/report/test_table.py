@@ -96,7 +96,7 @@ def test_it_says_how_many_comparisons_and_what_is_missing(full: Comparison) -> N
     assert full.comparisons == 20
     assert "This table holds 20 comparisons, 15 of them tested" in text
     assert "Not included: tail/baseline/seed8 is damaged: result.json is not JSON" in text
-    assert "Bootstrap over the 400 test images" in text
+    assert "bootstrap interval over the 400 images" in text
 
 
 def test_two_seeds_show_both_values_and_no_interval(full: Comparison) -> None:
@@ -132,7 +132,7 @@ def test_the_paper_has_a_column_only_where_it_has_numbers(
             write_run(arm, seed)
     both = compare_runs(find_runs(runs_root))
     assert "51.7" in printed(both, 80)
-    assert "Seeds needed to see the paper's effect of batchformer" in printed(both, 80)
+    assert "Seeds that see the paper's effect of batchformer" in printed(both, 80)
 
 
 def test_another_reference_is_named_and_stands_first(full: Comparison, runs_root: Path) -> None:

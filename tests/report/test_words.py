@@ -66,7 +66,7 @@ def test_a_gain_is_said_with_its_interval_and_seeds(write_run: Writer, runs_root
     assert text.startswith("batchformer: a gain of +1.32 points on All, 95% interval ")
     assert interval(result.low, result.high, sign=True) in text
     assert "over 4 paired seeds" in text
-    assert "an effect of the paper's size (+1.0) needs 3 seeds, and there are 4" in text
+    assert "The paper's +1.0 lies inside this interval. At this spread it takes 3 seeds" in text
     assert "does not stand" not in text
 
 
@@ -79,8 +79,17 @@ def test_noise_is_said_plainly_and_how_many_seeds_are_missing(
     text = headline(recipe, comparison.comparisons)
     assert text.startswith("batchformer is inside the noise: +0.23 points on All")
     assert "gain" not in text
-    assert f"needs {needed} seeds; there are 3" in text
+    assert f"takes {needed} seeds to see an effect of that size four times in five" in text
+    assert text.endswith("; there are 3.")
     assert paper_sentence(recipe, "batchformer").endswith(f"at this spread: All +1.0: {needed}.")
+
+
+def test_where_the_paper_s_effect_lies_is_said(write_run: Writer, runs_root: Path) -> None:
+    larger = [(a, b + 1.0) for a, b in GAIN]
+    comparison = compared(write_run, runs_root, larger)
+    text = headline(comparison.recipes[0], comparison.comparisons)
+    assert "95% interval [+1.87, +2.78]" in text
+    assert "The paper's +1.0 lies outside this interval." in text
 
 
 def test_a_gain_undone_by_the_correction_says_so(write_run: Writer, runs_root: Path) -> None:
@@ -127,7 +136,9 @@ def test_without_a_baseline_the_headline_says_so(write_run: Writer, runs_root: P
 
 def test_the_bootstrap_says_what_it_is_over(write_run: Writer, runs_root: Path) -> None:
     text = over_images_sentence(compared(write_run, runs_root, NOISE).recipes[0])
-    assert text.startswith("Bootstrap over the 400 test images, for these trained networks and not")
+    assert text.startswith(
+        "Accuracy over all test images, difference with a 95% bootstrap interval over the 400 "
+    )
     assert "says nothing about training again" in text
 
 
@@ -197,7 +208,7 @@ def test_the_sentences_below_name_another_reference(write_run: Writer, runs_root
     (recipe,) = compare_runs(find_runs(runs_root), reference="batchformer").recipes
     assert "not over seeds: baseline compared with batchformer -" in over_images_sentence(recipe)
     assert paper_sentence(recipe, "baseline").startswith(
-        "Seeds needed to see the paper's effect of baseline compared with batchformer at this "
+        "Seeds that see the paper's effect of baseline compared with batchformer four times in "
     )
 
 

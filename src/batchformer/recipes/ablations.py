@@ -121,7 +121,7 @@ _ALL = (
     Sweep(
         name="cifar100_lt_module_lr",
         base=CIFAR,
-        factor="learning rate of BatchFormer by the network's",
+        factor="learning rate of BatchFormer, as a multiple of the network's",
         levels=_of_module("lr_factor", (0.1, 1.0)),
         reference="0.1",
     ),
@@ -167,7 +167,7 @@ _ALL = (
     Sweep(
         name="cifar100_lt_moco_v3_module_lr",
         base="cifar100_lt_moco_v3",
-        factor="learning rate of BatchFormer by the network's",
+        factor="learning rate of BatchFormer, as a multiple of the network's",
         levels=_of_module("lr_factor", (0.1, 1.0)),
         reference="1",
     ),
@@ -181,7 +181,7 @@ _ALL = (
     Sweep(
         name="digits_moco_v3_module_lr",
         base="digits_moco_v3",
-        factor="learning rate of BatchFormer by the network's",
+        factor="learning rate of BatchFormer, as a multiple of the network's",
         levels=_of_module("lr_factor", (0.1, 1.0)),
         reference="1",
     ),

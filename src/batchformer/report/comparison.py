@@ -95,6 +95,8 @@ def _recipe(group: Group) -> RecipeComparison:
     warnings += shots_warnings(group.recipe)
     warnings += data_warnings(group.runs)
     warnings += arms_note(group.recipe, group.arms) + metric_notes(metrics)
+    if paper and "batchformer" in group.arms and not paper.get("batchformer"):
+        warnings.append("The paper has no numbers of this recipe with BatchFormer")
     images = {arm: over_images(group, arm) for arm in group.arms if arm != group.reference}
     return RecipeComparison(
         group,

@@ -11,6 +11,7 @@ from typing import Any
 
 from batchformer.recipes.plain import completed
 from batchformer.report.names import BASELINE, sorted_arms
+from batchformer.report.provenance import version_notes
 from batchformer.report.runs import Run
 
 WORDS = frozenset({"name", "summary", "table", "paper", "seed", "arm"})
@@ -95,6 +96,17 @@ def fingerprint(recipe: Mapping[str, Any], *, shared: bool = False) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
+def differing(runs: Mapping[str, Run]) -> dict[str, dict[str, str]]:
+    """Settings in which these runs differ, each with its value in every one by name.
+
+    Words, places and the number of a seed are no settings.
+    """
+    flats = {name: _flat(_configuration(run), WORDS | PLACES) for name, run in runs.items()}
+    keys = dict.fromkeys(key for flat in flats.values() for key in flat)
+    found = {key: {name: flat.get(key, "absent") for name, flat in flats.items()} for key in keys}
+    return {key: values for key, values in found.items() if len(set(values.values())) > 1}
+
+
 def settings(group: Group) -> dict[str, str]:
     """Every setting of the runs by dotted key, less words; the values of all arms where several."""
     flats = [_flat(_configuration(run), left_out=WORDS) for run in group.runs]
@@ -153,11 +165,7 @@ def _group(
         if earlier is not None:
             warnings.append(f"{run.name} was found twice: {run.folder} replaces {earlier.folder}")
         kept[run.arm, run.seed] = run
-    codes = sorted({str(run.provenance.get("code_sha256"))[:12] for run in kept.values()})
-    if len(codes) > 1:
-        warnings.append(
-            f"{name} was run with {len(codes)} versions of the code: {', '.join(codes)}"
-        )
+    warnings += version_notes(name, kept.values(), lambda run: run.arm)
     if reference is None:
         reference = _default_reference(runs)
         if reference != BASELINE:

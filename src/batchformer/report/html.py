@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 TEMPLATE = "page.html.jinja"
 TITLE = "BatchFormer, arm against arm"
+SWEEPS_TITLE = "BatchFormer, level by level"
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,6 @@ class Part:
     headline: str
     strips: dict[tuple[str, str], Strip]
     main_strip: Strip | None
-    main_reach: float
     sections: list[Section]
     settings: dict[str, str]
     provenance: dict[str, list[str]]
@@ -115,16 +115,20 @@ def render(
     runs = list(runs)
     sweeps, others = split_sweeps(runs)
     comparison = compare_runs(others, reference)
-    parts = [_part(recipe, comparison, i) for i, recipe in enumerate(comparison.recipes)]
+    main_reach = _reach(d for recipe in comparison.recipes if (d := _main(recipe)) is not None)
+    parts = [
+        _part(recipe, comparison, i, main_reach) for i, recipe in enumerate(comparison.recipes)
+    ]
     together = take_together(comparison, [sweep.name for sweep in sweeps]) if pooled else None
     return (
         environment()
         .get_template(TEMPLATE)
         .render(
-            title=title or TITLE,
+            title=title or (TITLE if parts or not sweeps else SWEEPS_TITLE),
             policy=policy([section for part in parts for section in part.sections]),
             comparison=comparison,
             parts=parts,
+            main_reach=main_reach,
             together=together_part(together) if together else None,
             sweeps=[_sweep_part(compare_sweep(sweep), i) for i, sweep in enumerate(sweeps)],
             level_name=level_name,
@@ -185,20 +189,24 @@ def typeset(text: str) -> str:
     return re.sub(r"(\[\S+,) (\S+\])", "\\1\N{NO-BREAK SPACE}\\2", text)
 
 
-def _part(recipe: RecipeComparison, comparison: Comparison, index: int) -> Part:
+def _main(recipe: RecipeComparison) -> Difference | None:
+    """What the headline is about, where it is a comparison."""
+    found = recipe.differences.get((recipe.main_arm or "", recipe.main_metric))
+    return found if found is not None and found.outcome is not None else None
+
+
+def _part(recipe: RecipeComparison, comparison: Comparison, index: int, main_reach: float) -> Part:
     anchor = f"recipe-{index + 1}"
     # What describes has a scale of its own, and no place on a strip of points.
     differences = {key: d for key, d in recipe.differences.items() if d.outcome is not None}
     reach = _reach(differences.values())
-    main = differences.get((recipe.main_arm or "", recipe.main_metric))
-    main_reach = _reach([main] if main else [])
+    main = _main(recipe)
     return Part(
         anchor,
         recipe,
         typeset(words.headline(recipe, comparison.comparisons)),
         {key: _strip(difference, reach) for key, difference in differences.items()},
         _strip(main, main_reach) if main and main.paired.low is not None else None,
-        main_reach,
         sections_of(recipe.group, anchor),
         settings(recipe.group),
         provenance(recipe.group.runs),

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 
 from batchformer.report.runs import Run
 
@@ -34,6 +35,31 @@ def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
     if minutes:
         facts["Minutes a run"] = [_range(minutes)]
     return facts
+
+
+def version_notes(name: str, runs: Iterable[Run], part: Callable[[Run], str]) -> list[str]:
+    """Which parts of a comparison were run with which code, where there are several versions.
+
+    A part that several share is named with its seeds.
+    """
+    seeds: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for run in runs:
+        seeds[str(run.provenance.get("code_sha256"))[:12], part(run)].append(run.seed)
+    codes = sorted({code for code, _ in seeds})
+    if len(codes) < 2:
+        return []
+    shared = {own for _, own in seeds if sum(own == other for _, other in seeds) > 1}
+    listed = []
+    for code in codes:
+        parts = {own: found for (used, own), found in seeds.items() if used == code}
+        named = (
+            f"{own} seed{'s' * (len(found) > 1)} {' '.join(map(str, sorted(found)))}"
+            if own in shared
+            else own
+            for own, found in parts.items()
+        )
+        listed.append(f"{code} ({', '.join(named)})")
+    return [f"{name} was run with {len(codes)} versions of the code: {'; '.join(listed)}"]
 
 
 def _range(values: Sequence[float]) -> str:

@@ -13,12 +13,13 @@ from batchformer.report.comparison import (
     measured,
     shots_warnings,
 )
-from batchformer.report.configuration import comparable
+from batchformer.report.configuration import comparable, differing
 from batchformer.report.names import BASELINE, DESCRIPTIVE, decimals, main_metric, sorted_metrics
 from batchformer.report.notes import metric_notes, unmeasured
+from batchformer.report.provenance import version_notes
 from batchformer.report.results import Difference, Score
 from batchformer.report.runs import headline
-from batchformer.report.sweeps import SweepRuns
+from batchformer.report.sweeps import SweepRuns, level_of
 
 #: Shown in a sweep beside the one that is tested.
 BESIDE = frozenset({"many", "medium", "few", "ece"}) | DESCRIPTIVE
@@ -182,12 +183,28 @@ def _configurations(sweep: SweepRuns) -> list[str]:
         runs = [run for arm in sweep.arms for run in sweep.of(arm, level)]
         if len(comparable(runs)) > 1:
             lines.append(f"The runs of level {level} do not have one configuration")
-    codes = sorted({str(run.provenance.get("code_sha256"))[:12] for run in sweep.finished})
-    if len(codes) > 1:
-        lines.append(
-            f"{sweep.name} was run with {len(codes)} versions of the code: {', '.join(codes)}"
-        )
-    return lines
+    lines += version_notes(sweep.name, sweep.finished, lambda run: f"{run.arm} at {level_of(run)}")
+    missing = [level for level in sweep.paper if level not in sweep.levels]
+    if missing:
+        lines.append(f"Levels of this sweep that no run has finished: {', '.join(missing)}")
+    return lines + _along(sweep)
+
+
+def _along(sweep: SweepRuns) -> list[str]:
+    """What else changes with the level, such as the learning rate with the batch size."""
+    first = {
+        level: runs[0]
+        for level in sweep.levels
+        for runs in [[run for arm in reversed(sweep.arms) for run in sweep.of(arm, level)]]
+    }
+    changing = differing(first)
+    if len(changing) < 2:
+        return []
+    listed = "; ".join(
+        f"{key} {', '.join(f'{value} at {level}' for level, value in values.items())}"
+        for key, values in changing.items()
+    )
+    return [f"Settings that change from level to level: {listed}"]
 
 
 def _seeds(sweep: SweepRuns, cells: list[Cell]) -> list[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from batchformer.report.canvas import INK, MARKERS, TEXT, legend, new_figure, title
@@ -52,6 +53,11 @@ def described(comparison: SweepComparison) -> str:
             if listed:
                 parts.append(f"{metric_label(metric)} of {arm}, {'; '.join(listed)}")
     return ". ".join(parts)
+
+
+def _ordered(comparison: SweepComparison) -> bool:
+    """Whether levels are numbers, so that a line between them means something."""
+    return all(re.fullmatch(r"[\d.e+-]+", level) for level in comparison.sweep.levels)
 
 
 def _panels(comparison: SweepComparison) -> list[str]:
@@ -110,7 +116,7 @@ def _curve(
         color=colour,
         marker=marker,
         markersize=5,
-        linewidth=1.5,
+        linewidth=1.5 if _ordered(comparison) else 0,
         label=arm,
     )
     for level in levels:
@@ -127,7 +133,7 @@ def _curve(
             marker=marker,
             markerfacecolor="none",
             markersize=6,
-            linewidth=1.2,
+            linewidth=1.2 if _ordered(comparison) else 0,
             label=f"{arm}, paper",
         )
 

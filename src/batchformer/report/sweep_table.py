@@ -16,7 +16,7 @@ from batchformer.report.table import (
     score_cells,
 )
 from batchformer.report.terminal import Rows, Terminal
-from batchformer.report.words import INTERVAL, number, signed, values_of
+from batchformer.report.words import INTERVAL, interval, number, signed, values_of
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -117,18 +117,34 @@ def sweep_headline(comparison: SweepComparison) -> str:
     tested = {cell: d for cell, d in found.items() if d.paired.n >= FEWEST_SEEDS}
     if not tested:
         return f"Too few seeds for a verdict on {sweep.factor}: an interval needs {FEWEST_SEEDS}."
-    standing = {cell: d for cell, d in tested.items() if d.stands}
     against = f"{sweep.factor} {sweep.reference}"
-    if not standing:
-        count = f"{len(tested)} comparison{'s' * (len(tested) > 1)} with {against}"
-        return f"Inside the noise: of {count} on {label}, none stands after correction."
-    listed = "; ".join(
-        f"{level} {signed(d.paired.difference)}" + ("" if arm == "batchformer" else f" ({arm})")
-        for (arm, level), d in standing.items()
+    sentences = [f"Points of {label} compared with {against}."]
+    standing = {cell: d for cell, d in tested.items() if d.outcome in ("gain", "loss") and d.stands}
+    undone = {
+        cell: d for cell, d in tested.items() if d.outcome in ("gain", "loss") and not d.stands
+    }
+    if standing:
+        sentences.append(f"After correction: {_listed(standing)}.")
+    if undone:
+        sentences.append(
+            f"Uncorrected alone: {_listed(undone)}; corrected for the {comparison.tested} tests of "
+            f"the sweep, {'it does' if len(undone) == 1 else 'they do'} not stand."
+        )
+    noise = {cell: d for cell, d in tested.items() if d.outcome == "inside the noise"}
+    if noise:
+        sentences.append(f"Inside the noise: {_listed(noise)}.")
+    flat = {cell: d for cell, d in tested.items() if d.outcome == "no spread"}
+    if flat:
+        sentences.append(f"Without spread, and so without verdict: {_listed(flat)}.")
+    return " ".join(sentences)
+
+
+def _listed(differences: Mapping[Cell, Difference]) -> str:
+    return "; ".join(
+        f"{level}{'' if arm == 'batchformer' else f' ({arm})'} {signed(d.paired.difference)} "
+        f"{interval(d.paired.low, d.paired.high, sign=True)}".strip()
+        for (arm, level), d in differences.items()
     )
-    rest = len(tested) - len(standing)
-    others = f" Of the other comparisons with it ({rest}) none stands." if rest else ""
-    return f"Compared with {against}, on {label} after correction: {listed} points.{others}"
 
 
 def sweep_notes(comparison: SweepComparison) -> list[str]:

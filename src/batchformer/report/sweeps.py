@@ -73,7 +73,7 @@ def split_sweeps(runs: Iterable[Run]) -> tuple[list[SweepRuns], list[Run]]:
     for run in runs:
         parents = run.folder.resolve().parents
         path = parents[2] / NAME if len(parents) > 2 else None
-        if path is not None and path.is_file():
+        if path is not None and (path.is_file() or "/" in run.recipe_name):
             members[path].append(run)
         else:
             others.append(run)
@@ -85,7 +85,8 @@ def split_sweeps(runs: Iterable[Run]) -> tuple[list[SweepRuns], list[Run]]:
             sweeps.append(sweep)
         else:
             # Levels without their description can still be read as recipes.
-            remark = f"{path} does not describe its levels; they are shown apart"
+            lack = "does not describe its levels" if path.is_file() else "is not there"
+            remark = f"{path} {lack}; its levels are shown apart and not compared"
             others += [replace(found[0], remarks=(*found[0].remarks, remark)), *found[1:]]
     return sorted(sweeps, key=lambda sweep: sweep.name), others
 

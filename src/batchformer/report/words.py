@@ -154,8 +154,9 @@ def over_images_sentence(recipe: RecipeComparison) -> str:
     )
     count = max(images.images for images in recipe.over_images.values())
     return (
-        f"Bootstrap over the {count:,} test images, for these trained networks and not over "
-        f"seeds: {listed}. It says nothing about training again."
+        f"Accuracy over all test images, difference with a 95% bootstrap interval over the "
+        f"{count:,} images, for these trained networks and not over seeds: {listed}. It says "
+        f"nothing about training again."
     )
 
 
@@ -170,8 +171,8 @@ def paper_sentence(recipe: RecipeComparison, arm: str) -> str:
     if not listed:
         return ""
     return (
-        f"Seeds needed to see the paper's effect of {arm}{_compared(recipe)} at this spread: "
-        f"{'; '.join(listed)}."
+        f"Seeds that see the paper's effect of {arm}{_compared(recipe)} four times in five, at "
+        f"this spread: {'; '.join(listed)}."
     )
 
 
@@ -184,6 +185,12 @@ def _power(difference: Difference) -> str:
     needed, effect, here = difference.needed, difference.paper_effect, difference.paired.n
     if needed is None or effect is None:
         return ""
-    text = f" At this spread an effect of the paper's size ({signed(effect, 1)}) needs"
-    link = "; there are" if needed > here else ", and there are"
-    return f"{text} {seeds(needed)}{link} {here}."
+    text = ""
+    low, high = difference.paired.low, difference.paired.high
+    if low is not None and high is not None:
+        place = "inside" if low <= effect <= high else "outside"
+        text = f" The paper's {signed(effect, 1)} lies {place} this interval."
+    return (
+        f"{text} At this spread it takes {seeds(needed)} to see an effect of that size four times "
+        f"in five; there are {here}."
+    )
