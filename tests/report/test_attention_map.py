@@ -216,3 +216,46 @@ def test_one_ignored_class_does_not_wash_out_the_others(
     assert ends == ["neither", "min"]
     assert reaches[1] < 2, "the ratio of the ignored class is 2 ** -12"
     assert ["colour of the end" in note for note in notes] == [False, True]
+
+
+def test_uniform_attention_is_said_in_words_and_drawn_once(
+    write_run: Writer, add_insight: Writer, runs_root: Path
+) -> None:
+    weights = np.full((2, 8, 8), 1 / 8)
+    add_insight(write_run("batchformer", 0), record(weights, LABELS, COUNTS, SHOTS_OF))
+    weights[1, :, 5:] *= 1 + 6.2e-5  # in another seed and head, a trace of attention to the tail
+    add_insight(write_run("batchformer", 1), record(weights, LABELS, COUNTS, SHOTS_OF))
+    data = gather(one_group(find_runs(runs_root)))
+    assert data is not None
+    assert data.by_arm["batchformer"].deviation == pytest.approx(6.2e-5)
+    note = attention_map.words(data).note
+    assert "Attention is uniform: in no head of any seed does a cell differ from it by " in note
+    assert "more than 0.007%" in note
+    figure = attention_map.figure(data)
+    figure.canvas.draw()
+    titles = [axes.get_title(loc="left") for axes in figure.axes if axes.get_visible()]
+    assert [t for t in titles if t] == ["Every head", "Between shot groups"]
+    assert [text.get_text() for text in figure.axes[0].texts] == ["uniform,\nwithin 0.007%"]
+
+
+def test_attention_that_is_not_uniform_in_one_head_is_not_called_so(
+    write_run: Writer, add_insight: Writer, runs_root: Path
+) -> None:
+    weights = np.full((2, 8, 8), 1 / 8)
+    weights[1, :, 5:] *= 1.05
+    add_insight(write_run("batchformer", 0), record(weights, LABELS, COUNTS, SHOTS_OF))
+    data = gather(one_group(find_runs(runs_root)))
+    assert data is not None and "Attention is uniform" not in attention_map.words(data).note
+    figure = attention_map.figure(data)
+    assert not figure.axes[0].texts
+    titles = [axes.get_title(loc="left") for axes in figure.axes if axes.get_visible()]
+    assert "Mean over heads" in titles and "Head 2" in titles
+
+
+def test_the_words_name_the_images_that_were_seen(
+    write_run: Writer, add_insight: Writer, runs_root: Path
+) -> None:
+    add_insight(write_run("batchformer", 0, per_class_images=60), batches=8, samples=64)
+    data = gather(one_group(find_runs(runs_root)))
+    assert data is not None
+    assert "on 512 of the 600 test images in batches" in attention_map.words(data).note

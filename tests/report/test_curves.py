@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
@@ -16,12 +17,14 @@ from batchformer.report.curves import (
     MOST_POINTS,
     curve_over_seeds,
     evaluated_metric,
+    scales_of_losses,
     training_curves,
 )
 from batchformer.report.earlier import training
 from batchformer.report.names import COLOURS
 from batchformer.report.runs import find_runs
 from batchformer.report.shown import Shown
+from batchformer.streams import stream_loss
 
 Writer = Callable[..., Any]
 
@@ -148,3 +151,81 @@ def test_curves_with_swad_are_of_the_network_without_it(
     assert ("evaluated All without SWAD by update" in shown.words.note) == swad
     labels = {row[1] for row in shown.folded[0].rows}
     assert labels == {"Training loss", "All without SWAD" if swad else "All"}
+
+
+def test_losses_on_other_scales_are_named(
+    write_run: Writer, recipe_of: Writer, runs_root: Path
+) -> None:
+    arms = ("baseline", "batchformer", "batchformer_official_loss", "baseline_loss3x")
+    for arm in arms:
+        write_run(arm, 0)
+    said = scales_of_losses(one_group(find_runs(runs_root)))
+    assert said == [
+        "The loss of batchformer_official_loss is 3 times the mean of both streams, and not "
+        "comparable with the others.",
+        "The loss of baseline_loss3x is shown before it is multiplied by 3, on the scale of the "
+        "baseline's.",
+    ]
+    shown = training(one_group(find_runs(runs_root)))
+    assert shown is not None and all(sentence in shown.words.note for sentence in said)
+
+
+@pytest.mark.parametrize(
+    ("module", "times"),
+    [
+        ({"loss_scale": "mean", "mixed_weight": 4.0}, None),
+        ({"loss_scale": "sum"}, "2"),
+        ({"loss_scale": "sum", "mixed_weight": 0.25}, "1.25"),
+        ({"loss_scale": "official", "streams": "mixed_only"}, None),
+    ],
+)
+def test_the_scale_is_that_of_the_streams_loss(
+    write_run: Writer,
+    recipe_of: Writer,
+    runs_root: Path,
+    module: dict[str, Any],
+    times: str | None,
+) -> None:
+    for arm in ("baseline", "batchformer"):
+        write_run(arm, 0, recipe=recipe_of(module=module))
+    said = scales_of_losses(one_group(find_runs(runs_root)))
+    assert [f"batchformer is {times} times" in sentence for sentence in said] == [True] * len(said)
+    assert len(said) == (times is not None)
+    if times is not None and "streams" not in module:
+        one, weight = torch.ones(()), module.get("mixed_weight", 1.0)
+        loss = stream_loss(
+            lambda rows, _: rows.mean(),
+            torch.ones(4),
+            one.expand(2),
+            loss_scale=module["loss_scale"],
+            mixed_weight=weight,
+        )
+        assert f"{float(loss):g}" == times
+
+
+@pytest.mark.parametrize(
+    ("method", "hyper", "said"),
+    [
+        ("ride", {"reweight_epoch": 8}, "From epoch 8 on, about update 320, the loss weights cl"),
+        ("ldam", {"reweight_epoch": 3}, "From epoch 3 on, about update 120, the loss weights cl"),
+        ("ride", {"reweight_epoch": 11}, None),
+        ("ride", {"reweight_epoch": 0}, None),
+        ("balanced_softmax", {"reweight_epoch": 8}, None),
+        ("vrex", {"penalty_from": 1, "penalty": 3.0}, "From epoch 1 on, about update 40, the pen"),
+        ("irm", {"penalty_from": 1, "penalty": 1.0}, None),
+        ("ride", None, None),
+    ],
+)
+def test_where_a_method_changes_its_loss_is_said(
+    write_run: Writer,
+    recipe_of: Writer,
+    runs_root: Path,
+    method: str,
+    hyper: dict[str, Any] | None,
+    said: str | None,
+) -> None:
+    write_run("baseline", 0, recipe=recipe_of(method=method, hyper=hyper))
+    found = training(one_group(find_runs(runs_root)))
+    assert found is not None
+    assert ("From epoch" in found.words.note) == (said is not None)
+    assert (said or "") in found.words.note

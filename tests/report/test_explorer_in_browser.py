@@ -74,6 +74,15 @@ def alone(insight: Insight) -> Insight:
     return insight | {"batch_attention": itself, "batch_gradient": np.zeros_like(gradient)}
 
 
+def tied(insight: Insight) -> Insight:
+    """In the first batch all weights are alike; in the second five samples share the largest."""
+    attention = np.full_like(insight["batch_attention"], 1 / SAMPLES)
+    attention[0, :, 6] *= 1 + np.linspace(-0.004, 0.004, SAMPLES)
+    attention[1, ...] = 2**-7
+    attention[1, ..., :5] = 2**-5
+    return insight | {"batch_attention": attention}
+
+
 def thumbnails(labels: NDArray[Any], random: np.random.Generator) -> NDArray[Any]:
     """A bright ellipse on waves, (B, N, 32, 32, 3): colours and waves belong to the class."""
     y, x = np.mgrid[-1:1:32j, -1:1:32j]
@@ -109,14 +118,17 @@ def page_file(
     make_recipe: Callable[..., dict[str, Any]],
     insight: Insight,
 ) -> Path:
-    """A page of two recipes; the first has two arms with batches, of the second no sample acts on
-    another and all classes are of one shot group. Only explorers are drawn.
+    """A page of three recipes; the first has two arms with batches, of the second no sample acts on
+    another and all classes are of one shot group, of the third weights are equal. Only explorers
+    are drawn.
     """
     root = tmp_path_factory.mktemp("explorer")
     kept = {("head", "batchformer"): insight, ("head", "batchformer_frozen"): simulated(1)}
     many = {"shot_of_class": np.zeros(len(NAMES), np.int64)}
     kept["tail", "batchformer_self"] = alone(simulated(2)) | many
-    for recipe, arm in [*kept, ("head", "baseline"), ("tail", "baseline")]:
+    kept["tied", "batchformer"] = tied(simulated(3))
+    baselines = [(name, "baseline") for name in ("head", "tail", "tied")]
+    for recipe, arm in [*kept, *baselines]:
         folder = make_run(root / "runs", arm, 0, recipe=make_recipe(recipe))
         if (recipe, arm) in kept:
             save(folder / FILE, kept[recipe, arm])
@@ -139,7 +151,7 @@ class Opened:
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(path.as_uri())
-        for explorer in range(2):
+        for explorer in range(3):
             self.page.locator(".explorer.live").nth(explorer).wait_for()
         self.explorer = self.page.locator(".explorer").first
 
@@ -462,6 +474,37 @@ def test_samples_that_act_on_no_other(opened: Opener) -> None:
     assert "Infinity" not in shown
 
 
+@pytest.mark.parametrize("sample", [2, 6])
+def test_what_is_alike_is_not_ranked(opened: Opener, sample: int) -> None:
+    page = opened()
+    page.explorer = page.page.locator(".explorer").nth(2)
+    for mode, said in (("attends", "It attends to"), ("attended", "It is attended by")):
+        page.explorer.locator(f"input[value={mode}]").check()
+        page.tile(sample).hover()
+        assert page.text("summary").endswith(f"{said} all others alike (1.6% each).")
+        assert page.listed() == []
+        assert not any(page.explorer.locator(".samples b").all_text_contents())
+        assert page.text("unit").startswith("Nothing to rank: all others are within 1% of")
+        strengths = page.explorer.locator(".samples button").evaluate_all(
+            "all => all.map(tile => tile.style.getPropertyValue('--strength'))"
+        )
+        assert set(strengths[:sample] + strengths[sample + 1 :]) == {"0.25"}
+    page.explorer.locator("input[value=moves]").check()
+    assert "Its loss moves most sample" in page.text("summary"), "gradients have an order"
+    assert len(page.listed()) == 8
+
+
+def test_of_equal_ones_none_is_called_the_largest(opened: Opener) -> None:
+    page = opened()
+    page.explorer = page.page.locator(".explorer").nth(2)
+    page.select("batch", "1")
+    page.tile(30).hover()
+    assert page.text("summary").endswith("It attends most to 5 samples alike (3.1% each).")
+    assert [row[0] for row in page.listed()] == [0, 1, 2, 3, 4], "59 equal ones follow"
+    page.tile(4).hover()
+    assert page.text("summary").endswith("It attends most to 4 samples alike (3.1% each).")
+
+
 def test_motion_is_for_those_who_want_it(opened: Opener) -> None:
     script = "e => getComputedStyle(e).transitionDuration"
     assert opened(reduced_motion="no-preference").tile(0).evaluate(script) == "0.12s"
@@ -482,7 +525,7 @@ def test_without_scripts_the_images_are_seen(browser: Any, page_file: Path) -> N
     page = context.new_page()
     page.goto(page_file.as_uri())
     pictures = page.locator(".explorer img")
-    assert pictures.count() == 2 * BATCHES + BATCHES
+    assert pictures.count() == 4 * BATCHES
     assert all(picture.is_visible() for picture in pictures.all())
     assert page.locator(".explorer .controls").first.is_hidden()
     context.close()

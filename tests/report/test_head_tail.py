@@ -63,7 +63,8 @@ def test_differences_are_paired_over_seeds(write_run: Writer, runs_root: Path) -
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
     assert np.sum([d.difference for d in differences[2]]) == pytest.approx(0, abs=1e-9)
     said = head_tail.words(data).note
-    assert "difference to the baseline on the same seeds, ± its 95% t interval" in said
+    assert "on the same seeds, ± half the width of its 95% t interval. Red is more" in said
+    assert "a cell whose interval holds 0 has no colour. Each interval is for its cell al" in said
     assert f"baseline {np.mean(left):.1f}%; batchformer {np.mean(right):.1f}%" in said
 
 
@@ -95,6 +96,7 @@ def test_two_seeds_have_no_interval(write_run: Writer, runs_root: Path) -> None:
         write_run("batchformer", seed)
     data = gather(one_group(find_runs(runs_root)))
     assert data is not None and "±" not in head_tail.words(data).note
+    assert "without intervals, and so without colour" in head_tail.words(data).note
     texts = [t.get_text() for axes in head_tail.figure(data).axes for t in axes.texts]
     assert not any("±" in text for text in texts)
 
@@ -123,3 +125,28 @@ def test_classes_of_one_group_have_no_figure(write_run: Writer, runs_root: Path)
     del kept["confusion"]
     np.savez(folder / "figures.npz", **kept)
     assert head_tail.shown(one_group(find_runs(runs_root))) is None
+
+
+def test_only_differences_apart_from_0_have_a_colour(write_run: Writer, runs_root: Path) -> None:
+    for seed in range(4):
+        write_run("baseline", seed, classes=12)
+        for arm in ("batchformer", "batchformer_self", "batchformer_frozen"):
+            write_run(arm, seed, classes=12, gain=0.02)
+    data = gather(one_group(find_runs(runs_root)))
+    assert data is not None
+    figure = head_tail.figure(data)
+    panels = [axes for axes in figure.axes if axes.get_title(loc="left").startswith("−")]
+    apart = []
+    for axes, arm in zip(
+        [a for a in panels if a.get_visible()], list(data.by_arm)[1:], strict=True
+    ):
+        coloured = np.asarray(axes.collections[0].get_array()).reshape(3, 3)
+        low, high = axes.collections[0].get_clim()
+        assert low == -high <= -head_tail.LEAST_REACH
+        for i, row in enumerate(data.by_arm[arm].differences or []):
+            for j, found in enumerate(row):
+                assert found.low is not None and found.high is not None
+                apart.append(found.low > 0 or found.high < 0)
+                assert coloured[i, j] == (found.difference if apart[-1] else 0)
+    assert 0 < sum(apart) < len(apart) == 27
+    assert "by chance about 1 of 27 would have one" in head_tail.words(data).note

@@ -18,6 +18,7 @@ from batchformer.report.influence_numbers import (
     Measure,
     On,
     accuracies,
+    apart,
     cumulative_mean,
     gather,
     running_mean,
@@ -222,3 +223,44 @@ def test_a_cumulative_mean_is_over_all_before(own: list[float]) -> None:
     expected = [mean_of(own[: i + 1]) for i in range(len(own))]
     found = cumulative_mean(np.array(own, dtype=float))
     assert found.tolist() == pytest.approx(expected, abs=1e-9, nan_ok=True)
+
+
+def test_a_size_in_units_of_the_loss_from_lengths_and_distances() -> None:
+    generator = np.random.default_rng(5)
+    features = generator.normal(size=(400, 6)) * [5, 3, 1, 1, 1, 1]
+    centred = features - features.mean(0)
+    _, values, axes = np.linalg.svd(centred, full_matrices=False)
+    kept = {
+        "projection": (centred @ axes[:2].T).astype(np.float32),
+        "projection_share": values[:2] ** 2 / (values**2).sum(),
+    }
+    between = features[:, None] - features
+    root = np.sqrt((between**2).sum(-1).mean())
+    assert apart(kept["projection"], kept["projection_share"]) == pytest.approx(root, rel=1e-5)
+    runs = {("batchformer", seed): gradients(seed) | kept for seed in range(2)}
+    runs["batchformer", 1]["gradient_samples"] = np.arange(CLASSES)  # none of the first class
+    lengths = [
+        runs["batchformer", 0]["gradient_l2"].mean(),
+        runs["batchformer", 1]["gradient_l2"][1:].mean(),
+    ]
+    found = gathered(group_of(runs)).by_arm["batchformer"]
+    assert found.change == pytest.approx(root * np.mean(lengths), rel=1e-5)
+    assert gathered(group_of(runs), "abs", "images").by_arm["batchformer"].change is None
+    plain = group_of({("batchformer", 0): gradients(0)})
+    assert gathered(plain).by_arm["batchformer"].change is None
+
+
+def test_the_rarest_third_is_measured_by_the_most_frequent() -> None:
+    found = gathered(group_of({("batchformer", 0): gradients(0)})).by_arm["batchformer"]
+    values = gradients(0)["gradient_abs"]
+    frequent, rare = np.argsort(-COUNTS)[:4], np.argsort(COUNTS)[:4]
+    assert found.thirds == pytest.approx(values[rare].mean() / values[frequent].mean())
+    few = {name: array[:2] for name, array in gradients(0).items()}
+    assert gathered(group_of({("batchformer", 0): few})).by_arm["batchformer"].thirds is None
+
+
+def test_the_images_that_were_measured_are_counted() -> None:
+    kept = {("batchformer", 0): gradients(0)}
+    right = {("batchformer", 0): {"correct": np.ones(1000, bool)}}
+    assert gathered(group_of(kept)).images == "108 test images"
+    assert gathered(group_of(kept, right)).images == "108 of the 1,000 test images"

@@ -12,7 +12,7 @@ import pytest
 from batchformer.report import influence
 from batchformer.report.configuration import Group, one_group
 from batchformer.report.influence_numbers import Controlled, OfArm, accuracies, gather
-from batchformer.report.influence_verdict import control
+from batchformer.report.influence_verdict import control, size
 from batchformer.report.rank_correlation import Correlation
 from batchformer.report.runs import find_runs
 
@@ -122,3 +122,39 @@ def test_accuracies_of_other_classes_are_left_out(
     assert data is not None and data.by_arm["batchformer"].controlled is None
     assert "held fixed" not in influence.words(data).note
     assert len(influence.numbers(data)) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (
+            4.4e-5,
+            "as far as two samples lie apart, a loss would change by at most about 0.00004, n",
+        ),
+        (0.0187, "a loss would change by at most about 0.02."),
+        (3.2, "a loss would change by at most about 3."),
+        (None, "in the rarest third of them as in the most frequent."),
+    ],
+)
+def test_an_order_is_put_in_proportion(change: float | None, said: str) -> None:
+    values = np.array([2e-7, np.nan, 2e-7, 3e-7, 6e-7, 6e-7])
+    (sentence,) = size(OfArm(values, ranked(-0.7), 3, None, change))
+    assert sentence.startswith(
+        "The gradients are 3.8\xa0×\xa010⁻⁷ in the mean over classes, 3.0 times"
+    )
+    assert said in sentence
+    assert ("next to nothing" in sentence) == (change is not None and change < 1e-3)
+
+
+def test_no_gradients_have_no_size() -> None:
+    assert size(OfArm(np.zeros(6), ranked(None), 3)) == []
+
+
+def test_the_size_stands_beside_the_verdict(
+    write_run: Writer, make_insight: Writer, runs_root: Path
+) -> None:
+    data = gather(looked_at(runs_root, write_run, make_insight))
+    assert data is not None
+    note = influence.words(data).note
+    assert note.index("holds here") < note.index("a loss would change by at most about")
+    assert "of the gradient on 2,560 test images, mean over" in note

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from batchformer.report.configuration import one_group
+from batchformer.report.earlier import classes
 from batchformer.report.names import COLOURS
 from batchformer.report.per_class import MOST_POINTS, accuracy_by_class, by_class
 from batchformer.report.runs import find_runs
@@ -167,3 +169,23 @@ def test_differences_and_hollow_markers_follow_the_reference(
         "baseline − batchformer_self, points",
         "batchformer − batchformer_self, points",
     ]
+
+
+def test_of_many_arms_only_the_reference_and_the_main_one_lie_upon_one_another(
+    write_run: Writer, runs_root: Path
+) -> None:
+    arms = ["baseline", "batchformer", "batchformer_self", "batchformer_frozen"]
+    for arm in arms:
+        write_run(arm, 0)
+    write_run("baseline_loss3x", 1)  # without a seed of the baseline, and so without a difference
+    figure = accuracy_by_class(find_runs(runs_root))
+    lines = [line.get_label() for line in figure.axes[1].lines]
+    assert lines == ["baseline", "batchformer", "baseline_loss3x"]
+    titles = [axes.get_title(loc="left").split()[0] for axes in figure.axes[2:]]
+    assert titles == arms[1:]
+    shown = classes(one_group(find_runs(runs_root)))
+    assert shown is not None
+    drawn = "accuracy, drawn of the baseline and batchformer and baseline_loss3x alone, mean over"
+    assert drawn in shown.words.note
+    data = by_class([run for run in find_runs(runs_root) if run.arm in arms[:3]])
+    assert data is not None and data.drawn == arms[:3], "few enough"

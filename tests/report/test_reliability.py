@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -111,7 +112,7 @@ def test_the_interval_is_students_over_seeds() -> None:
     assert table.columns == ("arm", "n", "all", "many", "medium", "few")
     assert table.rows[0][:3] == (
         *("baseline", "4"),
-        f"{np.mean(errors):.2f} [{low:.2f}, {high:.2f}]",
+        f"{np.mean(errors):.1f} [{low:.1f}, {high:.1f}]",
     )
 
 
@@ -144,9 +145,10 @@ def test_the_words_name_bins_seeds_and_errors() -> None:
     data = gathered(kept)
     said = reliability.words(data)
     mean = np.mean([error_of(drawn(s)) for s in range(2)])
-    errors = f"baseline {mean:.2f}%, batchformer {error_of(drawn(7)):.2f}%."
+    errors = f"baseline {mean:.1f}%, batchformer {error_of(drawn(7)):.1f}%."
     assert said.note.endswith(f"Expected calibration error from the same bins: {errors}")
-    assert f"{BINS} bins, all seeds together (baseline 2, batchformer 1)" in said.note
+    assert f"{BINS} bins, on 200 test images, all seeds together (baseline 2, b" in said.note
+    assert "below it, it is too sure, above it not sure enough" in said.note
     assert f"fewer than {FEWEST} predictions" in said.note
     assert said.alternative == f"Line plot. {said.note}"
 
@@ -213,3 +215,30 @@ def test_runs_that_lack_an_array_have_no_figure() -> None:
     del kept["reliability_correct"]
     assert gather(group_of({("baseline", 0): kept})) is None
     assert reliability.shown(group_of({})) is None
+
+
+@pytest.mark.parametrize("whole", [200, 201])
+@pytest.mark.parametrize("tabled", [True, False])
+def test_a_part_of_the_test_images_is_called_so_beside_another_error(
+    whole: int, tabled: bool
+) -> None:
+    group = group_of({("baseline", 0): sums(drawn(0))})
+    result = {"metrics": {"all": 50.0} | ({"ece": 9.0} if tabled else {})}
+    run = replace(group.runs[0], result=result)
+    run.__dict__["insight"] = group.runs[0].insight
+    run.__dict__["insight_figures"] = {"correct": np.zeros(whole, bool)}
+    data = gather(Group("tail", (run,)))
+    assert data is not None
+    note = reliability.words(data).note
+    part = whole > 200
+    assert ("on 200 of the 201 test images" in note) == part
+    assert ("on 200 test images" in note) != part
+    assert ("table of results is of all test images" in note) == (part and tabled)
+
+
+def test_four_intervals_fit_beside_one_another() -> None:
+    """A column of a page holds 12 characters of an interval; one with two decimals is cut."""
+    kept = {("baseline", s): sums(drawn(s, count=40)) for s in range(3)}
+    (table,) = reliability.numbers(gathered(kept))
+    intervals = [cell.partition(" ")[2] for cell in table.rows[0][2:]]
+    assert len(intervals) == 4 and all(0 < len(text) <= 12 for text in intervals)

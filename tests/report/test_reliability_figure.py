@@ -50,7 +50,7 @@ def test_seeds_are_pooled_in_the_bins_and_averaged_in_the_error(
     assert found.confidence[used] == pytest.approx(100 * confidence[used] / count[used])
     errors = [100 * np.abs(c - r)[0].sum() / n[0].sum() for n, c, r in each]
     assert found.ece[0] is not None and found.ece[0].values == pytest.approx(errors)
-    assert f"baseline {np.mean(errors):.2f}%" in reliability.words(data).note
+    assert f"baseline {np.mean(errors):.1f}%" in reliability.words(data).note
     assert reliability.numbers(data)[0].columns == ("arm", "n", "all", "many", "medium", "few")
     bins = reliability.bins_table(data)
     total = sum(int(row[1].replace(",", "")) for row in bins.rows)

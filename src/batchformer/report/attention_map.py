@@ -30,7 +30,8 @@ def figure(data: Attention) -> Figure:
     """
     found = data.by_arm[data.main]
     reach = reach_of(found.ratio, found.pairs)
-    heads = found.heads if len(found.heads) > 1 else found.heads[:0]
+    # Of uniform attention one blank map says all that others would.
+    heads = found.heads if len(found.heads) > 1 and not found.uniform else found.heads[:0]
     rows = -(-len(heads) // HEADS_A_ROW)
     first = 2.5 if len(data.groups) > 1 else 3.0
     drawn, grid = new_grid(1, 1, [first + 1.25 * rows + 0.35 * bool(rows)])
@@ -43,7 +44,9 @@ def figure(data: Attention) -> Figure:
             part.patch.set_alpha(0)
     panels = above.subplots(1, 2 if len(data.groups) > 1 else 1, squeeze=False)[0].tolist()
     image = _map(panels[0], found.ratio, reach)
-    title(panels[0], "Mean over heads")
+    title(panels[0], "Every head" if found.uniform else "Mean over heads")
+    if found.uniform:
+        _say_uniform(panels[0], found)
     _axes_of_classes(panels[0], data)
     if len(panels) > 1:
         _flow_cells(panels[1], found, data.groups, reach)
@@ -60,6 +63,13 @@ def figure(data: Attention) -> Figure:
             title(axes, f"Head {i + 1}")
         _bar(below, image, list(small), reach, heads)
     return drawn
+
+
+def _say_uniform(axes: Axes, found: OfArm) -> None:
+    """In place of what a map would show, on its colour of uniform attention."""
+    style: Any = {"ha": "center", "va": "center", "fontsize": SMALL, "color": "#000000"}
+    text = f"uniform,\nwithin {at_most(found.deviation)}"
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, **style)
 
 
 def _axes_of_classes(axes: Axes, data: Attention) -> None:
@@ -126,6 +136,17 @@ def times(ratio: float) -> str:
     return f"{ratio:.2f}×" if ratio < 9.995 else f"{ratio:.0f}×"
 
 
+def at_most(part: float) -> str:
+    """A part as percent, rounded up to one digit.
+
+    >>> at_most(6.97e-5), at_most(0.0081), at_most(0.0)
+    ('0.007%', '0.9%', '0.001%')
+    """
+    percent = max(100 * part, 0.001)
+    digit = 10.0 ** np.floor(np.log10(percent))
+    return f"{np.ceil(percent / digit - 1e-9) * digit:.5f}".rstrip("0").rstrip(".") + "%"
+
+
 def words(data: Attention) -> Words:
     """What is plotted, and where attention goes."""
     found = data.by_arm[data.main]
@@ -136,9 +157,15 @@ def words(data: Attention) -> Words:
         f"mean over {found.seeds} seeds; heads are of the first" if found.seeds > 1 else "1 seed"
     )
     note = (
-        f"Attention of {data.main} on test images in batches of {data.batch:.0f}, {maps} from the "
-        f"most to the least training images ({seeds}). Colours are ratios to uniform attention."
+        f"Attention of {data.main} on {data.images} in batches of {data.batch:.0f}, {maps} from "
+        f"the most to the least training images ({seeds}). Colours are ratios to uniform attention."
     )
+    if found.uniform:
+        note += (
+            f" Attention is uniform: in no head of any seed does a cell differ from it by more "
+            f"than {at_most(found.deviation)}, so the map is blank and heads are not drawn one by "
+            f"one. What BatchFormer mixes in is then the same for every sample of a batch."
+        )
     drawn = [found.ratio, *([found.heads] if len(found.heads) > 1 else [])]
     if any(any(beyond(ratio, reach_of(ratio, found.pairs))) for ratio in drawn):
         note += (

@@ -16,6 +16,7 @@ from batchformer.metrics.intervals import Summary, summary
 from batchformer.report.configuration import Group
 from batchformer.report.kept import kept, per
 from batchformer.report.rank_correlation import mean_of_known
+from batchformer.report.seen import seen_images
 
 NAMES = (
     "train_counts",
@@ -29,6 +30,8 @@ NAMES = (
     "shot_pairs",
 )
 MOST_NAMES = 10
+UNIFORM = 0.01
+"""How far from uniform attention, as a part of it, what is called uniform may lie."""
 TARGETS = ("itself", "others of its class", "other classes")
 
 
@@ -52,6 +55,8 @@ class OfArm:
         flow: (3, 3) part of the attention of a shot group's samples that goes to others of each.
         flow_ratio: (3, 3) the same by pair, to uniform attention.
         seeds: how many.
+        deviation: the farthest that a cell of any head and seed lies from uniform attention, as a
+            part of it. What a sample gives adds up to 1: where no pair deviates nothing does.
     """
 
     ratio: NDArray[Any]
@@ -61,6 +66,12 @@ class OfArm:
     flow: NDArray[Any]
     flow_ratio: NDArray[Any]
     seeds: int
+    deviation: float
+
+    @property
+    def uniform(self) -> bool:
+        """Whether every head attends to all samples alike."""
+        return self.deviation <= UNIFORM
 
 
 @dataclass(frozen=True)
@@ -74,6 +85,7 @@ class Attention:
         by_arm: arms with BatchFormer.
         main: the arm whose maps are drawn.
         names: of the classes, where every bin is one and few enough are named along an axis.
+        images: test images that were seen, in words.
     """
 
     counts: NDArray[Any]
@@ -82,6 +94,7 @@ class Attention:
     by_arm: dict[str, OfArm]
     main: str
     names: tuple[str, ...] = ()
+    images: str = "test images"
 
     @property
     def groups(self) -> list[int]:
@@ -108,7 +121,8 @@ def gather(group: Group, arm: str | None = None) -> Attention | None:
     sums = np.bincount(bins, first["train_counts"], minlength=len(first["bin_pairs"]))
     counts, together = sums / np.maximum(size, 1), int(size.max())
     names = _names(group, main, bins) if together == 1 and len(size) <= MOST_NAMES else ()
-    return Attention(counts, together, _batch(first), by_arm, main, names)
+    seen = seen_images(group, int(first["attention_self"][0, 1]))
+    return Attention(counts, together, _batch(first), by_arm, main, names, seen.words)
 
 
 def _names(group: Group, arm: str, bins: NDArray[Any]) -> tuple[str, ...]:
@@ -137,6 +151,7 @@ def _of_arm(runs: list[Insight]) -> OfArm:
         mean_of_known(np.stack([_flow(run) for run in runs])),
         mean_of_known(np.stack([flow.mean(0) for flow in flows])),
         len(runs),
+        max(float(np.nanmax(np.abs(ratio - 1), initial=0.0)) for ratio in ratios),
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batchformer.report.canvas import DASHES, legend, new_figure, title
 from batchformer.report.configuration import Group, one_group
-from batchformer.report.names import arm_colours, metric_label, sorted_metrics
+from batchformer.report.names import BASELINE, arm_colours, metric_label, sorted_metrics
 from batchformer.report.runs import Run, headline
 
 if TYPE_CHECKING:
@@ -15,6 +16,12 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 120
 """Points of a line; longer records are averaged over windows of equal length."""
+
+
+_REWEIGHTED = ("reweight_epoch", "the loss weights classes by how rare they are")
+_PENALISED = ("penalty_from", "the penalty has its full weight")
+CHANGES = {"ldam": _REWEIGHTED, "ride": _REWEIGHTED, "irm": _PENALISED, "vrex": _PENALISED}
+"""Methods that change their loss on the way: the setting that says at which epoch, and how."""
 
 
 class Curve(NamedTuple):
@@ -68,6 +75,56 @@ def training_curves(runs: Iterable[Run], reference: str | None = None) -> Figure
     title(panels[-1], f"{shown[-1][1]}, by update")
     legend(figure, panels[0])
     return figure
+
+
+def scales_of_losses(group: Group) -> list[str]:
+    """Which arms' losses are not on the scale of the others', a sentence for each reason."""
+    summed: dict[str, list[str]] = {}
+    multiplied = []
+    for arm in group.arms:
+        factor = _stream_factor(arm, group.of(arm)[0].recipe.get("module") or {})
+        if factor != 1:
+            summed.setdefault(f"{factor:g}", []).append(arm)
+        if found := re.fullmatch(r"baseline_loss([\d.]+)x", arm):
+            multiplied.append(
+                f"The loss of {arm} is shown before it is multiplied by {found[1]}, on the scale "
+                f"of the baseline's."
+            )
+    said = [
+        f"The loss of {' and '.join(arms)} is {factor} times the mean of both streams, and not "
+        f"comparable with the others."
+        for factor, arms in summed.items()
+    ]
+    return said + multiplied
+
+
+def _stream_factor(arm: str, module: Mapping[str, Any]) -> float:
+    """The logged loss over the mean of both streams; 1 where there is one stream."""
+    alone = module.get("streams") == "mixed_only" or arm == "batchformer_mixed_only"
+    if alone or arm.startswith(BASELINE) or module.get("enabled") is False:
+        return 1.0
+    official = arm == "batchformer_official_loss"
+    scale = "official" if official else module.get("loss_scale", "mean")
+    both = 1.0 + float(module.get("mixed_weight", 1.0))
+    return {"sum": both, "official": 1.5 * both}.get(scale, 1.0)
+
+
+def change_of_loss(group: Group) -> list[str]:
+    """Where a method changes its loss on the way, a sentence; of a change out of sight none."""
+    setting, what = CHANGES.get(str(group.recipe.get("method")), ("", ""))
+    hyper = group.recipe.get("hyper") or {}
+    epoch = hyper.get(setting)
+    # Before its epoch a penalty has the weight 1.
+    if not epoch or (setting == "penalty_from" and hyper.get("penalty") == 1):
+        return []
+    records = [record for run in group.runs for record in run.metrics if record["kind"] == "train"]
+    after = [record["step"] for record in records if record.get("epoch", -1) >= epoch]
+    if not after:
+        return []
+    return [
+        f"From epoch {epoch} on, about update {min(after):,}, {what}: losses before and after are "
+        f"not comparable."
+    ]
 
 
 def whose(group: Group) -> str:

@@ -7,7 +7,13 @@ from batchformer.recipes.arms import WITHOUT_BATCHFORMER
 from batchformer.report.bias_curve import bias_curves, bias_figure
 from batchformer.report.configuration import Group
 from batchformer.report.convergence import convergence, convergence_figure, convergence_words
-from batchformer.report.curves import curve_over_seeds, lines_of, training_curves
+from batchformer.report.curves import (
+    change_of_loss,
+    curve_over_seeds,
+    lines_of,
+    scales_of_losses,
+    training_curves,
+)
 from batchformer.report.names import in_words, metric_label
 from batchformer.report.per_class import ByClass, by_class, figure_of
 from batchformer.report.shown import Numbers, Shown, Words
@@ -32,6 +38,8 @@ def training(group: Group) -> Shown | None:
             " The loss with BatchFormer covers both streams, so losses of different arms need not "
             "be comparable."
         )
+    if lines[0].kind == "train":
+        note += "".join(f" {said}" for said in (*scales_of_losses(group), *change_of_loss(group)))
     averaged = valley_table(group)
     if averaged is not None:
         note += NOTE
@@ -63,9 +71,12 @@ def classes(group: Group) -> Shown | None:
         return None
     over = ", ".join(f"{arm} {n}" for arm, n in data.seeds.items())
     points = "class" if data.together == 1 else f"group of up to {data.together} classes"
+    alone = ""
+    if len(data.drawn) < len(data.accuracy):
+        alone = f", drawn of {' and '.join(map(in_words, data.drawn))} alone"
     note = (
         f"{data.classes:,} classes from the most to the least training images, one point a "
-        f"{points}: accuracy, mean over seeds ({over})"
+        f"{points}: accuracy{alone}, mean over seeds ({over})"
     )
     if data.differences:
         note += f", and the difference to {in_words(group.reference)} on the same seeds"

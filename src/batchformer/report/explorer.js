@@ -9,6 +9,10 @@
   const grid = part("samples");
   const sprites = [...root.querySelectorAll("img")];
   const LISTED = 8;
+  const NAMED = 3;
+  // Weights that differ by no more than this part of the largest are called alike, and not ranked.
+  const ALIKE = 0.01;
+  const EVEN = 0.25; // strength at which they are all drawn
   // column: weights of others on the chosen one, not its own; whole: what all of them add up to.
   const MODES = {
     attends: { most: "It attends most to", whole: "its attention to others" },
@@ -64,13 +68,23 @@
       return gradient ? gradients[from * n + to] : given(heads, from, to);
     });
     const others = sum(values) - values[i];
-    const order = tiles
+    const rest = values.filter((_, j) => j !== i);
+    const [least, most] = [Math.min(...rest), Math.max(...rest)];
+    const alike = n > 2 && most > 0 && most - least <= ALIKE * most;
+    const ranked = tiles
       .map((_, j) => j)
       .filter((j) => values[j] > 0)
-      .sort((a, b) => values[b] - values[a] || a - b)
-      .slice(0, LISTED);
+      .sort((a, b) => values[b] - values[a] || a - b);
+    const order = alike ? [] : first(ranked, values, LISTED);
     const shown = gradient ? values.map((value) => (others > 0 ? value / others : 0)) : values;
-    return { ...MODES[mode], values, shown, others, order };
+    return { ...MODES[mode], values, shown, others, ranked, order, alike };
+  }
+
+  // At most so many, and fewer where the last would only by its place stand before an equal one.
+  function first(ranked, values, most) {
+    let end = Math.min(most, ranked.length);
+    while (end > 0 && end < ranked.length && values[ranked[end - 1]] === values[ranked[end]]) end--;
+    return ranked.slice(0, end);
   }
 
   const same = (i) => batch.labels[i] === batch.labels[chosen];
@@ -78,21 +92,32 @@
     (picks.class.value !== "all" && picks.class.value !== String(batch.labels[i])) ||
     (picks.shot.value !== "all" && picks.shot.value !== classOf(i).shot);
 
-  function summaryOf({ shown, order, most }) {
+  function strongestOf({ values, shown, ranked, alike, most }) {
+    const rest = ranked.filter((j) => j !== chosen);
+    if (!rest.length) return `${most.replace(" most", "")} no other sample.`;
+    if (alike) {
+      const each = sum(rest.map((j) => shown[j])) / rest.length;
+      return `${most.replace(" most", "")} all others alike (${percent(each)} each).`;
+    }
+    const named = first(rest, values, NAMED).map(
+      (j) => `sample ${j + 1} (${short(classOf(j).name)}, ${percent(shown[j])})`,
+    );
+    if (!named.length) {
+      const equal = rest.filter((j) => values[j] === values[rest[0]]).length;
+      return `${most} ${equal} samples alike (${percent(shown[rest[0]])} each).`;
+    }
+    const last = named.pop();
+    return `${most} ${named.length ? `${named.join(", ")} and ${last}` : last}.`;
+  }
+
+  function summaryOf(found) {
     const { name } = classOf(chosen);
     const predicted = batch.predictions[chosen];
     const right = predicted === batch.labels[chosen];
     const verdict = right ? "predicted right" : `predicted as ${short(arm.classes[predicted][0])}`;
-    const named = order
-      .filter((j) => j !== chosen)
-      .slice(0, 3)
-      .map((j) => `sample ${j + 1} (${short(classOf(j).name)}, ${percent(shown[j])})`);
-    const last = named.pop();
-    const listed = named.length ? `${named.join(", ")} and ${last}` : last;
     return (
       `${pinned === null ? "" : "Kept: "}Sample ${chosen + 1} of ${n}, ${short(name)} ` +
-      `(${counted(classOf(chosen), "training image")}), ${verdict}. ` +
-      (last ? `${most} ${listed}.` : `${most.replace(" most", "")} no other sample.`)
+      `(${counted(classOf(chosen), "training image")}), ${verdict}. ${strongestOf(found)}`
     );
   }
 
@@ -104,7 +129,8 @@
     return [element("strong", `Same class: ${percent(share)}`), ` of ${whole}; ${even}.`];
   }
 
-  function unitOf({ gradient, column, whole }) {
+  function unitOf({ gradient, column, whole, alike }) {
+    if (alike) return `Nothing to rank: all others are within ${100 * ALIKE}% of one another.`;
     const unit = gradient ? whole : column ? "each one's attention" : "its attention";
     return `Percent of ${unit} (${percent(1 / (gradient ? n - 1 : n))} if all were alike)`;
   }
@@ -154,7 +180,8 @@
       tile.classList.toggle("chosen", i === chosen);
       tile.classList.toggle("same", i !== chosen && same(i));
       tile.classList.toggle("dimmed", dimmed(i));
-      tile.style.setProperty("--strength", i === chosen ? 0 : found.values[i] / strongest);
+      const strength = found.alike ? EVEN : found.values[i] / strongest;
+      tile.style.setProperty("--strength", i === chosen ? 0 : strength);
       tile.lastChild.textContent = found.order.includes(i) ? percent(found.shown[i]) : "";
     });
     picks.head.disabled = Boolean(found.gradient);

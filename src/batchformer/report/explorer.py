@@ -113,7 +113,8 @@ def explorer_words(found: Explorer) -> str:
         f"Batches of test images ({runs}{cut}), drawn so that classes are as frequent as in "
         f"training, and seen without dropout. Attention is averaged over layers; what a sample "
         f"gives adds up to 100%. The gradient is the mean absolute value of the derivative of one "
-        f"sample's loss by another's feature, in percent of what is found over all others."
+        f"sample's loss by another's feature, in percent of what is found over all others. Weights "
+        f"within 1% of one another are called alike and are not ranked."
     )
 
 

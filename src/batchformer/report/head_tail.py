@@ -23,8 +23,8 @@ from batchformer.report.words import interval, number, signed
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LEAST_REACH = 2.0
-"""Of the colours of a difference, points: no noise in full colour."""
+LEAST_REACH = 5.0
+"""Of the colours of a difference, points: nothing small in full colour."""
 
 
 @dataclass(frozen=True)
@@ -130,10 +130,7 @@ def figure(data: HeadTail) -> Figure:
     arms = list(data.by_arm)
     some = any(found.differences for found in data.by_arm.values())
     drawn, grid = new_grid(len(arms), 2 if some else 1, [1.55] * len(arms))
-    reach = max(
-        [abs(d.difference) for f in data.by_arm.values() for r in f.differences or [] for d in r]
-        + [LEAST_REACH]
-    )
+    reach = max([LEAST_REACH, *(abs(settled(d)) for d in _every(data))])
     for row, arm in zip(grid, arms, strict=True):
         found = data.by_arm[arm]
         texts = [[f"{value:.1f}" for value in line] for line in found.rates]
@@ -147,13 +144,24 @@ def figure(data: HeadTail) -> Figure:
         if found.differences is None:
             row[1].set_visible(False)
             continue
-        values = np.array([[d.difference for d in line] for line in found.differences])
+        values = np.array([[settled(d) for d in line] for line in found.differences])
         marks = [[_difference(d) for d in line] for line in found.differences]
         cells(row[1], values, marks, data.groups, colours=DIVERGING, limits=(-reach, reach))
         row[1].set_yticks([])
         title(row[1], f"\N{MINUS SIGN} {data.reference}, points")
     grid[-1][0].set_xlabel("taken for", fontsize=TEXT, color=INK)
     return drawn
+
+
+def settled(found: Paired) -> float:
+    """The difference where its interval does not hold 0; else 0, so that noise has no colour."""
+    if found.low is None or found.high is None or found.low <= 0 <= found.high:
+        return 0.0
+    return found.difference
+
+
+def _every(data: HeadTail) -> list[Paired]:
+    return [d for found in data.by_arm.values() for row in found.differences or [] for d in row]
 
 
 def _difference(found: Paired) -> str:
@@ -173,8 +181,17 @@ def words(data: HeadTail) -> Words:
     )
     if any(found.differences for found in data.by_arm.values()):
         note += f" Beside it the difference to {in_words(data.reference)} on the same seeds"
-        known = [f.differences[0][0] for f in data.by_arm.values() if f.differences]
-        note += ", ± its 95% t interval." if any(d.low is not None for d in known) else "."
+        tested = [d for d in _every(data) if d.low is not None]
+        if tested:
+            note += (
+                ", ± half the width of its 95% t interval. Red is more, blue is fewer; a cell "
+                "whose interval holds 0 has no colour."
+            )
+            chance = len(tested) / 20
+            by_chance = f": by chance about {chance:.0f} of {len(tested)} would have one"
+            note += f" Each interval is for its cell alone{by_chance if chance >= 1 else ''}."
+        else:
+            note += ", without intervals, and so without colour."
     rarest, most = data.groups[-1], data.groups[0]
     said = "; ".join(
         f"{arm} {number(found.rates[-1, 0], 1)}%" for arm, found in data.by_arm.items()

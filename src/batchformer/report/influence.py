@@ -20,7 +20,7 @@ from batchformer.report.influence_numbers import (
     gather,
     running_mean,
 )
-from batchformer.report.influence_verdict import control, span, verdict
+from batchformer.report.influence_verdict import control, power_of_ten, size, span, verdict
 from batchformer.report.names import arm_colours
 from batchformer.report.panels import count_ticks
 from batchformer.report.rank_correlation import Correlation, mean_of_known
@@ -52,7 +52,7 @@ def figure(data: Influence) -> Figure:
         wide = _spans_orders(values)
         power = 0 if wide else _power(values)
         scale = 10.0**-power
-        unit = "" if power == 0 else f", × {_power_of_ten(10.0**power)}"
+        unit = "" if power == 0 else f", × {power_of_ten(10.0**power)}"
         unit = ", log scale" if wide else unit
         if kind == "each":
             title(axes, f"{arm}: gradient on other samples{unit}")
@@ -68,7 +68,7 @@ def figure(data: Influence) -> Figure:
         if wide:
             axes.set_yscale("log")
             # Not as mathematics, whose exponents are too small to be read on a phone.
-            axes.yaxis.set_major_formatter(lambda value, _: _power_of_ten(value))
+            axes.yaxis.set_major_formatter(lambda value, _: power_of_ten(value))
             axes.yaxis.set_minor_formatter(lambda value, _: "")
             axes.tick_params(which="minor", length=0)
         else:
@@ -87,7 +87,7 @@ def words(data: Influence) -> Words:
     what = "the pooled features" if data.on == "features" else "the input images"
     note = (
         f"How far the loss of a sample moves {what} of the others in its batch: {measured} of the "
-        f"gradient, mean over the test samples of a class and over seeds ({over}). "
+        f"gradient on {data.images}, mean over the samples of a class and over seeds ({over}). "
         f"{len(data.counts):,} classes from the most to the least training images."
     )
     together = _together(len(data.counts))
@@ -101,7 +101,7 @@ def words(data: Influence) -> Words:
             "paper draws it."
         )
     said = " ".join(
-        " ".join([verdict(arm, found.correlation), *control(found)])
+        " ".join([verdict(arm, found.correlation), *size(found), *control(found)])
         for arm, found in data.by_arm.items()
     )
     return Words(f"{note} {said}", f"Dot plot. {said}")
@@ -165,13 +165,6 @@ def shown(
         return None
     tables = [*numbers(data), classes_table(data)]
     return Shown("Influence by gradient", words(data), lambda: figure(data), (), tables)
-
-
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def _power_of_ten(value: float) -> str:
-    return f"10{str(round(np.log10(value))).translate(_RAISED)}"
 
 
 def _dots(axes: Axes, values: NDArray[Any], colour: str) -> None:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from batchformer.report.configuration import Group
 from batchformer.report.kept import kept, per
 from batchformer.report.rank_correlation import Correlation, correlation, mean_of_known
+from batchformer.report.seen import seen_images
 
 Measure = Literal["abs", "l2"]
 On = Literal["features", "images"]
@@ -42,12 +43,26 @@ class OfArm:
         correlation: training count with gradient.
         seeds: how many.
         controlled: None where no run kept its accuracy by class.
+        change: how far a loss changes at most, to first order, where the feature of one other
+            sample moves as far as two samples lie apart; mean over classes and seeds. None where
+            that is not known.
     """
 
     values: NDArray[Any]
     correlation: Correlation
     seeds: int
     controlled: Controlled | None = None
+    change: float | None = None
+
+    @property
+    def thirds(self) -> float | None:
+        """Mean of the third of the classes that is rarest, over that of the most frequent third."""
+        third = len(self.values) // 3
+        if not third:
+            return None
+        known = (part[np.isfinite(part)] for part in (self.values[:third], self.values[-third:]))
+        frequent, rare = (part.mean() if part.size else 0.0 for part in known)
+        return float(rare / frequent) if frequent > 0 else None
 
 
 @dataclass(frozen=True)
@@ -61,6 +76,7 @@ class Influence:
         measure: mean absolute value, or length, of a gradient.
         on: what the gradient is taken on.
         cumulative: whether the mean over all more frequent classes is drawn too.
+        images: test images that were measured, in words.
     """
 
     counts: NDArray[Any]
@@ -69,6 +85,7 @@ class Influence:
     measure: Measure
     on: On
     cumulative: bool
+    images: str = "test images"
 
 
 def gather(
@@ -97,8 +114,37 @@ def gather(
             correlation(counts[order], values),
             len(values),
             _controlled(counts[order], by_seed, accuracy),
+            _change(group, arm) if on == "features" else None,
         )
-    return Influence(counts[order], by_arm, window_of(len(counts)), measure, on, cumulative)
+    seen = seen_images(group, int(first["gradient_samples"].sum()))
+    window = window_of(len(counts))
+    return Influence(counts[order], by_arm, window, measure, on, cumulative, seen.words)
+
+
+def apart(points: NDArray[Any], share: NDArray[Any]) -> float:
+    """How far two features lie apart, the root of the mean square, from the axes that were kept.
+
+    Args:
+        points: (S, A) centred features on A principal axes.
+        share: (A,) of the variance that lies along them.
+
+    >>> apart(np.array([[3.0, 0.0], [-3.0, 0.0]]), np.array([0.5, 0.0]))
+    6.0
+    """
+    along = float((points.astype(np.float64) ** 2).sum(1).mean())
+    total = float(share.sum())
+    return float(np.sqrt(2 * along / total)) if total > 0 else float("nan")
+
+
+def _change(group: Group, arm: str) -> float | None:
+    names = ("gradient_samples", "gradient_l2", "projection", "projection_share")
+    changes = []
+    for run in kept(group, *names).get(arm, {}).values():
+        lengths = run["gradient_l2"][run["gradient_samples"] > 0].astype(np.float64)
+        if lengths.size:
+            changes.append(lengths.mean() * apart(run["projection"], run["projection_share"]))
+    known = [change for change in changes if np.isfinite(change)]
+    return float(np.mean(known)) if known else None
 
 
 def accuracies(group: Group, arm: str) -> dict[int, NDArray[Any]]:

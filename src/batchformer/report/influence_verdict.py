@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from batchformer.report.influence_numbers import OfArm
 from batchformer.report.rank_correlation import Correlation
 from batchformer.report.words import interval, number, seeds
 
 MOST_OF_IT = 0.5
 """Of a correlation: where less than this is left of it, most of it has gone."""
+
+NEXT_TO_NOTHING = 1e-3
+"""Of a loss, in nats: of one that is 1, a thousandth."""
+
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 EXACT = 1 - 1e-9
 """Of a rank correlation, that of one and the same order."""
@@ -26,6 +33,57 @@ def verdict(arm: str, found: Correlation) -> str:
     if found.holds is None:
         return f"{arm}: the paper's claim {claim} is not settled here ({ranked})."
     return f"{arm}: the paper's claim {claim} does not hold here, the opposite does ({ranked})."
+
+
+def size(found: OfArm) -> list[str]:
+    """How large these gradients are, and how much larger those of rare classes; an order has none.
+
+    Nothing where there are no gradients at all.
+    """
+    known = found.values[np.isfinite(found.values)]
+    if not known.any():
+        return []
+    said = f"The gradients are {in_powers(float(known.mean()))} in the mean over classes"
+    if found.thirds is not None:
+        said += (
+            f", {number(found.thirds, 1)} times as large in the rarest third of them as in the "
+            f"most frequent"
+        )
+    if found.change is None:
+        return [f"{said}."]
+    small = ", next to nothing" if found.change < NEXT_TO_NOTHING else ""
+    return [
+        f"{said}: if the feature of one other sample moved as far as two samples lie apart, a loss "
+        f"would change by at most about {_in_full(found.change)}{small}."
+    ]
+
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def power_of_ten(value: float) -> str:
+    """The nearest one, as it is written where an exponent of mathematics would be too small.
+
+    >>> power_of_ten(0.0011)
+    '10⁻³'
+    """
+    return f"10{str(round(np.log10(value))).translate(_RAISED)}"
+
+
+def in_powers(value: float) -> str:
+    """A number with two digits and a power of ten, in one piece.
+
+    >>> in_powers(3.54e-7).replace(NO_BREAK, " ")
+    '3.5 × 10⁻⁷'
+    """
+    digits, power = f"{value:.1e}".split("e")
+    return f"{digits}{NO_BREAK}×{NO_BREAK}{power_of_ten(10.0 ** int(power))}"
+
+
+def _in_full(value: float) -> str:
+    """One digit after the zeros, and no exponent."""
+    rounded = float(f"{value:.1g}")
+    return f"{rounded:.0f}" if rounded >= 1 else f"{rounded:.{-int(f'{rounded:e}'[-3:])}f}"
 
 
 def control(found: OfArm) -> list[str]:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 MOST_POINTS = 100
 """More classes than this are averaged over neighbours in frequency."""
 
+MOST_LINES = 3
+"""Arms whose accuracies are drawn upon one another; more cover each other."""
+
 MOST_NAMES = 20
 """Classes that are named along the axis; more would not be legible."""
 
@@ -55,6 +58,18 @@ class ByClass:
     together: int
     reference: str
 
+    @property
+    def drawn(self) -> list[str]:
+        """Arms whose accuracy is drawn: all, or the reference and the main one if they are many.
+
+        The others are seen by their differences; one without a difference would be seen nowhere.
+        """
+        if len(self.accuracy) <= MOST_LINES:
+            return list(self.accuracy)
+        others = list(self.differences)
+        main = "batchformer" if "batchformer" in others else next(iter(others), None)
+        return [arm for arm in self.accuracy if arm == main or arm not in others]
+
 
 def accuracy_by_class(runs: Iterable[Run], reference: str | None = None) -> Figure:
     """Training counts, accuracy by arm and each arm's paired difference, over sorted classes."""
@@ -73,10 +88,10 @@ def figure_of(data: ByClass) -> Figure:
     crowded = len(places) > 40
     _counts_panel(panels[0], places, data)
     title(panels[1], "Accuracy by class, %")
-    for i, (arm, values) in enumerate(data.accuracy.items()):
+    for i, arm in enumerate(data.drawn):
         panels[1].plot(
             places,
-            values,
+            data.accuracy[arm],
             marker="" if crowded else MARKERS[i % len(MARKERS)],
             markersize=4,
             markerfacecolor="none" if arm == data.reference else colours[arm],

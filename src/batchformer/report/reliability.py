@@ -15,6 +15,7 @@ from batchformer.report.configuration import Group
 from batchformer.report.kept import kept, per
 from batchformer.report.names import arm_colours
 from batchformer.report.panels import SMALL, new_grid
+from batchformer.report.seen import Seen, seen_images
 from batchformer.report.shown import Numbers, Shown, Words
 from batchformer.report.words import interval, number
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 NAMES = ("reliability_count", "reliability_confidence", "reliability_correct")
 GROUPS = ("all", *SHOTS)
+DECIMALS = 1
+"""Of errors with their intervals: a fifth of a page holds no more."""
 FEWEST = 10
 """Predictions of a bin with which its accuracy says something; others are pale."""
 
@@ -49,10 +52,15 @@ class OfArm:
 
 @dataclass(frozen=True)
 class Reliability:
-    """Every arm, and whether each shot group has a panel of its own."""
+    """Every arm, whether each shot group has a panel of its own, and which images these are.
+
+    ``elsewhere`` says whether runs have an error of all test images, in a table.
+    """
 
     by_arm: dict[str, OfArm]
     by_shots: bool
+    seen: Seen
+    elsewhere: bool
 
     @property
     def shots(self) -> list[int]:
@@ -83,7 +91,9 @@ def gather(group: Group, by_shots: bool = False) -> Reliability | None:
             [_over_seeds([error[i] for error in errors]) for i in range(len(GROUPS))],
             len(runs),
         )
-    return Reliability(by_arm, by_shots)
+    first = next(iter(next(iter(found.values())).values()))
+    seen = seen_images(group, round(float(first["reliability_count"][0].sum())))
+    return Reliability(by_arm, by_shots, seen, any("ece" in run.scores for run in group.runs))
 
 
 def calibration_error(
@@ -157,18 +167,20 @@ def words(data: Reliability) -> Words:
     over = ", ".join(f"{arm} {found.seeds}" for arm, found in data.by_arm.items())
     bins = next(iter(data.by_arm.values())).count.shape[1]
     note = (
-        f"Accuracy of test predictions by their confidence, {bins} bins, all seeds together "
-        f"({over}). On the thin line a network is right as often as it is sure; below it, it is "
-        f"too sure. Pale marks are of fewer than {FEWEST} predictions; the steps show how many lie "
-        f"in each bin."
+        f"Accuracy of predictions by their confidence, {bins} bins, on {data.seen.words}, all "
+        f"seeds together ({over}). On the thin line a network is right as often as it is sure; "
+        f"below it, it is too sure, above it not sure enough. Pale marks are of fewer than "
+        f"{FEWEST} predictions; the steps show how many lie in each bin."
     )
     said = ", ".join(
-        f"{arm} {number(total.mean)}%"
+        f"{arm} {number(total.mean, DECIMALS)}%"
         for arm, found in data.by_arm.items()
         if (total := found.ece[0]) is not None
     )
     if said:
         note += f" Expected calibration error from the same bins: {said}."
+        if data.seen.part and data.elsewhere:
+            note += " The ECE in the table of results is of all test images, and so another number."
     return Words(note, f"Line plot. {note}")
 
 
@@ -177,10 +189,7 @@ def numbers(data: Reliability) -> list[Numbers]:
     rows = []
     columns = range(len(GROUPS)) if data.shots else [0]
     for arm, found in data.by_arm.items():
-        texts = [
-            "" if e is None else f"{number(e.mean)} {interval(e.low, e.high)}".strip()
-            for e in (found.ece[i] for i in columns)
-        ]
+        texts = ["" if e is None else _with_interval(e) for e in (found.ece[i] for i in columns)]
         rows.append((arm, str(found.seeds), *texts))
     names = ("arm", "n", *(GROUPS[i] for i in columns))
     return [Numbers("Expected calibration error, %", names, rows)]
@@ -209,6 +218,11 @@ def shown(group: Group, by_shots: bool = False) -> Shown | None:
         return None
     tables = numbers(data)
     return Shown("Reliability", words(data), lambda: figure(data), tables, [bins_table(data)])
+
+
+def _with_interval(found: Summary) -> str:
+    bounds = interval(found.low, found.high, decimals=DECIMALS)
+    return f"{number(found.mean, DECIMALS)} {bounds}".strip()
 
 
 def _over_seeds(values: list[float]) -> Summary | None:
