@@ -212,6 +212,31 @@ def test_controls_and_ablations_are_recognised() -> None:
     assert result.passed and "as asked" in str(result)
 
 
+class MixedOnly(OwnCode):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(self.body(x)))
+
+
+def test_one_stream_in_one_s_own_code_is_right_only_where_it_is_meant() -> None:
+    assert "two streams in training?" in failed(check(MixedOnly(), X))
+    assert check(MixedOnly(), X, mixed_only=True).passed
+
+
+class Loud(OwnCode):
+    """Features so large that attention has one sample for all."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(two_streams(3e4 * self.body(x), self.encoder))
+
+
+def test_features_of_any_size_show_whether_samples_meet() -> None:
+    assert check(Loud(), X).passed
+    alone = Loud()
+    alone.encoder.attend = "self"
+    result = check(alone, X)
+    assert result.passed and "the control" in str(result)
+
+
 def test_a_plain_model_fails() -> None:
     assert "two streams in training?" in failed(check(Backbone(), X))
 

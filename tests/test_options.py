@@ -21,3 +21,17 @@ def test_a_change_reaches_the_recipe() -> None:
     changed = CompareOptions(**fields).applied_to(recipe)
     assert changed.optim.lr == 0.7
     assert dataclasses.replace(changed, optim=recipe.optim) == recipe
+
+
+def test_the_paper_s_numbers_stay_with_its_data_network_and_method() -> None:
+    recipe = find_recipe("cifar100_lt_balanced_softmax")
+    fields = Settings.fields_of(recipe)
+    assert CompareOptions(**fields | {"optim": OptimConfig(lr=0.7)}).applied_to(recipe).paper
+    for change in (
+        {"data": recipe.data_with(name="folder", root="mine", augment="jitter")},
+        {"data": recipe.data_with(ratio=50.0)},
+        {"model": "resnet18"},
+        {"method": "cross_entropy"},
+    ):
+        changed = CompareOptions(**fields | change).applied_to(recipe)
+        assert (changed.paper, changed.table) == ({}, "not in the paper"), change

@@ -72,7 +72,13 @@ class CheckResult:
         return "\n".join(rows)
 
 
-def check(model: nn.Module, batch: Any, optimizer: Optimizer | None = None) -> CheckResult:
+def check(
+    model: nn.Module,
+    batch: Any,
+    optimizer: Optimizer | None = None,
+    *,
+    mixed_only: bool = False,
+) -> CheckResult:
     """Report whether BatchFormer acts in training, is absent in eval, and is being trained.
 
     Works on models prepared by ``attach``, on models that call :class:`BatchFormer` themselves,
@@ -86,6 +92,8 @@ def check(model: nn.Module, batch: Any, optimizer: Optimizer | None = None) -> C
         batch: at least two different samples: inputs as the model takes them; an ``(x, y)`` pair
             or labels in a dict are understood.
         optimizer: if given, is asked whether it holds every BatchFormer parameter.
+        mixed_only: the model's own code trains on the mixed stream alone, on purpose; ``attach``
+            has noted it for models that it prepared.
 
     >>> from batchformer import attach
     >>> model = attach(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), verbose=False)
@@ -105,7 +113,7 @@ def check(model: nn.Module, batch: Any, optimizer: Optimizer | None = None) -> C
         if calls.rows < 2:
             raise ValueError("check() needs a batch of at least 2 samples.")
         modules = in_use(inner, modules, calls, record is not None)
-        mixed_only = record is not None and record.streams == "mixed_only"
+        mixed_only |= record is not None and record.streams == "mixed_only"
         control = bool(modules) and all(m.attend == "self" for m in modules)
         findings += _in_training(inner, modules, calls, record is not None, mixed_only, control)
         findings += _in_eval(inner, calls, attached=record is not None)
@@ -151,10 +159,11 @@ def _in_training(
         after, _ = observe(model, modules, with_copy(batch))
         n, moved, replaced = batch.rows, moved_rows(before.mixed, after.mixed), "one sample"
         if moved < n - 1 and modules:
-            # An untrained network may map all samples to almost the same features.
-            noisy, _ = observe(model, modules, batch, noise=True)
+            # An untrained network may map all samples to almost the same features, or to huge ones.
+            steady, _ = observe(model, modules, batch, features="unit")
+            noisy, _ = observe(model, modules, batch, features="unit_and_noise")
             moved, replaced = (
-                moved_rows(before.mixed, noisy.mixed),
+                moved_rows(steady.mixed, noisy.mixed),
                 "one sample's features by noise",
             )
     doubled = rows == 2 * n

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +23,17 @@ class Observed:
     mixed: Tensor  # (N, features)
 
 
+#: What goes into the modules: the model's own features, those at unit scale, or these with noise
+#: in place of the first sample's.
+Features = Literal["own", "unit", "unit_and_noise"]
+
+
 def observe(
-    model: nn.Module, modules: list[BatchFormer], batch: Batch, *, noise: bool = False
+    model: nn.Module, modules: list[BatchFormer], batch: Batch, *, features: Features = "own"
 ) -> tuple[Observed, int]:
     """The two streams of one training pass, and the number of output rows."""
     torch.manual_seed(0)  # both passes draw alike; the caller's state is restored
-    with torch.no_grad(), _noise_in_first_row(modules if noise else []), heard_by(modules) as heard:
+    with torch.no_grad(), _features(modules, features), heard_by(modules) as heard:
         outputs = rows_of(batch.run(model), batch.rows)
     rows = outputs.shape[0]
     if heard:
@@ -42,17 +47,23 @@ def observe(
 
 
 @contextmanager
-def _noise_in_first_row(modules: list[BatchFormer]) -> Iterator[None]:
-    """Replace the first sample's features, at the modules, by noise of at least unit size."""
+def _features(modules: list[BatchFormer], features: Features) -> Iterator[None]:
+    """Let the modules have these features.
+
+    Those of an untrained network without batch statistics may be in the thousands, where attention
+    has one sample for all; at unit scale whoever may be attended to is.
+    """
 
     def replace(module: Any, args: tuple[Tensor, ...]) -> Tensor:
-        x = args[0].clone()
-        row = x.select(module.batch_axis, 0)
-        generator = torch.Generator().manual_seed(0)
-        row.copy_(torch.randn(row.shape, generator=generator) * (1 + x.abs().max().cpu()))
+        x = args[0]
+        x = (x - x.mean()) / (x.std() + torch.finfo(x.dtype).tiny)
+        if features == "unit_and_noise":
+            row = x.select(module.batch_axis, 0)
+            row.copy_(torch.randn(row.shape, generator=torch.Generator().manual_seed(0)))
         return x
 
-    handles = [module.register_forward_pre_hook(replace) for module in dict.fromkeys(modules)]
+    changed = [] if features == "own" else list(dict.fromkeys(modules))
+    handles = [module.register_forward_pre_hook(replace) for module in changed]
     try:
         yield
     finally:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.methods.config import MethodConfig, MethodName, ModuleConfig
 from batchformer.recipes.cluster import JobConfig, Launcher
-from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.tasks.data_config import DataConfig
 
 
@@ -42,7 +42,11 @@ class Settings:
         return {f.name: getattr(recipe, f.name) for f in dataclasses.fields(Settings)}
 
     def applied_to(self, recipe: Recipe) -> Recipe:
-        return dataclasses.replace(recipe, **Settings.fields_of(self))  # type: ignore[arg-type]
+        """The recipe with these settings; the paper's numbers stay where they are still its own."""
+        changed = dataclasses.replace(recipe, **Settings.fields_of(self))  # type: ignore[arg-type]
+        if changed.row != recipe.row:
+            changed = dataclasses.replace(changed, table=NOT_IN_THE_PAPER, paper={})
+        return changed
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from batchformer.recipes.ablations import SWEEPS, find_sweep
@@ -92,7 +94,8 @@ def test_the_papers_levels_are_all_there() -> None:
     levels = {sweep.name: sweep.level_names for sweep in SWEEPS.values()}
     assert levels["imagenet_lt_batch_size"] == ("16", "32", "64", "128", "256", "512")
     assert levels["imagenet_lt_layers"] == ("1", "2", "4", "8", "16")
-    assert levels["cifar100_lt_batch_size"] == ("128", "256", "512")
+    assert levels["cifar100_lt_batch_size"] == levels["imagenet_lt_batch_size"]
+    assert levels["cifar100_lt_layers"] == levels["imagenet_lt_layers"]
     assert levels["cifar100_lt_mixed_weight"] == ("0.25", "1", "4")
     assert levels["cifar100_lt_dropout"] == ("0", "0.1", "0.5")
 
@@ -103,10 +106,10 @@ def test_rows_of_the_paper_name_levels_that_exist_and_carry_their_numbers() -> N
     for row in named:
         name, _, level = str(row.recipe).partition("/")
         sweep = SWEEPS[name]
-        assert sweep.paper(level, {})[row.arm] == row.numbers
+        assert sweep.paper(level, None)[row.arm] == row.numbers
         assert sweep.table == row.table
     for name in ("imagenet_lt_batch_size", "imagenet_lt_shared_classifier", "imagenet_lt_layers"):
-        assert all(SWEEPS[name].paper(level, {}) for level in SWEEPS[name].level_names)
+        assert all(SWEEPS[name].paper(level, None) for level in SWEEPS[name].level_names)
 
 
 def test_an_unknown_sweep_is_answered_with_the_nearest() -> None:
@@ -114,3 +117,18 @@ def test_an_unknown_sweep_is_answered_with_the_nearest() -> None:
         find_sweep("cifar100_lt_layer")
     with pytest.raises(ValueError, match="`batchformer sweep` shows them all"):
         find_sweep("zzzz")
+
+
+def test_other_data_or_another_network_has_no_numbers_of_the_paper() -> None:
+    sweep = SWEEPS["imagenet_lt_shared_classifier"]
+    base = sweep.base_recipe()
+    assert sweep.recipe("shared", base).paper and sweep.paper("mixed_only", base)
+    for other in (
+        dataclasses.replace(base, model="resnet18"),
+        dataclasses.replace(base, data=base.data_with(name="folder")),
+    ):
+        made = sweep.recipe("shared", other)
+        assert (made.paper, made.table) == ({}, "not in the paper")
+        assert sweep.paper("mixed_only", other) == {}
+    longer = dataclasses.replace(base, train=dataclasses.replace(base.train, epochs=7))
+    assert sweep.recipe("shared", longer).paper

@@ -72,6 +72,11 @@ def test_what_trains_nothing_needs_runs_with_batchformer_to_start_from() -> None
         with pytest.raises(ValueError, match=f"the arm {arm} would be the baseline.*--arms base"):
             with_arm(recipe, arm)
     assert with_arm(find_recipe("cifar100_lt_tau_norm"), "batchformer").module.enabled
+    routed = find_recipe("cifar100_lt_ride_assignment")
+    assert with_arm(routed, "batchformer").module.enabled
+    named = dataclasses.replace(routed, start="cifar100_lt_ride/baseline")
+    with pytest.raises(ValueError, match="the arm batchformer would be the baseline"):
+        with_arm(named, "batchformer")
     assert with_arm(find_recipe("places_lt_balms"), "batchformer").module.enabled
 
 

@@ -111,3 +111,17 @@ def test_a_killed_process_resumed_equals_an_unbroken_one(
     assert results[0] == results[1]
     states = [restore(folder, CPU)[0].state_dict() for folder in (a, b)]
     assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+def test_a_re_weighting_that_will_never_come_is_told_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = short_run(tmp_path)
+    for method, told in (("balanced_softmax", False), ("ldam", True)):
+        changed = dataclasses.replace(run.recipe, method=method)
+        one = Run.below(tmp_path / method, changed, "baseline", 0, CPU)
+        one.begin()
+        options: dict[str, Any] = {"quiet": False, "wandb": None, "alone": True}
+        for _ in run_training.training_of(one, one.feed(), StopRequest(), **options):
+            pass
+        assert ("re-weighting begins with epoch 160" in capsys.readouterr().err) == told

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from batchformer.check import check
 from batchformer.data.long_tail import class_counts
 from batchformer.engine.config import OptimConfig, TrainConfig
 from batchformer.engine.mechanics import Mechanics
@@ -86,6 +87,24 @@ def test_two_updates_of_both_arms(name: str, root: Path) -> None:
         with torch.no_grad():
             scores = task.evaluate(method, Mechanics(TrainConfig(), CPU)).metrics
         assert scores == metrics, "a restored run answers as the trained one"
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "ride", "paco", "crt", "balanced_softmax"])
+@pytest.mark.parametrize("streams", ["both", "mixed_only"])
+def test_its_check_passes(name: str, streams: str, root: Path) -> None:
+    """An untrained network without batch statistics has features in the thousands."""
+    recipe = tiny(f"cifar100_lt_{name}", root)
+    if streams == "mixed_only":
+        if name == "paco":
+            pytest.skip("PaCo needs both")
+        recipe = dataclasses.replace(
+            recipe, module=dataclasses.replace(recipe.module, streams="mixed_only")
+        )
+    task = load_task(recipe.data, CPU)
+    images = task.feed(recipe.train, 0).batch(0)["x"]
+    method = build(with_arm(recipe, "batchformer"), 0, task)
+    found = check(method, images, mixed_only=streams == "mixed_only")
+    assert found.passed, str(found)
 
 
 @pytest.mark.parametrize("name", ["ldam", "ride", "paco", "crt", "lws", "tau_norm", "balms"])

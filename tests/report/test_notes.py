@@ -11,7 +11,7 @@ import pytest
 
 from batchformer.report.comparison import compare_runs
 from batchformer.report.html import render
-from batchformer.report.notes import arms_note, metric_notes, remarks_on
+from batchformer.report.notes import arms_note, metric_notes, remarks_on, reweighting_note
 from batchformer.report.runs import find_runs
 from batchformer.report.sweep_comparison import compare_sweep
 from batchformer.report.sweeps import split_sweeps
@@ -100,3 +100,19 @@ def test_arms_are_explained_where_batchformer_takes_no_part(
     assert len(lines) == bool(said) and said in "".join(lines)
     alone = arms_note({"method": method, "start": start}, ["baseline"])
     assert alone == (lines if start == "moco" else [])
+
+
+def test_a_re_weighting_that_never_began_is_said(
+    write_run: Writer, recipe_of: Writer, runs_root: Path
+) -> None:
+    write_run("baseline", 0)  # 10 epochs
+    runs = find_runs(runs_root)
+    late = recipe_of("late", method="ldam", hyper={"reweight_epoch": 160})
+    assert reweighting_note(late, runs) == [
+        "The re-weighting of ldam was to begin with epoch 160, and no run came to it"
+    ]
+    assert (
+        reweighting_note(recipe_of("in_time", method="ldam", hyper={"reweight_epoch": 8}), runs)
+        == []
+    )
+    assert reweighting_note(recipe_of("none", hyper={"reweight_epoch": 160}), runs) == []

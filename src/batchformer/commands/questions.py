@@ -11,11 +11,9 @@ from batchformer.options import (
     ListOptions,
     PairsOptions,
 )
+from batchformer.recipes.arms import WITHOUT_BATCHFORMER
 from batchformer.recipes.data_state import ensure_data
 from batchformer.recipes.listing import print_data, print_listing
-
-#: Methods in which BatchFormer has no part: it shaped the network that they are given.
-WITHOUT_BATCHFORMER = ("linear_probe", "knn", "detector")
 
 
 def list_recipes(arguments: list[str]) -> None:
@@ -41,7 +39,8 @@ def check(arguments: list[str]) -> None:
     method = runs.build(recipe, 0, task).to(device)
     batch = task.feed(recipe.train, 0).batch(0)
     optimizer = method.optimizers(recipe.optim).get("main")  # a method may train nothing
-    result = look(method, batch["x"][:32], optimizer)
+    mixed_only = recipe.module.streams == "mixed_only"
+    result = look(method, batch["x"][:32], optimizer, mixed_only=mixed_only)
     print(result)
     if not result.passed:
         raise SystemExit(1)

@@ -82,7 +82,7 @@ _ALL = (
         name="cifar100_lt_batch_size",
         base=CIFAR,
         factor="batch size",
-        levels=_of_size((128, 256, 512)),
+        levels=_of_size((16, 32, 64, 128, 256, 512)),
         reference="512",
         baseline="each",
     ),
@@ -97,7 +97,7 @@ _ALL = (
         name="cifar100_lt_layers",
         base=CIFAR,
         factor="layers",
-        levels=_of_module("layers", (1, 2, 4)),
+        levels=_of_module("layers", (1, 2, 4, 8, 16)),
         reference="1",
     ),
     Sweep(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.recipes.paper import numbers_for
-from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.tasks.domain_config import DomainConfig
 
 #: The encoder has the rate of the classifiers, ten times the backbone's.
@@ -57,7 +57,7 @@ def pacs_mdd() -> Recipe:
     return Recipe(
         name="pacs_mdd",
         summary="PACS, photo to art_painting, MDD, ResNet-50",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         task="domains",
         data=DomainConfig(
             name="pacs", source="photo", target="art_painting", adapt=True, held_out=0.0

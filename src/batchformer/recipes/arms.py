@@ -13,7 +13,7 @@ from batchformer.recipes.recipe import Recipe
 #: Methods that measure what the network of another run, or of a file, has learnt.
 ON_TRAINED_FEATURES = ("linear_probe", "knn")
 #: Methods that BatchFormer takes no part in: an arm names whose features they begin with.
-WITHOUT_BATCHFORMER = (*ON_TRAINED_FEATURES, "detector", "tau_norm")
+WITHOUT_BATCHFORMER = (*ON_TRAINED_FEATURES, "detector", "tau_norm", "ride_assignment")
 
 
 def _module(**changes: Any) -> Callable[[Recipe], Recipe]:

@@ -13,7 +13,7 @@ from typing import Literal
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.recipes.paper import numbers_for
-from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.tasks.pair_config import PairConfig
 
 DataName = Literal["mit_states", "ut_zappos", "c_gqa"]
@@ -117,7 +117,7 @@ def _opened(base: Recipe, margin: float, epochs: int) -> Recipe:
         base,
         name=f"{base.name}_open",
         summary=f"{base.summary}, open world",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         data=base.data_with(world="open", mask=True),
         hyper=dataclasses.replace(
             base.hyper,
@@ -148,7 +148,7 @@ def _of_a_table(base: Recipe, name: str, updates: int, every: int) -> Recipe:
         base,
         name=name,
         summary=f"your own table of attributes and objects, {base.method}",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         data=base.data_with(name="table", table="pairs.csv", vectors=("vectors.txt",)),
         model="resnet50",
         module=ModuleConfig(lr_factor=1.0),

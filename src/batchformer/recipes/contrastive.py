@@ -21,7 +21,7 @@ from typing import Any, Literal
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.methods.config import MethodConfig, MethodName, ModuleConfig
 from batchformer.recipes.paper import numbers_for
-from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.tasks.config import LongTailConfig
 from batchformer.tasks.contrast_config import ContrastConfig
 
@@ -133,7 +133,7 @@ def imagenet_moco_v3_vit_small() -> Recipe:
         base,
         name="imagenet_moco_v3_vit_small",
         summary="ImageNet without labels, MoCo-v3, ViT-S/16, 300 epochs",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         model="vit_small_patch16_224",
         hyper=dataclasses.replace(
             MOCO_V3, temperature=0.2, projection_layers=3, zero_init_last=False
@@ -233,7 +233,7 @@ def _on_features_of(learnt: Recipe, data: LongTailConfig, method: MethodName, ti
     return Recipe(
         name=name,
         summary=f"{title} on the features of {learnt.name}",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         task="long_tailed",
         data=data,
         model=learnt.model,

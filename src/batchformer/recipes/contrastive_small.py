@@ -25,7 +25,7 @@ from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.methods.config import MethodConfig
 from batchformer.recipes.contrastive import MODULE, neighbours_of, probe_of
 from batchformer.recipes.epochs import IMAGES
-from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.tasks.config import LongTailConfig
 from batchformer.tasks.contrast_config import ContrastConfig
 
@@ -47,7 +47,7 @@ def cifar100_lt_moco_v2() -> Recipe:
     return Recipe(
         name="cifar100_lt_moco_v2",
         summary="cifar100-LT ratio 100 without labels, MoCo-v2, ResNet-18",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         task="contrastive",
         data=CIFAR_LT,
         model="resnet18_small",
@@ -80,7 +80,7 @@ def cifar100_lt_moco_v3() -> Recipe:
     return Recipe(
         name="cifar100_lt_moco_v3",
         summary="cifar100-LT ratio 100 without labels, MoCo-v3, ResNet-18",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         task="contrastive",
         data=dataclasses.replace(CIFAR_LT, views="byol"),
         model="resnet18_small",
@@ -152,7 +152,7 @@ def digits_moco_v3() -> Recipe:
     return Recipe(
         name="digits_moco_v3",
         summary="digits-LT ratio 10 without labels, MoCo-v3, a small network",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         task="contrastive",
         data=DIGITS,
         model="digits_net",
@@ -197,7 +197,7 @@ def my_folder_moco_v3() -> Recipe:
     return Recipe(
         name="my_folder_moco_v3",
         summary="your own images without labels, MoCo-v3, any network of timm's",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         task="contrastive",
         data=FOLDER,
         model="resnet50",

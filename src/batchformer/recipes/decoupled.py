@@ -12,7 +12,7 @@ import dataclasses
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.methods.config import MethodConfig, MethodName
 from batchformer.recipes.epochs import IMAGES, in_epochs
-from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.tasks.config import LongTailConfig
 
 #: Ten epochs, and the rate of 0.2 at batches of 512, are those of Kang et al. on ImageNet-LT.
@@ -31,7 +31,7 @@ def _on_trained_features(
     return Recipe(
         name=f"cifar100_lt_{method}",
         summary=f"cifar100-LT ratio 100, {title}, after cross-entropy",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         task="long_tailed",
         data=data,
         method=method,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.tasks.config import LongTailConfig
 
 
@@ -15,7 +15,7 @@ def demo() -> Recipe:
     return Recipe(
         name="demo",
         summary="digits-LT ratio 50, Balanced Softmax, a small network, seconds on a CPU",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         task="long_tailed",
         data=LongTailConfig(name="digits", ratio=50.0, shots="thirds"),
         model="digits_net",

@@ -20,7 +20,7 @@ import dataclasses
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.methods.config import MethodConfig
 from batchformer.recipes.paper import numbers_for
-from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.tasks.detection_config import DetectionConfig
 
 #: Batches of detectron2's precise-BN, by its default.
@@ -77,7 +77,7 @@ def voc_fpn() -> Recipe:
         base,
         name="voc_fpn",
         summary="VOC07+12, Faster R-CNN R50-FPN on the features of MoCo-v3",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         hyper=dataclasses.replace(base.hyper, detector="fpn"),
         paper={},
     )
@@ -100,7 +100,7 @@ def my_voc() -> Recipe:
         base,
         name="my_voc",
         summary="your own images with boxes, Faster R-CNN R50-C4, from weights of yours",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         data=DetectionConfig(
             trained_on=("2007/trainval",),
             shorter=tuple(range(480, 641, 32)),

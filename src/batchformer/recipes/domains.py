@@ -17,7 +17,7 @@ from typing import Any, Literal
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.methods.config import MethodConfig, MethodName, ModuleConfig
 from batchformer.recipes.paper import numbers_for
-from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.tasks.domain_config import DomainConfig
 
 DataName = Literal["pacs", "vlcs", "office_home", "terra_incognita"]
@@ -239,7 +239,7 @@ def my_domains() -> Recipe:
         base,
         name="my_domains",
         summary="your own tree of domains and classes, SWAD, any network of timm's",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         data=base.data_with(name="tree", scored_on="all"),
         train=dataclasses.replace(base.train, batch_size=0),
         paper={},

@@ -7,7 +7,7 @@ import dataclasses
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.recipes.paper import numbers_for
-from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.tasks.feature_config import FeatureConfig
 
 _EPOCHS = 2_000
@@ -58,7 +58,7 @@ def cub_eszsl() -> Recipe:
         cub_ce_gzsl(),
         name="cub_eszsl",
         summary="CUB, ESZSL on features, a linear baseline",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         data=FeatureConfig(name="cub", choose=False),
         method="eszsl",
         hyper=MethodConfig(eszsl_gamma=2, eszsl_lambda=0),
@@ -76,7 +76,7 @@ def my_features_ce_gzsl() -> Recipe:
         cub_ce_gzsl(),
         name="my_features_ce_gzsl",
         summary="your own features and attributes, CE-GZSL",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         data=FeatureConfig(name="npz"),
         paper={},
     )

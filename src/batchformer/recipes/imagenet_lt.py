@@ -14,7 +14,7 @@ from batchformer.engine.config import OptimConfig, ScheduleConfig
 from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.recipes.epochs import in_epochs, warm_up_and_drop
 from batchformer.recipes.paper import numbers_for
-from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.tasks.config import LongTailConfig
 
 IMAGES = ANNOTATED["imagenet_lt"].images
@@ -96,7 +96,7 @@ def imagenet_lt_ride_resnext50() -> Recipe:
 
     Ours: not measured yet.
     """
-    return dataclasses.replace(_ride("resnext50"), table="not in the paper")
+    return dataclasses.replace(_ride("resnext50"), table=NOT_IN_THE_PAPER)
 
 
 def _two_stages(model: str) -> Recipe:
@@ -136,7 +136,7 @@ def _six_experts(model: str) -> Recipe:
         base,
         name=f"{base.name}_6experts",
         summary=f"ImageNet-LT, RIDE with 6 experts, a teacher, {TITLES[model]}",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         hyper=dataclasses.replace(base.hyper, experts=6),
         paper={},
     )

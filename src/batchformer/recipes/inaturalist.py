@@ -10,7 +10,7 @@ from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.recipes.epochs import in_epochs
 from batchformer.recipes.imagenet_lt import paco_on_files
 from batchformer.recipes.paper import numbers_for
-from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.tasks.config import LongTailConfig
 
 IMAGES = ANNOTATED["inaturalist18"].images
@@ -55,7 +55,7 @@ def inaturalist18_cross_entropy() -> Recipe:
     return Recipe(
         name="inaturalist18_cross_entropy",
         summary="iNaturalist 2018, cross-entropy, ResNet-50",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         task="long_tailed",
         data=DATA,
         model="resnet50",

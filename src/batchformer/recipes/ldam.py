@@ -5,7 +5,7 @@ from __future__ import annotations
 from batchformer.engine.config import OptimConfig
 from batchformer.methods.config import MethodConfig
 from batchformer.recipes.epochs import IMAGES, in_epochs, warm_up_and_drop
-from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.tasks.config import LongTailConfig
 
 
@@ -17,7 +17,7 @@ def cifar100_lt_ldam() -> Recipe:
     return Recipe(
         name="cifar100_lt_ldam",
         summary="cifar100-LT ratio 100, LDAM-DRW, ResNet-32",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         task="long_tailed",
         data=LongTailConfig(name="cifar100", ratio=100.0, augment="standard"),
         method="ldam",

@@ -7,7 +7,7 @@ from typing import Literal
 
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.recipes.epochs import IMAGES
-from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.tasks.config import LongTailConfig
 
 
@@ -44,9 +44,7 @@ def cifar_lt_balanced_softmax(
         name=f"{size}_balanced_softmax{suffix}{released}",
         summary=f"{size.replace('_lt', '-LT')} ratio {ratio:g}, Balanced Softmax, ResNet-32"
         + (", the released code's schedule" if schedule == "released" else ""),
-        table=f"T1 CIFAR-100-LT r={ratio:g}, Balanced"
-        if data == "cifar100"
-        else "not in the paper",
+        table=f"T1 CIFAR-100-LT r={ratio:g}, Balanced" if data == "cifar100" else NOT_IN_THE_PAPER,
         task="long_tailed",
         data=LongTailConfig(name=data, ratio=ratio),
         method="balanced_softmax",
@@ -102,7 +100,7 @@ def cifar100_lt_cross_entropy() -> Recipe:
         base,
         name="cifar100_lt_cross_entropy",
         summary="cifar100-LT ratio 100, cross-entropy, ResNet-32",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         method="cross_entropy",
         paper={},
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.tasks.config import LongTailConfig
 
 
@@ -18,7 +18,7 @@ def my_folder() -> Recipe:
     return Recipe(
         name="my_folder",
         summary="your own folder or lists of images, Balanced Softmax, any network of timm's",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         task="long_tailed",
         data=LongTailConfig(name="folder", augment="jitter"),
         model="resnet50",

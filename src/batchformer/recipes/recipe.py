@@ -12,6 +12,9 @@ from batchformer.recipes.consistency import require_consistent
 from batchformer.tasks.config import LongTailConfig
 from batchformer.tasks.data_config import DataConfig
 
+#: In place of a table and row, where the paper has no numbers.
+NOT_IN_THE_PAPER = "not in the paper"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
@@ -70,6 +73,11 @@ class Recipe:
 
     def __post_init__(self) -> None:
         require_consistent(self)
+
+    @property
+    def row(self) -> tuple[object, ...]:
+        """What the paper's numbers are of: with other data, network or method it has none."""
+        return self.data.name, getattr(self.data, "ratio", None), self.model, self.method
 
     def data_with(self, **changes: Any) -> Any:
         """Its data with other settings."""

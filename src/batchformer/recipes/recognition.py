@@ -15,7 +15,7 @@ from __future__ import annotations
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.recipes.paper import numbers_for
-from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.tasks.config import LongTailConfig
 
 BATCH = 1024
@@ -83,7 +83,7 @@ def _deit(size: str) -> Recipe:
     return Recipe(
         name=f"imagenet_deit_{size}",
         summary=f"ImageNet, DeiT-{size.title()}, 300 epochs",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         task="recognition",
         data=REPEATED,
         model=f"deit_{size}_patch16_224",
@@ -131,7 +131,7 @@ def imagenet_vit_small() -> Recipe:
     return Recipe(
         name="imagenet_vit_small",
         summary="ImageNet, ViT-S/16, 90 epochs",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         task="recognition",
         data=DATA,
         model="vit_small_patch16_224",
@@ -152,7 +152,7 @@ def digits_recognition() -> Recipe:
     return Recipe(
         name="digits_recognition",
         summary="balanced digits, cross-entropy with Mixup, a small network, seconds on a CPU",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         task="recognition",
         data=LongTailConfig(name="digits", ratio=1.0, scores="top"),
         model="digits_net",

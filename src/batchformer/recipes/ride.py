@@ -8,7 +8,7 @@ from batchformer.engine.config import OptimConfig, ScheduleConfig
 from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.recipes.epochs import IMAGES, in_epochs, warm_up_and_drop
 from batchformer.recipes.paper import numbers_for
-from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.tasks.config import LongTailConfig
 
 
@@ -46,7 +46,7 @@ def cifar100_lt_ride_6experts() -> Recipe:
         base,
         name="cifar100_lt_ride_6experts",
         summary="cifar100-LT ratio 100, RIDE with 6 experts, a teacher",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         hyper=dataclasses.replace(base.hyper, experts=6),
         paper={},
     )
@@ -96,7 +96,7 @@ def cifar100_lt_ride_assignment() -> Recipe:
         base,
         name="cifar100_lt_ride_assignment",
         summary="cifar100-LT ratio 100, RIDE with experts asked one after the other",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         data=base.data_with(sampler="class_balanced"),
         method="ride_assignment",
         start="cifar100_lt_ride",

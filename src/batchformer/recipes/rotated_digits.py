@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.methods.config import MethodConfig, MethodName, ModuleConfig
-from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.tasks.domain_config import DomainConfig
 
 _EPOCH = 50
@@ -25,7 +25,7 @@ def _rotated(method: MethodName, title: str, hyper: MethodConfig | None = None) 
     return Recipe(
         name=f"rotated_digits_{short}",
         summary=f"rotated digits, {title}, each angle left out",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         task="domains",
         data=DomainConfig(
             name="rotated_digits",
@@ -85,7 +85,7 @@ def rotated_digits_mdd() -> Recipe:
     return Recipe(
         name="rotated_digits_mdd",
         summary="rotated digits, MDD, 0 to 45 degrees",
-        table="not in the paper",
+        table=NOT_IN_THE_PAPER,
         task="domains",
         data=DomainConfig(
             name="rotated_digits",

@@ -19,6 +19,7 @@ from batchformer.engine.method import Batches, Method
 from batchformer.engine.together import Training
 from batchformer.insight.keep import keep, seen_of
 from batchformer.insight.look import Arrays
+from batchformer.methods.deferral import never_comes
 from batchformer.recipes.building import build
 from batchformer.recipes.folder import write_figures, write_result
 from batchformer.recipes.networks import TIMM, take_given_weights
@@ -53,6 +54,8 @@ def training_of(
     )
     said = partial(print, f"{run.title}:", file=sys.stderr, flush=True)
     say: Callable[[str], None] = (lambda _: None) if quiet else said
+    if late := never_comes(trained.method, trained.hyper, train.updates / feed.per_epoch):
+        say(late)
     method = _built(run, trained, task, say)
     evaluation = yield from training(method, feed, task.evaluate, plan, request, alone)
     if group.leads():

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from batchformer.recipes.paper import numbers_for
-from batchformer.recipes.recipe import Recipe
+from batchformer.recipes.recipe import NOT_IN_THE_PAPER, Recipe
 
 Change = Callable[[Recipe], Recipe]
 BASELINE = "baseline"
@@ -51,7 +51,7 @@ class Sweep:
     factor: str
     levels: tuple[Level, ...]
     reference: str
-    table: str = "not in the paper"
+    table: str = NOT_IN_THE_PAPER
     baseline: Literal["once", "each"] = "once"
 
     def __post_init__(self) -> None:
@@ -88,10 +88,21 @@ class Sweep:
         known = ", ".join(self.level_names)
         raise ValueError(f"{self.name} has no level {name!r}; its levels are {known}.")
 
-    def paper(self, name: str, base: Mapping[str, Any]) -> dict[str, dict[str, float]]:
-        """The paper's numbers of a level, arm by arm; the reference has the base's as well."""
+    def of_the_paper(self, base: Recipe) -> bool:
+        """Whether the paper's numbers are of this base, as a person may have changed it."""
+        return base.row == self.base_recipe().row
+
+    def paper(self, name: str, base: Recipe | None) -> dict[str, dict[str, float]]:
+        """The paper's numbers of a level, arm by arm; the reference has the base's as well.
+
+        Args:
+            name: of the level.
+            base: the recipe that is varied, None where this version does not have it.
+        """
+        if base is not None and not self.of_the_paper(base):
+            return {}
         own = numbers_for(self.level(name).row or f"{self.name}/{name}")
-        shared = base if name == self.reference else {}
+        shared = base.paper if base is not None and name == self.reference else {}
         return {arm: dict(numbers) for arm, numbers in {**shared, **own}.items()}
 
     def recipe(self, name: str, base: Recipe) -> Recipe:
@@ -105,8 +116,8 @@ class Sweep:
             self.level(name).change(base),
             name=f"{self.name}/{name}",
             summary=f"{base.summary}; {self.factor}: {name}",
-            table=self.table,
-            paper=self.paper(name, base.paper),
+            table=self.table if self.of_the_paper(base) else NOT_IN_THE_PAPER,
+            paper=self.paper(name, base),
         )
 
     def cells(self, arms: Sequence[str], levels: Sequence[str]) -> list[tuple[str, str]]:

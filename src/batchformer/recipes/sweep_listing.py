@@ -38,7 +38,7 @@ def levels_and_paper(sweep: Sweep) -> str:
     >>> levels_and_paper(SWEEPS["imagenet_lt_shared_classifier"])
     'shared* (50.9), mixed_only (42.4)'
     """
-    base = sweep.base_recipe().paper if sweep.known else {}
+    base = sweep.base_recipe() if sweep.known else None
     listed = []
     for name in sweep.level_names:
         numbers = sweep.paper(name, base).get("batchformer")

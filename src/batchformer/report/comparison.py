@@ -25,7 +25,13 @@ from batchformer.report.names import (
     metric_label,
     sorted_metrics,
 )
-from batchformer.report.notes import arms_note, metric_notes, remarks_on, unmeasured
+from batchformer.report.notes import (
+    arms_note,
+    metric_notes,
+    remarks_on,
+    reweighting_note,
+    unmeasured,
+)
 from batchformer.report.over_images import over_images
 from batchformer.report.results import Comparison, Difference, RecipeComparison, Score
 from batchformer.report.runs import Run, headline
@@ -95,6 +101,7 @@ def _recipe(group: Group) -> RecipeComparison:
     warnings += shots_warnings(group.recipe)
     warnings += data_warnings(group.runs)
     warnings += arms_note(group.recipe, group.arms) + metric_notes(metrics)
+    warnings += reweighting_note(group.recipe, group.runs)
     if paper and "batchformer" in group.arms and not paper.get("batchformer"):
         warnings.append("The paper has no numbers of this recipe with BatchFormer")
     images = {arm: over_images(group, arm) for arm in group.arms if arm != group.reference}

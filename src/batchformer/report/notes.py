@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from batchformer.methods.deferral import DEFERRED
 from batchformer.recipes.arms import WITHOUT_BATCHFORMER
 from batchformer.report.names import DESCRIPTIVE, metric_label
 from batchformer.report.runs import Run
@@ -65,6 +66,20 @@ def unmeasured(metric: str, missing: Sequence[Run], count: int, name: str, side:
         f"({_named(missing, name)}), so these seeds are not in the means; if they diverged, the "
         f"means flatter the {side}s"
     )
+
+
+def reweighting_note(recipe: Mapping[str, Any], runs: Iterable[Run]) -> list[str]:
+    """That a method's deferred re-weighting never began, where no training was long enough."""
+    epoch = (recipe.get("hyper") or {}).get("reweight_epoch")
+    reached = [record["epoch"] for run in runs for record in run.metrics if "epoch" in record]
+    if recipe.get("method") not in DEFERRED or epoch is None or not reached:
+        return []
+    if max(reached) >= epoch:
+        return []
+    return [
+        f"The re-weighting of {recipe['method']} was to begin with epoch {epoch}, and no run came "
+        f"to it"
+    ]
 
 
 def metric_notes(metrics: Iterable[str]) -> list[str]:
