@@ -11,6 +11,9 @@ from torch.optim import Optimizer
 
 from batchformer.module import BatchFormer
 
+MODULE = "batchformer"
+"""The name of the group that holds BatchFormer's parameters."""
+
 
 def param_groups(
     model: nn.Module,
@@ -39,7 +42,7 @@ def param_groups(
     groups = [
         ("model", [p for p in trainable if id(p) not in mine], lr, weight_decay),
         (
-            "batchformer",
+            MODULE,
             [p for p in trainable if id(p) in mine],
             lr * lr_factor,
             weight_decay if module_weight_decay is None else module_weight_decay,
@@ -59,9 +62,7 @@ def extend(
     """Give the new parameters to the optimizer, or say loudly that nobody trains them."""
     if optimizer is not None:
         rate = optimizer.param_groups[0]["lr"] * factor
-        optimizer.add_param_group(
-            {"params": added, "lr": rate, "initial_lr": rate, "name": "batchformer"}
-        )
+        optimizer.add_param_group({"params": added, "lr": rate, "initial_lr": rate, "name": MODULE})
         return
     known = {id(p) for p in model.parameters()}
     for found in gc.get_objects():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Literal
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
+from batchformer import BatchFormer, param_groups
 from batchformer.engine.config import OptimConfig, ScheduleConfig
 from batchformer.engine.optim import (
     build_optimizer,
@@ -163,3 +165,26 @@ def test_an_optimizer_that_forgot_goes_on_as_a_new_one(name: str) -> None:
             parameter.grad = torch.tensor(gradient)
             optimizer.step()
         assert torch.equal(old, new)
+
+
+@pytest.mark.parametrize("decayed", ["all", "matrices"])
+def test_batchformer_may_have_a_weight_decay_of_its_own(
+    decayed: Literal["all", "matrices"],
+) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), BatchFormer(8))
+    groups = param_groups(model, 0.1)
+    config = OptimConfig(weight_decay=5e-4, module_weight_decay=0.01, decayed=decayed)
+    optimizer = build_optimizer(groups, config)
+    module = {id(p) for p in model[1].parameters()}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            expected = 0.01 if id(parameter) in module else 5e-4
+            spared = decayed == "matrices" and parameter.ndim == 1
+            assert group["weight_decay"] == (0.0 if spared else expected)
+    usual = build_optimizer(groups, OptimConfig(weight_decay=5e-4))
+    assert {group["weight_decay"] for group in usual.param_groups} == {5e-4}
+
+
+def test_a_weight_decay_below_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"optim\.module-weight-decay is -1, below 0"):
+        OptimConfig(module_weight_decay=-1)

@@ -12,6 +12,7 @@ from batchformer.recipes.sweep import Sweep, changed_settings
 
 #: The setting that a sweep varies.
 SETTINGS = {
+    "paco_module_decay": "optim.module_weight_decay",
     "shared_classifier": "module.streams",
     "layers": "module.layers",
     "module_lr": "module.lr_factor",
@@ -75,7 +76,7 @@ def test_a_baseline_is_trained_once_only_where_no_level_changes_it(sweep: Sweep)
         setting
         for changed in differences(sweep).values()
         for setting in changed
-        if not setting.startswith("module.")
+        if not setting.startswith(("module.", "optim.module_"))
     }
     assert (sweep.baseline == "each") == bool(outside)
 

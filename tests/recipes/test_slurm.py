@@ -136,9 +136,9 @@ def test_nothing_is_submitted_where_all_have_finished(
 def test_what_cannot_be_trained_is_refused_before_it_is_queued(
     cluster: Path, tmp_path: Path
 ) -> None:
-    started = dataclasses.replace(short(), start="other/baseline")
+    started = dataclasses.replace(short(), start="digits_recognition/baseline")
     runs = runs_of_comparison(started, ARMS, SEEDS, tmp_path)
-    words = r"needs the network of other/baseline seed0.*batchformer train other --arm baseline"
+    words = r"needs the network of (digits_recognition)/baseline seed0.*batchformer train \1 --arm"
     with pytest.raises(FileNotFoundError, match=words):
         submit(launch_in(tmp_path), runs)
     train(short(), "baseline", 0, root=tmp_path, device=torch.device("cpu"), quiet=True)

@@ -28,6 +28,9 @@ class OptimConfig:
     """Moment decay of Adam and AdamW."""
     weight_decay: float = 5e-4
     """Weight decay."""
+    module_weight_decay: float | None = None
+    """BatchFormer's own; by default that of the network. At the network's rate and for long, decay
+    may take away all of its attention: the page says how far a sample's loss reaches others."""
     decayed: Literal["all", "matrices"] = "all"
     """Whether parameters of one dimension, biases and scales of normalisation, are decayed too;
     LARS adapts the rates of those that are decayed."""
@@ -38,7 +41,11 @@ class OptimConfig:
         require(self.lr > 0, f"optim.lr is {self.lr} and must be above 0")
         require(0 <= self.momentum < 1, f"optim.momentum is {self.momentum}, outside [0, 1)")
         require(self.trust > 0, f"optim.trust is {self.trust} and must be above 0")
-        require(self.weight_decay >= 0, f"optim.weight-decay is {self.weight_decay}, below 0")
+        for option, decay in (
+            ("weight-decay", self.weight_decay),
+            ("module-weight-decay", self.module_weight_decay),
+        ):
+            require(decay is None or decay >= 0, f"optim.{option} is {decay}, below 0")
 
 
 @dataclass(frozen=True, kw_only=True)

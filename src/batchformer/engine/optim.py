@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from batchformer.engine.config import OptimConfig, ScheduleConfig
 from batchformer.engine.lars import Lars
+from batchformer.parameter_groups import MODULE
 
 
 def build_optimizer(groups: list[dict[str, Any]], config: OptimConfig) -> Optimizer:
@@ -20,6 +21,9 @@ def build_optimizer(groups: list[dict[str, Any]], config: OptimConfig) -> Optimi
     a GPU the rates are tensors and each step is one kernel, so that a graph can hold it.
     """
     groups = [{**group, "params": list(group["params"])} for group in groups]
+    if config.module_weight_decay is not None:
+        own = {"weight_decay": config.module_weight_decay}
+        groups = [group | own if group.get("name") == MODULE else group for group in groups]
     if config.decayed == "matrices":
         groups = [part for group in groups for part in _by_dimensions(group, config)]
     devices = {p.device for group in groups for p in group["params"]}

@@ -13,6 +13,7 @@ from batchformer.insight.relations import Relations
 from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.methods.encoder import make_encoder
 from batchformer.module import two_streams
+from batchformer.parameter_groups import MODULE
 from batchformer.streams import stream_loss
 
 
@@ -112,7 +113,7 @@ class Classifier(Method):
         groups: dict[str, tuple[list[nn.Module], float]] = {
             "backbone": ([self.network], self.hyper.backbone_lr_factor),
             "model": ([*parts], 1.0),
-            "batchformer": ([] if self.encoder is None else [self.encoder], self.module_lr_factor),
+            MODULE: ([] if self.encoder is None else [self.encoder], self.module_lr_factor),
         }
         trained = {
             name: [p for module in modules for p in module.parameters() if p.requires_grad]

@@ -15,6 +15,7 @@ from batchformer.recipes.changes import (
     with_batch_size,
     with_hyper,
     with_module,
+    with_optim,
     without_paco_loss,
 )
 from batchformer.recipes.sweep import Level, Sweep
@@ -124,6 +125,17 @@ _ALL = (
         factor="learning rate of BatchFormer, as a multiple of the network's",
         levels=_of_module("lr_factor", (0.1, 1.0)),
         reference="0.1",
+    ),
+    Sweep(
+        name="cifar100_lt_paco_module_decay",
+        base="cifar100_lt_paco",
+        factor="weight decay of BatchFormer",
+        levels=(
+            Level(name="0", change=with_optim(module_weight_decay=0.0)),
+            Level(name="5e-05", change=with_optim(module_weight_decay=5e-5)),
+            Level(name="0.0005", change=unchanged),  # the network's
+        ),
+        reference="0.0005",
     ),
     Sweep(
         name="cifar100_lt_heads",

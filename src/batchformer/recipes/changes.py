@@ -22,6 +22,15 @@ def with_module(**changes: Any) -> Change:
     return change
 
 
+def with_optim(**changes: Any) -> Change:
+    """The optimizer with other settings."""
+
+    def change(recipe: Recipe) -> Recipe:
+        return dataclasses.replace(recipe, optim=dataclasses.replace(recipe.optim, **changes))
+
+    return change
+
+
 def with_hyper(**changes: Any) -> Change:
     """The method with other settings, in all arms."""
 
