@@ -185,7 +185,7 @@ class ExportOptions:
     """Write the plain network's weights of a run, as a state dict without BatchFormer."""
 
     to: Path
-    """The file."""
+    """The file; one that ends in .safetensors is of that format, others are of torch.save."""
     device: str = "cpu"
     """Where the weights are loaded."""
 

@@ -70,7 +70,8 @@ def test_a_table(tmp_path: Path) -> None:
 def test_columns_and_cells_that_are_not_there(tmp_path: Path) -> None:
     file = tmp_path / "table.csv"
     file.write_text("path,kind\na.jpg,0\nb.jpg\n")
-    with pytest.raises(ValueError, match="no column 'label'; its columns are: path, kind"):
+    words = r"no column 'label'; its columns are: path, kind\. .*begin with the line path,label and"
+    with pytest.raises(ValueError, match=words):
         read_table(file, "path", "label")
     with pytest.raises(ValueError, match="line 3: path or kind is empty"):
         read_table(file, "path", "kind")

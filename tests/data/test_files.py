@@ -58,7 +58,8 @@ def test_a_folder_that_is_none(tmp_path: Path) -> None:
 
 def test_empty_classes_are_named(tmp_path: Path) -> None:
     touch(tmp_path, "a/1.jpg", "b/none.txt", "c/none.txt", "d/1.jpg")
-    with pytest.raises(ValueError, match=r"2 of 4 classes have no image: b, c\."):
+    words = r"2 of 4 classes have no image: b, c\. Put images into these folders, or take the fold"
+    with pytest.raises(ValueError, match=words):
         ImageFiles.from_folder(tmp_path)
     files = ImageFiles.from_folder(tmp_path, allow_empty=True)
     assert files.counts.tolist() == [1, 0, 0, 1]
@@ -104,6 +105,33 @@ def test_a_wrong_root_is_found_at_once_and_a_missing_file_on_request(tmp_path: P
     ImageFiles.from_list(tmp_path / "list.txt", tmp_path / "images")
     with pytest.raises(FileNotFoundError, match=r"1 of 200 images"):
         files.check_all()
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (
+            (1, 2, 2),
+            r"1 of 3 classes have no image: 0\. Labels count from 0, and these begin with 1",
+        ),
+        (
+            (1, 3, 3),
+            r"2 of 4 classes have no image: 0, 2\. List images of these classes, or number",
+        ),
+        ((0, 2, 2), r"1 of 3 classes have no image: 1\. List images of these classes, or number"),
+    ],
+)
+def test_lists_with_gaps_are_told_what_to_do(
+    tmp_path: Path, labels: tuple[int, ...], words: str
+) -> None:
+    touch(tmp_path, "1.jpg")
+    table, lines = tmp_path / "t.csv", tmp_path / "list.txt"
+    table.write_text("path,label\n" + "".join(f"1.jpg,{label}\n" for label in labels))
+    lines.write_text("".join(f"1.jpg {label}\n" for label in labels))
+    with pytest.raises(ValueError, match=words):
+        ImageFiles.from_csv(table, tmp_path)
+    with pytest.raises(ValueError, match=words):
+        ImageFiles.from_list(lines, tmp_path)
 
 
 def test_an_empty_list(tmp_path: Path) -> None:

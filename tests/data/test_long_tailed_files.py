@@ -99,6 +99,18 @@ def test_a_list_is_held_against_the_published_numbers_of_every_class(places: Pat
         annotated("places_lt", lists)
 
 
+def test_published_numbers_are_also_found_beside_the_images(places: Path, tmp_path: Path) -> None:
+    lists = lists_of("places_lt", places)
+    elsewhere = tmp_path / "lists" / "train.txt"
+    elsewhere.parent.mkdir()
+    lists.train.rename(elsewhere)
+    lists = dataclasses.replace(lists, train=elsewhere)
+    assert annotated("places_lt", lists).train_counts.tolist() == [2, 1]
+    (places / "Places_LT_cls_freq.json").write_text("[1, 2]")
+    with pytest.raises(ValueError, match=r"Places_LT_cls_freq\.json disagree.* 2 of 2 classes"):
+        annotated("places_lt", lists)
+
+
 def test_missing_images_are_named(places: Path) -> None:
     lists = lists_of("places_lt", places)
     (places / "train/bee/1.jpg").unlink()
@@ -144,6 +156,9 @@ def test_folders_that_are_wrong(tmp_path: Path) -> None:
         own_files()
     with pytest.raises(FileNotFoundError, match=r"away is not a folder.*<class>/<image>"):
         own_files(tmp_path / "away")
+    touch(tmp_path, "own.csv")
+    with pytest.raises(FileNotFoundError, match=r"is a file.*--data\.train-list .*own\.csv, one"):
+        own_files(tmp_path / "own.csv")
     touch(tmp_path / "tree", "a/1.jpg", "b/1.jpg")
     neither = r"no folder of training images and none of test images.*tree/train/<class>.*tree/test"
     with pytest.raises(FileNotFoundError, match=neither + r".*--data\.train-list and.*test-list"):

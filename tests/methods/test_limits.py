@@ -16,6 +16,9 @@ from batchformer.methods.config import MethodConfig
         ({"reweight_epoch": -1}, "hyper.reweight-epoch"),
         ({"experts": 0}, "hyper.experts"),
         ({"queue": 0}, "hyper.queue"),
+        ({"margin": -3.0}, "hyper.margin is -3.0, below 0"),
+        ({"router_width": 0}, "hyper.router-width is 0, below 1"),
+        ({"distillation_temperature": 0.0}, "hyper.distillation-temperature is 0.0 and must be"),
         ({"momentum": 1.5}, "hyper.momentum is 1.5, outside"),
         ({"tau": -0.5}, "hyper.tau"),
         ({"inner_lr": 0.0}, "hyper.inner-lr"),
@@ -46,5 +49,5 @@ def test_impossible_values(options: dict[str, Any], words: str) -> None:
 
 
 def test_values_at_the_edge_are_possible() -> None:
-    none = {"image_embedding": 0, "feasibility_epochs": 0, "gradient_penalty": 0.0, "mixup": 0.0}
+    none = {"image_embedding": 0, "feasibility_epochs": 0, "gradient_penalty": 0.0, "margin": 0.0}
     assert MethodConfig(**none, noise=1, critic_steps=1).noise == 1  # type: ignore[arg-type]

@@ -53,6 +53,25 @@ def test_weights_that_do_not_fit_are_explained() -> None:
         take_weights(network, other.state_dict(), "demo/baseline")
 
 
+def test_weights_of_another_network_are_told_in_short() -> None:
+    network, other = build_model("resnet18", 3), build_model("resnet50", 3)
+    counted = r"222 of 320 tensors .*\(64, 64, 1, 1\), here \(64, 64, 3, 3\).* and 212 more\)"
+    with pytest.raises(ValueError, match=counted + r".*--model") as refused:
+        take_weights(network, other.state_dict(), "my_folder")
+    assert len(str(refused.value)) < 1000
+
+
+def test_another_number_of_experts_is_told() -> None:
+    recipe = find_recipe("cifar100_lt_ride")
+    network, larger = build_network(recipe, 4), build_network(recipe, 4, experts=6)
+    words = r"6 experts where this run has 3: set --hyper\.experts 6, or --hyper\.teacher-experts 6"
+    with pytest.raises(ValueError, match=words):
+        take_weights(network, larger.state_dict(), "cifar100_lt_ride_6experts")
+    with pytest.raises(ValueError, match="same network") as refused:
+        take_weights(network, build_network(recipe, 5).state_dict(), "cifar100_lt_ride")
+    assert "experts" not in str(refused.value), "only the classes differ"
+
+
 def test_convolutions_that_are_left_as_they_are() -> None:
     recipe = dataclasses.replace(find_recipe("demo"), model="resnet18", convolutions="last_block")
     network = build_network(recipe, 3)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from batchformer import cli
 from batchformer.models.build import OWN
+from batchformer.models.digits_net import DigitsNet
 from batchformer.models.stride import move_stride
 from batchformer.recipes.arms import ARMS, with_arm
 from batchformer.recipes.compare import run
@@ -50,6 +51,28 @@ def test_a_choice_by_validation_needs_it_before_anything_is_trained(tmp_path: Pa
     with pytest.raises(ValueError, match=r"no validation data; .*--train\.select-on last"):
         run(short(select_on="val"), "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
     assert not list(tmp_path.rglob("*.json*")), "nothing of it was begun"
+
+
+class Normalised(DigitsNet):
+    """Batch normalisation where nothing of the image's plane is left, as at the end of a ResNet."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes)
+        self.norm = nn.BatchNorm1d(self.num_features)
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        normalised: Tensor = self.norm(super().forward_features(x))
+        return normalised
+
+
+def test_a_batch_of_one_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = short(updates=2, batch_size=1)
+    run(one, "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+    monkeypatch.setitem(OWN, "normalised", Normalised)
+    words = r"given a single image.*--train\.batch-size.*--train\.drop-last.*\[1, 64\]"
+    with pytest.raises(ValueError, match=words):
+        other = dataclasses.replace(one, name="other", model="normalised")
+        run(other, "baseline", 0, root=tmp_path, device=CPU, quiet=True)
 
 
 def test_arms_are_paired(tmp_path: Path) -> None:

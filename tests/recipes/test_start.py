@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -113,6 +114,54 @@ def test_a_run_does_not_start_from_itself(tmp_path: Path) -> None:
     recipe = dataclasses.replace(first(), start="demo/baseline")
     with pytest.raises(ValueError, match="would start from itself"):
         run(recipe, "baseline", 0, root=tmp_path, **OPTIONS)
+    taught = dataclasses.replace(first(), method="ride", teacher="demo")
+    with pytest.raises(ValueError, match=r"would be its own teacher: .* by --teacher") as refused:
+        run(taught, "baseline", 0, root=tmp_path, **OPTIONS)
+    assert "--weights" not in str(refused.value), "no file takes the place of a teacher"
+
+
+def test_two_stages_of_one_recipe_are_told_what_works(tmp_path: Path) -> None:
+    """Another recipe of the method, which starts from the same runs; or a file, elsewhere."""
+    refusal = r"start from itself.*batchformer compare cifar100_lt_crt\..*export RUN --to FILE\.pth"
+    with pytest.raises(ValueError, match=refusal):
+        run(second("crt", name="demo"), "baseline", 0, root=tmp_path, **OPTIONS)
+    run(first(), "baseline", 0, root=tmp_path, **OPTIONS)
+    other = dataclasses.replace(second("crt"), name="cifar100_lt_crt")
+    run(other, "baseline", 0, root=tmp_path, **OPTIONS)
+    exported = tmp_path / "demo.pth"
+    torch.save(dict(trained_network(tmp_path / "demo/baseline/seed0")), exported)
+    by_file = second("crt", name="demo", start="", weights=str(exported))
+    folder = run(by_file, "baseline", 0, root=tmp_path / "other", **OPTIONS)
+    results = [
+        path / "figures.npz" for path in (folder, tmp_path / "cifar100_lt_crt/baseline/seed0")
+    ]
+    scores = [np.load(path)["per_class"] for path in results]
+    np.testing.assert_array_equal(*scores)
+
+
+@pytest.mark.parametrize(
+    ("role", "name", "words"),
+    [
+        ("start", "demmo", r"--start demmo: There is no recipe 'demmo'\. Did you mean demo.*\?"),
+        ("start", "demo/basline", r"no arm 'basline'\. Did you mean demo/baseline\?"),
+        ("start", "runs/demo/baseline", r"no recipe 'runs'.*named RECIPE or RECIPE/ARM"),
+        ("teacher", "cifar100_lt_rid", r"--teacher cifar100_lt_rid: .*mean cifar100_lt_ride"),
+    ],
+)
+def test_names_that_nothing_has_are_answered_with_near_ones(
+    tmp_path: Path, role: str, name: str, words: str
+) -> None:
+    recipe = second("ride", **{"start": "", role: name})
+    with pytest.raises(ValueError, match=words):
+        run(recipe, "baseline", 0, root=tmp_path, **OPTIONS)
+
+
+def test_runs_under_names_of_their_own_can_be_started_from(tmp_path: Path) -> None:
+    run(dataclasses.replace(first(), name="mine"), "baseline", 0, root=tmp_path, **OPTIONS)
+    folder = run(second("crt", start="mine"), "baseline", 0, root=tmp_path, **OPTIONS)
+    assert (folder / "result.json").exists()
+    with pytest.raises(FileNotFoundError, match="batchformer train mine --arm baseline --seed 1"):
+        run(second("crt", start="mine"), "baseline", 1, root=tmp_path, **OPTIONS)
 
 
 def test_sources(tmp_path: Path) -> None:

@@ -128,22 +128,20 @@ def export(arguments: list[str]) -> None:
     options = parse(ExportOptions, rest, "export RUN")
     if len(folders) != 1:
         raise UserError("export takes one run folder.")
-    import io
-
-    import torch
-
     from batchformer.engine.checkpoint import write_atomically
+    from batchformer.models.weights_file import as_file
     from batchformer.recipes import run as runs
 
     method, _, config = runs.restore(folders[0], runs.pick_device(options.device))
-    buffer = io.BytesIO()
-    torch.save(method.deployed().state_dict(), buffer)
-    write_atomically(options.to, buffer.getvalue())
+    in_first = config["trained"].get("stride") == "1x1"
+    state = method.deployed().state_dict()
+    written = as_file(state, options.to.suffix, "1x1" if in_first else None)
+    write_atomically(options.to, written)
     # A method without a network of the recipe's has its own on features: what embeds them.
     name, method_name = config["trained"]["model"] or "the embedding", config["trained"]["method"]
     head = f", with the classifier of {method_name}" if method_name in OWN_CLASSIFIER else ""
     print(f"{options.to}: the weights of {name}{head}, for load_state_dict(strict=True)")
-    if config["trained"].get("stride") == "1x1":
+    if in_first:
         print(
             "Bottlenecks of this network stride in their first 1x1 convolution, not in the 3x3 as "
             "timm's and torchvision's do: the weights fit those, and are wrong there."

@@ -21,7 +21,8 @@ class Annotated:
         test: that of the images that scores are measured on.
         val: that of a third list, for choosing settings.
         frequencies: that of the training images of every class, a .json list that some publish
-            with the lists; the training list is held against it where it lies beside.
+            with the lists; the training list is held against it where it lies beside it
+            or in the folder of the data.
         classes: K.
         images: images in the training list.
         most: images of its largest class.

@@ -91,7 +91,8 @@ def read_table(file: Path, path_column: str, label_column: str) -> Entries:
             if column not in (rows.fieldnames or ()):
                 raise ValueError(
                     f"{file} has no column {column!r}; its columns are: "
-                    f"{', '.join(rows.fieldnames or ()) or 'none'}"
+                    f"{', '.join(rows.fieldnames or ()) or 'none'}. Let the file begin with the "
+                    f"line {path_column},{label_column} and separate columns by commas"
                 )
         for row in rows:
             path, value = ((row[column] or "").strip() for column in (path_column, label_column))

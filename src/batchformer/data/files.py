@@ -87,7 +87,8 @@ class ImageFiles:
         start = f"{root}{os.sep}"
         paths = (path.removeprefix(start).replace(os.sep, "/") for path, _ in found)
         labels = [label for _, label in found]
-        return cls._made(paths, labels, classes, root, str(root), allow_empty)
+        advice = "Put images into these folders, or take the folders away"
+        return cls._made(paths, labels, classes, root, str(root), None if allow_empty else advice)
 
     @classmethod
     def from_list(
@@ -111,7 +112,8 @@ class ImageFiles:
         file = Path(list_file).expanduser()
         entries = (read_annotations if file.suffix == ".json" else read_list)(file)
         labels, names = by_number(entries, classes)
-        return cls._made(entries.paths, labels, names, root, entries.source, allow_empty)
+        advice = None if allow_empty else _on_listed(labels)
+        return cls._made(entries.paths, labels, names, root, entries.source, advice)
 
     @classmethod
     def from_csv(
@@ -139,7 +141,8 @@ class ImageFiles:
         """
         entries = read_table(Path(table).expanduser(), path_column, label_column)
         labels, names = by_name_or_number(entries, classes)
-        return cls._made(entries.paths, labels, names, root, entries.source, allow_empty)
+        advice = None if allow_empty else _on_listed(labels)
+        return cls._made(entries.paths, labels, names, root, entries.source, advice)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -161,17 +164,28 @@ class ImageFiles:
         classes: Sequence[str],
         root: str | Path,
         source: str,
-        allow_empty: bool,
+        advice: str | None,
     ) -> ImageFiles:
-        """What `source` says, if it has images, of every class."""
+        """What `source` says, if it has images.
+
+        Args:
+            advice: what to do where a class has no image; None where that may be.
+        """
         if not labels:
             raise ValueError(f"{source} names no images")
         y = torch.tensor(labels, dtype=torch.int64)
         files = cls(tuple(paths), y, tuple(classes), Path(root).expanduser())
         empty = [classes[c] for c in (files.counts == 0).nonzero().flatten().tolist()]
-        if empty and not allow_empty:
+        if empty and advice is not None:
             raise ValueError(
                 f"{source}: {len(empty)} of {len(classes)} classes have no image: {some(empty)}. "
-                "Add images, take the classes away, or allow them by allow_empty=True"
+                f"{advice}"
             )
         return files
+
+
+def _on_listed(labels: Sequence[int]) -> str:
+    """What to do about classes that a list has no image of."""
+    if set(labels) == set(range(1, max(labels, default=0) + 1)):
+        return "Labels count from 0, and these begin with 1: take 1 from each, in every list"
+    return "List images of these classes, or number the others 0, 1, 2, ... without a gap"

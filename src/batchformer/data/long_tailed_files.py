@@ -101,7 +101,8 @@ def annotated(name: str, lists: Lists, with_val: bool = False) -> LongTailedFile
     numbers = [str(label) for label in range(known.classes)]
     train = ImageFiles.from_list(lists.train, lists.root, numbers)
     _require_known(known, lists.train, train)
-    require_published(lists.train.with_name(known.frequencies), lists.train, train)
+    for place in dict.fromkeys((lists.train.parent, lists.root)):
+        require_published(place / known.frequencies, lists.train, train)
     test = ImageFiles.from_list(lists.test, lists.root, numbers, allow_empty=True)
     _require_one_of((known.tested, known.validated), known, lists.test, test)
     val = None
@@ -183,6 +184,12 @@ def own_files(
 
 def _part_folders(root: Path) -> tuple[Path, Path]:
     """Folders of training and of test images."""
+    if root.is_file():
+        raise FileNotFoundError(
+            f"{root} is a file, and a folder is expected here. Name a list of training images by "
+            f"--data.train-list {root}, one of test images by --data.test-list, and by --data the "
+            "folder that their paths start from, where that is not the folder of each list"
+        )
     if not root.is_dir():
         raise FileNotFoundError(f"{root} is not a folder. {_expected(root)}")
     train = root / "train"

@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 #: Settings by the least value that makes sense.
 _AT_LEAST = {
     1: (
-        *("projection_layers", "projection_hidden", "neighbours", "norm_parts"),
+        *("router_width", "projection_layers", "projection_hidden", "neighbours", "norm_parts"),
         *("image_hidden", "graph_hidden"),
         *("noise", "gan_hidden", "critic_steps", "synthetic", "classifier_epochs"),
     ),
     0: (
-        *("mixup", "cutmix"),
+        *("margin", "mixup", "cutmix"),
         *("image_embedding", "feasibility_margin", "feasibility_epochs", "backbone_lr_factor"),
         *("contrast", "gradient_penalty"),
     ),
@@ -45,7 +45,8 @@ def require_possible(hyper: MethodConfig) -> None:
         for name in names:
             value, option = getattr(hyper, name), f"hyper.{name.replace('_', '-')}"
             require(value >= bound, f"{option} is {value}, below {bound}")
-    for name in ("vote_temperature", "cosine_scale", "contrast_temperature"):
+    temperatures = ("distillation_temperature", "vote_temperature", "contrast_temperature")
+    for name in (*temperatures, "cosine_scale"):
         value, option = getattr(hyper, name), f"hyper.{name.replace('_', '-')}"
         require(value > 0, f"{option} is {value} and must be above 0")
     require(hyper.tau >= 0, f"hyper.tau is {hyper.tau}, below 0")

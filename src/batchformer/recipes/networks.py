@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from batchformer.data.file_lists import some
 from batchformer.models.build import EXPERTS, OWN, build_model
 from batchformer.models.frozen_norm import freeze_norm
 from batchformer.models.stride import Place, move_stride
@@ -64,10 +65,33 @@ def take_weights(network: nn.Module, weights: Weights, source: str) -> None:
     try:
         network.load_state_dict(dict(weights))
     except RuntimeError as error:
-        raise ValueError(
-            f"The network of {source} does not fit this run's {type(network).__name__}: name a "
-            f"run of the same network and method of classification. ({error})"
-        ) from error
+        raise ValueError(_unfit(network, weights, source)) from error
+
+
+def _unfit(network: nn.Module, weights: Weights, source: str) -> str:
+    """How weights differ from what a network takes, and what to set."""
+    own = network.state_dict()
+    shapes = {
+        name: [tuple(state[name].shape) if name in state else "absent" for state in (weights, own)]
+        for name in {**own, **weights}
+    }
+    wrong = [f"{n}: {there}, here {here}" for n, (there, here) in shapes.items() if there != here]
+    words = (
+        f"The network of {source} does not fit this run's {type(network).__name__}: {len(wrong)} "
+        f"of {len(shapes)} tensors are missing or have another shape ({some(wrong)})."
+    )
+    there, here = _experts(weights), _experts(own)
+    if there and here and there != here:
+        return (
+            f"{words} It has {there} experts where this run has {here}: set --hyper.experts "
+            f"{there}, or --hyper.teacher-experts {there} where it is the teacher."
+        )
+    return f"{words} Name a run of the same network (--model) and method of classification."
+
+
+def _experts(state: Weights) -> int:
+    """Experts of a network of them; 0 of others."""
+    return len({name.split(".")[1] for name in state if name.startswith("branches.")})
 
 
 #: What the recipe's weights are called where timm has them.

@@ -6,6 +6,8 @@ Of several ranks the first reads and writes the folder, and tells the others wha
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +35,12 @@ from batchformer.recipes.provenance import provenance
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.restoring import restore
 from batchformer.recipes.run_training import training_of
-from batchformer.recipes.start import require_finished, trained_stride
+from batchformer.recipes.start import (
+    instead_of_itself,
+    require_finished,
+    require_known,
+    trained_stride,
+)
 from batchformer.tasks.load import Task
 
 __all__ = ["Run", "build", "load_task", "pick_device", "restore"]
@@ -149,14 +156,21 @@ class Run:
     @property
     def sources(self) -> dict[str, Path]:
         """Folders of the runs whose networks this one needs: its start, its teacher."""
-        needed = {"start": self.trained.start, "teacher": self.trained.teacher}
-        root = self.folder.parents[3 if self.part else 2]
         return {
-            role: root / recipe / (arm or self.arm) / f"seed{self.seed}" / self.part
-            for role, name in needed.items()
-            if name
+            role: self._root / recipe / (arm or self.arm) / f"seed{self.seed}" / self.part
+            for role, name in self._needed.items()
             for recipe, _, arm in [name.partition("/")]
         }
+
+    @property
+    def _needed(self) -> dict[str, str]:
+        """Those runs as the recipe names them."""
+        named = {"start": self.trained.start, "teacher": self.trained.teacher}
+        return {role: name for role, name in named.items() if name}
+
+    @property
+    def _root(self) -> Path:
+        return self.folder.parents[3 if self.part else 2]
 
     def require_sources(self) -> None:
         """Refuse an arm that makes no sense, and networks that are not there, before any work."""
@@ -165,11 +179,12 @@ class Run:
     def _require_sources(self) -> None:
         with_arm(self.recipe, self.arm)
         self.weights_file()
-        if self.folder in self.sources.values():
-            raise ValueError(
-                f"{self.title} would start from itself: name another recipe or arm by --start."
-            )
+        for role, folder in self.sources.items():
+            if folder == self.folder:
+                raise ValueError(f"{self.title} {instead_of_itself(role, self.recipe)}")
         if self.sources and not self.finished:
+            for role, name in self._needed.items():
+                require_known(role, name, self._root)
             # A detector's backbone was trained on other images.
             elsewhere = self.recipe.task == "detection"
             split = None if elsewhere else self.task.facts()["split_sha256"]
@@ -184,4 +199,27 @@ class Run:
         self, feed: Batches, request: StopRequest, *, quiet: bool, wandb: str | None, alone: bool
     ) -> Training:
         """Train, or go on where it stopped, and keep the result; update by update."""
-        return training_of(self, feed, request, quiet=quiet, wandb=wandb, alone=alone)
+        with _explained():
+            evaluation = yield from training_of(
+                self, feed, request, quiet=quiet, wandb=wandb, alone=alone
+            )
+        return evaluation
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Say what to set where normalisation meets a single value of each channel.
+
+    Which networks do depends on the size of their last maps, so that it is not known before.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise ValueError(
+            "Batch normalisation was given a single image, which has no spread to normalise by. "
+            "Set --train.batch-size so that every device, and every part by --train.accumulate, "
+            "has 2 images or more; where the last batch of an epoch is left with one image, set "
+            f"--train.drop-last. ({error})"
+        ) from error

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,63 @@ from torch import Tensor
 from batchformer.engine.checkpoint import load_newest
 from batchformer.engine.fit import BEST, of_this_training
 from batchformer.models.stride import Place
+from batchformer.recipes import RECIPES, find_recipe
+from batchformer.recipes.arms import ARMS
 from batchformer.recipes.folder import read_json
 from batchformer.recipes.plain import from_plain
+from batchformer.recipes.recipe import Recipe
 
 Weights = Mapping[str, Tensor]
+
+
+def require_known(role: str, name: str, root: Path) -> None:
+    """Refuse a name that no recipe and no arm has, and say which are near.
+
+    Args:
+        role: the setting that names it, ``start`` or ``teacher``.
+        name: ``RECIPE`` or ``RECIPE/ARM``; what was trained under other names passes.
+        root: folder of all runs.
+    """
+    recipe, _, arm = name.partition("/")
+    of_runs = f"Runs are named RECIPE or RECIPE/ARM, and looked for in {root}."
+    if not (root / recipe).is_dir():
+        try:
+            find_recipe(recipe)
+        except ValueError as error:
+            raise ValueError(f"--{role} {name}: {error} {of_runs}") from error
+    if arm and arm not in ARMS and not (root / recipe / arm).is_dir():
+        near = difflib.get_close_matches(arm, ARMS, 1)
+        hint = f" Did you mean {recipe}/{near[0]}?" if near else ""
+        raise ValueError(
+            f"--{role} {name}: there is no arm {arm!r}.{hint} {of_runs} Arms: {', '.join(ARMS)}."
+        )
+
+
+def instead_of_itself(role: str, recipe: Recipe) -> str:
+    """What to do where a run would need its own network: runs of one name share one folder.
+
+    Args:
+        role: the setting that names the run, ``start`` or ``teacher``.
+        recipe: what names it.
+    """
+    how = "start from itself" if role == "start" else "be its own teacher"
+    words = (
+        f"would {how}: name another recipe or arm by --{role}. A folder of runs holds one run of a "
+        "recipe, arm and seed, whatever its method"
+    )
+    others = (make() for name, make in RECIPES.items() if name != recipe.name)
+    alike = (o for o in others if o.method == recipe.method and type(o.data) is type(recipe.data))
+    if other := next(alike, None):
+        words += (
+            f", so that a second training takes another recipe, with the same --{role} and --runs, "
+            f"and this --data and --model: batchformer compare {other.name}"
+        )
+    if role == "start":
+        words += (
+            ". Or write one trained network to a file, batchformer export RUN --to FILE.pth, and "
+            "begin with it in another folder: --weights FILE.pth and --runs OTHER, without --start"
+        )
+    return f"{words}."
 
 
 def require_finished(folder: Path, split: str | None, part: str = "") -> None:

@@ -16,6 +16,7 @@ from batchformer.metrics.intervals import (
     seeds_needed,
     summary,
 )
+from batchformer.report.acting import acting_notes
 from batchformer.report.configuration import Group, comparable
 from batchformer.report.names import (
     DESCRIPTIVE,
@@ -101,7 +102,7 @@ def _recipe(group: Group) -> RecipeComparison:
     warnings += shots_warnings(group.recipe)
     warnings += data_warnings(group.runs)
     warnings += arms_note(group.recipe, group.arms) + metric_notes(metrics)
-    warnings += reweighting_note(group.recipe, group.runs)
+    warnings += reweighting_note(group.recipe, group.runs) + acting_notes(group)
     if paper and "batchformer" in group.arms and not paper.get("batchformer"):
         warnings.append("The paper has no numbers of this recipe with BatchFormer")
     images = {arm: over_images(group, arm) for arm in group.arms if arm != group.reference}

@@ -114,7 +114,7 @@ def gather(
             correlation(counts[order], values),
             len(values),
             _controlled(counts[order], by_seed, accuracy),
-            _change(group, arm) if on == "features" else None,
+            change_of_a_loss(group, arm) if on == "features" else None,
         )
     seen = seen_images(group, int(first["gradient_samples"].sum()))
     window = window_of(len(counts))
@@ -136,7 +136,12 @@ def apart(points: NDArray[Any], share: NDArray[Any]) -> float:
     return float(np.sqrt(2 * along / total)) if total > 0 else float("nan")
 
 
-def _change(group: Group, arm: str) -> float | None:
+def change_of_a_loss(group: Group, arm: str) -> float | None:
+    """How far one other sample can change a loss, nats, or None where no run kept enough.
+
+    At most and to first order, where its feature moves as far as two samples lie apart; the mean
+    over classes and seeds.
+    """
     names = ("gradient_samples", "gradient_l2", "projection", "projection_share")
     changes = []
     for run in kept(group, *names).get(arm, {}).values():

@@ -54,7 +54,7 @@ def size(found: OfArm) -> list[str]:
     small = ", next to nothing" if found.change < NEXT_TO_NOTHING else ""
     return [
         f"{said}: if the feature of one other sample moved as far as two samples lie apart, a loss "
-        f"would change by at most about {_in_full(found.change)}{small}."
+        f"would change by at most about {in_full(found.change)}{small}."
     ]
 
 
@@ -80,7 +80,7 @@ def in_powers(value: float) -> str:
     return f"{digits}{NO_BREAK}×{NO_BREAK}{power_of_ten(10.0 ** int(power))}"
 
 
-def _in_full(value: float) -> str:
+def in_full(value: float) -> str:
     """One digit after the zeros, and no exponent."""
     rounded = float(f"{value:.1g}")
     return f"{rounded:.0f}" if rounded >= 1 else f"{rounded:.{-int(f'{rounded:e}'[-3:])}f}"
