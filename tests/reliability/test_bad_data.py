@@ -114,7 +114,7 @@ GOOD = "train/ant/0.png 0\ntrain/bee/0.png 1\n"
 def test_an_empty_class_is_named(images: Path, refused: Refused) -> None:
     empty(images)
     said = refused(*on_images(images))
-    assert "1 of 3 classes have no image: bee" in said and "Add images" in said
+    assert "1 of 3 classes have no image: bee" in said and "Put images into these folders" in said
     assert not (images.parent / "runs").exists()
 
 
