@@ -237,6 +237,12 @@ def test_features_of_any_size_show_whether_samples_meet() -> None:
     assert result.passed and "the control" in str(result)
 
 
+def test_one_sample_among_many_is_seen_in_low_precision() -> None:
+    torch.manual_seed(0)
+    model = OwnCode().to(torch.bfloat16)
+    assert check(model, torch.randn(512, 8, dtype=torch.bfloat16)).passed
+
+
 def test_a_plain_model_fails() -> None:
     assert "two streams in training?" in failed(check(Backbone(), X))
 

@@ -35,3 +35,17 @@ def test_the_paper_s_numbers_stay_with_its_data_network_and_method() -> None:
     ):
         changed = CompareOptions(**fields | change).applied_to(recipe)
         assert (changed.paper, changed.table) == ({}, "not in the paper"), change
+
+
+def test_a_row_is_also_told_by_experts_worlds_and_detectors() -> None:
+    for name, change in (
+        ("imagenet_lt_ride_resnet50", {"hyper": {"experts": 4}}),
+        ("voc_moco_v3", {"hyper": {"detector": "fpn"}}),
+        ("mit_states_cge", {"data": {"world": "open"}}),
+    ):
+        recipe = find_recipe(name)
+        (part, values), *_ = change.items()
+        changed = dataclasses.replace(
+            recipe, **{part: dataclasses.replace(getattr(recipe, part), **values)}
+        )
+        assert recipe.paper and changed.row != recipe.row, name

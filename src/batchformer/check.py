@@ -15,9 +15,11 @@ from batchformer.attach import RECORD, Attachment, detach, same_bits
 from batchformer.heads import output_tensors
 from batchformer.module import BatchFormer, without_exchange
 from batchformer.observe import (
+    Features,
     attention_alone,
     heard_by,
     in_use,
+    moved,
     moved_rows,
     observe,
     reached_by,
@@ -28,6 +30,8 @@ from batchformer.probe import Batch, fit_batch
 from batchformer.snapshot import untouched
 from batchformer.swap import Swapped
 from batchformer.wrappers import unwrap
+
+UNIT_NOISE: tuple[Features, ...] = ("unit_and_noise", "unit_and_loud_noise")
 
 
 @dataclass(frozen=True)
@@ -157,15 +161,16 @@ def _in_training(
     with attention_alone(model, modules, attached):
         before, rows = observe(model, modules, batch)
         after, _ = observe(model, modules, with_copy(batch))
-        n, moved, replaced = batch.rows, moved_rows(before.mixed, after.mixed), "one sample"
-        if moved < n - 1 and modules:
-            # An untrained network may map all samples to almost the same features, or to huge ones.
+        n, met = batch.rows, moved(before.mixed, after.mixed)
+        seen = f"replacing one sample moves {int(met.sum())} of {n - 1} others in the mixed stream"
+        if not met.all() and modules:
+            # An untrained network may map all samples to almost the same features, or to huge ones
+            # that have one sample for all; and one among many may be lost in rounding.
             steady, _ = observe(model, modules, batch, features="unit")
-            noisy, _ = observe(model, modules, batch, features="unit_and_noise")
-            moved, replaced = (
-                moved_rows(steady.mixed, noisy.mixed),
-                "one sample's features by noise",
-            )
+            for noise in UNIT_NOISE:
+                noisy, _ = observe(model, modules, batch, features=noise)
+                met |= moved(steady.mixed, noisy.mixed)
+            seen += f"; with features of unit scale and noise for one, {int(met.sum())}"
     doubled = rows == 2 * n
     yield Finding(
         "two streams in training?",
@@ -175,17 +180,16 @@ def _in_training(
     )
     yield Finding(
         "do samples meet?",
-        (moved == 0) if control else (moved == n - 1),
-        f"replacing {replaced} moves {moved} of {n - 1} others in the mixed stream"
-        + (" (attend='self', the control)" if control else ""),
+        not met.any() if control else bool(met.all()),
+        seen + (" (attend='self', the control)" if control else ""),
         "attention runs over an axis without the samples; the sequence axis must be the batch",
     )
     if before.plain is not None and after.plain is not None:
-        moved = moved_rows(before.plain, after.plain)
+        others = moved_rows(before.plain, after.plain)
         yield Finding(
             "do plain rows stay?",
-            moved == 0,
-            f"replacing one sample moves {moved} of {n - 1} others in the plain stream",
+            others == 0,
+            f"replacing one sample moves {others} of {n - 1} others in the plain stream",
             "the model mixes samples elsewhere (not BatchNorm, which is in eval here): look for "
             "batch statistics, mixup inside the model, or attention over the wrong axis",
         )
@@ -214,11 +218,11 @@ def _in_eval(model: nn.Module, batch: Batch, *, attached: bool) -> Iterator[Find
         before = rows_of(batch.run(model), batch.rows)
         after = rows_of(with_copy(batch).run(model), batch.rows)
     rows, n = before.shape[0], batch.rows
-    moved = moved_rows(before, after) if rows == n else 0
+    others = moved_rows(before, after) if rows == n else 0
     yield Finding(
         question,
-        rows == n and moved == 0,
-        f"{rows} rows for {n} samples; replacing one sample moves {moved} others",
+        rows == n and others == 0,
+        f"{rows} rows for {n} samples; replacing one sample moves {others} others",
         "predictions depend on batch-mates: BatchFormer must be the identity in eval",
     )
 

@@ -24,8 +24,9 @@ class Observed:
 
 
 #: What goes into the modules: the model's own features, those at unit scale, or these with noise
-#: in place of the first sample's.
-Features = Literal["own", "unit", "unit_and_noise"]
+#: in place of the first sample's, of the same scale or of ten times that.
+Features = Literal["own", "unit", "unit_and_noise", "unit_and_loud_noise"]
+LOUD = 10.0
 
 
 def observe(
@@ -57,9 +58,10 @@ def _features(modules: list[BatchFormer], features: Features) -> Iterator[None]:
     def replace(module: Any, args: tuple[Tensor, ...]) -> Tensor:
         x = args[0]
         x = (x - x.mean()) / (x.std() + torch.finfo(x.dtype).tiny)
-        if features == "unit_and_noise":
+        if features != "unit":
             row = x.select(module.batch_axis, 0)
-            row.copy_(torch.randn(row.shape, generator=torch.Generator().manual_seed(0)))
+            noise = torch.randn(row.shape, generator=torch.Generator().manual_seed(0))
+            row.copy_(noise * (LOUD if features == "unit_and_loud_noise" else 1.0))
         return x
 
     changed = [] if features == "own" else list(dict.fromkeys(modules))
@@ -136,11 +138,16 @@ def rows_of(outputs: Any, samples: int) -> Tensor:
     return first.reshape(len(first), -1)
 
 
-def moved_rows(before: Tensor, after: Tensor) -> int:
-    """How many rows other than the first differ by more than rounding."""
+def moved(before: Tensor, after: Tensor) -> Tensor:
+    """Which rows other than the first differ by more than rounding, (N - 1,)."""
     before, after = before.double(), after.double()
     tolerance = 1e-6 * max(float(before.abs().max()), 1e-12)
-    return int(((before - after).abs().amax(dim=1)[1:] > tolerance).sum())
+    return (before - after).abs().amax(dim=1)[1:] > tolerance
+
+
+def moved_rows(before: Tensor, after: Tensor) -> int:
+    """How many rows other than the first differ by more than rounding."""
+    return int(moved(before, after).sum())
 
 
 def reached_by(outputs: list[Tensor], parameters: list[nn.Parameter]) -> list[bool]:

@@ -35,7 +35,7 @@ def test_where_seeds_spread_more_the_interval_is_welch_s() -> None:
     interval = test.confidence_interval(0.95)
     assert found.spread == "seeds"
     assert (found.low, found.high) == pytest.approx((interval.low / 2, interval.high / 2))
-    assert found.p_value == pytest.approx(test.pvalue)
+    assert found.p_value == pytest.approx(test.pvalue)  # the means are equal: no other t
     assert found.alike == pytest.approx(1.0)
 
 
@@ -70,6 +70,16 @@ def test_against_numpy_and_its_symmetries(setups: Setups) -> None:
     assert turned.p_value == pytest.approx(found.p_value, abs=1e-9)
 
 
+def test_the_p_value_holds_at_small_levels_too() -> None:
+    """With two set-ups t has one degree of freedom, whose tails are heavy: p is the larger."""
+    draw, below, trials = np.random.default_rng(5), 0, 4000
+    for _ in range(trials):
+        found = pooled([list(draw.normal(mean, 1.0, 6)) for mean in 2 * draw.normal(size=2)])
+        assert found.p_value is not None
+        below += found.p_value < 0.002
+    assert below / trials < 0.005
+
+
 @pytest.mark.parametrize("between", [0.0, 1.0])
 def test_it_covers_the_true_effect_whether_set_ups_differ_or_not(between: float) -> None:
     """Simulated: 5 set-ups of 3 seeds, unequally noisy; an interval of 95% misses 1 in 20."""
@@ -91,6 +101,10 @@ def test_one_value_everywhere_is_no_certainty() -> None:
     assert (found.difference, found.low, found.high, found.p_value) == (0.5, None, None, None)
     same = pooled([[0.0, 0.0], [0.0, 0.0]])
     assert (same.low, same.high, same.p_value, same.alike) == (0.0, 0.0, 1.0, 1.0)
+    # Exact in no binary: what is left of the subtraction is rounding, and no spread.
+    rounded = [[60.3 - 60.1, 61.5 - 61.3], [50.3 - 50.1, 70.5 - 70.3]]
+    assert max(map(max, rounded)) > min(map(min, rounded))
+    assert pooled(rounded, scale=70.5).p_value is None
     apart = pooled([[0.5, 0.5], [1.5, 1.5]])
     assert (apart.spread, apart.alike) == ("set-ups", 0.0)
 

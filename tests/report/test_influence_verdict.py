@@ -129,10 +129,10 @@ def test_accuracies_of_other_classes_are_left_out(
     [
         (
             4.4e-5,
-            "as far as two samples lie apart, a loss would change by at most about 0.00004, n",
+            "two samples lie apart, a loss would change by no more than about 0.00004, next",
         ),
-        (0.0187, "a loss would change by at most about 0.02."),
-        (3.2, "a loss would change by at most about 3."),
+        (0.0187, "a loss would change by no more than about 0.02, on average"),
+        (3.2, "a loss would change by no more than about 3, on average"),
         (None, "in the rarest third of them as in the most frequent."),
     ],
 )
@@ -156,5 +156,5 @@ def test_the_size_stands_beside_the_verdict(
     data = gather(looked_at(runs_root, write_run, make_insight))
     assert data is not None
     note = influence.words(data).note
-    assert note.index("holds here") < note.index("a loss would change by at most about")
+    assert note.index("holds here") < note.index("a loss would change by no more than about")
     assert "of the gradient on 2,560 test images, mean over" in note

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -115,4 +116,10 @@ def test_a_re_weighting_that_never_began_is_said(
         reweighting_note(recipe_of("in_time", method="ldam", hyper={"reweight_epoch": 8}), runs)
         == []
     )
+    # An evaluation after ten epochs counts as of epoch 10, and the last update is of epoch 9.
+    ends = (("train", 9), ("eval", 10))
+    records = tuple({"kind": kind, "step": 400, "epoch": epoch} for kind, epoch in ends)
+    ended = [dataclasses.replace(run, metrics=records) for run in runs]
+    never = recipe_of("never", method="ldam", hyper={"reweight_epoch": 10})
+    assert len(reweighting_note(never, ended)) == 1
     assert reweighting_note(recipe_of("none", hyper={"reweight_epoch": 160}), runs) == []

@@ -11,6 +11,7 @@ from batchformer.metrics.pooling import pooled
 from batchformer.report.comparison import difference_of
 from batchformer.report.names import LOWER_IS_BETTER
 from batchformer.report.pooled_table import (
+    by_recipe,
     effect_rows,
     print_together,
     recipe_rows,
@@ -59,9 +60,10 @@ def printed(together: Together) -> str:
 def test_rows_hold_the_numbers(together: Together) -> None:
     effects = together.of("batchformer", "baseline")
     rows = {row[0]: row for row in effect_rows(effects)}
-    assert rows["All"][1] == "+0.61" and rows["All"][-2:] == ("+1.0", "gain")
+    assert rows["All"][1:3] == ("", "+0.61") and rows["All"][-2:] == ("+1.0", "gain")
+    assert rows["Few"][1] == "2", "fewer recipes than All has"
     assert rows["Few"][-1] == "inside the noise"
-    assert rows["ECE"][1].startswith("-2.1") and rows["ECE"][-1] == "gain"
+    assert rows["ECE"][2].startswith("-2.1") and rows["ECE"][-1] == "gain"
     by_recipe = {row[0]: row for row in recipe_rows(effects)}
     assert by_recipe["a_recipe"] == ("a_recipe", "3", "+0.60", "-0.03", "-2.13")
     assert by_recipe["third"] == ("third", "3", "+0.67", "", "")
@@ -77,6 +79,8 @@ def test_the_headline_claims_no_more_than_stands(together: Together) -> None:
     said = together_headline("batchformer", "batchformer_self", undone)
     assert "compared with batchformer_self" in said and "A gain" not in said
     assert "after Holm's it does not stand" in said
+    both = {metric: effect_of(metric, GAIN, 0.2) for metric in ("all", "few")}
+    assert "they do not stand" in together_headline("batchformer", "baseline", both)
     flat = {"all": effect_of("all", {"a": [0.5, 0.5], "b": [0.5, 0.5]}, None)}
     assert "without verdict: All" in together_headline("batchformer", "baseline", flat)
 
@@ -91,6 +95,15 @@ def test_eighty_columns_are_enough(together: Together) -> None:
 def test_notes_say_what_was_corrected_for_and_what_the_paper_has(together: Together) -> None:
     notes = " ".join(together_notes(together))
     assert "corrected over all 3 effects" in notes and "numbers for (2 or 3)" in notes
+
+
+def test_names_are_never_cut(together: Together) -> None:
+    effects = together.of("batchformer", "baseline")
+    columns, rows = by_recipe(effects, 80)
+    assert columns == ("recipe", "n", "All", "Few", "ECE") and len(rows) == 3
+    columns, rows = by_recipe(effects, 30)
+    assert columns == ("metric", "recipe", "n", "diff.", "95% interval") and len(rows) == 7
+    assert rows[0][:4] == ("All", "a_recipe", "3", "+0.60") and rows[1][0] == ""
 
 
 def test_nothing_in_common_is_said() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -89,7 +90,7 @@ def test_recipes_that_share_runs_are_not_pooled_as_two(
     assert len(comparison.recipes) == 3
     found = take_together(comparison)
     assert found.effects["batchformer", "baseline", "all"].pooled.setups == 2
-    assert any("shares runs with first" in line for line in found.left_out)
+    assert any("shares trainings with first" in line for line in found.left_out)
 
 
 def test_one_seed_one_recipe_and_sweeps_are_left_out_and_named(
@@ -100,8 +101,59 @@ def test_one_seed_one_recipe_and_sweeps_are_left_out_and_named(
     found = take_together(compare_runs(find_runs(runs_root)), ["depth"])
     assert not found.effects and found.pairs == []
     said = "; ".join(found.left_out)
-    assert "batchformer of single has one paired seed" in said
-    assert "depth is a sweep" in said and "first has no arm and metric in common" in said
+    assert "batchformer of single has one paired seed, and so no spread, on All, ECE" in said
+    assert "depth is a sweep" in said
+    assert "first is the only one to have batchformer on All, ECE" in said
+
+
+def test_a_metric_that_one_recipe_has_alone_is_named(
+    write_run: Writer, recipe_of: Writer, runs_root: Path
+) -> None:
+    for name, metrics in (("first", ("all", "ece")), ("second", ("all",))):
+        for arm, add in (("baseline", 0.0), ("batchformer", 1.0)):
+            for seed in range(3):
+                scores = dict.fromkeys(metrics, 50.0 + add * seed)
+                write_run(arm, seed, recipe=recipe_of(name), scores=scores)
+    found = take_together(compare_runs(find_runs(runs_root)))
+    assert [metric for *_, metric in found.effects] == ["all"]
+    assert found.left_out == ("first is the only one to have batchformer on ECE",)
+
+
+def test_copies_and_networks_of_one_training_count_once(
+    write_run: Writer, recipe_of: Writer, runs_root: Path
+) -> None:
+    """A copy says whose it is; probe and neighbours read the same trained networks."""
+    for name in ("first", "copy", "knn", "probe"):
+        start = "" if name in ("first", "copy") else "pretraining"
+        write_recipe(write_run, recipe_of(name, start=start), *VALUES["first"])
+    for path in runs_root.glob("copy/*/seed*/config.json"):
+        config = json.loads(path.read_text())
+        origin = f"first/{config['arm']}/seed{config['seed']}"
+        path.write_text(json.dumps(config | {"taken_from": origin}))
+    found = take_together(compare_runs(find_runs(runs_root)))
+    assert len(found.effects["batchformer", "baseline", "all"].recipes) == 2
+    said = "; ".join(found.left_out)
+    assert "shares trainings with" in said and len(found.left_out) == 2
+
+
+def test_levels_of_a_sweep_without_its_description_are_left_out(
+    write_run: Writer, recipe_of: Writer, runs_root: Path
+) -> None:
+    for name in ("first", "depth/1", "depth/2"):
+        write_recipe(write_run, recipe_of(name), *VALUES["first"])
+    found = take_together(compare_runs(find_runs(runs_root)))
+    assert not found.effects
+    assert sum("is a level of a sweep" in line for line in found.left_out) == 2
+
+
+def test_of_two_that_share_trainings_the_one_with_more_seeds_is_kept(
+    write_run: Writer, recipe_of: Writer, runs_root: Path
+) -> None:
+    write_recipe(write_run, recipe_of("a_probe", start="pre"), [(50.0, 8.0)], [(51.0, 7.0)])
+    write_recipe(write_run, recipe_of("b_probe", start="pre"), *VALUES["first"])
+    write_recipe(write_run, recipe_of("other"), *VALUES["third"])
+    found = take_together(compare_runs(find_runs(runs_root)))
+    assert list(found.effects["batchformer", "baseline", "all"].recipes) == ["b_probe", "other"]
 
 
 def test_three_equal_recipes_are_as_sure_as_their_seeds(

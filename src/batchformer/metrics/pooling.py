@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from batchformer.metrics.intervals import LEVEL, statistics_library
+from batchformer.metrics.intervals import LEVEL, ROUNDING, statistics_library
 
 FEWEST_OF_A_SETUP = 2
 """Paired seeds of a set-up: one has no spread."""
@@ -31,7 +31,7 @@ class Pooled:
         difference: percent points.
         low, high: of the interval; None where the same difference is in every seed of every
             set-up, which on small test sets is a coincidence and no certainty.
-        p_value: of the same t, so that it is below 0.05 where the interval excludes 0; or None.
+        p_value: the larger of the two, which is below 0.05 where the interval excludes 0; or None.
         spread: which of the two it comes from.
         alike: p-value of the hypothesis that the effect is the same in every set-up (one-way
             analysis of variance); small where set-ups differ by more than their seeds do.
@@ -49,7 +49,7 @@ class Pooled:
     seeds: int
 
 
-def pooled(differences: Sequence[Sequence[float]]) -> Pooled:
+def pooled(differences: Sequence[Sequence[float]], scale: float = 0.0) -> Pooled:
     """The mean effect over independent set-ups.
 
     Over seeds, the mean of the set-ups' means has the variance ``sum(s_i^2 / n_i) / K^2``, with
@@ -58,6 +58,7 @@ def pooled(differences: Sequence[Sequence[float]]) -> Pooled:
 
     Args:
         differences: for each set-up, other - baseline of each of its paired seeds.
+        scale: the largest value that was subtracted, by which rounding is told from spread.
 
     >>> found = pooled([[0.1, 0.4, 0.3], [0.5, -0.1], [0.2, 0.6, 0.2]])
     >>> f"{found.difference:+.2f} [{found.low:+.2f}, {found.high:+.2f}] by {found.spread}"
@@ -78,8 +79,11 @@ def pooled(differences: Sequence[Sequence[float]]) -> Pooled:
         "seeds": (math.sqrt(sum(errors)) / len(means), _satterthwaite(errors, differences)),
         "set-ups": (statistics.stdev(means) / math.sqrt(len(means)), len(means) - 1.0),
     }
-    alike, count = _alike(means, differences), sum(map(len, differences))
-    if not any(error for error, _ in sources.values()):
+    rounding = ROUNDING * scale
+    alike, count = _alike(means, differences, rounding), sum(map(len, differences))
+    flat = [value for values in differences for value in values]
+    if max(flat) - min(flat) <= rounding:
+        mean = 0.0 if abs(mean) <= rounding else mean
         limit, p_value = (0.0, 1.0) if mean == 0 else (None, None)
         return Pooled(mean, limit, limit, p_value, "seeds", alike, len(means), count)
     stats = statistics_library()
@@ -88,12 +92,17 @@ def pooled(differences: Sequence[Sequence[float]]) -> Pooled:
         for name, (error, freedom) in sources.items()
     }
     spread: Spread = "seeds" if reach["seeds"] >= reach["set-ups"] else "set-ups"
-    error, freedom = sources[spread]
+    # Far from 5% the t of the narrower may have the heavier tails.
+    p_values = [
+        2 * float(stats.t.sf(abs(mean) / error, freedom))
+        for error, freedom in sources.values()
+        if error
+    ]
     return Pooled(
         mean,
         mean - reach[spread],
         mean + reach[spread],
-        2 * float(stats.t.sf(abs(mean) / error, freedom)),
+        max(p_values),
         spread,
         alike,
         len(means),
@@ -109,9 +118,10 @@ def _satterthwaite(errors: Sequence[float], differences: Sequence[Sequence[float
     return sum(errors) ** 2 / parts if parts else float(sum(map(len, differences)) - len(errors))
 
 
-def _alike(means: Sequence[float], differences: Sequence[Sequence[float]]) -> float:
+def _alike(
+    means: Sequence[float], differences: Sequence[Sequence[float]], rounding: float
+) -> float:
     """P-value of one effect in every set-up; without any spread inside them it is 0 or 1."""
-    inside = any(statistics.variance(values) for values in differences)
-    if not inside:
-        return float(max(means) == min(means))
+    if not any(max(values) - min(values) > rounding for values in differences):
+        return float(max(means) - min(means) <= rounding)
     return float(statistics_library().f_oneway(*differences).pvalue)

@@ -12,6 +12,9 @@ from batchformer.recipes.consistency import require_consistent
 from batchformer.tasks.config import LongTailConfig
 from batchformer.tasks.data_config import DataConfig
 
+#: Settings that tell one row of the paper from another, besides network and method.
+ROW_OF_DATA = ("name", "ratio", "world", "source", "trained_on")
+ROW_OF_METHOD = ("experts", "detector")
 #: In place of a table and row, where the paper has no numbers.
 NOT_IN_THE_PAPER = "not in the paper"
 
@@ -77,7 +80,9 @@ class Recipe:
     @property
     def row(self) -> tuple[object, ...]:
         """What the paper's numbers are of: with other data, network or method it has none."""
-        return self.data.name, getattr(self.data, "ratio", None), self.model, self.method
+        data = (getattr(self.data, name, None) for name in ROW_OF_DATA)
+        hyper = (getattr(self.hyper, name) for name in ROW_OF_METHOD)
+        return (*data, self.model, self.method, *hyper)
 
     def data_with(self, **changes: Any) -> Any:
         """Its data with other settings."""

@@ -55,8 +55,8 @@ class OfArm:
         flow: (3, 3) part of the attention of a shot group's samples that goes to others of each.
         flow_ratio: (3, 3) the same by pair, to uniform attention.
         seeds: how many.
-        deviation: the farthest that a cell of any head and seed lies from uniform attention, as a
-            part of it. What a sample gives adds up to 1: where no pair deviates nothing does.
+        deviation: the farthest that a cell, or what samples give to themselves, lies from uniform
+            attention in any head and seed, as a part of it.
     """
 
     ratio: NDArray[Any]
@@ -151,8 +151,18 @@ def _of_arm(runs: list[Insight]) -> OfArm:
         mean_of_known(np.stack([_flow(run) for run in runs])),
         mean_of_known(np.stack([flow.mean(0) for flow in flows])),
         len(runs),
-        max(float(np.nanmax(np.abs(ratio - 1), initial=0.0)) for ratio in ratios),
+        max(
+            float(np.nanmax(np.abs(part - 1), initial=0.0))
+            for run, ratio in zip(runs, ratios, strict=True)
+            for part in (ratio, _to_themselves(run))
+        ),
     )
+
+
+def _to_themselves(run: Insight) -> NDArray[Any]:
+    """Mean weight of a sample for itself over uniform weight, (H,)."""
+    sums, samples = run["attention_self"].T
+    return per(_batch(run) * sums.astype(np.float64), samples)
 
 
 def _ratio(sums: NDArray[Any], pairs: NDArray[Any], run: Insight) -> NDArray[Any]:

@@ -43,9 +43,7 @@ class OfArm:
         correlation: training count with gradient.
         seeds: how many.
         controlled: None where no run kept its accuracy by class.
-        change: how far a loss changes at most, to first order, where the feature of one other
-            sample moves as far as two samples lie apart; mean over classes and seeds. None where
-            that is not known.
+        change: see ``change_of_a_loss``; None where that is not known.
     """
 
     values: NDArray[Any]
@@ -139,8 +137,8 @@ def apart(points: NDArray[Any], share: NDArray[Any]) -> float:
 def change_of_a_loss(group: Group, arm: str) -> float | None:
     """How far one other sample can change a loss, nats, or None where no run kept enough.
 
-    At most and to first order, where its feature moves as far as two samples lie apart; the mean
-    over classes and seeds.
+    To first order, where its feature moves as far as two samples lie apart, in the direction that
+    changes most; the mean over pairs of samples, classes and seeds. Single pairs reach far more.
     """
     names = ("gradient_samples", "gradient_l2", "projection", "projection_share")
     changes = []

@@ -54,7 +54,8 @@ def size(found: OfArm) -> list[str]:
     small = ", next to nothing" if found.change < NEXT_TO_NOTHING else ""
     return [
         f"{said}: if the feature of one other sample moved as far as two samples lie apart, a loss "
-        f"would change by at most about {in_full(found.change)}{small}."
+        f"would change by no more than about {in_full(found.change)}{small}, on average over pairs "
+        f"of samples."
     ]
 
 

@@ -71,7 +71,8 @@ def unmeasured(metric: str, missing: Sequence[Run], count: int, name: str, side:
 def reweighting_note(recipe: Mapping[str, Any], runs: Iterable[Run]) -> list[str]:
     """That a method's deferred re-weighting never began, where no training was long enough."""
     epoch = (recipe.get("hyper") or {}).get("reweight_epoch")
-    reached = [record["epoch"] for run in runs for record in run.metrics if "epoch" in record]
+    records = [record for run in runs for record in run.metrics if record["kind"] == "train"]
+    reached = [record["epoch"] for record in records if "epoch" in record]
     if recipe.get("method") not in DEFERRED or epoch is None or not reached:
         return []
     if max(reached) >= epoch:

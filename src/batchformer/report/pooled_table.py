@@ -7,22 +7,25 @@ from typing import TYPE_CHECKING
 
 from batchformer.report.names import LOWER_IS_BETTER, in_words, metric_label
 from batchformer.report.pooling import Effect, Together
-from batchformer.report.terminal import Rows, Terminal
+from batchformer.report.terminal import Columns, Rows, Terminal
 from batchformer.report.words import interval, outcome_words, p_value, signed
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-COLUMNS = ("metric", "diff.", "95% interval", "p", "Holm", "same", "paper", "verdict")
+COLUMNS = ("metric", "of", "diff.", "95% interval", "p", "Holm", "same", "paper", "verdict")
 
 READING = (
     "Each recipe counts once, however many seeds it has. The 95% interval is the wider of two, one "
     "from the spread of seeds inside the recipes, one from that of the recipes' effects.",
-    "same is the p-value of one effect in all recipes: small where they differ by more than their "
-    "seeds do.",
     "Seeds of different recipes are taken as independent. What all recipes share, such as the "
     "images of one data set, is in no interval.",
 )
+SAME = (
+    "same is the p-value of one effect in all recipes: small where they differ by more than their "
+    "seeds do."
+)
+OF = "of is the number of recipes that have a metric, where others have more."
 
 
 def print_together(together: Together, console: Console | None = None) -> None:
@@ -35,28 +38,56 @@ def print_together(together: Together, console: Console | None = None) -> None:
         effects = together.of(arm, reference)
         out.say(together_headline(arm, reference, effects))
         out.show(f"{arm} - {reference}, over recipes", COLUMNS, effect_rows(effects))
-        columns = ("recipe", "n", *map(metric_label, effects))
-        out.show(f"{arm} - {reference}, recipe by recipe", columns, recipe_rows(effects))
+        columns, rows = by_recipe(effects, out.width)
+        out.show(f"{arm} - {reference}, recipe by recipe", columns, rows)
     out.say("\n" + "\n".join(together_notes(together)))
 
 
 def effect_rows(effects: Mapping[str, Effect]) -> Rows:
     """One row per metric, in the order of ``COLUMNS``."""
-    return [(metric_label(metric), *effect_cells(effect)) for metric, effect in effects.items()]
+    counts = {effect.pooled.setups for effect in effects.values()}
+    return [
+        (
+            metric_label(metric),
+            "" if effect.pooled.setups == max(counts) else str(effect.pooled.setups),
+            *effect_cells(effect, wide=len(counts) > 1),
+        )
+        for metric, effect in effects.items()
+    ]
 
 
-def effect_cells(effect: Effect) -> tuple[str, ...]:
-    """Cells from ``diff.`` to ``verdict`` of ``COLUMNS``."""
+def effect_cells(effect: Effect, wide: bool = False) -> tuple[str, ...]:
+    """Cells from ``diff.`` to ``verdict`` of ``COLUMNS``; a wide table does without ``same``."""
     found = effect.pooled
     return (
         signed(found.difference),
         interval(found.low, found.high, sign=True),
         p_value(found.p_value),
         p_value(effect.adjusted),
-        p_value(found.alike),
+        "" if wide else p_value(found.alike),
         "" if effect.paper is None else signed(effect.paper, 1),
         outcome_words(effect.outcome, effect.stands),
     )
+
+
+def by_recipe(effects: Mapping[str, Effect], width: int) -> tuple[Columns, Rows]:
+    """A row per recipe with its differences, or where that is too wide one per metric and recipe.
+
+    Args:
+        effects: by metric.
+        width: columns of a terminal.
+    """
+    names = {name for effect in effects.values() for name in effect.recipes}
+    labels = [metric_label(metric) for metric in effects]
+    if max(map(len, names)) + 4 + sum(max(len(label), 6) + 2 for label in labels) <= width:
+        return ("recipe", "n", *labels), recipe_rows(effects)
+    rows: Rows = []
+    for label, effect in zip(labels, effects.values(), strict=True):
+        for i, (name, difference) in enumerate(effect.recipes.items()):
+            found = difference.paired
+            cells = signed(found.difference), interval(found.low, found.high, sign=True)
+            rows.append(("" if i else label, name, str(found.n), *cells))
+    return ("metric", "recipe", "n", "diff.", "95% interval"), rows
 
 
 def recipe_rows(effects: Mapping[str, Effect]) -> Rows:
@@ -81,7 +112,8 @@ def together_headline(arm: str, reference: str, effects: Mapping[str, Effect]) -
         sentences += [f"A {word} on {_listed(found)}."] if found else []
     undone = {m: e for m, e in effects.items() if e.outcome in ("gain", "loss") and not e.stands}
     if undone:
-        sentences.append(f"Uncorrected alone, {_listed(undone)}: after Holm's it does not stand.")
+        they = "it does" if len(undone) == 1 else "they do"
+        sentences.append(f"Uncorrected alone: {_listed(undone)}; after Holm's {they} not stand.")
     noise = {m: e for m, e in effects.items() if e.outcome == "inside the noise"}
     sentences += [f"Inside the noise: {_listed(noise)}."] if noise else []
     without = [metric_label(m) for m, e in effects.items() if e.outcome == "no spread"]
@@ -99,11 +131,16 @@ def together_notes(together: Together) -> list[str]:
         if tested > 1:
             lines.append(f"Holm's p-values are corrected over all {tested} effects taken together.")
         lines += READING
+        lines.append(OF if _counts_differ(together) else SAME)
         printed = {effect.printed for effect in together.effects.values() if effect.printed}
         if printed:
             count = " or ".join(map(str, sorted(printed)))
             lines.append(f"The paper's is its mean over the recipes it has numbers for ({count}).")
     return lines + [f"Not pooled: {line}." for line in together.left_out]
+
+
+def _counts_differ(together: Together) -> bool:
+    return len({effect.pooled.setups for effect in together.effects.values()}) > 1
 
 
 def _listed(effects: Mapping[str, Effect]) -> str:

@@ -1,18 +1,24 @@
 """Several recipes taken together: an arm's effect over all of them, numbers only.
 
 Opt-in, because only a person knows which comparisons ask the same question. What must not be
-pooled is left out and named: sweeps, whose levels share their runs, and a recipe that shares runs
-with one before it.
+pooled is left out and named: sweeps, whose levels share their runs, and recipes that came of the
+same trainings: copies, and networks that begin with one another's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from batchformer.metrics.intervals import Outcome, holm, outcome_of
 from batchformer.metrics.pooling import FEWEST_OF_A_SETUP, Pooled, pooled
-from batchformer.report.names import DESCRIPTIVE, LOWER_IS_BETTER, sorted_arms, sorted_metrics
+from batchformer.report.names import (
+    DESCRIPTIVE,
+    LOWER_IS_BETTER,
+    metric_label,
+    sorted_arms,
+    sorted_metrics,
+)
 from batchformer.report.results import LEVEL, Comparison, Difference, RecipeComparison
 
 Key = tuple[str, str, str]
@@ -80,24 +86,29 @@ def take_together(comparison: Comparison, sweeps: Iterable[str] = ()) -> Togethe
     left_out += [f"{name} is a sweep, whose levels share runs" for name in sweeps]
     found: dict[Key, dict[str, Difference]] = {}
     for recipe in independent:
-        few = set()
+        few: dict[str, list[str]] = {}
         for (arm, metric), difference in recipe.differences.items():
             if metric in DESCRIPTIVE:
                 continue
             if difference.paired.n < FEWEST_OF_A_SETUP:
-                few.add(arm)
+                few.setdefault(arm, []).append(metric_label(metric))
                 continue
             found.setdefault((arm, recipe.reference, metric), {})[recipe.name] = difference
-        left_out += [f"{arm} of {recipe.name} has one paired seed, and no spread" for arm in few]
+        left_out += [
+            f"{arm} of {recipe.name} has one paired seed, and so no spread, on {', '.join(metrics)}"
+            for arm, metrics in few.items()
+        ]
     effects = {
         key: _effect(key[-1], found[key]) for key in _in_order(found) if len(found[key]) >= 2
     }
-    alone = sorted({name for key in found if key not in effects for name in found[key]})
-    pooled_names = {name for effect in effects.values() for name in effect.recipes}
+    alone: dict[tuple[str, str], list[str]] = {}
+    for arm, reference, metric in _in_order(found):
+        if (arm, reference, metric) not in effects:
+            (name,) = found[arm, reference, metric]
+            alone.setdefault((name, arm), []).append(metric_label(metric))
     left_out += [
-        f"{name} has no arm and metric in common with another"
-        for name in alone
-        if name not in pooled_names
+        f"{name} is the only one to have {arm} on {', '.join(metrics)}"
+        for (name, arm), metrics in alone.items()
     ]
     adjusted = holm([effect.pooled.p_value for effect in effects.values()])
     corrected = {
@@ -112,7 +123,8 @@ def _effect(metric: str, recipes: Mapping[str, Difference]) -> Effect:
         [
             [b - a for a, b in zip(d.paired.baseline, d.paired.other, strict=True)]
             for d in recipes.values()
-        ]
+        ],
+        scale=max(abs(v) for d in recipes.values() for v in d.paired.baseline + d.paired.other),
     )
     word = outcome_of(result.low, result.high, higher_is_better=metric not in LOWER_IS_BETTER)
     papers = [d.paper_effect for d in recipes.values() if d.paper_effect is not None]
@@ -121,19 +133,21 @@ def _effect(metric: str, recipes: Mapping[str, Difference]) -> Effect:
 
 
 def _independent(
-    recipes: Iterable[RecipeComparison],
+    recipes: Sequence[RecipeComparison],
 ) -> tuple[list[RecipeComparison], list[str]]:
-    """Recipes that share no run with one before them."""
-    kept: list[RecipeComparison] = []
+    """Recipes of which no two came of one training; of those that did, the one with most seeds."""
+    kept: dict[str, frozenset[str]] = {}
     left_out = []
-    for recipe in recipes:
-        runs = set(recipe.group.runs)
-        same = next((other for other in kept if runs & set(other.group.runs)), None)
-        if same is None:
-            kept.append(recipe)
+    for recipe in sorted(recipes, key=lambda one: -len(one.group.runs)):
+        trainings = frozenset[str]().union(*(run.trainings for run in recipe.group.runs))
+        same = next((name for name, own in kept.items() if own & trainings), None)
+        if any("/" in run.recipe_name for run in recipe.group.runs):
+            left_out.append(f"{recipe.name} is a level of a sweep, which share runs")
+        elif same is not None:
+            left_out.append(f"{recipe.name} shares trainings with {same}")
         else:
-            left_out.append(f"{recipe.name} shares runs with {same.name}")
-    return kept, left_out
+            kept[recipe.name] = trainings
+    return [recipe for recipe in recipes if recipe.name in kept], left_out
 
 
 def _in_order(keys: Iterable[Key]) -> list[Key]:

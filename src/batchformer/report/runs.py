@@ -41,6 +41,7 @@ class Run:
         damage: why the run cannot be used, or None.
         remarks: what is missing of a run that can be used.
         data: facts of the data the run found: sizes, hash of the split.
+        taken_from: the run that it is a copy of, by recipe, arm and seed; else empty.
     """
 
     folder: Path
@@ -53,6 +54,20 @@ class Run:
     damage: str | None = None
     remarks: tuple[str, ...] = ()
     data: Record = field(default_factory=dict)
+    taken_from: str = ""
+
+    @property
+    def trainings(self) -> frozenset[str]:
+        """What it came of: its own training, or that which it is a copy of, and those it begins
+        with or learns from."""
+        sources = (str(self.recipe.get(role) or "") for role in ("start", "teacher"))
+        named = {
+            f"{recipe}/{arm or self.arm}/seed{self.seed}"
+            for source in sources
+            if source
+            for recipe, _, arm in [source.partition("/")]
+        }
+        return frozenset({self.taken_from or self.name} | named)
 
     @property
     def configuration(self) -> Record:
@@ -166,7 +181,8 @@ def read_run(folder: str | Path) -> Run:
     if result is not None:
         missing = Arrays(folder / "figures.npz").problem()
         remarks += (f"{missing}; not in the figures by class and by image",) if missing else ()
-    return Run(*known, records, result, None, remarks, data)
+    origin = str(config.get("taken_from") or "")
+    return Run(*known, records, result, None, remarks, data, origin)
 
 
 def _run_folders(path: Path) -> list[Path]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from batchformer.metrics.intervals import holm, paired, summary
+from batchformer.report.acting import acting_notes
 from batchformer.report.comparison import (
     data_warnings,
     difference_of,
@@ -13,7 +14,7 @@ from batchformer.report.comparison import (
     measured,
     shots_warnings,
 )
-from batchformer.report.configuration import comparable, differing
+from batchformer.report.configuration import Group, comparable, differing
 from batchformer.report.names import BASELINE, DESCRIPTIVE, decimals, main_metric, sorted_metrics
 from batchformer.report.notes import metric_notes, unmeasured
 from batchformer.report.provenance import version_notes
@@ -187,7 +188,11 @@ def _configurations(sweep: SweepRuns) -> list[str]:
     missing = [level for level in sweep.paper if level not in sweep.levels]
     if missing:
         lines.append(f"Levels of this sweep that no run has finished: {', '.join(missing)}")
-    return lines + _along(sweep)
+    levels = (
+        Group(f"level {level}", tuple(run for arm in sweep.arms for run in sweep.of(arm, level)))
+        for level in sweep.levels
+    )
+    return lines + _along(sweep) + [note for level in levels for note in acting_notes(level)]
 
 
 def _along(sweep: SweepRuns) -> list[str]:
