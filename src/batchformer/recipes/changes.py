@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -15,27 +16,23 @@ from batchformer.tasks.config import LongTailConfig
 
 def with_module(**changes: Any) -> Change:
     """BatchFormer with other settings."""
-
-    def change(recipe: Recipe) -> Recipe:
-        return dataclasses.replace(recipe, module=dataclasses.replace(recipe.module, **changes))
-
-    return change
+    return _with("module", changes)
 
 
 def with_optim(**changes: Any) -> Change:
     """The optimizer with other settings."""
-
-    def change(recipe: Recipe) -> Recipe:
-        return dataclasses.replace(recipe, optim=dataclasses.replace(recipe.optim, **changes))
-
-    return change
+    return _with("optim", changes)
 
 
 def with_hyper(**changes: Any) -> Change:
     """The method with other settings, in all arms."""
+    return _with("hyper", changes)
 
+
+def _with(part: str, changes: Mapping[str, Any]) -> Change:
     def change(recipe: Recipe) -> Recipe:
-        return dataclasses.replace(recipe, hyper=dataclasses.replace(recipe.hyper, **changes))
+        changed = dataclasses.replace(getattr(recipe, part), **changes)
+        return dataclasses.replace(recipe, **{part: changed})
 
     return change
 

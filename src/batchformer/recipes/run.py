@@ -6,8 +6,6 @@ Of several ranks the first reads and writes the folder, and tells the others wha
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -199,27 +197,4 @@ class Run:
         self, feed: Batches, request: StopRequest, *, quiet: bool, wandb: str | None, alone: bool
     ) -> Training:
         """Train, or go on where it stopped, and keep the result; update by update."""
-        with _explained():
-            evaluation = yield from training_of(
-                self, feed, request, quiet=quiet, wandb=wandb, alone=alone
-            )
-        return evaluation
-
-
-@contextmanager
-def _explained() -> Iterator[None]:
-    """Say what to set where normalisation meets a single value of each channel.
-
-    Which networks do depends on the size of their last maps, so that it is not known before.
-    """
-    try:
-        yield
-    except ValueError as error:
-        if "more than 1 value per channel" not in str(error):
-            raise
-        raise ValueError(
-            "Batch normalisation was given a single image, which has no spread to normalise by. "
-            "Set --train.batch-size so that every device, and every part by --train.accumulate, "
-            "has 2 images or more; where the last batch of an epoch is left with one image, set "
-            f"--train.drop-last. ({error})"
-        ) from error
+        return training_of(self, feed, request, quiet=quiet, wandb=wandb, alone=alone)

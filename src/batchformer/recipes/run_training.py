@@ -6,7 +6,8 @@ Of several ranks the first reads and writes the folder, and tells the others wha
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -57,7 +58,8 @@ def training_of(
     if late := never_comes(trained.method, trained.hyper, train.updates / feed.per_epoch):
         say(late)
     method = _built(run, trained, task, say)
-    evaluation = yield from training(method, feed, task.evaluate, plan, request, alone)
+    with _explained():
+        evaluation = yield from training(method, feed, task.evaluate, plan, request, alone)
     if group.leads():
         # Nobody waits for the others any more, so that what they share is built anew.
         if group.ranks() > 1:
@@ -68,6 +70,25 @@ def training_of(
         with group.alone():
             _keep(run, method.scored(), task, evaluation, train)
     return evaluation
+
+
+@contextmanager
+def _explained() -> Iterator[None]:
+    """Say what to set where normalisation meets a single value of each channel.
+
+    Which networks do depends on the size of their last maps, so that it is not known before.
+    """
+    try:
+        yield
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise ValueError(
+            "Batch normalisation was given a single image, which has no spread to normalise by. "
+            "Set --train.batch-size so that every device, and every part by --train.accumulate, "
+            "has 2 images or more; where the last batch of an epoch is left with one image, set "
+            f"--train.drop-last. ({error})"
+        ) from error
 
 
 def _built(run: Run, trained: Recipe, task: Task, say: Callable[[str], None]) -> Method:

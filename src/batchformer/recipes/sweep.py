@@ -92,6 +92,10 @@ class Sweep:
         """Whether the paper's numbers are of this base, as a person may have changed it."""
         return base.row == self.base_recipe().row
 
+    def table_of(self, base: Recipe) -> str:
+        """The paper's table that this base belongs in, or that there is none."""
+        return self.table if self.of_the_paper(base) else NOT_IN_THE_PAPER
+
     def paper(self, name: str, base: Recipe | None) -> dict[str, dict[str, float]]:
         """The paper's numbers of a level, arm by arm; the reference has the base's as well.
 
@@ -116,7 +120,7 @@ class Sweep:
             self.level(name).change(base),
             name=f"{self.name}/{name}",
             summary=f"{base.summary}; {self.factor}: {name}",
-            table=self.table if self.of_the_paper(base) else NOT_IN_THE_PAPER,
+            table=self.table_of(base),
             paper=self.paper(name, base),
         )
 

@@ -21,7 +21,7 @@ from batchformer.recipes.compare import folders_of, train_all
 from batchformer.recipes.folder import OF_NO_EFFECT, RECORD, anything_trained, read_json
 from batchformer.recipes.held import held
 from batchformer.recipes.plain import as_plain, from_plain
-from batchformer.recipes.recipe import NOT_IN_THE_PAPER, Recipe
+from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import Run
 from batchformer.recipes.sweep import Sweep, changed_settings
 from batchformer.recipes.taking_over import DESCRIPTION, take_over
@@ -88,7 +88,7 @@ def _describe(sweep: Sweep, base: Recipe, path: Path) -> None:
     content = {
         "name": sweep.name,
         "factor": sweep.factor,
-        "table": sweep.table if sweep.of_the_paper(base) else NOT_IN_THE_PAPER,
+        "table": sweep.table_of(base),
         "reference": sweep.reference,
         "baseline": sweep.baseline,
         "levels": {name: sweep.paper(name, base) for name in sweep.level_names},

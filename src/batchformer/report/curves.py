@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from batchformer.methods.deferral import DEFERRED
 from batchformer.report.canvas import DASHES, legend, new_figure, title
 from batchformer.report.configuration import Group, one_group
 from batchformer.report.names import BASELINE, arm_colours, metric_label, sorted_metrics
@@ -20,7 +21,7 @@ MOST_POINTS = 120
 
 _REWEIGHTED = ("reweight_epoch", "the loss weights classes by how rare they are")
 _PENALISED = ("penalty_from", "the penalty has its full weight")
-CHANGES = {"ldam": _REWEIGHTED, "ride": _REWEIGHTED, "irm": _PENALISED, "vrex": _PENALISED}
+CHANGES = dict.fromkeys(DEFERRED, _REWEIGHTED) | dict.fromkeys(("irm", "vrex"), _PENALISED)
 """Methods that change their loss on the way: the setting that says at which epoch, and how."""
 
 

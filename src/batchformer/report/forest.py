@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from batchformer.metrics.intervals import FEWEST_SEEDS
 from batchformer.report.canvas import INK, TEXT, new_figure
 from batchformer.report.names import LOWER_IS_BETTER, arm_colours, metric_label
 from batchformer.report.pooling import Effect
@@ -28,8 +29,8 @@ def forest(arm: str, reference: str, metric: str, effect: Effect) -> Shown:
     better = "lower" if metric in LOWER_IS_BETTER else "higher"
     note = (
         f"{arm} - {reference} on {label}, points, {better} is better. Dots are means over paired "
-        "seeds, bars their 95% t intervals where there are three seeds. The diamond is the mean "
-        "over recipes, each counted once, as wide as its interval."
+        f"seeds, bars their 95% t intervals where there are {FEWEST_SEEDS} seeds. The diamond is "
+        "the mean over recipes, each counted once, as wide as its interval."
     )
     if effect.printed:
         note += " Hollow, the paper's differences."

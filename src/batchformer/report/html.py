@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchformer.engine.checkpoint import write_atomically
 from batchformer.metrics.intervals import FEWEST_SEEDS
+from batchformer.recipes.recipe import NOT_IN_THE_PAPER
 from batchformer.report import words
 from batchformer.report.comparison import compare_runs
 from batchformer.report.configuration import Group, settings
@@ -132,6 +133,7 @@ def render(
             together=together_part(together) if together else None,
             sweeps=[_sweep_part(compare_sweep(sweep), i) for i, sweep in enumerate(sweeps)],
             level_name=level_name,
+            not_in_the_paper=NOT_IN_THE_PAPER,
             sweep_notes=sweep_notes,
             runs=runs,
             finished=[run for run in runs if run.state == "finished"],

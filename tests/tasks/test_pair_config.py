@@ -1,4 +1,4 @@
-"""Settings of zero-shot learning that make no sense are refused in words."""
+"""Settings of compositional zero-shot learning that make no sense are refused in words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from batchformer.tasks.feature_config import FeatureConfig
 from batchformer.tasks.pair_config import PairConfig
 
 
@@ -25,15 +24,5 @@ def test_pairs_that_make_no_sense(settings: dict[str, Any], words: str) -> None:
         PairConfig(**settings)
 
 
-@pytest.mark.parametrize(
-    ("settings", "words"),
-    [({"batches": 0}, "data.batches is 0"), ({"unseen": "val"}, "by itself")],
-)
-def test_features_that_make_no_sense(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        FeatureConfig(**settings)
-
-
 def test_what_does() -> None:
     assert PairConfig(name="table", table="x.csv", world="open", mask=True).of_files
-    assert FeatureConfig(unseen="val", choose=False).of_files
