@@ -72,8 +72,9 @@ class TrainOptions(Settings):
 class CompareOptions(Settings):
     """Train every arm with every seed, paired; finished runs are kept, others go on."""
 
-    seeds: int = 3
-    """Seeds 0, 1, ..., n - 1; with fewer than 3 there is no interval."""
+    seeds: int | str = 3
+    """How many, counted from 0; or which: a range and a list, as in 100-119 or 0,2,7-9. With fewer
+    than 3 there is no interval."""
     arms: tuple[str, ...] = ()
     """Each is compared with the first; by default baseline and batchformer, or the baseline alone
     where BatchFormer takes no part and arms would begin alike."""
@@ -102,8 +103,9 @@ class SweepOptions(Settings):
     Settings are those of the recipe that is varied, the same for every level.
     """
 
-    seeds: int = 3
-    """Seeds 0, 1, ..., n - 1; with fewer than 3 there is no interval."""
+    seeds: int | str = 3
+    """How many, counted from 0; or which: a range and a list, as in 100-119 or 0,2,7-9. With fewer
+    than 3 there is no interval."""
     levels: tuple[str, ...] = ()
     """Some of the sweep's levels; by default all."""
     arms: tuple[str, ...] = ("batchformer",)

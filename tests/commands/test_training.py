@@ -29,14 +29,17 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize(
     ("command", "arguments", "words"),
     [
-        ("compare", ["--seeds", "0"], "compare needs at least one seed"),
+        ("compare", ["--seeds", "5-3"], "ends before it begins"),
+        ("compare", ["--seeds", "1,0-2"], "names a seed twice"),
+        ("compare", ["--seeds", "all"], "such as 100-119"),
+        ("compare", ["--seeds", "0"], "at least one seed is needed"),
         ("compare", ["--together", "0"], "one run at a time"),
         ("compare", ["--arms"], "one arm"),
         ("compare", ["--arms", "baselin"], "Did you mean baseline"),
         ("compare", ["--wait"], "--wait is for --launcher slurm"),
         ("compare", ["--wait", "--launcher", "local"], "the command waits anyway"),
         ("compare", ["--together", "2", "--launcher", "slurm"], r"is --jobs\.at-once"),
-        ("sweep", ["--seeds", "0"], "sweep needs at least one seed"),
+        ("sweep", ["--seeds", "0"], "at least one seed is needed"),
         ("sweep", ["--together", "2", "--launcher", "local"], r"is --jobs\.at-once"),
         ("sweep", ["--train.epochs", "3", "--train.updates", "9"], r"Set --train\.epochs 0"),
         ("compare", ["--train.epochs", "3", "--train.updates", "9"], r"Set --train\.epochs 0"),
@@ -62,8 +65,8 @@ def test_a_comparison_is_reported_against_its_first_arm(
 ) -> None:
     arms = ["--arms", "batchformer_self", "baseline"]
     page = ["--page", str(tmp_path / "mine.html")]
-    training.compare(["demo", "--seeds", "1", *arms, *page, "--runs", str(tmp_path), *QUICK])
-    folders = [tmp_path / f"demo/{arm}/seed0" for arm in arms[1:]]
+    training.compare(["demo", "--seeds", "7-7", *arms, *page, "--runs", str(tmp_path), *QUICK])
+    folders = [tmp_path / f"demo/{arm}/seed7" for arm in arms[1:]]
     assert reported == [(folders, tmp_path / "mine.html", "demo", "batchformer_self")]
 
 

@@ -18,6 +18,7 @@ from batchformer.data.long_tailed_files import (
     imagenet,
     list_hash,
     own_files,
+    with_at_most,
 )
 
 TRAIN = ["train/ant hill/1.jpg 0", "train/ant hill/2.jpg 0", "train/bee/1.jpg 1"]
@@ -216,3 +217,20 @@ def test_imagenet_is_scored_on_val(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         imagenet(str(place))
     with pytest.raises(FileNotFoundError, match=r"ImageNet not found(.|\n)*image-net\.org"):
         imagenet(str(tmp_path / "elsewhere"))
+
+
+def test_fewer_images_of_each_class_are_nested_and_drawn_by_the_seed(tmp_path: Path) -> None:
+    sizes = {"ant": 9, "bee": 4, "cat": 2}
+    touch(tmp_path, *(f"train/{name}/{i}.jpg" for name, n in sizes.items() for i in range(n)))
+    touch(tmp_path, *(f"test/{name}/7.jpg" for name in sizes))
+    data = own_files(tmp_path)
+    drawn = {n: with_at_most(data, n, 0) for n in (1, 3, 5, 20)}
+    for n, fewer in drawn.items():
+        assert fewer.train_counts.tolist() == [min(n, size) for size in sizes.values()]
+        for path, label in zip(fewer.train.paths, fewer.train.labels.tolist(), strict=True):
+            assert path.startswith(data.classes[label])
+        assert fewer.test.paths == data.test.paths
+    for small, large in ((1, 3), (3, 5), (5, 20)):
+        assert set(drawn[small].train.paths) < set(drawn[large].train.paths)
+    assert drawn[20].train.paths == with_at_most(data, 0, 0).train.paths == data.train.paths
+    assert len({with_at_most(data, 3, seed).train.paths for seed in range(5)}) > 1

@@ -71,6 +71,33 @@ def is_given(option: str, arguments: Sequence[str]) -> bool:
     return any(word.partition("=")[0] == option for word in arguments)
 
 
+def seeds_of(given: int | str) -> list[int]:
+    """The seeds that ``--seeds`` names: a count from 0, or a list of numbers and ranges.
+
+    >>> seeds_of(3), seeds_of("100-103"), seeds_of("0,7-9")
+    ([0, 1, 2], [100, 101, 102, 103], [0, 7, 8, 9])
+    """
+    if isinstance(given, int):
+        if given < 1:
+            raise UserError(f"--seeds is {given}; at least one seed is needed.")
+        return list(range(given))
+    seeds: list[int] = []
+    for part in given.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise UserError(
+                f"--seeds {given} is neither a count such as 5, nor a list of seeds and ranges "
+                "such as 100-119 or 0,2,7-9."
+            )
+        chosen = range(int(first), int(last if dash else first) + 1)
+        if not chosen:
+            raise UserError(f"--seeds {given}: the range {part.strip()} ends before it begins.")
+        seeds += chosen
+    if len(set(seeds)) < len(seeds):
+        raise UserError(f"--seeds {given} names a seed twice.")
+    return seeds
+
+
 def refuse_idle_updates(arguments: Sequence[str], recipe: Recipe) -> None:
     """Refuse --train.updates that a person gave where epochs say how long a training is."""
     if is_given("--train.updates", arguments) and recipe.train.epochs:

@@ -13,6 +13,7 @@ from batchformer.commands.arguments import (
     parse,
     refuse_idle_updates,
     refuse_unknown_arms,
+    seeds_of,
     with_recipe,
 )
 from batchformer.commands.results import print_report
@@ -53,8 +54,9 @@ def compare(arguments: list[str]) -> None:
 
 
 def _refuse_impossible(options: CompareOptions | SweepOptions, command: str) -> None:
-    if options.seeds < 1 or options.together < 1 or not options.arms:
-        raise UserError(f"{command} needs at least one seed, one arm and one run at a time.")
+    seeds_of(options.seeds)
+    if options.together < 1 or not options.arms:
+        raise UserError(f"{command} needs at least one arm and one run at a time.")
     if options.launcher != "none" and several_ranks():
         raise UserError(
             f"--launcher {options.launcher} submits jobs, which one process does: call it without "
@@ -75,10 +77,10 @@ def _refuse_impossible(options: CompareOptions | SweepOptions, command: str) -> 
 def _compare(recipe: Recipe, options: CompareOptions) -> None:
     ensure_data(recipe)
     page = options.page or options.runs / recipe.name / "report.html"
+    seeds = seeds_of(options.seeds)
     if options.launcher != "none":
         from batchformer.recipes.launch import runs_of_comparison
 
-        seeds = range(options.seeds)
         runs = runs_of_comparison(recipe, options.arms, seeds, options.runs)
         _launch(
             runs,
@@ -95,7 +97,7 @@ def _compare(recipe: Recipe, options: CompareOptions) -> None:
         train_arms(
             recipe,
             options.arms,
-            range(options.seeds),
+            seeds,
             root=options.runs,
             device=device,
             quiet=options.quiet,
@@ -158,7 +160,7 @@ def sweep(arguments: list[str]) -> None:
         # All there is of the sweep: levels and seeds may have been trained by several calls.
         print_report([folder], options.page or folder / "report.html", plan.name)
 
-    seeds = range(options.seeds)
+    seeds = seeds_of(options.seeds)
     if options.launcher != "none":
         from batchformer.recipes.launch import runs_of_sweep
 

@@ -17,6 +17,7 @@ from batchformer.data.file_lists import some
 from batchformer.data.files import ImageFiles
 from batchformer.data.imagenet_layout import ensure_present as ensure_imagenet
 from batchformer.data.imagenet_layout import folder_of
+from batchformer.randomness import generator
 
 #: Names of the folder of test images, in the order they are looked for.
 TEST_FOLDERS = ("test", "val")
@@ -78,6 +79,28 @@ class LongTailedFiles:
         """Look for every file; a missing one would otherwise end a run on its way."""
         for part in filter(None, (self.train, self.test, self.val)):
             part.check_all()
+
+
+def with_at_most(data: LongTailedFiles, per_class: int, seed: int) -> LongTailedFiles:
+    """The data with at most so many training images of each class; 0 keeps all of them.
+
+    Images are taken in one order that is drawn by the seed and does not depend on ``per_class``, so
+    that a smaller set is contained in a larger one. The test part stays whole.
+    """
+    if not per_class:
+        return data
+    train = data.train
+    order = torch.randperm(len(train), generator=generator(seed, "split"))
+    labels = train.labels[order]
+    # How many images of the same class come earlier in the order.
+    by_class = labels.argsort(stable=True)
+    starts = train.counts.cumsum(0) - train.counts
+    earlier = torch.empty_like(by_class)
+    earlier[by_class] = torch.arange(len(train)) - starts[labels[by_class]]
+    rows = order[earlier < per_class].sort().values
+    paths = tuple(train.paths[row] for row in rows.tolist())
+    fewer = dataclasses.replace(train, paths=paths, labels=train.labels[rows])
+    return dataclasses.replace(data, train=fewer)
 
 
 def list_hash(files: ImageFiles) -> str:

@@ -42,6 +42,9 @@ class LongTailConfig:
     paths start from data.root."""
     test_list: str | None = None
     """Image files: list of the test images."""
+    per_class: int = 0
+    """Image files: train on at most this many images of each class. They are the first of an order
+    drawn by data.seed, so that a smaller set is contained in a larger one. 0: all images."""
     size: int = 224
     """Image files: side of the squares they are cut to; at test the middle of 8/7 of it."""
     scored_on: Literal["test", "val"] = "test"
@@ -77,6 +80,11 @@ class LongTailConfig:
         require(self.ratio >= 1, f"data.ratio is {self.ratio}, below 1")
         require(self.meta_batch >= 0, f"data.meta-batch is {self.meta_batch}, below 0")
         require(self.size >= 1, f"data.size is {self.size}, below 1")
+        require(self.per_class >= 0, f"data.per-class is {self.per_class}, below 0")
+        require(
+            self.of_files or not self.per_class,
+            f"data.per-class is for image files; {self.name} is shortened by data.ratio",
+        )
         if self.name == "digits":
             require(self.root is None, "data.root is for files; the digits are embedded")
             require(self.profile == "exponential", "the digits have the exponential profile only")

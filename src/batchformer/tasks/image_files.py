@@ -13,7 +13,13 @@ from torch import Tensor
 from batchformer.data.annotated import lists_of
 from batchformer.data.files import ImageFiles
 from batchformer.data.loader import FileFeed, evaluation_batches
-from batchformer.data.long_tailed_files import LongTailedFiles, annotated, imagenet, own_files
+from batchformer.data.long_tailed_files import (
+    LongTailedFiles,
+    annotated,
+    imagenet,
+    own_files,
+    with_at_most,
+)
 from batchformer.data.samplers import ClassBalanced, sampler_named
 from batchformer.engine.config import TrainConfig
 from batchformer.engine.fit import Evaluation
@@ -60,6 +66,7 @@ class ImageFileTask:
             named = (config.train_list, config.test_list)
             lists = lists_of(config.name, config.root, *named, config.scored_on)
             data = annotated(config.name, lists, with_val=config.meta_from == "val")
+        data = with_at_most(data, config.per_class, config.seed)
         data.check_all()
         return cls(data, config, device)
 
