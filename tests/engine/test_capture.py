@@ -25,7 +25,7 @@ from batchformer.engine.fit import Evaluation, Plan, fit, training
 from batchformer.engine.method import Method
 from batchformer.engine.together import Job, train_together
 from batchformer.methods import build_method
-from batchformer.methods.config import ModuleConfig
+from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.models.build import build_model
 
 CUDA = torch.device("cuda")
@@ -152,7 +152,7 @@ def split(rows: int = 300) -> ImageSplit:
     return ImageSplit(x.to(torch.uint8), y)
 
 
-def method(seed: int = 0, module: bool = True) -> Method:
+def method(seed: int = 0, module: bool = True, hyper: MethodConfig | None = None) -> Method:
     torch.manual_seed(seed)
     return build_method(
         "balanced_softmax",
@@ -160,6 +160,7 @@ def method(seed: int = 0, module: bool = True) -> Method:
         module=ModuleConfig(enabled=module),
         seed=seed,
         class_counts=torch.arange(10, 0, -1),
+        hyper=hyper,
     )
 
 
@@ -216,6 +217,24 @@ def test_captured_equals_eager_for_200_updates(
     assert captured == pytest.approx(eager, rel=1e-3)
     got, expected = (ends[name].metrics["weights"] for name in ("captured", "eager"))
     assert got == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("module", [False, True], ids=["baseline", "batchformer"])
+def test_captured_cutmix_equals_eager(
+    tmp_path: Path, module: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Box, partner and decision are drawn on the device, anew at each replay."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    hyper = MethodConfig(cutmix=1.0, mix_prob=0.5)
+    changes: dict[str, Any] = {"deterministic": True, "precision": "bf16", "updates": 100}
+    for name, on in (("eager", False), ("captured", True)):
+        where = plan(tmp_path / name, capture=on, **changes)
+        fit(method(0, module, hyper), feed(), evaluation, where)
+    assert "recording failed" not in capsys.readouterr().err
+    eager, captured = losses(tmp_path / "eager"), losses(tmp_path / "captured")
+    assert len(captured) == 100 and captured == pytest.approx(eager, rel=1e-3)
 
 
 @pytest.mark.gpu
