@@ -136,10 +136,10 @@ def mix_batch(x: Tensor, targets: Tensor, mix: Mix, classes: int) -> tuple[Tenso
     (tensor([2., 6.]), [[0.75, 0.0, 0.25], [0.25, 0.0, 0.75]])
     """
     own, share = mix.own.to(x.dtype), mix.share
-    soft = _one_hot(targets, classes) if targets.ndim == 1 else targets
+    soft = one_hot(targets, classes) if targets.ndim == 1 else targets
     return x * own + x.flip(0) * (1 - own), soft * share + soft.flip(0) * (1 - share)
 
 
-def _one_hot(labels: Tensor, classes: int) -> Tensor:
+def one_hot(labels: Tensor, classes: int) -> Tensor:
     """(N, K) float32; a comparison, which unlike torch's one_hot never looks at the values."""
     return (labels[:, None] == torch.arange(classes, device=labels.device)).float()

@@ -31,8 +31,7 @@ class MixingClassifier(Classifier):
     def __init__(
         self, network: nn.Module, criterion: nn.Module, classes: int, **options: Any
     ) -> None:
-        super().__init__(network, criterion, **options)
-        self.classes = classes
+        super().__init__(network, criterion, classes=classes, **options)
 
     def update(
         self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: Mechanics
