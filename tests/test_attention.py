@@ -25,13 +25,15 @@ CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 ON_CPU: list[Path] = ["explicit", "fused", "blockwise"]
 
 
-def brute_force(qkv: Tensor, heads: int, self_only: bool = False) -> Tensor:
+def brute_force(
+    qkv: Tensor, heads: int, self_only: bool = False, visible: list[int] | None = None
+) -> Tensor:
     """One row at a time, in float64, without a softmax function."""
     q, k, v = split_heads(qkv.double(), heads)
     out = torch.zeros_like(q)
     for index in torch.cartesian_prod(*(torch.arange(s) for s in q.shape[:3])).tolist():
         length, head, i = index
-        keys = [i] if self_only else range(k.shape[2])
+        keys = [i] if self_only else visible or list(range(k.shape[2]))
         scores = [float(q[length, head, i] @ k[length, head, j]) for j in keys]
         exps = [math.exp(s / math.sqrt(q.shape[-1]) - max(scores)) for s in scores]
         for j, e in zip(keys, exps, strict=True):
@@ -56,6 +58,28 @@ def test_equals_brute_force(
     qkv = torch.randn(length, n, 3 * heads * width)
     out = attention(qkv, heads, attend=attend, path=path)
     expected = brute_force(qkv, heads, attend == "self")
+    torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("path", [None, "explicit", "blockwise"])
+@pytest.mark.parametrize("attend", get_args(Attend))
+def test_nobody_attends_to_hidden_samples(
+    attend: Attend, path: Path | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hidden samples still attend to visible ones; to oneself there is nothing to hide."""
+    monkeypatch.setattr(module_under_test, "BLOCK_BUDGET", 4 * 2 * 2 * 7 * 3)  # three rows
+    qkv = torch.randn(2, 7, 24)
+    visible = torch.tensor([True, False, True, True, False, True, False])
+    out = attention(qkv, 2, attend=attend, path=path, visible=visible)
+    expected = brute_force(qkv, 2, attend == "self", [0, 2, 3, 5])
+    torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_path_that_masks_is_chosen_for_hidden_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module_under_test, "EXPLICIT_BUDGET", 0)
+    qkv, visible = torch.randn(1, 5, 24), torch.tensor([True, True, False, True, False])
+    out = attention(qkv, 2, visible=visible)  # without a mask this would be the fused path
+    expected = brute_force(qkv, 2, visible=[0, 1, 3])
     torch.testing.assert_close(out.double(), expected, atol=1e-5, rtol=1e-5)
 
 

@@ -83,6 +83,7 @@ def attention(
     dropout: float = 0.0,
     attend: Attend = "batch",
     path: Path | None = None,
+    visible: Tensor | None = None,
 ) -> Tensor:
     """Exact attention by the path that suits the sizes.
 
@@ -92,6 +93,8 @@ def attention(
         dropout: probability of dropping an attention weight.
         attend: ``"batch"``: every sample sees every sample; ``"self"``: each sees only itself.
         path: one of the paths, or None for :func:`choose_path`.
+        visible: ``(N,)`` bool, which samples others may attend to; None: all. At least one must be.
+            With ``"self"`` it has no effect: a sample always sees itself.
 
     Returns:
         ``(L, N, C)``.
@@ -106,7 +109,8 @@ def attention(
         device=qkv.device,
         dtype=qkv.dtype,
         dropout=dropout,
-        attend=attend,
+        # Hidden samples need a path that masks, as attention to oneself does.
+        attend=attend if visible is None else "self",
         kernels=obstacle(qkv) is None,
     )
     if path == "triton":
@@ -118,9 +122,9 @@ def attention(
     if path == "fused":
         mixed = F.scaled_dot_product_attention(q, k, v, dropout_p=dropout)
     elif path == "blockwise":
-        mixed = blockwise_attention(q, k, v, dropout=dropout, attend=attend)
+        mixed = blockwise_attention(q, k, v, dropout=dropout, attend=attend, visible=visible)
     else:
-        mixed = inspectable_attention(q, k, v, dropout=dropout, attend=attend)[0]
+        mixed, _ = inspectable_attention(q, k, v, dropout=dropout, attend=attend, visible=visible)
     return mixed.transpose(1, 2).reshape(length, n, channels)
 
 
@@ -141,12 +145,13 @@ def inspectable_attention(
     attend: Attend = "batch",
     first_row: int = 0,
     drop: Drop | None = None,
+    visible: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The same attention with its weights: ``(L, heads, N, D)`` and ``(L, heads, N, N)``.
 
     Each row of the weights sums to one; dropout acts on the weights after they are recorded.
     ``q`` may be a block of the rows, from ``first_row`` on. ``drop``, if given, takes the place of
-    torch's dropout.
+    torch's dropout. ``visible`` is as in :func:`attention`.
     """
     # Scaling q first keeps half-precision scores in range; the softmax itself is never in half.
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
@@ -155,6 +160,8 @@ def inspectable_attention(
         others = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
         others = others.triu(first_row + 1) | others.tril(first_row - 1)
         scores = scores.masked_fill(others, -torch.inf)
+    elif visible is not None:
+        scores = scores.masked_fill(~visible, -torch.inf)
     weights = torch.softmax(scores, dim=-1, dtype=torch.promote_types(scores.dtype, torch.float32))
     kept = F.dropout(weights, dropout) if drop is None else drop(weights, first_row=first_row)
     return kept.to(v.dtype) @ v, weights
@@ -168,13 +175,21 @@ def blockwise_attention(
     dropout: float = 0.0,
     attend: Attend = "batch",
     drop: Drop | None = None,
+    visible: Tensor | None = None,
 ) -> Tensor:
     """A block of rows after the other, each computed again in the backward pass."""
     from torch.utils.checkpoint import checkpoint  # brings the compiler with it
 
     def block(q: Tensor, k: Tensor, v: Tensor, first_row: int) -> Tensor:
         mixed, _ = inspectable_attention(
-            q, k, v, dropout=dropout, attend=attend, first_row=first_row, drop=drop
+            q,
+            k,
+            v,
+            dropout=dropout,
+            attend=attend,
+            first_row=first_row,
+            drop=drop,
+            visible=visible,
         )
         return mixed
 

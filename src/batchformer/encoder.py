@@ -66,6 +66,7 @@ def encoder_layer(
     return_weights: bool = False,
     rows: AllRows | None = None,
     number: int = 0,
+    visible: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
     """One post-norm layer, ``LN(x + attention(x))`` then ``LN(x + feed_forward(x))``.
 
@@ -76,11 +77,14 @@ def encoder_layer(
         x: ``(L, N, C)``: the N samples attend to one another, separately at each of L positions.
         rows: if given, they attend to the M samples of all ranks, and dropout is keyed by it.
         number: of this layer, which dropout is keyed by too.
+        visible: ``(N,)`` bool, which samples others may attend to, as in
+            :func:`~batchformer.attention.attention`; not with ``rows``.
 
     Returns:
         ``(L, N, C)``, and the attention weights ``(L, heads, N, N or M)`` or None.
     """
-    if rows is None and not return_weights and _fits_one_program(x, w, heads):
+    fused = rows is None and visible is None and not return_weights
+    if fused and _fits_one_program(x, w, heads):
         return _small_layer(x, w, heads, dropout, attend), None
     qkv = F.linear(x, w.in_proj_weight, w.in_proj_bias)
     drops = [partial(F.dropout, p=dropout)] * 3
@@ -94,10 +98,12 @@ def encoder_layer(
         )
     elif return_weights:
         q, k, v = split_heads(qkv, heads)
-        mixed, weights = inspectable_attention(q, k, v, dropout=dropout, attend=attend)
+        mixed, weights = inspectable_attention(
+            q, k, v, dropout=dropout, attend=attend, visible=visible
+        )
         mixed = mixed.transpose(1, 2).reshape(x.shape)
     else:
-        mixed = attention(qkv, heads, dropout=dropout, attend=attend)
+        mixed = attention(qkv, heads, dropout=dropout, attend=attend, visible=visible)
     large = x.numel() >= FUSED_ELEMENTS and x.dtype != torch.float64
     if rows is None and large and _plain(x, w):
         return _after_attention_fused(x, mixed, w, dropout), weights
@@ -245,8 +251,12 @@ def encode(
     attend: Attend,
     return_weights: bool,
     rows: AllRows | None,
+    visible: Tensor | None = None,
 ) -> tuple[Tensor, list[Tensor]]:
-    """:func:`batch_former` among rows that have met already, or those of x alone."""
+    """:func:`batch_former` among rows that have met already, or those of x alone.
+
+    ``visible`` is as in :func:`encoder_layer`.
+    """
     moved = x.movedim(axes, (-2, -1))
     positions = math.prod(moved.shape[:-2])
     encoded = moved.reshape(positions, *moved.shape[-2:])
@@ -256,7 +266,8 @@ def encode(
     n = encoded.shape[1] if rows is None else rows.total
     small = positions * n * encoded.shape[-1] ** 2 <= SMALL_WORK
     precise = small and torch.is_autocast_enabled(x.device.type)
-    one_program = rows is None and precise and _fits_one_program(encoded, weights[0], heads)
+    fused = rows is None and visible is None and precise
+    one_program = fused and _fits_one_program(encoded, weights[0], heads)
     precise = precise and not one_program
     if precise:
         encoded = encoded.to(weights[0].in_proj_weight.dtype)
@@ -271,6 +282,7 @@ def encode(
                 return_weights=return_weights,
                 rows=rows,
                 number=number,
+                visible=visible,
             )
             if seen is not None:
                 recorded.append(seen)

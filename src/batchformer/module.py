@@ -122,7 +122,12 @@ class BatchFormer(nn.Module):
         return (mixed, torch.stack(weights)) if return_weights else mixed
 
     def _encode(
-        self, x: Tensor, dropout: float, rows: AllRows | None, return_weights: bool = False
+        self,
+        x: Tensor,
+        dropout: float,
+        rows: AllRows | None,
+        return_weights: bool = False,
+        visible: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
         return encode(
             x,
@@ -133,6 +138,7 @@ class BatchFormer(nn.Module):
             attend=self.attend,
             return_weights=return_weights,
             rows=rows,
+            visible=visible,
         )
 
     def _axes(self, x: Tensor) -> tuple[int, int]:

@@ -25,7 +25,7 @@ from batchformer.engine.fit import Evaluation, Plan, fit, training
 from batchformer.engine.method import Method
 from batchformer.engine.together import Job, train_together
 from batchformer.methods import build_method
-from batchformer.methods.config import ModuleConfig
+from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.models.build import build_model
 
 CUDA = torch.device("cuda")
@@ -152,14 +152,17 @@ def split(rows: int = 300) -> ImageSplit:
     return ImageSplit(x.to(torch.uint8), y)
 
 
-def method(seed: int = 0, module: bool = True) -> Method:
+def method(
+    seed: int = 0, module: bool = True, hyper: MethodConfig | None = None, **settings: Any
+) -> Method:
     torch.manual_seed(seed)
     return build_method(
         "balanced_softmax",
         network=build_model("resnet32", 10),
-        module=ModuleConfig(enabled=module),
+        module=ModuleConfig(enabled=module, **settings),
         seed=seed,
         class_counts=torch.arange(10, 0, -1),
+        hyper=hyper,
     )
 
 
@@ -216,6 +219,46 @@ def test_captured_equals_eager_for_200_updates(
     assert captured == pytest.approx(eager, rel=1e-3)
     got, expected = (ends[name].metrics["weights"] for name in ("captured", "eager"))
     assert got == pytest.approx(expected, rel=1e-4)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("module", [False, True], ids=["baseline", "batchformer"])
+def test_captured_cutmix_equals_eager(
+    tmp_path: Path, module: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """Box, partner and decision are drawn on the device, anew at each replay."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    hyper = MethodConfig(cutmix=1.0, mix_prob=0.5)
+    changes: dict[str, Any] = {"deterministic": True, "precision": "bf16", "updates": 100}
+    for name, on in (("eager", False), ("captured", True)):
+        where = plan(tmp_path / name, capture=on, **changes)
+        fit(method(0, module, hyper), feed(), evaluation, where)
+    assert "recording failed" not in capsys.readouterr().err
+    eager, captured = losses(tmp_path / "eager"), losses(tmp_path / "captured")
+    assert len(captured) == 100 and captured == pytest.approx(eager, rel=1e-3)
+
+
+@pytest.mark.gpu
+@needs_gpu
+@pytest.mark.parametrize("attend", ["batch", "self"])
+@pytest.mark.parametrize("cutmix", [0.0, 1.0])
+def test_captured_class_context_equals_eager(
+    tmp_path: Path, attend: str, cutmix: float, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    """The means are updated in place, once for each replay."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    hyper = MethodConfig(cutmix=cutmix, mix_prob=0.5 if cutmix else 1.0)
+    changes: dict[str, Any] = {"deterministic": True, "precision": "bf16", "updates": 100}
+    means = []
+    for name, on in (("eager", False), ("captured", True)):
+        trained = method(hyper=hyper, context="classes", attend=attend)
+        fit(trained, feed(), evaluation, plan(tmp_path / name, capture=on, **changes))
+        means.append(trained.state_dict()["encoder.means"].cpu())
+    assert "recording failed" not in capsys.readouterr().err
+    eager, captured = losses(tmp_path / "eager"), losses(tmp_path / "captured")
+    assert len(captured) == 100 and captured == pytest.approx(eager, rel=1e-3)
+    torch.testing.assert_close(means[1], means[0], rtol=1e-2, atol=1e-2)
 
 
 @pytest.mark.gpu

@@ -33,6 +33,9 @@ from batchformer.engine.mechanics import Batch, Mechanics, Step
 from batchformer.engine.method import Method
 from batchformer.engine.parallel import Parallel
 from batchformer.engine.window import DivergedError
+from batchformer.methods import build_method
+from batchformer.methods.config import ModuleConfig
+from batchformer.models.build import build_model
 from batchformer.ranks import alone
 from batchformer.ranks import ranks as all_ranks
 
@@ -131,6 +134,34 @@ def plan(folder: Path, **train: Any) -> Plan:
     )
 
 
+def class_context() -> Method:
+    """The control: samples of different ranks do not attend to one another, so ranks agree."""
+    torch.manual_seed(0)
+    module = ModuleConfig(context="classes", attend="self", dropout=0.0)
+    network = build_model("digits_net", 10)
+    counts = torch.arange(10, 0, -1)
+    made = build_method(
+        "balanced_softmax", network=network, module=module, seed=0, class_counts=counts
+    )
+    return Wide(made).double()
+
+
+class Wide(Method):
+    """A method of float32 images in float64."""
+
+    def __init__(self, method: Method) -> None:
+        super().__init__()
+        self.method = method
+        self.seen: list[Tensor] = []
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        self.seen.append(batch["index"])
+        return self.method.step({**batch, "x": batch["x"].double()})
+
+    def predict(self, x: Tensor) -> Tensor:
+        return self.method.predict(x.double())
+
+
 Made = tuple[Method, dict[str, Any], dict[str, Any]]
 SYNC = {"sync_norm": True}
 #: A method, options of its training and options of its feed, by name.
@@ -142,6 +173,7 @@ SCENARIOS: dict[str, Callable[[], Made]] = {
     "accumulated": lambda: (Net(mixed=True), {**SYNC, "accumulate": 2}, {"accumulate": 2}),
     "own update": lambda: (TwoOptimizers(), SYNC, {}),
     "domains": lambda: (Net(), SYNC, {"steps": DomainSteps(DOMAIN, 3, 4, seed=3)}),
+    "class context": lambda: (class_context(), SYNC, {}),
     "the best kept": lambda: (Net(), {**SYNC, "select_on": "test"}, {}),
 }
 

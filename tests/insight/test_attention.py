@@ -38,6 +38,17 @@ def test_sums_are_those_of_loops() -> None:
                     expected["bin_pairs"][bins[a], bins[b]] += 1
                     expected["shot_pairs"][shots[a], shots[b]] += 1
     got = sums.arrays()
+    assert "attention_context" not in got
     assert got["bin_of_class"].tolist() == bins
     for name, value in expected.items():
         np.testing.assert_allclose(got[name], value, rtol=1e-6, err_msg=name)
+
+
+def test_what_goes_to_a_context_is_summed() -> None:
+    sums = AttentionSums(Classes.by_shots(("a", "b"), torch.tensor([5, 1])), heads=2)
+    for shares in ([[0.25, 0.5], [0.0, 1.0]], [[0.75], [0.5]]):
+        given = torch.tensor(shares)
+        count = given.shape[1]
+        weights = torch.eye(count).expand(2, count, count)
+        sums.add(weights, torch.arange(count), given)
+    assert sums.arrays()["attention_context"].tolist() == [[1.5, 3.0], [1.5, 3.0]]

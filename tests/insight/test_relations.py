@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from batchformer.insight.gradient import influence
 from batchformer.insight.relations import Relations
 from batchformer.methods import build_method
 from batchformer.methods.config import MethodConfig, ModuleConfig
@@ -122,6 +123,30 @@ def test_ride_mixes_each_expert_by_itself_as_in_training() -> None:
         mixed, _ = relations.mix(plain)
         got = torch.cat((relations.classify(plain), relations.classify(mixed)))
     torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("attend", ["batch", "self"])
+def test_class_rows_join_the_samples_as_in_training(attend: str) -> None:
+    method = method_named("cross_entropy", context="classes", attend=attend, dropout=0.0, layers=2)
+    method.double().train()
+    x, y = torch.randn(6, 1, 8, 8, dtype=torch.float64), torch.tensor([0, 1, 1, 3, 0, 4])
+    method.step({"x": x, "y": y})  # class 2 is not seen
+    relations = method.relations()
+    assert relations.context.shape == (4, 64)
+    plain = torch.randn(5, 64, dtype=torch.float64)
+    with torch.no_grad():
+        expected, _ = method.encoder.mix_with_classes(plain)
+        mixed, attention = relations.mix(plain)
+        rows = relations.mix_rows(plain.expand(5, 5, 64), torch.arange(5))
+    torch.testing.assert_close(mixed, expected)
+    torch.testing.assert_close(rows, expected)
+    assert attention.shape == (4, 5, 5)
+    seen = influence(relations, plain, torch.tensor([0, 1, 2, 3, 4]))
+    given = 1 - attention.sum(2)
+    torch.testing.assert_close(seen.to_context, given)
+    torch.testing.assert_close(seen.attention.sum(2), torch.ones(4, 5, dtype=torch.float64))
+    torch.testing.assert_close(seen.attention * (1 - given)[..., None], attention)
+    assert (given > 0).all() if attend == "batch" else (given == 0).all()
 
 
 def test_the_loss_of_centres_is_paco_without_samples() -> None:

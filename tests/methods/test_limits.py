@@ -25,6 +25,7 @@ from batchformer.methods.config import MethodConfig
         ({"neighbours": 0}, "hyper.neighbours is 0, below 1"),
         ({"vote_temperature": 0.0}, "hyper.vote-temperature is 0.0"),
         ({"cutmix": -1.0}, "hyper.cutmix is -1.0, below 0"),
+        ({"mix_prob": 1.5}, "hyper.mix-prob is 1.5, outside"),
         ({"graph_hidden": 0}, "hyper.graph-hidden is 0, below 1"),
         ({"image_hidden": 0}, "hyper.image-hidden is 0, below 1"),
         ({"image_embedding": -1}, "hyper.image-embedding is -1, below 0"),

@@ -23,6 +23,8 @@ def test_defaults() -> None:
         ({"dropout": 1.5}, "module.dropout is 1.5, outside"),
         ({"lr_factor": -0.1}, "module.lr-factor"),
         ({"mixed_weight": -1.0}, "module.mixed-weight"),
+        ({"context_momentum": 1.0}, "module.context-momentum is 1.0, outside"),
+        ({"context_weight": -0.1}, "module.context-weight is -0.1, below 0"),
     ],
 )
 def test_impossible_values(options: dict[str, Any], words: str) -> None:
@@ -36,6 +38,7 @@ def test_impossible_values(options: dict[str, Any], words: str) -> None:
         ("paco", {"loss_scale": "official"}, "never released"),
         ("paco", {"mixed_weight": 0.5}, "no weight of its own"),
         ("ride", {"loss_scale": "official"}, 'module.loss-scale "sum"'),
+        ("ldam", {"context": "classes"}, "balanced_softmax, not for ldam"),
     ],
 )
 def test_settings_without_sense_are_refused(
@@ -62,3 +65,9 @@ def test_settings_of_two_streams_are_refused_where_there_is_one(
         require_sense(method, ModuleConfig(streams="mixed_only", **module))
     require_sense(method, ModuleConfig(streams="mixed_only", **module, enabled=False))
     require_sense(method, ModuleConfig(streams="mixed_only", loss_scale="sum"))
+
+
+def test_class_rows_join_the_batch_of_one_rank() -> None:
+    module = ModuleConfig(context="classes", exchange=True)
+    with pytest.raises(ValueError, match=r"set --module\.no-exchange"):
+        require_sense("balanced_softmax", module)

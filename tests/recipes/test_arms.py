@@ -17,6 +17,8 @@ CHANGED = {
     "batchformer_mixed_only": {"module.streams": "mixed_only"},
     "batchformer_official_loss": {"module.loss_scale": "official"},
     "batchformer_official_grouping": {"hyper.irm_grouping": "official"},
+    "class_context": {"module.context": "classes"},
+    "class_context_self": {"module.context": "classes", "module.attend": "self"},
     "random_weights": {"module.enabled": False, "weights": ""},
     "baseline_loss1.5x": {"module.enabled": False, "train.loss_multiplier": 1.5},
     "baseline_loss3x": {"module.enabled": False, "train.loss_multiplier": 3.0},
@@ -52,10 +54,13 @@ def test_unknown_arms_are_named() -> None:
 def test_an_arm_without_sense_is_refused_and_the_others_are_not(name: str) -> None:
     recipe = find_recipe(name)
     without = {"batchformer_official_loss", "batchformer_official_grouping", "random_weights"}
+    without |= {"class_context", "class_context_self"}
     for arm in set(ARMS) - without:
         with_arm(recipe, arm)
     with pytest.raises(ValueError, match="Not possible"):
         with_arm(recipe, "batchformer_official_loss")
+    with pytest.raises(ValueError, match=rf"class_context.*not for {recipe.method}; leave them"):
+        with_arm(recipe, "class_context")
 
 
 def test_a_closed_form_has_no_batchformer() -> None:
@@ -135,6 +140,8 @@ def test_only_random_weights_are_measured_where_nothing_was_learnt(name: str) ->
         "random_weights",
         "batchformer_official_loss",
         "batchformer_official_grouping",
+        "class_context",
+        "class_context_self",
     }:
         with pytest.raises(ValueError, match=f"the arm {arm} would be an untrained network"):
             with_arm(recipe, arm)

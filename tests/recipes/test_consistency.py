@@ -57,6 +57,14 @@ def test_swad_needs_images_that_are_held_out() -> None:
     dataclasses.replace(recipe, data=recipe.data_with(held_out=0.1))
 
 
+def test_mixing_needs_a_method_with_soft_targets() -> None:
+    cut = find_recipe("cifar100_lt_balanced_softmax_cutmix")
+    with pytest.raises(ValueError, match=r"ldam does not support that; leave both at 0, or set"):
+        dataclasses.replace(cut, method="ldam")
+    with pytest.raises(ValueError, match=r"hyper\.mix-prob 0\.5.*nothing mixes it"):
+        dataclasses.replace(cut, hyper=dataclasses.replace(cut.hyper, cutmix=0.0))
+
+
 def test_a_batch_of_no_size_needs_domains() -> None:
     for name in ("demo", "pacs_erm"):
         recipe = find_recipe(name)

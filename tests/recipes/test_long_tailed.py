@@ -5,7 +5,13 @@ from __future__ import annotations
 import pytest
 
 from batchformer.data.long_tail import class_counts
-from batchformer.recipes.long_tailed import IMAGES, cifar_lt_balanced_softmax
+from batchformer.recipes.long_tailed import (
+    IMAGES,
+    cifar100_lt_balanced_softmax,
+    cifar100_lt_balanced_softmax_cutmix,
+    cifar_lt_balanced_softmax,
+)
+from batchformer.recipes.recipe import NOT_IN_THE_PAPER
 
 
 def test_image_counts_follow_from_the_profile() -> None:
@@ -38,3 +44,11 @@ def test_the_papers_schedule(ratio: float, all_of_paper: float) -> None:
     assert (schedule.warmup, schedule.warmup_from, schedule.floor) == (800, 0.5, 0)
     assert recipe.module.lr_factor == 0.1
     assert recipe.paper["batchformer"]["all"] == all_of_paper
+
+
+def test_cutmix_changes_the_batches_alone() -> None:
+    base, cut = cifar100_lt_balanced_softmax(), cifar100_lt_balanced_softmax_cutmix()
+    assert (cut.hyper.cutmix, cut.hyper.mixup, cut.hyper.mix_prob) == (1.0, 0.0, 0.5)
+    assert (cut.table, cut.paper) == (NOT_IN_THE_PAPER, {})
+    for part in ("data", "model", "method", "module", "optim", "schedule", "train"):
+        assert getattr(cut, part) == getattr(base, part)

@@ -71,6 +71,7 @@ def draw_mix(
     cutmix: float,
     switch: float,
     device: torch.device,
+    probability: float = 1.0,
 ) -> Mix:
     """Draw how a batch is mixed, on the device.
 
@@ -81,7 +82,19 @@ def draw_mix(
         cutmix: alpha of CutMix; 0: none.
         switch: probability of CutMix where there are both.
         device: of the batch.
+        probability: that the batch is mixed at all; else every pixel and target is its own.
     """
+    mix = _draw_certain_mix(height, width, mixup, cutmix, switch, device)
+    if probability >= 1:
+        return mix
+    # Drawn last and applied by a mask: shapes stay static, and boxes do not depend on it.
+    unmixed = torch.rand((), device=device) >= probability
+    return Mix(mix.own.masked_fill(unmixed, 1.0), mix.share.masked_fill(unmixed, 1.0))
+
+
+def _draw_certain_mix(
+    height: int, width: int, mixup: float, cutmix: float, switch: float, device: torch.device
+) -> Mix:
     if mixup <= 0 and cutmix <= 0:
         raise ValueError("there is nothing to draw: mixup or cutmix must be above 0")
     pasted = torch.rand((), device=device) < switch
@@ -123,10 +136,10 @@ def mix_batch(x: Tensor, targets: Tensor, mix: Mix, classes: int) -> tuple[Tenso
     (tensor([2., 6.]), [[0.75, 0.0, 0.25], [0.25, 0.0, 0.75]])
     """
     own, share = mix.own.to(x.dtype), mix.share
-    soft = _one_hot(targets, classes) if targets.ndim == 1 else targets
+    soft = one_hot(targets, classes) if targets.ndim == 1 else targets
     return x * own + x.flip(0) * (1 - own), soft * share + soft.flip(0) * (1 - share)
 
 
-def _one_hot(labels: Tensor, classes: int) -> Tensor:
+def one_hot(labels: Tensor, classes: int) -> Tensor:
     """(N, K) float32; a comparison, which unlike torch's one_hot never looks at the values."""
     return (labels[:, None] == torch.arange(classes, device=labels.device)).float()

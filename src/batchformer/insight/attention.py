@@ -33,9 +33,18 @@ class AttentionSums:
         self.by_shots = zeros(heads, self.shots, self.shots)
         self.shot_pairs = torch.zeros(self.shots, self.shots).long()
         self.own, self.same, self.other = (zeros(heads, 2) for _ in range(3))
+        self.context: Tensor | None = None
 
-    def add(self, attention: Tensor, labels: Tensor) -> None:
-        """Take in the weights (H, N, N) of a batch with labels (N,)."""
+    def add(self, attention: Tensor, labels: Tensor, to_context: Tensor | None = None) -> None:
+        """Take in the weights (H, N, N) of a batch with labels (N,).
+
+        ``to_context`` (H, N) is what its samples give to the rows of a context, if there is one.
+        """
+        if to_context is not None:
+            given = to_context.detach().cpu().double().sum(-1)
+            samples = torch.full_like(given, to_context.shape[-1])
+            sums = torch.stack((given, samples), dim=-1)
+            self.context = sums if self.context is None else self.context + sums
         labels = labels.cpu()
         bins, shots = self.bin_of_class[labels], self.classes.shot_of_class[labels]
         self.bins += sums_between(attention, bins, self.classes.bins)
@@ -56,7 +65,9 @@ class AttentionSums:
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """All of them, by the names of the record."""
+        context = {} if self.context is None else {"attention_context": self.context.numpy()}
         return {
+            **context,
             "bin_of_class": self.bin_of_class.numpy(),
             "bin_pairs": self.bin_pairs.numpy(),
             "attention": self.bins.numpy().astype(np.float32),

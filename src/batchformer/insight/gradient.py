@@ -29,15 +29,18 @@ class Influence:
     Args:
         absolute: (N, N) mean absolute value over channels of dL_i / df_j, i in the row.
         length: (N, N) its Euclidean length.
-        attention: (H, N, N), i attends to j.
+        attention: (H, N, N), i attends to j; rows sum to 1.
         following: (S, N, ...) for s = 1..S and each j, dL_i / df_j of the sample i that comes s
             before j in the batch, after the first the last.
+        to_context: (H, N) share of its attention that i gives to the rows of a context; None where
+            there is none. ``attention`` is then how the rest is divided.
     """
 
     absolute: Tensor
     length: Tensor
     attention: Tensor
     following: Tensor
+    to_context: Tensor | None = None
 
 
 def influence(relations: Relations, features: Tensor, labels: Tensor, steps: int = 0) -> Influence:
@@ -60,7 +63,12 @@ def influence(relations: Relations, features: Tensor, labels: Tensor, steps: int
         for step in range(1, steps + 1):
             after = (rows + step) % count
             following[step - 1, after] = part[rows - first, after]
-    return Influence(absolute, length, attention, following)
+    if relations.context is None:
+        return Influence(absolute, length, attention, following)
+    to_samples = attention.sum(-1, keepdim=True)
+    return Influence(
+        absolute, length, attention / to_samples, following, 1 - to_samples.squeeze(-1)
+    )
 
 
 def feature_gradients(
@@ -79,7 +87,8 @@ def feature_gradients(
     """
     count = len(features)
     if block is None:
-        block = max(1, BLOCK // (count * _numbers(relations, features)))
+        rows_of_copy = count + (0 if relations.context is None else len(relations.context))
+        block = max(1, BLOCK // (rows_of_copy * _numbers(relations, features)))
     for first in range(0, count, block):
         rows = torch.arange(first, min(first + block, count), device=features.device)
         with torch.enable_grad(), disabled():

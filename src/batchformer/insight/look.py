@@ -101,7 +101,7 @@ def _measured(relations: Relations, images: Shown, rows: Tensor, batch: int, ste
         if attention is not None and len(y) > 1:
             # No further than the others of the batch: the next after them is the sample itself.
             seen = influence(relations, plain, y.to(x.device), min(steps, len(y) - 1))
-            attention.add(seen.attention, y)
+            attention.add(seen.attention, y, seen.to_context)
             gradients.add(seen, y, relations, x)
     every = torch.cat(features)
     shot = classes.shot_of_class.cpu()

@@ -25,6 +25,9 @@ With BatchFormer also:
     attention_self (H, 2): sum of what samples give to themselves, and how many samples
     attention_same (H, 2), attention_other (H, 2): the same of pairs of one class, and of two
     attention_shots (H, 3, 3) sums, shot_pairs (3, 3) counts
+    attention_context (H, 2): with class rows in the batch (module.context), sum of what samples
+        give to these rows, and how many samples; all other attention is what samples give to
+        samples, divided by its sum
     gradient_abs (K,), gradient_l2 (K,): mean over a class's samples i, and over j != i, of the
         mean absolute value, or the length, of dL_i / df_j on pooled features
     gradient_images_abs (K,), gradient_images_l2 (K,): the same on input images; may be missing

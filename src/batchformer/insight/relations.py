@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from batchformer.encoder import EncoderWeights, batch_former, encoder_layer
@@ -23,6 +24,8 @@ class Relations:
         loss: of logits (N, K) and labels (N,), a scalar: the mean over rows.
         encoder: BatchFormer; None for a baseline.
         mixed_only: whether the classifier was trained on mixed features alone.
+        context: (S, ...) further rows that samples attend to in every batch, such as means of
+            classes; None: the samples are all there is.
     """
 
     module: nn.Module
@@ -31,16 +34,17 @@ class Relations:
     loss: Callable[[Tensor, Tensor], Tensor]
     encoder: BatchFormer | None = None
     mixed_only: bool = False
+    context: Tensor | None = None
 
     def mix(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Mixed features (N, ...), and who attends to whom, (H, N, N).
 
         There is no dropout, whatever the mode. Layers, and positions such as experts, are averaged
-        in the second.
+        in the second. What its rows lack of 1 goes to the rows of the context.
         """
-        encoder = self._encoder()
+        encoder, samples = self._encoder(), len(features)
         mixed, weights = batch_former(
-            features,
+            self._with_context(features, axis=0),
             _weights(encoder),
             heads=encoder.heads,
             attend=encoder.attend,
@@ -48,11 +52,12 @@ class Relations:
             channel_axis=self._channels(features.ndim),
             return_weights=True,
         )
-        return mixed, weights.mean((0, 1))
+        return mixed[:samples], weights.mean((0, 1))[:, :samples, :samples]
 
     def mix_rows(self, copies: Tensor, rows: Tensor) -> Tensor:
         """Mixed features (B, ...) of one sample, ``rows[b]``, of each of B batches (B, N, ...)."""
         encoder = self._encoder()
+        copies = self._with_context(copies, axis=1)
         channels = self._channels(copies.ndim - 1) + 1
         moved = copies.movedim((1, channels), (-2, -1))
         x = moved.reshape(-1, *moved.shape[-2:])
@@ -71,6 +76,13 @@ class Relations:
         """
         logits = self.classify(mixed)
         return logits if self.mixed_only else (logits + self.classify(plain)) / 2
+
+    def _with_context(self, x: Tensor, axis: int) -> Tensor:
+        """The rows of the context after the samples, which are on this axis."""
+        if self.context is None:
+            return x
+        rows = self.context.to(x.dtype).expand(*x.shape[:axis], *self.context.shape)
+        return torch.cat((x, rows), dim=axis)
 
     def _encoder(self) -> BatchFormer:
         if self.encoder is None:

@@ -7,11 +7,12 @@ from typing import Any
 from torch import Tensor, nn
 
 from batchformer.losses.balanced_softmax import BalancedSoftmax
-from batchformer.methods.classifier import Classifier
+from batchformer.methods.mixing import MixingClassifier
 
 
-class BalancedSoftmaxMethod(Classifier):
-    """One-stage Balanced Softmax; plain logits at test."""
+class BalancedSoftmaxMethod(MixingClassifier):
+    """One-stage Balanced Softmax; plain logits at test. Batches may be mixed by Mixup or CutMix."""
 
     def __init__(self, network: nn.Module, class_counts: Tensor, **options: Any) -> None:
-        super().__init__(network, BalancedSoftmax(class_counts, allow_empty=True), **options)
+        criterion = BalancedSoftmax(class_counts, allow_empty=True)
+        super().__init__(network, criterion, len(class_counts), **options)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from batchformer.engine.config import OptimConfig
 from batchformer.engine.mechanics import Batch
 from batchformer.engine.method import Method
 from batchformer.insight.relations import Relations
+from batchformer.methods.class_context import ClassContext, class_row_loss
 from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.methods.encoder import make_encoder
 from batchformer.module import two_streams
@@ -29,6 +31,7 @@ class Classifier(Method):
         hyper: the method's own settings.
         groups: G, equal blocks of rows that a batch consists of, one domain each; for methods that
             compare domains.
+        classes: K, for methods that class rows can join (``module.context``).
     """
 
     def __init__(
@@ -39,6 +42,7 @@ class Classifier(Method):
         seed: int,
         hyper: MethodConfig | None = None,
         groups: int = 1,
+        classes: int = 0,
     ) -> None:
         super().__init__()
         if not hasattr(network, "forward_head"):
@@ -48,9 +52,10 @@ class Classifier(Method):
             )
         self.network, self.criterion, self.config = network, criterion, module
         self.hyper = hyper or MethodConfig()
-        self.groups = groups
+        self.groups, self.classes = groups, classes
         self.module_lr_factor = module.lr_factor
-        self.encoder = make_encoder(int(network.num_features), module, seed)  # type: ignore[arg-type]
+        width = int(network.num_features)  # type: ignore[arg-type]
+        self.encoder = make_encoder(width, module, seed, classes=classes)
         self.dropout = nn.Dropout(self.hyper.feature_dropout)
 
     def features(self, x: Tensor) -> Tensor:
@@ -92,7 +97,21 @@ class Classifier(Method):
         )
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
+        if isinstance(self.encoder, ClassContext) and self.encoder.training:
+            return self._step_with_classes(batch, self.encoder)
         return {"loss": self.loss(self(batch["x"]), batch["y"])}
+
+    def _step_with_classes(self, batch: Batch, encoder: ClassContext) -> dict[str, Tensor]:
+        """The loss of the samples, and that of the class rows that joined their batch."""
+        features = self.features(batch["x"])
+        encoder.update_means(features, batch["y"])
+        mixed, classes = encoder.mix_with_classes(features)
+        streams = (mixed,) if self.config.streams == "mixed_only" else (features, mixed)
+        logits = self.classify(self.dropout(torch.cat((*streams, classes))))
+        of_samples, of_classes = logits.tensor_split((-len(classes),))
+        class_loss = class_row_loss(of_classes, encoder.seen)
+        loss = self.loss(of_samples, batch["y"]) + self.config.context_weight * class_loss
+        return {"loss": loss, "class_loss": class_loss}
 
     def predict(self, x: Tensor) -> Tensor:
         return self.classify(self.features(x))
@@ -100,7 +119,8 @@ class Classifier(Method):
     def relations(self) -> Relations | None:
         mixed_only = self.config.streams == "mixed_only"
         parts = (self.features, self.classify, self.criterion, self.encoder)
-        return Relations(self, *parts, mixed_only)
+        context = self.encoder.class_rows() if isinstance(self.encoder, ClassContext) else None
+        return Relations(self, *parts, mixed_only, context)
 
     def on_a_backbone(self, optim: OptimConfig, *parts: nn.Module) -> list[dict[str, Any]]:
         """Parameter groups where the network is slower than what stands on it.

@@ -89,11 +89,15 @@ class MethodConfig:
     detector: Literal["c4", "fpn"] = "c4"
     """detector: the network's last stage on every region, or a pyramid of features."""
     mixup: float = 0.0
-    """cross_entropy: alpha of the Beta distribution of Mixup's shares; 0: none."""
+    """cross_entropy, balanced_softmax: alpha of the Beta distribution of Mixup's shares; 0:
+    none."""
     cutmix: float = 0.0
-    """cross_entropy: alpha of CutMix; where both are set, each batch has one of the two."""
+    """cross_entropy, balanced_softmax: alpha of CutMix; where both are set, each batch has one of
+    the two."""
     mix_switch: float = 0.5
-    """cross_entropy with both: probability of CutMix."""
+    """With both hyper.mixup and hyper.cutmix: probability of CutMix."""
+    mix_prob: float = 1.0
+    """With hyper.mixup or hyper.cutmix: probability that a batch is mixed."""
     smoothing: float = 0.0
     """cross_entropy: share of the target that all classes have in common."""
     drop_path: float = 0.0

@@ -57,6 +57,7 @@ def require_possible(hyper: MethodConfig) -> None:
         "pair-dropout": hyper.pair_dropout,
         "mixstyle-p": hyper.mixstyle_p,
         "mix-switch": hyper.mix_switch,
+        "mix-prob": hyper.mix_prob,
         "smoothing": hyper.smoothing,
         "drop-path": hyper.drop_path,
     }

@@ -39,6 +39,14 @@ class ModuleConfig:
     rows; "sum" adds the two streams, as the released code of RIDE on CIFAR does."""
     mixed_weight: float = 1.0
     """Weight of the mixed stream's loss."""
+    context: Literal["none", "classes"] = "none"
+    """cross_entropy, balanced_softmax: "classes" adds a running mean of every class's features to
+    the rows that samples attend to, so that every class seen so far is in every batch."""
+    context_momentum: float = 0.9
+    """With module.context classes: share of its old value that a running mean keeps at an update
+    with images of its class."""
+    context_weight: float = 0.1
+    """With module.context classes: weight of the cross-entropy of the mixed class rows."""
 
     def __post_init__(self) -> None:
         require(self.heads >= 1, f"module.heads is {self.heads}, below 1")
@@ -46,6 +54,17 @@ class ModuleConfig:
         require(0 <= self.dropout <= 1, f"module.dropout is {self.dropout}, outside [0, 1]")
         require(self.lr_factor >= 0, f"module.lr-factor is {self.lr_factor}, below 0")
         require(self.mixed_weight >= 0, f"module.mixed-weight is {self.mixed_weight}, below 0")
+        require(
+            0 <= self.context_momentum < 1,
+            f"module.context-momentum is {self.context_momentum}, outside [0, 1)",
+        )
+        require(
+            self.context_weight >= 0, f"module.context-weight is {self.context_weight}, below 0"
+        )
+
+
+#: Methods that class rows can join: one classifier, one row of features for each image.
+WITH_CLASS_CONTEXT = ("cross_entropy", "balanced_softmax")
 
 
 def require_sense(method: str, module: ModuleConfig) -> None:
@@ -74,6 +93,19 @@ def require_sense(method: str, module: ModuleConfig) -> None:
         'the released code of RIDE adds the two streams, which is module.loss-scale "sum"; the '
         "official loss is that of Balanced Softmax",
     )
+    if module.context == "classes":
+        require(
+            method in WITH_CLASS_CONTEXT,
+            f"module.context classes, and the arms class_context and class_context_self, are for "
+            f"{' and '.join(WITH_CLASS_CONTEXT)}, not for {method}; leave them out, or set "
+            f"--method {' or '.join(WITH_CLASS_CONTEXT)}",
+        )
+        require(
+            not module.exchange,
+            "module.context classes adds class rows to the batch of each rank, and "
+            "module.exchange joins the batches of all ranks; set --module.no-exchange, or leave "
+            "module.context none",
+        )
     if module.streams == "mixed_only":
         alone = 'with module.streams "mixed_only" there is one stream, '
         require(

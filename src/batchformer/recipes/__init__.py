@@ -34,6 +34,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "cifar100_lt_balanced_softmax": long_tailed.cifar100_lt_balanced_softmax,
     "cifar100_lt_balanced_softmax_r200": long_tailed.cifar100_lt_balanced_softmax_r200,
     "cifar100_lt_balanced_softmax_released": long_tailed.cifar100_lt_balanced_softmax_released,
+    "cifar100_lt_balanced_softmax_cutmix": long_tailed.cifar100_lt_balanced_softmax_cutmix,
     "cifar100_lt_cross_entropy": long_tailed.cifar100_lt_cross_entropy,
     "cifar10_lt_balanced_softmax": long_tailed.cifar10_lt_balanced_softmax,
     "cifar10_lt_balanced_softmax_r200": long_tailed.cifar10_lt_balanced_softmax_r200,

@@ -64,6 +64,14 @@ ARMS: dict[str, tuple[Callable[[Recipe], Recipe], str]] = {
         _official_grouping,
         "irm: the released code's parts of a batch, which mix domains",
     ),
+    "class_context": (
+        _module(context="classes"),
+        "running means of all classes join the batch as rows that samples attend to",
+    ),
+    "class_context_self": (
+        _module(context="classes", attend="self"),
+        "control: class_context with attention masked to the diagonal",
+    ),
     "random_weights": (
         _random_weights,
         "control: features of an untrained network, for probes of trained ones",

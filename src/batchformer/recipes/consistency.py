@@ -29,6 +29,8 @@ OF_PAIRS, OF_FEATURES = ("cge", "compcos"), ("ce_gzsl", "eszsl")
 OF_TWO_VIEWS, OF_BOXES = ("moco_v2", "moco_v3"), ("detector",)
 #: Methods that take the network of another run and leave its features as they are.
 FROM_ANOTHER_RUN = ("crt", "tau_norm", "lws", "balms", "ride_assignment")
+#: Methods that can train on batches mixed by Mixup or CutMix.
+OF_MIXED_BATCHES = ("cross_entropy", "balanced_softmax")
 
 _METHODS_OF: dict[type[Any], tuple[str, ...]] = {
     PairConfig: OF_PAIRS,
@@ -60,6 +62,7 @@ def require_consistent(recipe: Recipe) -> None:
         known = " and ".join(methods)
         require(recipe.method in methods, f"{recipe.task} has {known}, not {recipe.method}")
     _require_swad(recipe)
+    _require_mixing(recipe)
     if recipe.method in OF_TWO_VIEWS:
         require_contrast_sense(recipe.method, recipe.module, recipe.hyper)
     if recipe.method == "moco_v2" and recipe.hyper.norm_parts > 1:
@@ -87,6 +90,21 @@ def _require_beginning(recipe: Recipe) -> None:
     require(
         not recipe.teacher or recipe.method == "ride",
         f"{recipe.method} has no teacher; --teacher is for the method ride",
+    )
+
+
+def _require_mixing(recipe: Recipe) -> None:
+    hyper = recipe.hyper
+    mixing = bool(hyper.mixup or hyper.cutmix)
+    require(
+        not mixing or recipe.method in OF_MIXED_BATCHES,
+        f"hyper.mixup and hyper.cutmix mix the targets of two images, and {recipe.method} does not "
+        f"support that; leave both at 0, or set --method {' or '.join(OF_MIXED_BATCHES)}",
+    )
+    require(
+        mixing or hyper.mix_prob == 1,
+        f"hyper.mix-prob {hyper.mix_prob:g} is the probability that a batch is mixed, and nothing "
+        "mixes it; set --hyper.cutmix or --hyper.mixup, for example 1",
     )
 
 

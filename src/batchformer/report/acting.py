@@ -10,8 +10,8 @@ from batchformer.report.influence_numbers import change_of_a_loss
 from batchformer.report.influence_verdict import NEXT_TO_NOTHING, in_full
 from batchformer.report.runs import Run
 
-CONTROL = "batchformer_self"
-"""The arm in which no sample is meant to reach another."""
+CONTROLS = ("batchformer_self", "class_context_self")
+"""The arms in which no sample is meant to reach another."""
 SHRUNK = 1.0
 """Where decay could have left less than 1/e of a weight, small gradients are put down to it."""
 
@@ -24,7 +24,7 @@ def acting_notes(group: Group) -> list[str]:
     """
     notes = []
     for arm in group.arms:
-        change = None if arm == CONTROL else change_of_a_loss(group, arm)
+        change = None if arm in CONTROLS else change_of_a_loss(group, arm)
         decayed = decay_of_encoder(group.of(arm)) >= SHRUNK
         if change is not None and change < NEXT_TO_NOTHING and decayed:
             notes.append(

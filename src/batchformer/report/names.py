@@ -21,6 +21,8 @@ COLOURS = {
     "baseline_loss1.5x": "#8a6bd1",
     "batchformer_official_loss": "#c24a4a",
     "batchformer_official_grouping": "#4f7f3a",
+    "class_context": "#3f8f6a",
+    "class_context_self": "#b5651d",
     "random_weights": "#5f6fb5",
 }
 """Mid-tones: at least 3:1 against the light and against the dark page."""
