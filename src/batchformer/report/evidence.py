@@ -1,0 +1,199 @@
+"""What the records of a comparison say: means, differences and p-values, computed from seeds.
+
+Numbers that were typed from an earlier page (``summary.json``) are used only where no record has
+the values by seed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from batchformer.metrics.intervals import holm, paired, summary
+from batchformer.metrics.pooling import pooled
+from batchformer.recipes import RECIPES
+from batchformer.report.names import decimals
+from batchformer.report.records import SUMMARY, records_in, require_one_configuration
+
+Test = tuple[str, str, str]
+"""An arm, the arm it is compared with, and a metric."""
+P = float | str
+"""A p-value; one that was typed may be ``"<0.001"``."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One arm on one metric."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+    decimals: int = 2
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """One arm against another on one metric, paired by seed.
+
+    Args:
+        difference: percent points.
+        low, high: 95% interval, None with fewer than three seeds.
+        p: p-value of this difference alone.
+        n: paired seeds.
+        sd: standard deviation of the paired differences, where it is known.
+        adjusted: Holm's p-value as it was typed; None for a difference that is computed.
+        computed: whether it comes from values by seed.
+    """
+
+    difference: float
+    low: float | None
+    high: float | None
+    p: P | None
+    n: int
+    sd: float | None = None
+    adjusted: P | None = None
+    computed: bool = True
+    decimals: int = 2
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One comparison, or several that are pooled.
+
+    Args:
+        recipe: whose numbers of the paper belong to it.
+        values: by arm and metric, the score of every seed.
+        typed: the content of ``summary.json``, or empty.
+        pooled: the comparisons that it consists of, where there are several.
+    """
+
+    recipe: str
+    values: Mapping[tuple[str, str], Mapping[int, float]]
+    typed: Mapping[str, Any] = field(default_factory=dict)
+    pooled: Sequence[Evidence] = ()
+
+    @property
+    def arms(self) -> list[str]:
+        return [*dict.fromkeys([*(arm for arm, _ in self.values), *self.typed.get("arms", {})])]
+
+    @property
+    def metrics(self) -> list[str]:
+        typed = (metric for arm in self.typed.get("arms", {}).values() for metric in arm["metrics"])
+        return [*dict.fromkeys([*(metric for _, metric in self.values), *typed])]
+
+    def score(self, arm: str, metric: str) -> Score | None:
+        """The mean over seeds; None where it was not measured, or where several are pooled."""
+        if by_seed := self.values.get((arm, metric)):
+            found = summary([*by_seed.values()])
+            return Score(found.mean, found.low, found.high, found.n, decimals(metric))
+        typed = self.typed.get("arms", {}).get(arm, {})
+        if metric not in typed.get("metrics", {}):
+            return None
+        mean, low, high = (typed["metrics"][metric].get(key) for key in ("mean", "low", "high"))
+        return Score(mean, low, high, typed["seeds"], decimals(metric))
+
+    def contrast(self, arm: str, against: str, metric: str) -> Contrast | None:
+        """The paired difference; None where it was not measured."""
+        if self.pooled:
+            return self._over_all(arm, against, metric)
+        other, reference = self.values.get((arm, metric)), self.values.get((against, metric))
+        if other and reference and (shared := sorted(other.keys() & reference.keys())):
+            found = paired([reference[s] for s in shared], [other[s] for s in shared])
+            return Contrast(
+                found.difference,
+                found.low,
+                found.high,
+                found.p_value,
+                found.n,
+                found.sd,
+                decimals=decimals(metric),
+            )
+        for typed in self.typed.get("contrasts", ()):
+            if (typed["arm"], typed["against"]) == (arm, against) and metric in typed["metrics"]:
+                known = typed["metrics"][metric]
+                return Contrast(
+                    known["difference"],
+                    known.get("low"),
+                    known.get("high"),
+                    known.get("p"),
+                    typed["seeds"],
+                    adjusted=known.get("holm"),
+                    computed=False,
+                    decimals=decimals(metric),
+                )
+        return None
+
+    def paper(self, arm: str, metric: str, against: str = "") -> float | None:
+        """The paper's number of an arm, or its difference to another; pooled, their mean."""
+        if self.pooled:
+            each = [one.paper(arm, metric, against) for one in self.pooled]
+            known = [value for value in each if value is not None]
+            return sum(known) / len(known) if known else None
+        numbers = RECIPES[self.recipe]().paper if self.recipe in RECIPES else {}
+        own = numbers.get(arm, {}).get(metric)
+        if not against:
+            return own
+        other = numbers.get(against, {}).get(metric)
+        return None if own is None or other is None else own - other
+
+    def typed_holm(self, test: Test) -> P | None:
+        """Holm's p-value as it was typed."""
+        for typed in self.typed.get("contrasts", ()):
+            if (typed["arm"], typed["against"]) == test[:2]:
+                found: P | None = typed["metrics"].get(test[2], {}).get("holm")
+                return found
+        return None
+
+    def _over_all(self, arm: str, against: str, metric: str) -> Contrast | None:
+        """The mean of the differences; each comparison counts once."""
+        differences = []
+        for one in self.pooled:
+            other, reference = one.values.get((arm, metric)), one.values.get((against, metric))
+            if not other or not reference:
+                return None
+            shared = sorted(other.keys() & reference.keys())
+            differences.append([other[seed] - reference[seed] for seed in shared])
+        scale = max(
+            abs(v) for one in self.pooled for by in one.values.values() for v in by.values()
+        )
+        found = pooled(differences, scale)
+        return Contrast(found.difference, found.low, found.high, found.p_value, found.seeds)
+
+
+def load(root: Path, *folders: str) -> Evidence:
+    """The evidence of one comparison below ``root``, or of several that are pooled.
+
+    Raises:
+        ValueError: there are no records, or they do not belong together.
+    """
+    if len(folders) > 1:
+        return Evidence("", {}, pooled=[load(root, folder) for folder in folders])
+    folder = root / folders[0]
+    records = records_in(folder)
+    require_one_configuration(records, folder)
+    typed = json.loads((folder / SUMMARY).read_bytes()) if (folder / SUMMARY).exists() else {}
+    if not records and not typed:
+        raise ValueError(f"there are no records in {folder}; `batchformer record RUN` makes them")
+    values: dict[tuple[str, str], dict[int, float]] = {}
+    for record in records:
+        for metric, value in record.metrics.items():
+            if value is not None:
+                values.setdefault((record.arm, metric), {})[record.seed] = value
+    return Evidence(records[0].recipe if records else str(typed["recipe"]), values, typed)
+
+
+def holm_over(found: Evidence, family: Sequence[Test]) -> dict[Test, P | None]:
+    """Holm's p-value of each test in the family.
+
+    Where a test was typed without its seeds, the typed corrections of all are used, since the
+    correction of a part would be too mild.
+    """
+    contrasts = {test: found.contrast(*test) for test in family}
+    if all(c is None or c.computed for c in contrasts.values()):
+        p_values = [None if c is None or c.p is None else float(c.p) for c in contrasts.values()]
+        return dict(zip(contrasts, holm(p_values), strict=True))
+    return {test: found.typed_holm(test) for test in contrasts}
