@@ -142,6 +142,24 @@ def test_a_score_that_is_missing_in_a_seed_is_told(tmp_path: Path) -> None:
     assert rows[1] == ["baseline, 2 seeds", "50.50", "30.00 (1 seed)"]
 
 
+def test_the_means_of_a_row_are_over_the_seeds_that_its_arms_share(tmp_path: Path) -> None:
+    fewer = {seed: OTHER[seed] for seed in (0, 1, 2)}
+    arms = {"baseline": of_all(BASELINE), "batchformer_frozen": of_all(fewer)}
+    put(tmp_path, "five", {**arms, "batchformer": of_all(OTHER)})
+    _, first, second = table(
+        tmp_path,
+        "kind: rows",
+        "metric: all",
+        "columns: baseline; batchformer; batchformer - baseline",
+        "row: my_folder/five = trained",
+        "row: my_folder/five with batchformer_frozen = untrained",
+    )
+    assert first[0] == "trained, 4 seeds" and second[0] == "untrained, 3 seeds"
+    means = [statistics.mean(by[seed] for seed in fewer) for by in (BASELINE, OTHER)]
+    assert second[1:3] == [f"{mean:.2f}" for mean in means]
+    assert second[3].startswith(f"**{means[1] - means[0]:+.2f} ["), "as the two means say"
+
+
 def test_several_comparisons_are_pooled_each_counting_once(tmp_path: Path) -> None:
     put(tmp_path, "five", {"baseline": of_all(BASELINE), "batchformer": of_all(OTHER)})
     more = {seed: value + 0.1 for seed, value in BASELINE.items()}
@@ -183,6 +201,22 @@ def typed(root: Path) -> None:
         ],
     }
     (root / "my_folder/five/summary.json").write_text(json.dumps(summary))
+
+
+def test_a_summary_of_several_comparisons_names_them(tmp_path: Path) -> None:
+    put(tmp_path, "five", {"baseline": of_all(BASELINE), "batchformer": of_all(OTHER)})
+    put(tmp_path, "ten", {"baseline": of_all(BASELINE), "batchformer": of_all(OTHER)})
+    few = {"difference": 0.7, "low": 0.1, "high": 1.3, "p": 0.02}
+    contrast = {"arm": "batchformer", "against": "baseline", "seeds": 8, "metrics": {"few": few}}
+    summary = {"recipe": "pooled", "contrasts": [contrast]}
+    (tmp_path / "pooled").mkdir()
+    pools = {"pools": ["my_folder/five", "my_folder/ten"]}
+    (tmp_path / "pooled/summary.json").write_text(json.dumps(summary | pools))
+    columns = "columns: batchformer - baseline on all few"
+    _, row = table(tmp_path, "kind: rows", columns, "row: pooled = both")
+    mean = statistics.mean(OTHER[seed] - BASELINE[seed] for seed in BASELINE)
+    assert row[0] == "both, 8 seeds" and row[1].lstrip("*").startswith(f"{mean:+.2f} [")
+    assert row[2] == "+0.70 [+0.10, +1.30]", "as it was typed"
 
 
 def test_typed_numbers_fill_in_where_no_seed_was_kept(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +68,8 @@ class Evidence:
         recipe: whose numbers of the paper belong to it.
         values: by arm and metric, the score of every seed.
         typed: the content of ``summary.json``, or empty.
-        pooled: the comparisons that it consists of, where there are several.
+        pooled: the comparisons that it consists of, where there are several. A summary of
+            several names them as ``pools``.
     """
 
     recipe: str
@@ -98,18 +99,18 @@ class Evidence:
 
     def contrast(self, arm: str, against: str, metric: str) -> Contrast | None:
         """The paired difference; None where it was not measured."""
-        if self.pooled:
-            return self._over_all(arm, against, metric)
+        if self.pooled and (found := self._over_all(arm, against, metric)):
+            return found
         other, reference = self.values.get((arm, metric)), self.values.get((against, metric))
         if other and reference and (shared := sorted(other.keys() & reference.keys())):
-            found = paired([reference[s] for s in shared], [other[s] for s in shared])
+            result = paired([reference[s] for s in shared], [other[s] for s in shared])
             return Contrast(
-                found.difference,
-                found.low,
-                found.high,
-                found.p_value,
-                found.n,
-                found.sd,
+                result.difference,
+                result.low,
+                result.high,
+                result.p_value,
+                result.n,
+                result.sd,
                 decimals=decimals(metric),
             )
         for typed in self.typed.get("contrasts", ()):
@@ -126,6 +127,19 @@ class Evidence:
                     decimals=decimals(metric),
                 )
         return None
+
+    def on_shared_seeds(self, arms: Sequence[str]) -> Evidence:
+        """Only the seeds that all of these arms have, so that their means can be compared."""
+        own = {key: by_seed for key, by_seed in self.values.items() if key[0] in arms}
+        shared = {
+            metric: set.intersection(*(set(v) for (_, name), v in own.items() if name == metric))
+            for _, metric in own
+        }
+        kept = {
+            (arm, metric): {s: v for s, v in by_seed.items() if s in shared[metric]}
+            for (arm, metric), by_seed in own.items()
+        }
+        return replace(self, values=kept)
 
     def paper(self, arm: str, metric: str, against: str = "") -> float | None:
         """The paper's number of an arm, or its difference to another; pooled, their mean."""
@@ -178,12 +192,13 @@ def load(root: Path, *folders: str) -> Evidence:
     typed = json.loads((folder / SUMMARY).read_bytes()) if (folder / SUMMARY).exists() else {}
     if not records and not typed:
         raise ValueError(f"there are no records in {folder}; `batchformer record RUN` makes them")
+    parts = [load(root, one) for one in typed.get("pools", ())]
     values: dict[tuple[str, str], dict[int, float]] = {}
     for record in records:
         for metric, value in record.metrics.items():
             if value is not None:
                 values.setdefault((record.arm, metric), {})[record.seed] = value
-    return Evidence(records[0].recipe if records else str(typed["recipe"]), values, typed)
+    return Evidence(records[0].recipe if records else str(typed["recipe"]), values, typed, parts)
 
 
 def holm_over(found: Evidence, family: Sequence[Test]) -> dict[Test, P | None]:

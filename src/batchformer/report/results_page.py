@@ -21,11 +21,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from batchformer.metrics.intervals import FEWEST_SEEDS, chance_of_finding
-from batchformer.report.evidence import Contrast, Evidence, Score, holm_over, load
+from batchformer.report.evidence import Contrast, Evidence, P, Score, Test, holm_over, load
 from batchformer.report.names import metric_label, sorted_arms, sorted_metrics
 from batchformer.report.results import LEVEL
 from batchformer.report.words import interval, number, p_value, seeds, signed
@@ -45,8 +45,13 @@ ITEM = re.compile(
     rf"(?P<what>paper |p |chance )?(?P<arm>{ARM})(?: - (?P<against>{ARM}))?"
     r"(?: on (?P<metrics>[\w ]+))?"
 )
-Family = Sequence[tuple[str, str, str]]
-"""Tests that Holm's correction takes together: arm, the arm it is compared with, metric."""
+ROW = re.compile(rf"(?P<folders>\S+(?: \+ \S+)*)(?: on (?P<metric>\w+))?(?: with (?P<arm>{ARM}))?")
+MAIN = "batchformer"
+"""The arm of the columns that a row may replace by another."""
+Family = Sequence[Test]
+"""Tests that Holm's correction takes together."""
+Adjusted = Mapping[Test, P | None]
+"""Holm's p-value of each test in the family."""
 
 
 @dataclass(frozen=True)
@@ -148,6 +153,7 @@ def _arms_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str
     shown = [(item.arm, item.against, metric) for item in contrasts for metric in metrics]
     family = _family(lines, shown, "")
     adjusted = holm_over(found, family)
+    tested = sum((test := found.contrast(*t)) is not None and test.p is not None for t in family)
     for item in contrasts:
         tests = [(item.arm, item.against, metric) for metric in metrics]
         differences = [found.contrast(*test) for test in tests]
@@ -155,8 +161,8 @@ def _arms_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str
         rows.append([item.label, *(_difference(d, _decisive(t, d, adjusted)) for t, d in pairs)])
         p_values = [_p(test, difference, adjusted) for test, difference in pairs]
         if any(p_values):
-            corrected = any(test in adjusted for test in tests)
-            rows.append([f"p (Holm over {len(family)})" if corrected else "p", *p_values])
+            corrected = any(adjusted.get(test) is not None for test in tests)
+            rows.append([f"p (Holm over {tested})" if corrected else "p", *p_values])
     return rows
 
 
@@ -166,39 +172,49 @@ def _rows_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str
     texts = _parts(_one(lines, "columns"))
     rows = [["", *(item.label for text in texts for item in _items(text, metric or "?"))]]
     for row in lines.get("row", ()):
-        where, _, label = row.partition(" = ")
-        folders, _, own = where.partition(" on ")
-        found = load(root, *folders.split(" + "))
-        items = [item for text in texts for item in _items(text, own.strip() or metric)]
+        where, _, label = (part.strip() for part in row.partition(" = "))
+        match = ROW.fullmatch(where)
+        if match is None:
+            raise ValueError(f"row {where!r} is not understood; write FOLDER on METRIC with ARM")
+        found, own = load(root, *match["folders"].split(" + ")), match["metric"] or metric
+        items = [item for text in texts for item in _items(text, own)]
+        if match["arm"]:
+            items = [replace(i, arm=match["arm"]) if i.arm == MAIN else i for i in items]
         shown = [(i.arm, i.against, i.metric) for i in items if i.against and i.what in ("", "p")]
-        adjusted = holm_over(found, _family(lines, [*dict.fromkeys(shown)], own.strip() or metric))
-        cells = [_cell(item, found, adjusted) for item in items]
+        adjusted = holm_over(found, _family(lines, [*dict.fromkeys(shown)], own))
+        means = found.on_shared_seeds([i.arm for i in items if not i.against and not i.what])
+        cells = [_cell(item, found, means, adjusted, "family" in lines) for item in items]
         if _one(lines, "seeds", "yes") == "yes":
-            label = f"{label or where}, {_counted(items, found)}"
+            label = f"{label or where}, {_counted(items, found, means)}"
         rows.append([label or where, *cells])
     return rows
 
 
-def _cell(item: Item, found: Evidence, adjusted: Mapping[tuple[str, str, str], object]) -> str:
+def _cell(item: Item, found: Evidence, means: Evidence, adjusted: Adjusted, with_p: bool) -> str:
+    """One column of a row; ``with_p`` adds the corrected p-value to a difference.
+
+    ``means`` has only the seeds that all arms of the row share.
+    """
     test = (item.arm, item.against, item.metric)
     if item.what == "paper":
         value = found.paper(item.arm, item.metric, item.against)
         return "" if value is None else (signed if item.against else number)(value, 1)
     if not item.against:
-        return _score(found.score(item.arm, item.metric), with_interval=False)
+        return _score(means.score(item.arm, item.metric), with_interval=False)
     difference = found.contrast(*test)
     if item.what == "p":
         return _p(test, difference, adjusted)
     if item.what == "chance":
         return _chance(difference, found.paper(item.arm, item.metric, item.against))
     text = _difference(difference, _decisive(test, difference, adjusted))
-    return f"{text}, p {_written(adjusted[test])}" if adjusted.get(test) is not None else text
+    known = with_p and adjusted.get(test) is not None
+    return f"{text}, p {_written(adjusted[test])}" if known else text
 
 
-def _counted(items: Sequence[Item], found: Evidence) -> str:
+def _counted(items: Sequence[Item], found: Evidence, means: Evidence) -> str:
     """How many seeds a row has; of several comparisons, all their paired seeds."""
     contrasts = [found.contrast(i.arm, i.against, i.metric) for i in items if i.against]
-    scores = [found.score(i.arm, i.metric) for i in items if not i.against and i.what == ""]
+    scores = [means.score(i.arm, i.metric) for i in items if not i.against and not i.what]
     return seeds(max(each.n for each in [*contrasts, *scores] if each is not None))
 
 
@@ -222,9 +238,9 @@ def _difference(found: Contrast | None, stands: bool) -> str:
 
 
 def _p(
-    test: tuple[str, str, str],
+    test: Test,
     found: Contrast | None,
-    adjusted: Mapping[tuple[str, str, str], object],
+    adjusted: Adjusted,
 ) -> str:
     """The p-value, and in brackets Holm's where it was corrected."""
     if found is None or found.p is None:
@@ -233,14 +249,14 @@ def _p(
     return f"{text} ({_written(adjusted[test])})" if adjusted.get(test) is not None else text
 
 
-def _written(p: object) -> str:
+def _written(p: P | None) -> str:
     return p_value(p) if isinstance(p, float) else str(p)
 
 
 def _decisive(
-    test: tuple[str, str, str],
+    test: Test,
     found: Contrast | None,
-    adjusted: Mapping[tuple[str, str, str], object],
+    adjusted: Adjusted,
 ) -> bool:
     """Whether a difference holds: by Holm's p-value where it was corrected, else by its own."""
     p = adjusted.get(test) if test in adjusted else (found.p if found is not None else None)
