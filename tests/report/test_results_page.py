@@ -12,9 +12,13 @@ import pytest
 from scipy import stats
 
 from batchformer.cli import main
-from batchformer.report.records import Record, save
+from batchformer.metrics.intervals import paired
+from batchformer.metrics.intervals import summary as mean_and_interval
+from batchformer.report.records import Record, records_in, save
 from batchformer.report.results_page import make_page
 
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "RESULTS.md", ROOT / "README.md", *sorted((ROOT / "docs/results").glob("*.md"))]
 BASELINE = {0: 50.0, 1: 51.0, 2: 50.4, 3: 50.2}
 OTHER = {0: 51.5, 1: 51.8, 2: 51.9, 3: 51.1}
 
@@ -301,3 +305,49 @@ def test_the_command_makes_a_page_and_says_whether_it_changed(
     assert "its tables are up to date" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["record", "--make", str(tmp_path / "none.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_published_tables_are_those_of_the_records(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert make_page(text, ROOT / "results", page.name) == text, (
+        f"the tables of {page.name} are not those of results/: make results"
+    )
+
+
+def test_results_stay_short_and_every_record_is_small() -> None:
+    assert (ROOT / "RESULTS.md").stat().st_size <= 25_000
+    for path in (ROOT / "results").rglob("*.json"):
+        assert path.stat().st_size < 10_000, path
+
+
+def summaries() -> list[Path]:
+    return sorted((ROOT / "results").rglob("summary.json"))
+
+
+@pytest.mark.parametrize("path", summaries(), ids=lambda path: path.parent.name)
+def test_what_was_typed_of_all_seeds_is_what_the_seeds_say(path: Path) -> None:
+    typed = json.loads(path.read_text())
+    values: dict[tuple[str, str], dict[int, float]] = {}
+    for record in records_in(path.parent):
+        for metric, value in record.metrics.items():
+            assert value is not None
+            values.setdefault((record.arm, metric), {})[record.seed] = value
+    for arm, known in typed["arms"].items():
+        for metric, shown in known["metrics"].items():
+            by_seed = values.get((arm, metric), {})
+            if len(by_seed) == known["seeds"]:
+                found = mean_and_interval([*by_seed.values()])
+                assert (found.mean, found.low, found.high) == pytest.approx(
+                    (shown["mean"], shown["low"], shown["high"]), abs=0.016
+                ), f"{arm}, {metric}"
+    for contrast in typed["contrasts"]:
+        for metric, shown in contrast["metrics"].items():
+            other = values.get((contrast["arm"], metric), {})
+            reference = values.get((contrast["against"], metric), {})
+            shared = sorted(other.keys() & reference.keys())
+            if len(shared) == contrast["seeds"]:
+                result = paired([reference[s] for s in shared], [other[s] for s in shared])
+                assert (result.difference, result.low, result.high) == pytest.approx(
+                    (shown["difference"], shown["low"], shown["high"]), abs=0.016
+                ), f"{contrast['arm']}, {metric}"

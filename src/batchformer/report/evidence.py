@@ -1,7 +1,7 @@
 """What the records of a comparison say: means, differences and p-values, computed from seeds.
 
-Numbers that were typed from an earlier page (``summary.json``) are used only where no record has
-the values by seed.
+Numbers that were typed from an earlier page (``summary.json``) are used only where records do not
+have the values of all seeds.
 """
 
 from __future__ import annotations
@@ -70,12 +70,14 @@ class Evidence:
         typed: the content of ``summary.json``, or empty.
         pooled: the comparisons that it consists of, where there are several. A summary of
             several names them as ``pools``.
+        places: decimals of single values that were typed with fewer than usual, by metric.
     """
 
     recipe: str
     values: Mapping[tuple[str, str], Mapping[int, float]]
     typed: Mapping[str, Any] = field(default_factory=dict)
     pooled: Sequence[Evidence] = ()
+    places: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def arms(self) -> list[str]:
@@ -88,31 +90,41 @@ class Evidence:
 
     def score(self, arm: str, metric: str) -> Score | None:
         """The mean over seeds; None where it was not measured, or where several are pooled."""
-        if by_seed := self.values.get((arm, metric)):
+        typed = self.typed.get("arms", {}).get(arm, {"seeds": 0, "metrics": {}})
+        by_seed = self.values.get((arm, metric), {})
+        if by_seed and (metric not in typed["metrics"] or len(by_seed) >= typed["seeds"]):
             found = summary([*by_seed.values()])
-            return Score(found.mean, found.low, found.high, found.n, decimals(metric))
-        typed = self.typed.get("arms", {}).get(arm, {})
-        if metric not in typed.get("metrics", {}):
+            places = decimals(metric) if found.n > 1 else self.places.get(metric, decimals(metric))
+            return Score(found.mean, found.low, found.high, found.n, places)
+        if metric not in typed["metrics"]:
             return None
-        mean, low, high = (typed["metrics"][metric].get(key) for key in ("mean", "low", "high"))
-        return Score(mean, low, high, typed["seeds"], decimals(metric))
+        known = typed["metrics"][metric]
+        places = known.get("decimals", decimals(metric))
+        return Score(known["mean"], known.get("low"), known.get("high"), typed["seeds"], places)
 
     def contrast(self, arm: str, against: str, metric: str) -> Contrast | None:
         """The paired difference; None where it was not measured."""
         if self.pooled and (found := self._over_all(arm, against, metric)):
             return found
-        other, reference = self.values.get((arm, metric)), self.values.get((against, metric))
-        if other and reference and (shared := sorted(other.keys() & reference.keys())):
-            result = paired([reference[s] for s in shared], [other[s] for s in shared])
-            return Contrast(
-                result.difference,
-                result.low,
-                result.high,
-                result.p_value,
-                result.n,
-                result.sd,
-                decimals=decimals(metric),
-            )
+        typed = self._typed(arm, against, metric)
+        other = self.values.get((arm, metric), {})
+        reference = self.values.get((against, metric), {})
+        shared = sorted(other.keys() & reference.keys())
+        if not shared or (typed is not None and typed.n > len(shared)):
+            return typed
+        result = paired([reference[s] for s in shared], [other[s] for s in shared])
+        return Contrast(
+            result.difference,
+            result.low,
+            result.high,
+            result.p_value,
+            result.n,
+            result.sd,
+            decimals=decimals(metric),
+        )
+
+    def _typed(self, arm: str, against: str, metric: str) -> Contrast | None:
+        """The difference as it was typed."""
         for typed in self.typed.get("contrasts", ()):
             if (typed["arm"], typed["against"]) == (arm, against) and metric in typed["metrics"]:
                 known = typed["metrics"][metric]
@@ -139,7 +151,15 @@ class Evidence:
             (arm, metric): {s: v for s, v in by_seed.items() if s in shared[metric]}
             for (arm, metric), by_seed in own.items()
         }
-        return replace(self, values=kept)
+        # What was typed is over all seeds of an arm.
+        typed_arms = {
+            arm: {
+                **known,
+                "metrics": {m: v for m, v in known["metrics"].items() if (arm, m) not in kept},
+            }
+            for arm, known in self.typed.get("arms", {}).items()
+        }
+        return replace(self, values=kept, typed={**self.typed, "arms": typed_arms})
 
     def paper(self, arm: str, metric: str, against: str = "") -> float | None:
         """The paper's number of an arm, or its difference to another; pooled, their mean."""
@@ -156,11 +176,8 @@ class Evidence:
 
     def typed_holm(self, test: Test) -> P | None:
         """Holm's p-value as it was typed."""
-        for typed in self.typed.get("contrasts", ()):
-            if (typed["arm"], typed["against"]) == test[:2]:
-                found: P | None = typed["metrics"].get(test[2], {}).get("holm")
-                return found
-        return None
+        typed = self._typed(*test)
+        return None if typed is None else typed.adjusted
 
     def _over_all(self, arm: str, against: str, metric: str) -> Contrast | None:
         """The mean of the differences; each comparison counts once."""
@@ -194,11 +211,14 @@ def load(root: Path, *folders: str) -> Evidence:
         raise ValueError(f"there are no records in {folder}; `batchformer record RUN` makes them")
     parts = [load(root, one) for one in typed.get("pools", ())]
     values: dict[tuple[str, str], dict[int, float]] = {}
+    places: dict[str, int] = {}
     for record in records:
+        places |= (record.more or {}).get("decimals", {})
         for metric, value in record.metrics.items():
             if value is not None:
                 values.setdefault((record.arm, metric), {})[record.seed] = value
-    return Evidence(records[0].recipe if records else str(typed["recipe"]), values, typed, parts)
+    recipe = records[0].recipe if records else str(typed["recipe"])
+    return Evidence(recipe, values, typed, parts, places)
 
 
 def holm_over(found: Evidence, family: Sequence[Test]) -> dict[Test, P | None]:

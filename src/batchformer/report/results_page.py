@@ -153,16 +153,18 @@ def _arms_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str
     shown = [(item.arm, item.against, metric) for item in contrasts for metric in metrics]
     family = _family(lines, shown, "")
     adjusted = holm_over(found, family)
-    tested = sum((test := found.contrast(*t)) is not None and test.p is not None for t in family)
+    tests = [found.contrast(*test) for test in family]
+    how = "Holm"
+    if all(test is None or test.computed for test in tests):
+        how += f" over {sum(test is not None and test.p is not None for test in tests)}"
     for item in contrasts:
-        tests = [(item.arm, item.against, metric) for metric in metrics]
-        differences = [found.contrast(*test) for test in tests]
-        pairs = [*zip(tests, differences, strict=True)]
+        own = [(item.arm, item.against, metric) for metric in metrics]
+        pairs = [(test, found.contrast(*test)) for test in own]
         rows.append([item.label, *(_difference(d, _decisive(t, d, adjusted)) for t, d in pairs)])
         p_values = [_p(test, difference, adjusted) for test, difference in pairs]
         if any(p_values):
-            corrected = any(adjusted.get(test) is not None for test in tests)
-            rows.append([f"p (Holm over {tested})" if corrected else "p", *p_values])
+            corrected = any(adjusted.get(test) is not None for test in own)
+            rows.append([f"p ({how})" if corrected else "p", *p_values])
     return rows
 
 
@@ -243,10 +245,11 @@ def _p(
     adjusted: Adjusted,
 ) -> str:
     """The p-value, and in brackets Holm's where it was corrected."""
-    if found is None or found.p is None:
+    if found is None:
         return ""
-    text = _written(found.p)
-    return f"{text} ({_written(adjusted[test])})" if adjusted.get(test) is not None else text
+    own = [] if found.p is None else [_written(found.p)]
+    corrected = [] if adjusted.get(test) is None else [f"({_written(adjusted[test])})"]
+    return " ".join(own + corrected)
 
 
 def _written(p: P | None) -> str:
