@@ -71,6 +71,16 @@ def test_a_run_of_several_trainings_has_the_sittings_of_each(write_run: Write) -
     ]
 
 
+def test_a_run_that_lists_its_parts_does_not_have_them_twice(write_run: Write) -> None:
+    folder = write_run("baseline", 0, recipe=my_folder())
+    config = json.loads((folder / "config.json").read_text())
+    sittings = [{**config["provenance"], "from_update": 0, "stage": "train", "part": "sketch"}]
+    (folder / "config.json").write_text(json.dumps({**config, "sittings": sittings}))
+    (folder / "sketch").mkdir()
+    (folder / "sketch/config.json").write_text(json.dumps({"sittings": sittings}))
+    assert [sitting["part"] for sitting in record_of(read_run(folder)).sittings] == ["sketch"]
+
+
 def test_without_other_settings_there_is_no_folder_of_a_variant(write_run: Write) -> None:
     folder = write_run("batchformer", 2, recipe=my_folder(train__workers=3))
     assert record_of(read_run(folder)).path == "my_folder/batchformer/seed2.json"

@@ -6,7 +6,13 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from batchformer.commands.arguments import UserError, leading_paths, parse, refuse_unknown_arms
+from batchformer.commands.arguments import (
+    UserError,
+    is_given,
+    leading_paths,
+    parse,
+    refuse_unknown_arms,
+)
 from batchformer.engine.wide import follows
 from batchformer.options import (
     EvaluateOptions,
@@ -94,8 +100,9 @@ def print_report(
 
 def record(arguments: list[str]) -> None:
     """Write the records of finished runs, then make the pages that are named."""
-    without_runs = bool(arguments) and arguments[0].startswith("-") and "--make" in arguments
-    folders, rest = ([], arguments) if without_runs else leading_paths(arguments, "record")
+    named = bool(arguments) and not arguments[0].startswith("-")
+    pages_alone = is_given("--make", arguments) and not named
+    folders, rest = ([], arguments) if pages_alone else leading_paths(arguments, "record")
     options = parse(RecordOptions, rest, "record RUN...")
     if folders:
         _write_records(folders, options)

@@ -281,9 +281,13 @@ def _recipe(name: str) -> Recipe:
 
 
 def _sittings(folder: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every start of a run; of a run of several trainings, those of each as well."""
+    """Every start of a run.
+
+    A run of several trainings lists those of each part itself; one from before sittings were listed
+    has them in the folders of its parts.
+    """
     found = _of_config(config)
-    for path in sorted(folder.glob("*/config.json")):
+    for path in () if config.get("sittings") else sorted(folder.glob("*/config.json")):
         part = _of_config(json.loads(path.read_bytes()))
         found += [{"part": path.parent.name, **sitting} for sitting in part]
     return found
