@@ -269,6 +269,14 @@ def test_the_chance_to_find_the_papers_effect_has_a_range(tmp_path: Path) -> Non
         (["kind: rows", "columns: baseline", "row: my_folder/five"], "names no metric"),
         (["kind: rows", "columns: base line - x on all"], "is not understood"),
         (["kind: arms", "records: nowhere"], "there are no records in .*nowhere"),
+        (
+            ["kind: rows", "metric: all", "columns: basline", "row: my_folder/five"],
+            "no record has the arm 'basline'; there are baseline",
+        ),
+        (
+            ["kind: arms", "records: my_folder/five", "contrasts: batchformer - baseline"],
+            "no record has the arm 'batchformer'",
+        ),
         (["kind: bars"], "kind is 'bars'; there are arms, rows"),
         (["kind: arms", "record: x"], "has no line record; its lines are"),
         (["nothing"], "is not `key: value`"),

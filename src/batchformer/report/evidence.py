@@ -7,7 +7,7 @@ have the values of all seeds.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -87,6 +87,15 @@ class Evidence:
     def metrics(self) -> list[str]:
         typed = (metric for arm in self.typed.get("arms", {}).values() for metric in arm["metrics"])
         return [*dict.fromkeys([*(metric for _, metric in self.values), *typed])]
+
+    def require(self, arms: Iterable[str]) -> None:
+        """Refuse an arm that no record has: its cells would be empty without a word."""
+        known = dict.fromkeys(arm for one in (self, *self.pooled) for arm in one.arms)
+        typed = self.typed.get("contrasts", ())
+        known |= dict.fromkeys(each[side] for each in typed for side in ("arm", "against"))
+        for arm in arms:
+            if arm not in known:
+                raise ValueError(f"no record has the arm {arm!r}; there are {', '.join(known)}")
 
     def score(self, arm: str, metric: str) -> Score | None:
         """The mean over seeds; None where it was not measured, or where several are pooled."""

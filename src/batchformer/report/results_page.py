@@ -140,11 +140,12 @@ def _arms_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str
     metrics = _one(lines, "metrics", "").split() or sorted_metrics(found.metrics)
     arms = _labelled(_one(lines, "arms", "")) or {arm: arm for arm in sorted_arms(found.arms)}
     contrasts = [_item(text) for text in _parts(_one(lines, "contrasts", ""))]
+    found.require([*arms, *(arm for item in contrasts for arm in (item.arm, item.against))])
     with_intervals = _one(lines, "intervals", "yes") == "yes"
     rows = [["", *map(metric_label, metrics)]]
     for arm, label in arms.items():
         scores = [found.score(arm, metric) for metric in metrics]
-        count = max(score.n for score in scores if score is not None)
+        count = max((score.n for score in scores if score is not None), default=0)
         cells = [_score(score, with_intervals, count) for score in scores]
         rows.append([f"{label}, {seeds(count)}", *cells])
         numbers = [found.paper(arm, metric) for metric in metrics]
@@ -182,6 +183,8 @@ def _rows_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str
         items = [item for text in texts for item in _items(text, own)]
         if match["arm"]:
             items = [replace(i, arm=match["arm"]) if i.arm == MAIN else i for i in items]
+        measured = [item for item in items if item.what != "paper"]
+        found.require(arm for item in measured for arm in (item.arm, item.against) if arm)
         shown = [(i.arm, i.against, i.metric) for i in items if i.against and i.what in ("", "p")]
         adjusted = holm_over(found, _family(lines, [*dict.fromkeys(shown)], own))
         means = found.on_shared_seeds([i.arm for i in items if not i.against and not i.what])
@@ -217,7 +220,7 @@ def _counted(items: Sequence[Item], found: Evidence, means: Evidence) -> str:
     """How many seeds a row has; of several comparisons, all their paired seeds."""
     contrasts = [found.contrast(i.arm, i.against, i.metric) for i in items if i.against]
     scores = [means.score(i.arm, i.metric) for i in items if not i.against and not i.what]
-    return seeds(max(each.n for each in [*contrasts, *scores] if each is not None))
+    return seeds(max((each.n for each in [*contrasts, *scores] if each is not None), default=0))
 
 
 def _score(score: Score | None, with_interval: bool, expected: int | None = None) -> str:
