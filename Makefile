@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # tests share is made once.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint format bench soak wheel clean
+.PHONY: demo test lint format results bench soak wheel clean
 
 demo: $(STAMP)
 	$(BIN)/batchformer demo
@@ -23,6 +23,10 @@ lint: $(STAMP)
 format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
+
+# Tables of these pages come from the records in results/.
+results: $(STAMP)
+	$(BIN)/batchformer record --make RESULTS.md README.md docs/results/*.md
 
 bench: $(STAMP)
 	OMP_NUM_THREADS=2 $(BIN)/batchformer bench

@@ -24,6 +24,8 @@ Usage: batchformer COMMAND [...]
   sweep [SWEEP]            one setting at several levels, as the paper's ablations; or their list
   evaluate RUN             score a trained run again
   report RUN...            one self-contained page of finished runs
+  record RUN...            small JSON records of finished runs; --make PAGE makes the tables of a
+                           page from them
   show FIGURE RUN...       one figure, or its numbers; without a name, which figures there are
   export RUN --to FILE     the plain network's weights, without BatchFormer
   check RECIPE             is BatchFormer acting in this recipe's training?
@@ -42,6 +44,7 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "sweep": training.sweep,
     "evaluate": results.evaluate,
     "report": results.report,
+    "record": results.record,
     "show": results.show,
     "export": results.export,
     "check": questions.check,

@@ -193,6 +193,18 @@ class ExportOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecordOptions:
+    """Keep what finished runs measured as small JSON files, and make tables of pages from them."""
+
+    to: Path = Path("results")
+    """Folder of all records."""
+    variant: str = ""
+    """A name for settings that differ from the recipe; by default it is made from them."""
+    make: tuple[Path, ...] = ()
+    """Pages whose tables are made again from the records, such as RESULTS.md."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class EvaluateOptions:
     """Score the newest checkpoint of a run."""
 

@@ -1,4 +1,4 @@
-"""Commands on finished runs: evaluate, report, show, export."""
+"""Commands on finished runs: evaluate, report, record, show, export."""
 
 from __future__ import annotations
 
@@ -6,9 +6,21 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from batchformer.commands.arguments import UserError, leading_paths, parse, refuse_unknown_arms
+from batchformer.commands.arguments import (
+    UserError,
+    is_given,
+    leading_paths,
+    parse,
+    refuse_unknown_arms,
+)
 from batchformer.engine.wide import follows
-from batchformer.options import EvaluateOptions, ExportOptions, ReportOptions, ShowOptions
+from batchformer.options import (
+    EvaluateOptions,
+    ExportOptions,
+    RecordOptions,
+    ReportOptions,
+    ShowOptions,
+)
 
 #: Methods that put a classifier of their own into the network.
 OWN_CLASSIFIER = ("ldam", "lws", "mdd", "cge", "compcos", "ce_gzsl")
@@ -84,6 +96,42 @@ def print_report(
             for line in not_begun(folder):
                 print(f"Not included: {line} has not begun.")
     print(f"Page: {written}")
+
+
+def record(arguments: list[str]) -> None:
+    """Write the records of finished runs, then make the pages that are named."""
+    named = bool(arguments) and not arguments[0].startswith("-")
+    pages_alone = is_given("--make", arguments) and not named
+    folders, rest = ([], arguments) if pages_alone else leading_paths(arguments, "record")
+    options = parse(RecordOptions, rest, "record RUN...")
+    if folders:
+        _write_records(folders, options)
+    if options.make:
+        from batchformer.report.results_page import make_pages
+
+        for page in options.make:
+            if not page.is_file():
+                raise UserError(f"There is no page {page}.")
+        for page, changed in make_pages(options.make, options.to):
+            print(f"{page}: {'tables made again' if changed else 'its tables are up to date'}")
+
+
+def _write_records(folders: list[Path], options: RecordOptions) -> None:
+    from batchformer.report.comparison import left_out
+    from batchformer.report.records import record_of, save
+    from batchformer.report.runs import find_runs
+
+    found = find_runs(folders)
+    finished = [run for run in found if run.state == "finished"]
+    for line in left_out(found):
+        print(f"Not recorded: {line}.")
+    if not finished:
+        raise UserError(f"No run has finished in {', '.join(map(str, folders))}.")
+    written, unchanged = save((record_of(run, options.variant) for run in finished), options.to)
+    for path in written:
+        print(path)
+    same = f", {len(unchanged)} were there already" if unchanged else ""
+    print(f"{len(written)} records written{same}.")
 
 
 def show(arguments: list[str]) -> None:

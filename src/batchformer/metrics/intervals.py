@@ -191,6 +191,29 @@ def seeds_needed(effect: float, sd: float, power: float = 0.8, alpha: float = 0.
     return high
 
 
+def chance_of_finding(
+    effect: float, sd: float, n: int, alpha: float = 0.05
+) -> tuple[float, float, float]:
+    """Chance that a two-sided paired t test on ``n`` seeds finds ``effect``, and its range.
+
+    ``sd`` is that of the paired differences, itself measured on ``n`` seeds. The range has the
+    chance at both ends of the 95% interval of the standard deviation (chi-squared): with three
+    seeds it reaches from nearly nothing to nearly certain.
+
+    >>> ["%.2f" % chance for chance in chance_of_finding(effect=1.0, sd=0.5, n=3)]
+    ['0.47', '0.06', '0.89']
+    """
+    if not (effect and sd > 0 and n >= FEWEST_SEEDS):
+        raise ValueError(
+            f"chance_of_finding needs a non-zero effect, a positive sd and {FEWEST_SEEDS} seeds, "
+            f"got effect={effect}, sd={sd}, n={n}"
+        )
+    quantiles = statistics_library().chi2.ppf([(1 - LEVEL) / 2, (1 + LEVEL) / 2], n - 1)
+    widest, narrowest = (sd * math.sqrt((n - 1) / float(q)) for q in quantiles)
+    at, low, high = (_power(abs(effect) / s, n, alpha) for s in (sd, widest, narrowest))
+    return at, low, high
+
+
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Holm's step-down adjustment for the several comparisons of one table, order kept.
 

@@ -1,6 +1,7 @@
 """Rotated digits: every method of several domains, small enough for a CPU; no row of the paper.
 
-Ours are means over 10 seeds on one core, a few seconds a training; RESULTS.md has every angle.
+Ours are means over 10 seeds on one core, a few seconds a training; docs/results/domains.md has all
+angles.
 """
 
 from __future__ import annotations
