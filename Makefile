@@ -26,7 +26,7 @@ format: $(STAMP)
 
 # Tables of these pages come from the records in results/.
 results: $(STAMP)
-	$(BIN)/batchformer record --make RESULTS.md README.md docs/results/*.md
+	$(BIN)/batchformer record --make RESULTS.md README.md docs/should-i-use-it.md docs/results/*.md
 
 bench: $(STAMP)
 	OMP_NUM_THREADS=2 $(BIN)/batchformer bench

@@ -18,7 +18,10 @@ from batchformer.report.records import Record, records_in, save
 from batchformer.report.results_page import make_page
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "RESULTS.md", ROOT / "README.md", *sorted((ROOT / "docs/results").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("RESULTS.md", "README.md", "docs/should-i-use-it.md")),
+    *sorted((ROOT / "docs/results").glob("*.md")),
+]
 BASELINE = {0: 50.0, 1: 51.0, 2: 50.4, 3: 50.2}
 OTHER = {0: 51.5, 1: 51.8, 2: 51.9, 3: 51.1}
 
@@ -107,6 +110,37 @@ def test_holm_is_over_the_family_of_a_row_and_not_over_its_primary_test(tmp_path
     assert ", p " not in row[1]
     assert row[2].endswith(f", p {2 * p['control']:.3f}")
     assert row[3].endswith(f", p {max(p['few'], 2 * p['control']):.3f}")
+
+
+def test_a_row_of_means_is_tested_first_and_the_rest_of_the_table_is_corrected(
+    tmp_path: Path,
+) -> None:
+    more = {0: 53.0, 1: 52.1, 2: 53.4, 3: 52.2}
+    put(tmp_path, "five", {"baseline": of_all(BASELINE), "batchformer": of_all(OTHER)})
+    put(tmp_path, "ten", {"baseline": of_all(BASELINE), "batchformer": of_all(more)})
+    _, *rows = table(
+        tmp_path,
+        "kind: rows",
+        "metric: all",
+        "columns: batchformer; batchformer - baseline",
+        "primary: first",
+        "row: my_folder/five & my_folder/ten = mean",
+        "row: my_folder/five",
+        "row: my_folder/ten",
+    )
+    means = [(OTHER[s] + more[s]) / 2 for s in BASELINE]
+    baseline = [*BASELINE.values()]
+    differences = [a - b for a, b in zip(means, baseline, strict=True)]
+    half = stats.t.ppf(0.975, 3) * statistics.stdev(differences) / 2
+    mean = statistics.mean(differences)
+    assert rows[0][1:] == [
+        f"{statistics.mean(means):.2f}",
+        f"**{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]**",
+    ], "the primary test is not corrected"
+    p = [stats.ttest_rel([*v.values()], baseline).pvalue for v in (OTHER, more)]
+    for row, value, other in zip(rows[1:], p, p[::-1], strict=True):
+        holm = 2 * value if value < other else max(value, 2 * other)
+        assert row[2].endswith(f", p {holm:.3f}")
 
 
 def test_one_comparison_by_arms_has_the_papers_rows_and_the_correction(tmp_path: Path) -> None:

@@ -230,6 +230,32 @@ def load(root: Path, *folders: str) -> Evidence:
     return Evidence(recipe, values, typed, parts, places)
 
 
+def mean_over_settings(several: Sequence[Evidence]) -> Evidence:
+    """One comparison whose score of a seed is the mean over several comparisons.
+
+    Only seeds that all of them have count. Pooling (``A + B``) treats the comparisons as a sample
+    of all that could have been made; this is about these comparisons alone.
+    """
+    values: dict[tuple[str, str], dict[int, float]] = {}
+    for key in several[0].values:
+        each = [one.values.get(key, {}) for one in several]
+        shared = sorted(set.intersection(*(set(by_seed) for by_seed in each)))
+        if shared:
+            values[key] = {s: sum(by_seed[s] for by_seed in each) / len(each) for s in shared}
+    if not values:
+        raise ValueError("these comparisons share no seed of any arm; record the missing runs")
+    return Evidence("", values)
+
+
+def holm_but_first(tests: Sequence[tuple[Evidence, Test]]) -> list[P | None]:
+    """Holm's p-value of each test but the first, which is the primary one and has None."""
+    contrasts = [found.contrast(*test) for found, test in tests[1:]]
+    if not all(c is None or c.computed for c in contrasts):
+        raise ValueError("only tests that are computed from seeds can be corrected together")
+    p_values = [None if c is None or c.p is None else float(c.p) for c in contrasts]
+    return [None, *holm(p_values)]
+
+
 def holm_over(found: Evidence, family: Sequence[Test]) -> dict[Test, P | None]:
     """Holm's p-value of each test in the family.
 

@@ -25,7 +25,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from batchformer.metrics.intervals import FEWEST_SEEDS, chance_of_finding
-from batchformer.report.evidence import Contrast, Evidence, P, Score, Test, holm_over, load
+from batchformer.report.evidence import (
+    Contrast,
+    Evidence,
+    P,
+    Score,
+    Test,
+    holm_but_first,
+    holm_over,
+    load,
+    mean_over_settings,
+)
 from batchformer.report.names import metric_label, sorted_arms, sorted_metrics
 from batchformer.report.results import LEVEL
 from batchformer.report.words import interval, number, p_value, seeds, signed
@@ -38,14 +48,16 @@ CODE = re.compile(r"(^```.*?^```$)", re.S | re.M)
 """A block of code, whose tables are examples."""
 KEYS = {
     "arms": {"kind", "records", "arms", "metrics", "contrasts", "family", "paper", "intervals"},
-    "rows": {"kind", "row", "columns", "metric", "family", "seeds"},
+    "rows": {"kind", "row", "columns", "metric", "family", "primary", "seeds"},
 }
 ARM = r"[\w.]+"
 ITEM = re.compile(
     rf"(?P<what>paper |p |chance )?(?P<arm>{ARM})(?: - (?P<against>{ARM}))?"
     r"(?: on (?P<metrics>[\w ]+))?"
 )
-ROW = re.compile(rf"(?P<folders>\S+(?: \+ \S+)*)(?: on (?P<metric>\w+))?(?: with (?P<arm>{ARM}))?")
+ROW = re.compile(
+    rf"(?P<folders>\S+(?: [+&] \S+)*)(?: on (?P<metric>\w+))?(?: with (?P<arm>{ARM}))?"
+)
 MAIN = "batchformer"
 """The arm of the columns that a row may replace by another."""
 Family = Sequence[Test]
@@ -170,29 +182,70 @@ def _arms_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str
 
 
 def _rows_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str]]:
-    """A row for each comparison, or for several that are pooled."""
+    """A row for each comparison, for several that are pooled, or for the mean of several."""
     metric = _one(lines, "metric", "")
     texts = _parts(_one(lines, "columns"))
     rows = [["", *(item.label for text in texts for item in _items(text, metric or "?"))]]
-    for row in lines.get("row", ()):
-        where, _, label = (part.strip() for part in row.partition(" = "))
-        match = ROW.fullmatch(where)
-        if match is None:
-            raise ValueError(f"row {where!r} is not understood; write FOLDER on METRIC with ARM")
-        found, own = load(root, *match["folders"].split(" + ")), match["metric"] or metric
-        items = [item for text in texts for item in _items(text, own)]
-        if match["arm"]:
-            items = [replace(i, arm=match["arm"]) if i.arm == MAIN else i for i in items]
-        measured = [item for item in items if item.what != "paper"]
-        found.require(arm for item in measured for arm in (item.arm, item.against) if arm)
-        shown = [(i.arm, i.against, i.metric) for i in items if i.against and i.what in ("", "p")]
-        adjusted = holm_over(found, _family(lines, [*dict.fromkeys(shown)], own))
-        means = found.on_shared_seeds([i.arm for i in items if not i.against and not i.what])
-        cells = [_cell(item, found, means, adjusted, "family" in lines) for item in items]
+    read = [_read_row(row, texts, metric, root) for row in lines.get("row", ())]
+    if first_is_primary := _one(lines, "primary", "") == "first":
+        tests = [(row.found, test) for row in read for test in row.tests]
+        corrected = iter(holm_but_first(tests))
+        # The primary test has no entry, so it keeps its own p-value.
+        table_wide = [
+            {test: p for test in row.tests if (p := next(corrected)) is not None} for row in read
+        ]
+    for index, row in enumerate(read):
+        if first_is_primary:
+            adjusted: Adjusted = table_wide[index]
+        else:
+            adjusted = holm_over(row.found, _family(lines, row.tests, row.metric))
+        items = row.items
+        means = row.found.on_shared_seeds([i.arm for i in items if not i.against and not i.what])
+        with_p = "family" in lines or first_is_primary
+        cells = [_cell(item, row.found, means, adjusted, with_p) for item in items]
+        label = row.label
         if _one(lines, "seeds", "yes") == "yes":
-            label = f"{label or where}, {_counted(items, found, means)}"
-        rows.append([label or where, *cells])
+            label += f", {_counted(items, row.found, means)}"
+        rows.append([label, *cells])
     return rows
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row as its line describes it, and the evidence that it shows."""
+
+    label: str
+    metric: str
+    items: Sequence[Item]
+    found: Evidence
+
+    @property
+    def tests(self) -> list[Test]:
+        """The differences that it shows, each once."""
+        shown = [i for i in self.items if i.against and i.what in ("", "p")]
+        return [*dict.fromkeys((i.arm, i.against, i.metric) for i in shown)]
+
+
+def _read_row(line: str, columns: Sequence[str], metric: str, root: Path) -> Row:
+    where, _, label = (part.strip() for part in line.partition(" = "))
+    match = ROW.fullmatch(where)
+    if match is None or (" + " in where and " & " in where):
+        raise ValueError(
+            f"row {where!r} is not understood; write FOLDER on METRIC with ARM. Several folders "
+            "are joined by + to pool them, or by & for their mean"
+        )
+    folders = match["folders"]
+    if " & " in folders:
+        found = mean_over_settings([load(root, folder) for folder in folders.split(" & ")])
+    else:
+        found = load(root, *folders.split(" + "))
+    own = match["metric"] or metric
+    items = [item for text in columns for item in _items(text, own)]
+    if match["arm"]:
+        items = [replace(i, arm=match["arm"]) if i.arm == MAIN else i for i in items]
+    measured = [item for item in items if item.what != "paper"]
+    found.require(arm for item in measured for arm in (item.arm, item.against) if arm)
+    return Row(label or where, own, items, found)
 
 
 def _cell(item: Item, found: Evidence, means: Evidence, adjusted: Adjusted, with_p: bool) -> str:
