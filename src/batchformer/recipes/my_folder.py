@@ -14,7 +14,8 @@ def my_folder() -> Recipe:
     PATH/test/<class>/<image> (or val), or with lists: ``--data.train-list`` and
     ``--data.test-list``. ``--weights FILE`` or ``--weights timm`` begins with trained weights; then
     lower the rate, as in ``--optim.lr 0.005``: with 10 images a class of Caltech-101 that moved a
-    ResNet-50 from 74.6 to 83.6 (two seeds). The length is ours to choose: set ``--train.updates`` to a few dozen passes over your images.
+    ResNet-50 from 74.6 to 83.6 (two seeds). The length is ours to choose: set ``--train.updates``
+    to a few dozen passes over your images.
     """
     return Recipe(
         name="my_folder",
