@@ -89,7 +89,7 @@ def rank_correlation(
         times: (B, K), how often each sample has each class. The result then is (B,), else ().
     """
     weights = _weights(x, times)
-    return _of_ranks(*(_centred_ranks(side, weights) for side in (x, y)), weights)
+    return _of_ranks(_centred_ranks(x, weights), _centred_ranks(y, weights), weights)
 
 
 def partial_rank_correlation(
@@ -136,11 +136,16 @@ def mean_of_known(values: NDArray[Any]) -> NDArray[Any]:
     return per(np.where(known, values, 0.0).sum(0), known.sum(0))
 
 
+def _of(sides: Sequence[NDArray[Any]], times: NDArray[Any] | None) -> NDArray[Any]:
+    if len(sides) == 2:
+        return rank_correlation(sides[0], sides[1], times)
+    return partial_rank_correlation(sides[0], sides[1], sides[2], times)
+
+
 def _by_seed(
     sides: Sequence[NDArray[Any]], times: NDArray[Any] | None = None
 ) -> list[NDArray[Any]]:
     """Each seed's correlation over the classes that it knows, of sides (S, K): () or (B,)."""
-    of = rank_correlation if len(sides) == 2 else partial_rank_correlation
     fewest = 2 if len(sides) == 2 else FEWEST_CLASSES
     found = []
     for rows in zip(*sides, strict=True):
@@ -148,7 +153,7 @@ def _by_seed(
         counted = None if times is None else times[:, known]
         nothing = np.full(() if times is None else len(times), np.nan)
         enough = known.sum() >= fewest
-        found.append(of(*(row[known] for row in rows), counted) if enough else nothing)
+        found.append(_of([row[known] for row in rows], counted) if enough else nothing)
     return found
 
 
