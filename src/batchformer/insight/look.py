@@ -74,16 +74,27 @@ def look(
             "train_counts": classes.train_counts.cpu().numpy(),
             "shot_of_class": classes.shot_of_class.cpu().numpy(),
         }
-        rows = draws.balanced(images.labels, measured, draws.drawing_of(draws.MEASURED))
-        rows = rows[torch.randperm(len(rows), generator=draws.drawing_of(draws.MEASURED, seed))]
-        found |= _measured(relations, images, rows, batch, steps)
+        rows = measured_rows(images.labels, measured, seed)
+        found |= measure(relations, images, rows, batch, steps)
         found |= _cam(relations, images, network, layer)
         if relations.encoder is not None:
             found |= _explored(relations, images)
     return found
 
 
-def _measured(relations: Relations, images: Shown, rows: Tensor, batch: int, steps: int) -> Arrays:
+def measured_rows(labels: Tensor, most: int, seed: int) -> Tensor:
+    """Rows of the images that are measured, in the order of a seed.
+
+    Args:
+        labels: (M,) of all images.
+        most: rows, at most.
+        seed: of the order.
+    """
+    rows = draws.balanced(labels, most, draws.drawing_of(draws.MEASURED))
+    return rows[torch.randperm(len(rows), generator=draws.drawing_of(draws.MEASURED, seed))]
+
+
+def measure(relations: Relations, images: Shown, rows: Tensor, batch: int, steps: int) -> Arrays:
     """Of every run, and with BatchFormer who attends to and acts on whom."""
     classes, labels = images.classes, images.labels[rows]
     features, confidence, predictions = [], [], []

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from batchformer.data.feed import close
-from batchformer.engine.method import Method
 from batchformer.insight.keep import keep, seen_of
 from batchformer.insight.record import FILE
+from batchformer.recipes.building import build_untrained
 from batchformer.recipes.plain import from_plain
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import restore
@@ -34,18 +35,20 @@ def insight_of(folder: Path, device: torch.device) -> Path | None:
     if shown is None or method.relations() is None:
         return None
     recipe = from_plain(config["trained"])
-    _as_at_the_end(method, task, recipe, config["seed"])
+    seed = config["seed"]
+    epoch = _last_epoch(task, recipe, seed)
+    method.begin_epoch(epoch)  # losses that change with the epoch are those of the last
+    untrained = partial(build_untrained, recipe, seed, task, device, epoch)
     kept = keep(
-        lambda: seen_of(method, shown(recipe.train.workers), config["seed"]), folder, str(folder)
+        lambda: seen_of(method, shown(recipe.train.workers), seed, untrained), folder, str(folder)
     )
     return folder / FILE if kept else None
 
 
-def _as_at_the_end(method: Method, task: Task, recipe: Recipe, seed: int) -> None:
-    """Losses that change with the epoch are those of the last."""
+def _last_epoch(task: Task, recipe: Recipe, seed: int) -> int:
     feed = task.feed(recipe.train, seed)
     try:
         updates = recipe.train.in_updates(feed.per_epoch).updates
-        method.begin_epoch(max(0, updates - 1) // feed.per_epoch)
+        return max(0, updates - 1) // feed.per_epoch
     finally:
         close(feed)
