@@ -35,9 +35,8 @@ class Learning:
     def words(self) -> str:
         """The numbers, for a sentence."""
         said = f"accuracy {number(self.accuracy.mean, 1)}%"
-        if self.accuracy.low is not None and self.accuracy.high is not None:
-            low, high = max(self.accuracy.low, 0.0), min(self.accuracy.high, 100.0)
-            said += f" {interval(low, high, decimals=1)}"
+        if self.accuracy.low is not None:
+            said += f" {interval(self.accuracy.low, self.accuracy.high, decimals=1)}"
         said += f", chance {number(self.chance, 1)}%"
         if self.untrained is not None:
             said += f", before training {number(self.untrained, 1)}%"
@@ -65,7 +64,7 @@ def learning(runs: Sequence[Insight]) -> Learning | None:
             before.append(100 * float(untrained) / images)
             above = above and _more(right, round(float(untrained)), images)
         learnt.append(above)
-    found = summary(accuracies)
+    found = summary(accuracies, within=(0.0, 100.0))
     above = found.low is None or found.low > chance
     mean = sum(before) / len(before) if before else None
     return Learning(found, chance, mean, above and all(learnt))

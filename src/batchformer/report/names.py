@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from batchformer.recipes.arms import ARMS as KNOWN_ARMS
@@ -107,6 +108,19 @@ def decimals(metric: str) -> int:
     (2, 3)
     """
     return 3 if metric in DESCRIPTIVE else 2
+
+
+def bounds(metric: str) -> tuple[float, float]:
+    """The least and the greatest value that a metric can have; most are percents.
+
+    >>> bounds("all"), bounds("val_loss"), bounds("uniformity")
+    ((0.0, 100.0), (0.0, inf), (-inf, 0.0))
+    """
+    if metric == "uniformity":  # the logarithm of a mean of values up to 1
+        return -math.inf, 0.0
+    if metric in DESCRIPTIVE or (metric in LOWER_IS_BETTER and metric != "ece"):
+        return 0.0, math.inf
+    return 0.0, 100.0
 
 
 def arm_colours(arms: Iterable[str]) -> dict[str, str]:

@@ -72,10 +72,9 @@ def correlation(
     by_seed = tuple(float(rho) for rho in _by_seed(sides) if np.isfinite(rho))
     if not by_seed:
         return Correlation(None, (), None, None)
-    found = summary(by_seed)
-    over_seeds = None
-    if found.low is not None and found.high is not None:
-        over_seeds = max(found.low, -1.0), min(found.high, 1.0)  # it cannot lie beyond
+    found = summary(by_seed, within=(-1.0, 1.0))
+    low, high = found.low, found.high
+    over_seeds = None if low is None or high is None else (low, high)
     return Correlation(found.mean, by_seed, over_seeds, _bootstrap(sides))
 
 
