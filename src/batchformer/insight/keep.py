@@ -32,13 +32,17 @@ def seen_of(
     relations = method.relations()
     if relations is None or images is None:
         return None
-    network = getattr(method, "network", None)
-    part = network if isinstance(network, nn.Module) else method
-    found = look(relations, images, network=part, seed=seed)
+    found = look(relations, images, network=network_of(method), seed=seed)
     control = untrained().relations() if untrained and relations.encoder is not None else None
     if control is not None:
         found |= look_untrained(control, images, seed=seed)
     return found
+
+
+def network_of(method: Method) -> nn.Module:
+    """The part of a method that Grad-CAM looks into."""
+    network = getattr(method, "network", None)
+    return network if isinstance(network, nn.Module) else method
 
 
 def keep(seen: Callable[[], Arrays | None], folder: Path, title: str) -> bool:

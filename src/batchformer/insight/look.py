@@ -58,7 +58,7 @@ def look(
         images: of the test set.
         network: the part that Grad-CAM looks into.
         seed: of the order in batches.
-        layer: for Grad-CAM; by default it is found.
+        layer: for Grad-CAM, ``released`` for that of the paper's code; by default it is found.
         measured: images, at most.
         batch: samples of a batch, at most; batches are nearly equal.
         steps: S, others of each sample whose images are measured; 0: none.
@@ -80,6 +80,23 @@ def look(
         if relations.encoder is not None:
             found |= _explored(relations, images)
     return found
+
+
+def look_cam(relations: Relations, images: Shown, network: nn.Module, layer: str) -> Arrays:
+    """Grad-CAM alone, at another layer; the network is left as it was.
+
+    Args:
+        relations: of the network.
+        images: of the test set.
+        network: holds the layer.
+        layer: its name in the network, or ``released``.
+
+    Returns:
+        The arrays that begin with ``cam_`` in :mod:`batchformer.insight.record`.
+    """
+    with untouched(relations.module), torch.no_grad():
+        relations.module.eval()
+        return _cam(relations, images, network, layer)
 
 
 def measured_rows(labels: Tensor, most: int, seed: int) -> Tensor:
