@@ -180,6 +180,9 @@ class ShowOptions:
     """cam: one shot group alone."""
     images: int = 6
     """cam: of each shot group."""
+    cam_layer: str | None = None
+    """cam: layer of the network whose maps are weighed, computed from the runs' checkpoints;
+    released is that of the paper's code, layer3. By default the last one with maps, as kept."""
 
 
 @dataclass(frozen=True, kw_only=True)

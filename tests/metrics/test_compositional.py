@@ -15,7 +15,7 @@ from torch import Tensor
 
 from batchformer.data.compositions import Compositions
 from batchformer.metrics import compositional
-from batchformer.metrics.compositional import choose_threshold, compositional_scores
+from batchformer.metrics.compositional import CompositionalScores, compositional_scores
 
 FEW = Compositions.of(
     train=[("old", "cat"), ("wet", "dog"), ("new", "dog")],
@@ -125,6 +125,44 @@ def test_equals_the_literal_loop(
         candidates = candidates & (kept | pairs.seen)
     result = compositional_scores(scores, pair, pairs, phase, world, kept)
     assert_alike(result, literal(scores, pair, pairs, candidates))
+    streamed = in_batches(CompositionalScores(pairs, phase, world, kept), scores, pair).result()
+    assert streamed.metrics() == result.metrics(), "to the bit"
+    assert torch.equal(streamed.biases, result.biases)
+
+
+def in_batches(found: CompositionalScores, scores: Tensor, pair: Tensor) -> CompositionalScores:
+    """All images, seven at a time."""
+    for part, own in zip(scores.split(7), pair.split(7), strict=True):
+        found.update(part, own)
+    return found
+
+
+def held_bytes(found: CompositionalScores) -> int:
+    """Of all that is kept of the images."""
+    kept = [*found.pairs, *(tensor for best in found.best for tensor in vars(best).values())]
+    parts = {part.data_ptr(): part.nbytes() for part in map(Tensor.untyped_storage, kept)}
+    return sum(parts.values())
+
+
+@pytest.mark.parametrize("thresholds", [None, 50])
+def test_what_is_kept_of_an_image_does_not_grow_with_the_pairs(thresholds: int | None) -> None:
+    sizes = []
+    for things in (3, 300):
+        names = [(f"a{i}", f"o{j}") for i in range(3) for j in range(things)]
+        pairs = Compositions.of(names[::3], [], names)
+        feasibility = None if thresholds is None else torch.linspace(0, 1, len(pairs))
+        found = CompositionalScores(
+            pairs, "test", "open", feasibility=feasibility, count=thresholds or 1
+        )
+        in_batches(found, torch.randn(40, len(pairs)), torch.arange(40) % 9)
+        sizes.append(held_bytes(found))
+    # A pair and three scores with two numbers of pairs, one of the scores by threshold.
+    assert sizes == [40 * 8 * (4 + 2 * (thresholds or 1))] * 2
+
+
+def test_nothing_scored_has_no_result() -> None:
+    with pytest.raises(ValueError, match=r"no image of 'test' has been scored yet: call update"):
+        CompositionalScores(FEW, "test").result()
 
 
 def many_images(gap: Tensor) -> tuple[Tensor, Tensor]:
@@ -228,6 +266,26 @@ def test_images_are_taken_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(whole.metrics())[:6] == list(SCORES) and len(whole.metrics()) == 8
 
 
+@pytest.mark.parametrize("scale", [1.0, 0.0])
+def test_each_threshold_is_scored_as_by_its_own_mask(scale: float) -> None:
+    """With all scores equal, and with infinities, ties decide; some thresholds add no pair."""
+    draw = torch.Generator().manual_seed(5)
+    names = [(f"a{i}", f"o{j}") for i in range(4) for j in range(5)]
+    pairs = Compositions.of(names[:7], [], names[7:16]).opened()
+    pair = torch.arange(60) % 16
+    scores = scale * torch.randn(60, 20, generator=draw)
+    scores[torch.rand(60, 20, generator=draw) < 0.2] = -math.inf
+    feasibility = torch.randint(4, (20,), generator=draw).float()
+    found = CompositionalScores(pairs, "test", "open", feasibility=feasibility, count=10)
+    in_batches(found, scores, pair)
+    for level, threshold in enumerate(found.thresholds.tolist()):
+        kept = feasibility >= threshold
+        expected = compositional_scores(scores, pair, pairs, "test", "open", kept)
+        result = found.result(level)
+        assert result.metrics() == pytest.approx(expected.metrics(), abs=0, nan_ok=True)
+        assert torch.equal(result.biases, expected.biases)
+
+
 def test_half_precision_scores_are_compared_in_float64() -> None:
     draw = torch.Generator().manual_seed(0)
     scores = torch.randn(200, len(FEW), generator=draw).bfloat16()
@@ -247,7 +305,8 @@ def test_the_threshold_is_the_best_of_all_tried() -> None:
     feasibility = torch.rand(len(open_world), generator=draw)
     feasibility[open_world.val & ~open_world.seen] = 0.8
     feasibility[open_world.seen] = -5.0  # not looked at, and never left out
-    threshold = choose_threshold(feasibility, scores, pair, open_world, count=50)
+    found = CompositionalScores(open_world, "val", "open", feasibility=feasibility, count=50)
+    threshold, chosen = in_batches(found, scores, pair).choose()
     unseen = feasibility[~open_world.seen]
     areas = {}
     for tried in torch.linspace(float(unseen.min()), float(unseen.max()), 50).tolist():
@@ -256,7 +315,8 @@ def test_the_threshold_is_the_best_of_all_tried() -> None:
     best = max(areas.values())
     assert threshold == pytest.approx(min(t for t, area in areas.items() if area > best - 1e-9))
     everything = compositional_scores(scores, pair, open_world, "val", "open")
-    chosen = compositional_scores(scores, pair, open_world, "val", "open", feasibility >= threshold)
+    again = compositional_scores(scores, pair, open_world, "val", "open", feasibility >= threshold)
+    assert chosen.metrics() == again.metrics()
     assert chosen.auc == pytest.approx(best) and chosen.auc > everything.auc
 
 
@@ -264,11 +324,13 @@ def test_the_threshold_needs_unseen_pairs_and_images() -> None:
     scores, feasibility = torch.zeros(2, len(FEW)), torch.zeros(len(FEW))
     pair = torch.tensor([OLD_CAT, WET_DOG])
     with pytest.raises(ValueError, match="no unseen pair in 'train'"):
-        choose_threshold(feasibility, scores, pair, FEW, "train", "closed")
-    with pytest.raises(ValueError, match="images need seen and unseen pairs"):
-        choose_threshold(feasibility, scores, pair, FEW, "val", "closed")
+        CompositionalScores(FEW, "train", feasibility=feasibility)
     with pytest.raises(ValueError, match="each of the 6 pairs"):
-        choose_threshold(feasibility[1:], scores, pair, FEW, "val", "closed")
+        CompositionalScores(FEW, "val", feasibility=feasibility[1:])
+    found = CompositionalScores(FEW, "val", feasibility=feasibility)
+    found.update(scores, pair)
+    with pytest.raises(ValueError, match="images need seen and unseen pairs"):
+        found.choose()
 
 
 def test_what_cannot_be_scored_is_refused() -> None:

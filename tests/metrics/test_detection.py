@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from batchformer.metrics.detection import AveragePrecision, average_precision
+from batchformer.metrics.detection import (
+    AveragePrecision,
+    Rule,
+    average_precision,
+    voc_average_precision,
+)
 
 Array = NDArray[np.float64]
 Pair = tuple[dict[str, Tensor], dict[str, Tensor]]
@@ -206,3 +212,128 @@ def test_the_three_ways_agree_at_the_extremes() -> None:
     pairs = [(found([A, B], [0, 0], [0.9, 0.8]), there([A, B], [0, 0]))]
     for summary in (area, at_recalls(np.linspace(0, 1, 11)), at_recalls(np.linspace(0, 1, 101))):
         assert summary(*curve(pairs, 0, 0.5, of_voc=True)) == pytest.approx(1)
+
+
+def devkit(pairs: list[Pair], label: int, least: Fraction, rule: Rule) -> Fraction | None:
+    """VOC's evaluation, detection by detection, in exact fractions; boxes have whole corners."""
+    objects, lines = 0, []
+    taken: set[tuple[int, int]] = set()
+    for image, (detections, truth) in enumerate(pairs):
+        objects += sum(
+            1
+            for own, hard in zip(truth["labels"].tolist(), truth["difficult"].tolist(), strict=True)
+            if own == label and not hard
+        )
+        for box, own, score in zip(
+            detections["boxes"].tolist(),
+            detections["labels"].tolist(),
+            detections["scores"].tolist(),
+            strict=True,
+        ):
+            if own == label:
+                lines.append((score, image, [int(side) for side in box]))
+    if not objects:
+        return None
+    right = wrong = 0
+    points: list[tuple[Fraction, Fraction]] = []
+    for _, image, box in sorted(lines, key=lambda line: -line[0]):
+        truth = pairs[image][1]
+        most, owner = Fraction(-1), -1
+        for i, other in enumerate(truth["boxes"].tolist()):
+            if int(truth["labels"][i]) != label:
+                continue
+            wide = min(box[2], int(other[2])) - max(box[0], int(other[0]))
+            high = min(box[3], int(other[3])) - max(box[1], int(other[1]))
+            both = max(wide, 0) * max(high, 0)
+            total = sum((b[2] - b[0]) * (b[3] - b[1]) for b in (box, [int(x) for x in other]))
+            if Fraction(both, total - both) > most:
+                most, owner = Fraction(both, total - both), i
+        if most < least:
+            wrong += 1
+        elif truth["difficult"][owner]:
+            continue
+        elif (image, owner) in taken:
+            wrong += 1
+        else:
+            taken.add((image, owner))
+            right += 1
+        points.append((Fraction(right, objects), Fraction(right, right + wrong)))
+    if rule == "eleven":
+        tenths = [Fraction(tenth, 10) for tenth in range(11)]
+        best = [max([p for r, p in points if r >= tenth], default=Fraction(0)) for tenth in tenths]
+        return Fraction(sum(best), 11)
+    recalls = sorted({recall for recall, _ in points})
+    total, before = Fraction(0), Fraction(0)
+    for recall in recalls:
+        total += (recall - before) * max(p for r, p in points if r >= recall)
+        before = recall
+    return total
+
+
+def crowded(seed: int) -> list[Pair]:
+    """Boxes with whole corners, some of which overlap by exactly a half; a third is difficult."""
+    stream = np.random.default_rng(seed)
+    pairs = []
+    for _ in range(15):
+        count = int(stream.integers(0, 5))
+        corner, side = stream.integers(0, 12, (count, 2)), stream.choice([8, 10, 20], (count, 2))
+        boxes = np.concatenate((corner, corner + side), 1)
+        labels = stream.integers(0, 3, count)
+        chosen = stream.integers(0, count, 2 * count) if count else np.zeros(0, int)
+        shifted = boxes[chosen] + stream.integers(-1, 2, (len(chosen), 4))
+        halved = stream.random(len(chosen)) < 0.2
+        shifted[halved] = boxes[chosen][halved]
+        shifted[halved, 2] = (shifted[halved, 0] + shifted[halved, 2]) // 2
+        names = np.where(stream.random(len(chosen)) < 0.1, 0, labels[chosen])
+        hard = (stream.random(count) < 1 / 3).tolist()
+        sure = stream.random(len(chosen)).tolist()
+        truth = there(boxes.tolist(), labels.tolist(), hard)
+        pairs.append((found(shifted.tolist(), names.tolist(), sure), truth))
+    return pairs
+
+
+@pytest.mark.parametrize("rule", ["eleven", "area"])
+@pytest.mark.parametrize("seed", range(6))
+def test_vocs_own_rule_against_brute_force(seed: int, rule: Rule) -> None:
+    pairs = crowded(seed)
+    made = voc_average_precision(pairs, 4, rule)
+    table = [
+        [devkit(pairs, label, Fraction(50 + 5 * i, 100), rule) for i in range(10)]
+        for label in range(4)
+    ]
+    scored = np.array([[float(value) for value in row if value is not None] for row in table[:3]])
+    assert table[3] == [None] * 10 and made.by_class[3].isnan()
+    assert made.by_class[:3].tolist() == pytest.approx((100 * scored.mean(1)).tolist())
+    expected = 100 * scored.mean(0)
+    measured = (made.ap, made.ap50, made.ap75)
+    assert measured == pytest.approx((expected.mean(), expected[0], expected[5]))
+    assert 5 < made.ap50 < 95  # neither extreme
+
+
+def test_eleven_points_and_the_area_by_hand() -> None:
+    """Of two objects the first is found, then an invention, then the second."""
+    pairs = [(found([A, C, B], [0, 0, 0], [0.9, 0.8, 0.7]), there([A, B], [0, 0]))]
+    assert voc_average_precision(pairs, 1, "area").ap50 == pytest.approx(100 * (1 + 2 / 3) / 2)
+    eleven = 100 * (6 + 5 * 2 / 3) / 11
+    assert voc_average_precision(pairs, 1, "eleven").ap50 == pytest.approx(eleven)
+    assert voc_average_precision(pairs, 1, "eleven").ap == pytest.approx(eleven)
+
+
+def test_voc_forgives_a_difficult_object_only_where_the_overlap_is_enough() -> None:
+    """COCO forgives whatever lies within a crowd; VOC goes by the overlap."""
+    inside = [20.0, 20.0, 30.0, 30.0]
+    pairs = [(found([inside, A], [0, 0], [0.9, 0.8]), there([A, B], [0, 0], [False, True]))]
+    assert average_precision(pairs, 1).ap50 == pytest.approx(100)
+    assert voc_average_precision(pairs, 1, "area").ap50 == pytest.approx(50)
+
+
+def test_more_than_a_hundred_detections_of_an_image_count_by_vocs_rule() -> None:
+    many = [[200.0 + i, 0.0, 201.0 + i, 9.0] for i in range(100)]
+    pairs = [(found([*many, A], [0] * 101, [0.9] * 100 + [0.1]), there([A], [0]))]
+    assert average_precision(pairs, 1).ap50 == 0
+    assert voc_average_precision(pairs, 1, "area").ap50 == pytest.approx(100 / 101)
+
+
+def test_nothing_found_is_nothing_by_vocs_rule() -> None:
+    made = voc_average_precision([(NOTHING, there([A, B], [0, 1]))], 2, "eleven")
+    assert (made.ap, made.ap50, made.ap75) == (0, 0, 0) and made.by_class.tolist() == [0, 0]

@@ -356,3 +356,16 @@ def test_a_missing_scipy_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setitem(sys.modules, "scipy", None)
     with pytest.raises(ImportError, match=r"batchformer\[lab\]"):
         summary([1.0, 2.0, 3.0])
+
+
+@given(st.lists(st.floats(0, 100), min_size=3, max_size=6))
+def test_an_interval_ends_at_what_is_possible_and_holds_its_mean(values: list[float]) -> None:
+    free, cut = summary(values), summary(values, within=(0.0, 100.0))
+    assert free.low is not None and free.high is not None
+    assert (cut.mean, cut.sd, cut.n) == (free.mean, free.sd, free.n)
+    assert (cut.low, cut.high) == (max(free.low, 0.0), min(free.high, 100.0))
+
+
+def test_values_beyond_what_should_be_possible_still_lie_in_their_interval() -> None:
+    found = summary([101.0, 103.0, 105.0], within=(0.0, 100.0))
+    assert found.low is not None and found.low < found.mean == found.high

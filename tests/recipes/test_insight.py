@@ -11,11 +11,19 @@ import numpy as np
 import pytest
 import torch
 
+from batchformer.cli import main
+from batchformer.insight.look import measure, measured_rows, nearly_equal
+from batchformer.recipes.arms import with_arm
+from batchformer.recipes.building import build, load_task
 from batchformer.recipes.compare import run
 from batchformer.recipes.demo import demo
-from batchformer.recipes.insight import insight_of
+from batchformer.recipes.insight import cam_of, insight_of
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.rotated_digits import rotated_digits_erm
+from batchformer.report import influence
+from batchformer.report.configuration import one_group
+from batchformer.report.influence_numbers import gather
+from batchformer.report.runs import find_runs
 
 CPU = torch.device("cpu")
 
@@ -47,6 +55,58 @@ def test_a_run_keeps_it_and_a_folder_gives_it_again(tmp_path: Path) -> None:
     assert set(again) == set(kept)
     for name, value in kept.items():
         np.testing.assert_array_equal(again[name], value, err_msg=name)
+
+
+def test_a_control_has_learnt_nothing(tmp_path: Path) -> None:
+    """Random weights of the seed, statistics of the measured images, the loss of the end."""
+    folder = run(short(demo()), "batchformer", 1, root=tmp_path, device=CPU, quiet=True)
+    kept = arrays(folder / "insight.npz")
+    task = load_task(demo().data, CPU).seeded(1)
+    method = build(with_arm(demo(), "batchformer"), 1, task)
+    relations, shown = method.relations(), task.shown(0)  # type: ignore[union-attr]
+    assert relations is not None
+    rows = measured_rows(shown.labels, 4096, 1)
+    with torch.no_grad():
+        for module in method.train().modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.momentum = None
+        size = nearly_equal(len(rows), 128)
+        for x in shown.batches(rows, size):
+            relations.features(x)
+        method.eval()
+        expected = measure(relations, shown, rows, 128, 0)
+    np.testing.assert_allclose(kept["gradient_untrained_abs"], expected["gradient_abs"], rtol=1e-4)
+    assert kept["untrained_correct"] == expected["reliability_correct"][0].sum()
+    assert not np.allclose(kept["gradient_untrained_abs"], kept["gradient_abs"], rtol=0.1)
+
+
+def test_a_network_that_learnt_nothing_gets_no_verdict(tmp_path: Path) -> None:
+    recipe = short(demo(), updates=1, eval_every=0)
+    run(recipe, "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
+    data = gather(one_group(find_runs(tmp_path)))
+    assert data is not None
+    said = influence.words(data).note
+    assert "no verdict on the paper's claim" in said and "Before training it is" in said
+
+
+def test_heat_maps_of_another_layer_are_made_of_a_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arm in ("baseline", "batchformer"):
+        run(short(demo()), arm, 0, root=tmp_path, device=CPU, quiet=True)
+    folder = tmp_path / "demo/batchformer/seed0"
+    before = (folder / "insight.npz").read_bytes()
+    kept, other = arrays(folder / "insight.npz"), cam_of(folder, CPU, "layer1")
+    assert str(kept["cam_layer"]) != str(other["cam_layer"]) == "layer1"
+    assert not np.allclose(other["cam_heat"], kept["cam_heat"], atol=0.1)
+    for name in ("cam_rows", "cam_confidence", "cam_predictions"):
+        np.testing.assert_allclose(other[name], kept[name], rtol=1e-5)
+    main(["show", "cam", str(tmp_path), "--cam-layer", "layer1", "--device", "cpu"])
+    assert "for the true class at layer1, seed 0" in " ".join(capsys.readouterr().out.split())
+    assert (folder / "insight.npz").read_bytes() == before, "what is kept stays as it is"
+    with pytest.raises(SystemExit):
+        main(["show", "cam", str(tmp_path), "--cam-layer", "released", "--device", "cpu"])
+    assert "DigitsNet has no layer layer3; its parts are conv1" in capsys.readouterr().err
 
 
 def test_arms_are_seen_on_the_same_images(tmp_path: Path) -> None:

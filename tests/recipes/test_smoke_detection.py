@@ -106,7 +106,7 @@ def test_two_updates(name: str, root: Path) -> None:
     method.detector.roi_heads.score_thresh = 0.0  # so that something is found
     with torch.no_grad():
         found = task.evaluate(method.eval(), mechanics)
-    assert list(found.metrics) == ["ap", "ap50", "ap75"]
+    assert list(found.metrics)[:4] == ["ap", "ap50", "ap75", "voc07_ap"]
     assert all(0 <= value <= 100 for value in found.metrics.values())
 
 

@@ -29,7 +29,7 @@ from batchformer.data.pair_layouts import PAIR_SETS
 from batchformer.data.pair_metadata import METADATA
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Method
-from batchformer.metrics.compositional import compositional_scores
+from batchformer.metrics.compositional import CompositionalScores
 from batchformer.recipes import RECIPES, find_recipe
 from batchformer.recipes.arms import with_arm
 from batchformer.recipes.parts import parts_of as ready_trainings
@@ -279,25 +279,26 @@ def test_the_mask_leaves_out_what_is_not_feasible(
     recipe = tiny_pairs("ut_zappos_compcos_open", data)
     task = cast(CompositionalTask, load_task(recipe.data, CPU))
     method: Any = build(recipe, 0, task)
-    kept = []
+    scored: list[Any] = []
 
     def recorded(*arguments: Any, **options: Any) -> Any:
-        kept.append(options["kept"])
-        return compositional_scores(*arguments, **options)
+        scored.append(CompositionalScores(*arguments, **options))
+        return scored[-1]
 
-    monkeypatch.setattr(compositional, "compositional_scores", recorded)
+    monkeypatch.setattr(compositional, "CompositionalScores", recorded)
     scores(method, task, recipe)
     feasible = method.feasibility()
     unseen = ~task.compositions.seen
-    for own in kept:
-        assert own[~unseen].all()
-        lowest = feasible[own & unseen].min()
-        assert torch.equal(own & unseen, (feasible >= lowest) & unseen)
-    assert len(kept) == 2 and torch.equal(kept[0], kept[1]), "chosen once, on validation"
+    val, test = scored
+    assert (val.phase, test.phase) == ("val", "test")
+    threshold, _ = val.choose()
+    (left,) = test.levels
+    assert left.tolist() == ((feasible >= threshold) & unseen).nonzero()[:, 0].tolist()
+    assert torch.equal(test.seen, (~unseen).nonzero()[:, 0])
     open_only = dataclasses.replace(recipe, data=recipe.data_with(mask=False))
-    kept.clear()
+    scored.clear()
     scores(method, load_task(open_only.data, CPU), open_only)
-    assert kept == [None, None]
+    assert [torch.equal(*found.levels, unseen.nonzero()[:, 0]) for found in scored] == [True] * 2
 
 
 def trainings_of(run: Run) -> tuple[Run, ...]:

@@ -284,6 +284,23 @@ def test_hovering_lights_up_what_is_attended_to(opened: Opener, insight: Insight
     assert same == [j for j in range(SAMPLES) if j != 7 and labels[j] == labels[7]]
 
 
+def test_bars_are_as_long_as_numbers_are_large_also_that_of_the_sample_itself(
+    opened: Opener, insight: Insight
+) -> None:
+    page = opened()
+    weights = insight["batch_attention"][0].astype(float).mean(0)
+    others = np.where(np.eye(SAMPLES, dtype=bool), 0, weights).max(1)
+    sample = int((np.diag(weights) - others).argmax())
+    assert weights[sample, sample] > 1.05 * others[sample]
+    page.tile(sample).hover()
+    listed = [row[0] for row in page.listed()]
+    assert listed[0] == sample
+    bars = page.explorer.locator("ol li").evaluate_all(
+        "all => all.map(row => Number(row.style.getPropertyValue('--strength')))"
+    )
+    np.testing.assert_allclose(bars, weights[sample, listed] / weights[sample, sample], rtol=1e-6)
+
+
 def test_the_summary_says_it_in_words(opened: Opener, insight: Insight) -> None:
     page = opened()
     labels, predictions = insight["batch_labels"][0], insight["batch_predictions"][0]

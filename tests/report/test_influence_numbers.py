@@ -16,6 +16,7 @@ from batchformer.report.configuration import Group
 from batchformer.report.influence_numbers import (
     Influence,
     Measure,
+    OfArm,
     On,
     accuracies,
     apart,
@@ -24,6 +25,7 @@ from batchformer.report.influence_numbers import (
     running_mean,
     window_of,
 )
+from batchformer.report.rank_correlation import Correlation, correlation
 from batchformer.report.runs import Run
 
 CLASSES = 12
@@ -254,9 +256,39 @@ def test_the_rarest_third_is_measured_by_the_most_frequent() -> None:
     found = gathered(group_of({("batchformer", 0): gradients(0)})).by_arm["batchformer"]
     values = gradients(0)["gradient_abs"]
     frequent, rare = np.argsort(-COUNTS)[:4], np.argsort(COUNTS)[:4]
-    assert found.thirds == pytest.approx(values[rare].mean() / values[frequent].mean())
+    counts = -np.sort(-COUNTS)
+    assert found.thirds(counts) == pytest.approx(values[rare].mean() / values[frequent].mean())
     few = {name: array[:2] for name, array in gradients(0).items()}
-    assert gathered(group_of({("batchformer", 0): few})).by_arm["batchformer"].thirds is None
+    two = gathered(group_of({("batchformer", 0): few}))
+    assert two.by_arm["batchformer"].thirds(two.counts) is None
+
+
+@pytest.mark.parametrize(
+    ("counts", "known"), [([9, 8, 7, 5, 5, 5], True), ([9, 5, 5, 5, 5, 5], False)]
+)
+def test_thirds_that_share_a_count_are_not_compared(counts: list[int], known: bool) -> None:
+    found = OfArm(np.arange(1.0, 7), Correlation(None, (), None, None), 1)
+    assert (found.thirds(np.array(counts)) is not None) == known
+
+
+def test_the_untrained_network_is_gathered_beside_the_trained_one() -> None:
+    made = {}
+    for seed in range(3):
+        run = gradients(seed)
+        random = np.random.default_rng(seed)
+        before = {
+            f"gradient_untrained_{m}": random.uniform(size=len(COUNTS)) for m in ("abs", "l2")
+        }
+        made["batchformer", seed] = run | before
+    found = gathered(group_of(made)).by_arm["batchformer"]
+    order = np.argsort(-COUNTS, kind="stable")
+    values = np.stack([run["gradient_untrained_abs"][order] for run in made.values()])
+    measured = np.stack([run["gradient_samples"][order] > 0 for run in made.values()])
+    expected = correlation(COUNTS[order], np.where(measured, values, np.nan))
+    assert found.untrained == expected
+    for run in made.values():
+        del run["gradient_untrained_abs"]
+    assert gathered(group_of(made)).by_arm["batchformer"].untrained is None
 
 
 def test_the_images_that_were_measured_are_counted() -> None:

@@ -9,10 +9,18 @@ from typing import Any
 import numpy as np
 import pytest
 
+from batchformer.metrics.intervals import summary
 from batchformer.report import influence
 from batchformer.report.configuration import Group, one_group
-from batchformer.report.influence_numbers import Controlled, OfArm, accuracies, gather
-from batchformer.report.influence_verdict import control, size
+from batchformer.report.influence_numbers import (
+    Controlled,
+    Influence,
+    OfArm,
+    accuracies,
+    gather,
+)
+from batchformer.report.influence_verdict import control, size, verdict
+from batchformer.report.learning import Learning
 from batchformer.report.rank_correlation import Correlation
 from batchformer.report.runs import find_runs
 
@@ -138,7 +146,7 @@ def test_accuracies_of_other_classes_are_left_out(
 )
 def test_an_order_is_put_in_proportion(change: float | None, said: str) -> None:
     values = np.array([2e-7, np.nan, 2e-7, 3e-7, 6e-7, 6e-7])
-    (sentence,) = size(OfArm(values, ranked(-0.7), 3, None, change))
+    (sentence,) = size(OfArm(values, ranked(-0.7), 3, None, change), 9.0 - np.arange(6))
     assert sentence.startswith(
         "The gradients are 3.8\xa0×\xa010⁻⁷ in the mean over classes, 3.0 times"
     )
@@ -147,7 +155,51 @@ def test_an_order_is_put_in_proportion(change: float | None, said: str) -> None:
 
 
 def test_no_gradients_have_no_size() -> None:
-    assert size(OfArm(np.zeros(6), ranked(None), 3)) == []
+    assert size(OfArm(np.zeros(6), ranked(None), 3), 9.0 - np.arange(6)) == []
+
+
+def test_classes_of_equal_counts_have_no_rarest_third() -> None:
+    counts = np.full(6, 50.0)
+    found = OfArm(np.arange(1.0, 7), ranked(None), 3)
+    assert "since all training counts are equal." in verdict("mine", found, counts)
+    assert "since all gradients are equal." in verdict("mine", found, counts - np.arange(6))
+    (sentence,) = size(found, counts)
+    assert "rarest" not in sentence and sentence.endswith("in the mean over classes.")
+
+
+AT_CHANCE = Learning(summary([10.4, 9.0, 11.2]), 10.0, 10.1, False)
+
+
+def test_without_learning_there_is_no_verdict() -> None:
+    known = Controlled(ranked(-0.9), ranked(-0.8))
+    found = OfArm(np.ones(6), ranked(-0.81), 3, known, None, ranked(-0.79), AT_CHANCE)
+    said = verdict("mine", found, 9.0 - np.arange(6))
+    assert "holds" not in said and "settled" not in said
+    assert "mine: no verdict on the paper's claim" in said
+    assert "(accuracy 10.2% [7.4, 13.0], chance 10.0%, before training 10.1%; rank corr" in said
+    assert said.endswith("Before training it is -0.79, 95% interval [-0.89, -0.69] over 3 seeds.")
+    assert control(found) == []
+    data = Influence(9.0 - np.arange(6), {"mine": found}, 1, "abs", "features", False)
+    whole, before, partial, of_accuracy = influence.numbers(data)
+    assert {table.rows[0][-1] for table in (whole, partial, of_accuracy)} == {"nothing learnt"}
+    assert before.rows[0][2] == "-0.79" and before.rows[0][-1] == "rarer, larger"
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        (ranked(-0.5), "-0.40] over 3 seeds: rarer classes have the larger gradient without any"),
+        (ranked(0.0), "Before training it is 0.00, 95% interval [-0.10, +0.10] over 3 seeds."),
+        (ranked(None), "Before training there is no such order."),
+        (None, "An untrained network was not measured beside it."),
+    ],
+)
+def test_the_untrained_network_stands_beside_the_verdict(
+    before: Correlation | None, said: str
+) -> None:
+    found = OfArm(np.ones(6), ranked(-0.7), 3, untrained=before)
+    sentence = verdict("mine", found, 9.0 - np.arange(6))
+    assert "holds here" in sentence and said in sentence
 
 
 def test_the_size_stands_beside_the_verdict(

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
+from batchformer.report import rank_correlation as module
 from batchformer.report.rank_correlation import (
     Correlation,
     correlation,
@@ -27,11 +28,15 @@ def test_it_is_spearmans_with_ties(pairs: list[tuple[int, int]]) -> None:
         assert found == pytest.approx(float(stats.spearmanr(x, y).statistic))
 
 
-def test_rows_are_correlated_each_for_itself() -> None:
+def test_samples_of_classes_are_ranked_as_if_each_were_sorted_by_itself() -> None:
     generator = np.random.default_rng(0)
-    x, y = generator.normal(size=(2, 5, 20))
-    expected = [float(stats.spearmanr(a, b).statistic) for a, b in zip(x, y, strict=True)]
-    assert rank_correlation(x, y) == pytest.approx(expected)
+    x, y, z = generator.integers(0, 12, (3, 20)).astype(float)
+    times = generator.multinomial(20, np.full(20, 0.05), size=5)
+    rows = [np.repeat(np.arange(20), row) for row in times]
+    expected = [float(stats.spearmanr(x[row], y[row]).statistic) for row in rows]
+    assert rank_correlation(x, y, times) == pytest.approx(expected)
+    left = [by_residuals(x[row], y[row], z[row]) for row in rows]
+    assert partial_rank_correlation(x, y, z, times) == pytest.approx(left)
 
 
 def test_the_interval_over_seeds_is_students_t() -> None:
@@ -96,16 +101,73 @@ def test_a_gradient_of_accuracy_alone_has_nothing_left_and_one_of_counts_alone_s
     assert stays.by_seed == pytest.approx(each)
     interval = stats.ttest_1samp(each, 0).confidence_interval(0.95)
     assert stays.over_seeds == pytest.approx((interval.low, interval.high))
-    theirs = stats.bootstrap(
-        (counts, by_count.mean(0), accuracy.mean(0)),
-        by_residuals,
-        paired=True,
-        vectorized=False,
-        method="percentile",
-        n_resamples=500,
-        random_state=np.random.default_rng(5),
-    ).confidence_interval
-    assert stays.over_classes == pytest.approx((theirs.low, theirs.high), abs=0.03)
+    draws = np.random.default_rng(5).integers(200, size=(200, 200))
+    means = [
+        np.mean(
+            [by_residuals(counts[d], g[d], a[d]) for g, a in zip(by_count, accuracy, strict=True)]
+        )
+        for d in draws
+    ]
+    assert stays.over_classes == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.02)
+
+
+def population(
+    generator: np.random.Generator, classes: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Counts (K,), gradients (3, K) and accuracies (3, K): half of a gradient is a seed's noise."""
+    counts = generator.normal(size=classes)
+    accuracy = counts + generator.normal(0, 0.8, classes) + generator.normal(0, 0.5, (3, classes))
+    shared = -0.7 * counts + generator.normal(0, 0.5, classes)
+    return counts, shared + generator.normal(0, 0.7, (3, classes)), accuracy
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_the_interval_over_classes_is_of_the_estimate(
+    monkeypatch: pytest.MonkeyPatch, partial: bool
+) -> None:
+    monkeypatch.setattr(module, "RESAMPLES", 400)
+    generator = np.random.default_rng(7)
+    counts, values, accuracy = population(generator, 50_000)
+    truth = rank_correlation(counts, values[0])
+    if partial:
+        truth = partial_rank_correlation(counts, values[0], accuracy[0])
+    trials = []
+    for _ in range(100):
+        counts, values, accuracy = population(generator, 40)
+        trials.append(correlation(counts, values, accuracy if partial else None))
+    covered = 0
+    for trial in trials:
+        assert trial.rho is not None and trial.over_classes is not None
+        low, high = trial.over_classes
+        assert low <= trial.rho <= high
+        covered += low <= truth <= high
+    assert covered >= 88  # of 100 at a level of 95%: fewer by chance 1 time of 100
+
+
+def test_a_partial_correlation_of_few_classes_has_no_interval_over_them() -> None:
+    for classes in (9, 10):
+        counts, values, accuracy = population(np.random.default_rng(8), classes)
+        found = correlation(counts, values, accuracy)
+        assert found.rho is not None
+        assert (found.over_classes is None) == (classes < 10)
+
+
+def test_classes_that_only_some_seeds_measured_count_where_they_were_measured() -> None:
+    counts, values, _ = population(np.random.default_rng(9), 30)
+    values[0, :5], values[1, 10:] = np.nan, np.nan
+    found = correlation(counts, values)
+    measured = [np.isfinite(row) for row in values]
+    draws = np.random.default_rng(10).integers(30, size=(400, 30))
+    means = []
+    for draw in draws:
+        rows = [draw[known[draw]] for known in measured]
+        each = [
+            stats.spearmanr(counts[row], v[row])[0] for row, v in zip(rows, values, strict=True)
+        ]
+        means.append(np.mean(each))
+    each = [stats.spearmanr(counts[k], v[k])[0] for k, v in zip(measured, values, strict=True)]
+    assert found.rho == pytest.approx(np.mean(each))
+    assert found.over_classes == pytest.approx(np.quantile(means, [0.025, 0.975]), abs=0.05)
 
 
 def test_what_one_order_leaves_and_what_few_classes_say_is_nothing() -> None:

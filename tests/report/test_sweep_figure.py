@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -24,9 +24,14 @@ Compared = Callable[..., SweepComparison]
 
 @pytest.fixture
 def compared(make_sweep: Callable[..., Path], tmp_path: Path) -> Compared:
-    def compare(seeds: int = 3, **options: object) -> SweepComparison:
+    def compare(
+        seeds: int = 3, few: Sequence[float] | None = None, **options: object
+    ) -> SweepComparison:
         written = {
-            cell: {seed: {"all": v, "few": v - 30} for seed, v in enumerate(each[:seeds])}
+            cell: {
+                seed: {"all": v, "few": v - 30 if few is None else few[seed]}
+                for seed, v in enumerate(each[:seeds])
+            }
             for cell, each in VALUES.items()
         }
         folder = make_sweep(tmp_path, written, levels=PAPER, **options)
@@ -55,6 +60,13 @@ def test_means_seeds_intervals_baseline_and_paper_are_drawn_where_they_are(
         assert end == pytest.approx((summary.low, summary.high))
     assert [label.get_text() for label in few.get_xticklabels()] == ["1", "2"]
     assert "Few" in few.get_title("left") and "by layers" in few.get_title("left")
+
+
+def test_bars_end_where_an_accuracy_can_not_go_on(compared: Compared) -> None:
+    few = sweep_figure(compared(few=(0.0, 1.0, 9.0))).axes[1]
+    bars = [c for c in few.collections if hasattr(c, "get_segments")]
+    ends = [bar.get_segments()[0][:, 1].tolist() for bar in bars]
+    assert len(ends) == 2 and all(low == 0.0 and 10 < high < 100 for low, high in ends)
 
 
 def test_two_seeds_have_dots_and_no_bars(compared: Compared) -> None:

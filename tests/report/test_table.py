@@ -70,6 +70,19 @@ def test_a_description_has_three_decimals_and_no_verdict(described: Comparison) 
     assert "This table holds 1 comparison." in text
 
 
+def test_intervals_end_where_a_score_can_not_go_on(write_run: Writer, runs_root: Path) -> None:
+    """Differences can be negative; an accuracy, a calibration error and a loss can not."""
+    scores = {"all": (97.0, 99.5, 99.9), "ece": (0.2, 1.0, 3.0), "val_loss": (0.1, 0.2, 0.9)}
+    for arm in ("baseline", "batchformer"):
+        for seed in range(3):
+            write_run(arm, seed, scores={name: each[seed] for name, each in scores.items()})
+    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+    cells = {row[0]: row[5] for row in score_rows(recipe) if row[0]}
+    assert cells["All"].endswith(", 100.00]")
+    assert cells["ECE"].startswith("[0.00, ") and not cells["ECE"].endswith(" 100.00]")
+    assert cells["val loss"].startswith("[0.00, ")
+
+
 def test_a_very_wide_console_is_not_filled(full: Comparison) -> None:
     assert printed(full, 300) == printed(full, 120)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from batchformer.data.framing import RandomResizedCrop, ResizeCentreCrop
 from batchformer.engine.config import TrainConfig
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Method
+from batchformer.tasks import compositional
 from batchformer.tasks.compositional import CompositionalTask, file_view
 from batchformer.tasks.pair_config import PairConfig
 
@@ -135,6 +137,35 @@ def test_infeasible_pairs_are_left_out_by_a_threshold_of_validation(table: Path)
     made = task(table, world="open", mask=True)
     found = made.evaluate(Knows(made, [*SEEN, ("red", "cat"), *UNSEEN.values()]), mechanics())
     assert found.metrics["seen"] == 100
+
+
+class Remembers(Knows):
+    """Also says how many of the scores it gave are still in memory when the next are asked for."""
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.given: list[weakref.ref[Tensor]] = []
+        self.alive: list[int] = []
+
+    def predict(self, x: Tensor) -> Tensor:
+        self.alive.append(sum(scores() is not None for scores in self.given))
+        scores = super().predict(x)
+        self.given.append(weakref.ref(scores))
+        return scores
+
+
+@pytest.mark.parametrize("mask", [False, True])
+def test_the_scores_of_a_batch_are_not_kept(
+    table: Path, mask: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compositional, "SCORED_BATCH", 2)
+    made = task(table, world="open", mask=mask)
+    known = [*SEEN, ("red", "cat"), *UNSEEN.values()]
+    method = Remembers(made, known)
+    found = made.evaluate(method, mechanics())
+    assert len(method.alive) > 12 and max(method.alive) == 0
+    monkeypatch.undo()
+    assert found.metrics == made.evaluate(Knows(made, known), mechanics()).metrics
 
 
 def test_views() -> None:

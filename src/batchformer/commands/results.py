@@ -152,6 +152,8 @@ def show(arguments: list[str]) -> None:
     }
     from batchformer.report.show import show as show_figure
 
+    if name == "cam" and options.cam_layer is not None:
+        changed["cam_layer"] = _look_at_layer(options.device, options.cam_layer)
     show_figure(
         name,
         folders,
@@ -169,6 +171,15 @@ def _look(device: str) -> Callable[[Path], object]:
 
     place = pick_device(device)
     return lambda folder: insight_of(folder, place)
+
+
+def _look_at_layer(device: str, layer: str) -> Callable[[Path], object]:
+    """What makes the heat maps of a run's folder at a layer, from its checkpoint."""
+    from batchformer.recipes.insight import cam_of
+    from batchformer.recipes.run import pick_device
+
+    place = pick_device(device)
+    return lambda folder: cam_of(folder, place, layer)
 
 
 def export(arguments: list[str]) -> None:

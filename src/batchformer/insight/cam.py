@@ -16,6 +16,9 @@ import torch
 from torch import Tensor, nn
 
 Classify = Callable[[Tensor], Tensor]
+#: A name for the layer of the paper's code: the last stage of ResNet-32, but the third of four in
+#: the networks for ImageNet.
+RELEASED, RELEASED_LAYER = "released", "layer3"
 #: The last norm before samples' tokens meet, by the names of timm, torchvision and Hugging Face.
 #: After the last block a class token alone is read, so that other tokens have no gradient there.
 TOKEN_NORMS = ("norm1", "ln_1", "layernorm_before")
@@ -49,8 +52,10 @@ def grad_cam(
         network: holds the layer.
         x: (M, channels, H, W) images.
         labels: (M,) the classes to explain.
-        layer: its name in the network; by default what :func:`last_maps` finds.
+        layer: its name in the network, or ``released`` for :data:`RELEASED_LAYER`; by default what
+            :func:`last_maps` finds.
     """
+    layer = RELEASED_LAYER if layer == RELEASED else layer
     names = [layer] if layer else last_maps(network, lambda: classify(x[:2]))
     modules = dict(network.named_modules())
     if unknown := [name for name in names if name not in modules]:

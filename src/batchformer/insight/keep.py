@@ -12,22 +12,37 @@ from batchformer.engine.method import Method
 from batchformer.insight.look import Arrays, look
 from batchformer.insight.record import FILE, save
 from batchformer.insight.shown import Shown
+from batchformer.insight.untrained import look_untrained
 
 
-def seen_of(method: Method, images: Shown | None, seed: int) -> Arrays | None:
+def seen_of(
+    method: Method,
+    images: Shown | None,
+    seed: int,
+    untrained: Callable[[], Method] | None = None,
+) -> Arrays | None:
     """What is to be seen of a method; None if there is nothing of the kind.
 
     Args:
         method: as it is scored.
         images: of the test set; None where a task shows none.
         seed: of the run.
+        untrained: builds the same method with random weights, a control for what BatchFormer does.
     """
     relations = method.relations()
     if relations is None or images is None:
         return None
+    found = look(relations, images, network=network_of(method), seed=seed)
+    control = untrained().relations() if untrained and relations.encoder is not None else None
+    if control is not None:
+        found |= look_untrained(control, images, seed=seed)
+    return found
+
+
+def network_of(method: Method) -> nn.Module:
+    """The part of a method that Grad-CAM looks into."""
     network = getattr(method, "network", None)
-    part = network if isinstance(network, nn.Module) else method
-    return look(relations, images, network=part, seed=seed)
+    return network if isinstance(network, nn.Module) else method
 
 
 def keep(seen: Callable[[], Arrays | None], folder: Path, title: str) -> bool:

@@ -58,7 +58,7 @@ def look(
         images: of the test set.
         network: the part that Grad-CAM looks into.
         seed: of the order in batches.
-        layer: for Grad-CAM; by default it is found.
+        layer: for Grad-CAM, ``released`` for that of the paper's code; by default it is found.
         measured: images, at most.
         batch: samples of a batch, at most; batches are nearly equal.
         steps: S, others of each sample whose images are measured; 0: none.
@@ -74,16 +74,44 @@ def look(
             "train_counts": classes.train_counts.cpu().numpy(),
             "shot_of_class": classes.shot_of_class.cpu().numpy(),
         }
-        rows = draws.balanced(images.labels, measured, draws.drawing_of(draws.MEASURED))
-        rows = rows[torch.randperm(len(rows), generator=draws.drawing_of(draws.MEASURED, seed))]
-        found |= _measured(relations, images, rows, batch, steps)
+        rows = measured_rows(images.labels, measured, seed)
+        found |= measure(relations, images, rows, batch, steps)
         found |= _cam(relations, images, network, layer)
         if relations.encoder is not None:
             found |= _explored(relations, images)
     return found
 
 
-def _measured(relations: Relations, images: Shown, rows: Tensor, batch: int, steps: int) -> Arrays:
+def look_cam(relations: Relations, images: Shown, network: nn.Module, layer: str) -> Arrays:
+    """Grad-CAM alone, at another layer; the network is left as it was.
+
+    Args:
+        relations: of the network.
+        images: of the test set.
+        network: holds the layer.
+        layer: its name in the network, or ``released``.
+
+    Returns:
+        The arrays that begin with ``cam_`` in :mod:`batchformer.insight.record`.
+    """
+    with untouched(relations.module), torch.no_grad():
+        relations.module.eval()
+        return _cam(relations, images, network, layer)
+
+
+def measured_rows(labels: Tensor, most: int, seed: int) -> Tensor:
+    """Rows of the images that are measured, in the order of a seed.
+
+    Args:
+        labels: (M,) of all images.
+        most: rows, at most.
+        seed: of the order.
+    """
+    rows = draws.balanced(labels, most, draws.drawing_of(draws.MEASURED))
+    return rows[torch.randperm(len(rows), generator=draws.drawing_of(draws.MEASURED, seed))]
+
+
+def measure(relations: Relations, images: Shown, rows: Tensor, batch: int, steps: int) -> Arrays:
     """Of every run, and with BatchFormer who attends to and acts on whom."""
     classes, labels = images.classes, images.labels[rows]
     features, confidence, predictions = [], [], []

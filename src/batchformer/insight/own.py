@@ -71,7 +71,8 @@ def look_at(
         train_counts: (K,) training images of each class; by default those of the loader.
         loss: of logits (N, K) and labels (N,), a scalar.
         most: images that are taken of the loader, at most.
-        layer: for Grad-CAM; by default the last one with maps.
+        layer: for Grad-CAM, ``released`` for that of the paper's code; by default the last one
+            with maps.
         seed: of the order in batches.
     """
     inner = unwrap(model)

@@ -3,13 +3,15 @@
 A network trained on seen pairs prefers them. A bias added to the scores of unseen pairs sets the
 balance; the area under the curve of both accuracies, over all biases, does not depend on it.
 
-With one bias for all unseen pairs a prediction is either the best seen pair or the best unseen one,
-so two scores for each image are all that the whole curve needs.
+With one bias for all unseen pairs a prediction is either the best seen pair or the best unseen one.
+So the whole curve needs three scores of an image: those two, and that of the pair it shows. An open
+world has hundreds of thousands of pairs: :class:`CompositionalScores` keeps these numbers alone.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -102,10 +104,114 @@ def compositional_scores(
     >>> result.auc, result.hm, result.attribute, result.attribute_unbiased
     (50.0, 0.0, 50.0, 50.0)
     """
-    candidates = _candidates(compositions, phase, world, kept)
-    _check(scores, pair, compositions, phase)
-    best = _Best.of(scores, pair, compositions.seen, candidates)
-    pair = pair.cpu()
+    found = CompositionalScores(compositions, phase, world, kept)
+    found.update(scores, pair)
+    return found.result()
+
+
+class CompositionalScores:
+    """Scores of one phase that come batch by batch; see :func:`compositional_scores`.
+
+    Its memory grows with the images (and with the thresholds, if there are any), never with the
+    pairs. The numbers are those of all scores at once, to the bit.
+
+    Args:
+        compositions: the P pairs.
+        phase: which pairs the images may show.
+        world: closed or open.
+        kept: (P,) bool, candidates that are feasible; seen pairs are always kept.
+        feasibility: (P,) of all pairs, to choose a threshold by; those of seen ones do not matter.
+        count: thresholds to try, from the lowest feasibility of an unseen pair to the highest.
+    """
+
+    def __init__(
+        self,
+        compositions: Compositions,
+        phase: Phase,
+        world: World = "closed",
+        kept: Tensor | None = None,
+        feasibility: Tensor | None = None,
+        count: int = 50,
+    ) -> None:
+        self.compositions, self.phase = compositions, phase
+        candidates = _candidates(compositions, phase, world, kept)
+        self.seen = (candidates & compositions.seen).nonzero()[:, 0]
+        unseen = (candidates & ~compositions.seen).nonzero()[:, 0]
+        self.thresholds = torch.zeros(0)
+        self.levels: tuple[Tensor, ...] = (unseen,)
+        if feasibility is not None:
+            self.thresholds, self.levels = _levels(feasibility, unseen, compositions, phase, count)
+        self.pairs: list[Tensor] = []
+        self.best: list[_Best] = []
+
+    def update(self, scores: Tensor, pair: Tensor) -> None:
+        """Add images.
+
+        Args:
+            scores: (N, P) of all pairs, on any device.
+            pair: (N,) int64, the pair that each image shows.
+        """
+        _check(scores, pair, self.compositions, self.phase)
+        self.seen = self.seen.to(scores.device)
+        self.levels = tuple(level.to(scores.device) for level in self.levels)
+        rows = max(CHUNK // max(scores.shape[1], 1), 1)
+        for start in range(0, len(scores), rows):
+            part, own = scores.detach()[start : start + rows], pair[start : start + rows]
+            best = _Best.of(part, own, self.seen, self.levels)
+            _require_numbers(best, sum(map(len, self.pairs)))
+            self.best.append(best)
+            self.pairs.append(own.cpu())
+
+    def result(self, level: int = 0) -> CompositionalResult:
+        """Score all images over the sweep of biases.
+
+        Args:
+            level: number of the threshold, where there are some.
+        """
+        if not self.best:
+            raise ValueError(f"no image of {self.phase!r} has been scored yet: call update first")
+        return _result(_Best.joined(self.best, level), torch.cat(self.pairs), self.compositions)
+
+    def choose(self) -> tuple[float, CompositionalResult]:
+        """The feasibility below which unseen pairs are best left out, and the scores without them.
+
+        The best is that of the largest area under the curve, of equal ones the lowest. Then
+        ``kept=feasibility >= threshold``.
+        """
+        best_auc, chosen = -math.inf, None
+        for level, threshold in enumerate(self.thresholds.tolist()):
+            result = self.result(level)
+            if result.auc > best_auc:
+                best_auc, chosen = result.auc, (threshold, result)
+        if chosen is None:
+            raise ValueError(
+                f"no threshold can be chosen on {self.phase!r}: its images need seen and unseen "
+                f"pairs"
+            )
+        return chosen
+
+
+def _levels(
+    feasibility: Tensor, unseen: Tensor, compositions: Compositions, phase: Phase, count: int
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Thresholds (T,), ascending, and the numbers of the unseen pairs between each and the next."""
+    feasibility = feasibility.detach().cpu()
+    if feasibility.shape != (len(compositions),) or count < 1:
+        raise ValueError(
+            f"a threshold needs the feasibility of each of the {len(compositions)} pairs and "
+            f"a count of at least 1, got shape {tuple(feasibility.shape)} and count={count}"
+        )
+    if not len(unseen):
+        raise ValueError(f"there is no unseen pair in {phase!r} to set a threshold for")
+    own = feasibility[unseen]
+    # In the type of the feasibility, so that the same comparison later keeps the same pairs.
+    low, high = float(own.min()), float(own.max())
+    thresholds = torch.linspace(low, high, count, dtype=feasibility.dtype)
+    passed = torch.searchsorted(thresholds, own, right=True)
+    return thresholds, tuple(unseen[passed == level] for level in range(1, count + 1))
+
+
+def _result(best: _Best, pair: Tensor, compositions: Compositions) -> CompositionalResult:
     largest = torch.tensor([LARGEST_BIAS], dtype=torch.float64)
     is_seen = compositions.seen[pair]
     found = ~is_seen & (best.predicted(largest)[:, 0] == pair)
@@ -140,53 +246,17 @@ def compositional_scores(
     )
 
 
-def choose_threshold(
-    feasibility: Tensor,
-    scores: Tensor,
-    pair: Tensor,
-    compositions: Compositions,
-    phase: Phase = "val",
-    world: World = "open",
-    count: int = 50,
-) -> float:
-    """The feasibility below which unseen pairs are best left out, by the area under the curve.
-
-    Tried are `count` thresholds from the lowest feasibility of an unseen pair to the highest; of
-    equal areas the lowest threshold is taken. Then ``kept=feasibility >= threshold``.
-
-    Args:
-        feasibility: (P,) of all pairs; those of seen ones are not looked at.
-        scores: (N, P), as in :func:`compositional_scores`, and so are the others.
-        count: of thresholds.
-    """
-    feasibility = feasibility.detach().cpu()
-    if feasibility.shape != (len(compositions),) or count < 1:
-        raise ValueError(
-            f"choose_threshold needs the feasibility of each of the {len(compositions)} pairs and "
-            f"a count of at least 1, got shape {tuple(feasibility.shape)} and count={count}"
-        )
-    unseen = feasibility[_candidates(compositions, phase, world, None) & ~compositions.seen]
-    if not len(unseen):
-        raise ValueError(f"there is no unseen pair in {phase!r} to set a threshold for")
-    # In the type of the feasibility, so that the same comparison later keeps the same pairs.
-    low, high = float(unseen.min()), float(unseen.max())
-    thresholds = torch.linspace(low, high, count, dtype=feasibility.dtype)
-    best_auc, chosen = -math.inf, math.nan
-    for threshold in thresholds.tolist():
-        kept = feasibility >= threshold
-        auc = compositional_scores(scores, pair, compositions, phase, world, kept).auc
-        if auc > best_auc:
-            best_auc, chosen = auc, threshold
-    if math.isnan(chosen):
-        raise ValueError(
-            f"no threshold can be chosen on {phase!r}: its images need seen and unseen pairs"
-        )
-    return chosen
-
-
 @dataclass(frozen=True, eq=False)
 class _Best:
-    """Of each image, float64 scores and numbers (N,): the best seen and the best unseen pair."""
+    """Of N images, the best seen and the best unseen pair: float64 scores, and their numbers.
+
+    Args:
+        seen: (N,)
+        seen_pair: (N,)
+        unseen: (N, T) by threshold, (N,) once one is taken.
+        unseen_pair: the same shape.
+        own: (N,) score of the pair that the image shows.
+    """
 
     seen: Tensor
     seen_pair: Tensor
@@ -195,24 +265,32 @@ class _Best:
     own: Tensor
 
     @classmethod
-    def of(cls, scores: Tensor, pair: Tensor, seen: Tensor, candidates: Tensor) -> _Best:
-        masks = (candidates & seen, candidates & ~seen)
-        sides = [mask.nonzero()[:, 0].to(scores.device) for mask in masks]
-        rows = max(CHUNK // max(scores.shape[1], 1), 1)
-        found = []
-        for start in range(0, len(scores), rows):
-            part, own = scores.detach()[start : start + rows], pair[start : start + rows]
-            (seen_score, seen_pair), (score, number) = (_best(part, side) for side in sides)
-            mine = part.gather(1, own.to(part.device)[:, None])[:, 0].double()
-            found.append((seen_score, seen_pair, score, number, mine))
-        best = cls(*(torch.cat(each).cpu() for each in zip(*found, strict=True)))
-        broken = best.seen.isnan() | best.unseen.isnan()
-        if bool(broken.any()):
-            raise ValueError(
-                f"{int(broken.sum())} of {len(pair)} images have a score that is not a number, the "
-                f"first of them image {int(broken.int().argmax())}: the network has diverged"
-            )
-        return best
+    def of(cls, scores: Tensor, pair: Tensor, seen: Tensor, levels: Sequence[Tensor]) -> _Best:
+        """Of scores (N, P); unseen pairs of a level count for its threshold and all lower ones."""
+        own = scores.gather(1, pair.to(scores.device)[:, None])[:, 0].double()
+        best, number = _best(scores, levels[-1])
+        columns = [(best, number)]
+        for level in reversed(levels[:-1]):
+            if len(level):
+                more, place = _best(scores, level)
+                first = (more == best) & ((place < number) | (number < 0))
+                wins = (more > best) | first | more.isnan()
+                best, number = torch.where(wins, more, best), torch.where(wins, place, number)
+            columns.append((best, number))
+        unseen, unseen_pair = (torch.stack(side[::-1], 1) for side in zip(*columns, strict=True))
+        found = (*_best(scores, seen), unseen, unseen_pair, own)
+        return cls(*(each.cpu() for each in found))
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Best], level: int) -> _Best:
+        """All images, at one threshold."""
+        return cls(
+            torch.cat([part.seen for part in parts]),
+            torch.cat([part.seen_pair for part in parts]),
+            torch.cat([part.unseen[:, level] for part in parts]),
+            torch.cat([part.unseen_pair[:, level] for part in parts]),
+            torch.cat([part.own for part in parts]),
+        )
 
     def predicted(self, biases: Tensor) -> Tensor:
         """Pairs (N, B) at biases (B,)."""
@@ -230,6 +308,15 @@ def _best(scores: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
         return nothing, torch.full_like(nothing, -1, dtype=torch.int64)
     best, place = scores.index_select(1, numbers).max(dim=1)
     return best.double(), numbers[place]
+
+
+def _require_numbers(best: _Best, before: int) -> None:
+    broken = best.seen.isnan() | best.unseen.isnan().any(1)
+    if bool(broken.any()):
+        raise ValueError(
+            f"{int(broken.sum())} of {len(broken)} images have a score that is not a number, the "
+            f"first of them image {before + int(broken.int().argmax())}: the network has diverged"
+        )
 
 
 def _percent(right: Tensor) -> Tensor:

@@ -1,10 +1,10 @@
-"""Average precision of detections."""
+"""Average precision of detections, by COCO's rule and by that of Pascal VOC."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -36,11 +36,8 @@ def average_precision(pairs: Iterable[tuple[Boxes, Boxes]], classes: int) -> Ave
     count. A difficult object is treated as a crowd of COCO's: it is not missed where nothing is
     found, and what is found within it is neither right nor wrong, however often.
 
-    The numbers of papers on Pascal VOC, with the same names, come from detectron2's evaluation,
-    which differs: precision is read off at 11 values of recall for VOC2007 (the area under the
-    curve for other years), boxes include their last pixel, detections are not limited in number,
-    and one is forgiven for a difficult object only if it overlaps with it enough (IoU), not if it
-    lies within it.
+    The numbers of papers on Pascal VOC have the same names and often come from detectron2, which
+    follows another rule: see :func:`voc_average_precision`.
 
     Args:
         pairs: of each image what was found, ``boxes`` (n, 4), ``labels`` (n,) and ``scores`` (n,),
@@ -69,6 +66,128 @@ def average_precision(pairs: Iterable[tuple[Boxes, Boxes]], classes: int) -> Ave
         by_class[label] = 100 * value if value >= 0 else torch.nan  # -1: nothing to be found
     ap, ap50, ap75 = (100 * float(scores[name]) for name in ("map", "map_50", "map_75"))
     return AveragePrecision(ap, ap50, ap75, by_class)
+
+
+Rule = Literal["eleven", "area"]
+
+#: Overlaps (IoU) that average precision is a mean over.
+THRESHOLDS = tuple((50 + 5 * i) / 100 for i in range(10))
+
+
+def voc_rule(lists: Iterable[str]) -> Rule:
+    """The rule of the years that images are of: VOC2007 has eleven points, later years the area.
+
+    >>> voc_rule(["2007/test"]), voc_rule(["2007/test", "2012/val"])
+    ('eleven', 'area')
+    """
+    return "eleven" if all(name.split("/")[0] == "2007" for name in lists) else "area"
+
+
+def voc_average_precision(
+    pairs: Iterable[tuple[Boxes, Boxes]], classes: int, rule: Rule
+) -> AveragePrecision:
+    """Average precision by Pascal VOC's own rule, at one overlap or, as detectron2 does, at ten.
+
+    A detection belongs to the object of its class that it overlaps with most. If the overlap is at
+    least the threshold, it is right where it is the most certain one of that object, else wrong;
+    where the object is difficult it is neither. Difficult objects need not be found. Detections are
+    not limited in number. Precision is made to fall with recall, then
+
+    - ``eleven``: its mean at recalls 0, 0.1, ..., 1, as in VOC2007;
+    - ``area``: the area under its curve, as since VOC2010.
+
+    VOC counts the last pixel of a box as part of it, and so do these boxes, which run from the left
+    edge of their first pixel to the right edge of their last. detectron2 rounds boxes to a tenth of
+    a pixel and scores to a thousandth, and needs an overlap above the threshold.
+
+    Args:
+        pairs: as of :func:`average_precision`.
+        classes: K; labels are 0..K-1.
+        rule: how the curve becomes a number.
+    """
+    pairs = [
+        ({k: v.cpu() for k, v in a.items()}, {k: v.cpu() for k, v in b.items()}) for a, b in pairs
+    ]
+    table = torch.full((classes, len(THRESHOLDS)), torch.nan, dtype=torch.float64)
+    for label in range(classes):
+        objects = sum(
+            int((~there["difficult"][there["labels"] == label]).sum()) for _, there in pairs
+        )
+        if not objects:
+            continue
+        matched = _matched(pairs, label)
+        for column, least in enumerate(THRESHOLDS):
+            hits, misses = _hits_and_misses(*matched, least)
+            table[label, column] = _reduced(hits, hits + misses, objects, rule)
+    scored = 100 * table[~table[:, 0].isnan()]
+    ap, ap50, ap75 = (
+        float(part.mean()) for part in (scored, scored[:, 0], scored[:, THRESHOLDS.index(0.75)])
+    )
+    return AveragePrecision(ap, ap50, ap75, 100 * table.mean(1).float())
+
+
+def _matched(pairs: Sequence[tuple[Boxes, Boxes]], label: int) -> tuple[Tensor, Tensor, Tensor]:
+    """All detections of a class, the most certain first, with the object each overlaps with most.
+
+    Returns:
+        The overlap (D,), which is -1 where there is no object; the number of the object (D,),
+        counted over all images; and whether it is difficult (D,).
+    """
+    scores, overlaps, owners, difficult, before = [], [], [], [], 0
+    for found, there in pairs:
+        mine, own = found["labels"] == label, there["labels"] == label
+        boxes, objects = found["boxes"][mine].double(), there["boxes"][own].double()
+        if len(objects):
+            best = overlaps_of(boxes, objects).max(1)
+            overlaps.append(best.values)
+            owners.append(best.indices + before)
+            difficult.append(there["difficult"][own][best.indices])
+        else:
+            overlaps.append(torch.full((len(boxes),), -1.0, dtype=torch.float64))
+            owners.append(torch.zeros(len(boxes), dtype=torch.int64))
+            difficult.append(torch.zeros(len(boxes), dtype=torch.bool))
+        scores.append(found["scores"][mine])
+        before += len(objects)
+    order = torch.cat(scores).argsort(descending=True, stable=True)
+    return torch.cat(overlaps)[order], torch.cat(owners)[order], torch.cat(difficult)[order]
+
+
+def overlaps_of(boxes: Tensor, others: Tensor) -> Tensor:
+    """Intersection over union (n, m) of boxes (n, 4) and (m, 4): left, top, right, bottom."""
+    low = torch.maximum(boxes[:, None, :2], others[:, :2])
+    high = torch.minimum(boxes[:, None, 2:], others[:, 2:])
+    both = (high - low).clamp_min(0).prod(-1)
+    areas = [(some[:, 2:] - some[:, :2]).prod(-1) for some in (boxes, others)]
+    return both / (areas[0][:, None] + areas[1] - both)
+
+
+def _hits_and_misses(
+    overlaps: Tensor, owners: Tensor, difficult: Tensor, least: float
+) -> tuple[Tensor, Tensor]:
+    """How many are right, and how many wrong, among each detection and those before it, (D,)."""
+    enough = overlaps >= least
+    candidates = (enough & ~difficult).nonzero()[:, 0]
+    first = torch.zeros(len(overlaps), dtype=torch.bool)
+    taken: set[int] = set()
+    for place, owner in zip(candidates.tolist(), owners[candidates].tolist(), strict=True):
+        first[place] = owner not in taken
+        taken.add(owner)
+    wrong = ~first & ~(enough & difficult)
+    return first.cumsum(0), wrong.cumsum(0)
+
+
+def _reduced(hits: Tensor, counted: Tensor, objects: int, rule: Rule) -> float:
+    """A curve as one number from 0 to 1, of right and of counted detections (D,) so far."""
+    if not len(hits):
+        return 0.0
+    precision = hits.double() / counted.clamp_min(1)
+    falling = precision.flip(0).cummax(0).values.flip(0)
+    if rule == "area":
+        steps = torch.diff(hits, prepend=hits.new_zeros(1)).double()
+        return float((falling * steps).sum() / objects)
+    # In whole numbers: a recall of 3 in 10 is 0.3, whatever 0.3 is as a binary fraction.
+    reached = [(10 * hits >= tenth * objects).nonzero()[:, 0] for tenth in range(11)]
+    return sum(float(falling[places[0]]) for places in reached if len(places)) / 11
 
 
 def _metric() -> Any:

@@ -67,13 +67,20 @@ class ImageInterval:
     images: int
 
 
-def summary(values: Sequence[float]) -> Summary:
+def summary(values: Sequence[float], within: tuple[float, float] | None = None) -> Summary:
     """Mean, standard deviation (n - 1) and 95% Student t interval of one value per seed.
 
     One seed has no spread and no interval; two have a spread and no interval.
 
+    Args:
+        values: one per seed.
+        within: the least and the greatest value that are possible. The interval is cut off there,
+            since the true mean cannot lie beyond.
+
     >>> summary([61.0, 62.0, 63.0])  # doctest: +ELLIPSIS
     Summary(mean=62.0, sd=1.0, low=59.5..., high=64.4..., n=3, values=(61.0, 62.0, 63.0))
+    >>> summary([1.0, 2.0, 6.0], within=(0.0, 100.0)).low
+    0.0
     """
     kept = _finite(values, "values")
     n, mean = len(kept), statistics.mean(kept)
@@ -82,7 +89,10 @@ def summary(values: Sequence[float]) -> Summary:
     if sd is None or n < FEWEST_SEEDS:
         return Summary(mean, sd, None, None, n, kept)
     half = float(statistics_library().t.ppf((1 + LEVEL) / 2, n - 1)) * sd / math.sqrt(n)
-    return Summary(mean, sd, mean - half, mean + half, n, kept)
+    least, most = within or (-math.inf, math.inf)
+    # Values beyond what should be possible still lie in their own interval.
+    low, high = min(max(mean - half, least), mean), max(min(mean + half, most), mean)
+    return Summary(mean, sd, low, high, n, kept)
 
 
 def paired(baseline_values: Sequence[float], other_values: Sequence[float]) -> Paired:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from functools import lru_cache
 
@@ -91,3 +92,17 @@ def build(
     return build_method(
         recipe.method, module=recipe.module, seed=seed, hyper=recipe.hyper, **options
     )
+
+
+def build_untrained(
+    recipe: Recipe, seed: int, task: Task, device: torch.device, epoch: int
+) -> Method:
+    """The method as it is scored, with random weights and the loss of an epoch.
+
+    Random weights also where the recipe begins with given ones: it is a control for what comes
+    with the loss and the network alone.
+    """
+    alone = dataclasses.replace(recipe, hyper=dataclasses.replace(recipe.hyper, swad=False))
+    method = build(alone, seed, task).to(device)
+    method.begin_epoch(epoch)
+    return method.scored()

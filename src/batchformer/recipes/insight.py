@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import torch
 
 from batchformer.data.feed import close
-from batchformer.engine.method import Method
-from batchformer.insight.keep import keep, seen_of
+from batchformer.insight.keep import keep, network_of, seen_of
+from batchformer.insight.look import Arrays, look_cam
 from batchformer.insight.record import FILE
+from batchformer.recipes.building import build_untrained
 from batchformer.recipes.plain import from_plain
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import restore
@@ -34,18 +36,40 @@ def insight_of(folder: Path, device: torch.device) -> Path | None:
     if shown is None or method.relations() is None:
         return None
     recipe = from_plain(config["trained"])
-    _as_at_the_end(method, task, recipe, config["seed"])
+    seed = config["seed"]
+    epoch = _last_epoch(task, recipe, seed)
+    method.begin_epoch(epoch)  # losses that change with the epoch are those of the last
+    untrained = partial(build_untrained, recipe, seed, task, device, epoch)
     kept = keep(
-        lambda: seen_of(method, shown(recipe.train.workers), config["seed"]), folder, str(folder)
+        lambda: seen_of(method, shown(recipe.train.workers), seed, untrained), folder, str(folder)
     )
     return folder / FILE if kept else None
 
 
-def _as_at_the_end(method: Method, task: Task, recipe: Recipe, seed: int) -> None:
-    """Losses that change with the epoch are those of the last."""
+def cam_of(folder: Path, device: torch.device, layer: str) -> Arrays:
+    """Grad-CAM of a run's trained network at a layer of one's choice; nothing is kept.
+
+    Args:
+        folder: of one training.
+        device: where the network is looked at.
+        layer: its name in the network, or ``released`` for that of the paper's code.
+
+    Raises:
+        FileNotFoundError: it is no run, or it has no checkpoint.
+        ValueError: the network has no such layer, or nothing is to be seen of it.
+    """
+    method, task, config = restore(folder, device)
+    shown, relations = getattr(task, "shown", None), method.relations()
+    if shown is None or relations is None:
+        raise ValueError(f"{folder}: there is no Grad-CAM of this recipe's method or images.")
+    images = shown(from_plain(config["trained"]).train.workers)
+    return look_cam(relations, images, network_of(method), layer)
+
+
+def _last_epoch(task: Task, recipe: Recipe, seed: int) -> int:
     feed = task.feed(recipe.train, seed)
     try:
         updates = recipe.train.in_updates(feed.per_epoch).updates
-        method.begin_epoch(max(0, updates - 1) // feed.per_epoch)
+        return max(0, updates - 1) // feed.per_epoch
     finally:
         close(feed)

@@ -21,7 +21,7 @@ from batchformer.engine.together import Training
 from batchformer.insight.keep import keep, seen_of
 from batchformer.insight.look import Arrays
 from batchformer.methods.deferral import never_comes
-from batchformer.recipes.building import build
+from batchformer.recipes.building import build, build_untrained
 from batchformer.recipes.folder import write_figures, write_result
 from batchformer.recipes.networks import TIMM, take_given_weights
 from batchformer.recipes.recipe import Recipe
@@ -61,14 +61,16 @@ def training_of(
     with _explained():
         evaluation = yield from training(method, feed, task.evaluate, plan, request, alone)
     if group.leads():
+        last_epoch = max(0, train.updates - 1) // feed.per_epoch
         # Nobody waits for the others any more, so that what they share is built anew.
         if group.ranks() > 1:
             method = build(trained, run.seed, task).to(run.device)
-            method.begin_epoch(max(0, train.updates - 1) // feed.per_epoch)
+            method.begin_epoch(last_epoch)
         if train.precision == "fp64":
             method.float()  # figures need no more
         with group.alone():
-            _keep(run, method.scored(), task, evaluation, train)
+            untrained = partial(build_untrained, trained, run.seed, task, run.device, last_epoch)
+            _keep(run, method.scored(), untrained, task, evaluation, train)
     return evaluation
 
 
@@ -109,6 +111,7 @@ def _built(run: Run, trained: Recipe, task: Task, say: Callable[[str], None]) ->
 def _keep(
     run: Run,
     method: Method,
+    untrained: Callable[[], Method],
     task: Task,
     evaluation: Evaluation,
     train: TrainConfig,
@@ -123,15 +126,15 @@ def _keep(
     }
     if evaluation.findings:
         result["findings"] = evaluation.findings
-    keep(partial(_seen, run, method, task), run.folder, run.title)
+    keep(partial(_seen, run, method, untrained, task), run.folder, run.title)
     write_result(run.folder, result)
 
 
-def _seen(run: Run, method: Method, task: Task) -> Arrays | None:
+def _seen(run: Run, method: Method, untrained: Callable[[], Method], task: Task) -> Arrays | None:
     """What is to be seen of the network that is reported, which may be an earlier one."""
     shown = getattr(task, "shown", None)
     if shown is None or method.relations() is None:
         return None
     if state := final_state(run.folder):
         method.load_state_dict(dict(state))
-    return seen_of(method, shown(run.trained.train.workers), run.seed)
+    return seen_of(method, shown(run.trained.train.workers), run.seed, untrained)

@@ -179,7 +179,7 @@ def _shares(runs: list[Insight]) -> dict[str, Share]:
             samples = float(run["attention_self"][0, 1])
             measured.append(float(run[name][:, 0].mean()) / samples)
             uniform.append(float(run[name][0, 1]) / samples / _batch(run))
-        shares[target] = Share(summary(measured), float(np.mean(uniform)))
+        shares[target] = Share(summary(measured, within=(0.0, 1.0)), float(np.mean(uniform)))
     return shares
 
 

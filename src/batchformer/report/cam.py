@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -82,6 +83,7 @@ def gather(
     shots: Shots | None = None,
     images: int = A_ROW,
     arm: str | None = None,
+    cam_layer: Callable[[Path], Insight] | None = None,
 ) -> Cams | None:
     """What the figure shows, or None where no run kept its heat maps.
 
@@ -91,6 +93,7 @@ def gather(
         shots: one group alone.
         images: of each group.
         arm: below the reference; by default batchformer, else the first other that has heat maps.
+        cam_layer: makes the heat maps of a run's folder at another layer than the one kept.
     """
     if not 1 <= images <= MOST:
         raise ValueError(f"A figure holds 1 to {MOST} images of a group, not {images}.")
@@ -105,6 +108,9 @@ def gather(
         arms = arms[-1:]
         seed = min(found[arms[0]])
     runs = {name: found[name][seed] for name in arms}
+    if cam_layer is not None:
+        folders = {run.arm: run.folder / run.insight_part for run in group.runs if run.seed == seed}
+        runs = {name: {**run, **cam_layer(folders[name])} for name, run in runs.items()}
     first = runs[arms[0]]
     group_of = first["shot_of_class"][first["cam_labels"]]
     change = np.abs(runs[arms[-1]]["cam_confidence"] - first["cam_confidence"])
@@ -193,9 +199,10 @@ def shown(
     shots: Shots | None = None,
     images: int = A_ROW,
     arm: str | None = None,
+    cam_layer: Callable[[Path], Insight] | None = None,
 ) -> Shown | None:
     """The figure with its words and numbers."""
-    data = gather(group, rule, shots, images, arm)
+    data = gather(group, rule, shots, images, arm, cam_layer)
     if data is None:
         return None
     from batchformer.report.cam_figure import figure

@@ -71,7 +71,7 @@ FIGURES = {
         "where the network looks, arm above arm",
         "cam:shown",
         INSIGHT,
-        ("rule", "shots", "images", "arm"),
+        ("rule", "shots", "images", "arm", "cam_layer"),
     ),
     "bias": Entry(
         "seen against unseen pairs or classes, as a bias moves predictions",

@@ -21,6 +21,7 @@ from batchformer.report.configuration import Group, comparable
 from batchformer.report.names import (
     DESCRIPTIVE,
     LOWER_IS_BETTER,
+    bounds,
     decimals,
     in_words,
     metric_label,
@@ -81,7 +82,7 @@ def _recipe(group: Group) -> RecipeComparison:
     paper = group.recipe.get("paper") or {}
     scores = {
         (arm, metric): Score(
-            summary([*by_seed.values()]),
+            summary([*by_seed.values()], bounds(metric)),
             tuple(by_seed),
             _number(paper, arm, metric),
             decimals(metric),

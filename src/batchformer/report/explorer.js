@@ -154,7 +154,7 @@
     return canvas;
   }
 
-  function row(j, { values, shown, gradient }, strongest) {
+  function row(j, { values, shown, gradient }, longest) {
     const about = classOf(j);
     const remark = j === chosen ? ", itself" : same(j) ? ", same class" : "";
     const name = element("strong", about.name);
@@ -164,7 +164,7 @@
     if (gradient) number.append(element("small", values[j].toExponential(1)));
     const item = element("li", picture(j), element("span", name, facts), number);
     item.dataset.sample = j;
-    item.style.setProperty("--strength", Math.min(values[j] / strongest, 1));
+    item.style.setProperty("--strength", values[j] / longest);
     return item;
   }
 
@@ -188,7 +188,9 @@
     part("summary").textContent = summaryOf(found);
     part("share").replaceChildren(...shareOf(found));
     part("unit").textContent = unitOf(found);
-    part("list").replaceChildren(...found.order.map((j) => row(j, found, strongest)));
+    // The sample itself may be in the list, and have more than every other.
+    const longest = Math.max(...found.order.map((j) => found.values[j]), 0) || 1;
+    part("list").replaceChildren(...found.order.map((j) => row(j, found, longest)));
   }
 
   // What is chosen

@@ -124,4 +124,4 @@ def class_means(points: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any
 
 def _over_seeds(values: list[Any]) -> Summary | None:
     known = [float(value) for value in values if np.isfinite(value)]
-    return summary(known) if known else None
+    return summary(known, within=(0.0, np.inf)) if known else None

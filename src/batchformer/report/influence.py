@@ -5,6 +5,7 @@ The paper's claim is that rarer classes have larger gradients on other samples.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -101,7 +102,7 @@ def words(data: Influence) -> Words:
             "paper draws it."
         )
     said = " ".join(
-        " ".join([verdict(arm, found.correlation), *size(found), *control(found)])
+        " ".join([verdict(arm, found, data.counts), *size(found, data.counts), *control(found)])
         for arm, found in data.by_arm.items()
     )
     return Words(f"{note} {said}", f"Dot plot. {said}")
@@ -110,28 +111,39 @@ def words(data: Influence) -> Words:
 def numbers(data: Influence) -> list[Numbers]:
     """The correlations."""
     whole = {arm: found.correlation for arm, found in data.by_arm.items()}
+    before = {arm: found.untrained for arm, found in data.by_arm.items() if found.untrained}
     known = {arm: found.controlled for arm, found in data.by_arm.items() if found.controlled}
+    without = {arm for arm, found in data.by_arm.items() if not found.learnt}
     tables = [
-        _table("Training count and gradient on others", whole),
+        _table("Training count and gradient on others", whole, HOLDS, without),
+        _table("The same before training, a control", before, UNTRAINED),
         _table(
-            "The same, accuracy of classes held fixed",
+            "The same as in the first table, accuracy of classes held fixed",
             {arm: found.partial for arm, found in known.items() if found.partial.by_seed},
+            HOLDS,
+            without,
         ),
         _table(
             "Accuracy of classes and gradient on others",
             {arm: found.of_accuracy for arm, found in known.items()},
             {True: "the harder, the larger", False: "the harder, the smaller"},
+            without,
         ),
     ]
     return [table for table in tables if table.rows]
 
 
 HOLDS = {True: "holds", False: "opposite"}
+UNTRAINED = {True: "rarer, larger", False: "rarer, smaller"}
 
 
 def _table(
-    caption: str, by_arm: dict[str, Correlation], verdicts: dict[bool, str] = HOLDS
+    caption: str,
+    by_arm: dict[str, Correlation],
+    verdicts: dict[bool, str],
+    without: Collection[str] = (),
 ) -> Numbers:
+    """One row for each arm; those in ``without`` have learnt nothing and get no verdict."""
     rows = [
         (
             arm,
@@ -139,12 +151,16 @@ def _table(
             "" if found.rho is None else number(found.rho),
             span(found.over_seeds),
             span(found.over_classes),
-            "not settled" if found.holds is None else verdicts[found.holds],
+            _verdict(found.holds, verdicts) if arm not in without else "nothing learnt",
         )
         for arm, found in by_arm.items()
     ]
     columns = ("arm", "n", "rank corr.", "over seeds", "over classes", "verdict")
     return Numbers(caption, columns, rows)
+
+
+def _verdict(holds: bool | None, verdicts: dict[bool, str]) -> str:
+    return "not settled" if holds is None else verdicts[holds]
 
 
 def classes_table(data: Influence) -> Numbers:

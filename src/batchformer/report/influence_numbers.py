@@ -12,8 +12,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from batchformer.insight.record import Insight
 from batchformer.report.configuration import Group
 from batchformer.report.kept import kept, per
+from batchformer.report.learning import Learning, learning
 from batchformer.report.rank_correlation import Correlation, correlation, mean_of_known
 from batchformer.report.seen import seen_images
 
@@ -44,6 +46,8 @@ class OfArm:
         seeds: how many.
         controlled: None where no run kept its accuracy by class.
         change: see ``change_of_a_loss``; None where that is not known.
+        untrained: training count with gradient before training; None where it was not measured.
+        learning: what networks have learnt; None where that is not known.
     """
 
     values: NDArray[Any]
@@ -51,12 +55,24 @@ class OfArm:
     seeds: int
     controlled: Controlled | None = None
     change: float | None = None
+    untrained: Correlation | None = None
+    learning: Learning | None = None
 
     @property
-    def thirds(self) -> float | None:
-        """Mean of the third of the classes that is rarest, over that of the most frequent third."""
+    def learnt(self) -> bool:
+        """Whether the networks have learnt anything, as far as is known."""
+        return self.learning is None or self.learning.learnt
+
+    def thirds(self, counts: NDArray[Any]) -> float | None:
+        """Mean of the third of the classes that is rarest, over that of the most frequent third.
+
+        None where a class of one third has as many training images as one of the other.
+
+        Args:
+            counts: (K,) training images, descending.
+        """
         third = len(self.values) // 3
-        if not third:
+        if not third or counts[third - 1] <= counts[-third]:
             return None
         known = (part[np.isfinite(part)] for part in (self.values[:third], self.values[-third:]))
         frequent, rare = (part.mean() if part.size else 0.0 for part in known)
@@ -91,18 +107,18 @@ def gather(
 ) -> Influence | None:
     """What the figure shows, or None where no run kept these gradients."""
     name = f"gradient_{measure}" if on == "features" else f"gradient_images_{measure}"
+    before = name.replace("gradient", "gradient_untrained")
     found = kept(group, "train_counts", "gradient_samples", name)
     if not found:
         return None
     first = next(iter(next(iter(found.values())).values()))
     counts = first["train_counts"].astype(np.float64)
     order = np.argsort(-counts, kind="stable")
+    controls = kept(group, "train_counts", "gradient_samples", before)
     by_arm = {}
     for arm, runs in found.items():
-        by_seed = {
-            seed: np.where(run["gradient_samples"] > 0, run[name], np.nan).astype(np.float64)[order]
-            for seed, run in runs.items()
-        }
+        by_seed = {seed: _measured(run, name)[order] for seed, run in runs.items()}
+        untrained = [_measured(run, before)[order] for run in controls.get(arm, {}).values()]
         values = np.stack(list(by_seed.values()))
         accuracy = {
             seed: right[order] for seed, right in accuracies(group, arm).items() if seed in by_seed
@@ -113,10 +129,17 @@ def gather(
             len(values),
             _controlled(counts[order], by_seed, accuracy),
             change_of_a_loss(group, arm) if on == "features" else None,
+            correlation(counts[order], np.stack(untrained)) if untrained else None,
+            learning([run.insight for run in group.of(arm) if run.seed in runs]),
         )
     seen = seen_images(group, int(first["gradient_samples"].sum()))
     window = window_of(len(counts))
     return Influence(counts[order], by_arm, window, measure, on, cumulative, seen.words)
+
+
+def _measured(run: Insight, name: str) -> NDArray[Any]:
+    """Gradients by class, (K,), NaN for a class not measured."""
+    return np.where(run["gradient_samples"] > 0, run[name], np.nan).astype(np.float64)
 
 
 def apart(points: NDArray[Any], share: NDArray[Any]) -> float:

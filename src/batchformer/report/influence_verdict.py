@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from batchformer.report.influence_numbers import OfArm
 from batchformer.report.rank_correlation import Correlation
@@ -22,20 +24,47 @@ EXACT = 1 - 1e-9
 """Of a rank correlation, that of one and the same order."""
 
 
-def verdict(arm: str, found: Correlation) -> str:
-    """What counts and gradients alone say of it."""
-    if found.rho is None:
-        return f"{arm}: no order to speak of, since all gradients or all training counts are equal."
-    ranked = f"rank correlation of training count with gradient {with_intervals(found)}"
-    claim = "that a rarer class has the larger gradient"
-    if found.holds:
-        return f"{arm}: the paper's claim {claim} holds here ({ranked})."
-    if found.holds is None:
-        return f"{arm}: the paper's claim {claim} is not settled here ({ranked})."
-    return f"{arm}: the paper's claim {claim} does not hold here, the opposite does ({ranked})."
+def verdict(arm: str, found: OfArm, counts: NDArray[Any]) -> str:
+    """What counts and gradients alone say of it, and what an untrained network shows of it.
+
+    Args:
+        arm: its name.
+        found: its gradients.
+        counts: (K,) training images of the classes.
+    """
+    whole = found.correlation
+    if whole.rho is None:
+        equal = "gradients" if np.ptp(counts) else "training counts"
+        return f"{arm}: no order to speak of, since all {equal} are equal."
+    ranked = f"rank correlation of training count with gradient {with_intervals(whole)}"
+    claim = "the paper's claim that a rarer class has the larger gradient"
+    if found.learning is not None and not found.learning.learnt:
+        said = (
+            f"{arm}: no verdict on {claim}, since nothing was learnt that can be told from chance "
+            f"({found.learning.words}; {ranked})."
+        )
+    elif whole.holds:
+        said = f"{arm}: {claim} holds here ({ranked})."
+    elif whole.holds is None:
+        said = f"{arm}: {claim} is not settled here ({ranked})."
+    else:
+        said = f"{arm}: {claim} does not hold here, the opposite does ({ranked})."
+    return " ".join([said, *_before(found)])
 
 
-def size(found: OfArm) -> list[str]:
+def _before(found: OfArm) -> list[str]:
+    """What the same network shows before any training, with random weights and the same loss."""
+    if found.untrained is None:
+        return ["An untrained network was not measured beside it."]
+    if found.untrained.rho is None:
+        return ["Before training there is no such order."]
+    said = f"Before training it is {with_intervals(found.untrained)}"
+    if found.learnt and found.correlation.holds and found.untrained.holds:
+        said += ": rarer classes have the larger gradient without anything learnt, too"
+    return [f"{said}."]
+
+
+def size(found: OfArm, counts: NDArray[Any]) -> list[str]:
     """How large these gradients are, and how much larger those of rare classes; an order has none.
 
     Nothing where there are no gradients at all.
@@ -44,9 +73,10 @@ def size(found: OfArm) -> list[str]:
     if not known.any():
         return []
     said = f"The gradients are {in_powers(float(known.mean()))} in the mean over classes"
-    if found.thirds is not None:
+    thirds = found.thirds(counts)
+    if thirds is not None:
         said += (
-            f", {number(found.thirds, 1)} times as large in the rarest third of them as in the "
+            f", {number(thirds, 1)} times as large in the rarest third of them as in the "
             f"most frequent"
         )
     if found.change is None:
@@ -90,7 +120,7 @@ def in_full(value: float) -> str:
 def control(found: OfArm) -> list[str]:
     """What is left of it among classes of the same accuracy; nothing where that is not known."""
     whole, known = found.correlation, found.controlled
-    if known is None or whole.rho is None:
+    if known is None or whole.rho is None or not found.learnt:
         return []
     of_accuracy, partial = known.of_accuracy, known.partial
     if of_accuracy.rho is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from batchformer.recipes.arms import ARMS as KNOWN_ARMS
@@ -44,9 +45,15 @@ METRICS = {
     "unseen": "Unseen",
     "attribute": "Attribute",
     "object": "Object",
-    "ap": "AP",
-    "ap50": "AP50",
-    "ap75": "AP75",
+    "ap": "COCO AP",
+    "ap50": "COCO AP50",
+    "ap75": "COCO AP75",
+    "voc07_ap": "VOC07 AP",
+    "voc07_ap50": "VOC07 AP50",
+    "voc07_ap75": "VOC07 AP75",
+    "voc_ap": "VOC AP",
+    "voc_ap50": "VOC AP50",
+    "voc_ap75": "VOC AP75",
     "knn": "k-NN",
     "knn_many": "k-NN, many",
     "knn_medium": "k-NN, medium",
@@ -109,6 +116,19 @@ def decimals(metric: str) -> int:
     (2, 3)
     """
     return 3 if metric in DESCRIPTIVE else 2
+
+
+def bounds(metric: str) -> tuple[float, float]:
+    """The least and the greatest value that a metric can have; most are percents.
+
+    >>> bounds("all"), bounds("val_loss"), bounds("uniformity")
+    ((0.0, 100.0), (0.0, inf), (-inf, 0.0))
+    """
+    if metric == "uniformity":  # the logarithm of a mean of values up to 1
+        return -math.inf, 0.0
+    if metric in DESCRIPTIVE or (metric in LOWER_IS_BETTER and metric != "ece"):
+        return 0.0, math.inf
+    return 0.0, 100.0
 
 
 def arm_colours(arms: Iterable[str]) -> dict[str, str]:

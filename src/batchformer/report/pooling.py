@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from batchformer.metrics.intervals import Outcome, holm, outcome_of
-from batchformer.metrics.pooling import FEWEST_OF_A_SETUP, Pooled, pooled
+from batchformer.metrics.intervals import FEWEST_SEEDS, Outcome, holm, outcome_of
+from batchformer.metrics.pooling import Pooled, pooled
 from batchformer.report.names import (
     DESCRIPTIVE,
     LOWER_IS_BETTER,
@@ -90,12 +90,13 @@ def take_together(comparison: Comparison, sweeps: Iterable[str] = ()) -> Togethe
         for (arm, metric), difference in recipe.differences.items():
             if metric in DESCRIPTIVE:
                 continue
-            if difference.paired.n < FEWEST_OF_A_SETUP:
+            if difference.paired.n < FEWEST_SEEDS:  # too few in its own table, too
                 few.setdefault(arm, []).append(metric_label(metric))
                 continue
             found.setdefault((arm, recipe.reference, metric), {})[recipe.name] = difference
         left_out += [
-            f"{arm} of {recipe.name} has one paired seed, and so no spread, on {', '.join(metrics)}"
+            f"{arm} of {recipe.name} has fewer than {FEWEST_SEEDS} paired seeds on "
+            f"{', '.join(metrics)}"
             for arm, metrics in few.items()
         ]
     effects = {

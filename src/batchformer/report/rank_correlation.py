@@ -6,6 +6,7 @@ when each has been explained by the third as far as a line can.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +24,10 @@ RESAMPLES, AT_ONCE = 2000, 200
 FEWEST_CLASSES = 5
 """With fewer a bootstrap over classes says nothing, nor does a correlation with a third fixed."""
 
+FEWEST_OF_PARTIAL = 10
+"""With fewer a draw of classes leaves so few different ones that a partial correlation of them is
+-1 or 1 by itself: its bootstrap interval then misses the truth, and at times its own estimate."""
+
 LEAST_LEFT = 1e-12
 """Of a ranking's variance, that the ranking held fixed leaves; less is rounding."""
 
@@ -35,7 +40,8 @@ class Correlation:
         rho: mean over seeds; of training counts negative where rarer classes have larger values.
         by_seed: one value each.
         over_seeds: 95% t interval, within -1 and 1.
-        over_classes: 95% bootstrap interval over classes, of the mean over seeds.
+        over_classes: 95% bootstrap interval over classes, of the mean over seeds, that is of
+            ``rho`` itself.
     """
 
     rho: float | None
@@ -63,34 +69,64 @@ def correlation(
         held: (S, K) to be held fixed.
     """
     sides = [np.broadcast_to(x, values.shape), values, *([] if held is None else [held])]
-    each = [_of_known(*rows) for rows in zip(*sides, strict=True)]
-    by_seed = tuple(rho for rho in each if np.isfinite(rho))
+    by_seed = tuple(float(rho) for rho in _by_seed(sides) if np.isfinite(rho))
     if not by_seed:
         return Correlation(None, (), None, None)
-    found = summary(by_seed)
-    over_seeds = None
-    if found.low is not None and found.high is not None:
-        over_seeds = max(found.low, -1.0), min(found.high, 1.0)  # it cannot lie beyond
-    over_classes = _bootstrap(*map(mean_of_known, sides))
-    return Correlation(found.mean, by_seed, over_seeds, over_classes)
+    found = summary(by_seed, within=(-1.0, 1.0))
+    low, high = found.low, found.high
+    over_seeds = None if low is None or high is None else (low, high)
+    return Correlation(found.mean, by_seed, over_seeds, _bootstrap(sides))
 
 
-def rank_correlation(x: NDArray[Any], y: NDArray[Any]) -> NDArray[Any]:
-    """Spearman's, of every row of (..., K) and (..., K); NaN where one side is constant."""
-    from scipy.stats import rankdata
+def rank_correlation(
+    x: NDArray[Any], y: NDArray[Any], times: NDArray[Any] | None = None
+) -> NDArray[Any]:
+    """Spearman's, of K classes or of B samples of them; NaN where one side is constant.
 
-    left, right = (rankdata(side, axis=-1) - (side.shape[-1] + 1) / 2 for side in (x, y))
-    norm = np.sqrt((left**2).sum(-1) * (right**2).sum(-1))
-    return per((left * right).sum(-1), norm)
+    Args:
+        x: (K,), as y.
+        times: (B, K), how often each sample has each class. The result then is (B,), else ().
+    """
+    weights = _weights(x, times)
+    return _of_ranks(_centred_ranks(x, weights), _centred_ranks(y, weights), weights)
 
 
-def partial_rank_correlation(x: NDArray[Any], y: NDArray[Any], z: NDArray[Any]) -> NDArray[Any]:
-    """Of rows of x and y, (..., K) each, with z held fixed; NaN where z leaves nothing of one."""
-    xy, xz, yz = rank_correlation(x, y), rank_correlation(x, z), rank_correlation(y, z)
+def partial_rank_correlation(
+    x: NDArray[Any], y: NDArray[Any], z: NDArray[Any], times: NDArray[Any] | None = None
+) -> NDArray[Any]:
+    """The same of x and y with z held fixed; NaN where z leaves nothing of one of them."""
+    weights = _weights(x, times)
+    ranks = [_centred_ranks(side, weights) for side in (x, y, z)]
+    xy, xz, yz = (_of_ranks(ranks[i], ranks[j], weights) for i, j in ((0, 1), (0, 2), (1, 2)))
     left = np.minimum(1 - xz**2, 1 - yz**2)
     norm = np.where(left > LEAST_LEFT, np.sqrt(np.abs((1 - xz**2) * (1 - yz**2))), 0.0)
     found: NDArray[Any] = np.clip(per(xy - xz * yz, norm), -1.0, 1.0)
     return found
+
+
+def _weights(x: NDArray[Any], times: NDArray[Any] | None) -> NDArray[Any]:
+    return np.ones(x.shape) if times is None else times.astype(np.float64)
+
+
+def _of_ranks(left: NDArray[Any], right: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
+    weighted = weights * left
+    norm = np.sqrt((weighted * left).sum(-1) * (weights * right * right).sum(-1))
+    return per((weighted * right).sum(-1), norm)
+
+
+def _centred_ranks(values: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
+    """Ranks of values (K,) less their mean, in samples that have class k weights[..., k] times.
+
+    Equal values share the mean of their ranks. No sample has to be sorted by itself: one order
+    serves them all.
+    """
+    distinct, place = np.unique(values, return_inverse=True)
+    order = np.argsort(place, kind="stable")
+    starts = np.searchsorted(place[order], np.arange(len(distinct)))
+    sizes = np.add.reduceat(weights[..., order], starts, axis=-1)
+    up_to = np.cumsum(sizes, axis=-1)
+    ranks: NDArray[Any] = (up_to - (sizes + up_to[..., -1:]) / 2)[..., place]
+    return ranks
 
 
 def mean_of_known(values: NDArray[Any]) -> NDArray[Any]:
@@ -99,35 +135,42 @@ def mean_of_known(values: NDArray[Any]) -> NDArray[Any]:
     return per(np.where(known, values, 0.0).sum(0), known.sum(0))
 
 
-def _of(*sides: NDArray[Any]) -> NDArray[Any]:
-    return partial_rank_correlation(*sides) if len(sides) > 2 else rank_correlation(*sides)
+def _of(sides: Sequence[NDArray[Any]], times: NDArray[Any] | None) -> NDArray[Any]:
+    if len(sides) == 2:
+        return rank_correlation(sides[0], sides[1], times)
+    return partial_rank_correlation(sides[0], sides[1], sides[2], times)
 
 
-def _known(*sides: NDArray[Any]) -> list[NDArray[Any]]:
-    """The classes of which every side is known."""
-    known = np.isfinite(sides).all(0)
-    return [side[known] for side in sides]
+def _by_seed(
+    sides: Sequence[NDArray[Any]], times: NDArray[Any] | None = None
+) -> list[NDArray[Any]]:
+    """Each seed's correlation over the classes that it knows, of sides (S, K): () or (B,)."""
+    fewest = 2 if len(sides) == 2 else FEWEST_CLASSES
+    found = []
+    for rows in zip(*sides, strict=True):
+        known = np.isfinite(rows).all(0)
+        counted = None if times is None else times[:, known]
+        nothing = np.full(() if times is None else len(times), np.nan)
+        enough = known.sum() >= fewest
+        found.append(_of([row[known] for row in rows], counted) if enough else nothing)
+    return found
 
 
-def _of_known(*sides: NDArray[Any]) -> float:
-    fewest = FEWEST_CLASSES if len(sides) > 2 else 2
-    kept = _known(*sides)
-    return float(_of(*kept)) if len(kept[0]) >= fewest else np.nan
-
-
-def _bootstrap(*sides: NDArray[Any], seed: int = 0) -> Interval | None:
-    kept = _known(*sides)
-    classes = len(kept[0])
-    if classes < FEWEST_CLASSES:
+def _bootstrap(sides: Sequence[NDArray[Any]], seed: int = 0) -> Interval | None:
+    """Percentile interval of the mean over seeds: a draw of classes is the same for every seed."""
+    known = np.isfinite(sides).all(0).any(0)
+    sides = [side[:, known] for side in sides]
+    classes = int(known.sum())
+    if classes < (FEWEST_CLASSES if len(sides) == 2 else FEWEST_OF_PARTIAL):
         return None
     generator = np.random.default_rng(seed)
     drawn = []
     for _ in range(RESAMPLES // AT_ONCE):
-        rows = generator.integers(classes, size=(AT_ONCE, classes))
-        drawn.append(_of(*(side[rows] for side in kept)))
-    rho = np.concatenate(drawn)
-    rho = rho[np.isfinite(rho)]
-    if not rho.size:
+        times = generator.multinomial(classes, np.full(classes, 1 / classes), size=AT_ONCE)
+        drawn.append(mean_of_known(np.stack(_by_seed(sides, times))))
+    means = np.concatenate(drawn)
+    means = means[np.isfinite(means)]
+    if not means.size:
         return None
-    low, high = np.quantile(rho, [0.025, 0.975])
+    low, high = np.quantile(means, [0.025, 0.975])
     return float(low), float(high)

@@ -227,4 +227,4 @@ def _with_interval(found: Summary) -> str:
 
 def _over_seeds(values: list[float]) -> Summary | None:
     known = [float(value) for value in values if np.isfinite(value)]
-    return summary(known) if known else None
+    return summary(known, within=(0.0, 100.0)) if known else None

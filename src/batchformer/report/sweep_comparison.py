@@ -15,7 +15,14 @@ from batchformer.report.comparison import (
     shots_warnings,
 )
 from batchformer.report.configuration import Group, comparable, differing
-from batchformer.report.names import BASELINE, DESCRIPTIVE, decimals, main_metric, sorted_metrics
+from batchformer.report.names import (
+    BASELINE,
+    DESCRIPTIVE,
+    bounds,
+    decimals,
+    main_metric,
+    sorted_metrics,
+)
 from batchformer.report.notes import metric_notes, unmeasured
 from batchformer.report.provenance import version_notes
 from batchformer.report.results import Difference, Score
@@ -91,7 +98,7 @@ def compare_sweep(sweep: SweepRuns) -> SweepComparison:
     }
     scores = {
         (cell, name): Score(
-            summary([*by_seed.values()]),
+            summary([*by_seed.values()], bounds(name)),
             tuple(by_seed),
             _paper(sweep, cell, name),
             decimals(name),

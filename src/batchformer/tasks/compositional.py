@@ -37,7 +37,7 @@ from batchformer.engine.config import TrainConfig
 from batchformer.engine.fit import Evaluation
 from batchformer.engine.mechanics import Mechanics
 from batchformer.engine.method import Batches, Method
-from batchformer.metrics.compositional import choose_threshold, compositional_scores
+from batchformer.metrics.compositional import CompositionalScores
 from batchformer.tasks.file_feed import file_feed
 from batchformer.tasks.pair_config import PairConfig
 
@@ -155,24 +155,23 @@ class CompositionalTask:
 
     def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:
         """The area under the curve first; ``val`` is that of validation, by which one chooses."""
-        world = self.config.world
+        world, pairs = self.config.world, self.compositions
         kept: Tensor | None = None
         metrics: dict[str, float] = {}
         if len(self.data.val):
-            scores, pairs = self._scores("val", method, mechanics)
-            if self.config.mask:
-                possible: Any = method
-                feasible = possible.feasibility().cpu()
-                threshold = choose_threshold(feasible, scores, pairs, self.compositions, "val")
-                kept = (feasible >= threshold) | self.compositions.seen
-            found = compositional_scores(
-                scores, pairs, self.compositions, "val", world=world, kept=kept
-            )
+            possible: Any = method
+            feasible = possible.feasibility().cpu() if self.config.mask else None
+            val = CompositionalScores(pairs, "val", world, feasibility=feasible)
+            self._score(val, method, mechanics)
+            if feasible is None:
+                found = val.result()
+            else:
+                threshold, found = val.choose()
+                kept = (feasible >= threshold) | pairs.seen
             metrics["val"] = found.auc
-        scores, pairs = self._scores("test", method, mechanics)
-        found = compositional_scores(
-            scores, pairs, self.compositions, "test", world=world, kept=kept
-        )
+        test = CompositionalScores(pairs, "test", world, kept)
+        self._score(test, method, mechanics)
+        found = test.result()
         figures = {
             "bias_of": np.array("pairs"),
             "bias_seen": found.seen_curve.numpy(),
@@ -180,14 +179,11 @@ class CompositionalTask:
         }
         return Evaluation({**found.metrics(), **metrics, **method.remarks()}, figures)
 
-    def _scores(self, phase: Phase, method: Method, mechanics: Mechanics) -> tuple[Tensor, Tensor]:
-        """(N, P) scores and (N,) pairs of the images of a phase, on the CPU."""
-        scores, labels = [], []
-        for images, own in self._scored(phase, mechanics.config.workers):
+    def _score(self, scores: CompositionalScores, method: Method, mechanics: Mechanics) -> None:
+        """Score all images of a phase."""
+        for images, own in self._scored(scores.phase, mechanics.config.workers):
             with mechanics.autocast():
-                scores.append(all_rows(method.predict(images).float(), len(own)).cpu())
-            labels.append(own.cpu())
-        return torch.cat(scores), torch.cat(labels)
+                scores.update(all_rows(method.predict(images).float(), len(own)), own)
 
     def _scored(self, phase: Phase, workers: int | None) -> Iterator[tuple[Tensor, Tensor]]:
         if self.config.memory:

@@ -22,7 +22,12 @@ from batchformer.engine.method import Batches, Method
 from batchformer.engine.precise_norm import measuring_statistics
 from batchformer.engine.precision import in_double
 from batchformer.exchange import gather
-from batchformer.metrics.detection import Boxes, average_precision
+from batchformer.metrics.detection import (
+    Boxes,
+    average_precision,
+    voc_average_precision,
+    voc_rule,
+)
 from batchformer.randomness import drawing
 from batchformer.ranks import rank, ranks
 from batchformer.tasks.detection_config import DetectionConfig
@@ -103,16 +108,21 @@ class DetectionTask:
         )
 
     def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:
-        """Average precision in percent, and that of each class."""
+        """Average precision in percent, by COCO's rule and by VOC's, and that of each class."""
         if self.config.precise_norm:
             self._measure_statistics(method, mechanics)
-        scores = average_precision(self._found(method, mechanics), self.num_classes)
+        found = list(self._found(method, mechanics))
+        scores = average_precision(found, self.num_classes)
+        rule = voc_rule(self.config.scored_on)
+        of_voc = voc_average_precision(found, self.num_classes, rule)
+        prefix = "voc07" if rule == "eleven" else "voc"
         figures = {
             "classes": np.array(self.data.classes),
             "class_ap": scores.by_class.numpy(),
             "train_counts": self.data.train_counts.numpy(),
         }
         metrics = {"ap": scores.ap, "ap50": scores.ap50, "ap75": scores.ap75}
+        metrics |= {f"{prefix}_{name}": getattr(of_voc, name) for name in metrics}
         return Evaluation({**metrics, **method.remarks()}, figures)
 
     @torch.no_grad()
