@@ -151,4 +151,7 @@ def test_a_table_of_ones_own(name: str) -> None:
     assert (recipe.model, recipe.weights) == ("resnet50", "timm")
     assert (train.batch_size, train.updates, train.eval_every) == (64, 2_000, 100)
     assert train.epochs == 0 and train.select_on == "val" and train.drop_last
-    assert not recipe.paper and recipe.module.lr_factor == 1.0
+    assert not recipe.paper
+    # The encoder's rate is that of the published sets' recipes too: 1e-6.
+    assert recipe.module == published.module
+    assert recipe.module.lr_factor * recipe.optim.lr == pytest.approx(1e-6)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from batchformer.recipes import find_recipe
@@ -24,5 +26,15 @@ def test_paco_and_its_ablation(suffix: str, per_epoch: int) -> None:
     assert (hyper.alpha, hyper.temperature, hyper.queue, hyper.dim) == (0.01, 0.05, 1024, 32)
     ablated = find_recipe(f"cifar100_lt_without_paco_loss{suffix}")
     assert ablated.method == "balanced_softmax" and ablated.data.augment == "autoaugment"
-    for part in ("optim", "schedule", "train", "module", "model"):
+    for part in ("optim", "schedule", "train", "model"):
         assert getattr(ablated, part) == getattr(recipe, part), part
+
+
+@pytest.mark.parametrize("suffix", ["", "_r200"])
+def test_the_encoder_has_the_rate_that_goes_with_the_loss(suffix: str) -> None:
+    """The paper: a tenth of the rate for Balanced Softmax; PaCo follows MoCo, which has it all."""
+    paco = find_recipe(f"cifar100_lt_paco{suffix}")
+    ablated = find_recipe(f"cifar100_lt_without_paco_loss{suffix}")
+    assert (paco.module.lr_factor, ablated.module.lr_factor) == (1.0, 0.1)
+    assert ablated.module == find_recipe("cifar100_lt_balanced_softmax").module
+    assert dataclasses.replace(ablated.module, lr_factor=1.0) == paco.module
