@@ -22,7 +22,7 @@ def test_paco_and_its_ablation(suffix: str, per_epoch: int) -> None:
     # Rates are 1/10, 2/10, ..., 10/10 in the first ten epochs.
     assert (schedule.warmup, schedule.warmup_from) == (9, 0.1)
     hyper = recipe.hyper
-    assert hyper.momentum == 0.999
+    assert hyper.momentum == 0.999 and hyper.norm_parts == 1, "the paper trains on one GPU"
     assert (hyper.alpha, hyper.temperature, hyper.queue, hyper.dim) == (0.01, 0.05, 1024, 32)
     ablated = find_recipe(f"cifar100_lt_without_paco_loss{suffix}")
     assert ablated.method == "balanced_softmax" and ablated.data.augment == "autoaugment"

@@ -29,6 +29,7 @@ def test_tau_norm_works_on_the_same_file() -> None:
 
 def test_paco() -> None:
     recipe = find_recipe("places_lt_paco")
+    assert recipe.hyper.norm_parts == 1, "the paper trains on one GPU"
     assert recipe.weights == "timm" and recipe.model == "resnet152.tv_in1k"
     assert recipe.convolutions == "last_block" and recipe.data.augment == "simclr"
     assert recipe.train.updates == 30 * 488 and recipe.train.precision == "fp16"

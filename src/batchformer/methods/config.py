@@ -72,9 +72,10 @@ class MethodConfig:
     repeated or missing, and that list with queries against their own mixed stream, to which the
     released README points."""
     norm_parts: int = 1
-    """moco_v2: parts of a batch that are normalised each by its own statistics, those of the keys
-    dealt anew, as that many devices do; a query and its key then share none by which to find each
-    other. Running statistics are the mean over parts."""
+    """moco_v2, paco: emulates shuffled batch normalisation over this many devices. Each part of a
+    batch is normalised by its own statistics, and samples of the keys are assigned to parts at
+    random, so that statistics cannot tell which key belongs to a query. Running statistics are the
+    mean over parts."""
     enqueued: Literal["both", "plain", "mixed"] = "both"
     """moco_v2 with BatchFormer: which streams of the keys enter the queue; both turn it over twice
     as fast. One alone suits hyper.contrast-pairs plain: with all pairs the queries of the other

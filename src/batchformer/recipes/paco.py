@@ -21,7 +21,8 @@ def cifar100_lt_paco_at(ratio: float) -> Recipe:
     """PaCo with its authors' settings: 400 epochs of full batches, ResNet-32.
 
     The rate rises over 10 epochs to its value and not, as in the authors' code, to 1.1 times that
-    in the eleventh, which is ``--schedule.warmup-overshoot 1``. The paper leaves BatchFormer's
+    in the eleventh, which is ``--schedule.warmup-overshoot 1``. Keys are not shuffled, since the
+    paper trains on one GPU here. The paper leaves BatchFormer's
     learning rate open and refers to its MoCo, where it is the network's.
     """
     name = "cifar100_lt_paco" + ("" if ratio == 100 else f"_r{ratio:g}")
