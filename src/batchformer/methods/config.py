@@ -105,11 +105,16 @@ class MethodConfig:
     """crt, lws, balms, ride_assignment, compcos: "train" normalises frozen features by batch
     statistics."""
     sampler_power: float = 0.3
-    """balms: sampling weights of classes begin in proportion to n^-power."""
+    """balms: sampling weights of classes begin in proportion to n^-power, the least and the largest
+    adding up to 1."""
     sampler_lr: float = 1e-3
     """balms: Adam's rate for the sampling weights."""
-    inner_lr: float = 0.02
-    """balms: rate of the classifier's trial step, which the sampling weights are judged by."""
+    inner_lr: float = 0.0
+    """balms: rate of the classifier's trial step, by which the sampling weights are judged, as a
+    plain gradient step. 0: the step that SGD would take next, as in the released code."""
+    meta_streams: Literal["both", "plain", "mixed"] = "both"
+    """balms with BatchFormer: the streams of the class-balanced batch by which a trial step is
+    judged. The released code judges through BatchFormer; that both streams count is our choice."""
     zero_init_last: bool = False
     """Networks of timm's ResNet family: begin the last normalisation of each block at 0."""
     frozen_norm: bool = False
