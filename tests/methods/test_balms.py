@@ -135,6 +135,19 @@ def test_other_optimizers_need_a_rate_of_the_trial_step(make: Any) -> None:
     assert set(make("balms", {"inner_lr": 0.02}).optimizers(adam)) == {"main", "sampler"}
 
 
+def test_the_class_weights_learn_at_a_constant_rate(make: Any, batch: Any) -> None:
+    """The loop scales all optimizers by the schedule; the first step of Adam is its rate."""
+    method = make("balms", {"sampler_lr": 0.25}, enabled=False).train()
+    optimizers, mechanics = method.optimizers(OptimConfig()), Mechanics(TrainConfig(), CPU)
+    for optimizer in optimizers.values():
+        set_lr(optimizer, 0.5)
+    before = method.sampler.logits.detach().clone()
+    method.update(batch, optimizers, mechanics)
+    moved = (method.sampler.logits.detach() - before).abs()
+    assert float(moved.max()) == pytest.approx(0.25, rel=1e-3)
+    assert optimizers["main"].param_groups[0]["lr"] == pytest.approx(0.05)
+
+
 def test_an_update_in_double_precision(make: Any, batch: Any) -> None:
     method = make("balms").double().train()
     optimizers, mechanics = method.optimizers(OptimConfig()), Mechanics(TrainConfig(), CPU)

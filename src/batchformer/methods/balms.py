@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from batchformer.attach import param_groups
 from batchformer.engine.config import OptimConfig, require
 from batchformer.engine.mechanics import Batch, Mechanics
-from batchformer.engine.optim import build_optimizer
+from batchformer.engine.optim import build_optimizer, set_lr
 from batchformer.losses.balanced_softmax import BalancedSoftmax, balanced_softmax
 from batchformer.methods.config import MethodConfig
 from batchformer.methods.frozen import OnFrozenFeatures
@@ -115,6 +115,8 @@ class MetaSampled(OnFrozenFeatures):
         meta = self.meta_loss(draws, features, batch["y"], meta_features, batch["meta_y"], main)
         (gradient,) = torch.autograd.grad(meta, [self.sampler.logits])
         self.sampler.logits.grad = gradient
+        # The schedule is the classifier's: as released, the class weights learn at a constant rate.
+        set_lr(optimizers["sampler"], 1.0)
         optimizers["sampler"].step()
         drawn = draws.detach().argmax(1)
         again = {"features": features[drawn], "y": batch["y"][drawn]}

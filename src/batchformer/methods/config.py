@@ -108,7 +108,7 @@ class MethodConfig:
     """balms: sampling weights of classes begin in proportion to n^-power, the least and the largest
     adding up to 1."""
     sampler_lr: float = 1e-3
-    """balms: Adam's rate for the sampling weights."""
+    """balms: Adam's rate for the sampling weights, which the schedule does not change."""
     inner_lr: float = 0.0
     """balms: rate of the classifier's trial step, by which the sampling weights are judged, as a
     plain gradient step. 0: the step that SGD would take next, as in the released code."""
