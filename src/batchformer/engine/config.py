@@ -105,7 +105,8 @@ class TrainConfig:
     eval_epochs: int = 1
     """With train.epochs: passes between evaluations, unless train.eval-every says otherwise."""
     drop_last: bool = False
-    """Leave out the last, smaller batch of an epoch."""
+    """Leave out the last, smaller batch of an epoch. CGE and CompCos always leave out a last batch
+    of a single sample."""
     eval_every: int = 0
     """Updates between evaluations; 0 evaluates at the end only."""
     checkpoint_every: int = 0
