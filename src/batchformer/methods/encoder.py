@@ -32,5 +32,6 @@ def make_encoder(
             attend=module.attend,
             batch_axis=batch_axis,
             exchange=module.exchange,
+            copy_layers=module.copy_layers,
         )
     return encoder.requires_grad_(module.trained)
