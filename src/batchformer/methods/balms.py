@@ -181,12 +181,13 @@ def after_sgd_step(weight: nn.Parameter, gradient: Tensor, optimizer: Optimizer)
         optimizer: ``torch.optim.SGD``, with any rate, momentum, Nesterov or not, and weight decay.
     """
     group = next(g for g in optimizer.param_groups if any(p is weight for p in g["params"]))
-    step = gradient + group["weight_decay"] * weight.detach()
+    step: Tensor = gradient + group["weight_decay"] * weight.detach()
     if momentum := group["momentum"]:
-        velocity = optimizer.state.get(weight, {}).get("momentum_buffer")
-        moved = step if velocity is None else momentum * velocity.detach() + step
-        step = step + momentum * moved if group["nesterov"] else moved
-    return weight.detach() - group["lr"] * step
+        earlier = optimizer.state.get(weight, {}).get("momentum_buffer")
+        velocity = step if earlier is None else momentum * earlier.detach() + step
+        step = step + momentum * velocity if group["nesterov"] else velocity
+    after: Tensor = weight.detach() - group["lr"] * step
+    return after
 
 
 def _widened(features: Tensor) -> Tensor:
