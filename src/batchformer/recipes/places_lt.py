@@ -33,7 +33,8 @@ def places_lt_balms() -> Recipe:
     list. With BatchFormer both streams of them judge the sampling, which is our choice
     (``--hyper.meta-streams``), and each update draws again from a batch of the data, where the
     released code draws from all images. The released code goes on to normalise frozen features by
-    batch statistics: ``--hyper.frozen-mode train``. Ours: not measured yet.
+    batch statistics, ``--hyper.frozen-mode train``, and holds rates within an epoch and runs one
+    epoch ahead, ``--schedule.per epoch --schedule.ahead 1``. Ours: not measured yet.
     """
     return Recipe(
         name="places_lt_balms",
