@@ -95,6 +95,8 @@ def encode_shuffled(
     drawn = seed_for(seed, "order", int(update), _SHUFFLE) if ranks() > 1 else 0
     images, shuffled = shuffle(x, drawn)
     rows = encode(images if order is None else images[order])
+    if order is None and shuffled is None:
+        return rows
     streams = rows.chunk(len(rows) // len(x))
     if order is not None:
         back = order.argsort()
