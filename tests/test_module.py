@@ -61,6 +61,18 @@ def test_a_stack_equals_the_stock_encoder_and_its_layers_differ() -> None:
     torch.testing.assert_close(ours(x), stock(x.unsqueeze(1)).squeeze(1), atol=1e-5, rtol=1e-5)
 
 
+def test_copied_layers_start_as_those_of_the_stock_encoder() -> None:
+    torch.manual_seed(3)
+    ours = BatchFormer(8, layers=3, copy_layers=True)
+    torch.manual_seed(3)
+    stock = nn.TransformerEncoder(stock_layer(8), 3, enable_nested_tensor=False)
+    expected, got = stock.state_dict(), ours.state_dict()
+    assert list(got) == list(expected)
+    assert all(torch.equal(got[key], value) for key, value in expected.items())
+    places = [parameter.data_ptr() for parameter in ours.parameters()]
+    assert len(set(places)) == len(places), "each layer has its own"
+
+
 def test_initial_weights_are_the_stock_layers() -> None:
     torch.manual_seed(3)
     ours = BatchFormer(8).state_dict()

@@ -43,6 +43,8 @@ class BatchFormer(nn.Module):
             draws from torch's generator of the device for each call, and of the number of the row
             among all: its masks do not depend on how many ranks there are, and differ from those
             of ``exchange=False``.
+        copy_layers: start all layers from the weights of the first, as ``nn.TransformerEncoder``
+            does, and with it the paper's released code. Each is trained on its own.
 
     >>> encoder = BatchFormer(8)
     >>> x = torch.randn(5, 8)
@@ -63,6 +65,7 @@ class BatchFormer(nn.Module):
         batch_axis: int = 0,
         channel_axis: int | None = None,
         exchange: bool = False,
+        copy_layers: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -87,6 +90,9 @@ class BatchFormer(nn.Module):
             nn.TransformerEncoderLayer(dim, heads, dim, dropout, device=device, dtype=dtype)
             for _ in range(layers)
         )
+        if copy_layers:
+            for layer in self.layers[1:]:
+                layer.load_state_dict(self.layers[0].state_dict())
         self.register_load_state_dict_pre_hook(_accept_single_layer)  # type: ignore[no-untyped-call]
 
     def forward(self, x: Tensor) -> Tensor:

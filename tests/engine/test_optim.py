@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -139,12 +139,30 @@ def test_the_power_by_hand() -> None:
     assert factors == pytest.approx([0.0, 0.5, 1.0, 1.5**-2, 2.0**-2])
 
 
-def test_a_restart_begins_the_schedule_anew() -> None:
-    """As if all updates were still ahead, so it does not come to its end."""
-    plain, restarted = ScheduleConfig(kind="cosine"), ScheduleConfig(kind="cosine", restart=4)
-    whole = [lr_factor(plain, update, 10, 1) for update in range(10)]
-    got = [lr_factor(restarted, update, 10, 1) for update in range(10)]
-    assert got == [*whole[:4], *whole[:6]]
+@pytest.mark.parametrize("kind", ["cosine", "multistep", "constant"])
+@pytest.mark.parametrize("per", ["update", "epoch"])
+def test_a_restart_is_a_schedule_over_the_updates_that_are_left(kind: Any, per: Any) -> None:
+    """As a new CosineAnnealingLR of that length, which IRM's and V-REx's library makes there."""
+    options: dict[str, Any] = {"kind": kind, "per": per, "milestones": (3,), "floor": 0.1}
+    plain, restarted = ScheduleConfig(**options), ScheduleConfig(**options, restart=4)
+    whole = [lr_factor(plain, update, 10, 2) for update in range(10)]
+    left = [lr_factor(plain, update, 6, 2) for update in range(6)]
+    got = [lr_factor(restarted, update, 10, 2) for update in range(10)]
+    assert got == [*whole[:4], *left]
+
+
+def test_a_restarted_cosine_is_torchs_and_ends_at_zero() -> None:
+    weight = nn.Parameter(torch.zeros(()))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 9_500)
+    restarted = ScheduleConfig(kind="cosine", restart=500)
+    for update in range(500, 10_000):
+        if update % 475 == 25 or update > 9_990:
+            (rate,) = cosine.get_last_lr()
+            assert lr_factor(restarted, update, 10_000, 500) == pytest.approx(rate, abs=1e-9)
+        optimizer.step()
+        cosine.step()
+    assert lr_factor(restarted, 9_999, 10_000, 500) < 1e-7
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])

@@ -18,6 +18,19 @@ def test_settings_reach_the_encoder() -> None:
     assert make_encoder(8, ModuleConfig(enabled=False), seed=0) is None
 
 
+def test_layers_may_start_as_copies() -> None:
+    """The first layer is the same either way, so that one layer is no other encoder."""
+    own, copies = (
+        make_encoder(8, ModuleConfig(layers=3, copy_layers=copied), seed=0)
+        for copied in (False, True)
+    )
+    assert own is not None and copies is not None
+    weights = [[layer.linear1.weight for layer in e.layers] for e in (own, copies)]
+    assert torch.equal(weights[0][0], weights[1][0])
+    assert not torch.equal(*weights[0][:2]) and torch.equal(*weights[1][:2])
+    assert not ModuleConfig().copy_layers
+
+
 def test_weights_are_of_the_seed_alone() -> None:
     torch.manual_seed(1)
     before = torch.get_rng_state()

@@ -21,7 +21,7 @@ from batchformer.methods.config import MethodConfig
         ({"distillation_temperature": 0.0}, "hyper.distillation-temperature is 0.0 and must be"),
         ({"momentum": 1.5}, "hyper.momentum is 1.5, outside"),
         ({"tau": -0.5}, "hyper.tau"),
-        ({"inner_lr": 0.0}, "hyper.inner-lr"),
+        ({"inner_lr": -0.1}, "hyper.inner-lr"),
         ({"neighbours": 0}, "hyper.neighbours is 0, below 1"),
         ({"vote_temperature": 0.0}, "hyper.vote-temperature is 0.0"),
         ({"cutmix": -1.0}, "hyper.cutmix is -1.0, below 0"),

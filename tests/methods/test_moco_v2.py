@@ -14,7 +14,9 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from batchformer.engine.config import OptimConfig, TrainConfig
 from batchformer.engine.mechanics import Mechanics
-from batchformer.methods import moco_v2
+from batchformer.methods import shuffled_norm
+from batchformer.methods.shuffled_norm import draw_order
+from batchformer.recipes import find_recipe
 
 HYPER: dict[str, Any] = {
     "queue": 48,
@@ -286,12 +288,12 @@ def test_parts_of_keys_are_dealt_anew_and_of_queries_are_not(make: Any, batch: A
     method, x = normalised_in(make, 2, enabled=False), batch["x"].double()
     with torch.no_grad():
         assert torch.equal(method.features(x), method.features(x))
-        streams = [method.key_streams(x, method._order(x))["plain"] for _ in range(2)]
+        streams = [method.key_streams(x, draw_order(x, 2))["plain"] for _ in range(2)]
     assert not torch.allclose(*streams)
     method.eval()
     with torch.no_grad():
         torch.testing.assert_close(method.predict(x[:3]), method.predict(x)[:3])
-        streams = [method.key_streams(x, method._order(x))["plain"] for _ in range(2)]
+        streams = [method.key_streams(x, draw_order(x, 2))["plain"] for _ in range(2)]
     torch.testing.assert_close(*streams)
 
 
@@ -316,8 +318,22 @@ def test_batches_without_parts_of_one_size_are_refused(make: Any, batch: Any) ->
         make("moco_v2", {**HYPER, "norm_parts": 4}).train().step(batch)
 
 
-def test_parts_go_round_the_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(moco_v2, "ranks", lambda: 4)
-    assert [moco_v2.parts_of_rank(parts) for parts in (1, 4, 8)] == [1, 1, 2]
-    with pytest.raises(ValueError, match="does not go round 4 ranks"):
-        moco_v2.parts_of_rank(6)
+@pytest.mark.parametrize(("ranks", "own"), [(1, 8), (2, 4), (4, 2), (8, 1)])
+def test_ranks_share_the_parts_of_imagenets_recipe(
+    ranks: int, own: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MoCo's authors train on 8 GPUs, so that 32 samples are normalised together."""
+    recipe = find_recipe("imagenet_moco_v2")
+    monkeypatch.setattr(shuffled_norm, "ranks", lambda: ranks)
+    assert shuffled_norm.parts_of_rank(recipe.hyper.norm_parts) == own
+    assert recipe.train.batch_size // ranks // own == 32
+    assert shuffled_norm.parts_of_rank(1) == 1
+
+
+def test_ranks_that_parts_cannot_be_divided_among(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shuffled_norm, "ranks", lambda: 16)
+    with pytest.raises(
+        ValueError, match=r"8 cannot be divided among 16 ranks: set a multiple of 16, or 1"
+    ):
+        shuffled_norm.parts_of_rank(8)
+    assert shuffled_norm.parts_of_rank(16) == 1

@@ -61,7 +61,9 @@ def test_levels_change_one_thing(sweep: Sweep) -> None:
             assert {"train.batch_size", "optim.lr"} <= changed.keys() <= WITH_BATCH_SIZE
         elif factor.startswith("paco_loss"):
             assert changed["method"] == ("paco", "balanced_softmax")
-            assert changed.keys() <= {"method", "data.augment"}
+            # The paper has another rate for the encoder with Balanced Softmax.
+            assert changed["module.lr_factor"] == (1.0, 0.1)
+            assert changed.keys() <= {"method", "data.augment", "module.lr_factor"}
         elif factor == "front":
             assert changed == {"hyper.projection_front": (False, True)}
         else:

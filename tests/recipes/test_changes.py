@@ -83,3 +83,8 @@ def test_paco_without_its_loss_is_the_recipe_of_that_name(suffix: str) -> None:
     changed = without_paco_loss(find_recipe(f"cifar100_lt_paco{suffix}"))
     named = find_recipe(f"cifar100_lt_without_paco_loss{suffix}")
     assert changed_settings(changed, dataclasses.replace(named, task=changed.task)) == {}
+
+
+def test_a_rate_that_was_chosen_stays_without_pacos_loss() -> None:
+    chosen = with_module(lr_factor=0.5)(find_recipe("cifar100_lt_paco"))
+    assert without_paco_loss(chosen).module == chosen.module

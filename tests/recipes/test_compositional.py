@@ -87,7 +87,7 @@ def test_what_all_share(name: str) -> None:
     assert optim.betas == (0.9, 0.999)
     assert recipe.schedule.kind == "constant" and recipe.schedule.warmup == 0
     assert lr_factor(recipe.schedule, 9_999, 10_000, 10) == 1
-    assert train.select_on == "val" and train.drop_last and train.precision == "fp32"
+    assert train.select_on == "val" and not train.drop_last and train.precision == "fp32"
     assert recipe.hyper.pair_dropout == 0.5
     assert (module.heads, module.layers, module.dropout) == (4, 1, 0.5)
     assert module.trained and (module.streams, module.attend) == ("shared", "batch")
@@ -150,5 +150,8 @@ def test_a_table_of_ones_own(name: str) -> None:
     assert recipe.optim == published.optim and recipe.schedule == published.schedule
     assert (recipe.model, recipe.weights) == ("resnet50", "timm")
     assert (train.batch_size, train.updates, train.eval_every) == (64, 2_000, 100)
-    assert train.epochs == 0 and train.select_on == "val" and train.drop_last
-    assert not recipe.paper and recipe.module.lr_factor == 1.0
+    assert train.epochs == 0 and train.select_on == "val" and not train.drop_last
+    assert not recipe.paper
+    # The encoder's rate is that of the published sets' recipes too: 1e-6.
+    assert recipe.module == published.module
+    assert recipe.module.lr_factor * recipe.optim.lr == pytest.approx(1e-6)

@@ -22,6 +22,7 @@ def test_moco_v2() -> None:
     assert (hyper.queue, hyper.dim, hyper.momentum, hyper.temperature) == (65_536, 128, 0.999, 0.2)
     assert (hyper.projection_layers, hyper.projection_hidden) == (2, 2048)
     assert hyper.momentum_schedule == "constant"
+    assert (hyper.norm_parts, train.sync_norm) == (8, False), "on 8 GPUs, keys shuffled"
     assert (optim.name, optim.lr, optim.momentum, optim.weight_decay) == ("sgd", 0.03, 0.9, 1e-4)
     rates = [lr_factor(recipe.schedule, update, 1000, 5) for update in (0, 4, 5, 500)]
     assert rates[0] == rates[1] == 1 > rates[2] and rates[3] == pytest.approx(0.5)

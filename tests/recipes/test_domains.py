@@ -148,11 +148,13 @@ def test_the_cosine_begins_anew_where_the_penalty_sets_in(name: str) -> None:
     updates = (0, 250, 499, 500, 5_000, 9_999)
 
     def expected(update: int) -> float:
-        since = update - 500 if anew and update >= 500 else update
-        return 0.5 * (1 + math.cos(math.pi * since / 10_000))
+        late = anew and update >= 500
+        done = (update - 500) / 9_500 if late else update / 10_000
+        return 0.5 * (1 + math.cos(math.pi * done))
 
     found = [lr_factor(recipe.schedule, update, 10_000, 500) for update in updates]
     assert found == pytest.approx([expected(update) for update in updates])
+    assert found[-1] < 1e-7, "to 0"
 
 
 def test_mixstyle_and_irm_options() -> None:

@@ -51,6 +51,7 @@ def test_two_stages_differ_in_their_start(model: str) -> None:
 def test_paco() -> None:
     recipe = find_recipe("imagenet_lt_paco")
     assert recipe.model == "resnet50" and recipe.data.augment == "paco" and recipe.train.drop_last
+    assert recipe.hyper.norm_parts == 4, "the paper trains on 4 GPUs, and PaCo shuffles keys"
     assert recipe.train.updates == 400 * 905
     hyper = recipe.hyper
     assert (hyper.alpha, hyper.temperature, hyper.queue, hyper.dim) == (0.05, 0.2, 8192, 128)

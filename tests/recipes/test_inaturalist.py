@@ -33,4 +33,5 @@ def test_crt_starts_from_cross_entropy() -> None:
 def test_paco_has_its_own_weight_decay() -> None:
     recipe = find_recipe("inaturalist18_paco")
     assert recipe.optim.weight_decay == 1e-4 and recipe.data.augment == "paco"
+    assert recipe.hyper.norm_parts == 4
     assert recipe.train.updates == 400 * 3418 and set(recipe.paper) == {"baseline"}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from batchformer.recipes import find_recipe
@@ -20,9 +22,19 @@ def test_paco_and_its_ablation(suffix: str, per_epoch: int) -> None:
     # Rates are 1/10, 2/10, ..., 10/10 in the first ten epochs.
     assert (schedule.warmup, schedule.warmup_from) == (9, 0.1)
     hyper = recipe.hyper
-    assert hyper.momentum == 0.999
+    assert hyper.momentum == 0.999 and hyper.norm_parts == 1, "the paper trains on one GPU"
     assert (hyper.alpha, hyper.temperature, hyper.queue, hyper.dim) == (0.01, 0.05, 1024, 32)
     ablated = find_recipe(f"cifar100_lt_without_paco_loss{suffix}")
     assert ablated.method == "balanced_softmax" and ablated.data.augment == "autoaugment"
-    for part in ("optim", "schedule", "train", "module", "model"):
+    for part in ("optim", "schedule", "train", "model"):
         assert getattr(ablated, part) == getattr(recipe, part), part
+
+
+@pytest.mark.parametrize("suffix", ["", "_r200"])
+def test_the_encoder_has_the_rate_that_goes_with_the_loss(suffix: str) -> None:
+    """The paper: a tenth of the rate for Balanced Softmax; PaCo follows MoCo, which has it all."""
+    paco = find_recipe(f"cifar100_lt_paco{suffix}")
+    ablated = find_recipe(f"cifar100_lt_without_paco_loss{suffix}")
+    assert (paco.module.lr_factor, ablated.module.lr_factor) == (1.0, 0.1)
+    assert ablated.module == find_recipe("cifar100_lt_balanced_softmax").module
+    assert dataclasses.replace(ablated.module, lr_factor=1.0) == paco.module

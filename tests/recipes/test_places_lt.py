@@ -17,7 +17,8 @@ def test_balms() -> None:
     assert recipe.train.batch_size == 256 and recipe.train.updates == 10 * 245
     assert (recipe.data.meta_batch, recipe.data.meta_from) == (512, "val")
     hyper = recipe.hyper
-    assert (hyper.sampler_power, hyper.sampler_lr, hyper.inner_lr) == (0.3, 1e-3, 0.02)
+    assert (hyper.sampler_power, hyper.sampler_lr) == (0.3, 1e-3)
+    assert hyper.inner_lr == 0, "the trial step is SGD's own"
     assert (recipe.optim.lr, recipe.module.lr_factor) == (0.02, 0.1)
 
 
@@ -29,6 +30,7 @@ def test_tau_norm_works_on_the_same_file() -> None:
 
 def test_paco() -> None:
     recipe = find_recipe("places_lt_paco")
+    assert recipe.hyper.norm_parts == 1, "the paper trains on one GPU"
     assert recipe.weights == "timm" and recipe.model == "resnet152.tv_in1k"
     assert recipe.convolutions == "last_block" and recipe.data.augment == "simclr"
     assert recipe.train.updates == 30 * 488 and recipe.train.precision == "fp16"

@@ -76,8 +76,8 @@ class ScheduleConfig:
     ahead: int = 0
     """Units by which the schedule runs ahead; 1 gives schedulers stepped before the epoch."""
     restart: int = 0
-    """Update at which the optimizer forgets its moments and the schedule begins anew, as if all
-    updates were still ahead: IRM and V-REx, where their penalty sets in. 0: never."""
+    """Update at which the optimizer forgets its moments and the schedule begins again, over the
+    updates that are left: IRM and V-REx, where their penalty sets in. 0: never."""
 
     def __post_init__(self) -> None:
         require(self.warmup >= 0, f"schedule.warmup is {self.warmup}, below 0")
@@ -105,7 +105,8 @@ class TrainConfig:
     eval_epochs: int = 1
     """With train.epochs: passes between evaluations, unless train.eval-every says otherwise."""
     drop_last: bool = False
-    """Leave out the last, smaller batch of an epoch."""
+    """Leave out the last, smaller batch of an epoch. CGE and CompCos always leave out a last batch
+    of a single sample."""
     eval_every: int = 0
     """Updates between evaluations; 0 evaluates at the end only."""
     checkpoint_every: int = 0

@@ -83,8 +83,8 @@ def lr_factor(config: ScheduleConfig, update: int, updates: int, per_epoch: int)
     [0.5, 0.75, 1.0, 0.85, 0.5, 0.15]
     """
     length = per_epoch if config.per == "epoch" else 1
-    if update >= config.restart:
-        update -= config.restart
+    if update >= config.restart:  # what is left is a schedule of its own
+        update, updates = update - config.restart, updates - config.restart
     now = update // length + config.ahead
     end = math.ceil(updates / length)
     over = config.warmup_overshoot

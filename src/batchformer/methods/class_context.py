@@ -37,6 +37,7 @@ class ClassContext(BatchFormer):
         attend: ``"batch"``, or ``"self"`` for the control.
         classes: K.
         momentum: share of its old value that a mean keeps when samples of its class come.
+        copy_layers: as in :class:`BatchFormer`.
 
     Attributes:
         means: (K, C) float32 whatever the precision of a step; zero for a class not seen yet.
@@ -56,8 +57,9 @@ class ClassContext(BatchFormer):
         attend: Attend = "batch",
         classes: int,
         momentum: float = 0.9,
+        copy_layers: bool = False,
     ) -> None:
-        super().__init__(dim, heads, layers, dropout, attend=attend)
+        super().__init__(dim, heads, layers, dropout, attend=attend, copy_layers=copy_layers)
         if classes < 1:
             raise ValueError(f"ClassContext: needs the number of classes, got classes={classes}.")
         self.momentum = momentum

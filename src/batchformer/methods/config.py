@@ -72,9 +72,10 @@ class MethodConfig:
     repeated or missing, and that list with queries against their own mixed stream, to which the
     released README points."""
     norm_parts: int = 1
-    """moco_v2: parts of a batch that are normalised each by its own statistics, those of the keys
-    dealt anew, as that many devices do; a query and its key then share none by which to find each
-    other. Running statistics are the mean over parts."""
+    """moco_v2, paco: emulates shuffled batch normalisation over this many devices. Each part of a
+    batch is normalised by its own statistics, and samples of the keys are assigned to parts at
+    random, so that statistics cannot tell which key belongs to a query. Running statistics are the
+    mean over parts."""
     enqueued: Literal["both", "plain", "mixed"] = "both"
     """moco_v2 with BatchFormer: which streams of the keys enter the queue; both turn it over twice
     as fast. One alone suits hyper.contrast-pairs plain: with all pairs the queries of the other
@@ -108,11 +109,16 @@ class MethodConfig:
     """crt, lws, balms, ride_assignment, compcos: "train" normalises frozen features by batch
     statistics."""
     sampler_power: float = 0.3
-    """balms: sampling weights of classes begin in proportion to n^-power."""
+    """balms: sampling weights of classes begin in proportion to n^-power, the least and the largest
+    adding up to 1."""
     sampler_lr: float = 1e-3
-    """balms: Adam's rate for the sampling weights."""
-    inner_lr: float = 0.02
-    """balms: rate of the classifier's trial step, which the sampling weights are judged by."""
+    """balms: Adam's rate for the sampling weights, which the schedule does not change."""
+    inner_lr: float = 0.0
+    """balms: rate of the classifier's trial step, by which the sampling weights are judged, as a
+    plain gradient step. 0: the step that SGD would take next, as in the released code."""
+    meta_streams: Literal["both", "plain", "mixed"] = "both"
+    """balms with BatchFormer: the streams of the class-balanced batch by which a trial step is
+    judged. The released code judges through BatchFormer; that both streams count is our choice."""
     zero_init_last: bool = False
     """Networks of timm's ResNet family: begin the last normalisation of each block at 0."""
     frozen_norm: bool = False

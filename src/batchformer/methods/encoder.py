@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from batchformer.methods.class_context import ClassContext
 from batchformer.methods.config import ModuleConfig
 from batchformer.module import BatchFormer
@@ -28,12 +30,11 @@ def make_encoder(
     sizes = (dim, module.heads, module.layers, module.dropout)
     with drawing(seed, "module weights"):
         encoder: BatchFormer
+        options: dict[str, Any] = {"attend": module.attend, "copy_layers": module.copy_layers}
         if module.context == "classes":
-            encoder = ClassContext(
-                *sizes, attend=module.attend, classes=classes, momentum=module.context_momentum
-            )
+            momentum = module.context_momentum
+            encoder = ClassContext(*sizes, classes=classes, momentum=momentum, **options)
         else:
-            encoder = BatchFormer(
-                *sizes, attend=module.attend, batch_axis=batch_axis, exchange=module.exchange
-            )
+            exchange = module.exchange
+            encoder = BatchFormer(*sizes, batch_axis=batch_axis, exchange=exchange, **options)
     return encoder.requires_grad_(module.trained)

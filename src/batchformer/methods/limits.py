@@ -51,7 +51,7 @@ def require_possible(hyper: MethodConfig) -> None:
         require(value > 0, f"{option} is {value} and must be above 0")
     require(hyper.tau >= 0, f"hyper.tau is {hyper.tau}, below 0")
     require(hyper.sampler_lr > 0, f"hyper.sampler-lr is {hyper.sampler_lr} and must be above 0")
-    require(hyper.inner_lr > 0, f"hyper.inner-lr is {hyper.inner_lr} and must be above 0")
+    require(hyper.inner_lr >= 0, f"hyper.inner-lr is {hyper.inner_lr}, below 0")
     shares = {
         "feature-dropout": hyper.feature_dropout,
         "pair-dropout": hyper.pair_dropout,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from batchformer.engine.config import require
 from batchformer.engine.mechanics import Batch
 from batchformer.exchange import gather
 from batchformer.losses.info_nce import queue_contrast, stream_pairs
@@ -13,14 +12,10 @@ from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.methods.contrast_sense import require_contrast_sense
 from batchformer.methods.moco import Moco, by_stream, directions, watched
 from batchformer.methods.queue import KeyQueue
+from batchformer.methods.shuffled_norm import draw_order, encode_shuffled, in_parts, parts_of_rank
 from batchformer.models.contrast_heads import projector
-from batchformer.models.norm_in_parts import collect, deal, normalise_in_parts
-from batchformer.randomness import drawing, seed_for
-from batchformer.ranks import ranks
-from batchformer.shuffle import shuffle, unshuffle
-
-#: Beside the updates done, so that the shuffle of keys is no other order of the same seed.
-SHUFFLE = 2
+from batchformer.models.norm_in_parts import normalise_in_parts
+from batchformer.randomness import drawing
 
 
 class MocoV2(Moco):
@@ -31,11 +26,10 @@ class MocoV2(Moco):
     otherwise. The release takes the mean of all rows, ``module.loss_scale`` "mean". Between ranks,
     images are shuffled for the keys' encoder, and the keys of all ranks enter the queue.
 
-    On one device nothing is shuffled, and statistics that a batch of queries shares with its keys,
-    and not with the queue, could give keys away. With ``hyper.norm_parts`` each part of a batch is
-    normalised by itself, and those of the keys are dealt anew at every update, which is what that
-    many ranks compute. BatchFormer attends to the whole batch all the same. On several ranks each
-    has its share of the parts.
+    With ``hyper.norm_parts`` each part of a batch is normalised by itself, and images of the keys
+    are assigned to parts at random in every update, which is what that many ranks compute
+    (:mod:`~batchformer.methods.shuffled_norm`). BatchFormer attends to the whole batch all the
+    same. On several ranks each has its share of the parts.
 
     Args:
         network: encodes the queries, with timm's contract.
@@ -72,24 +66,19 @@ class MocoV2(Moco):
         self.queue = KeyQueue(hyper.queue, hyper.dim)
 
     def features(self, x: Tensor) -> Tensor:
-        """Pooled features ``(N, C)`` of images; in training, parts follow one another in them."""
-        if not self.training or self.parts == 1:
-            return super().features(x)
-        _require_rows(len(x), self.parts)
-        return collect(super().features(deal(x, self.parts)), self.parts)
+        """Pooled features ``(N, C)`` of images; in training each part is normalised by itself."""
+        return in_parts(super().features, x, self.parts if self.training else 1)
 
     def queries(self, x: Tensor) -> Tensor:
         """As ever; a normalised front of the head has the parts that the network had."""
-        if not (self.training and self.parts > 1 and self.hyper.projection_front):
+        if not (self.training and self.hyper.projection_front):
             return super().queries(x)
         both = self.streams(self.features(x))
-        streams = both.chunk(len(both) // len(x))
-        made: Tensor = self.head(torch.cat([deal(rows, self.parts) for rows in streams]))
-        return torch.cat([collect(rows, self.parts) for rows in made.chunk(len(streams))])
+        return in_parts(self.head, both, self.parts, streams=len(both) // len(x))
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         # Drawn before dropout is, so that arms with and without BatchFormer have the same.
-        order = self._order(batch["view2"])
+        order = draw_order(batch["view2"], self.parts)
         queries = by_stream(directions(self.queries(batch["x"])), len(batch["x"]))
         keys = self.key_streams(batch["view2"], order)
         kind = self.pair_list(queries)
@@ -107,29 +96,16 @@ class MocoV2(Moco):
 
     @torch.no_grad()
     def key_streams(self, x: Tensor, order: Tensor | None = None) -> dict[str, Tensor]:
-        """Directions (N, D) of each stream of images, which ranks shuffle for the encoder.
+        """Directions (N, D) of each stream of images, which are shuffled for the encoder.
 
         Args:
             x: images (N, channels, H, W).
-            order: (N,) on one rank, the rows in the order in which they are dealt to parts.
+            order: (N,) on one rank, the order that assigns rows to parts.
         """
-        images, shuffled = shuffle(x, self._shuffle_seed())
-        images = images if order is None else images[order]
-        streams = by_stream(directions(self.keys(images)), len(x))
-        if order is not None:
-            back = order.argsort()
-            return {name: rows[back] for name, rows in streams.items()}
-        return {name: unshuffle(rows, shuffled) for name, rows in streams.items()}
-
-    def _order(self, x: Tensor) -> Tensor | None:
-        """Which rows of keys meet in a part; None where ranks shuffle, or there is one part.
-
-        Drawn on the device and without reading from it, so that an update can be recorded.
-        """
-        if self.parts == 1 or ranks() > 1:
-            return None
-        _require_rows(len(x), self.parts)
-        return torch.rand(len(x), device=x.device).argsort()
+        rows = encode_shuffled(
+            lambda images: directions(self.keys(images)), x, order, self.seed, self.updates
+        )
+        return by_stream(rows, len(x))
 
     @torch.no_grad()
     def enqueue(self, keys: dict[str, Tensor]) -> None:
@@ -138,29 +114,3 @@ class MocoV2(Moco):
         chosen = list(keys.values()) if both else [keys[self.hyper.enqueued]]
         new = torch.cat([gather(rows) for rows in chosen])
         self.queue.push(new, torch.zeros(len(new), dtype=torch.int64, device=new.device))
-
-    def _shuffle_seed(self) -> int:
-        if ranks() == 1:  # it does not shuffle, and must not read from the device
-            return 0
-        return seed_for(self.seed, "order", int(self.updates), SHUFFLE)
-
-
-def parts_of_rank(parts: int) -> int:
-    """The parts of a batch that one rank has.
-
-    >>> parts_of_rank(8)
-    8
-    """
-    require(
-        parts == 1 or parts % ranks() == 0,
-        f"hyper.norm-parts {parts} does not go round {ranks()} ranks: set a multiple of "
-        f"{ranks()}, or 1 for as many parts as ranks",
-    )
-    return max(1, parts // ranks())
-
-
-def _require_rows(rows: int, parts: int) -> None:
-    require(
-        rows % parts == 0,
-        f"a batch of {rows} rows has no {parts} parts of one size (hyper.norm-parts)",
-    )

@@ -18,6 +18,8 @@ class ModuleConfig:
     """Attention heads."""
     layers: int = 1
     """Encoder layers."""
+    copy_layers: bool = False
+    """Start all encoder layers from the same weights, as the released code does."""
     dropout: float = 0.5
     """Dropout inside the encoder."""
     attend: Literal["batch", "self"] = "batch"

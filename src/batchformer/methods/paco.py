@@ -17,6 +17,8 @@ from batchformer.methods.classifier import Classifier
 from batchformer.methods.config import MethodConfig, ModuleConfig
 from batchformer.methods.momentum import follow, follower
 from batchformer.methods.queue import KeyQueue
+from batchformer.methods.shuffled_norm import draw_order, encode_shuffled, in_parts, parts_of_rank
+from batchformer.models.norm_in_parts import normalise_in_parts
 from batchformer.models.projection import Projection
 from batchformer.randomness import drawing
 from batchformer.streams import match
@@ -32,15 +34,22 @@ class PaCoMethod(Classifier):
     before both projections and the centres: with shared streams queries, keys and centre logits
     have 2N rows, and the queue takes both halves of the keys.
 
+    As in PaCo's code, several ranks shuffle the keys' images between them, and the keys of all
+    ranks enter the queue. With ``hyper.norm_parts`` one device normalises a batch as that many
+    ranks would (:mod:`~batchformer.methods.shuffled_norm`), in the projection both streams of a
+    part together. It still contrasts every query with the keys of the whole batch, where a rank has
+    those of its own rows, and BatchFormer attends to the whole batch.
+
     Args:
         network: encodes the queries; the keys' encoder begins as its copy.
         class_counts: (K,) training images of each class.
         module: BatchFormer's settings.
         seed: of the initial weights of encoder and projection.
-        hyper: alpha, temperature, queue, dim and momentum.
+        hyper: alpha, temperature, queue, dim, momentum and norm_parts.
     """
 
     criterion: PaCo
+    updates: Tensor
 
     def __init__(
         self,
@@ -56,19 +65,31 @@ class PaCoMethod(Classifier):
         super().__init__(network, criterion, module, seed, hyper, **options)
         with drawing(seed, "weights", 1):
             self.projection = Projection(int(network.num_features), hyper.dim)  # type: ignore[arg-type]
+        self.seed, self.parts = seed, parts_of_rank(hyper.norm_parts)
+        normalise_in_parts(network, self.parts)
+        normalise_in_parts(self.projection, self.parts)
         self.key_network, self.key_projection = follower(network), follower(self.projection)
         self.queue = KeyQueue(hyper.queue, hyper.dim)
+        # A tensor, so that a captured update goes on counting when it is replayed.
+        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+
+    def features(self, x: Tensor) -> Tensor:
+        """Pooled features ``(N, C)`` of images; in training each part is normalised by itself."""
+        return in_parts(super().features, x, self.parts if self.training else 1)
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
+        # Drawn before dropout is, so that arms with and without BatchFormer shuffle alike.
+        order = draw_order(batch["view2"], self.parts)
         rows = self.streams(self.features(batch["x"]))
+        streams = len(rows) // len(batch["y"])
         centre_logits = self.classify(rows)
         # After the queries: autocast keeps the first cast of the encoder's weights, and a cast made
         # without gradients would cut them off.
-        keys = self.keys(batch["view2"])
+        keys = encode_shuffled(self.keys, batch["view2"], order, self.seed, self.updates)
         labels = match(rows, batch["y"])
         queue = self.queue
         loss = self.criterion(
-            self.projection(rows),
+            in_parts(self.projection, rows, self.parts, streams),
             keys,
             queue.keys,
             centre_logits,
@@ -76,9 +97,10 @@ class PaCoMethod(Classifier):
             queue.labels,
             queue.valid,
         )
-        queue.push(gather(keys), gather(labels))  # every rank keeps those of all
-        two = len(rows) != len(batch["y"])
-        return {"loss": loss * SCALES[self.config.loss_scale] if two else loss}
+        # Every rank keeps the keys of all, in the order that one process would have.
+        new = torch.cat([gather(stream) for stream in keys.chunk(streams)])
+        queue.push(new, gather(batch["y"]).repeat(streams))
+        return {"loss": loss * SCALES[self.config.loss_scale] if streams == 2 else loss}
 
     def centre_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of centre logits (N, K) alone, as if there were no other sample; a scalar."""
@@ -100,5 +122,6 @@ class PaCoMethod(Classifier):
         return directions
 
     def after_update(self) -> None:
+        self.updates.add_(1)
         follow(self.key_network, self.network, self.hyper.momentum)
         follow(self.key_projection, self.projection, self.hyper.momentum)

@@ -2,6 +2,9 @@
 
 ImageNet-LT's are the paper's tables. Those of CIFAR-100-LT are ours, apart from PaCo's loss, and
 train in minutes. MoCo's are scored by nearest neighbours, as its own evaluations are.
+
+Stacked layers start from weights of their own. The released code, and so presumably the paper's
+table of layers, starts them as copies of one: ``--module.copy-layers``.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Any
 
 from batchformer.data.annotated import ANNOTATED
 from batchformer.recipes.epochs import IMAGES
+from batchformer.recipes.paco import BALANCED_SOFTMAX_MODULE, PACO_MODULE
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.sweep import Change
 from batchformer.tasks.config import LongTailConfig
@@ -93,12 +94,19 @@ def unchanged(recipe: Recipe) -> Recipe:
 
 
 def without_paco_loss(recipe: Recipe) -> Recipe:
-    """Balanced Softmax on the centres' logits, seen through the query's view alone."""
-    data = recipe.data
+    """Balanced Softmax on the centres' logits, seen through the query's view alone.
+
+    BatchFormer then has the rate that the paper gives for Balanced Softmax, unless the base has
+    another rate than the recipes of PaCo.
+    """
+    data, module = recipe.data, recipe.module
+    if module.lr_factor == PACO_MODULE.lr_factor:
+        module = dataclasses.replace(module, lr_factor=BALANCED_SOFTMAX_MODULE.lr_factor)
     # CIFAR's query view is an augmentation of its own; elsewhere the second view goes unused.
     of_cifar = data.name in ("cifar10", "cifar100")
     return dataclasses.replace(
         recipe,
         data=recipe.data_with(augment="autoaugment") if of_cifar else data,
         method="balanced_softmax",
+        module=module,
     )

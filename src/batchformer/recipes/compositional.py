@@ -1,7 +1,10 @@
 """Compositional zero-shot learning: table 5 of the paper, CGE and CompCos.
 
 Word vectors are files of yours (``--data.vectors``): the recipes name fastText's and word2vec's as
-text files in the folder of the data. The evaluation with the best AUC on validation is reported.
+text files in the folder of the data. BatchFormer learns at 1e-6, 0.02 of the rate of the rest: the
+released evaluation expects that, while the paper names no rate. The last, smaller batch of an epoch
+is trained on, as in the released code, unless it has a single sample. The evaluation with the best
+AUC on validation is reported.
 None of these rows is measured by us: the images are not to be had here.
 """
 
@@ -24,7 +27,7 @@ VECTORS = {
     "ut_zappos": (WORD2VEC,),
     "c_gqa": (WORD2VEC,),
 }
-#: The released code's evaluation names 1e-6 as the encoder's rate, beside 5e-5 for the rest.
+#: 1e-6 beside 5e-5 for the rest. The released training's own default is 5e-5, that is 1.
 MODULE = ModuleConfig(lr_factor=0.02)
 OPTIM = OptimConfig(name="adam", lr=5e-5, weight_decay=5e-5)
 
@@ -48,9 +51,7 @@ def _cge(data: DataName, epochs: int, batch_size: int, embedding: int) -> Recipe
         module=MODULE,
         optim=OPTIM,
         schedule=ScheduleConfig(kind="constant"),
-        train=TrainConfig(
-            batch_size=batch_size, epochs=epochs, eval_epochs=2, select_on="val", drop_last=True
-        ),
+        train=TrainConfig(batch_size=batch_size, epochs=epochs, eval_epochs=2, select_on="val"),
         paper=numbers_for(name),
     )
 
@@ -89,9 +90,7 @@ def _compcos(data: DataName, embedding: int, scale: float) -> Recipe:
         module=MODULE,
         optim=OPTIM,
         schedule=ScheduleConfig(kind="constant"),
-        train=TrainConfig(
-            batch_size=128, epochs=300, eval_epochs=5, select_on="val", drop_last=True
-        ),
+        train=TrainConfig(batch_size=128, epochs=300, eval_epochs=5, select_on="val"),
         paper=numbers_for(name),
     )
 
@@ -140,10 +139,12 @@ def ut_zappos_compcos_open() -> Recipe:
 
 
 def _of_a_table(base: Recipe, name: str, updates: int, every: int) -> Recipe:
-    """The same on a table of one's own, in batches of 64 for so many updates."""
-    train = TrainConfig(
-        batch_size=64, updates=updates, eval_every=every, select_on="val", drop_last=True
-    )
+    """The same on a table of one's own, in batches of 64 for so many updates.
+
+    BatchFormer learns at the rate of the published sets' recipes, 0.02 of the graph's or embedder's
+    (:data:`MODULE`); ``--module.lr-factor 1`` is the default of the released training.
+    """
+    train = TrainConfig(batch_size=64, updates=updates, eval_every=every, select_on="val")
     return dataclasses.replace(
         base,
         name=name,
@@ -151,7 +152,6 @@ def _of_a_table(base: Recipe, name: str, updates: int, every: int) -> Recipe:
         table=NOT_IN_THE_PAPER,
         data=base.data_with(name="table", table="pairs.csv", vectors=("vectors.txt",)),
         model="resnet50",
-        module=ModuleConfig(lr_factor=1.0),
         train=train,
         paper={},
     )
@@ -161,7 +161,9 @@ def my_pairs_cge() -> Recipe:
     """CGE on a table of one's own; no row of the paper.
 
     ``batchformer compare my_pairs_cge --data.table pairs.csv --data.root FOLDER --data.vectors
-    glove.txt``. Ours, on PACS, 3 seeds: AUC 76.8, + BatchFormer 76.6.
+    glove.txt``. BatchFormer learns at 0.02 of the graph network's rate, as in the recipes of the
+    published sets. Ours, on PACS with ``--module.lr-factor 1 --train.drop-last``, 3 seeds: AUC
+    76.8, + BatchFormer 76.6.
     """
     return _of_a_table(mit_states_cge(), "my_pairs_cge", 2_000, 100)
 
@@ -169,6 +171,8 @@ def my_pairs_cge() -> Recipe:
 def my_pairs_compcos() -> Recipe:
     """CompCos on a table of one's own; no row of the paper.
 
-    Ours, on PACS, 3 seeds: AUC 73.4, + BatchFormer 73.1.
+    BatchFormer learns at 0.02 of the embedder's rate, as in the recipes of the published sets.
+    Ours, on PACS with ``--module.lr-factor 1 --train.drop-last``, 3 seeds: AUC 73.4, + BatchFormer
+    73.1.
     """
     return _of_a_table(mit_states_compcos(), "my_pairs_compcos", 2_000, 100)

@@ -27,6 +27,8 @@ OF_DOMAINS = ("coral", "irm", "vrex", "mixstyle")
 OF_PAIRS, OF_FEATURES = ("cge", "compcos"), ("ce_gzsl", "eszsl")
 #: Methods that learn without labels, and what learns to find objects.
 OF_TWO_VIEWS, OF_BOXES = ("moco_v2", "moco_v3"), ("detector",)
+#: Methods that read hyper.norm-parts.
+WITH_SHUFFLED_NORM = ("moco_v2", "paco")
 #: Methods that take the network of another run and leave its features as they are.
 FROM_ANOTHER_RUN = ("crt", "tau_norm", "lws", "balms", "ride_assignment")
 #: Methods that can train on batches mixed by Mixup or CutMix.
@@ -65,7 +67,7 @@ def require_consistent(recipe: Recipe) -> None:
     _require_mixing(recipe)
     if recipe.method in OF_TWO_VIEWS:
         require_contrast_sense(recipe.method, recipe.module, recipe.hyper)
-    if recipe.method == "moco_v2" and recipe.hyper.norm_parts > 1:
+    if recipe.method in WITH_SHUFFLED_NORM and recipe.hyper.norm_parts > 1:
         _require_parts(recipe.hyper.norm_parts, recipe.train)
     if isinstance(recipe.data, PairConfig):
         require(

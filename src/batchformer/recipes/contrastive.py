@@ -4,8 +4,8 @@ A row of the table is two recipes: one learns the features, one probes them. All
 alike, and an arm names whose features they are; ``random_weights`` has those of an untrained
 network. The paper trains on 16 GPUs, MoCo-v2's authors on 8, so that 256 and 32 samples attend to
 one another; here, on one device, it is the whole batch. MoCo-v3 normalises by the whole batch on
-any number of GPUs (SyncBN), MoCo-v2 by the 32 samples of each, which ``--hyper.norm-parts 8`` is on
-one device. ``--train.accumulate`` parts the batch, and the parts of MoCo-v3 then contrast with
+any number of GPUs (SyncBN), MoCo-v2 by the 32 samples of each GPU, as ``hyper.norm_parts`` 8 does
+on one device. ``--train.accumulate`` splits the batch, and the parts of MoCo-v3 then contrast with
 their own keys alone.
 
 BatchFormer learns at the rate of the network: the paper names no other for contrastive learning,
@@ -36,6 +36,7 @@ MOCO_V2 = MethodConfig(
     momentum=0.999,
     projection_layers=2,
     projection_hidden=2048,
+    norm_parts=8,
 )
 MOCO_V3 = MethodConfig(
     temperature=1.0,
@@ -53,8 +54,10 @@ ASYMMETRIC = ContrastConfig(name="imagenet", views="byol")
 def imagenet_moco_v2() -> Recipe:
     """Learns the features of table 8, MoCo-v2: 200 epochs of batches of 256, with a queue.
 
-    On several GPUs MoCo-v2 shuffles images between them, so that a query and its key are normalised
-    in different company; one device does so with ``--hyper.norm-parts 8``. Ours: not measured yet.
+    MoCo's authors train on 8 GPUs and shuffle the keys' images between them, so that a query and
+    its key are normalised with different samples. Batches are normalised in 8 parts here, on one
+    device as on 2, 4 or 8 ranks, each of which has its share of the parts. On 16, as the paper had,
+    set ``--hyper.norm-parts 16``. Ours: not measured yet.
     """
     return Recipe(
         name="imagenet_moco_v2",

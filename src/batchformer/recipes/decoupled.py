@@ -74,7 +74,7 @@ def cifar100_lt_balms() -> Recipe:
         "balms",
         "Balanced Softmax with the meta sampler",
         dataclasses.replace(PLAIN, meta_batch=512),
-        MethodConfig(sampler_power=0.3, sampler_lr=1e-3, inner_lr=0.02),
+        MethodConfig(sampler_power=0.3, sampler_lr=1e-3),
         batch=256,
     )
     return dataclasses.replace(base, optim=dataclasses.replace(base.optim, lr=0.02))

@@ -91,7 +91,8 @@ def _library(name: str, data: DataName, method: MethodName, network: str, table:
     """The transfer library's protocol: 20 x 500 updates of 36 images, SGD with a cosine to 0.
 
     On PACS normalisation is frozen and features have dropout 0.1. IRM and V-REx begin the optimizer
-    and its cosine anew after the first 500 updates, where their penalty sets in.
+    anew after the first 500 updates, where their penalty sets in, with a cosine to 0 over the 9,500
+    that are left.
     """
     title, rate, domains, hyper = _OF_THE_LIBRARY[method]
     if data == "pacs":

@@ -30,8 +30,11 @@ def places_lt_balms() -> Recipe:
 
     Of the released code's two configurations this is the one with the meta sampler, 10 epochs of
     batches of 256; which one made the table is not said. The balanced batches are of the third
-    list. The released code goes on to normalise frozen features by batch statistics:
-    ``--hyper.frozen-mode train``. Ours: not measured yet.
+    list. With BatchFormer both streams of them judge the sampling, which is our choice
+    (``--hyper.meta-streams``), and each update draws again from a batch of the data, where the
+    released code draws from all images. The released code goes on to normalise frozen features by
+    batch statistics, ``--hyper.frozen-mode train``, and holds rates within an epoch and runs one
+    epoch ahead, ``--schedule.per epoch --schedule.ahead 1``. Ours: not measured yet.
     """
     return Recipe(
         name="places_lt_balms",
@@ -42,7 +45,7 @@ def places_lt_balms() -> Recipe:
         model="resnet152",
         weights=FEATURES,
         method="balms",
-        hyper=MethodConfig(sampler_power=0.3, sampler_lr=1e-3, inner_lr=0.02),
+        hyper=MethodConfig(sampler_power=0.3, sampler_lr=1e-3),
         optim=OptimConfig(name="sgd", lr=0.02, momentum=0.9, weight_decay=5e-4),
         schedule=ScheduleConfig(kind="cosine"),
         train=in_epochs(IMAGES, 10, 256, evaluations=2),
@@ -75,11 +78,12 @@ def places_lt_paco() -> Recipe:
 
     Of the convolutions only those of the last block are trained. PaCo's authors measure on the
     third list of 7,300 images, which is ``--data.scored-on val``; here scores are measured on the
-    36,500 test images. Weights are torchvision's first ones, by timm. Ours: not measured yet.
+    36,500 test images. Weights are torchvision's first ones, by timm. The paper trains on one GPU,
+    so that keys are not shuffled. Ours: not measured yet.
     """
     data = dataclasses.replace(DATA, augment="simclr")
     table = "T4 Places-LT, PaCo"
-    base = paco_on_files("places_lt_paco", "Places-LT", table, data, IMAGES, 30, 5)
+    base = paco_on_files("places_lt_paco", "Places-LT", table, data, IMAGES, 30, 5, gpus=1)
     return dataclasses.replace(
         base,
         model="resnet152.tv_in1k",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -144,7 +145,11 @@ class CompositionalTask:
         return {phase: ImageSplit(part.x, self.numbers(part.y)) for phase, part in parts.items()}
 
     def feed(self, train: TrainConfig, seed: int) -> Batches:
-        """Augmented training batches; ``y`` are numbers of seen pairs."""
+        """Augmented training batches; ``y`` are numbers of seen pairs.
+
+        A last batch of a single sample is left out (:func:`without_single_sample`).
+        """
+        train = without_single_sample(train, len(self.data.train))
         if self.config.memory:
             size, last, parts = train.batch_size, train.drop_last, train.accumulate
             view, images = memory_view(self.config, training=True), self._images["train"]
@@ -217,6 +222,20 @@ class Renumbered:
     def close(self) -> None:
         """Close the feed."""
         self.feed.close()
+
+
+def without_single_sample(train: TrainConfig, samples: int) -> TrainConfig:
+    """The same training, without the last batch of an epoch where that has a single sample.
+
+    CGE and CompCos keep the last, smaller batch. A sample on its own has no other to attend to, and
+    batch normalisation refuses it where the last maps are 1 x 1.
+
+    >>> [without_single_sample(TrainConfig(batch_size=4), n).drop_last for n in (8, 9, 10, 1)]
+    [False, True, False, False]
+    """
+    size = train.batch_size
+    single = samples > size > 1 and samples % size == 1
+    return dataclasses.replace(train, drop_last=True) if single else train
 
 
 def word_vectors(config: PairConfig, compositions: Compositions) -> Embedded:
