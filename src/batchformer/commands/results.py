@@ -19,11 +19,15 @@ def evaluate(arguments: list[str]) -> None:
     options = parse(EvaluateOptions, rest, "evaluate RUN")
     import torch
 
+    from batchformer.engine import onednn
     from batchformer.engine.mechanics import Mechanics
     from batchformer.recipes import run as runs
+    from batchformer.recipes.folder import recorded
     from batchformer.recipes.plain import from_plain
 
     device = runs.pick_device(options.device)
+    trained = [(recorded(folder) or {}).get("trained", {}) for folder in folders]
+    onednn.prepare(device, [recipe.get("train", {}).get("precision") for recipe in trained])
     for folder in folders:
         method, task, config = runs.restore(folder, device)
         mechanics = Mechanics(from_plain(config["trained"]).train, device)
