@@ -151,6 +151,14 @@ class ReportOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunData:
+    """Where the data of a trained run lies."""
+
+    root: str | None = None
+    """Where it lies now; by default where it lay when the run was trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShowOptions:
     """Write one figure of finished runs to a file, or print its numbers."""
 
@@ -160,6 +168,7 @@ class ShowOptions:
     """Arm to compare with; by default the baseline, else the first that shares a seed."""
     compute: bool = False
     """Make what a figure needs and a run has not kept, from the run's checkpoint."""
+    data: RunData = dataclasses.field(default_factory=RunData)
     device: str = "auto"
     """Where it is computed: auto, cpu, cuda, cuda:1, mps."""
     measure: Literal["abs", "l2"] = "abs"
@@ -186,6 +195,7 @@ class ExportOptions:
 
     to: Path
     """The file; one that ends in .safetensors is of that format, others are of torch.save."""
+    data: RunData = dataclasses.field(default_factory=RunData)
     device: str = "cpu"
     """Where the weights are loaded."""
 
@@ -194,6 +204,7 @@ class ExportOptions:
 class EvaluateOptions:
     """Score the newest checkpoint of a run."""
 
+    data: RunData = dataclasses.field(default_factory=RunData)
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps."""
 

@@ -80,8 +80,8 @@ def test_training_and_evaluation_in_bf16_on_a_cpu_try_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(onednn, "_dies", lambda product: True)
-    quick = ["--train.updates", "2", "--quiet", "--device", "cpu", "--runs", str(tmp_path)]
-    cli.main(["train", "demo", *quick, "--train.precision", "bf16"])
+    quick = ["--train.updates", "2", "--train.no-figures", "--quiet", "--device", "cpu"]
+    cli.main(["train", "demo", *quick, "--train.precision", "bf16", "--runs", str(tmp_path)])
     assert "advertises AMX" in capsys.readouterr().err
     del os.environ[onednn.VARIABLE]
     cli.main(["evaluate", str(tmp_path / "demo/batchformer/seed0"), "--device", "cpu"])

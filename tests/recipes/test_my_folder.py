@@ -189,3 +189,38 @@ def test_from_the_command_line(
         with pytest.raises(SystemExit):
             cli.main(wrong)
         assert words in capsys.readouterr().err
+
+
+def test_a_run_is_scored_and_exported_from_another_folder_and_after_its_data_has_moved(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("work", "elsewhere"):
+        (tmp_path / name).mkdir()
+    shutil.copytree(root, tmp_path / "work/photos")
+    monkeypatch.chdir(tmp_path / "work")
+    recipe = small(Path("photos"), updates=1)
+    folder = run(recipe, "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
+    expected = restore(folder, CPU)[0].deployed().state_dict()
+    config = json.loads((folder / "config.json").read_text())
+    place = str(tmp_path / "work/photos")
+    assert config["trained"]["data"]["root"] == config["recipe"]["data"]["root"] == place
+    assert run(recipe, "batchformer", 0, root=tmp_path, device=CPU, quiet=True) == folder
+
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    cli.main(["evaluate", str(folder), "--device", "cpu"])
+    scores = capsys.readouterr().out
+
+    (tmp_path / "work/photos").rename(tmp_path / "moved")
+    load_task.cache_clear()
+    with pytest.raises(SystemExit):
+        cli.main(["evaluate", str(folder), "--device", "cpu"])
+    assert place in capsys.readouterr().err
+    cli.main(["evaluate", str(folder), "--device", "cpu", "--data", "../moved"])
+    assert capsys.readouterr().out == scores
+
+    shutil.rmtree(tmp_path / "moved")
+    load_task.cache_clear()
+    cli.main(["export", str(folder), "--to", "plain.pt"])
+    found = torch.load("plain.pt", weights_only=True)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], value) for key, value in expected.items())

@@ -9,25 +9,28 @@ from pathlib import Path
 from torch import nn
 
 from batchformer.engine.method import Method
-from batchformer.insight.look import Arrays, look
+from batchformer.insight.look import Arrays, Tell, look
 from batchformer.insight.record import FILE, save
 from batchformer.insight.shown import Shown
 
 
-def seen_of(method: Method, images: Shown | None, seed: int) -> Arrays | None:
+def seen_of(
+    method: Method, images: Shown | None, seed: int, tell: Tell = lambda done, total: None
+) -> Arrays | None:
     """What is to be seen of a method; None if there is nothing of the kind.
 
     Args:
         method: as it is scored.
         images: of the test set; None where a task shows none.
         seed: of the run.
+        tell: as for :func:`batchformer.insight.look.look`.
     """
     relations = method.relations()
     if relations is None or images is None:
         return None
     network = getattr(method, "network", None)
     part = network if isinstance(network, nn.Module) else method
-    return look(relations, images, network=part, seed=seed)
+    return look(relations, images, network=part, seed=seed, tell=tell)
 
 
 def keep(seen: Callable[[], Arrays | None], folder: Path, title: str) -> bool:
