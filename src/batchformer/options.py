@@ -249,7 +249,11 @@ class BenchOptions:
 
 @dataclass(frozen=True)
 class ListOptions:
-    """Every recipe, the arms, and the rows of the paper that have no recipe yet."""
+    """Every recipe, the arms, and the rows of the paper that have no recipe yet.
+
+    With words, such as `list cifar ride`: the recipes that have all of them in their name, task,
+    data, method or row of the paper.
+    """
 
 
 @dataclass(frozen=True)

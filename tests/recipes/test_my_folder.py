@@ -224,3 +224,17 @@ def test_a_run_is_scored_and_exported_from_another_folder_and_after_its_data_has
     found = torch.load("plain.pt", weights_only=True)
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[key], value) for key, value in expected.items())
+
+
+def test_one_tree_is_divided_said_in_a_line_and_recorded(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(root / "train", tmp_path / "photos")
+    recipe = small(tmp_path / "photos", updates=1, figures=False)
+    folder = run(recipe, "baseline", 0, root=tmp_path, device=CPU)
+    said = [line for line in capsys.readouterr().err.splitlines() if "held out" in line]
+    assert len(said) == 1 and "3 of 14 images, drawn by data.seed 0" in said[0]
+    data = json.loads((folder / "config.json").read_text())["data"]
+    assert (data["train"], data["test"], data["split_seed"]) == (11, 3, 0)
+    assert data["split_sha256"][:12] in said[0]
+    assert json.loads((folder / "result.json").read_text())["metrics"]["all"] >= 0

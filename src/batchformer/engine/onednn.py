@@ -14,6 +14,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from typing import Any
 
 import torch
 
@@ -64,7 +65,7 @@ def prepare(device: torch.device, precisions: Iterable[str]) -> None:
 def _dies(product: Callable[[], object]) -> bool:
     """Whether a child process that does this is ended by the system."""
     fork = "fork" in multiprocessing.get_all_start_methods()
-    context = multiprocessing.get_context("fork" if fork else "spawn")
+    context: Any = multiprocessing.get_context("fork" if fork else "spawn")
     child = context.Process(target=_try, args=(product,))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of forking beside threads: the child uses none of theirs
@@ -74,7 +75,7 @@ def _dies(product: Callable[[], object]) -> bool:
         child.kill()
         child.join()
         return False
-    return child.exitcode != 0
+    return bool(child.exitcode != 0)
 
 
 def _try(product: Callable[[], object]) -> None:

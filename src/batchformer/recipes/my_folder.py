@@ -11,9 +11,10 @@ def my_folder() -> Recipe:
     """Balanced Softmax on folders or lists of images; no row of the paper.
 
     ``batchformer compare my_folder --data.root PATH`` with PATH/train/<class>/<image> and
-    PATH/test/<class>/<image> (or val), or with lists: ``--data.train-list`` and
-    ``--data.test-list``. ``--weights FILE`` or ``--weights timm`` begins with trained weights.
-    The length is ours to choose: set ``--train.updates`` to a few dozen passes over your images.
+    PATH/test/<class>/<image> (or val); with PATH/<class>/<image> alone, of which a fifth is held
+    out; or with lists: ``--data.train-list`` and ``--data.test-list``. ``--weights FILE`` or
+    ``--weights timm`` begins with trained weights. The length is ours to choose: set
+    ``--train.updates`` to a few dozen passes over your images.
     """
     return Recipe(
         name="my_folder",
