@@ -238,3 +238,8 @@ def test_one_tree_is_divided_said_in_a_line_and_recorded(
     assert (data["train"], data["test"], data["split_seed"]) == (11, 3, 0)
     assert data["split_sha256"][:12] in said[0]
     assert json.loads((folder / "result.json").read_text())["metrics"]["all"] >= 0
+    restore(folder, CPU)
+    shutil.copy(tmp_path / "photos/ant/0.png", tmp_path / "photos/ant/new.png")
+    load_task.cache_clear()
+    with pytest.raises(ValueError, match=r"trained on other images.* --data\.root"):
+        restore(folder, CPU)

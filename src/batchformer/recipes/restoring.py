@@ -36,6 +36,7 @@ def restore(
     if root is not None:
         recipe = dataclasses.replace(recipe, data=recipe.data_with(root=root))
     task = load_task(recipe.data, device).seeded(seed)
+    _require_same_draw(folder, config.get("data", {}), task)
     method = build(recipe, seed, task)
     with of_this_training(folder):
         method.load_state_dict(dict(state))
@@ -64,6 +65,24 @@ def restore_deployed(
     with of_this_training(folder):
         method.load_state_dict(dict(state))
     return method.to(device).eval().deployed(), config
+
+
+def _require_same_draw(folder: Path, recorded_facts: Mapping[str, Any], task: Task) -> None:
+    """Refuse images that were divided into training and test images in another way.
+
+    Raises:
+        ValueError: images that would be scored may have been trained on.
+    """
+    if "split_seed" not in recorded_facts:
+        return
+    before, now = recorded_facts["split_sha256"], task.facts()["split_sha256"]
+    if before != now:
+        raise ValueError(
+            f"{folder} was trained on other images: its test images were drawn from one tree "
+            f"(split {before[:12]}), which has other images now (split {now[:12]}), so that some "
+            "of those to be scored may have been trained on. Put the same images back, or name "
+            "the folder that has them by --data.root."
+        )
 
 
 def _opened(folder: Path) -> tuple[dict[str, Any], Recipe, int, Weights]:
