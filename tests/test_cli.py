@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -222,3 +223,21 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
     command = f"{sys.executable} -m batchformer list | head -n 1"
     result = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
     assert result.stdout.startswith("Recipes") and result.stderr == ""
+
+
+def test_a_warning_of_ours_is_a_line_without_a_place_in_our_code(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As of images that --train.damaged skip leaves out."""
+    found: list[str] = []
+
+    def warn(arguments: list[str]) -> None:
+        ours, other = str(Path(cli.__file__).parent / "data/loader.py"), "/site/other.py"
+        found.append(warnings.formatwarning("a.png: cut", RuntimeWarning, ours, 130))
+        found.append(warnings.formatwarning("old", RuntimeWarning, other, 1, "f()"))
+
+    before = warnings.formatwarning
+    monkeypatch.setitem(cli.COMMANDS, "data", warn)
+    cli.main(["data"])
+    assert found[0] == "Warning: a.png: cut\n" and found[1].startswith("/site/other.py:1: ")
+    assert warnings.formatwarning is before

@@ -234,3 +234,12 @@ def test_a_lock_that_may_not_be_written_is_named(tmp_path: Path) -> None:
 def test_it_needs_no_torch() -> None:
     code = "import batchformer.lock, sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a place where none can be made")
+def test_a_folder_that_cannot_be_made_is_not_taken_for_a_process_that_trains() -> None:
+    with (
+        pytest.raises(FileNotFoundError, match=r"/proc/nope.* cannot be made .*--runs"),
+        as_only_trainer(Path("/proc/nope/demo/seed0")),
+    ):
+        pass

@@ -6,7 +6,10 @@ import difflib
 import errno
 import os
 import sys
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 
 from batchformer import __version__
 from batchformer.commands import questions, results, training
@@ -18,7 +21,8 @@ HELP = f"""batchformer {__version__}: BatchFormer, and the experiments that say 
 Usage: batchformer COMMAND [...]
 
   demo                     baseline against +BatchFormer on embedded digits, in seconds
-  list                     every recipe, and the rows of the paper that have none yet
+  list [WORD...]           every recipe, and the rows of the paper that have none yet; with words,
+                           such as `list cifar ride`, the recipes that have them all
   train RECIPE             one arm, one seed
   compare RECIPE           every arm with every seed, paired, with intervals and a verdict
   sweep [SWEEP]            one setting at several levels, as the paper's ablations; or their list
@@ -70,7 +74,8 @@ def _run(name: str, arguments: list[str]) -> None:
     from batchformer.engine.interrupt import Interrupted
 
     try:
-        _dispatch(name, arguments)
+        with _plain_warnings():
+            _dispatch(name, arguments)
         sys.stdout.flush()
     except Interrupted as stop:
         _fail(str(stop), stop.exit_code)
@@ -83,6 +88,29 @@ def _run(name: str, arguments: list[str]) -> None:
         if os.environ.get("BATCHFORMER_TRACEBACK") or (words := _in_words(error)) is None:
             raise
         _fail(words, 1)
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Within it, our own warnings are a line for a person, without the place in our code."""
+    before = warnings.formatwarning
+
+    def words(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        line: str | None = None,
+    ) -> str:
+        if Path(filename).is_relative_to(Path(__file__).parent):
+            return f"Warning: {message}\n"
+        return before(message, category, filename, lineno, line)
+
+    warnings.formatwarning = words
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
 
 
 def _in_words(error: Exception) -> str | None:

@@ -24,6 +24,8 @@ KILLED_S = 1.0
 LOST_S = 180.0
 #: Seconds between two attempts.
 EVERY_S = 0.5
+#: Attempts to make the folders of a lock, and seconds between them.
+ATTEMPTS, AGAIN_S = 20, 0.01
 
 
 class Held(BlockingIOError):
@@ -122,20 +124,38 @@ def _taken(key: Key) -> bool | None:
             hold.blocks += 1
             return False
         lock = Path(key[1])
-        made = [folder for folder in lock.parents if not folder.exists()]
-        try:
-            lock.parent.mkdir(parents=True, exist_ok=True)
-            handle = os.open(lock, os.O_WRONLY | os.O_CREAT, 0o666)
-        except (FileNotFoundError, FileExistsError):
-            if any(folder.is_file() for folder in lock.parents):
-                raise
-            return None  # who held it has just removed its folders
+        handle, made = _opened(lock)
         locked = _locked(handle, lock)
         if locked is None or (locked and not _has_its_name(handle, lock)):
             os.close(handle)
             return None
         _holds[key] = _Hold(handle, made)
         return locked
+
+
+def _opened(lock: Path) -> tuple[int, list[Path]]:
+    """The file, open, and the folders that were made for it.
+
+    Raises:
+        OSError: the file, or a folder above it, cannot be made.
+    """
+    attempt = 0
+    while True:
+        attempt += 1
+        made = [folder for folder in lock.parents if not folder.exists()]
+        try:
+            lock.parent.mkdir(parents=True, exist_ok=True)
+            return os.open(lock, os.O_WRONLY | os.O_CREAT, 0o666), made
+        except (FileNotFoundError, FileExistsError) as error:
+            if any(folder.is_file() for folder in lock.parents):
+                raise
+            # Who held it may have removed its folders in between; not so many times in a row.
+            if attempt == ATTEMPTS:
+                raise FileNotFoundError(
+                    f"The folder {lock.parent} cannot be made ({error.strerror}). Give another "
+                    "one; that of runs is named by --runs."
+                ) from error
+            time.sleep(AGAIN_S)
 
 
 def _left(key: Key) -> None:

@@ -153,6 +153,14 @@ class ReportOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunData:
+    """Where the data of a trained run lies."""
+
+    root: str | None = None
+    """Where it lies now; by default where it lay when the run was trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ShowOptions:
     """Write one figure of finished runs to a file, or print its numbers."""
 
@@ -162,6 +170,7 @@ class ShowOptions:
     """Arm to compare with; by default the baseline, else the first that shares a seed."""
     compute: bool = False
     """Make what a figure needs and a run has not kept, from the run's checkpoint."""
+    data: RunData = dataclasses.field(default_factory=RunData)
     device: str = "auto"
     """Where it is computed: auto, cpu, cuda, cuda:1, mps."""
     measure: Literal["abs", "l2"] = "abs"
@@ -191,6 +200,7 @@ class ExportOptions:
 
     to: Path
     """The file; one that ends in .safetensors is of that format, others are of torch.save."""
+    data: RunData = dataclasses.field(default_factory=RunData)
     device: str = "cpu"
     """Where the weights are loaded."""
 
@@ -211,6 +221,7 @@ class RecordOptions:
 class EvaluateOptions:
     """Score the newest checkpoint of a run."""
 
+    data: RunData = dataclasses.field(default_factory=RunData)
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps."""
 
@@ -255,7 +266,11 @@ class BenchOptions:
 
 @dataclass(frozen=True)
 class ListOptions:
-    """Every recipe, the arms, and the rows of the paper that have no recipe yet."""
+    """Every recipe, the arms, and the rows of the paper that have no recipe yet.
+
+    With words, such as `list cifar ride`: the recipes that have all of them in their name, task,
+    data, method or row of the paper.
+    """
 
 
 @dataclass(frozen=True)

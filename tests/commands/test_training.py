@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import subprocess
 import sys
@@ -164,3 +165,23 @@ def test_a_launcher_that_is_not_there_is_named_at_once(command: list[str]) -> No
     nothing = "os.environ['PATH'] = ''"
     said = without_torch(*command, "--launcher", "slurm", before=nothing)
     assert said.startswith("batchformer: --launcher slurm: there is no sbatch and no srun here.")
+
+
+@pytest.mark.parametrize("quiet", [[], ["--quiet"]])
+def test_the_demo_says_one_line_a_run_where_nobody_watches(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    reported: list[tuple[Any, ...]],
+    capsys: pytest.CaptureFixture[str],
+    quiet: list[str],
+) -> None:
+    demo = training.find_recipe("demo")
+    train = dataclasses.replace(demo.train, updates=4, eval_every=1)
+    short = dataclasses.replace(demo, train=train)
+    monkeypatch.setattr(training, "find_recipe", lambda name: short)
+    training.demo(["--seeds", "1", "--runs", str(tmp_path), *quiet])
+    seen = capsys.readouterr()
+    lines = (seen.out + seen.err).splitlines()
+    begins = [line.partition(" updates, all ")[0] for line in lines]
+    assert begins == ([] if quiet else ["demo baseline seed0: 4", "demo batchformer seed0: 4"])
+    assert len(reported) == 1

@@ -164,6 +164,9 @@ def test_folders_that_are_wrong(tmp_path: Path) -> None:
     neither = r"no folder of training images and none of test images.*tree/train/<class>.*tree/test"
     with pytest.raises(FileNotFoundError, match=neither + r".*--data\.train-list and.*test-list"):
         own_files(tmp_path / "tree")
+    touch(tmp_path / "one", "a/1.jpg", "a/2.jpg")  # one class teaches nothing
+    with pytest.raises(FileNotFoundError, match=r"none of test images.*with two classes or more"):
+        own_files(tmp_path / "one")
     touch(tmp_path / "tree", "test/a/1.jpg")
     with pytest.raises(FileNotFoundError, match=r"no folder of training images\. Expected"):
         own_files(tmp_path / "tree")
@@ -173,6 +176,51 @@ def test_folders_that_are_wrong(tmp_path: Path) -> None:
     touch(tmp_path, "test/a/1.jpg", "test/z/1.jpg")
     with pytest.raises(ValueError, match="1 folders are no classes of the training images: z"):
         own_files(tmp_path)
+
+
+def test_one_tree_is_divided_class_by_class_by_a_seed(tmp_path: Path) -> None:
+    sizes = {"ant": 1, "bee": 2, "cow": 7, "dog": 30}
+    for name, size in sizes.items():
+        touch(tmp_path / "tree", *(f"{name}/{i}.jpg" for i in range(size)))
+    found = own_files(tmp_path / "tree", seed=3)
+    assert found.classes == found.test.classes == tuple(sizes)
+    assert found.test.counts.tolist() == [0, 1, 1, 6] and found.train_counts.tolist() == [
+        1,
+        1,
+        6,
+        24,
+    ]
+    both = [*found.train.paths, *found.test.paths]
+    assert sorted(both) == sorted(f"{n}/{i}.jpg" for n, size in sizes.items() for i in range(size))
+    for part in (found.train, found.test):
+        labels = [found.classes.index(path.split("/")[0]) for path in part.paths]
+        assert part.labels.tolist() == labels
+        part.check_all()
+    said, untested = found.remarks
+    assert "8 of 40 images, drawn by data.seed 3" in said and found.split_sha256[:12] in said
+    assert untested.endswith("no score speaks of them: ant")
+    again, other = own_files(tmp_path / "tree", seed=3), own_files(tmp_path / "tree", seed=4)
+    assert again.split_sha256 == found.split_sha256 != other.split_sha256
+    assert again.test.paths == found.test.paths != other.test.paths
+    touch(tmp_path / "tree", "dog/new.jpg")  # the same images are tested, or one of them is not
+    assert len({*found.test.paths} - {*own_files(tmp_path / "tree", seed=3).test.paths}) <= 1
+
+
+def test_one_of_two_parts_is_not_taken_for_a_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch(tmp_path / "photos/train", "a/1.jpg", "a/2.jpg", "b/1.jpg")
+    assert own_files(tmp_path / "photos/train").split_seed == 0, "there is no other part"
+    touch(tmp_path / "photos/val", "a/1.jpg", "a/2.jpg", "b/1.jpg")
+    for part in ("train", "val"):
+        with pytest.raises(
+            FileNotFoundError, match=r"mean the folder above\? --data\.root .*photos$"
+        ):
+            own_files(tmp_path / "photos" / part)
+    monkeypatch.chdir(tmp_path / "photos/train")
+    with pytest.raises(FileNotFoundError, match=rf"--data\.root {tmp_path / 'photos'}$"):
+        own_files(".")
+    assert own_files(tmp_path / "photos").split_seed is None
 
 
 def test_lists_and_tables(tmp_path: Path) -> None:

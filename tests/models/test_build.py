@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from batchformer.models.build import EXPERTS, OWN, build_model
+from batchformer.models.build import EXPERTS, OWN, build_model, models_with_weights
 
 
 @pytest.mark.parametrize("name", [*OWN, "resnet18"])
@@ -39,3 +39,10 @@ def test_every_network_of_experts_keeps_its_contract(name: str) -> None:
 def test_options_reach_the_networks_of_timm() -> None:
     model = build_model("resnet18", 7, zero_init_last=False)
     assert (model.layer1[0].bn2.weight == 1).all()
+
+
+@pytest.mark.parametrize("name", ["resnet26", "resnet10", "digits_net"])
+def test_weights_tell_their_network(name: str) -> None:
+    weights = build_model(name, 3).state_dict()
+    assert models_with_weights(weights, like="resnet18.a1_in1k") == [name]
+    assert models_with_weights({**weights, "conv1.weight": torch.zeros(1)}, like="resnet18") == []

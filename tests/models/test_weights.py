@@ -130,9 +130,16 @@ def test_files_without_weights(tmp_path: Path, content: Any, words: str) -> None
         read_weights(tmp_path / "w.pth")
 
 
-def test_a_damaged_file(tmp_path: Path) -> None:
-    (tmp_path / "w.pth").write_bytes(b"no weights")
+@pytest.mark.parametrize("content", [b"no weights", b"hello world\n", b"epoch,loss\n0,1.5\n", b"."])
+def test_a_damaged_file(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "w.pth").write_bytes(content)
     with pytest.raises(ValueError, match=r"w\.pth holds more than weights, or is damaged"):
+        read_weights(tmp_path / "w.pth")
+
+
+def test_an_empty_file(tmp_path: Path) -> None:
+    (tmp_path / "w.pth").touch()
+    with pytest.raises(ValueError, match=r"w\.pth is empty: name another file"):
         read_weights(tmp_path / "w.pth")
 
 
@@ -184,6 +191,16 @@ def test_another_network_is_refused_and_nothing_is_loaded(source: nn.Module) -> 
             ValueError, match=r"file is of another network than this ResNet.*--model"
         ):
             fit_weights(network, weights, "file")
+    assert equal(before, network.state_dict())
+
+
+def test_a_larger_network_is_refused_though_all_of_this_one_is_in_it() -> None:
+    network, larger = build_model("resnet18", 5), build_model("resnet34", 5)
+    before = {k: v.clone() for k, v in network.state_dict().items()}
+    assert before.keys() < larger.state_dict().keys()
+    words = r"file is of a larger network.*96 of its 218 tensors have no place here.*--model"
+    with pytest.raises(ValueError, match=words):
+        fit_weights(network, larger.state_dict(), "file")
     assert equal(before, network.state_dict())
 
 

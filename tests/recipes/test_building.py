@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+
 import pytest
 import torch
 
 from batchformer.engine.method import Method
 from batchformer.recipes import find_recipe
 from batchformer.recipes.arms import with_arm
-from batchformer.recipes.building import build, load_task, pick_device
+from batchformer.recipes.building import (
+    RecordedSizes,
+    build,
+    load_task,
+    pick_device,
+    recordable,
+)
+from batchformer.tasks.domain_config import DomainConfig
 
 CPU = torch.device("cpu")
 
@@ -43,3 +53,29 @@ def test_arms_of_a_seed_begin_with_the_same_network() -> None:
     assert set(plain) < set(both) and all(torch.equal(both[k], v) for k, v in plain.items())
     other = dict(made("baseline", 1).named_parameters())
     assert any(not torch.equal(other[k], v) for k, v in plain.items())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "demo",
+        "rotated_digits_mixstyle",
+        "rotated_digits_mdd",
+        "digits_moco_v3",
+        "digits_moco_v3_probe",
+        "digits_moco_v3_knn",
+    ],
+)
+def test_what_a_run_records_of_its_data_builds_the_same_network_without_it(name: str) -> None:
+    recipe = with_arm(find_recipe(name), "baseline")
+    if isinstance(recipe.data, DomainConfig):
+        recipe = dataclasses.replace(recipe, data=recipe.data_with(target="r0"))
+    task = load_task(recipe.data, CPU)
+    record = json.loads(json.dumps(recordable(task)))
+    with_data = build(recipe, 3, task)
+    without = build(recipe, 3, RecordedSizes.from_record(record))
+    assert with_data.state_dict().keys() == without.state_dict().keys()
+    expected = with_data.deployed().state_dict()
+    found = without.deployed().state_dict()
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(found[key], value) for key, value in expected.items())

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from batchformer.cli import main
+from batchformer.commands.results import print_report
+from batchformer.engine import log
 from batchformer.insight.look import measure, measured_rows, nearly_equal
 from batchformer.recipes.arms import with_arm
 from batchformer.recipes.building import build, load_task
@@ -144,3 +146,41 @@ def test_every_target_has_its_own(tmp_path: Path) -> None:
     assert insight_of(folder / "r45", CPU) == folder / "r45" / "insight.npz"
     with pytest.raises(FileNotFoundError, match="not a run folder"):
         insight_of(tmp_path, CPU)
+
+
+def test_a_person_is_told_that_figures_are_measured_and_how_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(log, "EVERY_S", 0.0)
+    run(short(demo()), "batchformer", 0, root=tmp_path, device=CPU)
+    seen = capsys.readouterr()
+    assert "demo batchformer seed 0: measuring figures on 500 test images" in seen.err
+    assert "--train.no-figures" in seen.err
+    told = [line for line in seen.out.splitlines() if ": figures: " in line]
+    steps = [line.removeprefix("demo batchformer seed 0: figures: ") for line in told]
+    total = 4 + 1 + 3  # batches of 125, one of Grad-CAM, three to explore
+    trained = [f"{done}/{total}" for done in range(1, total + 1)]
+    assert steps == [*trained, "1/4", "2/4", "3/4", "4/4"], "then those of the untrained control"
+
+
+def test_figures_can_be_left_out_which_is_recorded_and_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = short(demo(), figures=False)
+    folders = [
+        run(recipe, arm, 0, root=tmp_path, device=CPU) for arm in ("baseline", "batchformer")
+    ]
+    assert "figures" not in capsys.readouterr().err
+    config = json.loads((folders[1] / "config.json").read_text())
+    assert config["trained"]["train"]["figures"] is False
+    assert not (folders[1] / "insight.npz").exists()
+    page = tmp_path / "page.html"
+    print_report(folders, page)
+    words = "left out by --train.no-figures"
+    assert words in " ".join(capsys.readouterr().out.split()) and words in page.read_text()
+    # A run with figures is the same run; and they can be measured later.
+    assert run(short(demo()), "baseline", 0, root=tmp_path, device=CPU, quiet=True) == folders[0]
+    for folder in folders:
+        insight_of(folder, CPU)
+    print_report(folders, page)
+    assert words not in " ".join(capsys.readouterr().out.split())

@@ -11,7 +11,7 @@ from rich.console import Console
 from batchformer.recipes import RECIPES, find_recipe
 from batchformer.recipes.arms import ARMS
 from batchformer.recipes.data_state import data_state, ensure_data
-from batchformer.recipes.listing import paper_numbers, print_data, print_listing
+from batchformer.recipes.listing import paper_numbers, print_data, print_listing, print_matching
 from batchformer.recipes.paper import ROWS
 
 TABLES = ("T1", "T2", "T3", "T4")
@@ -31,6 +31,19 @@ def test_everything_is_listed_and_names_are_whole(width: int) -> None:
     assert max(map(len, text.splitlines())) <= width
     words = " ".join(text.split())
     assert "OLTR" in words and "not implemented" in words
+
+
+def test_words_choose_recipes_and_a_word_that_none_has_names_near_ones() -> None:
+    text = shown(120, lambda console: print_matching(["CIFAR", "ride"], console))
+    names = {line.split()[0] for line in text.splitlines() if not line.startswith(" ")}
+    expected = {name for name in RECIPES if "cifar" in name and "ride" in name}
+    assert names == {"Recipes", "recipe", *expected} and 1 < len(expected) < len(RECIPES)
+    assert "batchformer_frozen" not in text and "not implemented" not in text
+    for word, near in (("cifr", "Near: cifar10"), ("cifar100_lt_rid_", "Near: cifar100_lt_ride")):
+        with pytest.raises(ValueError, match=rf"No recipe has '{word}' .*{near}"):
+            print_matching([word])
+    with pytest.raises(ValueError, match=r"of the paper\. `batchformer list` shows all"):
+        print_matching(["qqqq"])
 
 
 def test_the_state_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

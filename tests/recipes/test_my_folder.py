@@ -189,3 +189,57 @@ def test_from_the_command_line(
         with pytest.raises(SystemExit):
             cli.main(wrong)
         assert words in capsys.readouterr().err
+
+
+def test_a_run_is_scored_and_exported_from_another_folder_and_after_its_data_has_moved(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("work", "elsewhere"):
+        (tmp_path / name).mkdir()
+    shutil.copytree(root, tmp_path / "work/photos")
+    monkeypatch.chdir(tmp_path / "work")
+    recipe = small(Path("photos"), updates=1)
+    folder = run(recipe, "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
+    expected = restore(folder, CPU)[0].deployed().state_dict()
+    config = json.loads((folder / "config.json").read_text())
+    place = str(tmp_path / "work/photos")
+    assert config["trained"]["data"]["root"] == config["recipe"]["data"]["root"] == place
+    assert run(recipe, "batchformer", 0, root=tmp_path, device=CPU, quiet=True) == folder
+
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    cli.main(["evaluate", str(folder), "--device", "cpu"])
+    scores = capsys.readouterr().out
+
+    (tmp_path / "work/photos").rename(tmp_path / "moved")
+    load_task.cache_clear()
+    with pytest.raises(SystemExit):
+        cli.main(["evaluate", str(folder), "--device", "cpu"])
+    assert place in capsys.readouterr().err
+    cli.main(["evaluate", str(folder), "--device", "cpu", "--data", "../moved"])
+    assert capsys.readouterr().out == scores
+
+    shutil.rmtree(tmp_path / "moved")
+    load_task.cache_clear()
+    cli.main(["export", str(folder), "--to", "plain.pt"])
+    found = torch.load("plain.pt", weights_only=True)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], value) for key, value in expected.items())
+
+
+def test_one_tree_is_divided_said_in_a_line_and_recorded(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(root / "train", tmp_path / "photos")
+    recipe = small(tmp_path / "photos", updates=1, figures=False)
+    folder = run(recipe, "baseline", 0, root=tmp_path, device=CPU)
+    said = [line for line in capsys.readouterr().err.splitlines() if "held out" in line]
+    assert len(said) == 1 and "3 of 14 images, drawn by data.seed 0" in said[0]
+    data = json.loads((folder / "config.json").read_text())["data"]
+    assert (data["train"], data["test"], data["split_seed"]) == (11, 3, 0)
+    assert data["split_sha256"][:12] in said[0]
+    assert json.loads((folder / "result.json").read_text())["metrics"]["all"] >= 0
+    restore(folder, CPU)
+    shutil.copy(tmp_path / "photos/ant/0.png", tmp_path / "photos/ant/new.png")
+    load_task.cache_clear()
+    with pytest.raises(ValueError, match=r"trained on other images.* --data\.root"):
+        restore(folder, CPU)

@@ -99,6 +99,14 @@ def test_weights_that_a_recipe_names(tmp_path: Path) -> None:
     assert given_weights(dataclasses.replace(recipe, weights="timm")) is None
 
 
+def test_the_network_that_a_file_is_of_is_named(tmp_path: Path) -> None:
+    torch.save(build_model("resnet34", 7).state_dict(), tmp_path / "w.pth")
+    recipe = find_recipe("my_folder")
+    recipe = dataclasses.replace(recipe, model="resnet18", weights=str(tmp_path / "w.pth"))
+    with pytest.raises(ValueError, match=r"larger network.* It fits --model resnet34\."):
+        take_given_weights(build_network(recipe, 3), recipe, print)
+
+
 def bottlenecks(num_classes: int) -> nn.Module:
     from timm.models.resnet import Bottleneck, ResNet
 

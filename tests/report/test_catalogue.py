@@ -23,7 +23,7 @@ def test_every_figure_is_there_and_takes_its_options_with_the_same_defaults(name
 
 def test_every_option_belongs_to_a_figure() -> None:
     own = {option for entry in FIGURES.values() for option in entry.options}
-    common = {"to", "against", "compute", "device"}
+    common = {"to", "against", "compute", "data", "device"}
     assert {field.name for field in dataclasses.fields(ShowOptions)} == own | common
 
 

@@ -184,7 +184,8 @@ def test_the_command_lists_writes_and_computes(
     assert "needs a run folder" in capsys.readouterr().err
     places: list[tuple[Path, str]] = []
 
-    def insight_of(folder: Path, device: Any) -> None:
+    def insight_of(folder: Path, device: Any, root: str | None) -> None:
+        assert root == "moved"
         places.append((folder, str(device)))
         add_insight(folder)
 
@@ -192,6 +193,7 @@ def test_the_command_lists_writes_and_computes(
     monkeypatch.setattr(computing, "insight_of", insight_of, raising=False)
     monkeypatch.setitem(sys.modules, "batchformer.recipes.insight", computing)
     folder = write_run("batchformer", 0)
-    cli.main(["show", "attention", str(runs_root), "--compute", "--device", "cpu"])
+    given = ["--compute", "--device", "cpu", "--data", "moved"]
+    cli.main(["show", "attention", str(runs_root), *given])
     assert places == [(folder, "cpu")]
     assert "Where attention goes" in capsys.readouterr().out

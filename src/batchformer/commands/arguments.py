@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -27,7 +28,8 @@ def parse(kind: type[T], arguments: Sequence[str], command: str, **defaults: Any
     prog = f"batchformer {command}"
     # The data of a recipe is of one kind or another, and stays of that kind.
     config = (tyro.conf.AvoidSubcommands,)
-    words = [_in_full(word) for word in arguments] if issubclass(kind, Settings) else arguments
+    of_data = any(field.name == "data" for field in dataclasses.fields(kind))  # type: ignore[arg-type]
+    words = [_in_full(word) for word in arguments] if of_data else arguments
     options: T = tyro.cli(kind, args=list(words), prog=prog, config=config, **known)
     return options
 

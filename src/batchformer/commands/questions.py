@@ -13,12 +13,16 @@ from batchformer.options import (
 )
 from batchformer.recipes.arms import WITHOUT_BATCHFORMER
 from batchformer.recipes.data_state import ensure_data
-from batchformer.recipes.listing import print_data, print_listing
+from batchformer.recipes.listing import print_data, print_listing, print_matching
 
 
 def list_recipes(arguments: list[str]) -> None:
-    parse(ListOptions, arguments, "list")
-    print_listing()
+    split = next((i for i, a in enumerate(arguments) if a.startswith("-")), len(arguments))
+    parse(ListOptions, arguments[split:], "list [WORD...]")
+    if words := arguments[:split]:
+        print_matching(words)
+    else:
+        print_listing()
 
 
 def check(arguments: list[str]) -> None:

@@ -31,13 +31,17 @@ def evaluate(arguments: list[str]) -> None:
     options = parse(EvaluateOptions, rest, "evaluate RUN")
     import torch
 
+    from batchformer.engine import onednn
     from batchformer.engine.mechanics import Mechanics
     from batchformer.recipes import run as runs
+    from batchformer.recipes.folder import recorded
     from batchformer.recipes.plain import from_plain
 
     device = runs.pick_device(options.device)
+    trained = [(recorded(folder) or {}).get("trained", {}) for folder in folders]
+    onednn.prepare(device, [recipe.get("train", {}).get("precision") for recipe in trained])
     for folder in folders:
-        method, task, config = runs.restore(folder, device)
+        method, task, config = runs.restore(folder, device, options.data.root)
         mechanics = Mechanics(from_plain(config["trained"]).train, device)
         with torch.no_grad():
             metrics = task.evaluate(method, mechanics).metrics
@@ -144,7 +148,7 @@ def show(arguments: list[str]) -> None:
     find_figure(name)
     folders, rest = leading_paths(rest, f"show {name}")
     options = parse(ShowOptions, rest, f"show {name} RUN...")
-    common = ("to", "against", "compute", "device")
+    common = ("to", "against", "compute", "data", "device")
     changed = {
         f.name: value
         for f in dataclasses.fields(options)
@@ -159,18 +163,18 @@ def show(arguments: list[str]) -> None:
         folders,
         to=options.to,
         against=options.against,
-        compute=_look(options.device) if options.compute else None,
+        compute=_look(options) if options.compute else None,
         options=changed,
     )
 
 
-def _look(device: str) -> Callable[[Path], object]:
+def _look(options: ShowOptions) -> Callable[[Path], object]:
     """What makes the arrays of a run's folder from its checkpoint."""
     from batchformer.recipes.insight import insight_of
     from batchformer.recipes.run import pick_device
 
-    place = pick_device(device)
-    return lambda folder: insight_of(folder, place)
+    device, root = pick_device(options.device), options.data.root
+    return lambda folder: insight_of(folder, device, root)
 
 
 def _look_at_layer(device: str, layer: str) -> Callable[[Path], object]:
@@ -191,10 +195,10 @@ def export(arguments: list[str]) -> None:
     from batchformer.models.weights_file import as_file
     from batchformer.recipes import run as runs
 
-    method, _, config = runs.restore(folders[0], runs.pick_device(options.device))
+    device = runs.pick_device(options.device)
+    network, config = runs.restore_deployed(folders[0], device, options.data.root)
     in_first = config["trained"].get("stride") == "1x1"
-    state = method.deployed().state_dict()
-    written = as_file(state, options.to.suffix, "1x1" if in_first else None)
+    written = as_file(network.state_dict(), options.to.suffix, "1x1" if in_first else None)
     write_atomically(options.to, written)
     # A method without a network of the recipe's has its own on features: what embeds them.
     name, method_name = config["trained"]["model"] or "the embedding", config["trained"]["method"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from batchformer.commands.arguments import (
     with_recipe,
 )
 from batchformer.commands.results import print_report
-from batchformer.engine.wide import several_ranks
+from batchformer.engine.wide import follows, several_ranks
 from batchformer.options import (
     CompareOptions,
     DemoOptions,
@@ -41,8 +42,23 @@ def demo(arguments: list[str]) -> None:
     options = parse(DemoOptions, arguments, "demo")
     recipe = find_recipe("demo")
     settings = Settings.fields_of(recipe)
-    given: dict[str, Any] = {"seeds": options.seeds, "runs": options.runs, "quiet": options.quiet}
-    _compare(recipe, CompareOptions(arms=usual_arms(recipe), **given, **settings))
+    # Lines that a pipe collects: one a run, when it has ended, instead of its progress.
+    piped = not sys.stderr.isatty()
+    quiet = options.quiet or piped
+    given: dict[str, Any] = {"seeds": options.seeds, "runs": options.runs, "quiet": quiet}
+    ended = _say_scores if piped and not options.quiet else lambda _: None
+    _compare(recipe, CompareOptions(arms=usual_arms(recipe), **given, **settings), ended)
+
+
+def _say_scores(folder: Path) -> None:
+    """One line of a run that has ended; of several ranks the first says it."""
+    from batchformer.recipes.folder import read_result
+
+    if not follows():
+        result = read_result(folder)
+        scores = " ".join(f"{name} {value:.1f}" for name, value in result["metrics"].items())
+        title = " ".join(folder.parts[-3:])
+        print(f"{title}: {result['updates']} updates, {scores}", flush=True)
 
 
 def compare(arguments: list[str]) -> None:
@@ -74,7 +90,14 @@ def _refuse_impossible(options: CompareOptions | SweepOptions, command: str) -> 
         ensure_launcher(options.launcher)
 
 
-def _compare(recipe: Recipe, options: CompareOptions) -> None:
+def _compare(
+    recipe: Recipe, options: CompareOptions, ended: Callable[[Path], None] = lambda _: None
+) -> None:
+    """Train and report.
+
+    Args:
+        ended: is told the folder of every run that has ended.
+    """
     ensure_data(recipe)
     page = options.page or options.runs / recipe.name / "report.html"
     seeds = seeds_of(options.seeds)
@@ -93,17 +116,18 @@ def _compare(recipe: Recipe, options: CompareOptions) -> None:
     from batchformer.recipes.run import pick_device
 
     device = pick_device(options.device)
-    folders = list(
-        train_arms(
-            recipe,
-            options.arms,
-            seeds,
-            root=options.runs,
-            device=device,
-            quiet=options.quiet,
-            together=options.together,
-        )
-    )
+    folders = []
+    for folder in train_arms(
+        recipe,
+        options.arms,
+        seeds,
+        root=options.runs,
+        device=device,
+        quiet=options.quiet,
+        together=options.together,
+    ):
+        folders.append(folder)
+        ended(folder)
     print_report(folders, page, recipe.name, options.arms[0])
 
 

@@ -21,6 +21,8 @@ from batchformer.randomness import generator
 
 #: Names of the folder of test images, in the order they are looked for.
 TEST_FOLDERS = ("test", "val")
+#: Share of each class that is tested on, where images of one tree are divided here.
+TEST_SHARE = 0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,12 +34,14 @@ class LongTailedFiles:
         test: images that scores are measured on, with the classes of `train`.
         name: what the data is.
         val: a third part, for what is learned besides the network; None if there is none.
+        split_seed: of the draw that made the parts of one tree; None where they were given.
     """
 
     train: ImageFiles
     test: ImageFiles
     name: str
     val: ImageFiles | None = None
+    split_seed: int | None = None
 
     def __post_init__(self) -> None:
         for part in filter(None, (self.test, self.val)):
@@ -63,17 +67,28 @@ class LongTailedFiles:
     @property
     def remarks(self) -> tuple[str, ...]:
         """What a person should know before the data is used, each a line."""
-        if not self.untested:
-            return ()
-        return (
-            f"{len(self.untested)} of {len(self.classes)} classes have training images and no test "
-            f"image, so that no score speaks of them: {some(self.untested)}",
-        )
+        lines = []
+        if self.split_seed is not None:
+            lines.append(
+                f"one tree of classes, without folders train and test: {TEST_SHARE:.0%} of each "
+                f"class are held out as the test set, {len(self.test):,} of "
+                f"{len(self.train) + len(self.test):,} images, drawn by data.seed "
+                f"{self.split_seed} (split {self.split_sha256[:12]})"
+            )
+        if self.untested:
+            lines.append(
+                f"{len(self.untested)} of {len(self.classes)} classes have training images and no "
+                f"test image, so that no score speaks of them: {some(self.untested)}"
+            )
+        return tuple(lines)
 
     @property
     def split_sha256(self) -> str:
-        """Hash of the training list."""
-        return list_hash(self.train)
+        """Hash of the training list; where the parts were drawn here, of both lists."""
+        if self.split_seed is None:
+            return list_hash(self.train)
+        both = list_hash(self.train) + list_hash(self.test)
+        return hashlib.sha256(both.encode()).hexdigest()
 
     def check_all(self) -> None:
         """Look for every file; a missing one would otherwise end a run on its way."""
@@ -170,17 +185,22 @@ def imagenet(root: str | None = None) -> LongTailedFiles:
 
 
 def own_files(
-    root: str | Path | None = None, train_list: str | None = None, test_list: str | None = None
+    root: str | Path | None = None,
+    train_list: str | None = None,
+    test_list: str | None = None,
+    seed: int = 0,
 ) -> LongTailedFiles:
-    """A person's own images: folders of classes in two parts, or two lists.
+    """A person's own images: folders of classes, in two parts or one, or two lists.
 
     Classes are those of the training part; `remarks` names those without a test image.
 
     Args:
-        root: holds ``train/<class>/<image>`` and ``test/`` or ``val/`` like it; with lists, the
-            folder that their paths start from, by default that of each list.
+        root: holds ``train/<class>/<image>`` and ``test/`` or ``val/`` like it, or
+            ``<class>/<image>`` alone, which is divided here; with lists, the folder that their
+            paths start from, by default that of each list.
         train_list: ``.csv`` with the columns path and label, or ``path label`` a line.
         test_list: the same for the test images.
+        seed: of the division of one tree.
     """
     if (train_list is None) != (test_list is None):
         raise ValueError(
@@ -198,11 +218,61 @@ def own_files(
         )
     else:
         place = Path(root).expanduser()
+        name = place.resolve().name
+        if (tree := _one_tree(place)) is not None:
+            return LongTailedFiles(*divided(tree, seed), name, split_seed=seed)
         parts = _part_folders(place)
         train = ImageFiles.from_folder(parts[0])
         test = _with_classes(ImageFiles.from_folder(parts[1], True), train.classes)
-        name = place.resolve().name
     return LongTailedFiles(train, test, name)
+
+
+def _one_tree(root: Path) -> ImageFiles | None:
+    """The images of a folder of classes that has no folders train and test; None of others.
+
+    Raises:
+        FileNotFoundError: it is one of two such folders, and the folder above was meant.
+    """
+    whole = root.resolve()
+    if whole.name in ("train", *TEST_FOLDERS) and _has_parts(whole.parent):
+        raise FileNotFoundError(
+            f"{root} is one of the folders train and test that belong together. Did you mean the "
+            f"folder above? --data.root {root.parent if root.name == whole.name else whole.parent}"
+        )
+    if not root.is_dir() or any((root / name).is_dir() for name in ("train", *TEST_FOLDERS)):
+        return None
+    try:
+        tree = ImageFiles.from_folder(root)
+    except FileNotFoundError:  # no classes, or no images in them
+        return None
+    return tree if len(tree.classes) > 1 and int(tree.counts.max()) > 1 else None
+
+
+def _has_parts(root: Path) -> bool:
+    return (root / "train").is_dir() and any((root / name).is_dir() for name in TEST_FOLDERS)
+
+
+def divided(tree: ImageFiles, seed: int) -> tuple[ImageFiles, ImageFiles]:
+    """Training and test images of one tree: of each class a fifth is tested on, at least one.
+
+    A class of one image keeps it for training. Which images are drawn follows from their paths and
+    the seed: what is added to the tree later moves few of the others.
+    """
+    order: dict[int, list[tuple[bytes, int]]] = {}
+    for row, (path, label) in enumerate(zip(tree.paths, tree.labels.tolist(), strict=True)):
+        draw = hashlib.sha256(f"{seed} {path}".encode()).digest()
+        order.setdefault(label, []).append((draw, row))
+    tested = torch.zeros(len(tree), dtype=torch.bool)
+    for rows in order.values():
+        count = max(1, int(TEST_SHARE * len(rows) + 0.5)) if len(rows) > 1 else 0
+        tested[[row for _, row in sorted(rows)[:count]]] = True
+    return _rows_of(tree, ~tested), _rows_of(tree, tested)
+
+
+def _rows_of(files: ImageFiles, mask: Tensor) -> ImageFiles:
+    """Those images of some files that a mask (N,) names."""
+    paths = tuple(files.paths[row] for row in mask.nonzero().flatten().tolist())
+    return dataclasses.replace(files, paths=paths, labels=files.labels[mask])
 
 
 def _part_folders(root: Path) -> tuple[Path, Path]:
@@ -229,7 +299,8 @@ def _part_folders(root: Path) -> tuple[Path, Path]:
 def _expected(root: Path) -> str:
     return (
         f"Expected: {root}/train/<class>/<image> and {root}/test/<class>/<image>, or val in the "
-        "place of test. Images that lie in one tree are divided by two lists instead: name them by "
+        f"place of test; or {root}/<class>/<image> with two classes or more, which is divided "
+        "into training and test images here. To divide them yourself, name two lists by "
         "--data.train-list and --data.test-list"
     )
 

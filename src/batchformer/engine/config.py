@@ -146,6 +146,10 @@ class TrainConfig:
     damaged: Literal["raise", "skip"] = "raise"
     """What a training image file that cannot be read does: end the run, which names it, or give its
     place to the next image of the batch, named once. One that is scored always ends the run."""
+    figures: bool = True
+    """Measure at the end what the figures of samples and their relations are drawn from, on up to
+    4,096 test images; it may take minutes on a CPU. Without it, `batchformer show FIGURE RUN
+    --compute` measures it later."""
 
     def __post_init__(self) -> None:
         require(self.batch_size >= 0, f"train.batch-size is {self.batch_size}, below 0")

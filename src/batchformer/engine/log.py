@@ -12,6 +12,9 @@ from typing import Any
 
 from batchformer.engine.checkpoint import write_atomically
 
+#: Seconds between lines of a measurement, where there is no bar.
+EVERY_S = 10.0
+
 
 class RunLog:
     """Appends records to ``metrics.jsonl`` and TensorBoard, and to Weights & Biases if asked.
@@ -106,6 +109,7 @@ class Progress:
         quiet = quiet or silent
         self.title, self.updates, self.quiet, self.silent = title, updates, quiet, silent
         self.started, self.first = time.perf_counter(), 0
+        self.said = self.started
         self._bar: Any = None
         if live and not quiet and sys.stderr.isatty():
             from rich.console import Console
@@ -153,6 +157,14 @@ class Progress:
             scores = " ".join(f"{name} {value:.1f}" for name, value in values.items())
             place = f"epoch {epoch} update {update}/{self.updates}"
             print(f"{self.title}: {place} {scores} ({left:.0f} s left)", flush=True)
+
+    def measured(self, done: int, total: int) -> None:
+        """After a part of a measurement that follows the training."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total)
+        elif not self.quiet and time.perf_counter() - self.said > EVERY_S:
+            self.said = time.perf_counter()
+            print(f"{self.title}: {done}/{total}", flush=True)
 
     def note(self, message: str) -> None:
         """Something a person may want to know, unless quiet."""

@@ -9,7 +9,7 @@ from pathlib import Path
 from torch import nn
 
 from batchformer.engine.method import Method
-from batchformer.insight.look import Arrays, look
+from batchformer.insight.look import Arrays, Tell, look
 from batchformer.insight.record import FILE, save
 from batchformer.insight.shown import Shown
 from batchformer.insight.untrained import look_untrained
@@ -20,6 +20,7 @@ def seen_of(
     images: Shown | None,
     seed: int,
     untrained: Callable[[], Method] | None = None,
+    tell: Tell = lambda done, total: None,
 ) -> Arrays | None:
     """What is to be seen of a method; None if there is nothing of the kind.
 
@@ -28,14 +29,15 @@ def seen_of(
         images: of the test set; None where a task shows none.
         seed: of the run.
         untrained: builds the same method with random weights, a control for what BatchFormer does.
+        tell: as for :func:`batchformer.insight.look.look`.
     """
     relations = method.relations()
     if relations is None or images is None:
         return None
-    found = look(relations, images, network=network_of(method), seed=seed)
+    found = look(relations, images, network=network_of(method), seed=seed, tell=tell)
     control = untrained().relations() if untrained and relations.encoder is not None else None
     if control is not None:
-        found |= look_untrained(control, images, seed=seed)
+        found |= look_untrained(control, images, seed=seed, tell=tell)
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ STEPS = 2
 SIDE = 48
 
 Arrays = dict[str, NDArray[Any]]
+#: Is told how many of how many batches were looked at.
+Tell = Callable[[int, int], None]
 
 
 def look(
@@ -44,6 +46,7 @@ def look(
     measured: int = MEASURED,
     batch: int = BATCH,
     steps: int = STEPS,
+    tell: Tell = lambda done, total: None,
 ) -> Arrays:
     """Look at a network, and leave it as it was: modes, buffers, gradients and random states.
 
@@ -62,6 +65,7 @@ def look(
         measured: images, at most.
         batch: samples of a batch, at most; batches are nearly equal.
         steps: S, others of each sample whose images are measured; 0: none.
+        tell: is told after each batch how many of how many were looked at.
 
     Returns:
         Arrays by the names of :mod:`batchformer.insight.record`.
@@ -75,11 +79,34 @@ def look(
             "shot_of_class": classes.shot_of_class.cpu().numpy(),
         }
         rows = measured_rows(images.labels, measured, seed)
-        found |= measure(relations, images, rows, batch, steps)
-        found |= _cam(relations, images, network, layer)
+        explored = EXPLORED if relations.encoder is not None else 0
+        counted = CountedImages(images, tell, batches_of(len(rows), batch) + 1 + explored)
+        found |= measure(relations, counted, rows, batch, steps)
+        found |= _cam(relations, counted, network, layer)
         if relations.encoder is not None:
-            found |= _explored(relations, images)
+            found |= _explored(relations, counted)
     return found
+
+
+class CountedImages:
+    """The same images; each batch is told of once it was worked on.
+
+    Args:
+        images: to look at.
+        tell: is told.
+        total: batches that will be asked for.
+    """
+
+    def __init__(self, images: Shown, tell: Tell, total: int) -> None:
+        self.classes, self.labels = images.classes, images.labels
+        self.thumbnails = images.thumbnails
+        self.images, self.tell, self.total, self.done = images, tell, total, 0
+
+    def batches(self, rows: Tensor, size: int) -> Iterator[Tensor]:
+        for batch in self.images.batches(rows, size):
+            yield batch
+            self.done += 1
+            self.tell(self.done, self.total)
 
 
 def look_cam(relations: Relations, images: Shown, network: nn.Module, layer: str) -> Arrays:
@@ -113,12 +140,12 @@ def measured_rows(labels: Tensor, most: int, seed: int) -> Tensor:
 
 def measure(relations: Relations, images: Shown, rows: Tensor, batch: int, steps: int) -> Arrays:
     """Of every run, and with BatchFormer who attends to and acts on whom."""
+    size = nearly_equal(len(rows), batch)
     classes, labels = images.classes, images.labels[rows]
     features, confidence, predictions = [], [], []
     encoder = relations.encoder
     attention = AttentionSums(classes, encoder.heads) if encoder else None
     gradients = InfluenceSums(classes, steps)
-    size = nearly_equal(len(rows), batch)
     for x, y in zip(images.batches(rows, size), torch.split(labels, size), strict=True):
         plain = relations.features(x)
         probabilities = relations.classify(plain).softmax(1)
@@ -202,6 +229,11 @@ def _explored(relations: Relations, images: Shown) -> Arrays:
 def _stacked(parts: Sequence[Tensor]) -> NDArray[Any]:
     array: NDArray[Any] = torch.stack(list(parts)).numpy()
     return array
+
+
+def batches_of(count: int, most: int) -> int:
+    """How many batches of :func:`nearly_equal` size there are."""
+    return -(-count // nearly_equal(count, most))
 
 
 def nearly_equal(count: int, most: int) -> int:

@@ -11,7 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.engine.precise_norm import measuring_statistics
-from batchformer.insight.look import BATCH, MEASURED, Arrays, measure, measured_rows, nearly_equal
+from batchformer.insight.look import (
+    BATCH,
+    MEASURED,
+    Arrays,
+    CountedImages,
+    Tell,
+    batches_of,
+    measure,
+    measured_rows,
+    nearly_equal,
+)
 from batchformer.insight.relations import Relations
 from batchformer.insight.shown import Shown
 
@@ -23,6 +33,7 @@ def look_untrained(
     seed: int = 0,
     measured: int = MEASURED,
     batch: int = BATCH,
+    tell: Tell = lambda done, total: None,
 ) -> Arrays:
     """Gradients on pooled features and accuracy of an untrained network, on the same batches.
 
@@ -35,6 +46,7 @@ def look_untrained(
         seed: of the order in batches, that of the trained network.
         measured: images, at most.
         batch: samples of a batch, at most.
+        tell: as for :func:`batchformer.insight.look.look`.
 
     Returns:
         The arrays with "untrained" in their names of :mod:`batchformer.insight.record`.
@@ -42,7 +54,8 @@ def look_untrained(
     rows = measured_rows(images.labels, measured, seed)
     with torch.no_grad():
         _measure_norms(relations, images, rows, batch)
-        found = measure(relations, images, rows, batch, steps=0)
+        counted = CountedImages(images, tell, batches_of(len(rows), batch))
+        found = measure(relations, counted, rows, batch, steps=0)
     return {
         "gradient_untrained_abs": found["gradient_abs"],
         "gradient_untrained_l2": found["gradient_l2"],

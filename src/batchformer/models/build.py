@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from batchformer.models.digits_net import digits16_net, digits_net
 from batchformer.models.resnet10 import resnet10
@@ -22,6 +24,8 @@ OWN: dict[str, Callable[..., nn.Module]] = {
     "digits_net": digits_net,
     "digits16_net": digits16_net,
 }
+#: Words by which names of networks tell sizes apart; others have numbers.
+SIZES = "nano|tiny|small|base|large|huge"
 #: Networks of several experts, with the contract of ``RideNetwork``.
 EXPERTS: dict[str, Callable[..., nn.Module]] = {
     "ride_resnet32": ride_resnet32,
@@ -52,6 +56,43 @@ def build_model(name: str, num_classes: int, **options: Any) -> nn.Module:
         )
     model: nn.Module = timm.create_model(name, num_classes=num_classes, **options)
     return model
+
+
+def models_with_weights(weights: Mapping[str, Tensor], like: str) -> list[str]:
+    """Networks whose tensors, less the classifier, have these names and shapes.
+
+    Args:
+        weights: by the names of the network's state.
+        like: a network of timm's; its other sizes are tried, and our own networks.
+    """
+    shapes = {name: value.shape for name, value in weights.items() if not _counts(name)}
+    fitting = []
+    for name in [*OWN, *_other_sizes(like)]:
+        with torch.device("meta"):
+            network: Any = build_model(name, 1)
+        head = {id(value) for value in network.get_classifier().parameters()}
+        own = {
+            key: value.shape
+            for key, value in network.state_dict(keep_vars=True).items()
+            if id(value) not in head and not _counts(key)
+        }
+        # What the file has besides is its classifier.
+        if own.items() <= shapes.items() and len(shapes) - len(own) <= len(head):
+            fitting.append(name)
+    return fitting
+
+
+def _other_sizes(model: str) -> list[str]:
+    """Networks of timm's that are called like this one, but for a word or a number for the size."""
+    name = model.partition(".")[0]
+    pattern, words = re.subn(SIZES, f"(?:{SIZES})", name)
+    if not words:
+        pattern = re.sub(r"\d+", r"\\d+", name)
+    return [other for other in _timm().list_models() if re.fullmatch(pattern, other)]
+
+
+def _counts(name: str) -> bool:
+    return name.endswith("num_batches_tracked")
 
 
 def _timm() -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import pickle
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -28,6 +27,13 @@ PARTS = ("feat_model", "classifier")
 PREFIXES = ("module.", "_orig_mod.")
 #: What a .safetensors file may say of its ``layout``, and where its bottlenecks then stride.
 LAYOUTS: dict[str, Place] = {"stride_in_1x1": "1x1", "stride_in_3x3": "3x3"}
+#: Share of a file's tensors that may have no place in the network, such as an auxiliary classifier.
+#: With more of them the file is of a larger network, of which this one would be a torso.
+MOST_UNUSED = 0.1
+
+
+class OtherNetwork(ValueError):
+    """Weights are of another network."""
 
 
 @dataclass(frozen=True)
@@ -102,13 +108,18 @@ def read_weights(file: Path, stride_told: bool = False) -> StoredWeights:
             tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
         taken, words = one_network(_without_prefixes(tensors))
         return StoredWeights(taken, read_stride(file, stride_told), words)
+    if not file.stat().st_size:
+        raise ValueError(f"{file} is empty: name another file of weights by --weights")
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError) as error:
+    except OSError:
+        raise
+    except Exception as error:  # bytes that are no pickle fail in any way: IndexError, KeyError ...
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise ValueError(
-            f"{file} holds more than weights, or is damaged; only tensors are loaded, as anything "
-            f"else could run code. Save the state dict alone: torch.save(model.state_dict(), ...). "
-            f"({str(error).splitlines()[0]})"
+            f"{file} holds more than weights, or is damaged, or no file of torch.save; only "
+            "tensors are loaded, as anything else could run code. Save the state dict alone: "
+            f"torch.save(model.state_dict(), ...). ({reason})"
         ) from error
     network, words = one_network(_state(found, file))
     return StoredWeights(network, words=words)
@@ -148,7 +159,8 @@ def fit_weights(network: nn.Module, weights: Weights, source: str) -> Fitted:
         source: what they are from, for messages.
 
     Raises:
-        ValueError: something else than the classifier is missing or has another shape.
+        OtherNetwork: something else than the classifier is missing or has another shape, or much
+            of the weights has no place in the network.
     """
     own, head = network.state_dict(), _classifier_name(network)
     given = {name: value for name, value in weights.items() if name in own}
@@ -159,10 +171,17 @@ def fit_weights(network: nn.Module, weights: Weights, source: str) -> Fitted:
     wrong = [name for name in (*missing, *other) if not name.startswith(head)]
     if wrong:
         shapes = [f"{n}: {_shape(given.get(n))}, here {_shape(own[n])}" for n in wrong]
-        raise ValueError(
+        raise OtherNetwork(
             f"{source} is of another network than this {type(network).__name__}: {len(wrong)} of "
             f"its {len(own)} tensors are missing or have another shape ({some(shapes)}). Name the "
             "network that the file is of by --model, or another file by --weights."
+        )
+    left = sorted(set(weights) - set(own))
+    if len(left) > MOST_UNUSED * len(weights):
+        raise OtherNetwork(
+            f"{source} is of a larger network than this {type(network).__name__}: {len(left)} of "
+            f"its {len(weights)} tensors have no place here ({some(left)}). Name the network that "
+            "the file is of by --model, or another file by --weights."
         )
     unfit = [name for name in (*missing, *other) if name.startswith(head)]
     taken = {name: value for name, value in given.items() if not (unfit and name.startswith(head))}
@@ -172,7 +191,6 @@ def fit_weights(network: nn.Module, weights: Weights, source: str) -> Fitted:
         name = unfit[0]
         reason = f"{name} is {_shape(given.get(name))} there and {_shape(own[name])} here"
         words += f", without its classifier ({reason})"
-    left = sorted(set(weights) - set(own))
     if left:
         words += f"; not used: {some(left)}"
     return Fitted(f"{words}.", not unfit)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -51,10 +52,55 @@ def load_task(config: DataConfig, device: torch.device) -> Task:
     return load(config, device)
 
 
+class Sizes(Protocol):
+    """What a method is built with: the part of a task that needs no images."""
+
+    @property
+    def num_classes(self) -> int: ...
+
+    @property
+    def method_options(self) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class RecordedSizes:
+    """The same from the record of a run, so that its network can be built without the data.
+
+    Args:
+        num_classes: K.
+        method_options: what the method was told of the data.
+    """
+
+    num_classes: int
+    method_options: dict[str, Any]
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> RecordedSizes:
+        """From what :func:`recordable` gave."""
+        options = {name: value for name, value in record.items() if name != "num_classes"}
+        if "class_counts" in options:
+            options["class_counts"] = torch.tensor(options["class_counts"])
+        return cls(int(record["num_classes"]), options)
+
+
+def recordable(task: Sizes) -> dict[str, Any] | None:
+    """What a method of this task is built with, as JSON holds it.
+
+    None where that is more than names and numbers of classes: compositional and generalized
+    zero-shot methods are built with vectors of the data.
+    """
+    options = task.method_options
+    if not options.keys() <= {"class_counts", "classes", "groups"}:
+        return None
+    counts = options.get("class_counts")
+    plain = options if counts is None else {**options, "class_counts": counts.tolist()}
+    return {"num_classes": task.num_classes, **plain}
+
+
 def build(
     recipe: Recipe,
     seed: int,
-    task: Task,
+    task: Sizes,
     start: Weights | None = None,
     teacher: Weights | None = None,
     given: Callable[[nn.Module], None] | None = None,
@@ -75,6 +121,8 @@ def build(
             options["bank"] = task.bank(seed, recipe.train.workers)
         if recipe.method == "linear_probe":
             options["training_features"] = task.bank(seed, recipe.train.workers).features
+    elif recipe.method == "knn":
+        options["bank"] = None  # without images there are no neighbours, but there is a network
     if recipe.model:
         with drawing(seed, "weights"):
             network = options["network"] = build_network(recipe, task.num_classes)
@@ -102,7 +150,7 @@ def build_untrained(
     Random weights also where the recipe begins with given ones: it is a control for what comes
     with the loss and the network alone.
     """
-    alone = dataclasses.replace(recipe, hyper=dataclasses.replace(recipe.hyper, swad=False))
+    alone = replace(recipe, hyper=replace(recipe.hyper, swad=False))
     method = build(alone, seed, task).to(device)
     method.begin_epoch(epoch)
     return method.scored()

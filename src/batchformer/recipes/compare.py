@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from batchformer.data.feed import close
+from batchformer.engine import onednn
 from batchformer.engine.method import Batches
 from batchformer.engine.together import Job, train_together
 from batchformer.engine.window import DivergedError
@@ -93,6 +94,8 @@ def train_all(
             f"--together {together} trains several runs on one device, and {ranks()} ranks train "
             "one run together: take one or the other."
         )
+    for device in {one.device for one in runs}:
+        onednn.prepare(device, {one.trained.train.precision for one in runs})
     for one in runs:
         one.require_sources()
     with held(runs):

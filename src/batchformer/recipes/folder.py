@@ -18,7 +18,7 @@ from batchformer.recipes.plain import completed
 #: Counts up when what a run's folder holds can no longer be read by versions from before.
 FORMAT = 1
 #: Settings that change no result, so that a run may go on with others.
-OF_NO_EFFECT = ("train.workers", "train.parallel")
+OF_NO_EFFECT = ("train.workers", "train.parallel", "train.figures")
 #: In ``RUNS/RECIPE``: the job of every run that was submitted.
 RECORD = "submitted.json"
 

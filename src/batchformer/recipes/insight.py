@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from batchformer.data.feed import close
+from batchformer.engine.log import Progress
 from batchformer.insight.keep import keep, network_of, seen_of
 from batchformer.insight.look import Arrays, look_cam
 from batchformer.insight.record import FILE
@@ -18,12 +19,13 @@ from batchformer.recipes.run import restore
 from batchformer.tasks.load import Task
 
 
-def insight_of(folder: Path, device: torch.device) -> Path | None:
+def insight_of(folder: Path, device: torch.device, root: str | None = None) -> Path | None:
     """Look at the trained network of a run's folder, and keep it there, as its end would have.
 
     Args:
         folder: of one training: that of a run, or of one of its targets.
         device: where the network is looked at.
+        root: where the data lies now; None: where it lay when the run was trained.
 
     Returns:
         The file, or None where there is nothing to see, or a line on stderr says why not.
@@ -31,7 +33,7 @@ def insight_of(folder: Path, device: torch.device) -> Path | None:
     Raises:
         FileNotFoundError: it is no run, or it has no checkpoint.
     """
-    method, task, config = restore(folder, device)
+    method, task, config = restore(folder, device, root)
     shown = getattr(task, "shown", None)
     if shown is None or method.relations() is None:
         return None
@@ -40,9 +42,10 @@ def insight_of(folder: Path, device: torch.device) -> Path | None:
     epoch = _last_epoch(task, recipe, seed)
     method.begin_epoch(epoch)  # losses that change with the epoch are those of the last
     untrained = partial(build_untrained, recipe, seed, task, device, epoch)
-    kept = keep(
-        lambda: seen_of(method, shown(recipe.train.workers), seed, untrained), folder, str(folder)
-    )
+    with Progress(f"{folder}: figures", 1) as bar:
+        images = shown(recipe.train.workers)
+        look = partial(seen_of, method, images, seed, untrained, bar.measured)
+        kept = keep(look, folder, str(folder))
     return folder / FILE if kept else None
 
 

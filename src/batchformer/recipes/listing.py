@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable, Sequence
 from textwrap import indent, wrap
 from typing import TYPE_CHECKING
 
@@ -22,6 +24,8 @@ from batchformer.recipes.recipe import Recipe
 
 #: Characters of a recipe's row in the paper, so that a terminal of 80 holds the other columns.
 ROW_WIDTH = 50
+#: Near names that an error has.
+MOST_NEAR = 3
 #: Lists of images that the paper's detectors are trained and scored on.
 VOC_LISTS = ("2007/trainval", "2012/trainval", "2007/test")
 
@@ -33,15 +37,7 @@ if TYPE_CHECKING:
 def print_listing(console: Console | None = None) -> None:
     """Recipes, arms, and the paper's rows without a recipe."""
     console = console or _console()
-    title = "Recipes (paper: baseline -> + BatchFormer)"
-    table = _table(title, "recipe", "data", "paper", wide="paper")
-    for name, make in RECIPES.items():
-        recipe = make()
-        swad = " with swad" if recipe.hyper.swad else ""
-        what = f"{recipe.task}: {in_words(recipe)}, {recipe.method}{swad}"
-        below = indent("\n".join((what, *wrap(recipe.table, ROW_WIDTH))), "  ")
-        table.add_row(f"{name}\n{below}", data_state(recipe), paper_numbers(recipe))
-    console.print(table)
+    console.print(_recipes(make() for make in RECIPES.values()))
     arms = _table("\nArms", "arm", "what it is", wide="arm")
     for name, (_, purpose) in ARMS.items():
         arms.add_row(name, purpose)
@@ -54,6 +50,54 @@ def print_listing(console: Console | None = None) -> None:
         numbers = ", ".join(f"{metric} {value:g}" for metric, value in row.numbers.items())
         rows.add_row(row.table, about, numbers, _state_of(row))
     console.print(rows)
+
+
+def print_matching(words: Sequence[str], console: Console | None = None) -> None:
+    """The recipes that have all these words, or parts of words, in what the list says of them.
+
+    Raises:
+        ValueError: there is none; names near recipes.
+    """
+    recipes = [make() for make in RECIPES.values()]
+    found = [
+        recipe
+        for recipe in recipes
+        if all(word.lower() in f"{recipe.name} {_about(recipe)}".lower() for word in words)
+    ]
+    if not found:
+        near = _near(words)
+        hint = f" Near: {', '.join(near)}." if near else ""
+        raise ValueError(
+            f"No recipe has {' and '.join(map(repr, words))} in its name, task, data, method or "
+            f"row of the paper.{hint} `batchformer list` shows all."
+        )
+    (console or _console()).print(_recipes(found))
+
+
+def _near(words: Sequence[str]) -> list[str]:
+    """Recipes whose names are near what was asked for, or have a part that is near."""
+    near = difflib.get_close_matches("_".join(words).lower(), RECIPES, MOST_NEAR)
+    parts = dict.fromkeys(part for name in RECIPES for part in name.split("_"))
+    for word in words:
+        for part in difflib.get_close_matches(word.lower(), parts, MOST_NEAR):
+            near += [name for name in RECIPES if part in name.split("_")]
+    return list(dict.fromkeys(near))[:MOST_NEAR]
+
+
+def _recipes(recipes: Iterable[Recipe]) -> Table:
+    title = "Recipes (paper: baseline -> + BatchFormer)"
+    table = _table(title, "recipe", "data", "paper", wide="paper")
+    for recipe in recipes:
+        below = indent(_about(recipe), "  ")
+        table.add_row(f"{recipe.name}\n{below}", data_state(recipe), paper_numbers(recipe))
+    return table
+
+
+def _about(recipe: Recipe) -> str:
+    """Task, data and method of a recipe, and below them its row of the paper."""
+    swad = " with swad" if recipe.hyper.swad else ""
+    what = f"{recipe.task}: {in_words(recipe)}, {recipe.method}{swad}"
+    return "\n".join((what, *wrap(recipe.table, ROW_WIDTH)))
 
 
 def _state_of(row: PaperRow) -> str:

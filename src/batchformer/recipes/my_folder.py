@@ -11,11 +11,11 @@ def my_folder() -> Recipe:
     """Balanced Softmax on folders or lists of images; no row of the paper.
 
     ``batchformer compare my_folder --data.root PATH`` with PATH/train/<class>/<image> and
-    PATH/test/<class>/<image> (or val), or with lists: ``--data.train-list`` and
-    ``--data.test-list``. ``--weights FILE`` or ``--weights timm`` begins with trained weights; then
-    lower the rate, as in ``--optim.lr 0.005``: with 10 images a class of Caltech-101 that moved a
-    ResNet-50 from 74.6 to 83.6 (two seeds). The length is ours to choose: set ``--train.updates``
-    to a few dozen passes over your images.
+    PATH/test/<class>/<image> (or val); with PATH/<class>/<image> alone, of which a fifth is held
+    out; or with lists: ``--data.train-list`` and ``--data.test-list``. ``--weights FILE`` or
+    ``--weights timm`` begins with trained weights; then lower the rate, as in ``--optim.lr 0.005``:
+    with 10 images a class of Caltech-101 that moved a ResNet-50 from 74.6 to 83.6 (two seeds). The
+    length is ours to choose: set ``--train.updates`` to a few dozen passes over your images.
     """
     return Recipe(
         name="my_folder",

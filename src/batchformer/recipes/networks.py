@@ -10,11 +10,12 @@ from typing import Any
 from torch import nn
 
 from batchformer.data.file_lists import some
-from batchformer.models.build import EXPERTS, OWN, build_model
+from batchformer.models.build import EXPERTS, OWN, build_model, models_with_weights
 from batchformer.models.frozen_norm import freeze_norm
 from batchformer.models.stride import Place, move_stride
 from batchformer.models.trained_part import train_last_block
 from batchformer.models.weights import (
+    OtherNetwork,
     StoredWeights,
     find_weights,
     fit_weights,
@@ -169,7 +170,13 @@ def take_given_weights(network: nn.Module, recipe: Recipe, say: Callable[[str], 
         stored = read_weights(file, stride_told=recipe.stride != "auto")
     source = _source(recipe, file)
     settled = settle_stride(recipe, {source: stored.stride} if stored.stride else {})
-    fitted = fit_weights(network, stored.tensors, source)
+    try:
+        fitted = fit_weights(network, stored.tensors, source)
+    except OtherNetwork as error:
+        fitting = models_with_weights(stored.tensors, like=recipe.model)
+        if not fitting:
+            raise
+        raise OtherNetwork(f"{error} It fits --model {' or '.join(fitting)}.") from error
     if not fitted.classifier and recipe.method in WITH_CLASSIFIER:
         raise ValueError(
             f"{recipe.method} works on a trained classifier. {fitted.words} Name weights with a "

@@ -5,12 +5,35 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from batchformer.recipes.recipe import Recipe
 from batchformer.tasks.data_config import BY_TASK
 
 T = TypeVar("T")
+
+#: Settings of data that name files or folders.
+PATHS = ("root", "train_list", "test_list", "table", "vectors")
+
+
+def with_absolute_paths(recipe: Recipe) -> Recipe:
+    """The recipe whose data is found from any working directory.
+
+    A path that is not there from here stays as it is: some are looked for in other folders, too.
+    """
+    changes = {}
+    for name in PATHS:
+        given = getattr(recipe.data, name, None)
+        found = tuple(map(_absolute, given)) if isinstance(given, tuple) else _absolute(given)
+        if found != given:
+            changes[name] = found
+    return dataclasses.replace(recipe, data=recipe.data_with(**changes)) if changes else recipe
+
+
+def _absolute(given: str | None) -> str | None:
+    path = Path(given or "").expanduser()
+    return str(path.absolute()) if given and path.exists() else given
 
 
 def as_plain(recipe: Recipe) -> dict[str, Any]:
@@ -52,7 +75,8 @@ def _made(kind: type[T], values: Mapping[str, Any], what: str) -> T:
 
 
 def completed(plain: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A recorded recipe with today's default for every setting that it does not have.
+    """A recorded recipe with today's default for every setting that it does not have, and with
+    absolute paths.
 
     One that this version does not know (other fields, other tasks) is given back as it is.
 
@@ -60,6 +84,6 @@ def completed(plain: Mapping[str, Any]) -> Mapping[str, Any]:
     {'name': 'mine', 'depth': 3}
     """
     try:
-        return as_plain(from_plain(plain))
+        return as_plain(with_absolute_paths(from_plain(plain)))
     except (AttributeError, KeyError, TypeError, ValueError):
         return plain

@@ -19,7 +19,7 @@ from batchformer.engine.method import Batches
 from batchformer.engine.together import Training
 from batchformer.models.weights import file_hash
 from batchformer.recipes.arms import with_arm
-from batchformer.recipes.building import build, load_task, pick_device
+from batchformer.recipes.building import build, load_task, pick_device, recordable
 from batchformer.recipes.folder import (
     FORMAT,
     has_result,
@@ -28,10 +28,10 @@ from batchformer.recipes.folder import (
     write_json,
 )
 from batchformer.recipes.networks import given_stride, given_weights, settle_stride
-from batchformer.recipes.plain import as_plain, from_plain
+from batchformer.recipes.plain import as_plain, from_plain, with_absolute_paths
 from batchformer.recipes.provenance import provenance
 from batchformer.recipes.recipe import Recipe
-from batchformer.recipes.restoring import restore
+from batchformer.recipes.restoring import restore, restore_deployed
 from batchformer.recipes.run_training import training_of
 from batchformer.recipes.start import (
     instead_of_itself,
@@ -41,7 +41,7 @@ from batchformer.recipes.start import (
 )
 from batchformer.tasks.load import Task
 
-__all__ = ["Run", "build", "load_task", "pick_device", "restore"]
+__all__ = ["Run", "build", "load_task", "pick_device", "restore", "restore_deployed"]
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,10 @@ class Run:
     folder: Path
     device: torch.device
     part: str = ""
+
+    def __post_init__(self) -> None:
+        # What is recorded of the run has to lead to its data from any working directory.
+        object.__setattr__(self, "recipe", with_absolute_paths(self.recipe))
 
     @classmethod
     def below(cls, root: Path, recipe: Recipe, arm: str, seed: int, device: torch.device) -> Run:
@@ -121,10 +125,12 @@ class Run:
             task = self.task
             self._require_validation(task)
             more = {"data": task.facts(), "provenance": provenance(self.device)}
+            if numbers := recordable(task):
+                more["built_with"] = numbers
             if draws := task.draws():
                 more["draws"] = draws
             if file := self.weights_file():
-                more["weights"] = {"file": str(file), "sha256": file_hash(file)}
+                more["weights"] = {"file": str(file.absolute()), "sha256": file_hash(file)}
             elif before and "weights" in before:
                 more["weights"] = before["weights"]
             write_json(self.folder / "config.json", {**config, **more})

@@ -16,10 +16,11 @@ from batchformer.engine.agreement import first_says
 from batchformer.engine.config import TrainConfig
 from batchformer.engine.fit import Evaluation, Plan, training
 from batchformer.engine.interrupt import StopRequest
+from batchformer.engine.log import Progress
 from batchformer.engine.method import Batches, Method
 from batchformer.engine.together import Training
 from batchformer.insight.keep import keep, seen_of
-from batchformer.insight.look import Arrays
+from batchformer.insight.look import MEASURED, Arrays
 from batchformer.methods.deferral import never_comes
 from batchformer.recipes.building import build, build_untrained
 from batchformer.recipes.folder import write_figures, write_result
@@ -68,9 +69,9 @@ def training_of(
             method.begin_epoch(last_epoch)
         if train.precision == "fp64":
             method.float()  # figures need no more
-        with group.alone():
+        with group.alone(), Progress(f"{run.title}: figures", 1, quiet, alone) as bar:
             untrained = partial(build_untrained, trained, run.seed, task, run.device, last_epoch)
-            _keep(run, method.scored(), untrained, task, evaluation, train)
+            _keep(run, method.scored(), untrained, task, evaluation, train, bar)
     return evaluation
 
 
@@ -115,6 +116,7 @@ def _keep(
     task: Task,
     evaluation: Evaluation,
     train: TrainConfig,
+    bar: Progress,
 ) -> None:
     """Write what was measured and what is to be seen; last, that all is there."""
     write_figures(run.folder / "figures.npz", evaluation.figures)
@@ -126,15 +128,24 @@ def _keep(
     }
     if evaluation.findings:
         result["findings"] = evaluation.findings
-    keep(partial(_seen, run, method, untrained, task), run.folder, run.title)
+    if train.figures:
+        keep(partial(_seen, run, method, untrained, task, bar), run.folder, run.title)
     write_result(run.folder, result)
 
 
-def _seen(run: Run, method: Method, untrained: Callable[[], Method], task: Task) -> Arrays | None:
+def _seen(
+    run: Run, method: Method, untrained: Callable[[], Method], task: Task, bar: Progress
+) -> Arrays | None:
     """What is to be seen of the network that is reported, which may be an earlier one."""
     shown = getattr(task, "shown", None)
     if shown is None or method.relations() is None:
         return None
     if state := final_state(run.folder):
         method.load_state_dict(dict(state))
-    return seen_of(method, shown(run.trained.train.workers), run.seed, untrained)
+    images = shown(run.trained.train.workers)
+    if images is not None:
+        bar.note(
+            f"{run.title}: measuring figures on {min(len(images.labels), MEASURED):,} test images; "
+            "--train.no-figures leaves this out."
+        )
+    return seen_of(method, images, run.seed, untrained, bar.measured)

@@ -20,7 +20,7 @@ from batchformer.engine.checkpoint import write_atomically
 from batchformer.recipes.compare import folders_of, train_all
 from batchformer.recipes.folder import OF_NO_EFFECT, RECORD, anything_trained, read_json
 from batchformer.recipes.held import held
-from batchformer.recipes.plain import as_plain, from_plain
+from batchformer.recipes.plain import as_plain, from_plain, with_absolute_paths
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import Run
 from batchformer.recipes.sweep import Sweep, changed_settings
@@ -55,6 +55,7 @@ def run_sweep(
         quiet: no progress.
         together: runs that train side by side, of whatever level.
     """
+    base = with_absolute_paths(base)
     recipes = {level: sweep.recipe(level, base) for level, _ in sweep.cells(arms, levels)}
     runs = [
         Run.below(root, recipes[level], arm, seed, device)
@@ -74,7 +75,7 @@ def _describe(sweep: Sweep, base: Recipe, path: Path) -> None:
     # Jobs in a queue have trained nothing yet, and keep the base that they were submitted with.
     begun = anything_trained(path.parent) or (path.parent / RECORD).exists()
     if path.exists() and begun:
-        before = from_plain(read_json(path, "base")["base"])
+        before = with_absolute_paths(from_plain(read_json(path, "base")["base"]))
         changed = [
             f"{key} was {old}, is {new}"
             for key, (old, new) in changed_settings(before, base).items()

@@ -17,7 +17,7 @@ from batchformer.report.runs import Run
 WORDS = frozenset({"name", "summary", "table", "paper", "seed", "arm"})
 """Keys at the top of a recipe that change no number, or that tell its runs apart."""
 
-PLACES = frozenset({"root", "workers", "device", "log_every", "checkpoint_every"})
+PLACES = frozenset({"root", "workers", "device", "log_every", "checkpoint_every", "figures"})
 """Keys at any depth that say where and how a run went, not what it computed."""
 
 OF_THE_ARM = frozenset({"module", "loss_multiplier"})

@@ -130,6 +130,13 @@ class Run:
         }
 
 
+#: Of a run whose figures a person did not want.
+LEFT_OUT = (
+    "figures of samples and their relations were left out by --train.no-figures; "
+    "`batchformer show FIGURE RUN --compute` measures them from the checkpoint"
+)
+
+
 class _Damage(ValueError):
     """What is wrong with a file of a run."""
 
@@ -181,8 +188,15 @@ def read_run(folder: str | Path) -> Run:
     if result is not None:
         missing = Arrays(folder / "figures.npz").problem()
         remarks += (f"{missing}; not in the figures by class and by image",) if missing else ()
+        if _left_out_figures(config["recipe"]) and not any(folder.rglob("insight.npz")):
+            remarks += (LEFT_OUT,)
     origin = str(config.get("taken_from") or "")
     return Run(*known, records, result, None, remarks, data, origin)
+
+
+def _left_out_figures(recipe: Record) -> bool:
+    train = recipe.get("train")
+    return isinstance(train, Mapping) and train.get("figures") is False
 
 
 def _run_folders(path: Path) -> list[Path]:

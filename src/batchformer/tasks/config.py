@@ -36,7 +36,8 @@ class LongTailConfig:
     """Of the draw; the same for all runs, so that arms and seeds share one training set."""
     root: str | None = None
     """Folder or .npz file; by default $BATCHFORMER_DATA, else ~/.cache/batchformer. Your own images
-    lie in train/<class>/ and test/<class>/ (or val/<class>/) of it."""
+    lie in train/<class>/ and test/<class>/ (or val/<class>/) of it; or in <class>/ alone, and a
+    fifth of each class is held out as the test set, drawn by data.seed."""
     train_list: str | None = None
     """Image files: list of the training images, `path label` a line or a .csv with these columns;
     paths start from data.root."""

@@ -59,7 +59,7 @@ class ImageFileTask:
     def load(cls, config: LongTailConfig, device: torch.device) -> ImageFileTask:
         """Read the lists and look for every image; an error says what is missing and where."""
         if config.name == "folder":
-            data = own_files(config.root, config.train_list, config.test_list)
+            data = own_files(config.root, config.train_list, config.test_list, config.seed)
         elif config.name == "imagenet":
             data = imagenet(config.root)
         else:
@@ -99,6 +99,8 @@ class ImageFileTask:
             "classes": self.num_classes,
             "classes_without_test_image": len(self.data.untested),
         }
+        if self.data.split_seed is not None:
+            facts["split_seed"] = self.data.split_seed
         return {**facts, "remarks": list(self.data.remarks)} if self.data.remarks else facts
 
     def feed(self, train: TrainConfig, seed: int) -> Batches:
