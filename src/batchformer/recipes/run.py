@@ -70,8 +70,8 @@ class Run:
 
     @property
     def task(self) -> Task:
-        """Data and scores, as this seed has them."""
-        return load_task(self.recipe.data, self.device).seeded(self.seed)
+        """Data and scores of this arm, as this seed has them."""
+        return load_task(self.trained.data, self.device).seeded(self.seed)
 
     @property
     def trained(self) -> Recipe:
@@ -131,7 +131,7 @@ class Run:
 
     def _require_validation(self, task: Task) -> None:
         """Refuse to choose by a score that no evaluation will have."""
-        why = task.unvalidated if self.recipe.train.select_on == "val" else ""
+        why = task.unvalidated if self.trained.train.select_on == "val" else ""
         require(
             not why,
             f"train.select-on is val, which chooses by a score of validation, and {why}; report "
@@ -190,7 +190,7 @@ class Run:
                 require_finished(folder, split, self.part)
 
     def feed(self) -> Batches:
-        """The batches of this seed, the same for every arm."""
+        """The batches of this seed, the same for every arm that has the same data."""
         return self.task.feed(self.trained.train, self.seed)
 
     def training(
