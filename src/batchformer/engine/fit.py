@@ -94,6 +94,8 @@ def training(
             seconds = 0.0
             for index in range(first, len(method.stages)):
                 run = Stage(method, batches, evaluate, plan, log, bar, index, found, seconds)
+                if index == first and plan.on_start is not None:
+                    plan.on_start(method.stages[index], run.update)
                 evaluation = yield from run.train(request)
                 found, seconds = None, run.seconds
     finally:

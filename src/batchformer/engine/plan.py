@@ -48,7 +48,12 @@ BEST = "best"
 
 @dataclass(frozen=True)
 class Plan:
-    """How to train, where, and where to keep it."""
+    """How to train, where, and where to keep it.
+
+    Args:
+        on_start: called on every rank with the stage and the update that a training begins at, or
+            resumes from, before its first update.
+    """
 
     optim: OptimConfig
     schedule: ScheduleConfig
@@ -59,3 +64,4 @@ class Plan:
     title: str = "run"
     quiet: bool = False
     wandb_project: str | None = None
+    on_start: Callable[[str, int], None] | None = None

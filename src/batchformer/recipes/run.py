@@ -33,6 +33,7 @@ from batchformer.recipes.provenance import provenance
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.restoring import restore
 from batchformer.recipes.run_training import training_of
+from batchformer.recipes.sittings import sittings_of, with_sitting
 from batchformer.recipes.start import (
     instead_of_itself,
     require_finished,
@@ -120,7 +121,11 @@ class Run:
         if not self.finished:
             task = self.task
             self._require_validation(task)
-            more = {"data": task.facts(), "provenance": provenance(self.device)}
+            more = {
+                "data": task.facts(),
+                "provenance": (before or {}).get("provenance") or provenance(self.device),
+                "sittings": sittings_of(before or {}),
+            }
             if draws := task.draws():
                 more["draws"] = draws
             if file := self.weights_file():
@@ -128,6 +133,19 @@ class Run:
             elif before and "weights" in before:
                 more["weights"] = before["weights"]
             write_json(self.folder / "config.json", {**config, **more})
+
+    def record_sitting(self, stage: str, update: int) -> None:
+        """Record that this process trains from here, for a run of several parts in both folders."""
+        first_says(lambda: self._record_sitting(stage, update))
+
+    def _record_sitting(self, stage: str, update: int) -> None:
+        sitting = {**provenance(self.device), "from_update": update, "stage": stage}
+        folders = {self.folder: sitting}
+        if self.part:
+            folders[self.folder.parent] = {**sitting, "part": self.part}
+        for folder, own in folders.items():
+            if config := recorded(folder):
+                write_json(folder / "config.json", with_sitting(config, own))
 
     def _require_validation(self, task: Task) -> None:
         """Refuse to choose by a score that no evaluation will have."""

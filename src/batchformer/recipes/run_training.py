@@ -52,6 +52,7 @@ def training_of(
         title=run.title,
         quiet=quiet,
         wandb_project=wandb,
+        on_start=run.record_sitting,
     )
     said = partial(print, f"{run.title}:", file=sys.stderr, flush=True)
     say: Callable[[str], None] = (lambda _: None) if quiet else said
