@@ -10,7 +10,7 @@ import torch
 
 from batchformer.engine.checkpoint import load_newest_of_first
 from batchformer.engine.interrupt import StopRequest, stop_requests
-from batchformer.engine.keeping import of_this_training
+from batchformer.engine.keeping import of_this_training, remove_later
 from batchformer.engine.log import NoLog, Progress, RunLog
 from batchformer.engine.method import Batches, Method
 from batchformer.engine.plan import BEST, Evaluate, Evaluation, Plan
@@ -94,8 +94,10 @@ def training(
             seconds = 0.0
             for index in range(first, len(method.stages)):
                 run = Stage(method, batches, evaluate, plan, log, bar, index, found, seconds)
-                if index == first and plan.on_start is not None:
-                    plan.on_start(method.stages[index], run.update)
+                if index == first:
+                    remove_later(plan.folder, index, run.update, resumed=found is not None)
+                    if plan.on_start is not None:
+                        plan.on_start(method.stages[index], run.update)
                 evaluation = yield from run.train(request)
                 found, seconds = None, run.seconds
     finally:

@@ -97,6 +97,11 @@ class Stage:
         return int(self.counters["update"])
 
     @property
+    def number(self) -> int:
+        """Of this stage, counted from 0."""
+        return int(self.counters["stage"])
+
+    @property
     def seconds(self) -> float:
         """Since the training began, in all sittings; work that a kill lost is not in it."""
         return time.perf_counter() - self.began
@@ -196,7 +201,7 @@ class Stage:
             self.best = dict(evaluation.metrics)
             if self.plan.train.select_on != "last":
                 state = {"method": state_of_model(trained.scored())}
-                save(self.plan.folder / BEST, self.update, state)
+                save(self.plan.folder / BEST, self.update, state, self.number)
         self.method.after_evaluation(evaluation.metrics)
         self.window.pause(time.perf_counter() - started)
         return evaluation
@@ -223,7 +228,8 @@ class Stage:
         """Score what else the training gave, and keep it, by name."""
         scores = {}
         for name, other in self.method.conclude(self.batches).items():
-            save(self.plan.folder / name, self.update, {"method": state_of_model(other)})
+            state = {"method": state_of_model(other)}
+            save(self.plan.folder / name, self.update, state, self.number)
             scores[name] = self.scored(other)
         return scores
 
@@ -239,4 +245,4 @@ class Stage:
 
     def save(self) -> None:
         self.counters["seconds"] = self.seconds
-        save(self.plan.folder / "checkpoints", self.update, state_of_stage(self))
+        save(self.plan.folder / "checkpoints", self.update, state_of_stage(self), self.number)
