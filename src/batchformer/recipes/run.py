@@ -39,6 +39,7 @@ from batchformer.recipes.start import (
     require_finished,
     require_known,
     trained_stride,
+    training_hash,
 )
 from batchformer.tasks.load import Task
 
@@ -203,7 +204,7 @@ class Run:
                 require_known(role, name, self._root)
             # A detector's backbone was trained on other images.
             elsewhere = self.recipe.task == "detection"
-            split = None if elsewhere else self.task.facts()["split_sha256"]
+            split = None if elsewhere else training_hash(self.task.facts())
             for folder in self.sources.values():
                 require_finished(folder, split, self.part)
 

@@ -13,7 +13,13 @@ from torch import Tensor
 from batchformer.data.annotated import lists_of
 from batchformer.data.files import ImageFiles
 from batchformer.data.loader import FileFeed, evaluation_batches
-from batchformer.data.long_tailed_files import LongTailedFiles, annotated, imagenet, own_files
+from batchformer.data.long_tailed_files import (
+    LongTailedFiles,
+    annotated,
+    imagenet,
+    list_hash,
+    own_files,
+)
 from batchformer.data.samplers import ClassBalanced, sampler_named
 from batchformer.engine.config import TrainConfig
 from batchformer.engine.fit import Evaluation
@@ -92,6 +98,8 @@ class ImageFileTask:
             "classes": self.num_classes,
             "classes_without_test_image": len(self.data.untested),
         }
+        if self.data.val is not None:
+            facts["val_sha256"] = list_hash(self.data.val)
         return {**facts, "remarks": list(self.data.remarks)} if self.data.remarks else facts
 
     def feed(self, train: TrainConfig, seed: int) -> Batches:
