@@ -13,7 +13,7 @@ from batchformer.engine.interrupt import StopRequest, stop_requests
 from batchformer.engine.keeping import of_this_training, remove_later
 from batchformer.engine.log import NoLog, Progress, RunLog
 from batchformer.engine.method import Batches, Method
-from batchformer.engine.plan import BEST, Evaluate, Evaluation, Plan
+from batchformer.engine.plan import BEST, Evaluate, Evaluation, Plan, Position
 from batchformer.engine.sharding import shard
 from batchformer.engine.stage import Stage
 from batchformer.engine.sync_norm import synchronise_norms
@@ -68,8 +68,10 @@ def training(
     plan: Plan,
     request: StopRequest,
     alone: bool = True,
-) -> Generator[None, None, Evaluation]:
+) -> Generator[Position, None, Evaluation]:
     """:func:`fit` update by update: whoever drives it may do other things in between.
+
+    After each update it yields the position of the next one.
 
     Args:
         request: asks the run to save and stop.

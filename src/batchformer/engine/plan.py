@@ -42,6 +42,9 @@ class Evaluation:
 
 Evaluate = Callable[[Method, Mechanics], Evaluation]
 
+#: Number of the stage, and update in it, that a training has come to.
+Position = tuple[int, int]
+
 #: Folder of the network that is reported where that is not the last.
 BEST = "best"
 

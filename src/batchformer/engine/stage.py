@@ -32,7 +32,7 @@ from batchformer.engine.mechanics import Batch, Mechanics
 from batchformer.engine.method import Batches, Method
 from batchformer.engine.optim import forget, lr_factor, set_lr
 from batchformer.engine.parallel import Parallel
-from batchformer.engine.plan import BEST, Evaluate, Evaluation, Plan
+from batchformer.engine.plan import BEST, Evaluate, Evaluation, Plan, Position
 from batchformer.engine.precision import in_double, predicting_in_double
 from batchformer.engine.selection import is_better
 from batchformer.engine.sharding import is_sharded
@@ -106,7 +106,7 @@ class Stage:
         """Since the training began, in all sittings; work that a kill lost is not in it."""
         return time.perf_counter() - self.began
 
-    def train(self, request: StopRequest) -> Generator[None, None, Evaluation]:
+    def train(self, request: StopRequest) -> Generator[Position, None, Evaluation]:
         train, evaluation = self.plan.train, Evaluation({})
         eval_every = train.eval_every or train.updates
         save_every = train.checkpoint_every or eval_every
@@ -131,7 +131,7 @@ class Stage:
             if finished:
                 break
             self.one_update()
-            yield
+            yield self.number, self.update
         self.method.release_step()
         others, findings = self.conclude(), self.tell_findings()
         if train.select_on != "last":

@@ -180,6 +180,7 @@ def _train_on(
         feed = feeds[key] = feeds.get(key) or one.feed()
         options = {"quiet": quiet, "wandb": wandb, "alone": len(runs) == 1}
         by_name[one.title] = one
-        jobs.append(Job(one.title, partial(one.training, feed, **options)))  # type: ignore[arg-type]
+        start = partial(one.training, feed, **options)  # type: ignore[arg-type]
+        jobs.append(Job(one.title, start, feed))
     for job, ended in train_together(jobs, runs[0].device):
         yield by_name[job.name], ended if isinstance(ended, DivergedError) else None
