@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from batchformer.engine.keeping import of_this_training, remove_later
 from batchformer.engine.log import NoLog, Progress, RunLog
 from batchformer.engine.method import Batches, Method
 from batchformer.engine.plan import BEST, Evaluate, Evaluation, Plan, Position
+from batchformer.engine.precision import products_in
 from batchformer.engine.sharding import shard
 from batchformer.engine.stage import Stage
 from batchformer.engine.sync_norm import synchronise_norms
@@ -77,8 +78,28 @@ def training(
         request: asks the run to save and stop.
         alone: whether this run may have the terminal for itself.
     """
+    run = _training(method, batches, evaluate, plan, request, alone)
+    with closing(run):
+        while True:
+            # Left between updates: a run that trains beside this one may have another precision.
+            with products_in(plan.train.precision):
+                try:
+                    position = next(run)
+                except StopIteration as end:
+                    evaluation: Evaluation = end.value
+                    return evaluation
+            yield position
+
+
+def _training(
+    method: Method,
+    batches: Batches,
+    evaluate: Evaluate,
+    plan: Plan,
+    request: StopRequest,
+    alone: bool,
+) -> Generator[Position, None, Evaluation]:
     torch.use_deterministic_algorithms(plan.train.deterministic)
-    torch.backends.cuda.matmul.allow_tf32 = plan.train.precision == "tf32"
     method.to(plan.device)
     if plan.train.precision == "fp64":
         method.double()

@@ -17,6 +17,7 @@ from batchformer.engine.config import TrainConfig
 from batchformer.engine.fit import Evaluation, Plan, training
 from batchformer.engine.interrupt import StopRequest
 from batchformer.engine.method import Batches, Method
+from batchformer.engine.precision import products_in
 from batchformer.engine.together import Training
 from batchformer.insight.keep import keep, seen_of
 from batchformer.insight.look import Arrays
@@ -68,7 +69,7 @@ def training_of(
             method.begin_epoch(max(0, train.updates - 1) // feed.per_epoch)
         if train.precision == "fp64":
             method.float()  # figures need no more
-        with group.alone():
+        with group.alone(), products_in(train.precision):
             _keep(run, method.scored(), task, evaluation, train)
     return evaluation
 
