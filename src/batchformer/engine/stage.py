@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import time
 from collections.abc import Generator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from batchformer.engine.agreement import highest
 from batchformer.engine.average import RunningMean
-from batchformer.engine.capture import Captured, Eager, why_eager
+from batchformer.engine.capture import Captured, Eager, wait_for, why_eager
 from batchformer.engine.checkpoint import load_newest_of_first
 from batchformer.engine.interrupt import Interrupted, StopRequest
 from batchformer.engine.keeping import (
@@ -107,6 +107,28 @@ class Stage:
         return time.perf_counter() - self.began
 
     def train(self, request: StopRequest) -> Generator[Position, None, Evaluation]:
+        """Train to the end; whatever ends it, nothing is left under way on the device.
+
+        Raises:
+            Interrupted: a signal came; the state is saved.
+            DivergedError: a loss became NaN or infinite; the last good checkpoint is kept.
+        """
+        try:
+            evaluation = yield from self._train(request)
+        except BaseException:
+            with suppress(RuntimeError):  # the first error is the one to see
+                self.release()
+            raise
+        self.release()
+        return evaluation
+
+    def release(self) -> None:
+        """Wait for the device, then drop the graphs."""
+        wait_for(self.plan.device)
+        if isinstance(self.updater, Captured):
+            self.updater.release()
+
+    def _train(self, request: StopRequest) -> Generator[Position, None, Evaluation]:
         train, evaluation = self.plan.train, Evaluation({})
         eval_every = train.eval_every or train.updates
         save_every = train.checkpoint_every or eval_every
@@ -244,5 +266,6 @@ class Stage:
         return {name: dict(finding.values) for name, finding in found.items()}
 
     def save(self) -> None:
+        wait_for(self.plan.device)
         self.counters["seconds"] = self.seconds
         save(self.plan.folder / "checkpoints", self.update, state_of_stage(self), self.number)
