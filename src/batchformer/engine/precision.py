@@ -19,15 +19,13 @@ def products_in(precision: str) -> Iterator[None]:
     That holds for matrix products and for convolutions alike: torch has a switch for each, and by
     default allows TF32 in convolutions only. A CUDA graph keeps what held when it was captured.
     """
-    switches = (torch.backends.cuda.matmul, torch.backends.cudnn)
-    before = [switch.allow_tf32 for switch in switches]
-    for switch in switches:
-        switch.allow_tf32 = precision == "tf32"
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
     try:
         yield
     finally:
-        for switch, allowed in zip(switches, before, strict=True):
-            switch.allow_tf32 = allowed
+        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 def in_double(value: Any) -> Any:

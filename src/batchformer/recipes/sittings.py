@@ -29,7 +29,7 @@ def sittings_of(config: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 def with_sitting(config: Mapping[str, Any], sitting: Sitting) -> dict[str, Any]:
     """The configuration of a run, with one more sitting."""
-    sittings = [*config["sittings"], dict(sitting)]
+    sittings = [*config.get("sittings", []), dict(sitting)]
     first = contributing(sittings)[0]
     provenance = {key: value for key, value in first.items() if key not in WHERE}
     return {**config, "provenance": provenance, "sittings": sittings}
