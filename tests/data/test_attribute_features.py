@@ -72,6 +72,11 @@ def test_the_hash_knows_every_row_and_where_one_part_ends() -> None:
     hashes = {data.split_sha256, moved.split_sha256, swapped.split_sha256}
     assert len(hashes) == 3 and data.split_sha256 == made().split_sha256
     assert all(len(h) == 64 for h in hashes)
+    for name in ("features", "attributes"):
+        array = getattr(data, name).clone()
+        array[-1, -1] += 0.5
+        hashes.add(dataclasses.replace(data, **{name: array}).split_sha256)
+    assert len(hashes) == 5
 
 
 @settings(max_examples=20, deadline=None)

@@ -142,3 +142,30 @@ def test_images_that_are_not_of_one_set() -> None:
     data = DomainImages("set", ("a", "b"), ("x",), (images(0), images(0)))
     with pytest.raises(ValueError, match="no domain c; choose of a, b"):
         data.joined({"c": torch.tensor([0])})
+
+
+def test_the_hash_knows_every_domain_image_and_label() -> None:
+    def made(pixel: int = 0, label: int = 0, domain: str = "b") -> DomainImages:
+        parts = [ImageSplit(torch.zeros(2, 1, 2, 2).byte(), torch.tensor([0, 1])) for _ in "ab"]
+        parts[1].x[1, 0, 1, 1], parts[1].y[0] = pixel, label
+        return DomainImages("some", ("a", domain), ("x", "y"), tuple(parts))
+
+    assert made().split_sha256 == made().split_sha256
+    others = (made(pixel=1), made(label=1), made(domain="c"))
+    assert len({made().split_sha256, *(other.split_sha256 for other in others)}) == 4
+
+
+def test_the_hash_of_files_is_of_paths_and_labels(tmp_path: Path) -> None:
+    def made(*paths: str, root: Path = tmp_path) -> DomainFiles:
+        parts = (("a/x/1.jpg",), paths)
+        for path in (root / path for own in parts for path in own):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        files = tuple(
+            ImageFiles(own, torch.arange(len(own)) % 2, ("x", "y"), root) for own in parts
+        )
+        return DomainFiles("some", ("a", "b"), ("x", "y"), files)
+
+    first = made("b/x/1.jpg", "b/y/1.jpg").split_sha256
+    assert made("b/x/1.jpg", "b/y/1.jpg", root=tmp_path / "moved").split_sha256 == first
+    assert made("b/x/1.jpg", "b/y/2.jpg").split_sha256 != first

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import hashlib
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +15,7 @@ def _split(labels: list[int], size: int = 4) -> ImageSplit:
 
 
 def _data(train: list[int], test: list[int], size: int = 4) -> LongTailedData:
-    return LongTailedData(_split(train), _split(test, size), ("a", "b", "c"), "0" * 64, "toy")
+    return LongTailedData(_split(train), _split(test, size), ("a", "b", "c"), "toy")
 
 
 def test_train_counts_include_absent_classes() -> None:
@@ -64,3 +66,34 @@ def test_labels_outside_the_classes(train: list[int], test: list[int], message: 
 def test_parts_of_different_size() -> None:
     with pytest.raises(ValueError, match=r"\(3, 4, 4\) but test images are \(3, 5, 5\)"):
         _data([0], [0], size=5)
+
+
+def test_the_hash_knows_every_pixel_and_label_of_both_parts() -> None:
+    """Worked out independently: types, shapes and bytes, part by part."""
+
+    def made(changed: str = "") -> LongTailedData:
+        data = _data([0, 0, 2], [1, 2])
+        for name, part in (("train", data.train), ("test", data.test)):
+            if changed == f"{name} pixel":
+                part.x[1, 2, 3, 3] = 1
+            elif changed == f"{name} label":
+                part.y[1] = 0 if name == "test" else 1
+        return data
+
+    def sha(text: str, *arrays: bytes) -> str:
+        return hashlib.sha256(text.encode() + b"".join(arrays)).hexdigest()
+
+    def part_sha(part: ImageSplit) -> str:
+        n = len(part)
+        images = f"torch.uint8 ({n}, 3, 4, 4)\n".encode() + part.x.numpy().tobytes()
+        return sha("", images, f"torch.int64 ({n},)\n".encode(), part.y.numpy().tobytes())
+
+    data = made()
+    train, test = part_sha(data.train), part_sha(data.test)
+    assert data.train_sha256 == train
+    assert data.split_sha256 == sha(f"text 5\na\nb\nctext 64\n{train}text 64\n{test}")
+    changes = ("train pixel", "train label", "test pixel", "test label")
+    hashes = {data.split_sha256, *(made(change).split_sha256 for change in changes)}
+    assert len(hashes) == 5
+    same = [made(change).train_sha256 == data.train_sha256 for change in changes]
+    assert same == [False, False, True, True]

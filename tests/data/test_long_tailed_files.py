@@ -55,10 +55,11 @@ def test_a_known_data_set(places: Path) -> None:
     assert found.train_counts.tolist() == [2, 1] and len(found.test) == 2 and found.val is not None
     assert len(found.val) == 1 and found.untested == [] and found.name == "Places-LT"
     text = "".join(f"{line}\n" for line in TRAIN)
-    assert found.split_sha256 == hashlib.sha256(text.encode()).hexdigest()
+    assert found.train_sha256 == hashlib.sha256(text.encode()).hexdigest()
     assert annotated("places_lt", lists_of("places_lt", places)).val is None
     val = annotated("places_lt", lists_of("places_lt", places, part="val"))
     assert len(val.test) == 1 and val.untested == ["bee"]
+    assert val.train_sha256 == found.train_sha256 and val.split_sha256 != found.split_sha256
 
 
 def test_odd_lines(places: Path) -> None:
@@ -149,7 +150,8 @@ def test_folders_of_classes(tmp_path: Path, part: str) -> None:
     assert found.name == tmp_path.name and found.untested == ["a"]
     touch(tmp_path, f"{part}/a/1.jpg")
     again = own_files(tmp_path)
-    assert again.split_sha256 == list_hash(found.train) and again.remarks == ()
+    assert again.train_sha256 == list_hash(found.train) and again.remarks == ()
+    assert again.split_sha256 != found.split_sha256, "there is one more test image"
 
 
 def test_folders_that_are_wrong(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from batchformer.data.long_tail import class_counts, split_hash
+from batchformer.data.long_tail import class_counts
 from batchformer.data.npz import read_long_tail
 
 K, N_MAX, RATIO = 6, 40, 10
@@ -44,8 +44,18 @@ def test_the_tail_of_the_file(tmp_path: Path) -> None:
     assert data.train.y.tolist() == arrays["y_train"].tolist()
     assert data.test.y.tolist() == arrays["y_test"].tolist()
     assert data.classes == tuple(f"class {c}" for c in range(K))
-    assert data.split_sha256 == split_hash(np.arange(len(arrays["y_train"])))
     assert data.name == "toy"
+
+
+@pytest.mark.parametrize("array", ["x_train", "x_test"])
+def test_files_with_other_images_have_other_hashes(tmp_path: Path, array: str) -> None:
+    images = _arrays()[array]
+    images[1, 0, 0, 2] += 1
+    data = _read(_save(tmp_path / "toy.npz"))
+    other = _read(_save(tmp_path / "other.npz", **{array: images}))
+    assert data.train_counts.tolist() == other.train_counts.tolist()
+    assert data.split_sha256 != other.split_sha256
+    assert data.split_sha256 == _read(_save(tmp_path / "copy.npz")).split_sha256
 
 
 def test_steeper_tail_keeps_the_first_ranks(tmp_path: Path) -> None:

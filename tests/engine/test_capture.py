@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,9 +20,10 @@ from batchformer.data.images import ImageSplit
 from batchformer.data.loader import FileFeed
 from batchformer.data.transforms import cifar_train
 from batchformer.engine import capture
-from batchformer.engine.capture import WARM_UP, Captured, Recording, signature, why_eager
+from batchformer.engine.capture import WARM_UP, Captured, Recording, signature, wait_for, why_eager
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.engine.fit import Evaluation, Plan, fit, training
+from batchformer.engine.interrupt import Interrupted
 from batchformer.engine.method import Method
 from batchformer.engine.together import Job, train_together
 from batchformer.methods import build_method
@@ -56,10 +58,13 @@ def test_the_reasons(train: TrainConfig, device: str, method: Method, expected: 
 class FakeGraph:
     """Stands for a CUDA graph: counts how often it was replayed."""
 
-    replays = 0
+    replays, dropped = 0, False
 
     def replay(self) -> None:
         self.replays += 1
+
+    def reset(self) -> None:
+        self.dropped = True
 
 
 class Machine:
@@ -132,6 +137,23 @@ def test_a_failed_recording_is_said_once_and_nothing_is_lost(
     assert machine.eager == 20
     (line,) = machine.said
     assert "eager from here" in line and "not permitted" in line and "more lines" not in line
+
+
+def test_what_was_recorded_can_be_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine = Machine(monkeypatch)
+    machine.run(8, WARM_UP + 1)
+    machine.update.release()
+    assert machine.graphs[0].dropped and not machine.update.recordings
+    machine.run(8, WARM_UP + 1)
+    assert machine.eager == 2 * WARM_UP and len(machine.graphs) == 2
+
+
+def test_a_device_is_waited_for_on_all_its_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[torch.device] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
+    wait_for(torch.device("cpu"))
+    wait_for(torch.device("cuda:1"))
+    assert waited == [torch.device("cuda:1")]
 
 
 def test_signatures() -> None:
@@ -288,6 +310,56 @@ def test_runs_side_by_side_are_the_runs_alone(
     for seed, module in kinds:
         alone = losses(tmp_path / f"alone{seed}{module}")
         assert losses(tmp_path / f"together{seed}{module}") == pytest.approx(alone, rel=1e-3)
+
+
+class Stopping:
+    """Batches of a feed; at one step a signal asks the process to stop."""
+
+    def __init__(self, inner: Feed, at: int) -> None:
+        self.inner, self.at, self.per_epoch = inner, at, inner.per_epoch
+
+    def batch(self, step: int) -> dict[str, Any]:
+        if step == self.at:
+            signal.raise_signal(signal.SIGTERM)
+        return self.inner.batch(step)
+
+
+@pytest.mark.gpu
+@needs_gpu
+def test_a_captured_training_that_a_signal_stops_goes_on_as_if_unbroken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two runs side by side, stopped while their graphs are replayed; nothing is left under way."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    changes: dict[str, Any] = {"deterministic": True, "updates": 40, "log_every": 1}
+    arms = (False, True)
+    for module in arms:
+        fit(method(0, module), feed(), evaluation, plan(tmp_path / f"whole{module}", **changes))
+
+    def jobs(batches: Any) -> list[Job]:
+        made = {module: method(0, module) for module in arms}
+        plans = {module: plan(tmp_path / f"cut{module}", **changes) for module in arms}
+        return [
+            Job(
+                str(module),
+                lambda request, module=module: training(  # type: ignore[misc]
+                    made[module], batches, evaluation, plans[module], request, False
+                ),
+                batches,
+            )
+            for module in arms
+        ]
+
+    with pytest.raises(Interrupted):
+        list(train_together(jobs(Stopping(feed(), at=25)), CUDA))
+    assert torch.cuda.current_stream().query() and torch.cuda.default_stream().query()
+    for module in arms:
+        kept = [path.name[:9] for path in (tmp_path / f"cut{module}/checkpoints").iterdir()]
+        assert kept in (["000000025"], ["000000026"])
+    assert len(list(train_together(jobs(feed()), CUDA))) == 2
+    for module in arms:
+        cut, whole = (losses(tmp_path / f"{name}{module}") for name in ("cut", "whole"))
+        assert len(cut) == 40 and cut == pytest.approx(whole, rel=1e-3)
 
 
 class DrawsOnTheHost(Method):

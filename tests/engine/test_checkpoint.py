@@ -19,6 +19,43 @@ def test_the_newest_comes_back_and_two_are_kept(tmp_path: Path) -> None:
     assert state is not None and state["n"] == {"update": 30} and state["x"].tolist() == [30] * 3
 
 
+def test_the_newest_is_the_furthest_in_the_training_whatever_the_times(tmp_path: Path) -> None:
+    """A copy may give all files one time, or the times of the copying, in any order."""
+    for stage, update in ((0, 90), (0, 100), (1, 2), (1, 10)):
+        path = checkpoint.save(tmp_path, update, {"at": [stage, update]}, stage)
+        os.utime(path, ns=(10**18 - update, 10**18 - update))
+    assert checkpoint.load_newest(tmp_path) == {"at": [1, 10]}
+    path.write_bytes(b"damaged")
+    assert checkpoint.load_newest(tmp_path, lambda _: None) == {"at": [1, 2]}
+
+
+def test_a_stage_that_starts_keeps_the_end_of_the_one_before(tmp_path: Path) -> None:
+    for update in (90, 100):
+        checkpoint.save(tmp_path, update, {"at": [0, update]})
+    checkpoint.save(tmp_path, 3, {"at": [1, 3]}, stage=1).write_bytes(b"damaged")
+    assert checkpoint.load_newest(tmp_path, lambda _: None) == {"at": [0, 100]}
+
+
+def test_an_update_that_is_saved_again_replaces_itself(tmp_path: Path) -> None:
+    for seconds in (1, 2, 3):
+        checkpoint.save(tmp_path, 5, {"update": 5, "seconds": 0})
+        checkpoint.save(tmp_path, 9, {"update": 9, "seconds": seconds})
+    assert sorted(path.name[:9] for path in tmp_path.iterdir()) == ["000000005", "000000009"]
+    assert checkpoint.load_newest(tmp_path) == {"update": 9, "seconds": 3}
+
+
+def test_what_is_trained_again_is_removed(tmp_path: Path) -> None:
+    for stage, update in ((0, 100), (1, 4)):
+        checkpoint.save(tmp_path, update, {"at": [stage, update]}, stage)
+    (tmp_path / "notes.pt").write_bytes(b"somebody's")
+    checkpoint.remove_from(tmp_path, 1, 5)
+    assert checkpoint.load_newest(tmp_path) == {"at": [1, 4]}
+    checkpoint.remove_from(tmp_path, 1, 0)
+    assert checkpoint.load_newest(tmp_path) == {"at": [0, 100]}
+    checkpoint.remove_from(tmp_path, 0, 0)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.pt"]
+
+
 @pytest.mark.parametrize("harm", ["truncate", "flip", "empty"])
 def test_a_damaged_one_falls_back_to_the_one_before_and_says_so(tmp_path: Path, harm: str) -> None:
     checkpoint.save(tmp_path, 1, {"update": 1})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -207,6 +208,64 @@ def test_stages_follow_one_another_each_with_its_optimizers(tmp_path: Path) -> N
     again = TwoStages()
     fit(again, feed(), evaluate, plan(tmp_path, updates=8, eval_every=0))
     assert again.steps == 0 and torch.equal(again.layers[1].weight, frozen)
+
+
+def test_a_second_stage_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    """Although its updates count from 0 again, and a copy has lost the times of its files."""
+    options: dict[str, Any] = {"updates": 8, "eval_every": 0, "checkpoint_every": 2}
+    whole = TwoStages()
+    fit(whole, feed(), evaluate, plan(tmp_path / "whole", **options))
+    request = StopRequest()
+    begun = training(TwoStages(), feed(), evaluate, plan(tmp_path / "a", **options), request)
+    for _ in range(8 + 3):
+        next(begun)
+    request.signal_number = 15
+    with pytest.raises(Interrupted, match="update 3"):
+        next(begun)
+    for number, path in enumerate(sorted((tmp_path / "a/checkpoints").iterdir(), reverse=True)):
+        os.utime(path, (10**9 + number, 10**9 + number))
+    rest = TwoStages()
+    fit(rest, feed(), evaluate, plan(tmp_path / "a", **options))
+    assert rest.steps == 5 and rest.stage == "classifier"
+    assert torch.equal(rest.head.weight, whole.head.weight)
+
+
+def test_a_training_that_starts_over_leaves_no_best_network_of_the_one_before(
+    tmp_path: Path,
+) -> None:
+    """Its own best comes earlier, so by updates it would be the older one."""
+
+    def best_at(updates: int) -> tuple[Net, Evaluation]:
+        net = Net()
+
+        def scored(_: Method, __: Mechanics) -> Evaluation:
+            return Evaluation({"all": 1.0, "val": -abs(net.steps - updates)})
+
+        return net, fit(net, feed(), scored, plan(tmp_path, select_on="val"))
+
+    def best() -> int:
+        return max(int(path.name[:9]) for path in (tmp_path / "best").iterdir())
+
+    best_at(30)
+    assert best() == 30
+    for path in (tmp_path / "checkpoints").iterdir():
+        path.unlink()
+    net, end = best_at(10)
+    assert net.steps == 30 and end.metrics["val"] == 0 and best() == 10
+
+
+def test_a_training_that_falls_back_leaves_no_network_of_what_was_lost(tmp_path: Path) -> None:
+    _, expected = run(tmp_path / "whole", select_on="test")
+    run(tmp_path, select_on="test")
+    newest = max((tmp_path / "checkpoints").iterdir())
+    newest.write_bytes(b"damaged")
+    checkpoint.save(tmp_path / "best", 30, {"method": "of another training"})
+    checkpoint.save(tmp_path / "other", 30, {"method": "of another training"})
+    _, got = run(tmp_path, select_on="test")
+    assert got.metrics == expected.metrics and not newest.exists()
+    assert not list((tmp_path / "other").iterdir())
+    kept = checkpoint.load_newest(tmp_path / "best")
+    assert kept is not None and kept["method"] != "of another training"
 
 
 def test_the_average_is_what_is_evaluated(tmp_path: Path) -> None:

@@ -31,6 +31,21 @@ def test_the_second_signal_acts() -> None:
         signal.signal(signal.SIGINT, before)
 
 
+def test_a_second_signal_that_would_kill_lets_the_process_clean_up() -> None:
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        with pytest.raises(Interrupted, match="saved before") as stop, stop_requests():
+            os.kill(os.getpid(), signal.SIGTERM)
+            try:
+                os.kill(os.getpid(), signal.SIGTERM)
+            finally:
+                assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, "the third kills"
+        assert stop.value.exit_code == 143
+        assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
 def test_other_threads_leave_signals_alone() -> None:
     before, seen = signal.getsignal(signal.SIGINT), []
 

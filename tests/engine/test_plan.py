@@ -70,13 +70,13 @@ def test_neither_changes_while_a_training_goes(made: Any) -> None:
             setattr(made, field.name, None)
 
 
-def test_only_how_it_is_shown_has_a_default() -> None:
+def test_only_who_is_told_of_it_has_a_default() -> None:
     defaults = {
         field.name: field.default
         for field in dataclasses.fields(Plan)
         if field.default is not dataclasses.MISSING
     }
-    assert defaults == {"title": "run", "quiet": False, "wandb_project": None}
+    assert defaults == {"title": "run", "quiet": False, "wandb_project": None, "on_start": None}
 
 
 def test_everything_is_written_below_its_folder(tmp_path: Path) -> None:

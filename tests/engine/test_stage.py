@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.engine import checkpoint
+from batchformer.engine import stage as stage_module
+from batchformer.engine.capture import WARM_UP, Captured, Recording
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.engine.interrupt import Interrupted, StopRequest
 from batchformer.engine.log import NoLog, Progress
@@ -282,6 +284,102 @@ def test_a_stop_saves_and_the_rest_is_that_of_an_unbroken_run(tmp_path: Path, st
 
     kept = [r for r in logged(cut) if r["step"] < stop_at + (r["kind"] == "train")]
     assert kept + logged(again) == logged(whole)
+
+
+class OneKind(Targets):
+    """Batches that one graph serves."""
+
+    def batch(self, step: int) -> dict[str, Any]:
+        return {name: value for name, value in super().batch(step).items() if name != "step"}
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a training asks of a device that is only a stand-in, and of the disk, in order."""
+    noted: list[str] = []
+
+    class Graph:
+        def __init__(self, work: Callable[[], Any]) -> None:
+            self.work = work
+
+        def replay(self) -> None:
+            noted.append("replay")
+            self.work()
+
+        def reset(self) -> None:
+            noted.append("drop the graph")
+
+    def record(captured: Captured, batch: Batch) -> Recording:
+        static = dict(batch)
+        losses = {"loss": torch.zeros((), dtype=torch.float64)}
+
+        def work() -> None:
+            losses["loss"].copy_(captured.work(static)["loss"])
+
+        return Recording(Graph(work), static, losses)  # type: ignore[arg-type]
+
+    def write(folder: Path, *rest: Any) -> None:
+        noted.append("save")
+        save(folder, *rest)
+
+    save = stage_module.save
+    monkeypatch.setattr(stage_module, "why_eager", lambda *_: None)
+    monkeypatch.setattr(stage_module, "wait_for", lambda device: noted.append("wait"))
+    monkeypatch.setattr(stage_module, "save", write)
+    monkeypatch.setattr(Captured, "_record", record)
+    return noted
+
+
+def test_a_stop_waits_for_the_device_before_it_saves_and_before_graphs_go(
+    tmp_path: Path, events: list[str]
+) -> None:
+    stage, request = staged(tmp_path, batches=OneKind(), updates=9), StopRequest()
+    run = stage.train(request)
+    for _ in range(WARM_UP + 2):
+        next(run)
+    assert events == ["replay", "replay"]
+    request.signal_number = 15
+    with pytest.raises(Interrupted):
+        next(run)
+    assert events[2:] == ["wait", "save", "wait", "drop the graph"]
+    again = staged(tmp_path, Point(at=77.0), batches=OneKind(), updates=9, resumed=True)
+    assert to_the_end(again).metrics["all"] == pytest.approx(by_hand(9)[0][-1])
+
+
+@pytest.mark.parametrize("how", ["end", "left", "diverged", "evaluation"])
+def test_graphs_outlive_their_work_however_a_training_ends(
+    tmp_path: Path, events: list[str], how: str
+) -> None:
+    def fails(method: Method, mechanics: Mechanics) -> Evaluation:
+        raise KeyboardInterrupt
+
+    batches = OneKind({5: math.nan} if how == "diverged" else None)
+    evaluate = fails if how == "evaluation" else where
+    run = staged(tmp_path, evaluate=evaluate, batches=batches).train(StopRequest())
+    for _ in range(6):
+        next(run)
+    if how == "left":
+        run.close()
+    else:
+        kinds = {"end": StopIteration, "diverged": DivergedError, "evaluation": KeyboardInterrupt}
+        with pytest.raises(kinds[how]):
+            next(run)
+    assert events[:3] == ["replay"] * 3 and events[-2:] == ["wait", "drop the graph"]
+    assert events.count("save") == (how in ("end", "evaluation"))
+
+
+def test_an_error_of_the_device_does_not_hide_the_first_one(
+    tmp_path: Path, events: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(device: torch.device) -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    run = staged(tmp_path, batches=OneKind({2: math.nan}), log_every=1).train(StopRequest())
+    for _ in range(3):
+        next(run)
+    monkeypatch.setattr(stage_module, "wait_for", broken)
+    with pytest.raises(DivergedError):
+        next(run)
 
 
 def test_draws_are_a_function_of_the_seed_and_the_update(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from batchformer.engine.config import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.engine.fit import Evaluation, Plan, fit, training
-from batchformer.engine.interrupt import Interrupted
+from batchformer.engine.interrupt import Interrupted, StopRequest
 from batchformer.engine.method import Method
 from batchformer.engine.together import Job, train_together
 from batchformer.engine.window import DivergedError
@@ -65,7 +65,7 @@ def job(method: Method, where: Plan, source: Any = None) -> Job:
     def start(request: Any) -> Any:
         return training(method, source or Numbers(), evaluate, where, request, False)
 
-    return Job(where.folder.name, start)
+    return Job(where.folder.name, start, source)
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
@@ -111,3 +111,72 @@ def test_a_signal_saves_every_run(tmp_path: Path) -> None:
         fit(Noisy(seed), Numbers(), evaluate, plan(tmp_path / f"run{seed}", seed))
         fit(Noisy(seed), Numbers(), evaluate, plan(tmp_path / f"whole{seed}", seed))
         assert records(tmp_path / f"run{seed}") == records(tmp_path / f"whole{seed}")
+
+
+class Reader(Numbers):
+    """Batches that are read in sequence; notes each step, and those it had to start anew at."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.started: list[int] = []
+
+    def batch(self, step: int) -> dict[str, Any]:
+        if not self.steps or step not in (self.steps[-1], self.steps[-1] + 1):
+            self.started.append(step)
+        self.steps.append(step)
+        return super().batch(step)
+
+
+def stopped(folder: Path, seed: int, updates: int) -> None:
+    """A run that was stopped after so many updates."""
+    request = StopRequest()
+    run = training(Noisy(seed), Numbers(), evaluate, plan(folder, seed), request)
+    for _ in range(updates):
+        next(run)
+    request.signal_number = signal.SIGTERM
+    with pytest.raises(Interrupted):
+        next(run)
+
+
+def test_runs_that_share_a_feed_take_its_batches_together(tmp_path: Path) -> None:
+    """Stopped at different updates, those that are behind catch up before the others go on."""
+    done = {0: 12, 1: 3, 2: 12, 3: 0}
+    for seed, updates in done.items():
+        if updates:
+            stopped(tmp_path / f"turn{seed}", seed, updates)
+        fit(Noisy(seed), Numbers(), evaluate, plan(tmp_path / f"alone{seed}", seed))
+    reader = Reader()
+    jobs = [job(Noisy(s), plan(tmp_path / f"turn{s}", s), reader) for s in done]
+    assert all(isinstance(end, Evaluation) for _, end in train_together(jobs, CPU))
+    assert reader.started == [12, 3, 12, 0], "each begins once where it was stopped"
+    assert reader.steps[4:] == [
+        *range(1, 4),  # the last alone, until it is where the second is
+        *(step for step in range(4, 13) for _ in range(2)),
+        *(step for step in range(13, 20) for _ in range(4)),
+    ]
+    for seed in done:
+        assert records(tmp_path / f"turn{seed}") == records(tmp_path / f"alone{seed}")
+
+
+def test_runs_with_feeds_of_their_own_do_not_wait(tmp_path: Path) -> None:
+    stopped(tmp_path / "run0", 0, 12)
+    readers = [Reader(), Reader()]
+    jobs = [job(Noisy(s), plan(tmp_path / f"run{s}", s), readers[s]) for s in range(2)]
+    names = [ended.name for ended, _ in train_together(jobs, CPU)]
+    assert names == ["run0", "run1"] and [r.started for r in readers] == [[12], [0]]
+
+
+def test_runs_at_different_updates_are_all_saved_by_a_signal(tmp_path: Path) -> None:
+    class Stopping(Reader):
+        def batch(self, step: int) -> dict[str, Any]:
+            if step == 5:
+                signal.raise_signal(signal.SIGTERM)
+            return super().batch(step)
+
+    stopped(tmp_path / "run0", 0, 12)
+    feed = Stopping()
+    jobs = [job(Noisy(s), plan(tmp_path / f"run{s}", s), feed) for s in range(2)]
+    with pytest.raises(Interrupted):
+        list(train_together(jobs, CPU))
+    saved = [max((tmp_path / f"run{s}/checkpoints").iterdir()).name[:9] for s in range(2)]
+    assert saved == ["000000013", "000000006"]

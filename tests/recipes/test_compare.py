@@ -12,10 +12,11 @@ import torch
 
 from batchformer.engine.window import DivergedError
 from batchformer.recipes import find_recipe
+from batchformer.recipes.arms import ARMS
 from batchformer.recipes.compare import compare, folders_of, run, side_by_side, train_runs
 from batchformer.recipes.demo import demo
 from batchformer.recipes.recipe import Recipe
-from batchformer.recipes.run import Run
+from batchformer.recipes.run import Run, load_task
 
 CPU = torch.device("cpu")
 
@@ -99,6 +100,37 @@ def test_groups_share_their_data(tmp_path: Path) -> None:
     groups = [[one.seed for one in group] for group in side_by_side(runs, 2)]
     assert groups == [[1, 3], [0, 2], [4], [5]]
     assert [len(group) for group in side_by_side(runs, 1)] == [2, 1, 1, 1, 1]
+
+
+def steeper(recipe: Recipe) -> Recipe:
+    return dataclasses.replace(recipe, data=recipe.data_with(ratio=20.0))
+
+
+def test_an_arm_trains_on_the_data_that_it_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It equals a recipe with these data, in its facts and in its scores."""
+    monkeypatch.setitem(ARMS, "steeper", (steeper, "BatchFormer on a steeper tail"))
+    options: dict[str, Any] = {"device": CPU, "quiet": True}
+    arms = ("baseline", "steeper", "batchformer")
+    made: list[tuple[str, Any]] = []
+
+    def feed(one: Run) -> Any:
+        made.append((one.arm, found := unpatched(one)))
+        return found
+
+    unpatched = Run.feed
+    monkeypatch.setattr(Run, "feed", feed)
+    folders = list(compare(short(), arms, (0,), root=tmp_path, together=3, **options))
+    assert [arm for arm, _ in made] == ["baseline", "steeper"], "arms with the same data share"
+    by_arm = {folder.parent.name: folder for folder in folders}
+    direct = run(steeper(short()), "batchformer", 0, root=tmp_path / "direct", **options)
+    configs = [json.loads((one / "config.json").read_text()) for one in (by_arm["steeper"], direct)]
+    expected = load_task(steeper(demo()).data, CPU).facts()
+    assert configs[0]["data"] == configs[1]["data"] == expected
+    assert expected != load_task(demo().data, CPU).facts()
+    results = [json.loads((one / "result.json").read_text()) for one in (by_arm["steeper"], direct)]
+    assert results[0]["metrics"] == results[1]["metrics"]
 
 
 def test_runs_that_came_to_their_end_are_given_and_others_named(

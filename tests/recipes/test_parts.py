@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from batchformer.recipes import chosen_epoch, find_recipe, parts, targets
+from batchformer.recipes.arms import ARMS
 from batchformer.recipes.demo import demo
 from batchformer.recipes.generalized import cub_ce_gzsl
 from batchformer.recipes.parts import combine, parts_of
@@ -58,6 +59,17 @@ def test_most_runs_are_their_own_training(tmp_path: Path) -> None:
         of(cub_ce_gzsl(), tmp_path, choose=False, unseen="val"),
     ):
         assert parts_of(run) == (run,)
+
+
+def test_the_data_of_the_arm_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_target(recipe: Recipe) -> Recipe:
+        return dataclasses.replace(recipe, data=recipe.data_with(target="r45"))
+
+    monkeypatch.setitem(ARMS, "one_target", (one_target, "one domain is left out"))
+    run = of(find_recipe("rotated_digits_erm"), tmp_path)
+    assert tuple(part.part for part in parts_of(run)) == ANGLES
+    alone = dataclasses.replace(run, arm="one_target")
+    assert parts_of(alone) == (alone,)
 
 
 def test_every_target_is_left_out_once(tmp_path: Path) -> None:

@@ -13,9 +13,10 @@ import torch
 from batchformer.engine.config import TrainConfig
 from batchformer.recipes.compare import compare, run
 from batchformer.recipes.demo import demo
+from batchformer.recipes.folder import write_json
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.run import Run, restore
-from batchformer.recipes.start import require_finished, trained_network
+from batchformer.recipes.start import require_finished, trained_network, training_hash
 
 CPU = torch.device("cpu")
 OPTIONS: dict[str, Any] = {"device": CPU, "quiet": True}
@@ -90,6 +91,15 @@ def test_another_training_set_is_refused(tmp_path: Path) -> None:
     other = second("crt", data=dataclasses.replace(demo().data, ratio=20.0))
     with pytest.raises(ValueError, match="another training set"):
         run(other, "baseline", 0, root=tmp_path, **OPTIONS)
+
+
+def test_another_test_set_is_no_reason_to_refuse(tmp_path: Path) -> None:
+    facts = {"split_sha256": "1" * 64, "train_sha256": "2" * 64}
+    write_json(tmp_path / "config.json", {"data": facts})
+    write_json(tmp_path / "result.json", {"metrics": {}})
+    require_finished(tmp_path, training_hash({**facts, "split_sha256": "3" * 64}))
+    with pytest.raises(ValueError, match="another training set"):
+        require_finished(tmp_path, training_hash({**facts, "train_sha256": "3" * 64}))
 
 
 def test_a_finished_run_without_checkpoints_is_named(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,7 @@ def write_run(
     finished: bool = True,
     split: str = "0" * 64,
     provenance: Mapping[str, Any] | None = None,
+    sittings: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
     """Write one run folder and return it; ``scores`` replace the simulated ones."""
     recipe = recipe or recipe_of()
@@ -115,6 +116,8 @@ def write_run(
     } | dict(provenance or {})
     data = {"split_sha256": split}
     config = {"recipe": recipe, "arm": arm, "seed": seed, "data": data, "provenance": made}
+    if sittings:
+        config["sittings"] = [{**made, "stage": "train", **sitting} for sitting in sittings]
     (folder / "config.json").write_text(json.dumps(config))
     noise = np.random.default_rng([seed, 3, *arm.encode()])
     updates = recipe["train"]["updates"] if finished else recipe["train"]["updates"] // 2

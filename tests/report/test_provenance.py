@@ -50,3 +50,32 @@ def test_several_versions_of_the_code_are_said_with_what_they_ran(
     ]
     alone = [run for run in runs if run.arm == "baseline"]
     assert version_notes("tail", alone, lambda run: run.arm) == []
+
+
+def test_a_run_of_several_versions_is_said_with_all_that_its_network_depends_on(
+    write_run: Writer, runs_root: Path
+) -> None:
+    """The second sitting is replaced by the third, which goes on from the same checkpoint."""
+    old, lost, new = ({"code_sha256": letter * 64} for letter in "abc")
+    sittings = [old | {"from_update": 0}, lost | {"from_update": 40}, new | {"from_update": 40}]
+    write_run("baseline", 0, provenance=old)
+    write_run("batchformer", 0, provenance=old, sittings=sittings)
+    runs = find_runs(runs_root)
+    assert version_notes("tail", runs, lambda run: run.arm) == [
+        "tail was run with 2 versions of the code: aaaaaaaaaaaa (baseline); "
+        "aaaaaaaaaaaa, then cccccccccccc from update 40 (batchformer)"
+    ]
+    assert version_notes("tail", runs[1:], lambda run: run.arm) == [
+        "tail was run with 2 versions of the code: "
+        "aaaaaaaaaaaa, then cccccccccccc from update 40 (batchformer)"
+    ]
+    facts = provenance(runs)
+    assert facts["Code hash (SHA-256)"] == ["a" * 64, "c" * 64]
+    assert facts["Resumed"] == ["batchformer seed 0 at update 40"]
+    assert "stage" not in facts and "Resumed" not in provenance(runs[:1])
+
+
+def test_sittings_that_are_none_are_damage(write_run: Writer, runs_root: Path) -> None:
+    write_run("baseline", 0, sittings=[{"from_update": "0"}])
+    (run,) = find_runs(runs_root)
+    assert run.state == "damaged" and "'sittings' is not a list of objects" in str(run.damage)

@@ -16,10 +16,11 @@ def test_the_facts_of_a_split() -> None:
         images = torch.zeros(len(labels), 1, 2, 2, dtype=torch.uint8)
         return ImageSplit(images, torch.tensor(labels))
 
-    data = LongTailedData(part([0, 0, 0, 1]), part([0, 1]), ("a", "b"), "f" * 64, "tiny")
+    data = LongTailedData(part([0, 0, 0, 1]), part([0, 1]), ("a", "b"), "tiny")
     assert split_facts(data) == {
         "name": "tiny",
-        "split_sha256": "f" * 64,
+        "split_sha256": data.split_sha256,
+        "train_sha256": data.train_sha256,
         "train": 4,
         "test": 2,
         "largest_class": 3,

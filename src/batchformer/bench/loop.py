@@ -26,6 +26,7 @@ from batchformer.engine.config import ScheduleConfig, TrainConfig
 from batchformer.engine.fit import Evaluation, Plan, own_stream, training
 from batchformer.engine.interrupt import StopRequest
 from batchformer.engine.method import Method
+from batchformer.engine.precision import products_in
 
 #: Updates between checkpoints, and between records: more often than any recipe writes them.
 BLOCK, LOG_EVERY = 16, 8
@@ -61,7 +62,8 @@ def measure(settings: BenchSettings, network: Network = RESNET32, size: int = BA
     method = network.method(True, device).train()
     batches = network.batches(size, device)
     blocks = settings.repeats or (GPU_BLOCKS if settings.on_gpu else BLOCKS)
-    with own_stream(device), looped(method, batches, device) as by_loop:
+    in_fp32 = products_in("fp32")  # as the loop computes it
+    with own_stream(device), in_fp32, looped(method, batches, device) as by_loop:
         optimizer = method.optimizers(OPTIM)["main"]
         bare = _bare(method, optimizer, batches)
         for _ in range(LOG_EVERY):  # up to where the first record opens TensorBoard
@@ -103,7 +105,7 @@ def alternated(
 @contextmanager
 def looped(
     method: Method, batches: list[dict[str, Any]], device: torch.device
-) -> Iterator[Callable[[], None]]:
+) -> Iterator[Callable[[], object]]:
     """A function that has the loop make one update of the method, as in a real run."""
     with tempfile.TemporaryDirectory() as folder:
         plan = Plan(

@@ -106,8 +106,7 @@ def _slice(run: Training, updates: int, request: StopRequest) -> Training:
     for _ in range(updates):
         if request.signal_number:
             raise KeyboardInterrupt
-        next(run)
-        yield
+        yield next(run)
     return Evaluation({})
 
 

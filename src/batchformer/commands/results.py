@@ -33,6 +33,7 @@ def evaluate(arguments: list[str]) -> None:
 
     from batchformer.engine import onednn
     from batchformer.engine.mechanics import Mechanics
+    from batchformer.engine.precision import products_in
     from batchformer.recipes import run as runs
     from batchformer.recipes.folder import recorded
     from batchformer.recipes.plain import from_plain
@@ -43,7 +44,7 @@ def evaluate(arguments: list[str]) -> None:
     for folder in folders:
         method, task, config = runs.restore(folder, device, options.data.root)
         mechanics = Mechanics(from_plain(config["trained"]).train, device)
-        with torch.no_grad():
+        with torch.no_grad(), products_in(mechanics.config.precision):
             metrics = task.evaluate(method, mechanics).metrics
         print(f"{folder}: " + " ".join(f"{name} {value:.2f}" for name, value in metrics.items()))
 

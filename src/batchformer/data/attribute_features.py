@@ -9,7 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from batchformer.data.long_tail import split_hash
+from batchformer.data.content_hash import content_hash
 from batchformer.randomness import generator
 
 # Keeps an exact count such as 0.29 * 100 from being rounded down to one row less.
@@ -61,13 +61,12 @@ class AttributeFeatures:
         """(U,) int64 numbers of the classes that are never trained on, rising."""
         return classes_of(self.labels, self.test_unseen)
 
-    @property
+    @cached_property
     def split_sha256(self) -> str:
-        """Hash of the rows: for each of the three parts, how many there are, and these."""
-        words: list[int] = []
-        for rows in (self.trainval, self.test_seen, self.test_unseen):
-            words += [len(rows), *rows.tolist()]
-        return split_hash(words)
+        """Hash of the class names, features, labels and attributes, and the rows of each part."""
+        arrays = (self.features, self.labels, self.attributes)
+        rows = (self.trainval, self.test_seen, self.test_unseen)
+        return content_hash("\n".join(self.classes), *arrays, *rows)
 
     @cached_property
     def _scale(self) -> tuple[Tensor, Tensor]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from batchformer.data.images import ImageSplit, LongTailedData
 from batchformer.data.location import Layout, Name, available, layout_of, looked_in, not_found
-from batchformer.data.long_tail import Profile, class_counts, draw, split_hash
+from batchformer.data.long_tail import Profile, class_counts, draw
 from batchformer.data.npz import read_long_tail
 from batchformer.lock import holding
 
@@ -27,8 +27,7 @@ def cifar_lt(
     """CIFAR with a long-tailed training part and the complete balanced test part.
 
     The source is the first of: `root` as an `.npz` file; the official files in the folder `root`;
-    `<name>_lt.npz` in that folder; a download of the official files into it. `split_sha256` hashes
-    the kept positions in the order of that source, so it is comparable between equal sources.
+    `<name>_lt.npz` in that folder; a download of the official files into it.
 
     Args:
         name: `cifar10` or `cifar100`.
@@ -62,7 +61,6 @@ def _from_official(
         train=ImageSplit.from_channels_last(train.data[kept], labels[kept]),
         test=ImageSplit.from_channels_last(test.data, np.asarray(test.targets)),
         classes=tuple(train.classes),
-        split_sha256=split_hash(kept),
         name=title,
     )
 

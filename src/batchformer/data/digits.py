@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from batchformer.data.images import ImageSplit, LongTailedData
-from batchformer.data.long_tail import class_counts, draw, split_hash
+from batchformer.data.long_tail import class_counts, draw
 
 NUM_CLASSES = 10
 TEST_PER_CLASS = 50
@@ -20,8 +20,7 @@ def digits_lt(ratio: float = 50.0, seed: int = 0) -> LongTailedData:
     """An exponential long tail of handwritten digits, and a balanced test part.
 
     The test part is drawn first, 50 images of each digit; the long tail is drawn from the others.
-    At ratio 50 it has 342 images, from 124 zeros to 2 nines. `split_sha256` hashes the training
-    positions followed by the test positions.
+    At ratio 50 it has 342 images, from 124 zeros to 2 nines.
 
     Args:
         ratio: images of the largest class over those of the smallest.
@@ -36,7 +35,6 @@ def digits_lt(ratio: float = 50.0, seed: int = 0) -> LongTailedData:
         train=ImageSplit.from_channels_last(x[train], labels[train]),
         test=ImageSplit.from_channels_last(x[test], labels[test]),
         classes=tuple(str(digit) for digit in range(NUM_CLASSES)),
-        split_sha256=split_hash(np.concatenate([train, test])),
         name=f"digits_lt_exponential_{ratio:g}",
     )
 

@@ -6,11 +6,13 @@ import dataclasses
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from batchformer.data.content_hash import content_hash
 from batchformer.data.file_lists import some
 from batchformer.data.files import ImageFiles
 from batchformer.data.images import ImageSplit
@@ -53,6 +55,12 @@ class DomainFiles:
     def counts(self) -> Tensor:
         """(D, K) int64 number of images of each domain and class."""
         return torch.stack([part.counts for part in self.files])
+
+    @cached_property
+    def split_sha256(self) -> str:
+        """Hash of the domains, the classes, and the path and label of every image."""
+        lists = (value for part in self.files for value in ("\n".join(part.paths), part.labels))
+        return content_hash("\n".join(self.domains), "\n".join(self.classes), *lists)
 
     @property
     def sizes(self) -> dict[str, int]:
@@ -115,6 +123,12 @@ class DomainImages:
         """(D, K) int64 number of images of each domain and class."""
         every = len(self.classes)
         return torch.stack([torch.bincount(part.y, minlength=every) for part in self.images])
+
+    @cached_property
+    def split_sha256(self) -> str:
+        """Hash of the domains, the classes, and every image and label."""
+        arrays = (value for part in self.images for value in (part.x, part.y))
+        return content_hash("\n".join(self.domains), "\n".join(self.classes), *arrays)
 
     @property
     def sizes(self) -> dict[str, int]:

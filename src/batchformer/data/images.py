@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+
+from batchformer.data.content_hash import content_hash
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,14 +62,12 @@ class LongTailedData:
         train: long-tailed part.
         test: part that scores are measured on.
         classes: K class names in label order.
-        split_sha256: hash of the index list that made the split (`long_tail.split_hash`).
         name: what the data is, with its ratio and profile.
     """
 
     train: ImageSplit
     test: ImageSplit
     classes: tuple[str, ...]
-    split_sha256: str
     name: str
 
     def __post_init__(self) -> None:
@@ -81,6 +82,17 @@ class LongTailedData:
                     f"{self.name}: {part} labels run from {int(y.min())} to {int(y.max())}, but "
                     f"the {len(self.classes)} classes are 0..{len(self.classes) - 1}"
                 )
+
+    @cached_property
+    def train_sha256(self) -> str:
+        """Hash of the training images and their labels, in order."""
+        return content_hash(self.train.x, self.train.y)
+
+    @cached_property
+    def split_sha256(self) -> str:
+        """Hash of the class names, and of the images and labels of both parts."""
+        test = content_hash(self.test.x, self.test.y)
+        return content_hash("\n".join(self.classes), self.train_sha256, test)
 
     @property
     def train_counts(self) -> Tensor:

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from batchformer.data.annotated import ANNOTATED, Annotated, Lists, ensure_present
 from batchformer.data.class_frequencies import require_published
+from batchformer.data.content_hash import content_hash
 from batchformer.data.file_lists import some
 from batchformer.data.files import ImageFiles
 from batchformer.data.imagenet_layout import ensure_present as ensure_imagenet
@@ -82,13 +84,15 @@ class LongTailedFiles:
             )
         return tuple(lines)
 
-    @property
+    @cached_property
+    def train_sha256(self) -> str:
+        """Hash of the training list."""
+        return list_hash(self.train)
+
+    @cached_property
     def split_sha256(self) -> str:
-        """Hash of the training list; where the parts were drawn here, of both lists."""
-        if self.split_seed is None:
-            return list_hash(self.train)
-        both = list_hash(self.train) + list_hash(self.test)
-        return hashlib.sha256(both.encode()).hexdigest()
+        """Hash of the class names, the training list and the test list."""
+        return content_hash("\n".join(self.classes), self.train_sha256, list_hash(self.test))
 
     def check_all(self) -> None:
         """Look for every file; a missing one would otherwise end a run on its way."""

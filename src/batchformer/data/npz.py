@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from batchformer.data.images import ImageSplit, LongTailedData
-from batchformer.data.long_tail import Profile, class_counts, split_hash
+from batchformer.data.long_tail import Profile, class_counts
 
 _ARRAYS = ("x_train", "y_train", "rank_in_class", "x_test", "y_test", "classes")
 
@@ -49,7 +49,6 @@ def read_long_tail(
         train=ImageSplit.from_channels_last(arrays["x_train"][kept], labels[kept]),
         test=ImageSplit.from_channels_last(arrays["x_test"], arrays["y_test"]),
         classes=tuple(str(c) for c in arrays["classes"]),
-        split_sha256=split_hash(kept),
         name=name,
     )
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
@@ -124,7 +125,7 @@ class PairFiles:
         """Number of images of each part."""
         return {phase: len(self.part(phase)) for phase in PHASES}
 
-    @property
+    @cached_property
     def split_sha256(self) -> str:
         """Hash of what is in each part: the path, attribute and object of every image, in order.
 

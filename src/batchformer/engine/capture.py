@@ -118,6 +118,17 @@ class Captured:
         recording.graph.replay()
         return recording.losses
 
+    def release(self) -> None:
+        """Drop all recordings, with the memory that they own; the device must have done its work.
+
+        Without this they stay until Python looks for cycles: the work that they hold is usually a
+        method of what holds them.
+        """
+        for recording in self.recordings.values():
+            recording.graph.reset()
+        self.recordings.clear()
+        self.seen.clear()
+
     def _record(self, batch: Batch) -> Recording:
         static = {k: v.clone() if isinstance(v, Tensor) else v for k, v in batch.items()}
         graph = torch.cuda.CUDAGraph()
@@ -138,6 +149,17 @@ class Captured:
         if not torch.equal(host_before, torch.get_rng_state()):
             raise RuntimeError("the update draws random numbers on the CPU")
         return Recording(graph, static, losses)
+
+
+def wait_for(device: torch.device) -> None:
+    """Wait until a device has done all that it was asked for, on every stream.
+
+    This comes before a state is saved for good and before anything is torn down. Graphs own the
+    memory that their replays write to. And a process that ends with work under way can damage
+    others that share the GPU with it through NVIDIA's MPS, which reports a fault of one to all.
+    """
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
 
 
 def signature(batch: Batch) -> Hashable:

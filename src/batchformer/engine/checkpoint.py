@@ -1,9 +1,12 @@
 """Checkpoints that are whole or absent, and known by their own hash.
 
-A checkpoint is named ``<update>.<sha256>.pt``. It is written beside its name, flushed to the disk
-and renamed, so that a killed process leaves the old ones or the new one. The two newest are kept:
-one that was damaged later is noticed by its hash, and the one before it is used. It holds tensors
-and plain values only, and the number of its format, so that an older version refuses it in words.
+A checkpoint is named ``<update>.<sha256>.pt``, in stages after the first
+``stage<number>-<update>.<sha256>.pt``. It is written beside its name, flushed to the disk and
+renamed, so that a killed process leaves the old ones or the new one. The newest is the one furthest
+in the training, by stage and update: times of files do not survive every copy. The two newest are
+kept: one that was damaged later is noticed by its hash, and the one before it is used. It holds
+tensors and plain values only, and the number of its format, so that an older version refuses it in
+words.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import hashlib
 import io
 import os
 import pickle
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -48,18 +52,28 @@ def write_atomically(path: Path, content: bytes) -> None:
     _sync_folder(path.parent)
 
 
-def save(folder: Path, update: int, state: dict[str, Any]) -> Path:
-    """Write a checkpoint and drop all but the newest two."""
+def save(folder: Path, update: int, state: dict[str, Any], stage: int = 0) -> Path:
+    """Write a checkpoint and drop all but the newest two, and others of the same update."""
     buffer = io.BytesIO()
     torch.save({"format": FORMAT, **state}, buffer)
     content = buffer.getvalue()
-    path = folder / f"{update:09d}.{hashlib.sha256(content).hexdigest()[:32]}.pt"
+    of_stage = f"stage{stage}-" if stage else ""
+    path = folder / f"{of_stage}{update:09d}.{hashlib.sha256(content).hexdigest()[:32]}.pt"
     write_atomically(path, content)
-    for old in _newest_first(folder)[KEPT:]:
+    others = [other for other in _newest_first(folder) if other.name != path.name]
+    again = [other for other in others if _position(other) == (stage, update)]
+    for old in (*again, *[other for other in others if other not in again][KEPT - 1 :]):
         old.unlink(missing_ok=True)
     for leftover in folder.glob(".*.partial"):
         leftover.unlink(missing_ok=True)
     return path
+
+
+def remove_from(folder: Path, stage: int, update: int) -> None:
+    """Remove the checkpoints of this update and of later ones, before it is trained again."""
+    for path in _newest_first(folder):
+        if _position(path) >= (stage, update):
+            path.unlink(missing_ok=True)
 
 
 def load_newest(folder: Path, say: Callable[[str], None] = print) -> dict[str, Any] | None:
@@ -147,10 +161,19 @@ class RefusedCheckpoint(ValueError):
     """A checkpoint that is whole, but not for this version, or not to be trusted."""
 
 
+_NAME = re.compile(r"(?:stage(\d+)-)?(\d+)\.[0-9a-f]+\.pt")
+
+
 def _newest_first(folder: Path) -> list[Path]:
-    # By time, then by name: a run started over in the same folder counts from 0 again.
-    found = [path for path in folder.glob("*.*.pt") if not path.name.startswith(".")]
-    return sorted(found, key=lambda path: (path.stat().st_mtime_ns, path.name), reverse=True)
+    found = [path for path in folder.glob("*.pt") if _NAME.fullmatch(path.name)]
+    return sorted(found, key=lambda path: (_position(path), path.name), reverse=True)
+
+
+def _position(path: Path) -> tuple[int, int]:
+    """Stage and update of a checkpoint, by its name."""
+    named = _NAME.fullmatch(path.name)
+    assert named is not None
+    return int(named[1] or 0), int(named[2])
 
 
 def _sync_folder(folder: Path) -> None:

@@ -117,9 +117,10 @@ class TrainConfig:
     """Which evaluation is reported: the last, the best on validation data where the task has some,
     or the best on the test set itself, as some papers do."""
     precision: Literal["fp32", "tf32", "bf16", "fp16", "fp64"] = "fp32"
-    """Autocast type; fp16 scales the loss. tf32 is fp32 whose products a GPU rounds to 10 bits.
-    fp64 has weights and images in double precision: slow, and for comparing whole trainings, in
-    which other roundings grow to other results."""
+    """Autocast type; fp16 scales the loss. tf32 is fp32 in which a GPU rounds the factors of matrix
+    products and convolutions to 10 bits; fp32 rounds none. fp64 has weights and images in double
+    precision: slow, and for comparing whole trainings, in which other roundings grow to other
+    results."""
     accumulate: int = 1
     """Parts a batch is split into. The parts do not attend to one another."""
     clip_norm: float = 0.0

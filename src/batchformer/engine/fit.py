@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Generator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from typing import Any
 
 import torch
 
 from batchformer.engine.checkpoint import load_newest_of_first
 from batchformer.engine.interrupt import StopRequest, stop_requests
-from batchformer.engine.keeping import of_this_training
+from batchformer.engine.keeping import of_this_training, remove_later
 from batchformer.engine.log import NoLog, Progress, RunLog
 from batchformer.engine.method import Batches, Method
-from batchformer.engine.plan import BEST, Evaluate, Evaluation, Plan
+from batchformer.engine.plan import BEST, Evaluate, Evaluation, Plan, Position
+from batchformer.engine.precision import products_in
 from batchformer.engine.sharding import shard
 from batchformer.engine.stage import Stage
 from batchformer.engine.sync_norm import synchronise_norms
@@ -68,15 +69,37 @@ def training(
     plan: Plan,
     request: StopRequest,
     alone: bool = True,
-) -> Generator[None, None, Evaluation]:
+) -> Generator[Position, None, Evaluation]:
     """:func:`fit` update by update: whoever drives it may do other things in between.
+
+    After each update it yields the position of the next one.
 
     Args:
         request: asks the run to save and stop.
         alone: whether this run may have the terminal for itself.
     """
+    run = _training(method, batches, evaluate, plan, request, alone)
+    with closing(run):
+        while True:
+            # Left between updates: a run that trains beside this one may have another precision.
+            with products_in(plan.train.precision):
+                try:
+                    position = next(run)
+                except StopIteration as end:
+                    evaluation: Evaluation = end.value
+                    return evaluation
+            yield position
+
+
+def _training(
+    method: Method,
+    batches: Batches,
+    evaluate: Evaluate,
+    plan: Plan,
+    request: StopRequest,
+    alone: bool,
+) -> Generator[Position, None, Evaluation]:
     torch.use_deterministic_algorithms(plan.train.deterministic)
-    torch.backends.cuda.matmul.allow_tf32 = plan.train.precision == "tf32"
     method.to(plan.device)
     if plan.train.precision == "fp64":
         method.double()
@@ -94,6 +117,10 @@ def training(
             seconds = 0.0
             for index in range(first, len(method.stages)):
                 run = Stage(method, batches, evaluate, plan, log, bar, index, found, seconds)
+                if index == first:
+                    remove_later(plan.folder, index, run.update, resumed=found is not None)
+                    if plan.on_start is not None:
+                        plan.on_start(method.stages[index], run.update)
                 evaluation = yield from run.train(request)
                 found, seconds = None, run.seconds
     finally:

@@ -68,10 +68,28 @@ def restore_stage(stage: Stage, state: dict[str, Any]) -> None:
     torch.set_rng_state(state["rng"])
 
 
-def save(folder: Path, update: int, state: dict[str, Any]) -> None:
+def save(folder: Path, update: int, state: dict[str, Any], stage: int = 0) -> None:
     """Write a checkpoint, on the rank that writes."""
     if leads():
-        checkpoint.save(folder, update, state)
+        checkpoint.save(folder, update, state, stage)
+
+
+def remove_later(folder: Path, stage: int, update: int, resumed: bool) -> None:
+    """Remove from the folder of a run what a training that begins here will write again.
+
+    Best and averaged networks of this update go as well: the update is evaluated again. Otherwise
+    one from a training that was lost could be taken for the newest.
+
+    Args:
+        folder: of the run.
+        stage: its number.
+        update: the first that is still to be trained.
+        resumed: whether the training goes on from a checkpoint of this update, which stays.
+    """
+    if leads():
+        for kept in {path.parent for path in folder.glob("*/*.pt")}:
+            stays = resumed and kept.name == "checkpoints"
+            checkpoint.remove_from(kept, stage, update + stays)
 
 
 def state_of_model(model: nn.Module) -> Mapping[str, Any]:

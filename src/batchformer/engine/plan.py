@@ -42,13 +42,21 @@ class Evaluation:
 
 Evaluate = Callable[[Method, Mechanics], Evaluation]
 
+#: Number of the stage, and update in it, that a training has come to.
+Position = tuple[int, int]
+
 #: Folder of the network that is reported where that is not the last.
 BEST = "best"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How to train, where, and where to keep it."""
+    """How to train, where, and where to keep it.
+
+    Args:
+        on_start: called on every rank with the stage and the update that a training begins at, or
+            resumes from, before its first update.
+    """
 
     optim: OptimConfig
     schedule: ScheduleConfig
@@ -59,3 +67,4 @@ class Plan:
     title: str = "run"
     quiet: bool = False
     wandb_project: str | None = None
+    on_start: Callable[[str, int], None] | None = None

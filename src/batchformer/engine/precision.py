@@ -1,4 +1,4 @@
-"""Double precision, which autocast has no word for: inputs are widened where they come in."""
+"""Precisions that autocast has no word for: fp32 with and without TF32, and double precision."""
 
 from __future__ import annotations
 
@@ -6,9 +6,26 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from batchformer.engine.method import Method
+
+
+@contextmanager
+def products_in(precision: str) -> Iterator[None]:
+    """Within it, a GPU rounds factors of fp32 to TF32 if the precision is ``tf32``, else never.
+
+    That holds for matrix products and for convolutions alike: torch has a switch for each, and by
+    default allows TF32 in convolutions only. A CUDA graph keeps what held when it was captured.
+    """
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = precision == "tf32"
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
 def in_double(value: Any) -> Any:

@@ -6,7 +6,7 @@ import copy
 import dataclasses
 import time
 from collections.abc import Generator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from batchformer.engine.agreement import highest
 from batchformer.engine.average import RunningMean
-from batchformer.engine.capture import Captured, Eager, why_eager
+from batchformer.engine.capture import Captured, Eager, wait_for, why_eager
 from batchformer.engine.checkpoint import load_newest_of_first
 from batchformer.engine.interrupt import Interrupted, StopRequest
 from batchformer.engine.keeping import (
@@ -32,7 +32,7 @@ from batchformer.engine.mechanics import Batch, Mechanics
 from batchformer.engine.method import Batches, Method
 from batchformer.engine.optim import forget, lr_factor, set_lr
 from batchformer.engine.parallel import Parallel
-from batchformer.engine.plan import BEST, Evaluate, Evaluation, Plan
+from batchformer.engine.plan import BEST, Evaluate, Evaluation, Plan, Position
 from batchformer.engine.precision import in_double, predicting_in_double
 from batchformer.engine.selection import is_better
 from batchformer.engine.sharding import is_sharded
@@ -97,11 +97,38 @@ class Stage:
         return int(self.counters["update"])
 
     @property
+    def number(self) -> int:
+        """Of this stage, counted from 0."""
+        return int(self.counters["stage"])
+
+    @property
     def seconds(self) -> float:
         """Since the training began, in all sittings; work that a kill lost is not in it."""
         return time.perf_counter() - self.began
 
-    def train(self, request: StopRequest) -> Generator[None, None, Evaluation]:
+    def train(self, request: StopRequest) -> Generator[Position, None, Evaluation]:
+        """Train to the end; whatever ends it, nothing is left under way on the device.
+
+        Raises:
+            Interrupted: a signal came; the state is saved.
+            DivergedError: a loss became NaN or infinite; the last good checkpoint is kept.
+        """
+        try:
+            evaluation = yield from self._train(request)
+        except BaseException:
+            with suppress(RuntimeError):  # the first error is the one to see
+                self.release()
+            raise
+        self.release()
+        return evaluation
+
+    def release(self) -> None:
+        """Wait for the device, then drop the graphs."""
+        wait_for(self.plan.device)
+        if isinstance(self.updater, Captured):
+            self.updater.release()
+
+    def _train(self, request: StopRequest) -> Generator[Position, None, Evaluation]:
         train, evaluation = self.plan.train, Evaluation({})
         eval_every = train.eval_every or train.updates
         save_every = train.checkpoint_every or eval_every
@@ -126,7 +153,7 @@ class Stage:
             if finished:
                 break
             self.one_update()
-            yield
+            yield self.number, self.update
         self.method.release_step()
         others, findings = self.conclude(), self.tell_findings()
         if train.select_on != "last":
@@ -196,7 +223,7 @@ class Stage:
             self.best = dict(evaluation.metrics)
             if self.plan.train.select_on != "last":
                 state = {"method": state_of_model(trained.scored())}
-                save(self.plan.folder / BEST, self.update, state)
+                save(self.plan.folder / BEST, self.update, state, self.number)
         self.method.after_evaluation(evaluation.metrics)
         self.window.pause(time.perf_counter() - started)
         return evaluation
@@ -223,7 +250,8 @@ class Stage:
         """Score what else the training gave, and keep it, by name."""
         scores = {}
         for name, other in self.method.conclude(self.batches).items():
-            save(self.plan.folder / name, self.update, {"method": state_of_model(other)})
+            state = {"method": state_of_model(other)}
+            save(self.plan.folder / name, self.update, state, self.number)
             scores[name] = self.scored(other)
         return scores
 
@@ -238,5 +266,6 @@ class Stage:
         return {name: dict(finding.values) for name, finding in found.items()}
 
     def save(self) -> None:
+        wait_for(self.plan.device)
         self.counters["seconds"] = self.seconds
-        save(self.plan.folder / "checkpoints", self.update, state_of_stage(self))
+        save(self.plan.folder / "checkpoints", self.update, state_of_stage(self), self.number)

@@ -2,6 +2,10 @@
 
 On a GPU each has a stream of its own, so that what one run leaves idle another uses; on a CPU
 nothing is gained, and nothing changes: every draw is a function of its run's seed and update.
+
+Runs that share a feed take its batches at the same update: a feed that is asked for one update and
+then for an earlier one has to start reading anew. Runs that were resumed may be at different
+updates; those that are behind catch up first.
 """
 
 from __future__ import annotations
@@ -15,9 +19,11 @@ import torch
 
 from batchformer.engine.fit import Evaluation
 from batchformer.engine.interrupt import Interrupted, StopRequest, stop_requests
+from batchformer.engine.method import Batches
+from batchformer.engine.plan import Position
 from batchformer.engine.window import DivergedError
 
-Training = Generator[None, None, Evaluation]
+Training = Generator[Position, None, Evaluation]
 
 
 @dataclass(frozen=True)
@@ -27,10 +33,22 @@ class Job:
     Args:
         name: to know it by.
         start: begins the training, which a request asks to save and stop.
+        feed: where its batches come from, if other runs take theirs from it too.
     """
 
     name: str
     start: Callable[[StopRequest], Training]
+    feed: Batches | None = None
+
+
+@dataclass(eq=False)
+class _Running:
+    """A run in progress; its position is None until its first update."""
+
+    job: Job
+    training: Training
+    on_stream: Callable[[], AbstractContextManager[Any]]
+    position: Position | None = None
 
 
 def train_together(
@@ -43,14 +61,15 @@ def train_together(
     """
     interrupted: Interrupted | None = None
     with stop_requests() as request:
-        running = [(job, job.start(request), _streams(device)) for job in jobs]
+        running = [_Running(job, job.start(request), _streams(device)) for job in jobs]
         while running:
-            for entry in list(running):
-                job, training, on_stream = entry
+            for one in list(running):
+                if _is_ahead(one, running):
+                    continue
                 ended: Evaluation | DivergedError | None = None
                 try:
-                    with on_stream():
-                        next(training)
+                    with one.on_stream():
+                        one.position = next(one.training)
                     continue
                 except StopIteration as end:
                     ended = end.value
@@ -58,11 +77,19 @@ def train_together(
                     ended = error
                 except Interrupted as stop:
                     interrupted = stop
-                running.remove(entry)
+                running.remove(one)
                 if ended is not None:
-                    yield job, ended
+                    yield one.job, ended
     if interrupted is not None:
         raise interrupted
+
+
+def _is_ahead(one: _Running, running: Sequence[_Running]) -> bool:
+    """Whether a run has to wait for another that takes the same batches and is behind."""
+    if one.position is None or one.job.feed is None:
+        return False
+    sharing = [other for other in running if other.job.feed is one.job.feed]
+    return any(other.position is None or other.position < one.position for other in sharing)
 
 
 def _streams(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:

@@ -147,14 +147,17 @@ def side_by_side(runs: Sequence[Run], together: int) -> Iterator[list[Run]]:
         yield finished
     waiting = [one for one in runs if not one.finished]
     while waiting:
-        same = [one for one in waiting if one.recipe.data == waiting[0].recipe.data]
+        same = [one for one in waiting if one.trained.data == waiting[0].trained.data]
         group = same[:together]
         yield group
         waiting = [one for one in waiting if one not in group]
 
 
 def train_runs(runs: Sequence[Run], quiet: bool, wandb: str | None = None) -> Iterator[Ended]:
-    """Train what is not finished, side by side; arms of one seed share their batches."""
+    """Train what is not finished, side by side.
+
+    Arms of one seed share their batches if they train on the same data.
+    """
     for one in runs:
         one.begin()
     feeds: dict[Any, Batches] = {}
@@ -176,10 +179,11 @@ def _train_on(
             continue
         train = one.trained.train
         sizes = (train.batch_size, train.drop_last, train.accumulate)
-        key = (one.recipe.data, one.seed, *sizes)
+        key = (one.trained.data, one.seed, *sizes)
         feed = feeds[key] = feeds.get(key) or one.feed()
         options = {"quiet": quiet, "wandb": wandb, "alone": len(runs) == 1}
         by_name[one.title] = one
-        jobs.append(Job(one.title, partial(one.training, feed, **options)))  # type: ignore[arg-type]
+        start = partial(one.training, feed, **options)  # type: ignore[arg-type]
+        jobs.append(Job(one.title, start, feed))
     for job, ended in train_together(jobs, runs[0].device):
         yield by_name[job.name], ended if isinstance(ended, DivergedError) else None

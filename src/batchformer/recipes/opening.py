@@ -29,7 +29,7 @@ class Opening:
             return
         facts = (recorded(run.folder) or {}).get("data", {})
         lines = remarks_in(facts)
-        data = run.recipe.data
+        data = run.trained.data
         if isinstance(data, LongTailConfig):
             lines.insert(0, class_sizes(run.task.method_options["class_counts"], data))
         for line in (f"{facts.get('name', data.name)}: {line}" for line in lines):

@@ -10,7 +10,7 @@ from batchformer.tasks.feature_config import FeatureConfig
 
 def parts_of(run: Run) -> tuple[Run, ...]:
     """Itself; one for every target that is left out; or one that chooses and one that is scored."""
-    data = run.recipe.data
+    data = run.trained.data
     if isinstance(data, FeatureConfig) and data.choose:
         return chosen_epoch.parts_of(run)
     return targets.parts_of(run)
@@ -26,6 +26,6 @@ def combine(run: Run) -> bool:
 
 
 def _combine(run: Run) -> bool:
-    if isinstance(run.recipe.data, FeatureConfig):
+    if isinstance(run.trained.data, FeatureConfig):
         return chosen_epoch.combine(run, parts_of(run))
     return targets.combine(run, parts_of(run))

@@ -33,11 +33,13 @@ from batchformer.recipes.provenance import provenance
 from batchformer.recipes.recipe import Recipe
 from batchformer.recipes.restoring import restore, restore_deployed
 from batchformer.recipes.run_training import training_of
+from batchformer.recipes.sittings import sittings_of, with_sitting
 from batchformer.recipes.start import (
     instead_of_itself,
     require_finished,
     require_known,
     trained_stride,
+    training_hash,
 )
 from batchformer.tasks.load import Task
 
@@ -74,8 +76,8 @@ class Run:
 
     @property
     def task(self) -> Task:
-        """Data and scores, as this seed has them."""
-        return load_task(self.recipe.data, self.device).seeded(self.seed)
+        """Data and scores of this arm, as this seed has them."""
+        return load_task(self.trained.data, self.device).seeded(self.seed)
 
     @property
     def trained(self) -> Recipe:
@@ -124,7 +126,11 @@ class Run:
         if not self.finished:
             task = self.task
             self._require_validation(task)
-            more = {"data": task.facts(), "provenance": provenance(self.device)}
+            more = {
+                "data": task.facts(),
+                "provenance": (before or {}).get("provenance") or provenance(self.device),
+                "sittings": sittings_of(before or {}),
+            }
             if numbers := recordable(task):
                 more["built_with"] = numbers
             if draws := task.draws():
@@ -135,9 +141,22 @@ class Run:
                 more["weights"] = before["weights"]
             write_json(self.folder / "config.json", {**config, **more})
 
+    def record_sitting(self, stage: str, update: int) -> None:
+        """Record that this process trains from here, for a run of several parts in both folders."""
+        first_says(lambda: self._record_sitting(stage, update))
+
+    def _record_sitting(self, stage: str, update: int) -> None:
+        sitting = {**provenance(self.device), "from_update": update, "stage": stage}
+        folders = {self.folder: sitting}
+        if self.part:
+            folders[self.folder.parent] = {**sitting, "part": self.part}
+        for folder, own in folders.items():
+            if config := recorded(folder):
+                write_json(folder / "config.json", with_sitting(config, own))
+
     def _require_validation(self, task: Task) -> None:
         """Refuse to choose by a score that no evaluation will have."""
-        why = task.unvalidated if self.recipe.train.select_on == "val" else ""
+        why = task.unvalidated if self.trained.train.select_on == "val" else ""
         require(
             not why,
             f"train.select-on is val, which chooses by a score of validation, and {why}; report "
@@ -191,12 +210,12 @@ class Run:
                 require_known(role, name, self._root)
             # A detector's backbone was trained on other images.
             elsewhere = self.recipe.task == "detection"
-            split = None if elsewhere else self.task.facts()["split_sha256"]
+            split = None if elsewhere else training_hash(self.task.facts())
             for folder in self.sources.values():
                 require_finished(folder, split, self.part)
 
     def feed(self) -> Batches:
-        """The batches of this seed, the same for every arm."""
+        """The batches of this seed, the same for every arm that has the same data."""
         return self.task.feed(self.trained.train, self.seed)
 
     def training(

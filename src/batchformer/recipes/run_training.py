@@ -18,6 +18,7 @@ from batchformer.engine.fit import Evaluation, Plan, training
 from batchformer.engine.interrupt import StopRequest
 from batchformer.engine.log import Progress
 from batchformer.engine.method import Batches, Method
+from batchformer.engine.precision import products_in
 from batchformer.engine.together import Training
 from batchformer.insight.keep import keep, seen_of
 from batchformer.insight.look import MEASURED, Arrays
@@ -53,6 +54,7 @@ def training_of(
         title=run.title,
         quiet=quiet,
         wandb_project=wandb,
+        on_start=run.record_sitting,
     )
     said = partial(print, f"{run.title}:", file=sys.stderr, flush=True)
     say: Callable[[str], None] = (lambda _: None) if quiet else said
@@ -69,7 +71,8 @@ def training_of(
             method.begin_epoch(last_epoch)
         if train.precision == "fp64":
             method.float()  # figures need no more
-        with group.alone(), Progress(f"{run.title}: figures", 1, quiet, alone) as bar:
+        figures = Progress(f"{run.title}: figures", 1, quiet, alone)
+        with group.alone(), products_in(train.precision), figures as bar:
             untrained = partial(build_untrained, trained, run.seed, task, run.device, last_epoch)
             _keep(run, method.scored(), untrained, task, evaluation, train, bar)
     return evaluation

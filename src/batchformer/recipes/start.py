@@ -76,7 +76,7 @@ def require_finished(folder: Path, split: str | None, part: str = "") -> None:
 
     Args:
         folder: ``RUNS/RECIPE/ARM/seedN``, and in it a folder of the part if there is one.
-        split: hash of the split that this run trains on; None if it may be another.
+        split: hash of what this run trains on; None if it may be something else.
         part: name of one of the trainings that the run consists of.
     """
     whole = folder.parent if part else folder
@@ -87,12 +87,17 @@ def require_finished(folder: Path, split: str | None, part: str = "") -> None:
             f"run. Train it first: batchformer train {recipe} --arm {arm} "
             f"--seed {seed.removeprefix('seed')} --runs {root}"
         )
-    found = str(read_json(folder / "config.json", "data")["data"].get("split_sha256"))
+    found = training_hash(read_json(folder / "config.json", "data")["data"])
     if split is not None and found != split:
         raise ValueError(
             f"{folder} was trained on another training set (split {found[:12]}..., this run has "
             f"{split[:12]}...): set the same --data, or train it again in another folder of runs."
         )
+
+
+def training_hash(facts: Mapping[str, Any]) -> str:
+    """Hash of what is trained on; of the whole split where that is not told apart."""
+    return str(facts.get("train_sha256") or facts.get("split_sha256"))
 
 
 def trained_network(folder: Path) -> Weights:

@@ -40,13 +40,16 @@ def by_target(recipe: Recipe) -> dict[str, Recipe]:
 
 def parts_of(run: Run) -> tuple[Run, ...]:
     """The trainings that a run consists of: itself, or one for every target."""
-    recipes = by_target(run.recipe)
-    if "" in recipes:
+    names = by_target(run.trained)  # the domains of the data that this arm trains on
+    if "" in names:
         return (run,)
-    return tuple(
-        dataclasses.replace(run, recipe=recipe, folder=run.folder / name, part=name)
-        for name, recipe in recipes.items()
-    )
+    return tuple(_leaving_out(run, name) for name in names)
+
+
+def _leaving_out(run: Run, target: str) -> Run:
+    """The training of a run that leaves out this domain; its arm still changes its recipe."""
+    recipe = dataclasses.replace(run.recipe, data=run.recipe.data_with(target=target))
+    return dataclasses.replace(run, recipe=recipe, folder=run.folder / target, part=target)
 
 
 def combine(run: Run, parts: Sequence[Run]) -> bool:

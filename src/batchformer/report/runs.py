@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from batchformer.recipes.averaged_names import todays_names
+from batchformer.recipes.sittings import sittings_of
 from batchformer.report.arrays import Arrays, Figures
 from batchformer.report.names import sorted_arms
 
@@ -35,13 +36,14 @@ class Run:
         recipe: the complete configuration; empty where it could not be read.
         arm: of the comparison.
         seed: pairs it with the runs of other arms.
-        provenance: versions, hardware, command, code hash.
+        provenance: versions, hardware, command, code hash; where it was resumed, of its beginning.
         metrics: records of training and evaluation by step.
         result: final scores, None until the run has finished.
         damage: why the run cannot be used, or None.
         remarks: what is missing of a run that can be used.
         data: facts of the data the run found: sizes, hash of the split.
         taken_from: the run that it is a copy of, by recipe, arm and seed; else empty.
+        sittings: the provenance of each time that it was trained, with where that began.
     """
 
     folder: Path
@@ -55,6 +57,7 @@ class Run:
     remarks: tuple[str, ...] = ()
     data: Record = field(default_factory=dict)
     taken_from: str = ""
+    sittings: tuple[Record, ...] = ()
 
     @property
     def trainings(self) -> frozenset[str]:
@@ -190,8 +193,8 @@ def read_run(folder: str | Path) -> Run:
         remarks += (f"{missing}; not in the figures by class and by image",) if missing else ()
         if _left_out_figures(config["recipe"]) and not any(folder.rglob("insight.npz")):
             remarks += (LEFT_OUT,)
-    origin = str(config.get("taken_from") or "")
-    return Run(*known, records, result, None, remarks, data, origin)
+    origin, sittings = str(config.get("taken_from") or ""), tuple(sittings_of(config))
+    return Run(*known, records, result, None, remarks, data, origin, sittings)
 
 
 def _left_out_figures(recipe: Record) -> bool:
@@ -216,9 +219,16 @@ def _configuration(folder: Path) -> dict[str, Any]:
     for key in ("provenance", "data"):
         if not isinstance(config.get(key, {}), dict):
             raise _Damage(f"config.json: {key!r} is not an object")
+    sittings = config.get("sittings", [])
+    if not isinstance(sittings, list) or not all(map(_is_sitting, sittings)):
+        raise _Damage("config.json: 'sittings' is not a list of objects with a stage and an update")
     if not isinstance(config.get("data", {}).get("remarks", []), list):
         raise _Damage("config.json: the remarks on 'data' are not a list")
     return config
+
+
+def _is_sitting(one: Any) -> bool:
+    return isinstance(one, dict) and isinstance(one.get("from_update"), int) and "stage" in one
 
 
 def _result(path: Path) -> dict[str, Any] | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -138,7 +137,7 @@ class DomainTask:
         counts = self.data.counts
         return {
             "name": self.data.name,
-            "split_sha256": _content_hash(self.data),
+            "split_sha256": self.data.split_sha256,
             "domains": self.data.sizes,
             "classes": self.num_classes,
             "smallest_class_of_a_domain": int(counts.min()),
@@ -248,17 +247,3 @@ class DomainTask:
         )
         for batch in read:
             yield batch["x"], batch["y"]
-
-
-def _content_hash(data: Domains) -> str:
-    """SHA-256 over domains, classes, and the files with their labels, or the images themselves."""
-    total = hashlib.sha256("\n".join((*data.domains, *data.classes)).encode())
-    if isinstance(data, DomainFiles):
-        for part in data.files:
-            total.update("\n".join(part.paths).encode())
-            total.update(part.labels.numpy().tobytes())
-    else:
-        for images in data.images:
-            total.update(images.x.numpy().tobytes())
-            total.update(images.y.numpy().tobytes())
-    return total.hexdigest()

@@ -17,6 +17,8 @@ class LongTailed(Protocol):
     @property
     def name(self) -> str: ...
     @property
+    def train_sha256(self) -> str: ...
+    @property
     def split_sha256(self) -> str: ...
     @property
     def train(self) -> Sized: ...
@@ -27,11 +29,13 @@ class LongTailed(Protocol):
 
 
 def split_facts(data: LongTailed) -> dict[str, Any]:
-    """Name and hash of the split, its sizes, and the largest and smallest class."""
+    """Name of the split, hashes of all of it and of its training part, its sizes, and the largest
+    and smallest class."""
     counts = data.train_counts
     return {
         "name": data.name,
         "split_sha256": data.split_sha256,
+        "train_sha256": data.train_sha256,
         "train": len(data.train),
         "test": len(data.test),
         "largest_class": int(counts.max()),

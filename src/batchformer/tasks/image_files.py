@@ -17,6 +17,7 @@ from batchformer.data.long_tailed_files import (
     LongTailedFiles,
     annotated,
     imagenet,
+    list_hash,
     own_files,
     with_at_most,
 )
@@ -101,6 +102,8 @@ class ImageFileTask:
         }
         if self.data.split_seed is not None:
             facts["split_seed"] = self.data.split_seed
+        if self.data.val is not None:
+            facts["val_sha256"] = list_hash(self.data.val)
         return {**facts, "remarks": list(self.data.remarks)} if self.data.remarks else facts
 
     def feed(self, train: TrainConfig, seed: int) -> Batches:
