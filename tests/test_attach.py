@@ -132,8 +132,8 @@ def test_share_uses_one_module_under_one_key() -> None:
     assert sum(isinstance(m, BatchFormer) for m in model.modules()) == 1
     assert not any(key.startswith("blocks.2.batchformer") for key in model.state_dict())
     twin = copy.deepcopy(model)
-    assert twin.blocks[2]._place.owner[0] is twin.blocks[0].batchformer
-    assert twin.blocks[2]._place.owner[0] is not model.blocks[0].batchformer
+    assert twin.blocks[2]._place.encoder is twin.blocks[0].batchformer
+    assert twin.blocks[2]._place.encoder is not model.blocks[0].batchformer
 
 
 def test_batch_norm_after_the_insertion() -> None:

@@ -75,6 +75,16 @@ def test_a_head_of_two_tensors_is_refused() -> None:
         usable(record.calls["head"], batch, record)
 
 
+def test_a_forward_set_on_the_object_is_refused_for_that_reason() -> None:
+    model = mlp()
+    head = model[3]
+    head.forward = head.forward  # as hooks of Accelerate do
+    with pytest.raises(AttachError, match=r"'3' has a forward of its own.*remove_hook_from_module"):
+        attach(model)
+    del head.forward
+    assert attach(model, verbose=False)(torch.randn(5, 4)).shape == (10, 3)
+
+
 class SequenceFirst(nn.Module):
     """(L, N, C) inside, as in many sequence models."""
 

@@ -150,11 +150,11 @@ def attach(
     with _undone_on_error(model):
         insert_all(calls, modules, streams)
         if not any(call.name in names for names in record.producers for call in calls):
-            remind_at_outputs(model, record, modules[0])
+            remind_at_outputs(model, record, calls[0].module)
         norms = dry_run(model, batch, calls, streams, record, strict=at is None)
         apart = norms if batch_norm == "per_stream" else []
         for norm in apart:
-            normalise_per_stream(norm, modules[0])
+            normalise_per_stream(norm, calls[0].module)
     changed = {call.module for call in calls} | set(apart)
     model.__dict__[RECORD] = Attachment(
         places=tuple(call.name for call in calls),

@@ -63,7 +63,7 @@ def dry_run(
             f"choose its first layer instead. {record.candidates()}"
         )
     expected = 2 * batch.rows if streams == "shared" else batch.rows
-    axes = {0, *(place.owner[0].batch_axis for place in _places(calls))}
+    axes = {0, *(place.encoder.batch_axis for place in _places(calls))}
     fits = [expected in {t.shape[a] for a in axes if a < t.ndim} for t in seen.outputs]
     if not any(fits) or (strict and not all(fits)):
         raise AttachError(
@@ -77,14 +77,14 @@ def dry_run(
 
 def _rehearse(model: nn.Module, batch: Batch, calls: list[Call], record: Trace) -> Rehearsal:
     seen = Rehearsal()
-    encoders = dict.fromkeys(place.owner[0] for place in _places(calls))
+    encoders = dict.fromkeys(place.encoder for place in _places(calls))
     later_axis = any(encoder.batch_axis for encoder in encoders)
     in_eval = {call.module: call.source for call in record.calls.values()}
 
     def settle(module: Any, args: tuple[Any, ...]) -> None:
         place = module._place
         seen.read.append((place, args[0]))
-        if place.role == "double" and args[0].shape[place.owner[0].batch_axis] == 2 * batch.rows:
+        if place.role == "double" and args[0].shape[place.encoder.batch_axis] == 2 * batch.rows:
             place.role = "mix_second_half"
 
     def notice(module: nn.Module, args: tuple[Any, ...]) -> None:

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from batchformer.heads import AttachError, Call, Trace, channel_axis, find_heads
-from batchformer.insertion import CHILD, Place, SharedStream, insert
+from batchformer.insertion import CHILD, Place, SharedStream, WithBatchFormer, insert
 from batchformer.module import BatchFormer
 from batchformer.probe import Batch
-from batchformer.swap import Swapped
 
 
 def resolve(model: nn.Module, at: str | Sequence[str] | None, record: Trace) -> list[str]:
@@ -55,6 +54,13 @@ def usable(call: Call, batch: Batch, record: Trace) -> Call:
             f"attach(): the input of {call.name!r} is not one tensor of samples, so doubling its "
             f"first argument would not fit the others. {record.candidates()}"
         )
+    if "forward" in vars(call.module):
+        raise AttachError(
+            f"attach(): {call.name!r} has a forward of its own, set on the object (hooks of "
+            f"Accelerate's device_map do that), which runs instead of its class's, so BatchFormer "
+            f"would never act. Attach first and set it afterwards, or take it away: "
+            f"accelerate.hooks.remove_hook_from_module(module, recurse=True)."
+        )
     if hasattr(call.module, CHILD):
         raise AttachError(f"attach(): {call.name!r} has an attribute named {CHILD!r} of its own.")
     return call
@@ -84,21 +90,21 @@ def axes_of(call: Call, batch: Batch, rows: int | None, width: int | None) -> tu
 def insert_all(calls: list[Call], modules: list[BatchFormer], streams: str) -> None:
     pairs = [(id(call.source), id(module)) for call, module in zip(calls, modules, strict=True)]
     shared = {pair: SharedStream(pairs.count(pair)) for pair in pairs if pairs.count(pair) > 1}
-    owned: set[int] = set()
+    owners: dict[int, nn.Module] = {}
     for call, module, pair in zip(calls, modules, pairs, strict=True):
-        place = Place("double" if streams == "shared" else "mix_all", (module,), remind=True)
+        owner = owners.setdefault(id(module), call.module)
+        place = Place("double" if streams == "shared" else "mix_all", (owner,), remind=True)
         if streams == "shared":
             place.stream = shared.get(pair)
-        insert(call.module, place, own=id(module) not in owned)
-        owned.add(id(module))
+        insert(call.module, place, module if owner is call.module else None)
 
 
-def remind_at_outputs(model: nn.Module, record: Trace, module: BatchFormer) -> None:
+def remind_at_outputs(model: nn.Module, record: Trace, owner: nn.Module) -> None:
     """Where BatchFormer stands deep inside, let the classifier's outputs remember the streams."""
     try:
         names = find_heads(model, record)
     except AttachError:
         return  # a reminder is a courtesy: without one classifier there is none
     for name in names:
-        if not isinstance(record.calls[name].module, Swapped):
-            insert(record.calls[name].module, Place("pass", (module,), remind=True), own=False)
+        if not isinstance(record.calls[name].module, WithBatchFormer):
+            insert(record.calls[name].module, Place("pass", (owner,), remind=True))

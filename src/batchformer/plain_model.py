@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from batchformer.attachment import RECORD, Attachment
 from batchformer.heads import AttachError, output_tensors
-from batchformer.insertion import CHILD, remove
+from batchformer.insertion import CHILD, PerStream, WithBatchFormer, remove
 from batchformer.probe import find_batch
 from batchformer.snapshot import untouched
-from batchformer.swap import Swapped
 from batchformer.wrappers import unwrap
 
 M = TypeVar("M", bound=nn.Module)
@@ -29,10 +28,11 @@ def detach(model: M) -> M:
     ['0.weight', '0.bias', '1.weight', '1.bias']
     """
     inner = unwrap(model)
-    swapped = [module for module in inner.modules() if isinstance(module, Swapped)]
-    if not swapped and RECORD not in inner.__dict__:
+    ours = (WithBatchFormer, PerStream)
+    changed = [module for module in inner.modules() if isinstance(module, ours)]
+    if not changed and RECORD not in inner.__dict__:
         raise AttachError("detach(): BatchFormer is not attached to this model.")
-    for module in swapped:
+    for module in changed:
         remove(module)
     for part in inner.modules():  # the attached model may be a part of this one
         part.__dict__.pop(RECORD, None)
