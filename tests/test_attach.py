@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -45,7 +46,7 @@ def test_in_training_rows_double_and_eval_is_the_model_it_was() -> None:
     state = torch.get_rng_state()
     stats = copy.deepcopy(model.state_dict())
     assert attach(model, verbose=False) is model
-    assert model.training and not torch.equal(torch.get_rng_state(), state), "new weights are drawn"
+    assert model.training and torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(model.state_dict()[k], v) for k, v in stats.items())
     assert model(X).shape == (14, 5)
     model.load_state_dict(stats, strict=False)
@@ -125,6 +126,29 @@ def test_the_plain_half_passes_several_places_untouched() -> None:
     out = model(X)
     torch.testing.assert_close(out[:7], expected, atol=1e-6, rtol=1e-5)
     assert not torch.allclose(out[7:], expected)
+
+
+def test_the_seed_decides_the_encoder_and_nothing_else_sees_it() -> None:
+    def encoder_of(seed: int, **options: object) -> list[Tensor]:
+        torch.manual_seed(seed)
+        model = attach(Net(), verbose=False, **options)  # type: ignore[arg-type]
+        return [m.layers[0].linear1.weight for m in model.modules() if isinstance(m, BatchFormer)]
+
+    def order_after(prepare: Callable[[nn.Module], object]) -> Tensor:
+        torch.manual_seed(1)
+        prepare(Net())
+        return torch.randperm(100)
+
+    baseline = order_after(lambda model: None)
+    assert torch.equal(order_after(lambda model: attach(model, verbose=False)), baseline)
+    assert torch.equal(encoder_of(0)[0], encoder_of(0)[0])
+    assert not torch.equal(encoder_of(0)[0], encoder_of(1)[0])
+    first, second = encoder_of(0, at=["blocks.1", "fc"])
+    assert not torch.equal(first, second), "each place has weights of its own"
+    torch.manual_seed(0)
+    ensemble = [attach(Net(), verbose=False).fc.batchformer for _ in range(2)]
+    first, second = (member.layers[0].linear1.weight for member in ensemble)
+    assert not torch.equal(first, second)
 
 
 def test_share_uses_one_module_under_one_key() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from batchformer.snapshot import untouched
+from batchformer.snapshot import generators_kept, untouched
 
 
 class Counter(nn.Module):
@@ -28,14 +29,41 @@ def test_modes_buffers_flags_and_random_states_come_back() -> None:
     seen = model[3].seen
     before = {key: value.clone() for key, value in model.state_dict().items()}
     state, python = torch.get_rng_state(), random.getstate()
+    expected = np.random.RandomState()
+    expected.set_state(np.random.get_state())
     with pytest.raises(ZeroDivisionError), untouched(model):
         model.train()
         model.requires_grad_(True)
         model(torch.randn(5, 4))
         torch.manual_seed(1)
+        np.random.seed(1)
         raise ZeroDivisionError
     assert [m.training for m in model] == [True, False, True, True]
     assert not model[0].bias.requires_grad and model[0].weight.requires_grad
     assert model[3].seen is seen and seen == 0
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state) and random.getstate() == python
+    assert np.random.rand() == expected.rand()
+
+
+@pytest.mark.parametrize("kind", ["mps", "xpu"])
+def test_the_generators_of_other_accelerators_come_back(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = torch.device(kind) if kind == "mps" else torch.device(kind, 1)
+    states = {device: torch.tensor([3])}
+    module = torch.get_device_module(kind)
+    # As torch declares them: those of MPS take no device.
+    if kind == "mps":
+        monkeypatch.setattr(module, "get_rng_state", lambda: states[device])
+        monkeypatch.setattr(module, "set_rng_state", lambda new: states.update({device: new}))
+    else:
+
+        def put(new_state: torch.Tensor, device: torch.device) -> None:
+            states[device] = new_state
+
+        monkeypatch.setattr(module, "get_rng_state", lambda device: states[device])
+        monkeypatch.setattr(module, "set_rng_state", put)
+    with generators_kept([device, torch.device("cpu")]):
+        states[device] = torch.tensor([4])
+    assert states[device] == 3

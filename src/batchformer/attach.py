@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Literal, TypeVar
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
@@ -29,6 +31,8 @@ from batchformer.plain_model import export as export
 from batchformer.plain_model import plain_state_dict as plain_state_dict
 from batchformer.plain_model import same_bits as same_bits
 from batchformer.probe import find_batch
+from batchformer.randomness import seed_device
+from batchformer.snapshot import generators_kept
 from batchformer.wrappers import refuse_scheduled, refuse_wrapped
 from batchformer.wrappers import unwrap as unwrap
 
@@ -60,6 +64,10 @@ def attach(
     In training the model then gives 2N rows for N samples, plain then mixed; in eval it is, to the
     bit, the model it was. State-dict keys and parameters stay as they are; only keys that contain
     ``.batchformer.`` are added. Targets are yours to double: ``match(logits, y)``.
+
+    No random state is advanced. The encoder's initial weights follow from torch's random state:
+    after the same ``torch.manual_seed`` they are the same, and two calls differ if anything was
+    drawn between them, such as the weights of a second model.
 
     Args:
         model: any model; not yet wrapped in DDP, FSDP or ``torch.compile``.
@@ -132,9 +140,8 @@ def attach(
         assert call.source is not None
         near = (*islice(call.module.parameters(), 1), *islice(model.parameters(), 1), call.source)
         like = near[0]
-        dtype = like.dtype if like.is_floating_point() else None
-        modules.append(
-            BatchFormer(
+        with _drawn_apart(like.device, len(modules)):
+            module = BatchFormer(
                 call.source.shape[width_axis],
                 heads,
                 layers,
@@ -144,9 +151,9 @@ def attach(
                 channel_axis=width_axis,
                 exchange=exchange,
                 device=like.device,
-                dtype=dtype,
+                dtype=like.dtype if like.is_floating_point() else None,
             )
-        )
+        modules.append(module)
     with _undone_on_error(model):
         insert_all(calls, modules, streams)
         if not any(call.name in names for names in record.producers for call in calls):
@@ -178,6 +185,20 @@ def _refuse_choices(**given: str) -> None:
         if value not in CHOICES[name]:
             known = " or ".join(map(repr, CHOICES[name]))
             raise AttachError(f"attach(): {name} is {known}, not {value!r}.")
+
+
+@contextmanager
+def _drawn_apart(device: torch.device, number: int) -> Iterator[None]:
+    """Draw initial weights from a seed made of torch's random state, which stays as it is.
+
+    A baseline and a model with BatchFormer then see the same order and augmentation after the same
+    ``torch.manual_seed``, and that seed still decides the weights.
+    """
+    state = bytes([*torch.get_rng_state().tolist(), *str(number).encode()])
+    seed = int.from_bytes(hashlib.sha256(state).digest()[:8], "big") >> 1
+    with generators_kept([device]):
+        seed_device(device, seed)
+        yield
 
 
 @contextmanager

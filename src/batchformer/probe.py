@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -14,6 +15,7 @@ from batchformer.streams import leaves
 ROWS = 3
 _IMAGE_SIDES = (64, 224, 32, 28, 96, 128, 48, 16, 8, 256, 299, 384)
 _LENGTH = 8
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 class Batch(NamedTuple):
@@ -142,6 +144,10 @@ def _guesses(model: nn.Module) -> Iterator[Batch]:
     def integers(high: int, *shape: int) -> Tensor:
         return torch.randint(0, max(high, 1), shape, generator=generator).to(device)
 
+    # The same indices may reach every embedding: those of the smallest are safe for all. On a GPU an
+    # index out of range would end the process's use of it.
+    tables = [m.num_embeddings for m in model.modules() if isinstance(m, EMBEDDINGS)]
+    words = min(tables, default=1)
     config, name = getattr(model, "config", None), getattr(model, "main_input_name", None)
     if config is not None and isinstance(name, str):  # Hugging Face
         for tensor in _from_config(config, name, floats, integers):
@@ -152,7 +158,7 @@ def _guesses(model: nn.Module) -> Iterator[Batch]:
     for module in model.modules():
         if type(module) not in kinds:
             kinds.add(type(module))
-            for tensor in _for_first_layer(module, floats, integers):
+            for tensor in _for_first_layer(module, floats, partial(integers, words)):
                 # Recurrent and attention layers may want (L, N, C): L differs from ROWS.
                 axis = int(tensor.shape[0] != ROWS)
                 yield Batch((tensor,), {}, ROWS, axis)
@@ -186,7 +192,7 @@ def _declared_images(model: nn.Module) -> Iterator[tuple[int, int, int]]:
         yield tuple(declared["input_size"])
 
 
-def _for_first_layer(module: nn.Module, floats: Any, integers: Any) -> Iterator[Tensor]:
+def _for_first_layer(module: nn.Module, floats: Any, indices: Any) -> Iterator[Tensor]:
     """Inputs that fit if this module is the first to see them."""
     if isinstance(module, nn.Linear):
         yield floats(ROWS, module.in_features)
@@ -199,8 +205,8 @@ def _for_first_layer(module: nn.Module, floats: Any, integers: Any) -> Iterator[
             yield floats(ROWS, module.in_channels, side, side)
     elif isinstance(module, nn.Conv3d):
         yield floats(ROWS, module.in_channels, 16, 64, 64)
-    elif isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
-        yield integers(module.num_embeddings, ROWS, _LENGTH)
+    elif isinstance(module, EMBEDDINGS):
+        yield indices(ROWS, _LENGTH)
     elif isinstance(module, nn.RNNBase):
         shape = (ROWS, _LENGTH) if module.batch_first else (_LENGTH, ROWS)
         yield floats(*shape, module.input_size)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +18,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
     """Restore, bit for bit, whatever running the model inside the block changes.
 
     Covers the training mode of every module, the values of every buffer, the ``requires_grad`` of
-    every parameter, and the random states of Python, the CPU and the model's devices.
+    every parameter, and the generators of :func:`generators_kept`.
     """
     modes = [(module, module.training) for module in model.modules()]
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
@@ -25,14 +28,11 @@ def untouched(model: nn.Module) -> Iterator[None]:
         for name, buffer in module._buffers.items()
         if buffer is not None
     ]
-    python_state = random.getstate()
-    devices = {parameter.device for parameter in model.parameters()}
-    accelerators = [device for device in devices if device.type == "cuda"]
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
     try:
-        with torch.random.fork_rng(devices=accelerators):
+        with generators_kept(devices):
             yield
     finally:
-        random.setstate(python_state)
         model.train()  # what some modules compute for eval and keep, they drop here
         for module, mode in modes:
             if module.training != mode:
@@ -47,6 +47,38 @@ def untouched(model: nn.Module) -> Iterator[None]:
                 module._buffers[name] = buffer
                 if not _is_expanded(buffer):
                     buffer.copy_(value)
+
+
+@contextmanager
+def generators_kept(devices: Iterable[torch.device]) -> Iterator[None]:
+    """Restore the random states of Python, NumPy, torch's CPU generator and these devices."""
+    states = _states(devices)
+    try:
+        yield
+    finally:
+        for restore, state in states:
+            restore(state)
+
+
+def _states(devices: Iterable[torch.device]) -> list[tuple[Callable[[Any], Any], Any]]:
+    """Each generator's state now, and the function that sets it."""
+    states: list[tuple[Callable[[Any], Any], Any]] = [
+        (random.setstate, random.getstate()),
+        (torch.set_rng_state, torch.get_rng_state()),
+    ]
+    numpy: Any = sys.modules.get("numpy")  # whoever draws from it has imported it
+    if numpy is not None:
+        states.append((numpy.random.set_state, numpy.random.get_state()))
+    for device in set(devices):
+        if device.type in ("cpu", "meta"):
+            continue
+        module: Any = torch.get_device_module(device)
+        if device.type == "mps":  # there is one, and its functions take no device
+            states.append((module.set_rng_state, module.get_rng_state()))
+        else:
+            restore = partial(module.set_rng_state, device=device)
+            states.append((restore, module.get_rng_state(device)))
+    return states
 
 
 def _is_expanded(buffer: Tensor) -> bool:
