@@ -30,20 +30,20 @@ def test_modes_buffers_flags_and_random_states_come_back() -> None:
     before = {key: value.clone() for key, value in model.state_dict().items()}
     state, python = torch.get_rng_state(), random.getstate()
     expected = np.random.RandomState()
-    expected.set_state(np.random.get_state())
+    expected.set_state(np.random.get_state())  # noqa: NPY002
     with pytest.raises(ZeroDivisionError), untouched(model):
         model.train()
         model.requires_grad_(True)
         model(torch.randn(5, 4))
         torch.manual_seed(1)
-        np.random.seed(1)
+        np.random.seed(1)  # noqa: NPY002
         raise ZeroDivisionError
     assert [m.training for m in model] == [True, False, True, True]
     assert not model[0].bias.requires_grad and model[0].weight.requires_grad
     assert model[3].seen is seen and seen == 0
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state) and random.getstate() == python
-    assert np.random.rand() == expected.rand()
+    assert np.random.rand() == expected.rand()  # noqa: NPY002
 
 
 @pytest.mark.parametrize("kind", ["mps", "xpu"])

@@ -144,8 +144,8 @@ def _guesses(model: nn.Module) -> Iterator[Batch]:
     def integers(high: int, *shape: int) -> Tensor:
         return torch.randint(0, max(high, 1), shape, generator=generator).to(device)
 
-    # The same indices may reach every embedding: those of the smallest are safe for all. On a GPU an
-    # index out of range would end the process's use of it.
+    # The same indices may reach every embedding, so they stay below the size of the smallest. On a
+    # GPU an index out of range would end the process's use of it.
     tables = [m.num_embeddings for m in model.modules() if isinstance(m, EMBEDDINGS)]
     words = min(tables, default=1)
     config, name = getattr(model, "config", None), getattr(model, "main_input_name", None)

@@ -1,9 +1,10 @@
 """Rows of two streams: doubling targets, splitting outputs, and the loss over both.
 
 A doubled batch is always the N plain rows, then the N mixed rows. Targets may be any nest of
-tensors, lists, dicts, tuples and dataclasses. A *list* holds one entry for each sample (labels as
-strings, detection targets); a *tuple*, dict or dataclass holds row-aligned parts (the two labels
-of mixup, boxes beside masks). Numbers, strings, None and 0-d tensors have no rows and pass through.
+tensors, NumPy arrays, lists, dicts, tuples and dataclasses. A *list* holds one entry for each sample
+(labels as strings, detection targets); a *tuple*, dict or dataclass holds row-aligned parts (the
+two labels of mixup, boxes beside masks). Numbers, strings, None and 0-d tensors have no rows and
+pass through.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple, TypeVar
 
@@ -40,7 +42,7 @@ def duplicate(targets: T) -> T:
     {'names': ['a', 'b', 'a', 'b'], 'epoch': 4}
     """
     return _map_rows(  # type: ignore[no-any-return]
-        targets, tensor=lambda rows: torch.cat((rows, rows)), sequence=lambda rows: rows + rows
+        targets, array=_repeated, sequence=lambda rows: rows + rows
     )
 
 
@@ -57,8 +59,8 @@ def split(outputs: Any) -> Streams:
                 f"batch. A model in eval, or without BatchFormer, gives one stream only."
             )
     return Streams(
-        plain=_map_rows(outputs, tensor=_first_half, sequence=_first_half),
-        mixed=_map_rows(outputs, tensor=_second_half, sequence=_second_half),
+        plain=_map_rows(outputs, array=_first_half, sequence=_first_half),
+        mixed=_map_rows(outputs, array=_second_half, sequence=_second_half),
     )
 
 
@@ -180,6 +182,12 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, tree
 
 
+def _repeated(rows: Any) -> Any:
+    if isinstance(rows, Tensor):
+        return torch.cat((rows, rows))
+    return sys.modules["numpy"].concatenate((rows, rows))
+
+
 def _first_half(rows: Any) -> Any:
     return rows[: len(rows) // 2]
 
@@ -192,9 +200,27 @@ def _fits(rows_out: int) -> tuple[int, ...]:
     return (rows_out,) if rows_out % 2 else (rows_out // 2, rows_out)
 
 
+def _is_array(part: Any) -> bool:
+    """Whether this is a tensor or a NumPy array.
+
+    Raises:
+        TypeError: it has rows and is neither: a packed sequence, a column of a table.
+    """
+    if isinstance(part, Tensor):
+        return True
+    numpy: Any = sys.modules.get("numpy")  # whoever has an array has imported it
+    if numpy is not None and isinstance(part, numpy.ndarray):
+        return True
+    if isinstance(part, torch.nn.utils.rnn.PackedSequence):
+        raise TypeError("A PackedSequence has no rows to double; pad it to a tensor first.")
+    if hasattr(part, "__array__") and getattr(part, "ndim", False):
+        raise TypeError(f"{type(part).__name__} cannot be doubled; pass torch.as_tensor(it).")
+    return False
+
+
 def _row_counts(tree: Any, path: str = "") -> Iterator[tuple[str, int]]:
     """The number of rows of each part that has rows."""
-    if isinstance(tree, Tensor):
+    if _is_array(tree):
         if tree.ndim:
             yield path, tree.shape[0]
     elif isinstance(tree, list):
@@ -211,17 +237,15 @@ def _row_counts(tree: Any, path: str = "") -> Iterator[tuple[str, int]]:
 
 
 def _map_rows(
-    tree: Any, *, tensor: Callable[[Tensor], Any], sequence: Callable[[list[Any]], list[Any]]
+    tree: Any, *, array: Callable[[Any], Any], sequence: Callable[[list[Any]], list[Any]]
 ) -> Any:
-    """Apply ``tensor`` and ``sequence`` to whatever has rows; rebuild the containers around."""
+    """Apply ``array`` and ``sequence`` to whatever has rows; rebuild the containers around."""
 
     def visit(part: Any) -> Any:
-        if isinstance(part, Tensor):
-            return tensor(part) if part.ndim else part
+        if _is_array(part):
+            return array(part) if part.ndim else part
         if isinstance(part, list):
             return sequence(part)
-        if isinstance(part, torch.nn.utils.rnn.PackedSequence):
-            raise TypeError("A PackedSequence has no rows to double; pad it to a tensor first.")
         if isinstance(part, tuple):
             items = [visit(item) for item in part]
             return type(part)(*items) if hasattr(part, "_fields") else type(part)(items)
@@ -236,8 +260,6 @@ def _map_rows(
                 # object.__setattr__ also reaches the fields of frozen dataclasses.
                 object.__setattr__(changed, field.name, visit(getattr(part, field.name)))
             return changed
-        if hasattr(part, "__array__") and getattr(part, "ndim", False):
-            raise TypeError(f"{type(part).__name__} cannot be doubled; pass torch.as_tensor(it).")
         return part
 
     return visit(tree)
