@@ -1,10 +1,10 @@
 """Rows of two streams: doubling targets, splitting outputs, and the loss over both.
 
 A doubled batch is always the N plain rows, then the N mixed rows. Targets may be any nest of
-tensors, NumPy arrays, lists, dicts, tuples and dataclasses. A *list* holds one entry for each sample
-(labels as strings, detection targets); a *tuple*, dict or dataclass holds row-aligned parts (the
-two labels of mixup, boxes beside masks). Numbers, strings, None and 0-d tensors have no rows and
-pass through.
+tensors, NumPy arrays, lists, dicts, tuples and dataclasses. A *list* holds one entry for each
+sample (labels as strings, detection targets); a *tuple*, dict or dataclass holds row-aligned parts
+(the two labels of mixup, boxes beside masks). Numbers, strings, None and 0-d tensors have no rows
+and pass through.
 """
 
 from __future__ import annotations
