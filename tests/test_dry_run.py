@@ -57,3 +57,36 @@ def test_the_rehearsal_leaves_no_trace() -> None:
     assert all(torch.equal(model.state_dict()[key], value) for key, value in before.items())
     assert [m.training for m in model] == [True, False, True, True]
     assert not any(m._forward_pre_hooks for m in model.modules())
+
+
+class Counting(nn.Module):
+    """Knows its passes with values from those without, and may look at a value."""
+
+    def __init__(self, looks: bool, passes: list[str]) -> None:
+        super().__init__()
+        self.body, self.head, self.looks = nn.Linear(4, 8), nn.Linear(8, 3), looks
+        self.note = passes.append
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.note("shapes" if x.is_meta else "values")
+        if self.looks and x.mean() > 100:
+            return x
+        return self.head(self.body(x).relu())
+
+
+@pytest.mark.parametrize("looks", [False, True])
+def test_a_large_model_is_rehearsed_without_values_where_it_needs_none(
+    looks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch._dynamo  # as torchvision, timm and transformers do
+
+    monkeypatch.setattr("batchformer.snapshot.LARGE", 1)
+    passes: list[str] = []
+    model = Counting(looks, passes)
+    tensors, state = dict(model.named_parameters()), copy.deepcopy(model.state_dict())
+    attach(model, verbose=False)
+    assert set(passes) == ({"shapes", "values"} if looks else {"shapes"})
+    assert all(dict(model.named_parameters())[name] is tensors[name] for name in tensors)
+    assert all(torch.equal(model.state_dict()[key], value) for key, value in state.items())
+    assert model.head.batchformer.layers[0].linear1.weight.device.type == "cpu"
+    assert model(torch.randn(5, 4)).shape == (10, 3)

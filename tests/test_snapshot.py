@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import random
+import types
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from batchformer.snapshot import generators_kept, untouched
+from batchformer.snapshot import generators_kept, shapes_only, untouched
 
 
 class Counter(nn.Module):
@@ -67,3 +69,37 @@ def test_the_generators_of_other_accelerators_come_back(
     with generators_kept([device, torch.device("cpu")]):
         states[device] = torch.tensor([4])
     assert states[device] == 3
+
+
+class Keeper(nn.Module):
+    """Keeps what it computes, in every way that a module may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.twice = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.twice.weight = self.linear.weight  # tied
+        self.norm = nn.BatchNorm1d(4)
+        self.helper, self.table, self.seen = types.SimpleNamespace(), {"size": 0}, [1]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.cache = self.helper.cache = self.table["x"] = self.norm(self.twice(self.linear(x)))
+        self.table["size"] = len(x)
+        self.seen.append(self.cache)
+        return self.cache
+
+
+def test_a_pass_without_values_leaves_no_tensor_behind() -> None:
+    model = Keeper()
+    state, keys = copy.deepcopy(model.state_dict()), set(vars(model))
+    tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
+    with pytest.raises(ZeroDivisionError), shapes_only(model):
+        assert model.twice.weight is model.linear.weight
+        out = model(torch.zeros(5, 4, device="meta"))
+        assert out.is_meta and out.shape == (5, 4) and out.requires_grad
+        raise ZeroDivisionError
+    assert vars(model).keys() == keys and not vars(model.helper)
+    assert model.table == {"size": 0} and model.seen == [1]
+    for name, tensor in (*model.named_parameters(remove_duplicate=False), *model.named_buffers()):
+        assert tensor is tensors[name]
+    assert all(torch.equal(state[key], value) for key, value in model.state_dict().items())
+    assert model(torch.randn(5, 4)).shape == (5, 4)

@@ -20,7 +20,7 @@ from batchformer.attachment import refuse_attached
 from batchformer.attention import Attend
 from batchformer.dry_run import dry_run
 from batchformer.heads import AttachError as AttachError
-from batchformer.heads import Call, trace
+from batchformer.heads import Call, find_and_trace
 from batchformer.insertion import normalise_per_stream, remove
 from batchformer.module import BatchFormer, parameter_count
 from batchformer.parameter_groups import extend
@@ -30,7 +30,6 @@ from batchformer.plain_model import detach as detach
 from batchformer.plain_model import export as export
 from batchformer.plain_model import plain_state_dict as plain_state_dict
 from batchformer.plain_model import same_bits as same_bits
-from batchformer.probe import find_batch
 from batchformer.randomness import seed_device
 from batchformer.snapshot import generators_kept
 from batchformer.wrappers import refuse_scheduled, refuse_wrapped
@@ -114,8 +113,7 @@ def attach(
             f"attach(): {lazy[0]!r} has no shape before the first batch, and a guessed one would "
             "give it the wrong one for good. Pass example=, a batch of your own."
         )
-    batch = find_batch(model, example, input_axis)
-    record = trace(model, batch)
+    batch, record = find_and_trace(model, example, input_axis)
     chosen = resolve(model, at, record)
     calls = [usable(record.calls[name], batch, record) for name in chosen]
     axes = [axes_of(call, batch, batch_axis, channel_axis) for call in calls]

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from batchformer.heads import AttachError, Call, Trace, output_tensors
 from batchformer.insertion import Place
 from batchformer.module import without_exchange
-from batchformer.probe import Batch
+from batchformer.probe import Batch, passed
 from batchformer.snapshot import untouched
 
 
@@ -76,6 +76,12 @@ def dry_run(
 
 
 def _rehearse(model: nn.Module, batch: Batch, calls: list[Call], record: Trace) -> Rehearsal:
+    with untouched(model), without_exchange(model), torch.no_grad():
+        model.train()
+        return passed(model, batch, lambda batch: _train_once(model, batch, calls, record))
+
+
+def _train_once(model: nn.Module, batch: Batch, calls: list[Call], record: Trace) -> Rehearsal:
     seen = Rehearsal()
     encoders = dict.fromkeys(place.encoder for place in _places(calls))
     later_axis = any(encoder.batch_axis for encoder in encoders)
@@ -102,9 +108,7 @@ def _rehearse(model: nn.Module, batch: Batch, calls: list[Call], record: Trace) 
     handles += [encoder.register_forward_pre_hook(count) for encoder in encoders]
     handles += [norm.register_forward_pre_hook(notice) for norm in norms]
     try:
-        with untouched(model), without_exchange(model), torch.no_grad():
-            model.train()
-            seen.outputs = output_tensors(batch.run(model))
+        seen.outputs = output_tensors(batch.run(model))
     finally:
         for handle in handles:
             handle.remove()

@@ -255,7 +255,7 @@ def encode(
     # The rows of all ranks decide: all must send keys and values of one type.
     n = encoded.shape[1] if rows is None else rows.total
     small = positions * n * encoded.shape[-1] ** 2 <= SMALL_WORK
-    precise = small and torch.is_autocast_enabled(x.device.type)
+    precise = small and _autocasts(x)
     one_program = rows is None and precise and _fits_one_program(encoded, weights[0], heads)
     precise = precise and not one_program
     if precise:
@@ -275,6 +275,11 @@ def encode(
             if seen is not None:
                 recorded.append(seen)
     return encoded.reshape(moved.shape).movedim((-2, -1), axes).to(x.dtype), recorded
+
+
+def _autocasts(x: Tensor) -> bool:
+    # torch raises for the meta device, on which attach rehearses.
+    return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
 
 
 def default_channel_axis(x: Tensor) -> int:

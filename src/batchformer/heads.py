@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +13,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
-from batchformer.probe import Batch
+from batchformer.probe import Batch, find_batch, guess, passed
 from batchformer.snapshot import untouched
 from batchformer.streams import leaves
 
@@ -75,6 +76,31 @@ def output_tensors(outputs: Any) -> list[Tensor]:
 
 def trace(model: nn.Module, batch: Batch) -> Trace:
     """Record who is called with what, and which layers the outputs come from."""
+    with _with_graph(model):
+        return passed(model, batch, lambda batch: _traced(model, batch))
+
+
+def find_and_trace(model: nn.Module, example: Any, axis: int) -> tuple[Batch, Trace]:
+    """A batch the model accepts, as :func:`~batchformer.probe.find_batch`, and its trace."""
+    if example is not None:
+        batch = find_batch(model, example, axis)
+        return batch, trace(model, batch)
+    with _with_graph(model):
+        return guess(model, lambda batch: _traced(model, batch))
+
+
+@contextmanager
+def _with_graph(model: nn.Module) -> Iterator[None]:
+    """Eval, with a gradient for every parameter: a frozen model has no graph to follow."""
+    with untouched(model), torch.enable_grad():
+        model.eval()
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.requires_grad_(True)
+        yield
+
+
+def _traced(model: nn.Module, batch: Batch) -> Trace:
     record = Trace()
     produced: dict[Any, str] = {}  # graph node -> layer whose output it is
 
@@ -98,20 +124,13 @@ def trace(model: nn.Module, batch: Batch) -> Trace:
         if name
     ]
     try:
-        with untouched(model), torch.enable_grad():
-            model.eval()
-            for parameter in model.parameters():  # a frozen model has no graph to follow
-                if parameter.is_floating_point():
-                    parameter.requires_grad_(True)
-            outputs = batch.run(model)
-            produced.pop(None, None)
-            names: dict[Tensor, str] = {
-                parameter: name for name, parameter in model.named_parameters()
-            }
-            for tensor in output_tensors(outputs):
-                layers, weights = _nearest(tensor.grad_fn, produced)
-                record.producers.append(layers)
-                record.bare += [names[weight] for weight in weights if weight in names]
+        outputs = batch.run(model)
+        produced.pop(None, None)
+        names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+        for tensor in output_tensors(outputs):
+            layers, weights = _nearest(tensor.grad_fn, produced)
+            record.producers.append(layers)
+            record.bare += [names[weight] for weight in weights if weight in names]
     finally:
         for handle in handles:
             handle.remove()

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from batchformer.snapshot import untouched
+from batchformer.snapshot import may_drop_values, shapes_only, untouched
 from batchformer.streams import leaves
 
+T = TypeVar("T")
 ROWS = 3
 _IMAGE_SIDES = (64, 224, 32, 28, 96, 128, 48, 16, 8, 256, 299, 384)
 _LENGTH = 8
@@ -102,6 +103,30 @@ def fit_batch(model: nn.Module, example: Any, axis: int = 0) -> Batch:
     return given
 
 
+def passed(model: nn.Module, batch: Batch, run: Callable[[Batch], T]) -> T:
+    """What ``run`` gives for the batch, without values and thus in no time where that is possible.
+
+    Args:
+        run: calls the model on the batch that it is given, and reads shapes and the graph alone.
+    """
+    if may_drop_values(model):
+        try:
+            with shapes_only(model):
+                return run(Batch(_emptied(batch.args), _emptied(batch.kwargs), *batch[2:]))
+        except Exception:  # whether the model refuses the batch or needs values, values decide
+            pass
+    return run(batch)
+
+
+def _emptied(tree: Any) -> Any:
+    """The same nest with tensors that have no values."""
+    if isinstance(tree, Tensor):
+        return tree.to("meta")
+    if isinstance(tree, dict):
+        return {key: _emptied(value) for key, value in tree.items()}
+    return type(tree)(map(_emptied, tree)) if type(tree) in (tuple, list) else tree
+
+
 def find_batch(model: nn.Module, example: Any = None, axis: int = 0) -> Batch:
     """A batch the model accepts: the example if given, else one made to fit.
 
@@ -113,16 +138,23 @@ def find_batch(model: nn.Module, example: Any = None, axis: int = 0) -> Batch:
         if batch.rows < 2:
             raise ValueError("The example batch needs at least 2 samples to meet one another.")
         return batch
-    failure: Exception | None = None
     with untouched(model), torch.no_grad():
         model.eval()
-        for batch in _guesses(model):
-            try:
-                batch.run(model)
-            except Exception as error:  # a guess may fail in any way the model can fail
-                failure = failure or error
-            else:
-                return batch
+        return guess(model, lambda batch: batch.run(model))[0]
+
+
+def guess(model: nn.Module, run: Callable[[Batch], T]) -> tuple[Batch, T]:
+    """The first batch made to fit that the model accepts, and what ``run`` gave for it.
+
+    Raises:
+        ValueError: nothing tried was accepted; the message asks for an example.
+    """
+    failure: Exception | None = None
+    for batch in _guesses(model):
+        try:
+            return batch, passed(model, batch, run)
+        except Exception as error:  # a guess may fail in any way the model can fail
+            failure = failure or error
     reason = f" The first guess failed with: {failure}" if failure else ""
     raise ValueError(
         f"No input could be guessed that {type(model).__name__} accepts. Pass example=, one small "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -47,6 +48,73 @@ def untouched(model: nn.Module) -> Iterator[None]:
                 module._buffers[name] = buffer
                 if not _is_expanded(buffer):
                     buffer.copy_(value)
+
+
+#: Elements of parameters from which a pass on the CPU takes longer than one without values.
+LARGE = 2**22
+
+
+def may_drop_values(model: nn.Module) -> bool:
+    """Whether :func:`shapes_only` is worth trying: for a large model on the CPU.
+
+    Without values torch needs the compiler, whose import takes a second; torchvision, timm and
+    transformers have imported it.
+    """
+    tensors = [*model.parameters(), *model.buffers()]
+    ordinary = {type(tensor) for tensor in tensors} <= {Tensor, nn.Parameter}
+    on_cpu = all(tensor.device.type == "cpu" for tensor in tensors)
+    large = ordinary and sum(tensor.numel() for tensor in tensors) >= LARGE
+    return large and on_cpu and "torch._dynamo" in sys.modules
+
+
+@contextmanager
+def shapes_only(model: nn.Module) -> Iterator[None]:
+    """Within it, parameters and buffers have shapes but no values: a pass computes nothing.
+
+    They are on torch's meta device. A pass that looks at a value raises; so does one that mixes in
+    a tensor which is neither a parameter nor a buffer. What modules keep of such a pass, tensors
+    without values among it, is dropped at the end.
+    """
+    attributes = {id(vars(part)): vars(part) for part in _with_attributes(model)}
+    kept = [(now, dict(now)) for now in attributes.values()]
+    containers = [
+        (value, copy.copy(value))
+        for _, before in kept
+        for value in before.values()
+        if isinstance(value, (dict, list, set))
+    ]
+    twins: dict[Tensor, Tensor] = {}
+    try:
+        for module in model.modules():
+            for tensors in (module._parameters, module._buffers):
+                for name, tensor in tensors.items():
+                    if tensor is not None:
+                        twin = twins.setdefault(tensor, _without_values(tensor))
+                        tensors[name] = twin  # type: ignore[assignment, index]
+        yield
+    finally:
+        for now, before in kept:
+            now.clear()
+            now.update(before)
+        for value, contents in containers:
+            value.clear()
+            value.extend(contents) if isinstance(value, list) else value.update(contents)
+
+
+def _with_attributes(model: nn.Module) -> Iterator[Any]:
+    """The modules, and the plain objects among their attributes, which may keep tensors too."""
+    for module in model.modules():
+        yield module
+        for value in vars(module).values():
+            if type(getattr(value, "__dict__", None)) is dict and not isinstance(value, type):
+                yield value
+
+
+def _without_values(tensor: Tensor) -> Tensor:
+    twin = torch.empty_like(tensor, device="meta")
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(twin, requires_grad=tensor.requires_grad)
+    return twin
 
 
 @contextmanager
