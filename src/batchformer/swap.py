@@ -50,7 +50,9 @@ def swap(module: nn.Module, mixin: Any) -> None:
         # torch generates a class for a parametrized module and later returns to its first base,
         # so the mixin has to stand below the generated class.
         (base,) = own.__bases__
-        module.__class__ = _rebased(own, (_combined(mixin, base),))
+        generated = _rebased(own, (_combined(mixin, base),))
+        generated._origin = own
+        module.__class__ = generated
     else:
         module.__class__ = _combined(mixin, own)
 
@@ -67,12 +69,22 @@ def _without(cls: Any, mixin: Any) -> Any:
         own = _without(cls._own_class, mixin)
         return own if cls._mixin is mixin else _combined(cls._mixin, own)
     # A class that was generated on top of ours, such as that of a parametrized module.
-    return _rebased(cls, tuple(_without(base, mixin) for base in cls.__bases__))
+    bases = tuple(_without(base, mixin) for base in cls.__bases__)
+    origin = cls.__dict__.get("_origin")
+    if origin is not None and origin.__bases__ == bases and _names(origin) == _names(cls):
+        return origin
+    return _rebased(cls, bases)
+
+
+def _names(cls: Any) -> set[str]:
+    """What a generated class defines, but for what Python adds to a class in use."""
+    return {name for name in cls.__dict__ if not name.startswith("__")} - {"_origin"}
 
 
 def _rebased(cls: Any, bases: tuple[Any, ...]) -> Any:
     """The same generated class on other bases."""
-    namespace = {k: v for k, v in cls.__dict__.items() if k not in ("__dict__", "__weakref__")}
+    left_out = ("__dict__", "__weakref__", "_origin")
+    namespace = {key: value for key, value in cls.__dict__.items() if key not in left_out}
     name = cls.__name__
     for old, new in zip(cls.__bases__, bases, strict=True):
         name = name.replace(old.__name__, new.__name__)
