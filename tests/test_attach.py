@@ -199,6 +199,24 @@ def test_a_wrong_head_count_leaves_the_model_alone() -> None:
     assert type(model.fc) is nn.Linear
 
 
+@pytest.mark.parametrize("labels", [False, True])
+def test_lazy_modules_take_their_shapes_from_the_example(labels: bool) -> None:
+    def build() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.ReLU(), nn.LazyLinear(5))
+
+    model, twin = build(), build()
+    with pytest.raises(AttachError, match=r"'0\.weight' has no shape.*Pass example="):
+        attach(model)
+    assert isinstance(model[0], nn.LazyLinear)
+    attach(model, example=(X, torch.zeros(7)) if labels else X, verbose=False)
+    assert model(X).shape == (14, 5) and type(detach(model)[0]) is nn.Linear
+    torch.manual_seed(0)
+    twin.eval()(X)
+    model[1].reset_running_stats()
+    assert torch.equal(model.eval()(X), twin(X)), "the weights of a first batch of its own"
+
+
 def test_training_with_it_lowers_the_loss_of_the_plain_model() -> None:
     torch.manual_seed(0)
     y = (X.sum(1) > 0).long()

@@ -135,6 +135,23 @@ def test_export_gives_a_plain_copy_and_training_goes_on() -> None:
     assert b"batchformer" not in buffer.getvalue(), "loading it needs no batchformer"
 
 
+def test_export_takes_off_a_wrapper_of_timm() -> None:
+    timm = pytest.importorskip("timm.utils")
+    model = attach(Net(), verbose=False)
+    average = timm.ModelEmaV3(model)
+    plain = export(average)
+    assert type(plain) is Net and list(plain.state_dict()) == list(Net().state_dict())
+    assert torch.equal(plain(X), model.eval()(X))
+    assert detach(average) is average and type(average.module.fc) is nn.Linear
+
+
+def test_errors_name_the_function_that_was_called() -> None:
+    with pytest.raises(AttachError, match=r"^export\(\): BatchFormer is not attached to this Net"):
+        export(Net())
+    with pytest.raises(AttachError, match=r"^detach\(\): BatchFormer is not attached to this Net"):
+        detach(Net())
+
+
 class Sneaky(Net):
     """Behaves differently in eval once something is attached."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from typing import Any, Literal, TypeVar
@@ -25,11 +25,12 @@ from batchformer.insertion import normalise_per_stream, remove
 from batchformer.module import BatchFormer, parameter_count
 from batchformer.parameter_groups import extend
 from batchformer.parameter_groups import param_groups as param_groups
-from batchformer.placement import axes_of, insert_all, remind_at_outputs, resolve, usable
+from batchformer.placement import At, axes_of, insert_all, remind_at_outputs, resolve, usable
 from batchformer.plain_model import detach as detach
 from batchformer.plain_model import export as export
 from batchformer.plain_model import plain_state_dict as plain_state_dict
 from batchformer.plain_model import same_bits as same_bits
+from batchformer.probe import give_shapes
 from batchformer.randomness import seed_device
 from batchformer.snapshot import generators_kept
 from batchformer.wrappers import refuse_scheduled, refuse_wrapped
@@ -40,7 +41,7 @@ M = TypeVar("M", bound=nn.Module)
 
 def attach(
     model: M,
-    at: str | Sequence[str] | None = None,
+    at: At | None = None,
     *,
     heads: int = 4,
     layers: int = 1,
@@ -70,8 +71,8 @@ def attach(
 
     Args:
         model: any model; not yet wrapped in DDP, FSDP or ``torch.compile``.
-        at: name of the submodule to stand before; by default the classifier is found. A list of
-            names inserts several: rows double at the first, later ones act on the mixed half.
+        at: the submodule to stand before, or its name; by default the classifier is found. A list
+            inserts several: rows double at the first, later ones act on the mixed half.
         heads, layers, dropout, attend: passed on to :class:`BatchFormer`.
         exchange: attend to the samples of all ranks, not only of this one; passed on as well.
             Whether more attended samples help is not clear. In the paper's ablation of the batch
@@ -107,16 +108,19 @@ def attach(
     _refuse_choices(streams=streams, batch_norm=batch_norm)
     if input_axis < 0:
         raise AttachError(f"attach(): input_axis is {input_axis}; axes are counted from 0.")
-    lazy = [name for name, parameter in model.named_parameters() if is_lazy(parameter)]
-    if example is None and lazy:
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    lazy = [name for name, tensor in tensors if is_lazy(tensor)]
+    if lazy and example is None:
         raise AttachError(
             f"attach(): {lazy[0]!r} has no shape before the first batch, and a guessed one would "
             "give it the wrong one for good. Pass example=, a batch of your own."
         )
+    if lazy:
+        give_shapes(model, example, input_axis)
     batch, record = find_and_trace(model, example, input_axis)
     chosen = resolve(model, at, record)
     calls = [usable(record.calls[name], batch, record) for name in chosen]
-    axes = [axes_of(call, batch, batch_axis, channel_axis) for call in calls]
+    axes = [axes_of(call, batch, batch_axis, channel_axis, record) for call in calls]
     if batch_norm == "per_stream" and any(isinstance(c.module, _BatchNorm) for c in calls):
         raise AttachError(
             "attach(): a norm that is itself the place sees the streams only once they are joined; "

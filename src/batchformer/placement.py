@@ -3,22 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
-from batchformer.heads import AttachError, Call, Trace, channel_axis, find_heads
+from batchformer.heads import (
+    OWN_FORWARD,
+    AttachError,
+    Call,
+    Trace,
+    channel_axis,
+    find_heads,
+)
 from batchformer.insertion import CHILD, Place, SharedStream, WithBatchFormer, insert
 from batchformer.module import BatchFormer
 from batchformer.probe import Batch
 
+At = str | nn.Module | Sequence[str | nn.Module]
 
-def resolve(model: nn.Module, at: str | Sequence[str] | None, record: Trace) -> list[str]:
+
+def resolve(model: nn.Module, at: At | None, record: Trace) -> list[str]:
     """Names of the modules to stand before, in the order of their calls."""
     if at is None:
         return find_heads(model, record)
     modules = dict(model.named_modules())
     chosen = []
-    for name in [at] if isinstance(at, str) else list(at):
+    alone = isinstance(at, (str, nn.Module)) or not isinstance(at, Sequence)
+    for place in [at] if alone else at:  # type: ignore[list-item]
+        name = _name_of(place, modules, model)
         if name not in modules or not name:
             raise AttachError(
                 f"attach(): {type(model).__name__} has no submodule {name!r}. {record.candidates()}"
@@ -38,12 +50,29 @@ def resolve(model: nn.Module, at: str | Sequence[str] | None, record: Trace) -> 
     return sorted(chosen, key=order.index)
 
 
+def _name_of(place: Any, modules: dict[str, nn.Module], model: nn.Module) -> str:
+    if isinstance(place, str):
+        return place
+    if not isinstance(place, nn.Module):
+        raise AttachError(
+            f"attach(): at= takes the name of a submodule, the submodule itself, or a list of "
+            f"them, not {place!r}. Names are those of model.named_modules(), such as 'layer4.1'."
+        )
+    found = [name for name, module in modules.items() if module is place]
+    if not found:
+        raise AttachError(
+            f"attach(): at= is a {type(place).__name__} that is no submodule of this "
+            f"{type(model).__name__}."
+        )
+    return found[0]
+
+
 def usable(call: Call, batch: Batch, record: Trace) -> Call:
     """The call, if its input is one tensor of samples and it is called once."""
     if call.times > 1:
         raise AttachError(
             f"attach(): {call.name!r} is called {call.times} times in one forward pass, so its "
-            f"rows would double more than once. {record.candidates()}"
+            f"rows would double more than once. {record.candidates([call.name])}"
         )
     others = [*call.args[1:], *call.kwargs.values()]
     if call.source is None or any(
@@ -52,7 +81,7 @@ def usable(call: Call, batch: Batch, record: Trace) -> Call:
     ):
         raise AttachError(
             f"attach(): the input of {call.name!r} is not one tensor of samples, so doubling its "
-            f"first argument would not fit the others. {record.candidates()}"
+            f"first argument would not fit the others. {record.candidates([call.name])}"
         )
     if "forward" in vars(call.module):
         raise AttachError(
@@ -66,7 +95,9 @@ def usable(call: Call, batch: Batch, record: Trace) -> Call:
     return call
 
 
-def axes_of(call: Call, batch: Batch, rows: int | None, width: int | None) -> tuple[int, int]:
+def axes_of(
+    call: Call, batch: Batch, rows: int | None, width: int | None, record: Trace
+) -> tuple[int, int]:
     """The batch axis and the channel axis of the place's input."""
     assert call.source is not None
     shape = tuple(call.source.shape)
@@ -77,7 +108,9 @@ def axes_of(call: Call, batch: Batch, rows: int | None, width: int | None) -> tu
         raise AttachError(
             f"attach(): the input of {call.name!r} has shape {shape} for {batch.rows} samples; no "
             f"axis holds the samples. Choose another place; set input_axis=1 if the inputs of the "
-            f"model are (L, N, ...), or batch_axis for this place."
+            f"model are (L, N, ...), or batch_axis for this place. Rows of regions, as in a "
+            f"detector's box head, are not samples: the model doubles no labels for them. "
+            f"{OWN_FORWARD.format(channels=shape[-1])} {record.candidates([call.name])}"
         )
     if width is not None and not -len(shape) <= width < len(shape):
         raise AttachError(

@@ -27,16 +27,22 @@ def detach(model: M) -> M:
     >>> list(detach(model).state_dict())
     ['0.weight', '0.bias', '1.weight', '1.bias']
     """
-    inner = unwrap(model)
+    _take_away(unwrap(model), "detach")
+    return model
+
+
+def _take_away(inner: nn.Module, caller: str) -> None:
     ours = (WithBatchFormer, PerStream)
     changed = [module for module in inner.modules() if isinstance(module, ours)]
     if not changed and RECORD not in inner.__dict__:
-        raise AttachError("detach(): BatchFormer is not attached to this model.")
+        raise AttachError(
+            f"{caller}(): BatchFormer is not attached to this {type(inner).__name__}; there is "
+            f"nothing to take away."
+        )
     for module in changed:
         remove(module)
     for part in inner.modules():  # the attached model may be a part of this one
         part.__dict__.pop(RECORD, None)
-    return model
 
 
 def export(model: nn.Module, example: Any = None) -> nn.Module:
@@ -51,7 +57,9 @@ def export(model: nn.Module, example: Any = None) -> nn.Module:
     inner = unwrap(model)
     with untouched(inner):
         inner.train()  # tensors kept for eval, which may not be copied, are dropped here
-        plain = detach(copy.deepcopy(inner)).eval()
+        plain = copy.deepcopy(inner)
+        _take_away(plain, "export")
+        plain.eval()
     record: Attachment | None = inner.__dict__.get(RECORD)
     batch = find_batch(plain, example, record.input_axis if record else 0)
     with untouched(inner), torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
@@ -91,8 +92,7 @@ def fit_batch(model: nn.Module, example: Any, axis: int = 0) -> Batch:
     """The example as this model takes it: as it is, or without the labels that came along."""
     given = as_batch(example, axis)
     if isinstance(example, Mapping):
-        inputs = {k: v for k, v in given.kwargs.items() if k not in ("label", "labels")}
-        return Batch((), inputs, given.rows, axis)
+        return Batch((), _without_labels(given.kwargs), given.rows, axis)
     if len(given.args) < 2:
         return given
     with untouched(model), torch.no_grad():
@@ -101,6 +101,35 @@ def fit_batch(model: nn.Module, example: Any, axis: int = 0) -> Batch:
         except Exception:  # (x, y) of a data loader: the model takes x alone
             return as_batch(given.args[0], axis)
     return given
+
+
+def give_shapes(model: nn.Module, example: Any, axis: int) -> None:
+    """Let lazy modules take their shapes from the example, as they would from the first batch."""
+    batch = as_batch(example, axis)
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            # With (x, y) of a data loader the model may take x alone, see fit_batch.
+            first = Batch(batch.args[:1], _without_labels(batch.kwargs), batch.rows, axis)
+            alone = len(batch.args) > 1 and not _takes(model, len(batch.args))
+            (first if alone else batch._replace(kwargs=first.kwargs)).run(model)
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _takes(model: nn.Module, arguments: int) -> bool:
+    """Whether the model's forward takes so many positional arguments."""
+    try:
+        inspect.signature(model.forward).bind(*range(arguments))
+    except TypeError:
+        return False
+    return True
+
+
+def _without_labels(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in kwargs.items() if key not in ("label", "labels")}
 
 
 def passed(model: nn.Module, batch: Batch, run: Callable[[Batch], T]) -> T:
