@@ -12,15 +12,23 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.attention import Attend
-from batchformer.encoder import EncoderWeights, default_channel_axis, encode, meet_all
+from batchformer.encoder import (
+    EncoderLayer,
+    EncoderWeights,
+    default_channel_axis,
+    encode,
+    meet_all,
+)
 from batchformer.meeting import AllRows
 
 
 class BatchFormer(nn.Module):
     """Transformer encoder over the batch axis in training, the identity in eval.
 
-    The parameters live in stock ``nn.TransformerEncoderLayer`` objects (feed-forward width
-    ``dim``, ReLU, post-norm, no position code), so their state dicts load here and ours there.
+    The layers are ``nn.TransformerEncoderLayer`` objects (feed-forward width ``dim``, ReLU,
+    post-norm, no position code) with a forward of ours, so state dicts of stock layers load here
+    and ours there. They are called as modules; of their parts see
+    :class:`~batchformer.encoder.EncoderLayer`.
 
     Args:
         dim: channels C of the features.
@@ -84,7 +92,7 @@ class BatchFormer(nn.Module):
         self.batch_axis, self.channel_axis = batch_axis, channel_axis
         self.exchange = exchange
         self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(dim, heads, dim, dropout, device=device, dtype=dtype)
+            EncoderLayer(dim, heads, dim, dropout, device=device, dtype=dtype)
             for _ in range(layers)
         )
         self.register_load_state_dict_pre_hook(_accept_single_layer)  # type: ignore[no-untyped-call]
@@ -124,9 +132,12 @@ class BatchFormer(nn.Module):
     def _encode(
         self, x: Tensor, dropout: float, rows: AllRows | None, return_weights: bool = False
     ) -> tuple[Tensor, list[Tensor]]:
+        # A stock layer that somebody put in place of ours has a forward of another kind.
+        stock = nn.TransformerEncoderLayer
+        layers: list[Any] = [EncoderWeights.of(m) if type(m) is stock else m for m in self.layers]
         return encode(
             x,
-            [EncoderWeights.of(layer) for layer in self.layers],  # type: ignore[arg-type]
+            layers,
             self._axes(x),
             heads=self.heads,
             dropout=dropout,
