@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import sys
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer import BatchFormer, attach, detach, export, match, param_groups
+from batchformer import BatchFormer, attach, check, detach, export, match, param_groups
 from batchformer.attach import AttachError, unwrap
 
 
@@ -252,3 +254,22 @@ def test_exchange_is_passed_on_and_named(capsys: pytest.CaptureFixture[str]) -> 
     assert "stream_loss(criterion, logits, y, exchange=True)" in line
     assert model(X).shape == (14, 5)
     assert not attach(Net(), verbose=False).fc.batchformer.exchange
+
+
+def test_an_encoder_that_outweighs_the_network_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        attach(Net(), verbose=False)  # it outweighs this one too, and nobody minds
+    monkeypatch.setattr(sys.modules["batchformer.attach"], "HEAVY", 100)
+    with pytest.warns(UserWarning, match=r"'fc' reads 8 channels.*attach\(model, dim=512\)"):
+        attach(Net(), verbose=False)
+
+
+def test_a_bottleneck_is_attached_checked_and_taken_away() -> None:
+    torch.manual_seed(0)
+    model = attach(Net(), dim=4, verbose=False)
+    optimizer = torch.optim.SGD(param_groups(model, lr=0.1))
+    assert model.fc.batchformer.layers[0].linear1.in_features == 4
+    result = check(model, X, optimizer)
+    assert result, str(result)
+    assert list(export(model).state_dict()) == list(Net().state_dict())

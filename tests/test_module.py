@@ -309,3 +309,29 @@ def test_a_sharded_layer_gives_the_same(tmp_path: Path) -> None:
         assert all(p.grad is not None for p in module.parameters())
     finally:
         dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("shape", [(5, 8), (5, 3, 8), (5, 8, 2, 3)])
+def test_a_bottleneck_is_two_linear_layers_around_a_smaller_encoder(shape: tuple[int, ...]) -> None:
+    module, x = BatchFormer(8, heads=2, dropout=0.0, bottleneck=4), torch.randn(shape)
+    small = BatchFormer(4, heads=2, dropout=0.0)
+    small.layers.load_state_dict(module.layers.state_dict())
+    channels_last = x.movedim(1, -1) if len(shape) > 3 else x
+    inner = (
+        small(module.down(channels_last).flatten(1, -2)) if x.ndim > 2 else small(module.down(x))
+    )
+    expected = channels_last + module.up(inner).view(channels_last.shape)
+    expected = expected.movedim(-1, 1) if len(shape) > 3 else expected
+    torch.testing.assert_close(module(x), expected)
+    torch.testing.assert_close(module.mix(x), expected)
+    assert module.eval()(x) is x
+    assert "bottleneck=4" in repr(module) and parameter_count(module) < parameter_count(
+        BatchFormer(8)
+    )
+
+
+def test_heads_divide_the_channels_of_the_encoder() -> None:
+    with pytest.raises(ValueError, match="4 heads do not divide dim=6"):
+        BatchFormer(8, bottleneck=6)
+    with pytest.raises(ValueError, match="at least one channel, got 0"):
+        BatchFormer(8, bottleneck=0)

@@ -115,7 +115,8 @@ def test_hooks_of_accelerate_around_the_head_survive_detach() -> None:
 
 def test_an_attached_checkpoint_is_the_plain_one_plus_marked_keys() -> None:
     plain, model = Net(), attach(Net(), verbose=False)
-    plain.load_state_dict(plain_state_dict(model.state_dict()), strict=True)
+    plain.load_state_dict(export(model.state_dict()), strict=True)
+    assert list(plain_state_dict(model.fc.state_dict())) == ["weight", "bias"]
     assert torch.equal(plain.eval()(X), model.eval()(X))
     other = attach(Net(), verbose=False)
     other.load_state_dict(model.state_dict(), strict=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
@@ -46,6 +47,7 @@ def attach(
     heads: int = 4,
     layers: int = 1,
     dropout: float = 0.5,
+    dim: int | None = None,
     attend: Attend = "batch",
     exchange: bool = False,
     streams: Literal["shared", "mixed_only"] = "shared",
@@ -74,6 +76,8 @@ def attach(
         at: the submodule to stand before, or its name; by default the classifier is found. A list
             inserts several: rows double at the first, later ones act on the mixed half.
         heads, layers, dropout, attend: passed on to :class:`BatchFormer`.
+        dim: channels of the encoder, where the features have very many: the ``bottleneck`` of
+            :class:`BatchFormer`. By default those of the features, as in the paper.
         exchange: attend to the samples of all ranks, not only of this one; passed on as well.
             Whether more attended samples help is not clear. In the paper's ablation of the batch
             size (ImageNet-LT, ResNet-10; 16, 32, 64, 128, 256, 512 samples) accuracy is 43.2,
@@ -151,11 +155,14 @@ def attach(
                 attend=attend,
                 batch_axis=rows_axis,
                 channel_axis=width_axis,
+                bottleneck=dim,
                 exchange=exchange,
                 device=like.device,
                 dtype=like.dtype if like.is_floating_point() else None,
             )
         modules.append(module)
+    unique = list(dict.fromkeys(modules))
+    _warn_of_weight(model, unique, calls)
     with _undone_on_error(model):
         insert_all(calls, modules, streams)
         if not any(call.name in names for names in record.producers for call in calls):
@@ -171,10 +178,9 @@ def attach(
         streams=streams,
         input_axis=batch.axis,
     )
-    unique = list(dict.fromkeys(modules))
     extend(model, optimizer, [p for m in unique for p in m.parameters()], lr_factor)
     if verbose:
-        print(_line(calls, axes, unique, streams))
+        print(_line(model, calls, axes, unique, streams))
     return model
 
 
@@ -213,8 +219,27 @@ def _undone_on_error(model: nn.Module) -> Iterator[None]:
         raise
 
 
+#: Parameters from which an encoder is worth a warning, if it has half as many as the network.
+HEAVY = 50_000_000
+
+
+def _warn_of_weight(model: nn.Module, modules: list[BatchFormer], calls: list[Call]) -> None:
+    added, own = sum(map(parameter_count, modules)), parameter_count(model)
+    if added >= HEAVY and 2 * added > own:
+        warnings.warn(
+            f"attach(): BatchFormer adds {added:,} parameters to a network of {own:,}, because "
+            f"{calls[0].name!r} reads {modules[0].dim} channels. attach(model, dim=512) projects "
+            f"them to fewer first; at= chooses another place.",
+            stacklevel=3,
+        )
+
+
 def _line(
-    calls: list[Call], axes: list[tuple[int, int]], modules: list[BatchFormer], streams: str
+    model: nn.Module,
+    calls: list[Call],
+    axes: list[tuple[int, int]],
+    modules: list[BatchFormer],
+    streams: str,
 ) -> str:
     places = ", ".join(f"'{call.name}'" for call in calls[:4]) + (", ..." if len(calls) > 4 else "")
     source = calls[0].source
@@ -227,6 +252,9 @@ def _line(
     then = f"criterion(logits, {'match(logits, y)' if streams == 'shared' else 'y'})"
     if modules[0].exchange:
         then = "stream_loss(criterion, logits, y, exchange=True)"
+    if streams == "shared" and any(c.__name__ == "PreTrainedModel" for c in type(model).mro()):
+        then += ", with logits = model(...).logits and no labels= for the model; in place of "
+        then += "Trainer, batchformer.adapters.transformers.BatchFormerTrainer does it for you"
     return (
         f"BatchFormer attached before {places} ({modules[0].dim} channels{each}): "
         f"+{added:,} parameters; training gives {rows}. Next: loss = {then}"

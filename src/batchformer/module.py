@@ -40,6 +40,9 @@ class BatchFormer(nn.Module):
         batch_axis: the axis of the samples; 1 for ``(L, N, C)``.
         channel_axis: the axis of the channels; by default the last for up to three axes and axis 1
             beyond; -1 for channels-last images.
+        bottleneck: channels of the encoder, if fewer than C: features are projected down to them by
+            a linear layer, encoded, projected up by another and added to the features. Both layers
+            have torch's own initial weights.
         exchange: in training with several ranks, attend to the samples of all. Each rank computes
             its own rows, to which mixed rows and labels belong; only keys and values travel, in
             each layer 2 C times the bytes of a number for each row of the other ranks, and as many
@@ -70,6 +73,7 @@ class BatchFormer(nn.Module):
         attend: Attend = "batch",
         batch_axis: int = 0,
         channel_axis: int | None = None,
+        bottleneck: int | None = None,
         exchange: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -77,10 +81,14 @@ class BatchFormer(nn.Module):
         super().__init__()
         if heads < 1:
             raise ValueError(f"BatchFormer: needs at least one head, got heads={heads}.")
-        if dim % heads:
-            fitting = ", ".join(str(h) for h in range(1, min(dim, 64) + 1) if dim % h == 0)
+        width = dim if bottleneck is None else bottleneck
+        if width < 1:
+            raise ValueError(f"BatchFormer: needs at least one channel, got {width}.")
+        if width % heads:
+            fitting = ", ".join(str(h) for h in range(1, min(width, 64) + 1) if width % h == 0)
             raise ValueError(
-                f"BatchFormer: {heads} heads do not divide dim={dim}; use heads= one of {fitting}."
+                f"BatchFormer: {heads} heads do not divide dim={width}; use heads= one of "
+                f"{fitting}."
             )
         if attend not in ("batch", "self"):
             raise ValueError(f"BatchFormer: attend={attend!r} is neither 'batch' nor 'self'.")
@@ -92,9 +100,14 @@ class BatchFormer(nn.Module):
         self.batch_axis, self.channel_axis = batch_axis, channel_axis
         self.exchange = exchange
         self.layers = nn.ModuleList(
-            EncoderLayer(dim, heads, dim, dropout, device=device, dtype=dtype)
+            EncoderLayer(width, heads, width, dropout, device=device, dtype=dtype)
             for _ in range(layers)
         )
+        self.down: nn.Linear | None = None
+        self.up: nn.Linear | None = None
+        if bottleneck is not None:
+            self.down = nn.Linear(dim, width, device=device, dtype=dtype)
+            self.up = nn.Linear(width, dim, device=device, dtype=dtype)
         self.register_load_state_dict_pre_hook(_accept_single_layer)  # type: ignore[no-untyped-call]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -135,16 +148,20 @@ class BatchFormer(nn.Module):
         # A stock layer that somebody put in place of ours has a forward of another kind.
         stock = nn.TransformerEncoderLayer
         layers: list[Any] = [EncoderWeights.of(m) if type(m) is stock else m for m in self.layers]
-        return encode(
-            x,
+        axes = self._axes(x)
+        mixed, weights = encode(
+            x if self.down is None else _on_axis(self.down, x, axes[1]),
             layers,
-            self._axes(x),
+            axes,
             heads=self.heads,
             dropout=dropout,
             attend=self.attend,
             return_weights=return_weights,
             rows=rows,
         )
+        if self.up is not None:
+            mixed = (x + _on_axis(self.up, mixed, axes[1])).to(x.dtype)
+        return mixed, weights
 
     def _axes(self, x: Tensor) -> tuple[int, int]:
         axis = self.channel_axis
@@ -161,7 +178,14 @@ class BatchFormer(nn.Module):
 
     def extra_repr(self) -> str:
         told = f"{self.dim}, heads={self.heads}, dropout={self.dropout}, attend={self.attend!r}"
+        told += "" if self.down is None else f", bottleneck={self.down.out_features}"
         return f"{told}, exchange=True" if self.exchange else told
+
+
+def _on_axis(linear: nn.Module, x: Tensor, axis: int) -> Tensor:
+    """A linear layer over the channels on this axis."""
+    out: Tensor = linear(x.movedim(axis, -1))
+    return out.movedim(-1, axis)
 
 
 def two_streams(x: Tensor, module: BatchFormer) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
@@ -45,8 +45,14 @@ def _take_away(inner: nn.Module, caller: str) -> None:
         part.__dict__.pop(RECORD, None)
 
 
-def export(model: nn.Module, example: Any = None) -> nn.Module:
+@overload
+def export(model: nn.Module, example: Any = ...) -> nn.Module: ...
+@overload
+def export(model: Mapping[str, Any]) -> dict[str, Any]: ...
+def export(model: nn.Module | Mapping[str, Any], example: Any = None) -> Any:
     """A plain copy of an attached model, in eval, proven to give the same outputs.
+
+    Of an attached model's state dict, the entries of the plain model.
 
     The attached model is left as it is, so that training can go on. Wrappers (DDP, compiled) are
     taken off. The copy holds no trace of this library and needs none to be loaded.
@@ -54,6 +60,8 @@ def export(model: nn.Module, example: Any = None) -> nn.Module:
     Raises:
         RuntimeError: the outputs of copy and original differ on the probe batch.
     """
+    if isinstance(model, Mapping):
+        return plain_state_dict(model)
     inner = unwrap(model)
     with untouched(inner):
         inner.train()  # tensors kept for eval, which may not be copied, are dropped here
@@ -75,7 +83,7 @@ def export(model: nn.Module, example: Any = None) -> nn.Module:
 
 def plain_state_dict(state_dict: Mapping[str, Any]) -> dict[str, Any]:
     """An attached model's state dict without BatchFormer's keys: the plain model's."""
-    return {key: value for key, value in state_dict.items() if f".{CHILD}." not in key}
+    return {key: value for key, value in state_dict.items() if f".{CHILD}." not in f".{key}"}
 
 
 def same_bits(a: Tensor, b: Tensor) -> bool:
