@@ -223,8 +223,10 @@ def test_losses_of_ranks_average_to_that_of_all_rows(
 ) -> None:
     """The ranks one after the other, each told how many rows there are."""
     total = sum(counts)
-    monkeypatch.setattr("batchformer.streams.ranks", lambda: len(counts))
-    monkeypatch.setattr("batchformer.streams.total_rows", lambda rows, device: torch.tensor(total))
+    monkeypatch.setattr("batchformer.streams.ranks", lambda group=None: len(counts))
+    monkeypatch.setattr(
+        "batchformer.streams.total_rows", lambda rows, device, group: torch.tensor(total)
+    )
     plain, mixed = torch.randn(2, total, 5, dtype=torch.float64)
     y = torch.randint(5, (total,))
     for criterion in (
@@ -245,6 +247,6 @@ def test_losses_of_ranks_average_to_that_of_all_rows(
 
 
 def test_exchange_needs_a_tensor_to_connect_a_loss_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchformer.streams.ranks", lambda: 2)
+    monkeypatch.setattr("batchformer.streams.ranks", lambda group=None: 2)
     with pytest.raises(ValueError, match="the outputs hold no tensor"):
         stream_loss(F.cross_entropy, [], torch.zeros(0), exchange=True)

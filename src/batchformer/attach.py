@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from torch import nn
@@ -37,6 +37,10 @@ from batchformer.snapshot import generators_kept
 from batchformer.wrappers import refuse_scheduled, refuse_wrapped
 from batchformer.wrappers import unwrap as unwrap
 
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
 M = TypeVar("M", bound=nn.Module)
 
 
@@ -49,7 +53,7 @@ def attach(
     dropout: float = 0.5,
     dim: int | None = None,
     attend: Attend = "batch",
-    exchange: bool = False,
+    exchange: bool | ProcessGroup | DeviceMesh = False,
     streams: Literal["shared", "mixed_only"] = "shared",
     batch_norm: Literal["joint", "per_stream"] = "joint",
     share: bool = False,
@@ -78,7 +82,8 @@ def attach(
         heads, layers, dropout, attend: passed on to :class:`BatchFormer`.
         dim: channels of the encoder, where the features have very many: the ``bottleneck`` of
             :class:`BatchFormer`. By default those of the features, as in the paper.
-        exchange: attend to the samples of all ranks, not only of this one; passed on as well.
+        exchange: attend to the samples of all ranks, or of a process group's, not only of this one;
+            passed on as well. Under tensor parallelism pass the data-parallel group.
             Whether more attended samples help is not clear. In the paper's ablation of the batch
             size (ImageNet-LT, ResNet-10; 16, 32, 64, 128, 256, 512 samples) accuracy is 43.2,
             43.6, 43.3, 43.2, 42.4, 42.5 over all classes, and 23.9, 24.9, 25.3, 24.9, 25.2, 25.8

@@ -321,10 +321,10 @@ def batch_former(
     return (mixed, torch.stack(recorded)) if return_weights else mixed
 
 
-def meet_all(x: Tensor, axes: tuple[int, int], dropout: float) -> AllRows:
+def meet_all(x: Tensor, axes: tuple[int, int], dropout: float, group: Any = None) -> AllRows:
     """Meet the rows of all ranks, of x with its samples and channels on these axes."""
     positions = math.prod(x.movedim(axes, (-2, -1)).shape[:-2])
-    return meet(x.shape[axes[0]], positions, x.device, draw=dropout > 0)
+    return meet(x.shape[axes[0]], positions, x.device, draw=dropout > 0, group=group)
 
 
 def encode(

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,29 @@ from batchformer.encoder import (
     meet_all,
 )
 from batchformer.meeting import AllRows
+from batchformer.ranks import group_of
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+class _Group:
+    """A process group that copies of a module share; it cannot be copied or written to a file."""
+
+    def __init__(self, members: Any) -> None:
+        self.members = members
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Group:
+        return self
+
+    def __reduce__(self) -> Any:
+        if self.members is not None:
+            raise TypeError(
+                "A BatchFormer that exchanges within a process group cannot be pickled, because a "
+                "group exists in its processes only. Save its state_dict()."
+            )
+        return _Group, (None,)
 
 
 class BatchFormer(nn.Module):
@@ -43,7 +66,9 @@ class BatchFormer(nn.Module):
         bottleneck: channels of the encoder, if fewer than C: features are projected down to them by
             a linear layer, encoded, projected up by another and added to the features. Both layers
             have torch's own initial weights.
-        exchange: in training with several ranks, attend to the samples of all. Each rank computes
+        exchange: in training with several ranks, attend to the samples of all; with a process group
+            (or a mesh of one dimension) to those of its ranks: under tensor parallelism, where some
+            ranks hold the same samples, pass the data-parallel group. Each rank computes
             its own rows, to which mixed rows and labels belong; only keys and values travel, in
             each layer 2 C times the bytes of a number for each row of the other ranks, and as many
             gradients back (:func:`~batchformer.traffic.traffic`). Outputs, and gradients once DDP
@@ -74,7 +99,7 @@ class BatchFormer(nn.Module):
         batch_axis: int = 0,
         channel_axis: int | None = None,
         bottleneck: int | None = None,
-        exchange: bool = False,
+        exchange: bool | ProcessGroup | DeviceMesh = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ) -> None:
@@ -98,7 +123,8 @@ class BatchFormer(nn.Module):
             )
         self.dim, self.heads, self.dropout, self.attend = dim, heads, dropout, attend
         self.batch_axis, self.channel_axis = batch_axis, channel_axis
-        self.exchange = exchange
+        self.exchange = exchange is not False
+        self._group = _Group(group_of(exchange))
         self.layers = nn.ModuleList(
             EncoderLayer(width, heads, width, dropout, device=device, dtype=dtype)
             for _ in range(layers)
@@ -115,7 +141,7 @@ class BatchFormer(nn.Module):
         if not self.training:
             return x
         self._check_layout(x)
-        rows = meet_all(x, self._axes(x), self.dropout) if self.exchange else None
+        rows = self._meet(x, self.dropout) if self.exchange else None
         if (x.shape[self.batch_axis] if rows is None else rows.total) <= 1:
             _warn_of_single_sample()
             return _identity_with_zero_gradients(x, self.parameters())
@@ -138,7 +164,7 @@ class BatchFormer(nn.Module):
         """
         self._check_layout(x)
         exchange = self.exchange and self.training
-        rows = meet_all(x, self._axes(x), dropout) if exchange else None
+        rows = self._meet(x, dropout) if exchange else None
         mixed, weights = self._encode(x, dropout, rows, return_weights)
         return (mixed, torch.stack(weights)) if return_weights else mixed
 
@@ -162,6 +188,9 @@ class BatchFormer(nn.Module):
         if self.up is not None:
             mixed = (x + _on_axis(self.up, mixed, axes[1])).to(x.dtype)
         return mixed, weights
+
+    def _meet(self, x: Tensor, dropout: float) -> AllRows:
+        return meet_all(x, self._axes(x), dropout, self._group.members)
 
     def _axes(self, x: Tensor) -> tuple[int, int]:
         axis = self.channel_axis

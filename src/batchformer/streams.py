@@ -14,13 +14,17 @@ import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from batchformer.exchange import total_rows
-from batchformer.ranks import ranks
+from batchformer.ranks import group_of, ranks
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 T = TypeVar("T")
 LossScale = Literal["mean", "sum", "official"]
@@ -105,7 +109,7 @@ def stream_loss(
     *,
     loss_scale: LossScale = "mean",
     mixed_weight: float = 1.0,
-    exchange: bool = False,
+    exchange: bool | ProcessGroup | DeviceMesh = False,
 ) -> Tensor:
     """The loss over both streams; the plain loss where there is only one.
 
@@ -119,15 +123,15 @@ def stream_loss(
         1.5 (P + w M), as the released code computes it: both halves and their mean, three times
         the paper's loss.
 
-    With ``exchange=True`` and several ranks it is multiplied by own rows x ranks / all rows, so
-    that DDP's average over the ranks is the mean over all rows, however many each has. Every rank
-    calls it; one without rows gets a zero that is connected to its outputs, and the criterion is
-    not called. A criterion whose ``reduction`` is ``"sum"`` (an attribute, or a keyword of
-    ``functools.partial``) is multiplied by the number of ranks instead: the average is then the sum
-    over all rows. Any other is taken for a mean over its rows (with ``"none"``, for what is going
-    to be averaged); class weights and ignored rows make it a mean over something else, for which
-    take a sum. Where gradients are disabled (validation) nothing is exchanged, and the loss is that
-    of the rows at hand.
+    With ``exchange=True``, or the process group that exchanges, and several ranks it is multiplied
+    by own rows x ranks / all rows, so that DDP's average over these ranks is the mean over all
+    their rows, however many each has. Every rank calls it; one without rows gets a zero that is
+    connected to its outputs, and the criterion is not called. A criterion whose ``reduction`` is
+    ``"sum"`` (an attribute, or a keyword of ``functools.partial``) is multiplied by the number of
+    ranks instead: the average is then the sum over all rows. Any other is taken for a mean over its
+    rows (with ``"none"``, for what is going to be averaged); class weights and ignored rows make it
+    a mean over something else, for which take a sum. Where gradients are disabled (validation)
+    nothing is exchanged, and the loss is that of the rows at hand.
 
     >>> logits, y = torch.randn(8, 5), torch.tensor([0, 1, 2, 3])
     >>> loss = stream_loss(torch.nn.functional.cross_entropy, logits, y)
@@ -140,7 +144,9 @@ def stream_loss(
         )
     doubled = is_doubled(outputs, targets)
     share: tuple[int, int | Tensor] | None = None
-    if exchange and ranks() > 1 and torch.is_grad_enabled():
+    group = group_of(exchange)
+    count = 1 if exchange is False else ranks(group)
+    if count > 1 and torch.is_grad_enabled():
         rows = next(_row_counts(outputs))[1] // (2 if doubled else 1)
         parts = [part for _, part in leaves(outputs) if isinstance(part, Tensor)]
         if not parts:
@@ -148,11 +154,11 @@ def stream_loss(
                 "stream_loss(exchange=True): the outputs hold no tensor, so a rank without rows "
                 "has nothing to differentiate. Pass the model's tensors, such as its logits."
             )
-        everyone = total_rows(rows, parts[0].device)
+        everyone = total_rows(rows, parts[0].device, group)
         if not rows:
             zero = torch.zeros((), device=parts[0].device)
             return sum((part.sum() for part in parts if part.requires_grad and part.ndim), zero)
-        share = (ranks(), 1) if _is_sum(criterion) else (rows * ranks(), everyone)
+        share = (count, 1) if _is_sum(criterion) else (rows * count, everyone)
     if doubled:
         halves = split(outputs)
         loss = criterion(halves.plain, targets) + mixed_weight * criterion(halves.mixed, targets)
