@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -28,8 +28,9 @@ def resolve(model: nn.Module, at: At | None, record: Trace) -> list[str]:
         return find_heads(model, record)
     modules = dict(model.named_modules())
     chosen = []
-    alone = isinstance(at, (str, nn.Module)) or not isinstance(at, Sequence)
-    for place in [at] if alone else at:  # type: ignore[list-item]
+    several = isinstance(at, Iterable) and not isinstance(at, (str, nn.Module))
+    places: Iterable[Any] = at if several else [at]  # type: ignore[assignment]
+    for place in places:
         name = _name_of(place, modules, model)
         if name not in modules or not name:
             raise AttachError(

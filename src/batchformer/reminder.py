@@ -72,7 +72,7 @@ class TwoStreamTensor(Tensor):
         return copy.deepcopy(self.as_subclass(Tensor), memo)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.as_subclass(Tensor).__reduce_ex__(protocol)
+        return self.as_subclass(Tensor).__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
 
 class _RowsLast(TwoStreamTensor):

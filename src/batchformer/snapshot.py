@@ -90,7 +90,7 @@ def shapes_only(model: nn.Module) -> Iterator[None]:
                 for name, tensor in tensors.items():
                     if tensor is not None:
                         twin = twins.setdefault(tensor, _without_values(tensor))
-                        tensors[name] = twin  # type: ignore[assignment, index]
+                        tensors[name] = twin  # type: ignore[assignment]
         yield
     finally:
         for now, before in kept:
