@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import copy
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -77,11 +77,12 @@ def shapes_only(model: nn.Module) -> Iterator[None]:
     """
     attributes = {id(vars(part)): vars(part) for part in _with_attributes(model)}
     kept = [(now, dict(now)) for now in attributes.values()]
-    containers = [
-        (value, copy.copy(value))
+    containers: list[tuple[Any, Any]] = [
+        (value, kind(value))
         for _, before in kept
         for value in before.values()
-        if isinstance(value, (dict, list, set))
+        for kind in (dict, list, set)
+        if isinstance(value, kind)
     ]
     twins: dict[Tensor, Tensor] = {}
     try:
@@ -94,19 +95,34 @@ def shapes_only(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for now, before in kept:
-            now.clear()
-            now.update(before)
+            _restore(now, before)
         for value, contents in containers:
-            value.clear()
-            value.extend(contents) if isinstance(value, list) else value.update(contents)
+            if isinstance(value, dict):
+                _restore(value, contents)
+            elif isinstance(value, list):
+                value[:] = contents
+            else:
+                value.intersection_update(contents)
+                value.update(contents)
+
+
+def _restore(now: dict[Any, Any], before: dict[Any, Any]) -> None:
+    """Undo what changed in a dict, and touch nothing else: others may be reading it."""
+    for key in now.keys() - before.keys():
+        del now[key]
+    for key, value in before.items():
+        if now.get(key, now) is not value:
+            now[key] = value
 
 
 def _with_attributes(model: nn.Module) -> Iterator[Any]:
     """The modules, and the plain objects among their attributes, which may keep tensors too."""
+    not_plain = (type, ModuleType, Tensor)
     for module in model.modules():
         yield module
         for value in vars(module).values():
-            if type(getattr(value, "__dict__", None)) is dict and not isinstance(value, type):
+            attributes = getattr(value, "__dict__", None)
+            if type(attributes) is dict and not isinstance(value, not_plain):
                 yield value
 
 
