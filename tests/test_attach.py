@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+import sys
+import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer import BatchFormer, attach, detach, export, match, param_groups
+from batchformer import BatchFormer, attach, check, detach, export, match, param_groups
 from batchformer.attach import AttachError, unwrap
 
 
@@ -45,7 +48,7 @@ def test_in_training_rows_double_and_eval_is_the_model_it_was() -> None:
     state = torch.get_rng_state()
     stats = copy.deepcopy(model.state_dict())
     assert attach(model, verbose=False) is model
-    assert model.training and not torch.equal(torch.get_rng_state(), state), "new weights are drawn"
+    assert model.training and torch.equal(torch.get_rng_state(), state)
     assert all(torch.equal(model.state_dict()[k], v) for k, v in stats.items())
     assert model(X).shape == (14, 5)
     model.load_state_dict(stats, strict=False)
@@ -127,13 +130,36 @@ def test_the_plain_half_passes_several_places_untouched() -> None:
     assert not torch.allclose(out[7:], expected)
 
 
+def test_the_seed_decides_the_encoder_and_nothing_else_sees_it() -> None:
+    def encoder_of(seed: int, **options: object) -> list[Tensor]:
+        torch.manual_seed(seed)
+        model = attach(Net(), verbose=False, **options)  # type: ignore[arg-type]
+        return [m.layers[0].linear1.weight for m in model.modules() if isinstance(m, BatchFormer)]
+
+    def order_after(prepare: Callable[[nn.Module], object]) -> Tensor:
+        torch.manual_seed(1)
+        prepare(Net())
+        return torch.randperm(100)
+
+    baseline = order_after(lambda model: None)
+    assert torch.equal(order_after(lambda model: attach(model, verbose=False)), baseline)
+    assert torch.equal(encoder_of(0)[0], encoder_of(0)[0])
+    assert not torch.equal(encoder_of(0)[0], encoder_of(1)[0])
+    first, second = encoder_of(0, at=["blocks.1", "fc"])
+    assert not torch.equal(first, second), "each place has weights of its own"
+    torch.manual_seed(0)
+    ensemble = [attach(Net(), verbose=False).fc.batchformer for _ in range(2)]
+    first, second = (member.layers[0].linear1.weight for member in ensemble)
+    assert not torch.equal(first, second)
+
+
 def test_share_uses_one_module_under_one_key() -> None:
     model = attach(Net(), at=["blocks.0", "blocks.2"], share=True, verbose=False)
     assert sum(isinstance(m, BatchFormer) for m in model.modules()) == 1
     assert not any(key.startswith("blocks.2.batchformer") for key in model.state_dict())
     twin = copy.deepcopy(model)
-    assert twin.blocks[2]._place.owner[0] is twin.blocks[0].batchformer
-    assert twin.blocks[2]._place.owner[0] is not model.blocks[0].batchformer
+    assert twin.blocks[2]._place.encoder is twin.blocks[0].batchformer
+    assert twin.blocks[2]._place.encoder is not model.blocks[0].batchformer
 
 
 def test_batch_norm_after_the_insertion() -> None:
@@ -175,6 +201,24 @@ def test_a_wrong_head_count_leaves_the_model_alone() -> None:
     assert type(model.fc) is nn.Linear
 
 
+@pytest.mark.parametrize("labels", [False, True])
+def test_lazy_modules_take_their_shapes_from_the_example(labels: bool) -> None:
+    def build() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.ReLU(), nn.LazyLinear(5))
+
+    model, twin = build(), build()
+    with pytest.raises(AttachError, match=r"'0\.weight' has no shape.*Pass example="):
+        attach(model)
+    assert isinstance(model[0], nn.LazyLinear)
+    attach(model, example=(X, torch.zeros(7)) if labels else X, verbose=False)
+    assert model(X).shape == (14, 5) and type(detach(model)[0]) is nn.Linear
+    torch.manual_seed(0)
+    twin.eval()(X)
+    model[1].reset_running_stats()
+    assert torch.equal(model.eval()(X), twin(X)), "the weights of a first batch of its own"
+
+
 def test_training_with_it_lowers_the_loss_of_the_plain_model() -> None:
     torch.manual_seed(0)
     y = (X.sum(1) > 0).long()
@@ -210,3 +254,22 @@ def test_exchange_is_passed_on_and_named(capsys: pytest.CaptureFixture[str]) -> 
     assert "stream_loss(criterion, logits, y, exchange=True)" in line
     assert model(X).shape == (14, 5)
     assert not attach(Net(), verbose=False).fc.batchformer.exchange
+
+
+def test_an_encoder_that_outweighs_the_network_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        attach(Net(), verbose=False)  # it outweighs this one too, and nobody minds
+    monkeypatch.setattr(sys.modules["batchformer.attach"], "HEAVY", 100)
+    with pytest.warns(UserWarning, match=r"'fc' reads 8 channels.*attach\(model, dim=512\)"):
+        attach(Net(), verbose=False)
+
+
+def test_a_bottleneck_is_attached_checked_and_taken_away() -> None:
+    torch.manual_seed(0)
+    model = attach(Net(), dim=4, verbose=False)
+    optimizer = torch.optim.SGD(param_groups(model, lr=0.1))
+    assert model.fc.batchformer.layers[0].linear1.in_features == 4
+    result = check(model, X, optimizer)
+    assert result, str(result)
+    assert list(export(model).state_dict()) == list(Net().state_dict())

@@ -202,7 +202,7 @@ def train(case: Case, rank: int | None) -> dict[str, Any]:
 def mistakes(case: Case) -> Iterator[None]:
     kept, small = exchange._summed_own_rows, encoder.SMALL_WORK
     if case.wrong == "backward mean":
-        exchange._summed_own_rows = lambda x, counts: kept(x, counts) / dist.get_world_size()
+        exchange._summed_own_rows = lambda x, *rest: kept(x, *rest) / dist.get_world_size()
     if case.autocast:
         encoder.SMALL_WORK = 0  # otherwise so small an encoder stays in float32
     try:

@@ -34,8 +34,8 @@ from batchformer.data.voc import BoxedImage
 def as_rank(rank: int, ranks: int) -> Iterator[None]:
     """Nothing is sent here, so that a rank may be played."""
     with (
-        patch("batchformer.exchange.ranks", lambda: ranks),
-        patch("batchformer.exchange.rank", lambda: rank),
+        patch("batchformer.exchange.ranks", lambda group=None: ranks),
+        patch("batchformer.exchange.rank", lambda group=None: rank),
         patch.object(dealing, "ranks", lambda: ranks),
         patch.object(dealing, "rank", lambda: rank),
         patch("batchformer.data.order.ranks", lambda: ranks),

@@ -432,11 +432,6 @@ class RegistersNoClassifier(Mlp):
 
 
 REFUSED: dict[str, tuple[Callable[[], nn.Module], str | None, str]] = {
-    "auxiliary outputs": (
-        lambda: tv.googlenet(num_classes=K, init_weights=False),
-        None,
-        "auxiliary output passes it by",
-    ),
     "heads on different features": (DifferentFeatures, None, "no single classifier"),
     "a head called twice": (HeadCalledTwice, None, "called 2 times"),
     "a head of two tensors": (HeadOfTwoTensors, None, "not one tensor of samples"),
@@ -469,10 +464,23 @@ def test_refusals_list_candidates_and_leave_no_trace(name: str) -> None:
     state = copy.deepcopy(model.state_dict())
     with pytest.raises(AttachError, match=reason) as refusal:
         attach(model, at=at, verbose=False)
-    assert "Candidates for at=: '" in str(refusal.value)
+    none = name in ("a head called twice", "a head of two tensors")  # whose bodies run twice too
+    words = "There is no candidate for at=" if none else "Candidates for at=: '"
+    assert words in str(refusal.value)
     assert model.training and list(model.state_dict()) == keys and classes_of(model) == classes
     assert all(torch.equal(model.state_dict()[key], value) for key, value in state.items())
     assert not any("_place" in m.__dict__ or m._forward_pre_hooks for m in model.modules())
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("inception_v3", marks=pytest.mark.slow), "googlenet"]
+)
+def test_auxiliary_classifiers_keep_their_rows(name: str) -> None:
+    side = {"inception_v3": 299, "googlenet": 64}[name]
+    model = attach(getattr(tv, name)(num_classes=K, init_weights=False), verbose=False)
+    assert hasattr(model.fc, "batchformer")
+    main, *auxiliary = model(torch.randn(2, 3, side, side))
+    assert len(main) == 4 and auxiliary and all(len(part) == 2 for part in auxiliary)
 
 
 def test_the_last_layer_inside_a_container_still_works_by_name() -> None:

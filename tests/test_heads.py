@@ -116,7 +116,8 @@ def test_trace_counts_calls_and_leaves_no_hook() -> None:
     model = nn.Sequential(shared, nn.ReLU(), shared)
     record = trace(model, find_batch(model))
     assert record.calls["0"].times == 2 and list(record.calls) == ["0", "1"]
-    assert "called 2 times" in record.candidates()
+    assert "called 2 times" in record.calls["0"].describe()
+    assert "There is no candidate" in record.candidates()
     assert not any(module._forward_hooks for module in model.modules())
 
 

@@ -11,18 +11,25 @@ from batchformer import BatchFormer
 from batchformer.insertion import Place, SharedStream, insert, normalise_per_stream, remove
 
 
+def owner_of(encoder: BatchFormer) -> nn.Module:
+    owner = nn.Module()
+    owner.batchformer = encoder
+    return owner
+
+
 def test_the_roles() -> None:
     encoder = BatchFormer(8, dropout=0.0)
+    owner = owner_of(encoder)
     x = torch.randn(4, 8)
     mixed = encoder(x)
-    assert torch.equal(Place("double", (encoder,))(x), torch.cat((x, mixed)))
-    assert torch.equal(Place("mix_all", (encoder,))(x), mixed)
-    assert Place("pass", (encoder,))(x) is x
-    again = Place("mix_second_half", (encoder,))(torch.cat((x, x)))
+    assert torch.equal(Place("double", (owner,))(x), torch.cat((x, mixed)))
+    assert torch.equal(Place("mix_all", (owner,))(x), mixed)
+    assert Place("pass", (owner,))(x) is x
+    again = Place("mix_second_half", (owner,))(torch.cat((x, x)))
     assert torch.equal(again, torch.cat((x, mixed)))
     encoder.eval()
     for role in ("double", "mix_all", "mix_second_half", "pass"):
-        assert Place(role, (encoder,))(x) is x  # type: ignore[arg-type]
+        assert Place(role, (owner,))(x) is x  # type: ignore[arg-type]
 
 
 def test_heads_that_read_the_same_tensor_get_the_same_stream() -> None:
@@ -38,7 +45,7 @@ def test_heads_that_read_the_same_tensor_get_the_same_stream() -> None:
 def test_insert_and_remove() -> None:
     layer, encoder = nn.Linear(8, 3), BatchFormer(8, dropout=0.0)
     x = torch.randn(4, 8)
-    insert(layer, Place("double", (encoder,)), own=True)
+    insert(layer, Place("double", (layer,)), encoder)
     assert torch.equal(layer(x), F.linear(torch.cat((x, encoder(x))), layer.weight, layer.bias))
     added = [key for key in layer.state_dict() if key not in ("weight", "bias")]
     assert added and all(key.startswith("batchformer.") for key in added)
@@ -50,8 +57,19 @@ def test_insert_and_remove() -> None:
 def test_a_shared_module_is_registered_once() -> None:
     layers, encoder = nn.ModuleList(nn.Linear(8, 8) for _ in range(2)), BatchFormer(8)
     for index, layer in enumerate(layers):
-        insert(layer, Place("double", (encoder,)), own=index == 0)
+        insert(layer, Place("double", (layers[0],)), encoder if index == 0 else None)
     assert not any(key.startswith("1.batchformer") for key in layers.state_dict())
+
+
+def test_a_module_that_replaces_the_child_acts_from_then_on() -> None:
+    layer, encoder = nn.Linear(8, 3), BatchFormer(8, dropout=0.0)
+    insert(layer, Place("double", (layer,)), encoder)
+    layer.batchformer = other = BatchFormer(8, dropout=0.0)
+    x = torch.randn(4, 8)
+    assert torch.equal(layer(x), F.linear(torch.cat((x, other(x))), layer.weight, layer.bias))
+    del layer.batchformer
+    with pytest.raises(RuntimeError, match=r"batchformer\.detach\(model\) takes BatchFormer away"):
+        layer(x)
 
 
 @pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d])
@@ -60,7 +78,7 @@ def test_norms_per_stream(kind: type[nn.Module]) -> None:
     plain, mixed = torch.randn(shape), 4 * torch.randn(shape) + 2
     alone, norm = kind(3), kind(3)
     driver = BatchFormer(8)
-    normalise_per_stream(norm, driver)
+    normalise_per_stream(norm, owner_of(driver))
     out = norm(torch.cat((plain, mixed)))
     torch.testing.assert_close(out[:5], alone(plain))
     torch.testing.assert_close(norm.running_mean, alone.running_mean)

@@ -18,13 +18,13 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
     """What this rank, the second of three, tells the others: they are played."""
     said: list[Tensor] = []
 
-    def from_all(own: Tensor, ranks: int) -> list[Tensor]:
+    def from_all(own: Tensor, ranks: int, group: object) -> list[Tensor]:
         said.append(own)
         return [FIRST, own, LAST]
 
-    monkeypatch.setattr("batchformer.meeting.ranks", lambda: 3)
-    monkeypatch.setattr("batchformer.exchange.ranks", lambda: 3)
-    monkeypatch.setattr("batchformer.exchange.rank", lambda: 1)
+    monkeypatch.setattr("batchformer.meeting.ranks", lambda group=None: 3)
+    monkeypatch.setattr("batchformer.exchange.ranks", lambda group=None: 3)
+    monkeypatch.setattr("batchformer.exchange.rank", lambda group=None: 1)
     monkeypatch.setattr("batchformer.meeting.from_all", from_all)
     return said
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import copy
 import warnings
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import nn
+from torch import Tensor, nn
+from torch import distributed as dist
 
 import batchformer.module as module_under_test
 from batchformer import BatchFormer, two_streams
+from batchformer.encoder import bypassed
 from batchformer.module import mix_second_half, parameter_count, without_exchange
 
 
@@ -242,3 +245,105 @@ def test_exchange_can_be_suspended_and_comes_back() -> None:
         assert not any(module.exchange for module in model)
         raise KeyError
     assert [module.exchange for module in model] == [True, False]
+
+
+class Lora(nn.Module):
+    """A wrapper as libraries write it: the layer frozen, a product of two small matrices added."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.layer = layer.requires_grad_(False)
+        self.down = nn.Parameter(torch.randn(2, layer.in_features))
+        self.up = nn.Parameter(torch.randn(layer.out_features, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.layer(x) + x @ self.down.T @ self.up.T
+        return out
+
+
+def set_part(layer: nn.Module, name: str, part: nn.Module) -> None:
+    parent, _, child = name.rpartition(".")
+    setattr(layer.get_submodule(parent), child, part)
+
+
+@pytest.mark.parametrize("name", ["linear1", "linear2", "self_attn.out_proj"])
+def test_a_wrapped_linear_is_called_and_trained(name: str) -> None:
+    module, x = BatchFormer(8, dropout=0.0), torch.randn(5, 8)
+    merged = copy.deepcopy(module)
+    wrapper = Lora(module.layers[0].get_submodule(name))
+    set_part(module.layers[0], name, wrapper)
+    with torch.no_grad():
+        merged.layers[0].get_submodule(name).weight += wrapper.up @ wrapper.down
+    out = module(x)
+    torch.testing.assert_close(out, merged(x))
+    (out**2).sum().backward()
+    assert wrapper.down.grad.any() and wrapper.up.grad.any()
+    assert bypassed(module) == []
+
+
+def test_hooks_of_the_layer_and_of_its_parts_fire() -> None:
+    module, x = BatchFormer(8, dropout=0.0), torch.randn(5, 8)
+    expected, fired = module(x), []
+    (layer,) = module.layers
+    parts = {"": layer, "linear1": layer.linear1, "norm2": layer.norm2}
+    for name, part in parts.items():
+        part.register_forward_hook(lambda *_, name=name: fired.append(name))
+    assert torch.equal(module(x), expected) and fired == ["linear1", "norm2", ""]
+
+
+def test_parts_that_are_never_called_are_told() -> None:
+    model = nn.Sequential(nn.Linear(4, 8), BatchFormer(8, layers=2))
+    assert bypassed(model) == []
+    first, second = model[1].layers
+    first.self_attn.register_forward_hook(lambda *_: None)
+    second.dropout1 = nn.AlphaDropout()
+    assert bypassed(model) == ["1.layers.0.self_attn", "1.layers.1.dropout1"]
+
+
+def test_a_stock_layer_may_take_the_place_of_ours() -> None:
+    module, x = BatchFormer(8, dropout=0.0), torch.randn(5, 8)
+    stock = nn.TransformerEncoderLayer(8, 4, 8, dropout=0.0)
+    module.layers[0] = stock
+    torch.testing.assert_close(module(x), stock(x[:, None])[:, 0])
+
+
+def test_a_sharded_layer_gives_the_same(tmp_path: Path) -> None:
+    fully_shard = pytest.importorskip("torch.distributed.fsdp").fully_shard
+    module, x = BatchFormer(8, dropout=0.0), torch.randn(5, 8)
+    expected = module(x)
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/ranks", rank=0, world_size=1)
+    try:
+        mesh = dist.init_device_mesh("cpu", (1,))
+        fully_shard(module.layers[0], mesh=mesh)
+        out = module(x)
+        torch.testing.assert_close(out, expected)
+        (out**2).sum().backward()
+        assert all(p.grad is not None for p in module.parameters())
+    finally:
+        dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("shape", [(5, 8), (5, 3, 8), (5, 8, 2, 3)])
+def test_a_bottleneck_is_two_linear_layers_around_a_smaller_encoder(shape: tuple[int, ...]) -> None:
+    module, x = BatchFormer(8, heads=2, dropout=0.0, bottleneck=4), torch.randn(shape)
+    small = BatchFormer(4, heads=2, dropout=0.0)
+    small.layers.load_state_dict(module.layers.state_dict())
+    channels_last = x.movedim(1, -1) if len(shape) > 3 else x
+    inner = (
+        small(module.down(channels_last).flatten(1, -2)) if x.ndim > 2 else small(module.down(x))
+    )
+    expected = channels_last + module.up(inner).view(channels_last.shape)
+    expected = expected.movedim(-1, 1) if len(shape) > 3 else expected
+    torch.testing.assert_close(module(x), expected)
+    torch.testing.assert_close(module.mix(x), expected)
+    assert module.eval()(x) is x
+    assert "bottleneck=4" in repr(module) and parameter_count(module) < parameter_count(
+        BatchFormer(8)
+    )
+
+
+def test_heads_divide_the_channels_of_the_encoder() -> None:
+    with pytest.raises(ValueError, match="4 heads do not divide dim=6"):
+        BatchFormer(8, bottleneck=6)
+    with pytest.raises(ValueError, match="at least one channel, got 0"):
+        BatchFormer(8, bottleneck=0)

@@ -65,6 +65,10 @@ def test_the_public_surface_is_twelve_names() -> None:
         *("BatchFormer", "batch_former", "two_streams", "attach", "detach", "export", "check"),
         *("match", "duplicate", "split", "stream_loss", "param_groups"),
     }
+    assert set(batchformer.__all__) == set(batchformer._HOME)
+    star: dict[str, object] = {}
+    exec("from batchformer import *", star)
+    assert star.keys() - {"__builtins__"} == set(batchformer._HOME)
     for name in batchformer._HOME:
         assert callable(getattr(batchformer, name)) and name in dir(batchformer)
     with pytest.raises(AttributeError, match="no attribute 'attatch'"):

@@ -84,8 +84,8 @@ def test_lora_classifier_and_batchformer_train_and_nothing_else(make: Any) -> No
     model = make()
     assert gives_two_streams(model.train())
     start = copy.deepcopy(dict(model.named_parameters()))
-    losses = train(model)
-    assert losses[-1] < losses[0]
+    losses = train(model, steps=24)
+    assert sum(losses[-5:]) < sum(losses[:5]), "a single step is mostly the noise of dropout"
     moved = {n for n, p in model.named_parameters() if not torch.equal(p, start[n])}
     assert all("lora_" in name or "modules_to_save" in name for name in moved)
     for part in ("lora_A", "lora_B", "modules_to_save.default.weight", ".batchformer."):

@@ -44,6 +44,27 @@ def test_bad_names(at: str, words: str) -> None:
         resolve(model, at, record)
 
 
+def test_a_module_stands_for_its_name() -> None:
+    model = mlp()
+    _, record = traced(model)
+    assert resolve(model, model[3], record) == ["3"]
+    assert resolve(model, [model[3], "0"], record) == ["0", "3"]
+    with pytest.raises(AttachError, match="a Linear that is no submodule of this Sequential"):
+        attach(model, at=nn.Linear(8, 3))
+    for at in (2, [2], 2.5):
+        with pytest.raises(AttachError, match=r"takes the name of a submodule.*not 2"):
+            attach(model, at=at)  # type: ignore[arg-type]
+
+
+def test_candidates_are_layers_that_read_samples() -> None:
+    model = TwoInputs()
+    _, record = traced(model, torch.randn(3, 4))
+    assert record.candidates() == "Candidates for at=: 'body' (Linear, input (3, 4))"
+    regions = nn.Sequential(nn.Flatten(0, 1), nn.Linear(4, 8), nn.Linear(8, 2))
+    with pytest.raises(AttachError, match=r"no layer is called once.*two_streams\(x, encoder\)"):
+        attach(regions, example=torch.randn(3, 5, 4))
+
+
 class Unused(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -75,6 +96,16 @@ def test_a_head_of_two_tensors_is_refused() -> None:
         usable(record.calls["head"], batch, record)
 
 
+def test_a_forward_set_on_the_object_is_refused_for_that_reason() -> None:
+    model = mlp()
+    head = model[3]
+    head.forward = head.forward  # as hooks of Accelerate do
+    with pytest.raises(AttachError, match=r"'3' has a forward of its own.*remove_hook_from_module"):
+        attach(model)
+    del head.forward
+    assert attach(model, verbose=False)(torch.randn(5, 4)).shape == (10, 3)
+
+
 class SequenceFirst(nn.Module):
     """(L, N, C) inside, as in many sequence models."""
 
@@ -89,8 +120,8 @@ class SequenceFirst(nn.Module):
 def test_the_batch_axis_is_found() -> None:
     model = SequenceFirst()
     batch, record = traced(model, torch.randn(3, 6, 4))
-    assert axes_of(record.calls["body"], batch, None, None) == (0, -1)
-    assert axes_of(record.calls["head"], batch, None, None) == (1, -1)
+    assert axes_of(record.calls["body"], batch, None, None, record) == (0, -1)
+    assert axes_of(record.calls["head"], batch, None, None, record) == (1, -1)
     attach(model, example=torch.randn(3, 6, 4), verbose=False)
     assert model.head.batchformer.batch_axis == 1
     assert model(torch.randn(5, 6, 4)).shape == (10, 3)

@@ -68,6 +68,27 @@ def test_a_batch_is_found_and_accepted(model: nn.Module) -> None:
     assert batch.rows == ROWS and batch.run(model).shape == (ROWS, 2)
 
 
+class TwoTables(nn.Module):
+    """Every embedding sees the same indices, and remembers the largest."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(size, 6) for size in sizes)
+        self.head, self.largest = nn.Linear(6, 2), 0
+
+    def forward(self, ids: Tensor) -> Tensor:
+        self.largest = max(self.largest, int(ids.max()))
+        return self.head(sum(table(ids).mean(1) for table in self.tables))
+
+
+@pytest.mark.parametrize("sizes", [(1000, 7), (7, 1000), (1000, 1)])
+def test_no_guess_is_out_of_range_for_any_embedding(sizes: tuple[int, ...]) -> None:
+    model = TwoTables(*sizes)
+    assert find_batch(model).run(model).shape == (ROWS, 2)
+    # On a GPU one index too large would be an assertion that nothing recovers from.
+    assert model.largest < min(sizes)
+
+
 class Odd(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -12,8 +12,8 @@ from batchformer.ranks import alone, leads, rank, ranks
 def second_of_three(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is sent here, so that a rank may be played."""
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
-    monkeypatch.setattr(dist, "get_world_size", lambda: 3)
-    monkeypatch.setattr(dist, "get_rank", lambda: 1)
+    monkeypatch.setattr(dist, "get_world_size", lambda group: 3)
+    monkeypatch.setattr(dist, "get_rank", lambda group: 1)
 
 
 def test_without_a_group_there_is_one() -> None:

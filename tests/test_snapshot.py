@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import copy
 import random
+import types
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from batchformer.snapshot import untouched
+from batchformer.snapshot import generators_kept, shapes_only, untouched
 
 
 class Counter(nn.Module):
@@ -28,14 +31,75 @@ def test_modes_buffers_flags_and_random_states_come_back() -> None:
     seen = model[3].seen
     before = {key: value.clone() for key, value in model.state_dict().items()}
     state, python = torch.get_rng_state(), random.getstate()
+    expected = np.random.RandomState()
+    expected.set_state(np.random.get_state())  # noqa: NPY002
     with pytest.raises(ZeroDivisionError), untouched(model):
         model.train()
         model.requires_grad_(True)
         model(torch.randn(5, 4))
         torch.manual_seed(1)
+        np.random.seed(1)  # noqa: NPY002
         raise ZeroDivisionError
     assert [m.training for m in model] == [True, False, True, True]
     assert not model[0].bias.requires_grad and model[0].weight.requires_grad
     assert model[3].seen is seen and seen == 0
     assert all(torch.equal(before[key], value) for key, value in model.state_dict().items())
     assert torch.equal(torch.get_rng_state(), state) and random.getstate() == python
+    assert np.random.rand() == expected.rand()  # noqa: NPY002
+
+
+@pytest.mark.parametrize("kind", ["mps", "xpu"])
+def test_the_generators_of_other_accelerators_come_back(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = torch.device(kind) if kind == "mps" else torch.device(kind, 1)
+    states = {device: torch.tensor([3])}
+    module = torch.get_device_module(kind)
+    # As torch declares them: those of MPS take no device.
+    if kind == "mps":
+        monkeypatch.setattr(module, "get_rng_state", lambda: states[device])
+        monkeypatch.setattr(module, "set_rng_state", lambda new: states.update({device: new}))
+    else:
+
+        def put(new_state: torch.Tensor, device: torch.device) -> None:
+            states[device] = new_state
+
+        monkeypatch.setattr(module, "get_rng_state", lambda device: states[device])
+        monkeypatch.setattr(module, "set_rng_state", put)
+    with generators_kept([device, torch.device("cpu")]):
+        states[device] = torch.tensor([4])
+    assert states[device] == 3
+
+
+class Keeper(nn.Module):
+    """Keeps what it computes, in every way that a module may."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.twice = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.twice.weight = self.linear.weight  # tied
+        self.norm = nn.BatchNorm1d(4)
+        self.helper, self.table, self.seen = types.SimpleNamespace(), {"size": 0}, [1]
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.cache = self.helper.cache = self.table["x"] = self.norm(self.twice(self.linear(x)))
+        self.table["size"] = len(x)
+        self.seen.append(self.cache)
+        return self.cache
+
+
+def test_a_pass_without_values_leaves_no_tensor_behind() -> None:
+    model = Keeper()
+    state, keys = copy.deepcopy(model.state_dict()), set(vars(model))
+    tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers())
+    with pytest.raises(ZeroDivisionError), shapes_only(model):
+        assert model.twice.weight is model.linear.weight
+        out = model(torch.zeros(5, 4, device="meta"))
+        assert out.is_meta and out.shape == (5, 4) and out.requires_grad
+        raise ZeroDivisionError
+    assert vars(model).keys() == keys and not vars(model.helper)
+    assert model.table == {"size": 0} and model.seen == [1]
+    for name, tensor in (*model.named_parameters(remove_duplicate=False), *model.named_buffers()):
+        assert tensor is tensors[name]
+    assert all(torch.equal(state[key], value) for key, value in model.state_dict().items())
+    assert model(torch.randn(5, 4)).shape == (5, 4)

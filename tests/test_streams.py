@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections import OrderedDict, UserDict
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -130,15 +132,40 @@ def test_disagreement_is_an_error_that_says_what_to_do(
         match(outputs, targets)
 
 
-def test_odd_rows_cannot_be_split_and_arrays_cannot_be_doubled() -> None:
+def test_odd_rows_cannot_be_split() -> None:
     with pytest.raises(ValueError, match="odd number"):
-        split(torch.zeros(5))
-    numpy = pytest.importorskip("numpy")
-    with pytest.raises(TypeError, match="as_tensor"):
-        duplicate(numpy.zeros(3))
-    packed = torch.nn.utils.rnn.pack_sequence([torch.zeros(2)])
-    with pytest.raises(TypeError, match="PackedSequence"):
-        duplicate(packed)
+        split(torch.zeros(3))
+
+
+def test_numpy_arrays_are_doubled_wherever_they_are() -> None:
+    labels, logits = np.array([3, 1, 2]), torch.zeros(6, 5)
+    assert match(logits, labels).tolist() == [3, 1, 2, 3, 1, 2]
+    assert match(logits[:3], labels) is labels
+    nest = match(logits, {"y": labels, "parts": (labels, torch.tensor([3, 1, 2]), np.float32(2))})
+    assert nest["y"].tolist() == nest["parts"][0].tolist() == nest["parts"][1].tolist()
+    assert len(nest["y"]) == 6 and nest["parts"][2] == 2
+    assert split(nest).mixed["y"].tolist() == [3, 1, 2]
+    with pytest.raises(ValueError, match=r"targets\['y'\]: 4"):
+        match(logits, {"y": np.zeros(4)})
+
+
+class Column:
+    """As a column of a table is: it has rows, and is neither a tensor nor NumPy's."""
+
+    ndim = 1
+
+    def __array__(self) -> object:
+        return np.zeros(3)
+
+
+@pytest.mark.parametrize("double", [duplicate, lambda y: match(torch.zeros(6, 5), y)])
+def test_what_cannot_be_doubled_says_what_to_pass(double: Callable[[Any], Any]) -> None:
+    packed = torch.nn.utils.rnn.pack_sequence([torch.zeros(2), torch.zeros(1)])
+    for targets in (packed, {"y": packed}):
+        with pytest.raises(TypeError, match="PackedSequence has no rows to double; pad it"):
+            double(targets)
+    with pytest.raises(TypeError, match=r"Column cannot be doubled; pass torch\.as_tensor"):
+        double((torch.zeros(3), Column()))
 
 
 @settings(max_examples=40, deadline=None)
@@ -196,8 +223,10 @@ def test_losses_of_ranks_average_to_that_of_all_rows(
 ) -> None:
     """The ranks one after the other, each told how many rows there are."""
     total = sum(counts)
-    monkeypatch.setattr("batchformer.streams.ranks", lambda: len(counts))
-    monkeypatch.setattr("batchformer.streams.total_rows", lambda rows, device: torch.tensor(total))
+    monkeypatch.setattr("batchformer.streams.ranks", lambda group=None: len(counts))
+    monkeypatch.setattr(
+        "batchformer.streams.total_rows", lambda rows, device, group: torch.tensor(total)
+    )
     plain, mixed = torch.randn(2, total, 5, dtype=torch.float64)
     y = torch.randint(5, (total,))
     for criterion in (
@@ -218,6 +247,6 @@ def test_losses_of_ranks_average_to_that_of_all_rows(
 
 
 def test_exchange_needs_a_tensor_to_connect_a_loss_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("batchformer.streams.ranks", lambda: 2)
+    monkeypatch.setattr("batchformer.streams.ranks", lambda group=None: 2)
     with pytest.raises(ValueError, match="the outputs hold no tensor"):
         stream_loss(F.cross_entropy, [], torch.zeros(0), exchange=True)

@@ -42,17 +42,17 @@ def counted() -> Iterator[dict[str, int]]:
     def size(*tensors: Tensor) -> int:
         return sum(t.numel() * t.element_size() for t in tensors)
 
-    def all_gather(found: list[Tensor], own: Tensor) -> None:
+    def all_gather(found: list[Tensor], own: Tensor, group: object) -> None:
         kept[0](found, own)
         seen["sent"] += size(own)
         seen["received"] += size(*found) - size(own)
 
-    def all_reduce(x: Tensor) -> None:
+    def all_reduce(x: Tensor, group: object) -> None:
         kept[1](x)
         seen["sent"] += size(x)
         seen["received"] += size(x)
 
-    def reduce_scatter(own: Tensor, parts: list[Tensor]) -> None:
+    def reduce_scatter(own: Tensor, parts: list[Tensor], group: object) -> None:
         kept[2](own, parts)
         seen["sent"] += size(*parts) - size(own)
         seen["received"] += size(own)
@@ -67,7 +67,7 @@ def step_bytes(rank: int, sizes: tuple[int, ...], *, scatter: bool, **how: Any) 
     """Counted in one training step of two layers, on tokens (N, 3, 8)."""
     module = BatchFormer(8, layers=2, exchange=True, **how)
     x = torch.randn(sizes[rank], 3, 8, dtype=how.get("dtype"))
-    with patch.object(exchange, "_scatters", lambda x: scatter), counted() as seen:
+    with patch.object(exchange, "_scatters", lambda x, group: scatter), counted() as seen:
         module(x).sum().backward()
     return seen["sent"], seen["received"]
 

@@ -23,6 +23,21 @@ if TYPE_CHECKING:
     from batchformer.streams import split as split
     from batchformer.streams import stream_loss as stream_loss
 
+__all__ = [
+    "BatchFormer",
+    "attach",
+    "batch_former",
+    "check",
+    "detach",
+    "duplicate",
+    "export",
+    "match",
+    "param_groups",
+    "split",
+    "stream_loss",
+    "two_streams",
+]
+
 __version__ = "0.1.0"
 
 _HOME = {

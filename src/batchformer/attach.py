@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import hashlib
+import warnings
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
+import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
@@ -18,32 +21,39 @@ from batchformer.attachment import refuse_attached
 from batchformer.attention import Attend
 from batchformer.dry_run import dry_run
 from batchformer.heads import AttachError as AttachError
-from batchformer.heads import Call, trace
+from batchformer.heads import Call, find_and_trace
 from batchformer.insertion import normalise_per_stream, remove
 from batchformer.module import BatchFormer, parameter_count
 from batchformer.parameter_groups import extend
 from batchformer.parameter_groups import param_groups as param_groups
-from batchformer.placement import axes_of, insert_all, remind_at_outputs, resolve, usable
+from batchformer.placement import At, axes_of, insert_all, remind_at_outputs, resolve, usable
 from batchformer.plain_model import detach as detach
 from batchformer.plain_model import export as export
 from batchformer.plain_model import plain_state_dict as plain_state_dict
 from batchformer.plain_model import same_bits as same_bits
-from batchformer.probe import find_batch
+from batchformer.probe import give_shapes
+from batchformer.randomness import seed_device
+from batchformer.snapshot import generators_kept
 from batchformer.wrappers import refuse_scheduled, refuse_wrapped
 from batchformer.wrappers import unwrap as unwrap
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 M = TypeVar("M", bound=nn.Module)
 
 
 def attach(
     model: M,
-    at: str | Sequence[str] | None = None,
+    at: At | None = None,
     *,
     heads: int = 4,
     layers: int = 1,
     dropout: float = 0.5,
+    dim: int | None = None,
     attend: Attend = "batch",
-    exchange: bool = False,
+    exchange: bool | ProcessGroup | DeviceMesh = False,
     streams: Literal["shared", "mixed_only"] = "shared",
     batch_norm: Literal["joint", "per_stream"] = "joint",
     share: bool = False,
@@ -61,12 +71,19 @@ def attach(
     bit, the model it was. State-dict keys and parameters stay as they are; only keys that contain
     ``.batchformer.`` are added. Targets are yours to double: ``match(logits, y)``.
 
+    No random state is advanced. The encoder's initial weights follow from torch's random state:
+    after the same ``torch.manual_seed`` they are the same, and two calls differ if anything was
+    drawn between them, such as the weights of a second model.
+
     Args:
         model: any model; not yet wrapped in DDP, FSDP or ``torch.compile``.
-        at: name of the submodule to stand before; by default the classifier is found. A list of
-            names inserts several: rows double at the first, later ones act on the mixed half.
+        at: the submodule to stand before, or its name; by default the classifier is found. A list
+            inserts several: rows double at the first, later ones act on the mixed half.
         heads, layers, dropout, attend: passed on to :class:`BatchFormer`.
-        exchange: attend to the samples of all ranks, not only of this one; passed on as well.
+        dim: channels of the encoder, where the features have very many: the ``bottleneck`` of
+            :class:`BatchFormer`. By default those of the features, as in the paper.
+        exchange: attend to the samples of all ranks, or of a process group's, not only of this one;
+            passed on as well. Under tensor parallelism pass the data-parallel group.
             Whether more attended samples help is not clear. In the paper's ablation of the batch
             size (ImageNet-LT, ResNet-10; 16, 32, 64, 128, 256, 512 samples) accuracy is 43.2,
             43.6, 43.3, 43.2, 42.4, 42.5 over all classes, and 23.9, 24.9, 25.3, 24.9, 25.2, 25.8
@@ -100,17 +117,19 @@ def attach(
     _refuse_choices(streams=streams, batch_norm=batch_norm)
     if input_axis < 0:
         raise AttachError(f"attach(): input_axis is {input_axis}; axes are counted from 0.")
-    lazy = [name for name, parameter in model.named_parameters() if is_lazy(parameter)]
-    if example is None and lazy:
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    lazy = [name for name, tensor in tensors if is_lazy(tensor)]
+    if lazy and example is None:
         raise AttachError(
             f"attach(): {lazy[0]!r} has no shape before the first batch, and a guessed one would "
             "give it the wrong one for good. Pass example=, a batch of your own."
         )
-    batch = find_batch(model, example, input_axis)
-    record = trace(model, batch)
+    if lazy:
+        give_shapes(model, example, input_axis)
+    batch, record = find_and_trace(model, example, input_axis)
     chosen = resolve(model, at, record)
     calls = [usable(record.calls[name], batch, record) for name in chosen]
-    axes = [axes_of(call, batch, batch_axis, channel_axis) for call in calls]
+    axes = [axes_of(call, batch, batch_axis, channel_axis, record) for call in calls]
     if batch_norm == "per_stream" and any(isinstance(c.module, _BatchNorm) for c in calls):
         raise AttachError(
             "attach(): a norm that is itself the place sees the streams only once they are joined; "
@@ -132,9 +151,8 @@ def attach(
         assert call.source is not None
         near = (*islice(call.module.parameters(), 1), *islice(model.parameters(), 1), call.source)
         like = near[0]
-        dtype = like.dtype if like.is_floating_point() else None
-        modules.append(
-            BatchFormer(
+        with _drawn_apart(like.device, len(modules)):
+            module = BatchFormer(
                 call.source.shape[width_axis],
                 heads,
                 layers,
@@ -142,19 +160,22 @@ def attach(
                 attend=attend,
                 batch_axis=rows_axis,
                 channel_axis=width_axis,
+                bottleneck=dim,
                 exchange=exchange,
                 device=like.device,
-                dtype=dtype,
+                dtype=like.dtype if like.is_floating_point() else None,
             )
-        )
+        modules.append(module)
+    unique = list(dict.fromkeys(modules))
+    _warn_of_weight(model, unique, calls)
     with _undone_on_error(model):
         insert_all(calls, modules, streams)
         if not any(call.name in names for names in record.producers for call in calls):
-            remind_at_outputs(model, record, modules[0])
+            remind_at_outputs(model, record, calls[0].module)
         norms = dry_run(model, batch, calls, streams, record, strict=at is None)
         apart = norms if batch_norm == "per_stream" else []
         for norm in apart:
-            normalise_per_stream(norm, modules[0])
+            normalise_per_stream(norm, calls[0].module)
     changed = {call.module for call in calls} | set(apart)
     model.__dict__[RECORD] = Attachment(
         places=tuple(call.name for call in calls),
@@ -162,10 +183,9 @@ def attach(
         streams=streams,
         input_axis=batch.axis,
     )
-    unique = list(dict.fromkeys(modules))
     extend(model, optimizer, [p for m in unique for p in m.parameters()], lr_factor)
     if verbose:
-        print(_line(calls, axes, unique, streams))
+        print(_line(model, calls, axes, unique, streams))
     return model
 
 
@@ -181,6 +201,20 @@ def _refuse_choices(**given: str) -> None:
 
 
 @contextmanager
+def _drawn_apart(device: torch.device, number: int) -> Iterator[None]:
+    """Draw initial weights from a seed made of torch's random state, which stays as it is.
+
+    A baseline and a model with BatchFormer then see the same order and augmentation after the same
+    ``torch.manual_seed``, and that seed still decides the weights.
+    """
+    state = bytes([*torch.get_rng_state().tolist(), *str(number).encode()])
+    seed = int.from_bytes(hashlib.sha256(state).digest()[:8], "big") >> 1
+    with generators_kept([device]):
+        seed_device(device, seed)
+        yield
+
+
+@contextmanager
 def _undone_on_error(model: nn.Module) -> Iterator[None]:
     try:
         yield
@@ -190,8 +224,27 @@ def _undone_on_error(model: nn.Module) -> Iterator[None]:
         raise
 
 
+#: Parameters from which an encoder is worth a warning, if it has half as many as the network.
+HEAVY = 50_000_000
+
+
+def _warn_of_weight(model: nn.Module, modules: list[BatchFormer], calls: list[Call]) -> None:
+    added, own = sum(map(parameter_count, modules)), parameter_count(model)
+    if added >= HEAVY and 2 * added > own:
+        warnings.warn(
+            f"attach(): BatchFormer adds {added:,} parameters to a network of {own:,}, because "
+            f"{calls[0].name!r} reads {modules[0].dim} channels. attach(model, dim=512) projects "
+            f"them to fewer first; at= chooses another place.",
+            stacklevel=3,
+        )
+
+
 def _line(
-    calls: list[Call], axes: list[tuple[int, int]], modules: list[BatchFormer], streams: str
+    model: nn.Module,
+    calls: list[Call],
+    axes: list[tuple[int, int]],
+    modules: list[BatchFormer],
+    streams: str,
 ) -> str:
     places = ", ".join(f"'{call.name}'" for call in calls[:4]) + (", ..." if len(calls) > 4 else "")
     source = calls[0].source
@@ -204,6 +257,9 @@ def _line(
     then = f"criterion(logits, {'match(logits, y)' if streams == 'shared' else 'y'})"
     if modules[0].exchange:
         then = "stream_loss(criterion, logits, y, exchange=True)"
+    if streams == "shared" and any(c.__name__ == "PreTrainedModel" for c in type(model).mro()):
+        then += ", with logits = model(...).logits and no labels= for the model; in place of "
+        then += "Trainer, batchformer.adapters.transformers.BatchFormerTrainer does it for you"
     return (
         f"BatchFormer attached before {places} ({modules[0].dim} channels{each}): "
         f"+{added:,} parameters; training gives {rows}. Next: loss = {then}"

@@ -50,7 +50,8 @@ def attention_across(
     queries, others = torch.split(qkv, [channels, 2 * channels], dim=-1)
     first_column = rows.own.start
     if attend == "batch":
-        others = gather_rows(others.transpose(0, 1).contiguous(), rows.counts).transpose(0, 1)
+        others = others.transpose(0, 1).contiguous()
+        others = gather_rows(others, rows.counts, rows.group).transpose(0, 1)
         first_column = 0
     q = queries.reshape(length, n, heads, width).transpose(1, 2)
     k, v = others.reshape(*others.shape[:2], 2, heads, width).permute(2, 0, 3, 1, 4)

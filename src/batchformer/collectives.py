@@ -14,22 +14,22 @@ from torch import Tensor
 from torch import distributed as dist
 
 
-def from_all(x: Tensor, ranks: int) -> list[Tensor]:
+def from_all(x: Tensor, ranks: int, group: Any = None) -> list[Tensor]:
     """What each of so many ranks has here."""
     found = [torch.empty_like(x) for _ in range(ranks)]
-    dist.all_gather(found, x)
+    dist.all_gather(found, x, group=group)
     return found
 
 
-def add_up_(x: Tensor) -> None:
+def add_up_(x: Tensor, group: Any = None) -> None:
     """The sum over ranks."""
-    dist.all_reduce(x)
+    dist.all_reduce(x, group=group)
 
 
-def add_up_and_deal(parts: Sequence[Tensor]) -> Tensor:
+def add_up_and_deal(parts: Sequence[Tensor], group: Any = None) -> Tensor:
     """Of the sum over ranks of one part for each, that of this one; not with every backend."""
     own = torch.empty_like(parts[0])
-    dist.reduce_scatter(own, list(parts))
+    dist.reduce_scatter(own, list(parts), group=group)
     return own
 
 

@@ -9,10 +9,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from batchformer.heads import AttachError, Call, Trace, output_tensors
+from batchformer.heads import (
+    OWN_FORWARD,
+    AttachError,
+    Call,
+    Trace,
+    output_tensors,
+    without_auxiliary,
+)
 from batchformer.insertion import Place
 from batchformer.module import without_exchange
-from batchformer.probe import Batch
+from batchformer.probe import Batch, passed
 from batchformer.snapshot import untouched
 
 
@@ -21,7 +28,7 @@ class Rehearsal:
     """What one training pass showed.
 
     Attributes:
-        outputs: tensors that a loss would use.
+        outputs: tensors that a loss would use, but for auxiliary ones.
         read: each place that was passed, with the features it read.
         encoded: the encoders, once for each time they ran.
         norms: BatchNorm modules that saw twice the rows they see in eval.
@@ -47,44 +54,53 @@ def dry_run(
     Raises:
         AttachError: rows are lost, doubled twice or not accepted by what follows.
     """
-    names = ", ".join(repr(call.name) for call in calls)
+    tried = [call.name for call in calls]
+    names = ", ".join(map(repr, tried))
     try:
         seen = _rehearse(model, batch, calls, record)
     except Exception as error:
         raise AttachError(
             f"attach(): with BatchFormer at {names} a training pass fails: {error}. What follows "
-            f"the place does not take 2N rows. {record.candidates()}"
+            f"the place does not take 2N rows. {record.candidates(tried)}"
         ) from error
     _settle_streams(seen.read)
     if len(seen.encoded) > len(seen.read):
         raise AttachError(
             f"attach(): with BatchFormer at {names} it is run {len(seen.encoded)} times in a "
             f"training pass. A container there runs all its children, BatchFormer among them: "
-            f"choose its first layer instead. {record.candidates()}"
+            f"choose its first layer instead. {record.candidates(tried)}"
         )
     expected = 2 * batch.rows if streams == "shared" else batch.rows
-    axes = {0, *(place.owner[0].batch_axis for place in _places(calls))}
+    axes = {0, *(place.encoder.batch_axis for place in _places(calls))}
     fits = [expected in {t.shape[a] for a in axes if a < t.ndim} for t in seen.outputs]
     if not any(fits) or (strict and not all(fits)):
+        lines = OWN_FORWARD.format(channels=_places(calls)[0].encoder.dim)
         raise AttachError(
             f"attach(): with BatchFormer at {names} a training pass gives outputs of shapes "
             f"{[tuple(t.shape) for t in seen.outputs]} for {batch.rows} samples, not {expected} "
-            f"rows. Mixed rows are lost after the place (a token-wise head pooled later), or an "
-            f"auxiliary output passes it by. {record.candidates()}"
+            f"rows. Mixed rows are lost after the place (a head for each token, pooled later, as "
+            f"in GPT-2), or an output passes it by: choose its classifier by name. "
+            f"{lines} {record.candidates(tried)}"
         )
     return seen.norms
 
 
 def _rehearse(model: nn.Module, batch: Batch, calls: list[Call], record: Trace) -> Rehearsal:
+    with untouched(model), without_exchange(model), torch.no_grad():
+        model.train()
+        return passed(model, batch, lambda batch: _train_once(model, batch, calls, record))
+
+
+def _train_once(model: nn.Module, batch: Batch, calls: list[Call], record: Trace) -> Rehearsal:
     seen = Rehearsal()
-    encoders = dict.fromkeys(place.owner[0] for place in _places(calls))
+    encoders = dict.fromkeys(place.encoder for place in _places(calls))
     later_axis = any(encoder.batch_axis for encoder in encoders)
     in_eval = {call.module: call.source for call in record.calls.values()}
 
     def settle(module: Any, args: tuple[Any, ...]) -> None:
         place = module._place
         seen.read.append((place, args[0]))
-        if place.role == "double" and args[0].shape[place.owner[0].batch_axis] == 2 * batch.rows:
+        if place.role == "double" and args[0].shape[place.encoder.batch_axis] == 2 * batch.rows:
             place.role = "mix_second_half"
 
     def notice(module: nn.Module, args: tuple[Any, ...]) -> None:
@@ -102,9 +118,7 @@ def _rehearse(model: nn.Module, batch: Batch, calls: list[Call], record: Trace) 
     handles += [encoder.register_forward_pre_hook(count) for encoder in encoders]
     handles += [norm.register_forward_pre_hook(notice) for norm in norms]
     try:
-        with untouched(model), without_exchange(model), torch.no_grad():
-            model.train()
-            seen.outputs = output_tensors(batch.run(model))
+        seen.outputs = output_tensors(without_auxiliary(batch.run(model)))
     finally:
         for handle in handles:
             handle.remove()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Literal, NamedTuple, overload
@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple, overload
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from batchformer.attention import Attend, attention, inspectable_attention, split_heads
 from batchformer.attention_across import attention_across
@@ -56,9 +57,98 @@ class EncoderWeights(NamedTuple):
         return cls(mha.in_proj_weight, mha.in_proj_bias, *rest)
 
 
+class Steps(NamedTuple):
+    """The six steps of a layer that have weights, each a function of one tensor."""
+
+    in_proj: Callable[[Tensor], Tensor]
+    out_proj: Callable[[Tensor], Tensor]
+    linear1: Callable[[Tensor], Tensor]
+    linear2: Callable[[Tensor], Tensor]
+    norm1: Callable[[Tensor], Tensor]
+    norm2: Callable[[Tensor], Tensor]
+
+    @classmethod
+    def of(cls, w: EncoderWeights) -> Steps:
+        """Torch's functions with these weights."""
+        norm = partial(F.layer_norm, normalized_shape=w.norm1_weight.shape)
+        return cls(
+            partial(F.linear, weight=w.in_proj_weight, bias=w.in_proj_bias),
+            partial(F.linear, weight=w.out_proj_weight, bias=w.out_proj_bias),
+            partial(F.linear, weight=w.linear1_weight, bias=w.linear1_bias),
+            partial(F.linear, weight=w.linear2_weight, bias=w.linear2_bias),
+            partial(norm, weight=w.norm1_weight, bias=w.norm1_bias),
+            partial(norm, weight=w.norm2_weight, bias=w.norm2_bias),
+        )
+
+    @classmethod
+    def calling(cls, layer: nn.TransformerEncoderLayer) -> Steps:
+        """The modules of a layer, called as modules."""
+        mha = layer.self_attn
+        in_proj = partial(F.linear, weight=mha.in_proj_weight, bias=mha.in_proj_bias)
+        parts = (mha.out_proj, layer.linear1, layer.linear2, layer.norm1, layer.norm2)
+        return cls(in_proj, *parts)
+
+
+#: Parts of a layer that are called where reading their weights would not do.
+CALLED = ("self_attn.out_proj", "linear1", "linear2", "norm1", "norm2")
+
+
+class EncoderLayer(nn.TransformerEncoderLayer):
+    """The stock layer, whose forward is :func:`encoder_layer`.
+
+    Weights are read, so that kernels can take them. A linear or a norm that was wrapped, replaced
+    or hooked (LoRA, a quantised layer) is called instead. Attention itself and the dropouts are
+    never called; :func:`bypassed` tells where that matters.
+    """
+
+    def forward(self, x: Tensor, **options: Any) -> Any:  # type: ignore[override]
+        """``(L, N, C)``, with the options of :func:`encoder_layer`, to what that returns."""
+        w = Steps.calling(self) if self.changed() else EncoderWeights.of(self)
+        return encoder_layer(x, w, **options)
+
+    def changed(self) -> bool:
+        """Whether a part has to be called."""
+        return any(_changed(self.get_submodule(name)) for name in CALLED)
+
+
+def bypassed(model: nn.Module) -> list[str]:
+    """Names of parts of encoders in a model that were replaced or hooked and are never called.
+
+    They act on no pass: hooks inside never fire, and what replaces the part gets no gradient.
+
+    >>> layer = EncoderLayer(8, 4, 8)
+    >>> _ = layer.self_attn.register_forward_hook(lambda *_: None)
+    >>> bypassed(layer)
+    ['self_attn']
+    """
+    return [
+        f"{prefix}.{name}" if prefix else name
+        for prefix, layer in model.named_modules()
+        if isinstance(layer, EncoderLayer)
+        for name, part in layer.named_modules()
+        if name in ("self_attn", "dropout", "dropout1", "dropout2") and _changed(part)
+    ]
+
+
+_STOCK = (
+    nn.Linear,
+    NonDynamicallyQuantizableLinear,
+    nn.LayerNorm,
+    nn.MultiheadAttention,
+    nn.Dropout,
+)
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _changed(part: nn.Module) -> bool:
+    """Whether calling a part does something else than the stock module's function."""
+    hooked = any(getattr(part, name) for name in _HOOKS)
+    return type(part) not in _STOCK or hooked or "forward" in part.__dict__
+
+
 def encoder_layer(
     x: Tensor,
-    w: EncoderWeights,
+    w: EncoderWeights | Steps,
     *,
     heads: int,
     dropout: float = 0.0,
@@ -75,6 +165,7 @@ def encoder_layer(
 
     Args:
         x: ``(L, N, C)``: the N samples attend to one another, separately at each of L positions.
+        w: the weights, or the steps themselves, for which there are no kernels.
         rows: if given, they attend to the M samples of all ranks, and dropout is keyed by it.
         number: of this layer, which dropout is keyed by too.
         visible: ``(N,)`` bool, which samples others may attend to, as in
@@ -84,9 +175,13 @@ def encoder_layer(
         ``(L, N, C)``, and the attention weights ``(L, heads, N, N or M)`` or None.
     """
     fused = rows is None and visible is None and not return_weights
-    if fused and _fits_one_program(x, w, heads):
-        return _small_layer(x, w, heads, dropout, attend), None
-    qkv = F.linear(x, w.in_proj_weight, w.in_proj_bias)
+    if isinstance(w, EncoderWeights):
+        step = Steps.of(w)
+        if fused and _fits_one_program(x, w, heads):
+            return _small_layer(x, w, heads, dropout, attend), None
+    else:
+        step = w
+    qkv = step.in_proj(x)
     drops = [partial(F.dropout, p=dropout)] * 3
     weights = None
     if rows is not None:
@@ -105,14 +200,11 @@ def encoder_layer(
     else:
         mixed = attention(qkv, heads, dropout=dropout, attend=attend, visible=visible)
     large = x.numel() >= FUSED_ELEMENTS and x.dtype != torch.float64
-    if rows is None and large and _plain(x, w):
+    if rows is None and large and isinstance(w, EncoderWeights) and _plain(x, w):
         return _after_attention_fused(x, mixed, w, dropout), weights
-    mixed = F.linear(mixed, w.out_proj_weight, w.out_proj_bias)
-    channels = x.shape[-1:]
-    x = F.layer_norm(x + drops[0](mixed), channels, w.norm1_weight, w.norm1_bias)
-    hidden = drops[1](F.relu(F.linear(x, w.linear1_weight, w.linear1_bias)))
-    hidden = drops[2](F.linear(hidden, w.linear2_weight, w.linear2_bias))
-    return F.layer_norm(x + hidden, channels, w.norm2_weight, w.norm2_bias), weights
+    x = step.norm1(x + drops[0](step.out_proj(mixed)))
+    hidden = drops[1](F.relu(step.linear1(x)))
+    return step.norm2(x + drops[2](step.linear2(hidden))), weights
 
 
 def _plain(x: Tensor, w: EncoderWeights) -> bool:
@@ -235,15 +327,15 @@ def batch_former(
     return (mixed, torch.stack(recorded)) if return_weights else mixed
 
 
-def meet_all(x: Tensor, axes: tuple[int, int], dropout: float) -> AllRows:
+def meet_all(x: Tensor, axes: tuple[int, int], dropout: float, group: Any = None) -> AllRows:
     """Meet the rows of all ranks, of x with its samples and channels on these axes."""
     positions = math.prod(x.movedim(axes, (-2, -1)).shape[:-2])
-    return meet(x.shape[axes[0]], positions, x.device, draw=dropout > 0)
+    return meet(x.shape[axes[0]], positions, x.device, draw=dropout > 0, group=group)
 
 
 def encode(
     x: Tensor,
-    weights: Sequence[EncoderWeights],
+    weights: Sequence[EncoderWeights | EncoderLayer],
     axes: tuple[int, int],
     *,
     heads: int,
@@ -255,7 +347,7 @@ def encode(
 ) -> tuple[Tensor, list[Tensor]]:
     """:func:`batch_former` among rows that have met already, or those of x alone.
 
-    ``visible`` is as in :func:`encoder_layer`.
+    Layers are called as modules, weights as they are. ``visible`` is as in :func:`encoder_layer`.
     """
     moved = x.movedim(axes, (-2, -1))
     positions = math.prod(moved.shape[:-2])
@@ -265,17 +357,21 @@ def encode(
     # The rows of all ranks decide: all must send keys and values of one type.
     n = encoded.shape[1] if rows is None else rows.total
     small = positions * n * encoded.shape[-1] ** 2 <= SMALL_WORK
-    precise = small and torch.is_autocast_enabled(x.device.type)
-    fused = rows is None and visible is None and precise
-    one_program = fused and _fits_one_program(encoded, weights[0], heads)
-    precise = precise and not one_program
+    precise = small and _autocasts(x)
     if precise:
-        encoded = encoded.to(weights[0].in_proj_weight.dtype)
+        first = weights[0]
+        own = first if isinstance(first, EncoderWeights) else first.self_attn
+        if isinstance(first, EncoderLayer) and not first.changed():
+            first = EncoderWeights.of(first)
+        if isinstance(first, EncoderWeights) and rows is None and visible is None:
+            precise = not _fits_one_program(encoded, first, heads)
+        if precise:
+            encoded = encoded.to(own.in_proj_weight.dtype)
     with torch.autocast(x.device.type, enabled=False) if precise else nullcontext():
         for number, w in enumerate(weights):
-            encoded, seen = encoder_layer(
+            run = partial(encoder_layer, w=w) if isinstance(w, EncoderWeights) else w
+            encoded, seen = run(
                 encoded,
-                w,
                 heads=heads,
                 dropout=dropout,
                 attend=attend,
@@ -287,6 +383,11 @@ def encode(
             if seen is not None:
                 recorded.append(seen)
     return encoded.reshape(moved.shape).movedim((-2, -1), axes).to(x.dtype), recorded
+
+
+def _autocasts(x: Tensor) -> bool:
+    # torch raises for the meta device, on which attach rehearses.
+    return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
 
 
 def default_channel_axis(x: Tensor) -> int:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,9 +13,17 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
-from batchformer.probe import Batch
+from batchformer.probe import Batch, find_batch, guess, passed
 from batchformer.snapshot import untouched
 from batchformer.streams import leaves
+
+#: What to write where no submodule can be stood before.
+OWN_FORWARD = (
+    "In a forward of your own, call logits = classifier(batchformer.two_streams(x, encoder)) with "
+    "encoder = batchformer.BatchFormer({channels}) and x of shape (N, {channels}), one row for "
+    "each sample or region that may attend to the others; then loss = criterion(logits, "
+    "batchformer.match(logits, y))."
+)
 
 
 class AttachError(ValueError):
@@ -36,6 +45,17 @@ class Call:
         """Its first argument, the features, if that is a tensor."""
         return self.args[0] if self.args and isinstance(self.args[0], Tensor) else None
 
+    def reads_samples(self, rows: int) -> bool:
+        """Whether it is called once, with one tensor that has an axis of so many samples."""
+        others = [*self.args[1:], *self.kwargs.values()]
+        return (
+            self.times == 1
+            and self.source is not None
+            and self.source.ndim >= 2
+            and rows in self.source.shape[:2]
+            and not any(isinstance(t, Tensor) and t.ndim and rows in t.shape[:2] for t in others)
+        )
+
     def describe(self) -> str:
         shape = "no tensor" if self.source is None else str(tuple(self.source.shape))
         often = "" if self.times == 1 else f", called {self.times} times"
@@ -52,17 +72,25 @@ class Trace:
         layers: names of the weight-bearing leaf modules among them.
         producers: for each output tensor, the layers it comes from with no layer between.
         bare: names of the weight matrices between those layers and the outputs, in no layer.
+        rows: the number of samples in the pass.
     """
 
     calls: dict[str, Call] = field(default_factory=dict)
     layers: list[str] = field(default_factory=list)
     producers: list[list[str]] = field(default_factory=list)
     bare: list[str] = field(default_factory=list)
+    rows: int = 0
 
-    def candidates(self, most: int = 6) -> str:
-        """The last layers, for error messages."""
-        shown = self.layers[-most:]
-        return "Candidates for at=: " + "; ".join(self.calls[name].describe() for name in shown)
+    def candidates(self, tried: Sequence[str] = (), most: int = 6) -> str:
+        """The last layers that read samples, but for those tried, for error messages."""
+        calls = [self.calls[name] for name in self.layers if name not in tried]
+        shown = [call.describe() for call in calls if call.reads_samples(self.rows)][-most:]
+        if shown:
+            return "Candidates for at=: " + "; ".join(shown)
+        return (
+            f"There is no candidate for at=: no layer is called once, with one tensor of "
+            f"{self.rows} rows for {self.rows} samples. {OWN_FORWARD.format(channels='C')}"
+        )
 
 
 def output_tensors(outputs: Any) -> list[Tensor]:
@@ -73,9 +101,64 @@ def output_tensors(outputs: Any) -> list[Tensor]:
     return [t for t in tensors if t.ndim and t.is_floating_point()]
 
 
+def without_auxiliary(outputs: Any) -> Any:
+    """Outputs less those whose name begins with "aux" (Inception's ``aux_logits``, FCN's ``aux``).
+
+    They have a classifier of their own, which keeps the N plain rows.
+    """
+    if isinstance(outputs, Mapping):
+        return {k: v for k, v in outputs.items() if not str(k).startswith("aux")}
+    names = getattr(outputs, "_fields", None)
+    if names is None:
+        return outputs
+    return tuple(v for k, v in zip(names, outputs, strict=True) if not k.startswith("aux"))
+
+
 def trace(model: nn.Module, batch: Batch) -> Trace:
     """Record who is called with what, and which layers the outputs come from."""
-    record = Trace()
+    with _with_graph(model):
+        return passed(model, batch, lambda batch: _traced(model, batch))
+
+
+def find_and_trace(model: nn.Module, example: Any, axis: int) -> tuple[Batch, Trace]:
+    """A batch the model accepts, as :func:`~batchformer.probe.find_batch`, and its trace."""
+    if example is not None:
+        batch = find_batch(model, example, axis)
+        return batch, trace(model, batch)
+    with _with_graph(model):
+        try:
+            return guess(model, lambda batch: _trained(model, batch))
+        except ValueError:  # training may need targets, or be refused for a reason to be told later
+            return guess(model, lambda batch: _traced(model, batch))
+
+
+def _trained(model: nn.Module, batch: Batch) -> Trace:
+    """The trace, if training takes the batch too: auxiliary heads may want a larger image."""
+    record = _traced(model, batch)
+    layers = (name for name, module in model.named_modules() if name and is_layer(module))
+    if any(name not in record.calls for name in layers):
+        model.train()
+        try:
+            with torch.no_grad():
+                batch.run(model)
+        finally:
+            model.eval()
+    return record
+
+
+@contextmanager
+def _with_graph(model: nn.Module) -> Iterator[None]:
+    """Eval, with a gradient for every parameter: a frozen model has no graph to follow."""
+    with untouched(model), torch.enable_grad():
+        model.eval()
+        for parameter in model.parameters():
+            if parameter.is_floating_point():
+                parameter.requires_grad_(True)
+        yield
+
+
+def _traced(model: nn.Module, batch: Batch) -> Trace:
+    record = Trace(rows=batch.rows)
     produced: dict[Any, str] = {}  # graph node -> layer whose output it is
 
     def watch(name: str, layer: bool) -> Any:
@@ -98,20 +181,13 @@ def trace(model: nn.Module, batch: Batch) -> Trace:
         if name
     ]
     try:
-        with untouched(model), torch.enable_grad():
-            model.eval()
-            for parameter in model.parameters():  # a frozen model has no graph to follow
-                if parameter.is_floating_point():
-                    parameter.requires_grad_(True)
-            outputs = batch.run(model)
-            produced.pop(None, None)
-            names: dict[Tensor, str] = {
-                parameter: name for name, parameter in model.named_parameters()
-            }
-            for tensor in output_tensors(outputs):
-                layers, weights = _nearest(tensor.grad_fn, produced)
-                record.producers.append(layers)
-                record.bare += [names[weight] for weight in weights if weight in names]
+        outputs = batch.run(model)
+        produced.pop(None, None)
+        names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+        for tensor in output_tensors(without_auxiliary(outputs)):
+            layers, weights = _nearest(tensor.grad_fn, produced)
+            record.producers.append(layers)
+            record.bare += [names[weight] for weight in weights if weight in names]
     finally:
         for handle in handles:
             handle.remove()

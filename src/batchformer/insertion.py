@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import MethodType
 from typing import Any, Literal
 
 import torch
@@ -24,19 +25,24 @@ class Place:
     Attributes:
         role: ``double`` makes two streams of one; ``mix_second_half`` acts on rows doubled before;
             ``mix_all`` mixes without a plain stream; ``pass`` changes nothing.
-        owner: the BatchFormer, in a tuple so that it is not registered a second time (one key in
-            the state dict, however many places share it).
+        owner: the module whose child ``batchformer`` acts here, in a tuple so that it is not
+            registered a second time. The child is looked up in every pass: a module that replaces
+            it acts from then on.
         remind: outputs are logits, and remember that they hold two streams.
         stream: where several heads read the very same features, their one mixed stream.
     """
 
     role: Role
-    owner: tuple[BatchFormer]
+    owner: tuple[nn.Module]
     remind: bool = False
     stream: SharedStream | None = None
 
+    @property
+    def encoder(self) -> BatchFormer:
+        return encoder_of(self.owner[0])
+
     def __call__(self, x: Tensor) -> Tensor:
-        (module,) = self.owner
+        module = self.encoder
         if not module.training or self.role == "pass":
             return x
         if self.role == "mix_second_half":
@@ -44,6 +50,18 @@ class Place:
         if self.role == "mix_all":
             return module(x)  # type: ignore[no-any-return]
         return two_streams(x, module) if self.stream is None else self.stream.double(x, module)
+
+
+def encoder_of(owner: nn.Module) -> BatchFormer:
+    """The BatchFormer that is a child of ``owner`` now."""
+    encoder: BatchFormer | None = getattr(owner, CHILD, None)
+    if encoder is None:
+        raise RuntimeError(
+            f"The child {CHILD!r} of a layer that BatchFormer stands before was removed. "
+            f"batchformer.detach(model) takes BatchFormer away; to replace it, assign another "
+            f"BatchFormer to {CHILD!r}."
+        )
+    return encoder
 
 
 @dataclass
@@ -77,7 +95,7 @@ class WithBatchFormer(Swapped):
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         place = self._place
         out = super().forward(place(x), *args, **kwargs)
-        return remember(out) if place.remind and place.owner[0].training else out
+        return remember(out) if place.remind and place.encoder.training else out
 
 
 class PerStream(Swapped):
@@ -86,10 +104,10 @@ class PerStream(Swapped):
     Only the plain stream exists at test, so only its running statistics are ever used.
     """
 
-    _driver: tuple[BatchFormer]
+    _driver: tuple[nn.Module]  # the owner of the BatchFormer that doubles the rows
 
     def forward(self, x: Tensor) -> Tensor:
-        if not (self.training and self._driver[0].training):
+        if not (self.training and encoder_of(self._driver[0]).training):
             return super().forward(x)  # type: ignore[no-any-return]
         plain, mixed = x.chunk(2)
         norm: Any = self
@@ -102,25 +120,34 @@ class PerStream(Swapped):
         return torch.cat((super().forward(plain), mixed))
 
 
-def insert(target: nn.Module, place: Place, *, own: bool) -> None:
-    """Put BatchFormer before ``target``, as its child if it is the first place of this module."""
+def insert(target: nn.Module, place: Place, encoder: BatchFormer | None = None) -> None:
+    """Put a place before ``target``; an encoder, if given, becomes a child of ``target``."""
     swap(target, WithBatchFormer)
     target.__dict__["_place"] = place
-    if own:
-        target.add_module(CHILD, place.owner[0])
+    if encoder is not None:
+        target.add_module(CHILD, encoder)
 
 
-def normalise_per_stream(norm: nn.Module, driver: BatchFormer) -> None:
-    """Let a BatchNorm after the insertion keep the streams apart."""
+def normalise_per_stream(norm: nn.Module, owner: nn.Module) -> None:
+    """Let a BatchNorm after the insertion keep the streams apart while ``owner``'s encoder acts."""
     swap(norm, PerStream)
-    norm.__dict__["_driver"] = (driver,)
+    norm.__dict__["_driver"] = (owner,)
 
 
 def remove(module: nn.Module) -> None:
-    """Undo :func:`insert` or :func:`normalise_per_stream`; any other module is left alone."""
+    """Undo :func:`insert` and :func:`normalise_per_stream`; anything else is left alone."""
     if isinstance(module, WithBatchFormer):
         module._modules.pop(CHILD, None)
         del module.__dict__["_place"]
-    elif isinstance(module, PerStream):
+        _take_away(module, WithBatchFormer)
+    if isinstance(module, PerStream):
         del module.__dict__["_driver"]
-    unswap(module)
+        _take_away(module, PerStream)
+
+
+def _take_away(module: nn.Module, mixin: type[Swapped]) -> None:
+    unswap(module, mixin)
+    for name, value in vars(module).items():
+        # Accelerate's hooks keep the method that they stand around.
+        if isinstance(value, MethodType) and value.__func__ is mixin.forward:
+            module.__dict__[name] = MethodType(type(module).forward, module)

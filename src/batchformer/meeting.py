@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,11 +20,13 @@ class AllRows(NamedTuple):
         counts: how many every rank has.
         own: which of them are this rank's.
         seed: of the step's dropout, the same on every rank: int64, 0-d, on the device.
+        group: the process group of these ranks; None for that of all.
     """
 
     counts: list[int]
     own: slice
     seed: Tensor
+    group: Any = None
 
     @property
     def total(self) -> int:
@@ -33,7 +35,9 @@ class AllRows(NamedTuple):
 
 @uncompiled
 @torch.no_grad()
-def meet(rows: int, positions: int, device: torch.device, *, draw: bool) -> AllRows:
+def meet(
+    rows: int, positions: int, device: torch.device, *, draw: bool, group: Any = None
+) -> AllRows:
     """Tell all ranks how many rows are here, and agree on a seed; every rank calls it.
 
     Every rank draws a seed from torch's generator of the device, so that the generators of all
@@ -43,6 +47,7 @@ def meet(rows: int, positions: int, device: torch.device, *, draw: bool) -> AllR
         rows: of this rank; none is fine.
         positions: that each row has; the same on every rank.
         draw: whether a seed is needed; without it the generator is left alone.
+        group: the process group whose ranks attend to one another; None for that of all.
 
     Raises:
         ValueError: on every rank, if the positions differ.
@@ -50,10 +55,10 @@ def meet(rows: int, positions: int, device: torch.device, *, draw: bool) -> AllR
     seed = torch.zeros(1, dtype=torch.int64, device=device)
     if draw:
         seed = torch.randint(2**62, (1,), device=device)
-    if ranks() == 1:
-        return AllRows([rows], slice(0, rows), seed[0])
+    if ranks(group) == 1:
+        return AllRows([rows], slice(0, rows), seed[0], group)
     own = torch.cat((torch.tensor([rows, positions]).to(device), seed))
-    found = torch.stack(from_all(own, ranks()))
+    found = torch.stack(from_all(own, ranks(group), group))
     counts, shapes = (list(column) for column in zip(*found[:, :2].tolist(), strict=True))
     if len(set(shapes)) > 1:
         raise ValueError(
@@ -61,4 +66,4 @@ def meet(rows: int, positions: int, device: torch.device, *, draw: bool) -> AllR
             f"samples of all ranks can only attend to one another at the same positions. Pad or "
             f"crop all to one size, or train with exchange=False."
         )
-    return AllRows(counts, own_rows(counts), found[0, 2])
+    return AllRows(counts, own_rows(counts, group), found[0, 2], group)

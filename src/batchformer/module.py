@@ -6,21 +6,52 @@ import math
 import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import torch
 from torch import Tensor, nn
 
 from batchformer.attention import Attend
-from batchformer.encoder import EncoderWeights, default_channel_axis, encode, meet_all
+from batchformer.encoder import (
+    EncoderLayer,
+    EncoderWeights,
+    default_channel_axis,
+    encode,
+    meet_all,
+)
 from batchformer.meeting import AllRows
+from batchformer.ranks import group_of
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+
+class _Group:
+    """A process group that copies of a module share; it cannot be copied or written to a file."""
+
+    def __init__(self, members: Any) -> None:
+        self.members = members
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> _Group:
+        return self
+
+    def __reduce__(self) -> Any:
+        if self.members is not None:
+            raise TypeError(
+                "A BatchFormer that exchanges within a process group cannot be pickled, because a "
+                "group exists in its processes only. Save its state_dict()."
+            )
+        return _Group, (None,)
 
 
 class BatchFormer(nn.Module):
     """Transformer encoder over the batch axis in training, the identity in eval.
 
-    The parameters live in stock ``nn.TransformerEncoderLayer`` objects (feed-forward width
-    ``dim``, ReLU, post-norm, no position code), so their state dicts load here and ours there.
+    The layers are ``nn.TransformerEncoderLayer`` objects (feed-forward width ``dim``, ReLU,
+    post-norm, no position code) with a forward of ours, so state dicts of stock layers load here
+    and ours there. They are called as modules; of their parts see
+    :class:`~batchformer.encoder.EncoderLayer`.
 
     Args:
         dim: channels C of the features.
@@ -32,7 +63,12 @@ class BatchFormer(nn.Module):
         batch_axis: the axis of the samples; 1 for ``(L, N, C)``.
         channel_axis: the axis of the channels; by default the last for up to three axes and axis 1
             beyond; -1 for channels-last images.
-        exchange: in training with several ranks, attend to the samples of all. Each rank computes
+        bottleneck: channels of the encoder, if fewer than C: features are projected down to them by
+            a linear layer, encoded, projected up by another and added to the features. Both layers
+            have torch's own initial weights.
+        exchange: in training with several ranks, attend to the samples of all; with a process group
+            (or a mesh of one dimension) to those of its ranks: under tensor parallelism, where some
+            ranks hold the same samples, pass the data-parallel group. Each rank computes
             its own rows, to which mixed rows and labels belong; only keys and values travel, in
             each layer 2 C times the bytes of a number for each row of the other ranks, and as many
             gradients back (:func:`~batchformer.traffic.traffic`). Outputs, and gradients once DDP
@@ -64,7 +100,8 @@ class BatchFormer(nn.Module):
         attend: Attend = "batch",
         batch_axis: int = 0,
         channel_axis: int | None = None,
-        exchange: bool = False,
+        bottleneck: int | None = None,
+        exchange: bool | ProcessGroup | DeviceMesh = False,
         copy_layers: bool = False,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -72,10 +109,14 @@ class BatchFormer(nn.Module):
         super().__init__()
         if heads < 1:
             raise ValueError(f"BatchFormer: needs at least one head, got heads={heads}.")
-        if dim % heads:
-            fitting = ", ".join(str(h) for h in range(1, min(dim, 64) + 1) if dim % h == 0)
+        width = dim if bottleneck is None else bottleneck
+        if width < 1:
+            raise ValueError(f"BatchFormer: needs at least one channel, got {width}.")
+        if width % heads:
+            fitting = ", ".join(str(h) for h in range(1, min(width, 64) + 1) if width % h == 0)
             raise ValueError(
-                f"BatchFormer: {heads} heads do not divide dim={dim}; use heads= one of {fitting}."
+                f"BatchFormer: {heads} heads do not divide dim={width}; use heads= one of "
+                f"{fitting}."
             )
         if attend not in ("batch", "self"):
             raise ValueError(f"BatchFormer: attend={attend!r} is neither 'batch' nor 'self'.")
@@ -85,14 +126,20 @@ class BatchFormer(nn.Module):
             )
         self.dim, self.heads, self.dropout, self.attend = dim, heads, dropout, attend
         self.batch_axis, self.channel_axis = batch_axis, channel_axis
-        self.exchange = exchange
+        self.exchange = exchange is not False
+        self._group = _Group(group_of(exchange))
         self.layers = nn.ModuleList(
-            nn.TransformerEncoderLayer(dim, heads, dim, dropout, device=device, dtype=dtype)
+            EncoderLayer(width, heads, width, dropout, device=device, dtype=dtype)
             for _ in range(layers)
         )
         if copy_layers:
             for layer in self.layers[1:]:
                 layer.load_state_dict(self.layers[0].state_dict())
+        self.down: nn.Linear | None = None
+        self.up: nn.Linear | None = None
+        if bottleneck is not None:
+            self.down = nn.Linear(dim, width, device=device, dtype=dtype)
+            self.up = nn.Linear(width, dim, device=device, dtype=dtype)
         self.register_load_state_dict_pre_hook(_accept_single_layer)  # type: ignore[no-untyped-call]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -100,7 +147,7 @@ class BatchFormer(nn.Module):
         if not self.training:
             return x
         self._check_layout(x)
-        rows = meet_all(x, self._axes(x), self.dropout) if self.exchange else None
+        rows = self._meet(x, self.dropout) if self.exchange else None
         if (x.shape[self.batch_axis] if rows is None else rows.total) <= 1:
             _warn_of_single_sample()
             return _identity_with_zero_gradients(x, self.parameters())
@@ -123,7 +170,7 @@ class BatchFormer(nn.Module):
         """
         self._check_layout(x)
         exchange = self.exchange and self.training
-        rows = meet_all(x, self._axes(x), dropout) if exchange else None
+        rows = self._meet(x, dropout) if exchange else None
         mixed, weights = self._encode(x, dropout, rows, return_weights)
         return (mixed, torch.stack(weights)) if return_weights else mixed
 
@@ -135,10 +182,14 @@ class BatchFormer(nn.Module):
         return_weights: bool = False,
         visible: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
-        return encode(
-            x,
-            [EncoderWeights.of(layer) for layer in self.layers],  # type: ignore[arg-type]
-            self._axes(x),
+        # A stock layer that somebody put in place of ours has a forward of another kind.
+        stock = nn.TransformerEncoderLayer
+        layers: list[Any] = [EncoderWeights.of(m) if type(m) is stock else m for m in self.layers]
+        axes = self._axes(x)
+        mixed, weights = encode(
+            x if self.down is None else _on_axis(self.down, x, axes[1]),
+            layers,
+            axes,
             heads=self.heads,
             dropout=dropout,
             attend=self.attend,
@@ -146,6 +197,12 @@ class BatchFormer(nn.Module):
             rows=rows,
             visible=visible,
         )
+        if self.up is not None:
+            mixed = (x + _on_axis(self.up, mixed, axes[1])).to(x.dtype)
+        return mixed, weights
+
+    def _meet(self, x: Tensor, dropout: float) -> AllRows:
+        return meet_all(x, self._axes(x), dropout, self._group.members)
 
     def _axes(self, x: Tensor) -> tuple[int, int]:
         axis = self.channel_axis
@@ -162,7 +219,14 @@ class BatchFormer(nn.Module):
 
     def extra_repr(self) -> str:
         told = f"{self.dim}, heads={self.heads}, dropout={self.dropout}, attend={self.attend!r}"
+        told += "" if self.down is None else f", bottleneck={self.down.out_features}"
         return f"{told}, exchange=True" if self.exchange else told
+
+
+def _on_axis(linear: nn.Module, x: Tensor, axis: int) -> Tensor:
+    """A linear layer over the channels on this axis."""
+    out: Tensor = linear(x.movedim(axis, -1))
+    return out.movedim(-1, axis)
 
 
 def two_streams(x: Tensor, module: BatchFormer) -> Tensor:

@@ -65,11 +65,11 @@ def extend(
         optimizer.add_param_group({"params": added, "lr": rate, "initial_lr": rate, "name": MODULE})
         return
     known = {id(p) for p in model.parameters()}
-    for found in gc.get_objects():
-        # type() rather than isinstance(): lazy proxies must not be woken by looking at them.
-        if issubclass(type(found), Optimizer) and any(
-            id(p) in known for group in getattr(found, "param_groups", ()) for p in group["params"]
-        ):
+    kinds = _subclasses(Optimizer)
+    # type() rather than isinstance(): lazy proxies must not be woken by looking at them.
+    for found in [found for found in gc.get_objects() if type(found) in kinds]:
+        groups = getattr(found, "param_groups", ())
+        if any(id(p) in known for group in groups for p in group["params"]):
             warnings.warn(
                 f"attach(): an optimizer ({type(found).__name__}) was built before and does not "
                 f"know BatchFormer's {len(added)} parameters: THEY WILL NOT BE TRAINED. Pass "
@@ -77,3 +77,7 @@ def extend(
                 stacklevel=3,
             )
             return
+
+
+def _subclasses(kind: type) -> set[type]:
+    return {kind}.union(*map(_subclasses, kind.__subclasses__()))

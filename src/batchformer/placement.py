@@ -2,24 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 from torch import Tensor, nn
 
-from batchformer.heads import AttachError, Call, Trace, channel_axis, find_heads
-from batchformer.insertion import CHILD, Place, SharedStream, insert
+from batchformer.heads import (
+    OWN_FORWARD,
+    AttachError,
+    Call,
+    Trace,
+    channel_axis,
+    find_heads,
+)
+from batchformer.insertion import CHILD, Place, SharedStream, WithBatchFormer, insert
 from batchformer.module import BatchFormer
 from batchformer.probe import Batch
-from batchformer.swap import Swapped
+
+At = str | nn.Module | Sequence[str | nn.Module]
 
 
-def resolve(model: nn.Module, at: str | Sequence[str] | None, record: Trace) -> list[str]:
+def resolve(model: nn.Module, at: At | None, record: Trace) -> list[str]:
     """Names of the modules to stand before, in the order of their calls."""
     if at is None:
         return find_heads(model, record)
     modules = dict(model.named_modules())
     chosen = []
-    for name in [at] if isinstance(at, str) else list(at):
+    several = isinstance(at, Iterable) and not isinstance(at, (str, nn.Module))
+    places: Iterable[Any] = at if several else [at]  # type: ignore[assignment]
+    for place in places:
+        name = _name_of(place, modules, model)
         if name not in modules or not name:
             raise AttachError(
                 f"attach(): {type(model).__name__} has no submodule {name!r}. {record.candidates()}"
@@ -39,12 +51,29 @@ def resolve(model: nn.Module, at: str | Sequence[str] | None, record: Trace) -> 
     return sorted(chosen, key=order.index)
 
 
+def _name_of(place: Any, modules: dict[str, nn.Module], model: nn.Module) -> str:
+    if isinstance(place, str):
+        return place
+    if not isinstance(place, nn.Module):
+        raise AttachError(
+            f"attach(): at= takes the name of a submodule, the submodule itself, or a list of "
+            f"them, not {place!r}. Names are those of model.named_modules(), such as 'layer4.1'."
+        )
+    found = [name for name, module in modules.items() if module is place]
+    if not found:
+        raise AttachError(
+            f"attach(): at= is a {type(place).__name__} that is no submodule of this "
+            f"{type(model).__name__}."
+        )
+    return found[0]
+
+
 def usable(call: Call, batch: Batch, record: Trace) -> Call:
     """The call, if its input is one tensor of samples and it is called once."""
     if call.times > 1:
         raise AttachError(
             f"attach(): {call.name!r} is called {call.times} times in one forward pass, so its "
-            f"rows would double more than once. {record.candidates()}"
+            f"rows would double more than once. {record.candidates([call.name])}"
         )
     others = [*call.args[1:], *call.kwargs.values()]
     if call.source is None or any(
@@ -53,14 +82,23 @@ def usable(call: Call, batch: Batch, record: Trace) -> Call:
     ):
         raise AttachError(
             f"attach(): the input of {call.name!r} is not one tensor of samples, so doubling its "
-            f"first argument would not fit the others. {record.candidates()}"
+            f"first argument would not fit the others. {record.candidates([call.name])}"
+        )
+    if "forward" in vars(call.module):
+        raise AttachError(
+            f"attach(): {call.name!r} has a forward of its own, set on the object (hooks of "
+            f"Accelerate's device_map do that), which runs instead of its class's, so BatchFormer "
+            f"would never act. Attach first and set it afterwards, or take it away: "
+            f"accelerate.hooks.remove_hook_from_module(module, recurse=True)."
         )
     if hasattr(call.module, CHILD):
         raise AttachError(f"attach(): {call.name!r} has an attribute named {CHILD!r} of its own.")
     return call
 
 
-def axes_of(call: Call, batch: Batch, rows: int | None, width: int | None) -> tuple[int, int]:
+def axes_of(
+    call: Call, batch: Batch, rows: int | None, width: int | None, record: Trace
+) -> tuple[int, int]:
     """The batch axis and the channel axis of the place's input."""
     assert call.source is not None
     shape = tuple(call.source.shape)
@@ -71,7 +109,9 @@ def axes_of(call: Call, batch: Batch, rows: int | None, width: int | None) -> tu
         raise AttachError(
             f"attach(): the input of {call.name!r} has shape {shape} for {batch.rows} samples; no "
             f"axis holds the samples. Choose another place; set input_axis=1 if the inputs of the "
-            f"model are (L, N, ...), or batch_axis for this place."
+            f"model are (L, N, ...), or batch_axis for this place. Rows of regions, as in a "
+            f"detector's box head, are not samples: the model doubles no labels for them. "
+            f"{OWN_FORWARD.format(channels=shape[-1])} {record.candidates([call.name])}"
         )
     if width is not None and not -len(shape) <= width < len(shape):
         raise AttachError(
@@ -84,21 +124,21 @@ def axes_of(call: Call, batch: Batch, rows: int | None, width: int | None) -> tu
 def insert_all(calls: list[Call], modules: list[BatchFormer], streams: str) -> None:
     pairs = [(id(call.source), id(module)) for call, module in zip(calls, modules, strict=True)]
     shared = {pair: SharedStream(pairs.count(pair)) for pair in pairs if pairs.count(pair) > 1}
-    owned: set[int] = set()
+    owners: dict[int, nn.Module] = {}
     for call, module, pair in zip(calls, modules, pairs, strict=True):
-        place = Place("double" if streams == "shared" else "mix_all", (module,), remind=True)
+        owner = owners.setdefault(id(module), call.module)
+        place = Place("double" if streams == "shared" else "mix_all", (owner,), remind=True)
         if streams == "shared":
             place.stream = shared.get(pair)
-        insert(call.module, place, own=id(module) not in owned)
-        owned.add(id(module))
+        insert(call.module, place, module if owner is call.module else None)
 
 
-def remind_at_outputs(model: nn.Module, record: Trace, module: BatchFormer) -> None:
+def remind_at_outputs(model: nn.Module, record: Trace, owner: nn.Module) -> None:
     """Where BatchFormer stands deep inside, let the classifier's outputs remember the streams."""
     try:
         names = find_heads(model, record)
     except AttachError:
         return  # a reminder is a courtesy: without one classifier there is none
     for name in names:
-        if not isinstance(record.calls[name].module, Swapped):
-            insert(record.calls[name].module, Place("pass", (module,), remind=True), own=False)
+        if not isinstance(record.calls[name].module, WithBatchFormer):
+            insert(record.calls[name].module, Place("pass", (owner,), remind=True))

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from batchformer.snapshot import untouched
+from batchformer.snapshot import may_drop_values, shapes_only, untouched
 from batchformer.streams import leaves
 
+T = TypeVar("T")
 ROWS = 3
 _IMAGE_SIDES = (64, 224, 32, 28, 96, 128, 48, 16, 8, 256, 299, 384)
 _LENGTH = 8
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 
 class Batch(NamedTuple):
@@ -88,8 +92,7 @@ def fit_batch(model: nn.Module, example: Any, axis: int = 0) -> Batch:
     """The example as this model takes it: as it is, or without the labels that came along."""
     given = as_batch(example, axis)
     if isinstance(example, Mapping):
-        inputs = {k: v for k, v in given.kwargs.items() if k not in ("label", "labels")}
-        return Batch((), inputs, given.rows, axis)
+        return Batch((), _without_labels(given.kwargs), given.rows, axis)
     if len(given.args) < 2:
         return given
     with untouched(model), torch.no_grad():
@@ -98,6 +101,59 @@ def fit_batch(model: nn.Module, example: Any, axis: int = 0) -> Batch:
         except Exception:  # (x, y) of a data loader: the model takes x alone
             return as_batch(given.args[0], axis)
     return given
+
+
+def give_shapes(model: nn.Module, example: Any, axis: int) -> None:
+    """Let lazy modules take their shapes from the example, as they would from the first batch."""
+    batch = as_batch(example, axis)
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            # With (x, y) of a data loader the model may take x alone, see fit_batch.
+            first = Batch(batch.args[:1], _without_labels(batch.kwargs), batch.rows, axis)
+            alone = len(batch.args) > 1 and not _takes(model, len(batch.args))
+            (first if alone else batch._replace(kwargs=first.kwargs)).run(model)
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _takes(model: nn.Module, arguments: int) -> bool:
+    """Whether the model's forward takes so many positional arguments."""
+    try:
+        inspect.signature(model.forward).bind(*range(arguments))
+    except TypeError:
+        return False
+    return True
+
+
+def _without_labels(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in kwargs.items() if key not in ("label", "labels")}
+
+
+def passed(model: nn.Module, batch: Batch, run: Callable[[Batch], T]) -> T:
+    """What ``run`` gives for the batch, without values and thus in no time where that is possible.
+
+    Args:
+        run: calls the model on the batch that it is given, and reads shapes and the graph alone.
+    """
+    if may_drop_values(model):
+        try:
+            with shapes_only(model):
+                return run(Batch(_emptied(batch.args), _emptied(batch.kwargs), *batch[2:]))
+        except Exception:  # whether the model refuses the batch or needs values, values decide
+            pass
+    return run(batch)
+
+
+def _emptied(tree: Any) -> Any:
+    """The same nest with tensors that have no values."""
+    if isinstance(tree, Tensor):
+        return tree.to("meta")
+    if isinstance(tree, dict):
+        return {key: _emptied(value) for key, value in tree.items()}
+    return type(tree)(map(_emptied, tree)) if type(tree) in (tuple, list) else tree
 
 
 def find_batch(model: nn.Module, example: Any = None, axis: int = 0) -> Batch:
@@ -111,16 +167,23 @@ def find_batch(model: nn.Module, example: Any = None, axis: int = 0) -> Batch:
         if batch.rows < 2:
             raise ValueError("The example batch needs at least 2 samples to meet one another.")
         return batch
-    failure: Exception | None = None
     with untouched(model), torch.no_grad():
         model.eval()
-        for batch in _guesses(model):
-            try:
-                batch.run(model)
-            except Exception as error:  # a guess may fail in any way the model can fail
-                failure = failure or error
-            else:
-                return batch
+        return guess(model, lambda batch: batch.run(model))[0]
+
+
+def guess(model: nn.Module, run: Callable[[Batch], T]) -> tuple[Batch, T]:
+    """The first batch made to fit that the model accepts, and what ``run`` gave for it.
+
+    Raises:
+        ValueError: nothing tried was accepted; the message asks for an example.
+    """
+    failure: Exception | None = None
+    for batch in _guesses(model):
+        try:
+            return batch, passed(model, batch, run)
+        except Exception as error:  # a guess may fail in any way the model can fail
+            failure = failure or error
     reason = f" The first guess failed with: {failure}" if failure else ""
     raise ValueError(
         f"No input could be guessed that {type(model).__name__} accepts. Pass example=, one small "
@@ -142,6 +205,10 @@ def _guesses(model: nn.Module) -> Iterator[Batch]:
     def integers(high: int, *shape: int) -> Tensor:
         return torch.randint(0, max(high, 1), shape, generator=generator).to(device)
 
+    # The same indices may reach every embedding, so they stay below the size of the smallest. On a
+    # GPU an index out of range would end the process's use of it.
+    tables = [m.num_embeddings for m in model.modules() if isinstance(m, EMBEDDINGS)]
+    words = min(tables, default=1)
     config, name = getattr(model, "config", None), getattr(model, "main_input_name", None)
     if config is not None and isinstance(name, str):  # Hugging Face
         for tensor in _from_config(config, name, floats, integers):
@@ -152,7 +219,7 @@ def _guesses(model: nn.Module) -> Iterator[Batch]:
     for module in model.modules():
         if type(module) not in kinds:
             kinds.add(type(module))
-            for tensor in _for_first_layer(module, floats, integers):
+            for tensor in _for_first_layer(module, floats, partial(integers, words)):
                 # Recurrent and attention layers may want (L, N, C): L differs from ROWS.
                 axis = int(tensor.shape[0] != ROWS)
                 yield Batch((tensor,), {}, ROWS, axis)
@@ -186,7 +253,7 @@ def _declared_images(model: nn.Module) -> Iterator[tuple[int, int, int]]:
         yield tuple(declared["input_size"])
 
 
-def _for_first_layer(module: nn.Module, floats: Any, integers: Any) -> Iterator[Tensor]:
+def _for_first_layer(module: nn.Module, floats: Any, indices: Any) -> Iterator[Tensor]:
     """Inputs that fit if this module is the first to see them."""
     if isinstance(module, nn.Linear):
         yield floats(ROWS, module.in_features)
@@ -199,8 +266,8 @@ def _for_first_layer(module: nn.Module, floats: Any, integers: Any) -> Iterator[
             yield floats(ROWS, module.in_channels, side, side)
     elif isinstance(module, nn.Conv3d):
         yield floats(ROWS, module.in_channels, 16, 64, 64)
-    elif isinstance(module, (nn.Embedding, nn.EmbeddingBag)):
-        yield integers(module.num_embeddings, ROWS, _LENGTH)
+    elif isinstance(module, EMBEDDINGS):
+        yield indices(ROWS, _LENGTH)
     elif isinstance(module, nn.RNNBase):
         shape = (ROWS, _LENGTH) if module.batch_first else (_LENGTH, ROWS)
         yield floats(*shape, module.input_size)

@@ -50,3 +50,5 @@ def seed_device(device: torch.device, number: int) -> None:
         torch.cuda.manual_seed(number)
     elif device.type == "mps":
         torch.mps.manual_seed(number)
+    elif device.type == "xpu":
+        torch.xpu.manual_seed(number)

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from types import ModuleType
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +19,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
     """Restore, bit for bit, whatever running the model inside the block changes.
 
     Covers the training mode of every module, the values of every buffer, the ``requires_grad`` of
-    every parameter, and the random states of Python, the CPU and the model's devices.
+    every parameter, and the generators of :func:`generators_kept`.
     """
     modes = [(module, module.training) for module in model.modules()]
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
@@ -25,14 +29,11 @@ def untouched(model: nn.Module) -> Iterator[None]:
         for name, buffer in module._buffers.items()
         if buffer is not None
     ]
-    python_state = random.getstate()
-    devices = {parameter.device for parameter in model.parameters()}
-    accelerators = [device for device in devices if device.type == "cuda"]
+    devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
     try:
-        with torch.random.fork_rng(devices=accelerators):
+        with generators_kept(devices):
             yield
     finally:
-        random.setstate(python_state)
         model.train()  # what some modules compute for eval and keep, they drop here
         for module, mode in modes:
             if module.training != mode:
@@ -47,6 +48,121 @@ def untouched(model: nn.Module) -> Iterator[None]:
                 module._buffers[name] = buffer
                 if not _is_expanded(buffer):
                     buffer.copy_(value)
+
+
+#: Elements of parameters from which a pass on the CPU takes longer than one without values.
+LARGE = 2**22
+
+
+def may_drop_values(model: nn.Module) -> bool:
+    """Whether :func:`shapes_only` is worth trying: for a large model on the CPU.
+
+    Without values torch needs the compiler, whose import takes a second; torchvision, timm and
+    transformers have imported it.
+    """
+    tensors = [*model.parameters(), *model.buffers()]
+    ordinary = {type(tensor) for tensor in tensors} <= {Tensor, nn.Parameter}
+    on_cpu = all(tensor.device.type == "cpu" for tensor in tensors)
+    large = ordinary and sum(tensor.numel() for tensor in tensors) >= LARGE
+    return large and on_cpu and "torch._dynamo" in sys.modules
+
+
+@contextmanager
+def shapes_only(model: nn.Module) -> Iterator[None]:
+    """Within it, parameters and buffers have shapes but no values: a pass computes nothing.
+
+    They are on torch's meta device. A pass that looks at a value raises; so does one that mixes in
+    a tensor which is neither a parameter nor a buffer. What modules keep of such a pass, tensors
+    without values among it, is dropped at the end.
+    """
+    attributes = {id(vars(part)): vars(part) for part in _with_attributes(model)}
+    kept = [(now, dict(now)) for now in attributes.values()]
+    containers: list[tuple[Any, Any]] = [
+        (value, kind(value))
+        for _, before in kept
+        for value in before.values()
+        for kind in (dict, list, set)
+        if isinstance(value, kind)
+    ]
+    twins: dict[Tensor, Tensor] = {}
+    try:
+        for module in model.modules():
+            for tensors in (module._parameters, module._buffers):
+                for name, tensor in tensors.items():
+                    if tensor is not None:
+                        twin = twins.setdefault(tensor, _without_values(tensor))
+                        tensors[name] = twin  # type: ignore[assignment]
+        yield
+    finally:
+        for now, before in kept:
+            _restore(now, before)
+        for value, contents in containers:
+            if isinstance(value, dict):
+                _restore(value, contents)
+            elif isinstance(value, list):
+                value[:] = contents
+            else:
+                value.intersection_update(contents)
+                value.update(contents)
+
+
+def _restore(now: dict[Any, Any], before: dict[Any, Any]) -> None:
+    """Undo what changed in a dict, and touch nothing else: others may be reading it."""
+    for key in now.keys() - before.keys():
+        del now[key]
+    for key, value in before.items():
+        if now.get(key, now) is not value:
+            now[key] = value
+
+
+def _with_attributes(model: nn.Module) -> Iterator[Any]:
+    """The modules, and the plain objects among their attributes, which may keep tensors too."""
+    not_plain = (type, ModuleType, Tensor)
+    for module in model.modules():
+        yield module
+        for value in vars(module).values():
+            attributes = getattr(value, "__dict__", None)
+            if type(attributes) is dict and not isinstance(value, not_plain):
+                yield value
+
+
+def _without_values(tensor: Tensor) -> Tensor:
+    twin = torch.empty_like(tensor, device="meta")
+    if isinstance(tensor, nn.Parameter):
+        return nn.Parameter(twin, requires_grad=tensor.requires_grad)
+    return twin
+
+
+@contextmanager
+def generators_kept(devices: Iterable[torch.device]) -> Iterator[None]:
+    """Restore the random states of Python, NumPy, torch's CPU generator and these devices."""
+    states = _states(devices)
+    try:
+        yield
+    finally:
+        for restore, state in states:
+            restore(state)
+
+
+def _states(devices: Iterable[torch.device]) -> list[tuple[Callable[[Any], Any], Any]]:
+    """Each generator's state now, and the function that sets it."""
+    states: list[tuple[Callable[[Any], Any], Any]] = [
+        (random.setstate, random.getstate()),
+        (torch.set_rng_state, torch.get_rng_state()),
+    ]
+    numpy: Any = sys.modules.get("numpy")  # whoever draws from it has imported it
+    if numpy is not None:
+        states.append((numpy.random.set_state, numpy.random.get_state()))
+    for device in set(devices):
+        if device.type in ("cpu", "meta"):
+            continue
+        module: Any = torch.get_device_module(device)
+        if device.type == "mps":  # there is one, and its functions take no device
+            states.append((module.set_rng_state, module.get_rng_state()))
+        else:
+            restore = partial(module.set_rng_state, device=device)
+            states.append((restore, module.get_rng_state(device)))
+    return states
 
 
 def _is_expanded(buffer: Tensor) -> bool:

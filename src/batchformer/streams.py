@@ -1,9 +1,10 @@
 """Rows of two streams: doubling targets, splitting outputs, and the loss over both.
 
 A doubled batch is always the N plain rows, then the N mixed rows. Targets may be any nest of
-tensors, lists, dicts, tuples and dataclasses. A *list* holds one entry for each sample (labels as
-strings, detection targets); a *tuple*, dict or dataclass holds row-aligned parts (the two labels
-of mixup, boxes beside masks). Numbers, strings, None and 0-d tensors have no rows and pass through.
+tensors, NumPy arrays, lists, dicts, tuples and dataclasses. A *list* holds one entry for each
+sample (labels as strings, detection targets); a *tuple*, dict or dataclass holds row-aligned parts
+(the two labels of mixup, boxes beside masks). Numbers, strings, None and 0-d tensors have no rows
+and pass through.
 """
 
 from __future__ import annotations
@@ -11,14 +12,19 @@ from __future__ import annotations
 import copy
 import dataclasses
 import functools
+import sys
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 from batchformer.exchange import total_rows
-from batchformer.ranks import ranks
+from batchformer.ranks import group_of, ranks
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
 
 T = TypeVar("T")
 LossScale = Literal["mean", "sum", "official"]
@@ -40,7 +46,7 @@ def duplicate(targets: T) -> T:
     {'names': ['a', 'b', 'a', 'b'], 'epoch': 4}
     """
     return _map_rows(  # type: ignore[no-any-return]
-        targets, tensor=lambda rows: torch.cat((rows, rows)), sequence=lambda rows: rows + rows
+        targets, array=_repeated, sequence=lambda rows: rows + rows
     )
 
 
@@ -57,8 +63,8 @@ def split(outputs: Any) -> Streams:
                 f"batch. A model in eval, or without BatchFormer, gives one stream only."
             )
     return Streams(
-        plain=_map_rows(outputs, tensor=_first_half, sequence=_first_half),
-        mixed=_map_rows(outputs, tensor=_second_half, sequence=_second_half),
+        plain=_map_rows(outputs, array=_first_half, sequence=_first_half),
+        mixed=_map_rows(outputs, array=_second_half, sequence=_second_half),
     )
 
 
@@ -103,7 +109,7 @@ def stream_loss(
     *,
     loss_scale: LossScale = "mean",
     mixed_weight: float = 1.0,
-    exchange: bool = False,
+    exchange: bool | ProcessGroup | DeviceMesh = False,
 ) -> Tensor:
     """The loss over both streams; the plain loss where there is only one.
 
@@ -117,15 +123,15 @@ def stream_loss(
         1.5 (P + w M), as the released code computes it: both halves and their mean, three times
         the paper's loss.
 
-    With ``exchange=True`` and several ranks it is multiplied by own rows x ranks / all rows, so
-    that DDP's average over the ranks is the mean over all rows, however many each has. Every rank
-    calls it; one without rows gets a zero that is connected to its outputs, and the criterion is
-    not called. A criterion whose ``reduction`` is ``"sum"`` (an attribute, or a keyword of
-    ``functools.partial``) is multiplied by the number of ranks instead: the average is then the sum
-    over all rows. Any other is taken for a mean over its rows (with ``"none"``, for what is going
-    to be averaged); class weights and ignored rows make it a mean over something else, for which
-    take a sum. Where gradients are disabled (validation) nothing is exchanged, and the loss is that
-    of the rows at hand.
+    With ``exchange=True``, or the process group that exchanges, and several ranks it is multiplied
+    by own rows x ranks / all rows, so that DDP's average over these ranks is the mean over all
+    their rows, however many each has. Every rank calls it; one without rows gets a zero that is
+    connected to its outputs, and the criterion is not called. A criterion whose ``reduction`` is
+    ``"sum"`` (an attribute, or a keyword of ``functools.partial``) is multiplied by the number of
+    ranks instead: the average is then the sum over all rows. Any other is taken for a mean over its
+    rows (with ``"none"``, for what is going to be averaged); class weights and ignored rows make it
+    a mean over something else, for which take a sum. Where gradients are disabled (validation)
+    nothing is exchanged, and the loss is that of the rows at hand.
 
     >>> logits, y = torch.randn(8, 5), torch.tensor([0, 1, 2, 3])
     >>> loss = stream_loss(torch.nn.functional.cross_entropy, logits, y)
@@ -138,7 +144,9 @@ def stream_loss(
         )
     doubled = is_doubled(outputs, targets)
     share: tuple[int, int | Tensor] | None = None
-    if exchange and ranks() > 1 and torch.is_grad_enabled():
+    group = group_of(exchange)
+    count = 1 if exchange is False else ranks(group)
+    if count > 1 and torch.is_grad_enabled():
         rows = next(_row_counts(outputs))[1] // (2 if doubled else 1)
         parts = [part for _, part in leaves(outputs) if isinstance(part, Tensor)]
         if not parts:
@@ -146,11 +154,11 @@ def stream_loss(
                 "stream_loss(exchange=True): the outputs hold no tensor, so a rank without rows "
                 "has nothing to differentiate. Pass the model's tensors, such as its logits."
             )
-        everyone = total_rows(rows, parts[0].device)
+        everyone = total_rows(rows, parts[0].device, group)
         if not rows:
             zero = torch.zeros((), device=parts[0].device)
             return sum((part.sum() for part in parts if part.requires_grad and part.ndim), zero)
-        share = (ranks(), 1) if _is_sum(criterion) else (rows * ranks(), everyone)
+        share = (count, 1) if _is_sum(criterion) else (rows * count, everyone)
     if doubled:
         halves = split(outputs)
         loss = criterion(halves.plain, targets) + mixed_weight * criterion(halves.mixed, targets)
@@ -180,6 +188,12 @@ def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
         yield path, tree
 
 
+def _repeated(rows: Any) -> Any:
+    if isinstance(rows, Tensor):
+        return torch.cat((rows, rows))
+    return sys.modules["numpy"].concatenate((rows, rows))
+
+
 def _first_half(rows: Any) -> Any:
     return rows[: len(rows) // 2]
 
@@ -192,9 +206,27 @@ def _fits(rows_out: int) -> tuple[int, ...]:
     return (rows_out,) if rows_out % 2 else (rows_out // 2, rows_out)
 
 
+def _is_array(part: Any) -> bool:
+    """Whether this is a tensor or a NumPy array.
+
+    Raises:
+        TypeError: it has rows and is neither: a packed sequence, a column of a table.
+    """
+    if isinstance(part, Tensor):
+        return True
+    numpy: Any = sys.modules.get("numpy")  # whoever has an array has imported it
+    if numpy is not None and isinstance(part, numpy.ndarray):
+        return True
+    if isinstance(part, torch.nn.utils.rnn.PackedSequence):
+        raise TypeError("A PackedSequence has no rows to double; pad it to a tensor first.")
+    if hasattr(part, "__array__") and getattr(part, "ndim", False):
+        raise TypeError(f"{type(part).__name__} cannot be doubled; pass torch.as_tensor(it).")
+    return False
+
+
 def _row_counts(tree: Any, path: str = "") -> Iterator[tuple[str, int]]:
     """The number of rows of each part that has rows."""
-    if isinstance(tree, Tensor):
+    if _is_array(tree):
         if tree.ndim:
             yield path, tree.shape[0]
     elif isinstance(tree, list):
@@ -211,17 +243,15 @@ def _row_counts(tree: Any, path: str = "") -> Iterator[tuple[str, int]]:
 
 
 def _map_rows(
-    tree: Any, *, tensor: Callable[[Tensor], Any], sequence: Callable[[list[Any]], list[Any]]
+    tree: Any, *, array: Callable[[Any], Any], sequence: Callable[[list[Any]], list[Any]]
 ) -> Any:
-    """Apply ``tensor`` and ``sequence`` to whatever has rows; rebuild the containers around."""
+    """Apply ``array`` and ``sequence`` to whatever has rows; rebuild the containers around."""
 
     def visit(part: Any) -> Any:
-        if isinstance(part, Tensor):
-            return tensor(part) if part.ndim else part
+        if _is_array(part):
+            return array(part) if part.ndim else part
         if isinstance(part, list):
             return sequence(part)
-        if isinstance(part, torch.nn.utils.rnn.PackedSequence):
-            raise TypeError("A PackedSequence has no rows to double; pad it to a tensor first.")
         if isinstance(part, tuple):
             items = [visit(item) for item in part]
             return type(part)(*items) if hasattr(part, "_fields") else type(part)(items)
@@ -236,8 +266,6 @@ def _map_rows(
                 # object.__setattr__ also reaches the fields of frozen dataclasses.
                 object.__setattr__(changed, field.name, visit(getattr(part, field.name)))
             return changed
-        if hasattr(part, "__array__") and getattr(part, "ndim", False):
-            raise TypeError(f"{type(part).__name__} cannot be doubled; pass torch.as_tensor(it).")
         return part
 
     return visit(tree)

@@ -7,18 +7,25 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
+from batchformer.attachment import RECORD
 from batchformer.heads import AttachError
 
 _WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, AveragedModel)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The model inside DDP, DataParallel, a weight average or a compiled wrapper."""
+    """The model inside DDP, DataParallel, a weight average or a compiled wrapper.
+
+    A wrapper of another library (timm's ``ModelEmaV3``) is known by its only child: ``module``, to
+    which BatchFormer is attached.
+    """
     while True:
         if isinstance(model, _WRAPPERS):
             model = model.module
         elif isinstance(getattr(model, "_orig_mod", None), nn.Module):
             model = model._orig_mod  # type: ignore[assignment]
+        elif [*model._modules] == ["module"] and RECORD in vars(model.module):
+            model = model.module  # type: ignore[assignment]
         else:
             return model
 

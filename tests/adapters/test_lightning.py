@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 lightning = pytest.importorskip("lightning.pytorch")
 
-from batchformer import detach, match, param_groups  # noqa: E402
+from batchformer import detach, export, match, param_groups  # noqa: E402
 from batchformer.adapters.lightning import BatchFormerCallback  # noqa: E402
 from batchformer.attach import plain_state_dict  # noqa: E402
 from batchformer.heads import AttachError  # noqa: E402
@@ -250,3 +250,17 @@ def test_missing_library_names_the_extra() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     expected = "BatchFormerCallback needs lightning: pip install batchformer[lightning]\n"
     assert done.stdout == expected
+
+
+def test_a_checkpoint_loads_into_the_plain_module(tmp_path: Path) -> None:
+    lit, file = Lit(), tmp_path / "attached.ckpt"
+    runner = trainer(BatchFormerCallback(verbose=False))
+    runner.fit(lit, data())
+    runner.save_checkpoint(file)
+    with pytest.raises(RuntimeError, match=r"Unexpected key.*batchformer"):
+        Lit.load_from_checkpoint(file)
+    plain = Lit.load_from_checkpoint(file, strict=False)
+    assert torch.equal(evaluated(plain), evaluated(lit))
+    other = Lit()
+    other.load_state_dict(export(torch.load(file, weights_only=False)["state_dict"]))
+    assert torch.equal(evaluated(other), evaluated(lit))

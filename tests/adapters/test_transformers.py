@@ -456,3 +456,10 @@ def test_missing_library_names_the_extra() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "BatchFormerTrainer needs transformers: pip install batchformer[hf]\n"
+
+
+def test_the_line_that_attach_prints_names_the_trainer(capsys: pytest.CaptureFixture[str]) -> None:
+    attach(bert())
+    assert "batchformer.adapters.transformers.BatchFormerTrainer" in capsys.readouterr().out
+    attach(nn.Sequential(nn.Linear(4, 8), nn.Linear(8, 2)))
+    assert "Trainer" not in capsys.readouterr().out

@@ -42,3 +42,18 @@ def test_relu_dropout(
     assert_near(out, rectified * survived * scale)
     assert_near(got[0], gradient.double() * survived * scale)
     assert_near(got[1], (gradient.double() * survived * scale).sum(0))
+
+
+@pytest.mark.gpu
+def test_nan_stays_as_in_the_rectifier_of_torch(device: torch.device, seed: Tensor) -> None:
+    from batchformer.kernels.relu_dropout import ReluDropout
+
+    x = torch.randn(3, 8, generator=torch.Generator().manual_seed(0)).to(device)
+    x[1, 2] = torch.nan
+    x.requires_grad_()
+    bias = torch.zeros(8, device=device)
+    out, expected = ReluDropout.apply(x, bias, 0.0, seed), F.relu(x + bias)
+    torch.testing.assert_close(out, expected, equal_nan=True)
+    (got,) = torch.autograd.grad(out.sum(), x)
+    (wanted,) = torch.autograd.grad(expected.sum(), x)
+    torch.testing.assert_close(got, wanted)

@@ -63,7 +63,7 @@ def save_plain(
     """Write the plain model's state dict, from the main process; every process may call it.
 
     Sharded parameters (FSDP) cannot be copied as a whole. There, on every process, take
-    ``batchformer.attach.plain_state_dict(accelerator.get_state_dict(model))``.
+    ``batchformer.export(accelerator.get_state_dict(model))``.
 
     Args:
         model: as ``prepare`` returned it.

@@ -27,8 +27,10 @@ except ImportError as error:
 class BatchFormerCallback(Callback):  # type: ignore[misc]
     """Attach BatchFormer when fitting is set up, before the optimizers are configured.
 
-    A second ``fit`` finds it attached and goes on. A checkpoint less BatchFormer's keys, see
-    :func:`plain_state_dict`, is the plain module's; ``test`` with this callback loads it as it is.
+    A second ``fit`` finds it attached and goes on. A checkpoint holds BatchFormer's keys as well:
+    ``load_from_checkpoint(path, strict=False)`` loads it into the plain module, and
+    :func:`batchformer.export` of its state dict has the plain module's keys; ``test`` with this
+    callback loads it as it is.
 
     Args:
         model: name of the submodule that holds the network; None for the LightningModule itself.

@@ -73,7 +73,7 @@ class BatchFormerMixin:
 def gives_two_streams(model: nn.Module) -> bool:
     """Whether this model, wrapped in whatever way, would give 2N rows for N samples now."""
     places = (m._place for m in model.modules() if isinstance(m, WithBatchFormer))
-    return any(place.role == "double" and place.owner[0].training for place in places)
+    return any(place.role == "double" and place.encoder.training for place in places)
 
 
 def slow_down(optimizer: Optimizer, model: nn.Module, factor: float) -> None:

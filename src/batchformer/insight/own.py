@@ -111,7 +111,7 @@ def relations_of(
         places = record.places
     head = named[places[0]]
     attached = head if isinstance(head, WithBatchFormer) else None
-    encoder = attached._place.owner[0] if attached is not None else None
+    encoder = attached._place.encoder if attached is not None else None
     axis = encoder.batch_axis if encoder is not None else 0
 
     def features(x: Tensor) -> Tensor:

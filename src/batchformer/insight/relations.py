@@ -87,6 +87,8 @@ class Relations:
     def _encoder(self) -> BatchFormer:
         if self.encoder is None:
             raise ValueError("a baseline mixes no samples: there is no encoder to look at")
+        if self.encoder.down is not None:
+            raise ValueError("an encoder behind a bottleneck (dim=) cannot be looked at yet")
         return self.encoder
 
     def _channels(self, axes: int) -> int:

@@ -29,7 +29,9 @@ def _forward(
         row = group * ROWS + tl.arange(0, ROWS)[:, None]
         inside = (row < n) & (column < channels)
         here = row.to(tl.int64) * channels + column
-        y = tl.maximum(tl.load(x + here, mask=inside, other=0.0).to(tl.float32) + b, 0.0)
+        y = tl.load(x + here, mask=inside, other=0.0).to(tl.float32) + b
+        # Not maximum(y, 0), which would make a NaN zero and hide a run that diverges.
+        y = tl.where(y <= 0, 0.0, y)
         if DROPOUT:
             y = tl.where(keep_tile(seed, group, column, threshold), y * scale, 0.0)
         tl.store(out + here, y.to(out.dtype.element_ty), mask=inside)
@@ -48,8 +50,9 @@ def _backward(
         here = row.to(tl.int64) * channels + column
         g = tl.load(gradient + here, mask=inside, other=0.0).to(tl.float32)
         # What was dropped and what the rectifier stopped are both zero in the output.
-        passed = tl.load(out + here, mask=inside, other=0.0) > 0
-        g = tl.where(passed, g * scale, 0.0)
+        # A NaN is neither, and lets the gradient pass, as torch's rectifier does.
+        stopped = tl.load(out + here, mask=inside, other=0.0) <= 0
+        g = tl.where(stopped, 0.0, g * scale)
         db += g
         tl.store(dx + here, g.to(dx.dtype.element_ty), mask=inside)
     last = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
