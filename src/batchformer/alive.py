@@ -28,6 +28,9 @@ NEXT_TO_NOTHING = 1e-3
 SHRUNK = 0.37
 """Of the size at initialisation: below this (1/e), weight decay has taken most of a weight."""
 
+LOGGED_AS = "batchformer_influence"
+"""The name under which the adapters log :func:`influence`."""
+
 GONE = (
     "weight decay has taken the encoder away: one sample changes another's loss by "
     "{influence:.1g} nats at most, and its attention weights have {left:.1%} of their initial "
@@ -144,9 +147,16 @@ def why_gone(encoders: Iterable[BatchFormer], measured: float) -> str | None:
     return GONE.format(influence=measured, left=left)
 
 
-def watched_influence(model: nn.Module, batch: Any) -> float:
-    """:func:`influence`, with a warning where weight decay has taken the encoder away."""
-    measured = influence(model, batch)
+def watched_influence(model: nn.Module, batch: Any) -> float | None:
+    """:func:`influence` for the adapters: warns where weight decay has taken the encoder away.
+
+    None where this batch cannot show it (one sample, or equal ones): a look must not end a
+    training.
+    """
+    try:
+        measured = influence(model, batch)
+    except (TypeError, ValueError):
+        return None
     encoders = (m for m in model.modules() if isinstance(m, BatchFormer))
     reason = why_gone(encoders, measured)
     if reason is not None:

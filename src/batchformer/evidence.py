@@ -307,7 +307,9 @@ def _follow_gradients(
     names = {id(p): name for name, p in model.named_parameters()}
     halves = [[t[half] for t in rows] for half in (plain, mixed)]
     inside = {id(p) for encoder in seen.used for p in encoder.parameters()}
-    encoder = [(names.get(id(p), n), p) for e in seen.used for n, p in e.named_parameters()]
+    encoder: list[tuple[str, Tensor]] = [
+        (names.get(id(p), n), p) for e in seen.used for n, p in e.named_parameters()
+    ]
     seen.own_weights = encoder
     seen.reached = _reached(seen, pick, mixed, [p for _, p in encoder])
     if not seen.doubled:

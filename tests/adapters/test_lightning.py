@@ -250,3 +250,25 @@ def test_missing_library_names_the_extra() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     expected = "BatchFormerCallback needs lightning: pip install batchformer[lightning]\n"
     assert done.stdout == expected
+
+
+class Decayed(Lit):
+    """Far too much weight decay for the encoder."""
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(
+            param_groups(self, lr=0.2, lr_factor=1.0, weight_decay=0.0, module_weight_decay=0.5)
+        )
+
+
+def test_the_influence_of_samples_is_logged_and_its_loss_is_said() -> None:
+    session = trainer(BatchFormerCallback(verbose=False), max_epochs=2)
+    session.fit(Lit(), data())
+    assert session.callback_metrics["batchformer_influence"] > 1e-3
+    session = trainer(BatchFormerCallback(verbose=False), max_epochs=20)
+    with pytest.warns(UserWarning, match="weight decay has taken the encoder away"):
+        session.fit(Decayed(), data())
+    assert session.callback_metrics["batchformer_influence"] < 1e-3
+    session = trainer(BatchFormerCallback(verbose=False, watch=False))
+    session.fit(Lit(), data())
+    assert "batchformer_influence" not in session.callback_metrics
