@@ -6,6 +6,7 @@ import random
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer import BatchFormer, attach
@@ -114,6 +115,24 @@ def test_noise_is_held_and_comes_back() -> None:
     assert moved(a.rows, c.rows).tolist() == [True, False, False, False] + [True] * 4
     assert encoder.dropout == 0.5
     assert kept == (model.body[1].momentum, model.bare.running_mean, model.bare.track_running_stats)
+
+
+class CallsDropout(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.dropout(x, 0.5, self.training) + torch.dropout(x, 0.5, self.training)
+        first = F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+        return first + F.scaled_dot_product_attention(x, x, x, None, 0.5)
+
+
+def test_dropout_that_is_called_as_a_function_is_off() -> None:
+    model, x = CallsDropout(), torch.randn(PROBE, 3, 8)
+    with held_noise(model, as_batch(x)):
+        held = Experiment(model, as_batch(x), []).run()
+    assert not held.noisy
+    torch.testing.assert_close(
+        held.outputs[0], 2 * F.scaled_dot_product_attention(2 * x, 2 * x, 2 * x)
+    )
+    assert not torch.equal(model(x), held.outputs[0])  # on again
 
 
 def test_held_norms_normalise_by_the_batch() -> None:

@@ -9,9 +9,11 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
+from torch.overrides import TorchFunctionMode
 
 from batchformer.module import BatchFormer
 from batchformer.probe import Batch
@@ -26,6 +28,7 @@ def held_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
     modes (:func:`~batchformer.snapshot.untouched`); the rest is restored here.
     """
     with ExitStack() as undo:
+        undo.enter_context(NoDropout())
         for module in model.modules():
             kind = type(module).__name__
             if isinstance(module, _DropoutNd) or kind.endswith(("DropPath", "StochasticDepth")):
@@ -45,6 +48,35 @@ def held_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
             for norm in free:
                 norm.training = False
         yield
+
+
+class NoDropout(TorchFunctionMode):
+    """Leave out dropout that a model calls as a function, in attention too."""
+
+    FUNCTIONS = (
+        F.dropout,
+        F.dropout1d,
+        F.dropout2d,
+        F.dropout3d,
+        F.alpha_dropout,
+        F.feature_alpha_dropout,
+        torch.dropout,
+        torch.alpha_dropout,
+        torch.feature_dropout,
+    )
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in self.FUNCTIONS:
+            return args[0] if args else kwargs["input"]
+        if func is F.scaled_dot_product_attention:
+            if len(args) > 4:
+                args = (*args[:4], 0.0, *args[5:])
+            else:
+                kwargs["dropout_p"] = 0.0
+        return func(*args, **kwargs)
 
 
 LARGE = 128
