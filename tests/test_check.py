@@ -279,3 +279,13 @@ def test_norms_converted_after_attach_are_reported() -> None:
     assert check(model, X).passed
     converted = nn.SyncBatchNorm.convert_sync_batchnorm(model)
     assert failed(check(converted, X)) == [THERE]
+
+
+def test_whatever_gradient_mode_it_is_called_in() -> None:
+    model = attach(Backbone(), verbose=False)
+    with torch.no_grad():
+        result = check(model, X)
+    assert result.passed and result.influence, str(result)
+    with torch.inference_mode():
+        result = check(model, X.clone())
+    assert result.passed and result.influence, str(result)

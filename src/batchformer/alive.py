@@ -59,7 +59,8 @@ def influence(model: nn.Module, batch: Any) -> float:
     holder = next((m for m in inner.modules() if RECORD in m.__dict__), inner)
     record: Attachment | None = holder.__dict__.get(RECORD)
     with ExitStack() as stack:
-        for context in (numpy_state(), untouched(inner), not_compiled(inner)):
+        contexts = (torch.inference_mode(False), torch.enable_grad(), numpy_state())
+        for context in (*contexts, untouched(inner), not_compiled(inner)):
             stack.enter_context(context)
         stack.enter_context(without_exchange(inner))
         few = probe_batch(inner, batch, record.input_axis if record else 0)

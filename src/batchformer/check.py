@@ -94,7 +94,8 @@ def check(
         mixed_only |= record.streams == "mixed_only"
     frozen = {id(p) for p in inner.parameters() if not p.requires_grad}
     with ExitStack() as stack:
-        for context in (numpy_state(), untouched(inner), not_compiled(inner)):
+        contexts = (torch.inference_mode(False), torch.enable_grad(), numpy_state())
+        for context in (*contexts, untouched(inner), not_compiled(inner)):
             stack.enter_context(context)
         stack.enter_context(without_exchange(inner))
         few = probe_batch(inner, batch, record.input_axis if record else 0)
@@ -282,7 +283,10 @@ def _own_forwards_compared(model: nn.Module) -> Iterator[list[str]]:
 
     swapped = [(name, m) for name, m in model.named_modules() if isinstance(m, Swapped)]
     handles = [m.register_forward_pre_hook(keep, with_kwargs=True) for _, m in swapped]
-    handles += [m.register_forward_hook(compare(name), with_kwargs=True) for name, m in swapped]
+    handles += [  # before hooks of the user's, which see both models' outputs
+        m.register_forward_hook(compare(name), with_kwargs=True, prepend=True)
+        for name, m in swapped
+    ]
     try:
         yield differ
     finally:

@@ -54,6 +54,7 @@ class Seen:
         stray: mixed rows depend on weights that are not among the model's parameters.
         unshared: a weight of the classifier that acts on one stream alone.
         untrained: a weight, or the backbone, that acts on mixed rows and has no gradient of them.
+        plain_untrained: the same of plain rows.
         followed: layers with weights follow the encoder.
         no_gradients: why gradients could not be computed.
     """
@@ -82,6 +83,7 @@ class Seen:
     stray: bool = False
     unshared: str | None = None
     untrained: str | None = None
+    plain_untrained: str | None = None
     followed: bool = True
     no_gradients: str | None = None
 
@@ -295,6 +297,14 @@ def _reached(seen: Seen, pick: _Picker, mixed: list[int], weights: list[Tensor])
     return found
 
 
+def _follows(seen: Seen, pick: _Picker, half: list[int], weight: Tensor) -> bool:
+    """Whether these rows move with a weight."""
+    before = [t[half].detach() for t in pick(seen.base)]
+    with shifted(weight):
+        after = [t[half] for t in pick(seen.experiment.run())]
+    return bool(moved(before, after).any())
+
+
 def _follow_gradients(
     seen: Seen,
     pick: _Picker,
@@ -314,11 +324,14 @@ def _follow_gradients(
     seen.reached = _reached(seen, pick, mixed, [p for _, p in encoder])
     if not seen.doubled:
         return
+    before = reachable([x for _, x, _ in seen.base.calls[:1]])
     features = seen.base.calls[0][1] if seen.base.calls else None
     if features is not None and features.grad_fn is not None:
         reaches = gradients(halves[1], [features])[0]
         seen.untrained = seen.untrained or (None if reaches else "the backbone")
-    before = reachable([x for _, x, _ in seen.base.calls[:1]])
+    outside = reachable(seen.base.outputs, around=[out for _, _, out in seen.base.calls])
+    if before and not before.keys() & outside.keys():
+        seen.plain_untrained = "the backbone"
     others = [
         p
         for key, (p, _) in leaves.items()
@@ -334,17 +347,16 @@ def _follow_gradients(
     matrices = [entry for entry in acting if entry[0].ndim >= 2]
     seen.followed = any(first or second for p, first, second in matrices)
     plain_alone = [p for p, first, second in matrices if first and not second]
-    if plain_alone:  # in the order of their distance from the outputs
-        for parameter in dict.fromkeys((plain_alone[0], plain_alone[-1])):
-            with shifted(parameter):
-                after = seen.experiment.run()
-            follows = moved([t.detach() for t in halves[1]], [t[mixed] for t in pick(after)]).any()
-            name = names.get(id(parameter), "a weight")
-            if follows:
-                seen.untrained = name
-            else:
-                seen.unshared = name
-    if seen.unshared is None:
+    for parameter in dict.fromkeys((*plain_alone[:1], *plain_alone[-1:])):  # nearest, farthest
+        name = names.get(id(parameter), "a weight")
+        if _follows(seen, pick, mixed, parameter):
+            seen.untrained = name
+        else:
+            seen.unshared = name
+    mixed_alone = [p for p, first, second in matrices if second and not first]
+    if mixed_alone and _follows(seen, pick, plain, mixed_alone[0]):
+        seen.plain_untrained = names.get(id(mixed_alone[0]), "a weight")
+    if seen.unshared is None and seen.plain_untrained is None:
         # A layer of the mixed stream alone may stand around the encoder, not after the classifier.
         shared = [leaves[id(p)][1] for p, first, second in matrices if first and second]
         layers = [m for m in model.modules() if isinstance(m, nn.TransformerEncoderLayer)]

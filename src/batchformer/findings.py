@@ -16,7 +16,7 @@ FIRST = "plain rows first?"
 EQUAL = "are equal samples treated equally?"
 SHARED = "one shared classifier?"
 LEARN = "does every encoder weight learn?"
-TRAIN = "do mixed rows train the network?"
+TRAIN = "do both streams train the network?"
 ALIVE = "is the encoder still alive?"
 EVAL = "is eval the plain model?"
 MEMBER = "is it in the optimizer?"
@@ -200,13 +200,15 @@ def about_training(seen: Seen, frozen: set[int], zeros: list[str]) -> Iterator[F
     else:
         yield Finding(LEARN, None, "the encoder's weights cannot be told from the others")
     if seen.doubled and seen.order is not None:
+        told = "gradients of both reach the same weights"
+        for stream, name in (("plain", seen.plain_untrained), ("mixed", seen.untrained)):
+            if name is not None:
+                told = f"{stream} rows give {name} no gradient"
         yield Finding(
             TRAIN,
-            seen.untrained is None,
-            f"they give {seen.untrained} no gradient"
-            if seen.untrained is not None
-            else "their gradient reaches what the plain rows' does",
-            "take away the detach() or no_grad() around the mixed stream",
+            seen.untrained is None and seen.plain_untrained is None,
+            told,
+            "take away the detach() or no_grad() around a stream",
         )
 
 

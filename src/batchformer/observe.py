@@ -260,12 +260,18 @@ def equal_pairs(rows: Sequence[Tensor]) -> Tensor:
 # Gradients.
 
 
-def reachable(outputs: Sequence[Tensor]) -> dict[int, tuple[Tensor, int]]:
-    """Leaves of the graph of these outputs by their id, with the distance; the nearest first."""
+def reachable(
+    outputs: Sequence[Tensor], around: Sequence[Tensor] = ()
+) -> dict[int, tuple[Tensor, int]]:
+    """Leaves of the graph of these outputs by their id, with the distance; the nearest first.
+
+    Args:
+        around: tensors that no path may lead through.
+    """
     found: dict[int, tuple[Tensor, int]] = {}
     distance = 0
     waiting = [t.grad_fn for t in outputs if t.grad_fn is not None]
-    seen = set(waiting)
+    seen = {*waiting, *(t.grad_fn for t in around)}
     while waiting:
         following = []
         for node in waiting:

@@ -551,6 +551,20 @@ class ClassifierDetachedForMixedRows(Base):
         return torch.cat([head(f), mixed])
 
 
+@wrong(TRAIN, says="plain rows give head.weight no gradient")
+class PlainRowsWithoutGrad(Base):
+    def rows(self, f: Tensor) -> Tensor:
+        with torch.no_grad():
+            plain = self.head(f)
+        return torch.cat([plain, self.head(self.batchformer(f))])
+
+
+@wrong(TRAIN, says="plain rows give the backbone no gradient")
+class PlainFeaturesDetached(Base):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f.detach(), self.batchformer(f)]))
+
+
 @wrong(LEARN, says="parameters are frozen")
 def frozen_encoder() -> nn.Module:
     model: Any = attach(plain(), verbose=False)
@@ -648,6 +662,20 @@ def taken_away_by_weight_decay() -> nn.Module:
 @wrong(ALIVE, ATTEND, says="module_weight_decay")
 def nothing_left_by_weight_decay() -> nn.Module:
     return decayed(300)
+
+
+@wrong(STAY)
+def rows_centred_by_a_hook() -> nn.Module:
+    model: Any = attach(plain(), verbose=False)
+    model[2].register_forward_hook(lambda module, args, out: out - out.mean(0))
+    return model
+
+
+@wrong(THERE)
+def forward_replaced_after_attach() -> nn.Module:
+    model: Any = attach(plain(), verbose=False)
+    model[2].forward = lambda f: F.linear(f, model[2].weight)
+    return model
 
 
 # Modes.
