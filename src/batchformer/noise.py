@@ -42,7 +42,7 @@ def held_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
             if norm not in free:
                 norm.training = False
         for norm in free:
-            undo.callback(_with_statistics(norm))
+            undo.callback(_with_statistics(norm, next(model.parameters(), torch.empty(0))))
         if free:
             _settle(model, batch)
             for norm in free:
@@ -104,13 +104,12 @@ def _has_statistics(module: nn.Module) -> bool:
     return isinstance(module, _BatchNorm) or {"running_mean", "running_var"} <= {*module._buffers}
 
 
-def _with_statistics(norm: Any) -> Any:
+def _with_statistics(norm: Any, like: Tensor) -> Any:
     """Let a norm take over the statistics of the next batch; returns what undoes it."""
     names = ("momentum", "track_running_stats")
     kept = {name: getattr(norm, name) for name in names if hasattr(norm, name)}
     bare = isinstance(norm, _BatchNorm) and norm.running_mean is None
     if bare:
-        like = next(iter(norm.parameters()), torch.empty(0))
         norm.running_mean = torch.zeros(norm.num_features, device=like.device)
         norm.running_var = torch.ones(norm.num_features, device=like.device)
         norm.track_running_stats = True

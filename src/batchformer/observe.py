@@ -158,7 +158,7 @@ class Experiment:
     def run(self, batch: Batch | None = None, *, draw: int = 0, features: Features = "own") -> Pass:
         """One pass; gradients are recorded, so that all passes take the same kernels."""
         seed(draw)
-        state = torch.get_rng_state()
+        states = self._random_states()
         with (
             torch.enable_grad(),
             encoder_inputs(self.encoders, features),
@@ -172,8 +172,12 @@ class Experiment:
                 "check(): the model returned no floating-point tensor with rows to look at. Let it "
                 "return its logits, not the loss alone."
             )
-        noisy = not torch.equal(state, torch.get_rng_state())
+        noisy = not all(map(torch.equal, states, self._random_states()))
         return Pass(outputs, rows, calls, noisy)
+
+    def _random_states(self) -> list[Tensor]:
+        devices = {p.device for p in self.model.parameters() if p.device.type == "cuda"}
+        return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, sorted(devices, key=str))]
 
 
 #: What goes into the encoders: the model's own features, those at unit scale, or these with noise
