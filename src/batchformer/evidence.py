@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +25,6 @@ from batchformer.observe import (
 )
 
 
-@dataclass(eq=False, repr=False)  # what is not generated costs no time at import
 class Seen:
     """What the training passes showed.
 
@@ -59,16 +58,10 @@ class Seen:
         no_gradients: why gradients could not be computed.
     """
 
-    experiment: Experiment
-    base: Pass
-    rows: int
     doubled: bool = False
     two_outputs: bool = False
     order: str | None = None
-    used: list[BatchFormer] = field(default_factory=list)
-    met: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
     replaced_all: bool = False
-    plain_moved: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.bool))
     plain_encoded: bool = False
     in_encoder: bool = False
     unsteady: bool = False
@@ -78,14 +71,20 @@ class Seen:
     gone: str | None = None
     misplaced: bool = False
     equal: bool | None = None
-    own_weights: list[tuple[str, Tensor]] = field(default_factory=list)
-    reached: list[bool] = field(default_factory=list)
     stray: bool = False
     unshared: str | None = None
     untrained: str | None = None
     plain_untrained: str | None = None
     followed: bool = True
     no_gradients: str | None = None
+
+    # Written by hand: a dataclass of so many fields is slow to import.
+    def __init__(self, experiment: Experiment, base: Pass, rows: int) -> None:
+        self.experiment, self.base, self.rows = experiment, base, rows
+        self.used: list[BatchFormer] = []
+        self.met = self.plain_moved = torch.zeros(experiment.batch.rows, dtype=torch.bool)
+        self.own_weights: list[tuple[str, Tensor]] = []
+        self.reached: list[bool] = []
 
     @property
     def samples(self) -> int:
@@ -127,8 +126,6 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
     )
     pick = _picker(base, after, n)
     seen.judged = pick is not None and seen.finite
-    seen.met = torch.zeros(n, dtype=torch.bool)
-    seen.plain_moved = torch.zeros(n, dtype=torch.bool)
     if pick is None:
         return seen
     seen.two_outputs = pick.pair is not None
