@@ -1,59 +1,182 @@
-"""The looking itself."""
+"""The experiments that check makes."""
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from batchformer import BatchFormer, attach
-from batchformer.observe import attention_alone, moved_rows, observe, reached_by, rows_of, with_copy
+from batchformer.noise import held_noise, seed, zeros_filled
+from batchformer.observe import (
+    PROBE,
+    Experiment,
+    as_rows,
+    equal_pairs,
+    find_layout,
+    gradients,
+    moved,
+    probe_batch,
+    reachable,
+    replaced,
+    shifted,
+)
 from batchformer.probe import as_batch
 
 
-def test_moved_rows_counts_all_but_the_first_and_ignores_rounding() -> None:
-    before = torch.randn(5, 4)
-    after = before.clone()
-    after[0] += 1
-    after[3] += 1e-3
-    after[4] *= 1 + 1e-7
-    assert moved_rows(before, after) == 1
+def test_moved_ignores_rounding_and_looks_at_every_output() -> None:
+    before = [torch.randn(5, 4), 1e3 * torch.randn(5, 2)]
+    after = [t.clone() for t in before]
+    after[0][0] += 1
+    after[0][3] *= 1 + 1e-7
+    after[1][4] += 1
+    assert moved(before, after).tolist() == [True, False, False, False, True]
 
 
-def test_the_copy_differs_from_what_it_replaces() -> None:
-    x = torch.tensor([[1.0], [1.0], [2.0]])
-    changed = with_copy(as_batch({"x": x, "scale": torch.ones(7)}))
-    assert changed.kwargs["x"].tolist() == [[2.0], [1.0], [2.0]]
-    assert changed.kwargs["scale"].shape == (7,)
-    turned = with_copy(as_batch(x.T, axis=1))
-    assert turned.args[0].tolist() == [[2.0, 1.0, 2.0]]
-    with pytest.raises(ValueError, match="samples that differ"):
-        with_copy(as_batch(torch.ones(3, 2)))
+def test_equal_rows_are_found_up_to_rounding() -> None:
+    x = torch.randn(4, 3)
+    x[2] = x[0] * (1 + 1e-7)
+    expected = torch.eye(4).bool()
+    expected[0, 2] = expected[2, 0] = True
+    assert torch.equal(equal_pairs([x]), expected)
+    assert equal_pairs([x, torch.arange(4.0)[:, None]]).sum() == 4
 
 
-def test_rows_are_found_on_either_axis() -> None:
-    assert rows_of(torch.zeros(6, 2, 3), 3).shape == (6, 6)
-    assert rows_of(torch.zeros(9, 6, 2), 3).shape == (6, 18)
-    assert rows_of({"logits": torch.zeros(4)}, 4).shape == (4, 1)
-    with pytest.raises(TypeError, match="no floating-point tensor"):
-        rows_of("nothing", 3)
+def test_a_few_samples_are_taken_and_the_replaced_one_differs_from_its_source() -> None:
+    model = nn.Linear(2, 2)
+    x = torch.zeros(10, 2)
+    x[7] = 1.0
+    few = probe_batch(model, x, 0)
+    assert few.rows == PROBE
+    changed = replaced(few, 0)
+    assert not torch.equal(few.args[0][0], changed.args[0][0])
+    assert torch.equal(few.args[0][1:], changed.args[0][1:])
+    for batch, reason in ((x[:1], "at least 2 samples"), (x[:5], "samples that differ")):
+        with pytest.raises(ValueError, match=reason):
+            probe_batch(model, batch, 0)
+    turned = probe_batch(nn.Linear(10, 2), x.T.contiguous(), 1)
+    assert turned.args[0].shape == (2, PROBE) and turned.axis == 1
 
 
-def test_nothing_is_random_while_looking_and_rates_come_back() -> None:
-    model = attach(nn.Sequential(nn.Linear(4, 8), nn.Dropout(), nn.Linear(8, 2)), verbose=False)
-    encoder: BatchFormer = model[2].batchformer
-    batch = as_batch(torch.randn(5, 4))
-    with attention_alone(model, [encoder], attached=True):
-        assert encoder.dropout == 0.0 and encoder.training and not model[1].training
-        a, rows = observe(model, [encoder], batch)
-        b, _ = observe(model, [encoder], batch)
-    assert rows == 10 and encoder.dropout == 0.5
-    assert torch.equal(a.mixed, b.mixed) and a.plain is not None and a.plain.shape == (5, 8)
+def test_labels_that_came_along_are_left_out() -> None:
+    x, y = torch.randn(6, 2), torch.arange(6)
+    assert len(probe_batch(nn.Linear(2, 2), (x, y), 0).args) == 1
+    kept = probe_batch(nn.Linear(2, 2), {"input": x, "labels": y, "scale": torch.ones(9)}, 0).kwargs
+    assert {key: len(value) for key, value in kept.items()} == {"input": PROBE, "scale": 9}
 
 
-def test_which_parameters_have_a_gradient() -> None:
-    used, unused = nn.Linear(3, 2), nn.Linear(3, 2)
-    parameters = [*used.parameters(), *unused.parameters()]
-    assert reached_by([used(torch.randn(4, 3))], parameters) == [True, True, False, False]
-    assert reached_by([torch.zeros(2)], parameters) == [False] * 4
-    assert all(p.grad is None for p in parameters)
+@pytest.mark.parametrize(
+    ("one", "many", "train", "rows"),
+    [
+        ((1, 5), (4, 5), (8, 5), (8, 5)),
+        ((8, 1, 2), (8, 4, 2), (8, 8, 2), (8, 16)),  # (L, N, K) with L = 2N
+        ((7, 5), (28, 5), (56, 5), (8, 35)),  # tokens in one axis with the samples
+        ((2, 5), (8, 5), (8, 5), (8, 5)),  # two streams in eval as well
+        ((1,), (4,), (8,), (8, 1)),
+    ],
+)
+def test_rows_are_found_by_what_grows_with_the_batch(
+    one: tuple[int, ...], many: tuple[int, ...], train: tuple[int, ...], rows: tuple[int, int]
+) -> None:
+    layout = find_layout([torch.zeros(one)], [torch.zeros(many)], (1, 4))
+    assert as_rows([torch.zeros(train)], 4, layout)[0].shape == rows
+
+
+def test_without_eval_outputs_rows_are_found_by_their_number() -> None:
+    assert as_rows([torch.zeros(6, 2, 3)], 3, [])[0].shape == (6, 6)
+    assert as_rows([torch.zeros(9, 6, 2)], 3, [])[0].shape == (6, 18)
+
+
+class Noisy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.ReLU())
+        self.bare = nn.BatchNorm1d(8, track_running_stats=False)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.bare(self.body(x)))
+
+
+def test_noise_is_held_and_comes_back() -> None:
+    torch.manual_seed(0)
+    model = attach(Noisy(), verbose=False)
+    encoder: BatchFormer = model.head.batchformer
+    batch = probe_batch(model, torch.randn(5, 4), 0)
+    kept = (model.body[1].momentum, model.bare.running_mean, model.bare.track_running_stats)
+    with held_noise(model, batch):
+        assert encoder.dropout == 0.0 and encoder.training and not model.body[2].training
+        experiment = Experiment(model, batch, [encoder])
+        a, b, c = experiment.run(), experiment.run(), experiment.run(replaced(batch, 0))
+    assert torch.equal(a.outputs[0], b.outputs[0]) and not a.noisy
+    assert moved(a.rows, c.rows).tolist() == [True, False, False, False] + [True] * 4
+    assert encoder.dropout == 0.5
+    assert kept == (model.body[1].momentum, model.bare.running_mean, model.bare.track_running_stats)
+
+
+class CallsDropout(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.dropout(x, 0.5, self.training) + torch.dropout(x, 0.5, self.training)
+        first = F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+        return first + F.scaled_dot_product_attention(x, x, x, None, 0.5)
+
+
+def test_dropout_that_is_called_as_a_function_is_off() -> None:
+    model, x = CallsDropout(), torch.randn(PROBE, 3, 8)
+    with held_noise(model, as_batch(x)):
+        held = Experiment(model, as_batch(x), []).run()
+    assert not held.noisy
+    torch.testing.assert_close(
+        held.outputs[0], 2 * F.scaled_dot_product_attention(2 * x, 2 * x, 2 * x)
+    )
+    assert not torch.equal(model(x), held.outputs[0])  # on again
+
+
+def test_held_norms_normalise_by_the_batch() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3, momentum=0.1))
+    x = 100 + 50 * torch.randn(PROBE, 3)
+    with held_noise(model, as_batch(x)):
+        held = model(x)
+    torch.testing.assert_close(held, (x - x.mean(0)) / x.std(0), rtol=1e-3, atol=1e-3)
+
+
+def test_every_usual_generator_is_seeded() -> None:
+    numpy = pytest.importorskip("numpy")
+    drawn = []
+    for _ in range(2):
+        seed(3)
+        drawn.append((random.random(), float(torch.rand(())), float(numpy.random.rand())))
+    assert drawn[0] == drawn[1]
+
+
+def test_zero_matrices_are_filled_for_a_while_but_not_those_of_an_encoder() -> None:
+    model = nn.Sequential(nn.Linear(3, 2), BatchFormer(4))
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    with zeros_filled(model) as names:
+        assert names == ["0.weight"] and model[0].weight.all() and not model[0].bias.any()
+    assert not any(p.any() for p in model.parameters())
+
+
+def test_which_weights_have_a_gradient_and_how_near_they_are() -> None:
+    first, last, unused = nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(3, 2)
+    out = last(first(torch.randn(4, 3)).relu())
+    leaves = reachable([out])
+    assert next(iter(leaves)) in {id(last.weight), id(last.bias)}
+    assert leaves[id(last.weight)][1] < leaves[id(first.weight)][1]
+    assert id(unused.weight) not in leaves
+    weights = [first.weight, last.weight, unused.weight]
+    assert gradients([out], weights) == [True, True, False]
+    assert gradients([out.detach()], weights) == [False] * 3
+    assert all(p.grad is None for p in weights)
+
+
+def test_a_shifted_weight_comes_back() -> None:
+    weight = nn.Parameter(torch.randn(3, 3))
+    before = weight.detach().clone()
+    with shifted(weight):
+        assert not torch.equal(weight, before)
+    assert torch.equal(weight, before)

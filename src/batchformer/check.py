@@ -1,79 +1,46 @@
-"""Is it acting? Perturb one sample and see who moves, in training and in eval."""
+"""Is it acting? Experiments on a model's outputs, in training and in eval."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from batchformer.attach import RECORD, Attachment, detach, same_bits
-from batchformer.heads import output_tensors
-from batchformer.module import BatchFormer, without_exchange
-from batchformer.observe import (
-    Features,
-    attention_alone,
-    heard_by,
-    in_use,
-    moved,
-    moved_rows,
-    observe,
-    reached_by,
-    rows_of,
-    with_copy,
+from batchformer.attach import RECORD, Attachment, same_bits
+from batchformer.evidence import Seen, look
+from batchformer.findings import (
+    EVAL,
+    MEMBER,
+    ON,
+    THERE,
+    CheckResult,
+    Finding,
+    about_life,
+    about_streams,
+    about_training,
 )
-from batchformer.probe import Batch, fit_batch
+from batchformer.heads import output_tensors
+from batchformer.insertion import WithBatchFormer
+from batchformer.module import BatchFormer, without_exchange
+from batchformer.noise import held_noise, not_compiled, numpy_state, seed, zeros_filled
+from batchformer.observe import (
+    Experiment,
+    Layout,
+    as_rows,
+    find_layout,
+    moved,
+    probe_batch,
+    reachable,
+    replaced,
+)
+from batchformer.probe import Batch
 from batchformer.snapshot import untouched
 from batchformer.swap import Swapped
 from batchformer.wrappers import unwrap
-
-UNIT_NOISE: tuple[Features, ...] = ("unit_and_noise", "unit_and_loud_noise")
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One question, its answer, and what to do if the answer is no."""
-
-    question: str
-    passed: bool
-    seen: str
-    remedy: str = ""
-
-
-@dataclass(frozen=True)
-class CheckResult:
-    """The findings of :func:`check`; true if all passed, a table when printed."""
-
-    findings: tuple[Finding, ...]
-
-    @property
-    def passed(self) -> bool:
-        return all(finding.passed for finding in self.findings)
-
-    @property
-    def failures(self) -> tuple[Finding, ...]:
-        return tuple(finding for finding in self.findings if not finding.passed)
-
-    def __bool__(self) -> bool:
-        return self.passed
-
-    def __str__(self) -> str:
-        width = max(len(finding.question) for finding in self.findings)
-        rows = []
-        for finding in self.findings:
-            mark = "ok  " if finding.passed else "FAIL"
-            rows.append(f"{mark}  {finding.question:<{width}}  {finding.seen}")
-            if not finding.passed:
-                rows.append(f"{'':6}{'':{width}}  -> {finding.remedy}")
-        failed = len(self.failures)
-        rows.append(
-            "BatchFormer is acting." if not failed else f"{failed} of {len(self.findings)} failed."
-        )
-        return "\n".join(rows)
 
 
 def check(
@@ -83,13 +50,15 @@ def check(
     *,
     mixed_only: bool = False,
 ) -> CheckResult:
-    """Report whether BatchFormer acts in training, is absent in eval, and is being trained.
+    """Prove by experiment that BatchFormer acts in training, is trained, and is absent in eval.
 
     Works on models prepared by ``attach``, on models that call :class:`BatchFormer` themselves,
-    and, from the outside, on any other attempt at the idea. One sample is replaced by a copy of
-    another; BatchNorm and stochastic layers are in eval meanwhile, so only attention can carry the
-    change to other samples. The model is left as it was, bit for bit. No other rank is
-    waited for: with ``exchange=True`` the samples at hand attend among themselves.
+    and, from the outside, on any other attempt at the idea. One of a few samples is replaced by a
+    copy of another, and the rows of the *outputs* say who depends on whom. Dropout and batch
+    statistics are held fixed meanwhile, so only attention can carry the change to other samples.
+    The model is judged in the mode it is in, or, if it is in eval, after ``model.train()``. It is
+    left as it was, bit for bit. No other rank is waited for: with ``exchange=True`` the samples at
+    hand attend among themselves.
 
     Args:
         model: the model, wrapped or not.
@@ -99,172 +68,254 @@ def check(
         mixed_only: the model's own code trains on the mixed stream alone, on purpose; ``attach``
             has noted it for models that it prepared.
 
+    Raises:
+        ValueError: the batch cannot show anything, or the model is wrapped in ``DataParallel``.
+
     >>> from batchformer import attach
     >>> model = attach(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), verbose=False)
     >>> check(model, torch.randn(5, 8)).passed
     True
     """
+    if isinstance(model, nn.DataParallel):
+        raise ValueError(
+            "check(): nn.DataParallel is not supported: its replicas share the encoder of one "
+            "device. Start one process for each GPU with torchrun, wrap the model in "
+            "DistributedDataParallel, and check that."
+        )
     inner = unwrap(model)
     # A wrapper that came after attach (PEFT) has the record on the model inside it.
     holder = next((m for m in inner.modules() if RECORD in m.__dict__), inner)
     record: Attachment | None = holder.__dict__.get(RECORD)
-    modules = [m for m in inner.modules() if isinstance(m, BatchFormer)]
-    findings = [_presence(holder, record, modules)]
-    if record is not None and not modules:
-        return CheckResult(tuple(findings))
-    with untouched(inner), without_exchange(inner):
-        calls = fit_batch(inner, batch, record.input_axis if record else 0)
-        if calls.rows < 2:
-            raise ValueError("check() needs a batch of at least 2 samples.")
-        modules = in_use(inner, modules, calls, record is not None)
-        mixed_only |= record is not None and record.streams == "mixed_only"
-        control = bool(modules) and all(m.attend == "self" for m in modules)
-        findings += _in_training(inner, modules, calls, record is not None, mixed_only, control)
-        findings += _in_eval(inner, calls, attached=record is not None)
-        if modules:
-            findings.append(_gradients(inner, modules, calls, record is not None))
-    if optimizer is not None and modules:
-        findings.append(_membership(modules, optimizer))
-    return CheckResult(tuple(findings))
+    encoders = [m for m in inner.modules() if isinstance(m, BatchFormer)]
+    if record is not None:
+        replaced_since = _replaced_since(holder, record, encoders)
+        if replaced_since is not None:
+            return CheckResult((replaced_since,))
+        mixed_only |= record.streams == "mixed_only"
+    frozen = {id(p) for p in inner.parameters() if not p.requires_grad}
+    with ExitStack() as stack:
+        contexts = (torch.inference_mode(False), torch.enable_grad(), numpy_state())
+        for context in (*contexts, untouched(inner), not_compiled(inner)):
+            stack.enter_context(context)
+        stack.enter_context(without_exchange(inner))
+        few = probe_batch(inner, batch, record.input_axis if record else 0)
+        modes = [(m, m.training) for m in inner.modules()]
+        in_eval, layout = _in_eval(inner, few, encoders, attached=record is not None)
+        inner.train()  # drops what some modules cache in eval
+        for module, mode in modes:
+            module.training = mode
+        on = _switched_on(inner, encoders)
+        for parameter in inner.parameters():  # a frozen model has no graph to follow
+            if parameter.is_floating_point():
+                parameter.requires_grad_(True)
+        zeros = stack.enter_context(zeros_filled(inner))
+        stack.enter_context(held_noise(inner, few))
+        seen = look(Experiment(inner, few, encoders, layout), frozen)
+        if not seen.used and not seen.doubled and not seen.met.any():
+            return CheckResult((_none_found(encoders),))
+        there = f"attached before {', '.join(record.places)}" if record else ""
+        in_code = f"{len(seen.used)} in the model's own code"
+        there = there or (in_code if seen.used else "no BatchFormer module: judged from outside")
+        findings = [Finding(THERE, True, there), *on, *about_streams(seen, mixed_only)]
+        findings += about_training(seen, frozen, zeros)
+        measured, alive = about_life(seen, zeros)
+        findings += alive
+        if in_eval.passed and not seen.used and seen.own_weights:
+            in_eval = _eval_without(inner, few, seen.own_weights) or in_eval
+        findings.append(in_eval)
+    if optimizer is not None and (seen.used or seen.own_weights):
+        findings.append(_membership(seen, optimizer))
+    return CheckResult(tuple(findings), measured)
 
 
-def _presence(model: nn.Module, record: Attachment | None, modules: list[BatchFormer]) -> Finding:
-    question = "is it there?"
-    if record is None:
-        seen = f"{len(modules)} in the model's own code" if modules else "judged from outside"
-        return Finding(question, True, seen)
+# Is it there, and on?
+
+
+def _replaced_since(
+    model: nn.Module, record: Attachment, encoders: list[BatchFormer]
+) -> Finding | None:
     named = dict(model.named_modules())
     gone = [
         name
         for name in record.changed
         if name not in named or not any(isinstance(m, Swapped) for m in named[name].modules())
     ]
-    if gone:
+    if not gone and encoders:
+        return None
+    return Finding(
+        THERE,
+        False,
+        f"attached before {', '.join(record.places)}, but {', '.join(gone)} replaced since",
+        "reset_classifier, a new head, or converted norms removed it: detach(model), then "
+        "attach(model) again",
+    )
+
+
+def _none_found(encoders: list[BatchFormer]) -> Finding:
+    if encoders:
         return Finding(
-            question,
+            THERE,
             False,
-            f"attached before {', '.join(record.places)}, but {', '.join(gone)} replaced since",
-            "reset_classifier, a new head, or converted norms removed it: detach(model), then "
-            "attach(model) again",
+            f"{len(encoders)} in the model, but no training pass calls it",
+            "call it in forward: x = two_streams(x, self.batchformer), before the classifier",
         )
-    return Finding(question, True, f"attached before {', '.join(record.places)}")
-
-
-def _in_training(
-    model: nn.Module,
-    modules: list[BatchFormer],
-    batch: Batch,
-    attached: bool,
-    mixed_only: bool,
-    control: bool,
-) -> Iterator[Finding]:
-    with attention_alone(model, modules, attached):
-        before, rows = observe(model, modules, batch)
-        after, _ = observe(model, modules, with_copy(batch))
-        n, met = batch.rows, moved(before.mixed, after.mixed)
-        seen = f"replacing one sample moves {int(met.sum())} of {n - 1} others in the mixed stream"
-        if not met.all() and modules:
-            # An untrained network may map all samples to almost the same features, or to huge ones
-            # that have one sample for all; and one among many may be lost in rounding.
-            steady, _ = observe(model, modules, batch, features="unit")
-            for noise in UNIT_NOISE:
-                noisy, _ = observe(model, modules, batch, features=noise)
-                met |= moved(steady.mixed, noisy.mixed)
-            seen += f"; with features of unit scale and noise for one, {int(met.sum())}"
-    doubled = rows == 2 * n
-    yield Finding(
-        "two streams in training?",
-        doubled or (mixed_only and rows == n),
-        f"{rows} rows for {n} samples" + (" (mixed_only, as asked)" if mixed_only else ""),
-        "train one classifier on plain AND mixed rows: attach(model) or two_streams(x, module)",
+    return Finding(
+        THERE,
+        False,
+        "none found: N rows for N samples, and no sample changes another's row",
+        "call attach(model)",
     )
-    yield Finding(
-        "do samples meet?",
-        not met.any() if control else bool(met.all()),
-        seen + (" (attend='self', the control)" if control else ""),
-        "attention runs over an axis without the samples; the sequence axis must be the batch",
-    )
-    if before.plain is not None and after.plain is not None:
-        others = moved_rows(before.plain, after.plain)
-        yield Finding(
-            "do plain rows stay?",
-            others == 0,
-            f"replacing one sample moves {others} of {n - 1} others in the plain stream",
-            "the model mixes samples elsewhere (not BatchNorm, which is in eval here): look for "
-            "batch statistics, mixup inside the model, or attention over the wrong axis",
-        )
 
 
-def _in_eval(model: nn.Module, batch: Batch, *, attached: bool) -> Iterator[Finding]:
-    model.eval()
-    question = "is eval the plain model?"
-    with torch.no_grad():
-        if attached:
-            model.train()  # tensors kept for eval, which may not be copied, are dropped here
-            plain = detach(copy.deepcopy(model)).eval()
-            model.eval()
-            sizes = sorted({*range(1, min(batch.rows, 4) + 1), batch.rows})
-            parts = [batch.head(size) for size in sizes]
-            equal = [
-                all(map(same_bits, output_tensors(p.run(model)), output_tensors(p.run(plain))))
-                for p in parts
-            ]
-            bad = [size for size, same in zip(sizes, equal, strict=True) if not same]
-            seen = f"batches of {', '.join(map(str, sizes))}: " + (
-                f"outputs differ for {bad}" if bad else "equal to the bit"
+def _switched_on(model: nn.Module, encoders: list[BatchFormer]) -> list[Finding]:
+    """Whether the encoders are on in the modes that modules are in; switches them on."""
+    if not encoders:
+        if not model.training:
+            model.train()
+        return []
+    now = model.training or any(encoder.training for encoder in encoders)
+    places = [m._place for m in model.modules() if isinstance(m, WithBatchFormer)]
+    owners = [place.owner[0] for place in places if place.role != "pass"]
+    off = [m for m in owners if not m.training]
+    if not owners and not any(encoder.training for encoder in encoders):
+        off = encoders
+    if not now or off:
+        model.train()
+    if now and off:
+        return [
+            Finding(
+                ON,
+                False,
+                "the model is training, but its BatchFormer is in eval: the identity",
+                "call model.train(), and eval() on no part that holds BatchFormer",
             )
-            yield Finding(question, not bad, seen, "something besides attach changes eval outputs")
-            return
-        before = rows_of(batch.run(model), batch.rows)
-        after = rows_of(with_copy(batch).run(model), batch.rows)
-    rows, n = before.shape[0], batch.rows
-    others = moved_rows(before, after) if rows == n else 0
-    yield Finding(
-        question,
-        rows == n and others == 0,
-        f"{rows} rows for {n} samples; replacing one sample moves {others} others",
+        ]
+    return [Finding(ON, True, "in training" if now else "in eval now; judged after model.train()")]
+
+
+# Eval.
+
+
+def _in_eval(
+    model: nn.Module, batch: Batch, encoders: list[BatchFormer], *, attached: bool
+) -> tuple[Finding, Layout]:
+    """The finding on eval, and where the outputs have their rows."""
+    model.eval()
+    if attached:
+        return _compared_with_plain(model, batch)
+    inside = {id(p) for encoder in encoders for p in encoder.parameters()}
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) in inside)
+
+    def run(each: Batch) -> list[Tensor]:
+        seed(0)
+        return output_tensors(each.run(model))
+
+    with torch.enable_grad():
+        many, after = run(batch), run(replaced(batch, 0))
+        try:
+            few = run(batch.head(1))
+        except Exception:  # the axis of one sample squeezed away, for example
+            few = []
+        n = batch.rows
+        layout = find_layout(few, many, (1, n)) if len(few) == len(many) else []
+        rows = as_rows(many, n, layout)
+        moving = moved(rows[:1], as_rows(after, n, layout)[:1])[1:] if rows else torch.zeros(0)
+        if moving.any() and moved(rows[:1], as_rows(run(batch), n, layout)[:1]).any():
+            return Finding(EVAL, None, "the outputs change from pass to pass"), layout
+    if inside & reachable(many).keys():
+        return _depends_on_encoder(), layout
+    count, others = len(rows[0]) if rows else 0, int(moving.sum())
+    return Finding(
+        EVAL,
+        count == n and not others,
+        f"{count} rows for {n} samples; replacing one sample moves {others} others",
         "predictions depend on batch-mates: BatchFormer must be the identity in eval",
-    )
+    ), layout
 
 
-def _gradients(
-    model: nn.Module, modules: list[BatchFormer], batch: Batch, attached: bool
-) -> Finding:
-    named = [(n, p) for m in modules for n, p in m.named_parameters()]
-    frozen = [name for name, p in named if not p.requires_grad]
-    for _, parameter in named:
-        parameter.requires_grad_(True)
-    with attention_alone(model, modules, attached), torch.enable_grad(), heard_by(modules) as heard:
-        outputs = output_tensors(batch.run(model))
-        reached = reached_by(outputs, [p for _, p in named])
-        note = ""
-        if not any(reached):
-            # A classifier initialised to zero passes no gradient before its own first step.
-            reached = reached_by([mixed for _, mixed in heard], [p for _, p in named])
-            note = " (the classifier's weights are zero: it begins after the first step)"
-    dead = [name for (name, _), alive in zip(named, reached, strict=True) if not alive]
-    if frozen:
-        return Finding(
-            "does it learn?",
-            False,
-            f"{len(frozen)} of {len(named)} parameters are frozen",
-            "call requires_grad_(True) on them, unless a frozen control is what you want",
-        )
+def _compared_with_plain(model: nn.Module, batch: Batch) -> tuple[Finding, Layout]:
+    with torch.no_grad(), _own_forwards_compared(model) as differ:
+        many = output_tensors(batch.run(model))
+        few = output_tensors(batch.head(1).run(model))
+    told = f"outputs of {', '.join(differ)} differ" if differ else "equal to the bit"
     return Finding(
-        "does it learn?",
-        not dead,
-        f"{len(named) - len(dead)} of {len(named)} parameters receive gradient{note}",
-        f"no gradient reaches {', '.join(dead[:4])}: are the mixed rows in the loss?",
+        EVAL,
+        not differ,
+        f"batches of 1 and {batch.rows}: {told}",
+        "something besides attach changes eval outputs: is BatchFormer put into training there?",
+    ), find_layout(few, many, (1, batch.rows))
+
+
+def _depends_on_encoder() -> Finding:
+    return Finding(
+        EVAL,
+        False,
+        "the outputs depend on the encoder",
+        "the encoder must be the identity in eval: leave it out where not self.training; of "
+        "BatchFormer call forward(), not mix(), and let model.eval() reach it",
     )
 
 
-def _membership(modules: list[BatchFormer], optimizer: Optimizer) -> Finding:
+@contextmanager
+def _own_forwards_compared(model: nn.Module) -> Iterator[list[str]]:
+    """Compare every changed module with what its own class computes from the same input.
+
+    All other modules are the plain model's own, so equality here is equality of the outputs.
+    """
+    differ: list[str] = []
+    inputs: dict[int, Any] = {}
+
+    def keep(module: nn.Module, args: Any, kwargs: Any) -> None:
+        inputs[id(module)] = args[0].clone() if args and isinstance(args[0], Tensor) else None
+
+    def compare(name: str) -> Any:
+        def hook(module: Any, args: Any, kwargs: Any, output: Any) -> None:
+            x = inputs.pop(id(module), None)
+            if x is None:
+                return
+            own = module._own_class.forward(module, x, *args[1:], **kwargs)
+            pair = output_tensors(output), output_tensors(own)
+            if len(pair[0]) != len(pair[1]) or not all(map(same_bits, *pair)):
+                differ.append(name)
+
+        return hook
+
+    swapped = [(name, m) for name, m in model.named_modules() if isinstance(m, Swapped)]
+    handles = [m.register_forward_pre_hook(keep, with_kwargs=True) for _, m in swapped]
+    handles += [  # before hooks of the user's, which see both models' outputs
+        m.register_forward_hook(compare(name), with_kwargs=True, prepend=True)
+        for name, m in swapped
+    ]
+    try:
+        yield differ
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _eval_without(
+    model: nn.Module, batch: Batch, weights: list[tuple[str, Tensor]]
+) -> Finding | None:
+    """A failure if eval outputs depend on weights that act on mixed rows alone in training."""
+    modes = [(m, m.training) for m in model.modules()]
+    model.eval()
+    inside = {id(p) for _, p in weights}
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) in inside)
+    with torch.enable_grad():
+        encoded = bool(inside & reachable(output_tensors(batch.run(model))).keys())
+    for module, mode in modes:
+        module.training = mode
+    return _depends_on_encoder() if encoded else None
+
+
+def _membership(seen: Seen, optimizer: Optimizer) -> Finding:
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    mine = [p for m in modules for p in m.parameters()]
-    inside = sum(id(p) in held for p in mine)
+    inside = sum(id(p) in held for _, p in seen.own_weights)
     return Finding(
-        "is it in the optimizer?",
-        inside == len(mine),
-        f"{inside} of {len(mine)} parameters",
+        MEMBER,
+        inside == len(seen.own_weights),
+        f"{inside} of {len(seen.own_weights)} parameters",
         "build the optimizer after attach, e.g. from param_groups(model, lr), or pass optimizer=",
     )

@@ -19,7 +19,7 @@ accelerate = pytest.importorskip("accelerate")
 from accelerate.state import AcceleratorState, GradientState, PartialState  # noqa: E402
 
 from batchformer import check, match  # noqa: E402
-from batchformer.adapters.accelerate import prepare, save_plain  # noqa: E402
+from batchformer.adapters.accelerate import log_influence, prepare, save_plain  # noqa: E402
 from batchformer.heads import AttachError  # noqa: E402
 
 
@@ -176,3 +176,29 @@ def test_other_processes_write_nothing_and_wait(tmp_path: Path) -> None:
     save_plain(other, network(), tmp_path / "plain.pt")
     assert other.waited
     assert not list(tmp_path.iterdir())
+
+
+def test_the_influence_of_samples_is_logged_and_its_loss_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    accelerator, plain = accelerate.Accelerator(cpu=True), network()
+    logged: list[Any] = []
+    monkeypatch.setattr(accelerator, "log", lambda values, step: logged.append((values, step)))
+    optimizer = torch.optim.SGD(plain.parameters(), lr=0.2)
+    model, optimizer, loader = prepare(
+        accelerator, plain, optimizer, data(), lr_factor=1.0, verbose=False
+    )
+    batch = next(iter(loader))
+    first = log_influence(accelerator, model, batch, step=7)
+    assert first is not None and first > 1e-3
+    assert logged == [({"batchformer_influence": first}, 7)]
+    assert log_influence(accelerator, model, batch[0][:1]) is None  # nobody to act on
+    optimizer.param_groups[-1]["weight_decay"] = 0.5
+    for x, y in [*loader] * 20:
+        logits = model(x)
+        accelerator.backward(F.cross_entropy(logits, match(logits, y)))
+        optimizer.step()
+        optimizer.zero_grad()
+    with pytest.warns(UserWarning, match="weight decay has taken the encoder away"):
+        last = log_influence(accelerator, model, batch)
+    assert last is not None and last < 1e-3

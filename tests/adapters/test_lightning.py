@@ -262,5 +262,27 @@ def test_a_checkpoint_loads_into_the_plain_module(tmp_path: Path) -> None:
     plain = Lit.load_from_checkpoint(file, strict=False)
     assert torch.equal(evaluated(plain), evaluated(lit))
     other = Lit()
-    other.load_state_dict(export(torch.load(file, weights_only=False)["state_dict"]))
+    other.load_state_dict(export(torch.load(file, weights_only=True)["state_dict"]))
     assert torch.equal(evaluated(other), evaluated(lit))
+
+
+class Decayed(Lit):
+    """Far too much weight decay for the encoder."""
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(
+            param_groups(self, lr=0.2, lr_factor=1.0, weight_decay=0.0, module_weight_decay=0.5)
+        )
+
+
+def test_the_influence_of_samples_is_logged_and_its_loss_is_said() -> None:
+    session = trainer(BatchFormerCallback(verbose=False), max_epochs=2)
+    session.fit(Lit(), data())
+    assert session.callback_metrics["batchformer_influence"] > 1e-3
+    session = trainer(BatchFormerCallback(verbose=False), max_epochs=20)
+    with pytest.warns(UserWarning, match="weight decay has taken the encoder away"):
+        session.fit(Decayed(), data())
+    assert session.callback_metrics["batchformer_influence"] < 1e-3
+    session = trainer(BatchFormerCallback(verbose=False, watch=False))
+    session.fit(Lit(), data())
+    assert "batchformer_influence" not in session.callback_metrics

@@ -399,6 +399,39 @@ def test_own_rate_and_every_parameter_once(tmp_path: Path) -> None:
         assert {group["weight_decay"] for group in groups} == {0.0, 0.1}
 
 
+def logged(model: Any, folder: Path, decay: float, watch: bool = True) -> list[dict[str, float]]:
+    trainable = [p for name, p in model.named_parameters() if ".batchformer." not in name]
+    mine = [p for name, p in model.named_parameters() if ".batchformer." in name]
+    optimizer = torch.optim.SGD([{"params": trainable}, {"params": mine}], lr=0.2)
+    optimizer.param_groups[1]["weight_decay"] = decay
+    args = arguments(
+        folder,
+        max_steps=40,
+        logging_strategy="steps",
+        logging_steps=10,
+        lr_scheduler_type="constant",
+    )
+    trainer = BatchFormerTrainer(
+        model=model, args=args, train_dataset=words(16), optimizers=(optimizer, None)
+    )
+    trainer.batchformer_watch = watch
+    trainer.train()
+    history: list[dict[str, float]] = trainer.state.log_history
+    return [entry for entry in history if "loss" in entry]
+
+
+def test_the_influence_of_samples_is_logged_and_its_loss_is_said(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="BatchFormer")
+        found = logged(attached(bert()), tmp_path, decay=0.0)
+        assert len(found) == 4 and all(e["batchformer_influence"] > 1e-3 for e in found)
+        found = logged(attached(bert()), tmp_path, decay=0.0, watch=False)
+        assert not any("batchformer_influence" in entry for entry in found)
+    with pytest.warns(UserWarning, match="weight decay has taken the encoder away"):
+        found = logged(attached(bert()), tmp_path, decay=0.7)
+    assert found[-1]["batchformer_influence"] < 1e-3
+
+
 def test_an_optimizer_of_the_users_is_left_alone(tmp_path: Path) -> None:
     model = attached(bert())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -1,4 +1,4 @@
-"""Accelerate: attach before ``prepare``, and save the plain model afterwards.
+"""Accelerate: attach before ``prepare``, watch the encoder, and save the plain model afterwards.
 
 The training step stays as it is, but for the targets::
 
@@ -9,6 +9,7 @@ The training step stays as it is, but for the targets::
             accelerator.backward(criterion(logits, match(logits, y)))
             optimizer.step()
             optimizer.zero_grad()
+        log_influence(accelerator, model, x)  # once an epoch: is the encoder still alive?
     save_plain(accelerator, model, "model.pt")
 
 Gradient accumulation does not enlarge the batch that samples attend to.
@@ -23,6 +24,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from batchformer.adapters.plain_file import write_plain
+from batchformer.alive import LOGGED_AS, watched_influence
 from batchformer.attach import attach
 
 if TYPE_CHECKING:
@@ -55,6 +57,21 @@ def prepare(
     attach_options.setdefault("verbose", accelerator.is_main_process)
     attach(model, optimizer=optimizer, **attach_options)
     return tuple(accelerator.prepare(model, optimizer, *others))
+
+
+def log_influence(
+    accelerator: Accelerator, model: nn.Module, batch: Any, step: int | None = None
+) -> float | None:
+    """Log ``batchformer_influence`` to the trackers: how far one sample changes another's loss.
+
+    Warns if weight decay has taken the encoder away. Returns the number, or None where the batch
+    cannot show it (a single sample). Every process may call it; see
+    :func:`batchformer.alive.influence`.
+    """
+    measured = watched_influence(accelerator.unwrap_model(model), batch)
+    if measured is not None:
+        accelerator.log({LOGGED_AS: measured}, step=step)
+    return measured
 
 
 def save_plain(

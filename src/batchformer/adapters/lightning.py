@@ -1,4 +1,4 @@
-"""Lightning: one callback that attaches, checks on the first batch and exports at the end.
+"""Lightning: one callback that attaches, checks, watches and exports at the end.
 
 The training step doubles its own targets: ``criterion(logits, match(logits, y))``.
 """
@@ -12,6 +12,7 @@ from typing import Any
 from torch import nn
 
 from batchformer.adapters.plain_file import write_plain
+from batchformer.alive import LOGGED_AS, watched_influence
 from batchformer.attach import RECORD, attach, plain_state_dict
 from batchformer.check import check as check_model
 from batchformer.heads import AttachError
@@ -37,6 +38,8 @@ class BatchFormerCallback(Callback):  # type: ignore[misc]
         at: where to attach, as for :func:`batchformer.attach`.
         inputs: from a batch, what the network is called with; pairs ``(x, y)`` need none.
         check: look at the first training batch and raise if BatchFormer does not act.
+        watch: at the first batch of every epoch, log ``batchformer_influence``, how far one sample
+            can change the loss of another, and warn if weight decay has taken the encoder away.
         export_to: file for the plain network's state dict, written when fitting ends.
         attach_options: passed on to :func:`batchformer.attach`.
     """
@@ -48,12 +51,13 @@ class BatchFormerCallback(Callback):  # type: ignore[misc]
         *,
         inputs: Callable[[Any], Any] | None = None,
         check: bool = True,
+        watch: bool = True,
         export_to: str | os.PathLike[str] | None = None,
         **attach_options: Any,
     ) -> None:
         self.model, self.at, self.inputs = model, at, inputs
         self.export_to, self.attach_options = export_to, attach_options
-        self._unchecked = check
+        self._unchecked, self.watch = check, watch
         self._hooks: list[Any] = []
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
@@ -68,13 +72,17 @@ class BatchFormerCallback(Callback):  # type: ignore[misc]
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
+        seen = batch if self.inputs is None else self.inputs(batch)
         if self._unchecked:
-            seen = batch if self.inputs is None else self.inputs(batch)
             optimizer = trainer.optimizers[0] if len(trainer.optimizers) == 1 else None
             result = check_model(self._network(pl_module), seen, optimizer)
             if not result:
                 raise RuntimeError(f"BatchFormerCallback, on the first training batch:\n{result}")
             self._unchecked = False
+        if self.watch and batch_idx == 0:
+            measured = watched_influence(self._network(pl_module), seen)
+            if measured is not None:
+                pl_module.log(LOGGED_AS, measured, batch_size=1, rank_zero_only=True)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self.export_to is not None and trainer.is_global_zero:

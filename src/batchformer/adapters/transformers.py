@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from batchformer.alive import LOGGED_AS, watched_influence
 from batchformer.insertion import WithBatchFormer
 from batchformer.module import BatchFormer
 from batchformer.streams import duplicate
@@ -28,9 +29,14 @@ class BatchFormerMixin:
 
     Attributes:
         batchformer_lr_factor: BatchFormer's learning rate, as a multiple of the model's.
+        batchformer_watch: log ``batchformer_influence`` beside the training loss, how far one
+            sample can change the loss of another, and warn if weight decay has taken the encoder
+            away.
     """
 
     batchformer_lr_factor: float = 0.1
+    batchformer_watch: bool = True
+    _last_inputs: Mapping[str, Any] | None = None
     model: nn.Module
     optimizer: Optimizer | None
 
@@ -42,19 +48,29 @@ class BatchFormerMixin:
         num_items_in_batch: Any = None,
         **options: Any,
     ) -> Any:
+        names = {"labels", *getattr(self, "label_names", ())}
+        if self.batchformer_watch and any(
+            isinstance(module, BatchFormer) and module.training for module in model.modules()
+        ):
+            self._last_inputs = {key: inputs[key] for key in inputs if key not in names}
         if gives_two_streams(model):
             if isinstance(model, nn.DataParallel):
                 raise RuntimeError(
                     "nn.DataParallel would send the doubled labels to the wrong devices. Start one "
                     "process for each GPU with torchrun, or set CUDA_VISIBLE_DEVICES=0."
                 )
-            names = {"labels", *getattr(self, "label_names", ())}
             doubled = {key: duplicate(inputs[key]) for key in inputs if key in names}
             inputs = {**inputs, **doubled}
             num_items_in_batch = None if num_items_in_batch is None else 2 * num_items_in_batch
         return super().compute_loss(  # type: ignore[misc]
             model, inputs, return_outputs, num_items_in_batch, **options
         )
+
+    def log(self, logs: dict[str, float], *args: Any, **options: Any) -> None:
+        if "loss" in logs and self._last_inputs is not None:
+            measured = watched_influence(self.model, self._last_inputs)
+            logs = logs if measured is None else {**logs, LOGGED_AS: measured}
+        super().log(logs, *args, **options)  # type: ignore[misc]
 
     def create_optimizer(self, *args: Any, **options: Any) -> Optimizer:
         given = self.optimizer

@@ -1,0 +1,187 @@
+"""Hold fixed what would move rows without attention: dropout, batch statistics, random numbers."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.overrides import TorchFunctionMode
+
+from batchformer.module import BatchFormer
+from batchformer.probe import Batch
+
+
+@contextmanager
+def held_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
+    """Keep the modes of the model, but fix what would let rows move without attention.
+
+    Dropout and stochastic depth are off. BatchNorm that is in training normalises by the statistics
+    of one training pass over the batch, whoever is replaced later. The caller restores buffers and
+    modes (:func:`~batchformer.snapshot.untouched`); the rest is restored here.
+    """
+    with ExitStack() as undo:
+        undo.enter_context(NoDropout())
+        for module in model.modules():
+            kind = type(module).__name__
+            if isinstance(module, _DropoutNd) or kind.endswith(("DropPath", "StochasticDepth")):
+                module.training = False
+            elif isinstance(module, (BatchFormer, nn.MultiheadAttention)):
+                undo.callback(setattr, module, "dropout", module.dropout)
+                module.dropout = 0.0
+        norms = [m for m in model.modules() if _has_statistics(m) and m.training]
+        free = [m for m in norms if not isinstance(m, nn.SyncBatchNorm)]  # it waits for other ranks
+        for norm in norms:
+            if norm not in free:
+                norm.training = False
+        for norm in free:
+            undo.callback(_with_statistics(norm, next(model.parameters(), torch.empty(0))))
+        if free:
+            _settle(model, batch)
+            for norm in free:
+                norm.training = False
+        yield
+
+
+class NoDropout(TorchFunctionMode):
+    """Leave out dropout that a model calls as a function, in attention too."""
+
+    FUNCTIONS = (
+        F.dropout,
+        F.dropout1d,
+        F.dropout2d,
+        F.dropout3d,
+        F.alpha_dropout,
+        F.feature_alpha_dropout,
+        torch.dropout,
+        torch.alpha_dropout,
+        torch.feature_dropout,
+    )
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in self.FUNCTIONS:
+            return args[0] if args else kwargs["input"]
+        if func is F.scaled_dot_product_attention:
+            if len(args) > 4:
+                args = (*args[:4], 0.0, *args[5:])
+            else:
+                kwargs["dropout_p"] = 0.0
+        return func(*args, **kwargs)
+
+
+LARGE = 128
+"""Pixels of a side from which half the resolution is as good for batch statistics."""
+
+
+def _settle(model: nn.Module, batch: Batch) -> None:
+    """One training pass for batch statistics: of large images at half resolution, if it works."""
+
+    def halved(part: Tensor) -> Tensor:
+        images = part.ndim == 4 and part.is_floating_point() and min(part.shape[2:]) >= LARGE
+        return part[..., ::2, ::2] if images else part
+
+    smaller = batch.mapped(halved, lambda part: part)
+    with torch.no_grad():
+        try:
+            seed(0)
+            smaller.run(model)
+        except Exception:  # the model takes one size of images only
+            seed(0)
+            batch.run(model)
+
+
+def _has_statistics(module: nn.Module) -> bool:
+    return isinstance(module, _BatchNorm) or {"running_mean", "running_var"} <= {*module._buffers}
+
+
+def _with_statistics(norm: Any, like: Tensor) -> Any:
+    """Let a norm take over the statistics of the next batch; returns what undoes it."""
+    names = ("momentum", "track_running_stats")
+    kept = {name: getattr(norm, name) for name in names if hasattr(norm, name)}
+    bare = isinstance(norm, _BatchNorm) and norm.running_mean is None
+    if bare:
+        norm.running_mean = torch.zeros(norm.num_features, device=like.device)
+        norm.running_var = torch.ones(norm.num_features, device=like.device)
+        norm.track_running_stats = True
+    if "momentum" in kept:
+        norm.momentum = 1.0
+
+    def undo() -> None:
+        for name, value in kept.items():
+            setattr(norm, name, value)
+        if bare:
+            norm.running_mean = norm.running_var = None
+
+    return undo
+
+
+def seed(number: int) -> None:
+    """Seed every generator that a model usually draws from."""
+    torch.manual_seed(number)
+    random.seed(number)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(number)
+
+
+@contextmanager
+def numpy_state() -> Iterator[None]:
+    """Restore NumPy's random state, if NumPy is in use at all."""
+    numpy: Any = sys.modules.get("numpy")
+    state = None if numpy is None else numpy.random.get_state()
+    try:
+        yield
+    finally:
+        if numpy is not None:
+            numpy.random.set_state(state)
+
+
+@contextmanager
+def not_compiled(model: nn.Module) -> Iterator[None]:
+    """Run modules on which ``.compile()`` was called without it: it would compile every pass."""
+    compiled = [m for m in model.modules() if m._compiled_call_impl is not None]
+    kept = [m._compiled_call_impl for m in compiled]
+    try:
+        for module in compiled:
+            module._compiled_call_impl = None
+        yield
+    finally:
+        for module, call in zip(compiled, kept, strict=True):
+            module._compiled_call_impl = call
+
+
+@contextmanager
+def zeros_filled(model: nn.Module) -> Iterator[list[str]]:
+    """Put small random weights in the place of matrices that are all zeros, for the time being.
+
+    A classifier that begins at zero gives the same outputs for all inputs. Encoders are left as
+    they are: zeros in them are no beginning but an end. Gives the names of the matrices.
+    """
+    kinds = (BatchFormer, nn.TransformerEncoderLayer)
+    inside = {id(p) for m in model.modules() if isinstance(m, kinds) for p in m.parameters()}
+    zeros = [
+        (name, parameter)
+        for name, parameter in model.named_parameters()
+        if parameter.ndim >= 2 and parameter.is_floating_point() and id(parameter) not in inside
+        if parameter.numel() and not bool(parameter.detach().flatten()[0]) and not parameter.any()
+    ]
+    generator = torch.Generator().manual_seed(0)
+    try:
+        with torch.no_grad():
+            for _, parameter in zeros:
+                noise = torch.randn(parameter.shape, generator=generator)
+                parameter.copy_(noise / parameter[0].numel() ** 0.5)
+        yield [name for name, _ in zeros]
+    finally:
+        with torch.no_grad():
+            for _, parameter in zeros:
+                parameter.zero_()
