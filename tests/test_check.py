@@ -10,7 +10,17 @@ import torch
 from torch import Tensor, nn
 
 from batchformer import BatchFormer, attach, check, two_streams
-from batchformer.findings import ATTEND, EVAL, LEARN, MEMBER, STAY, STREAMS, THERE, CheckResult
+from batchformer.findings import (
+    ATTEND,
+    CALLED,
+    EVAL,
+    LEARN,
+    MEMBER,
+    STAY,
+    STREAMS,
+    THERE,
+    CheckResult,
+)
 
 X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
 
@@ -297,3 +307,12 @@ def test_a_few_samples_and_passes_are_enough() -> None:
     model.body.register_forward_pre_hook(lambda module, args: rows.append(len(args[0])))
     assert check(model, torch.randn(64, 8))
     assert rows == [4, 1, 4, 4, 4]  # eval, one sample in eval, batch statistics, and two compared
+
+
+def test_a_part_of_the_encoder_that_is_never_called_is_named() -> None:
+    model = attach(Backbone(), verbose=False)
+    layer = model.head.batchformer.layers[0]  # type: ignore[union-attr]
+    layer.self_attn.register_forward_hook(lambda *_: None)
+    result = check(model, X)
+    assert failed(result) == [CALLED]
+    assert "head.batchformer.layers.0.self_attn" in str(result)

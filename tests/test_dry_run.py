@@ -170,3 +170,14 @@ def test_a_large_model_is_rehearsed_without_values_where_it_needs_none(
     assert all(torch.equal(model.state_dict()[key], value) for key, value in state.items())
     assert model.head.batchformer.layers[0].linear1.weight.device.type == "cpu"
     assert model(torch.randn(5, 4)).shape == (10, 3)
+
+
+def test_several_places_double_once_after_a_pass_without_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import torch._dynamo
+
+    monkeypatch.setattr("batchformer.snapshot.LARGE", 1)
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 3))
+    attach(model, at=["1", "2", "3"], verbose=False)
+    assert model(torch.randn(5, 4)).shape == (10, 3)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from batchformer.attachment import RECORD, Attachment
 from batchformer.module import BatchFormer, without_exchange
-from batchformer.noise import held_noise, not_compiled, numpy_state
+from batchformer.noise import held_noise, not_compiled
 from batchformer.observe import Experiment, Pass, probe_batch
 from batchformer.snapshot import untouched
 from batchformer.wrappers import unwrap
@@ -59,7 +59,7 @@ def influence(model: nn.Module, batch: Any) -> float:
     holder = next((m for m in inner.modules() if RECORD in m.__dict__), inner)
     record: Attachment | None = holder.__dict__.get(RECORD)
     with ExitStack() as stack:
-        contexts = (torch.inference_mode(False), torch.enable_grad(), numpy_state())
+        contexts = (torch.inference_mode(False), torch.enable_grad())
         for context in (*contexts, untouched(inner), not_compiled(inner)):
             stack.enter_context(context)
         stack.enter_context(without_exchange(inner))

@@ -11,8 +11,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from batchformer.attach import RECORD, Attachment, same_bits
+from batchformer.encoder import bypassed
 from batchformer.evidence import Seen, look
 from batchformer.findings import (
+    CALLED,
     EVAL,
     MEMBER,
     ON,
@@ -24,9 +26,9 @@ from batchformer.findings import (
     about_training,
 )
 from batchformer.heads import output_tensors
-from batchformer.insertion import WithBatchFormer
+from batchformer.insertion import PerStream, WithBatchFormer
 from batchformer.module import BatchFormer, without_exchange
-from batchformer.noise import held_noise, not_compiled, numpy_state, seed, zeros_filled
+from batchformer.noise import held_noise, not_compiled, seed, zeros_filled
 from batchformer.observe import (
     Experiment,
     Layout,
@@ -39,8 +41,10 @@ from batchformer.observe import (
 )
 from batchformer.probe import Batch
 from batchformer.snapshot import untouched
-from batchformer.swap import Swapped
 from batchformer.wrappers import unwrap
+
+#: The mixins that attach puts in front of a module's class.
+OURS = (WithBatchFormer, PerStream)
 
 
 def check(
@@ -94,7 +98,7 @@ def check(
         mixed_only |= record.streams == "mixed_only"
     frozen = {id(p) for p in inner.parameters() if not p.requires_grad}
     with ExitStack() as stack:
-        contexts = (torch.inference_mode(False), torch.enable_grad(), numpy_state())
+        contexts = (torch.inference_mode(False), torch.enable_grad())
         for context in (*contexts, untouched(inner), not_compiled(inner)):
             stack.enter_context(context)
         stack.enter_context(without_exchange(inner))
@@ -116,7 +120,8 @@ def check(
         there = f"attached before {', '.join(record.places)}" if record else ""
         in_code = f"{len(seen.used)} in the model's own code"
         there = there or (in_code if seen.used else "no BatchFormer module: judged from outside")
-        findings = [Finding(THERE, True, there), *on, *about_streams(seen, mixed_only)]
+        findings = [Finding(THERE, True, there), *on, *_never_called(inner)]
+        findings += about_streams(seen, mixed_only)
         findings += about_training(seen, frozen, zeros)
         measured, alive = about_life(seen, zeros)
         findings += alive
@@ -138,7 +143,7 @@ def _replaced_since(
     gone = [
         name
         for name in record.changed
-        if name not in named or not any(isinstance(m, Swapped) for m in named[name].modules())
+        if name not in named or not any(isinstance(m, OURS) for m in named[name].modules())
     ]
     if not gone and encoders:
         return None
@@ -176,9 +181,9 @@ def _switched_on(model: nn.Module, encoders: list[BatchFormer]) -> list[Finding]
     now = model.training or any(encoder.training for encoder in encoders)
     places = [m._place for m in model.modules() if isinstance(m, WithBatchFormer)]
     owners = [place.owner[0] for place in places if place.role != "pass"]
-    off = [m for m in owners if not m.training]
+    off: list[nn.Module] = [m for m in owners if not m.training]
     if not owners and not any(encoder.training for encoder in encoders):
-        off = encoders
+        off = [*encoders]
     if not now or off:
         model.train()
     if now and off:
@@ -191,6 +196,22 @@ def _switched_on(model: nn.Module, encoders: list[BatchFormer]) -> list[Finding]
             )
         ]
     return [Finding(ON, True, "in training" if now else "in eval now; judged after model.train()")]
+
+
+def _never_called(model: nn.Module) -> list[Finding]:
+    """A failure where a person changed a part of the encoder that no pass calls."""
+    names = bypassed(model)
+    if not names:
+        return []
+    return [
+        Finding(
+            CALLED,
+            False,
+            f"{', '.join(names)}: replaced or hooked, but no pass calls it",
+            "hook the encoder layer itself; wrap linear1, linear2 or self_attn.out_proj, which are "
+            "called once they are wrapped",
+        )
+    ]
 
 
 # Eval.
@@ -281,7 +302,7 @@ def _own_forwards_compared(model: nn.Module) -> Iterator[list[str]]:
 
         return hook
 
-    swapped = [(name, m) for name, m in model.named_modules() if isinstance(m, Swapped)]
+    swapped = [(name, m) for name, m in model.named_modules() if isinstance(m, OURS)]
     handles = [m.register_forward_pre_hook(keep, with_kwargs=True) for _, m in swapped]
     handles += [  # before hooks of the user's, which see both models' outputs
         m.register_forward_hook(compare(name), with_kwargs=True, prepend=True)

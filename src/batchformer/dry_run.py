@@ -32,12 +32,14 @@ class Rehearsal:
         read: each place that was passed, with the features it read.
         encoded: the encoders, once for each time they ran.
         norms: BatchNorm modules that saw twice the rows they see in eval.
+        later: places that read rows which an earlier place had doubled.
     """
 
     outputs: list[Tensor] = field(default_factory=list)
     read: list[tuple[Place, Tensor]] = field(default_factory=list)
     encoded: list[nn.Module] = field(default_factory=list)
     norms: list[nn.Module] = field(default_factory=list)
+    later: list[Place] = field(default_factory=list)
 
 
 def dry_run(
@@ -63,6 +65,8 @@ def dry_run(
             f"attach(): with BatchFormer at {names} a training pass fails: {error}. What follows "
             f"the place does not take 2N rows. {record.candidates(tried)}"
         ) from error
+    for place in seen.later:  # a pass without values undoes what it changed
+        place.role = "mix_second_half"
     _settle_streams(seen.read)
     if len(seen.encoded) > len(seen.read):
         raise AttachError(
@@ -102,6 +106,7 @@ def _train_once(model: nn.Module, batch: Batch, calls: list[Call], record: Trace
         seen.read.append((place, args[0]))
         if place.role == "double" and args[0].shape[place.encoder.batch_axis] == 2 * batch.rows:
             place.role = "mix_second_half"
+            seen.later.append(place)
 
     def notice(module: nn.Module, args: tuple[Any, ...]) -> None:
         # Twice what it was, rather than 2N: tokens may have been flattened into the rows.

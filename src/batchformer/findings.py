@@ -9,6 +9,7 @@ from batchformer.evidence import Seen
 
 THERE = "is it there?"
 ON = "is it on?"
+CALLED = "is every part of it called?"
 STREAMS = "two streams in training?"
 ATTEND = "do samples attend to each other?"
 STAY = "do plain rows stay?"

@@ -127,22 +127,16 @@ def _with_statistics(norm: Any, like: Tensor) -> Any:
 
 def seed(number: int) -> None:
     """Seed every generator that a model usually draws from."""
-    torch.manual_seed(number)
+    torch.default_generator.manual_seed(number)
+    # torch.manual_seed would queue a seeding for a GPU that is not in use yet, and that seeding
+    # would outlive the restored state.
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(number)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(number)
     random.seed(number)
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed(number)
-
-
-@contextmanager
-def numpy_state() -> Iterator[None]:
-    """Restore NumPy's random state, if NumPy is in use at all."""
-    numpy: Any = sys.modules.get("numpy")
-    state = None if numpy is None else numpy.random.get_state()
-    try:
-        yield
-    finally:
-        if numpy is not None:
-            numpy.random.set_state(state)
 
 
 @contextmanager

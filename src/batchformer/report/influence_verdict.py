@@ -8,15 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from batchformer.alive import NEXT_TO_NOTHING as NEXT_TO_NOTHING
 from batchformer.report.influence_numbers import OfArm
 from batchformer.report.rank_correlation import Correlation
 from batchformer.report.words import interval, number, seeds
 
 MOST_OF_IT = 0.5
 """Of a correlation: where less than this is left of it, most of it has gone."""
-
-NEXT_TO_NOTHING = 1e-3
-"""Of a loss, in nats: of one that is 1, a thousandth."""
 
 NO_BREAK = "\N{NO-BREAK SPACE}"
 
