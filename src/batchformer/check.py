@@ -180,7 +180,7 @@ def _switched_on(model: nn.Module, encoders: list[BatchFormer]) -> list[Finding]
         return []
     now = model.training or any(encoder.training for encoder in encoders)
     places = [m._place for m in model.modules() if isinstance(m, WithBatchFormer)]
-    owners = [place.owner[0] for place in places if place.role != "pass"]
+    owners = [place.encoder for place in places if place.role != "pass"]
     off: list[nn.Module] = [m for m in owners if not m.training]
     if not owners and not any(encoder.training for encoder in encoders):
         off = [*encoders]

@@ -46,12 +46,13 @@ class Call:
         return self.args[0] if self.args and isinstance(self.args[0], Tensor) else None
 
     def reads_samples(self, rows: int) -> bool:
-        """Whether it is called once, with one tensor that has an axis of so many samples."""
+        """Whether it is called once, with one tensor of features that has an axis of samples."""
         others = [*self.args[1:], *self.kwargs.values()]
         return (
             self.times == 1
             and self.source is not None
             and self.source.ndim >= 2
+            and self.source.is_floating_point()  # not the indices that an embedding reads
             and rows in self.source.shape[:2]
             and not any(isinstance(t, Tensor) and t.ndim and rows in t.shape[:2] for t in others)
         )

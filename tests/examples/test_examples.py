@@ -99,7 +99,7 @@ def test_ddp_exchange(run: Run, tmp_path: Path) -> None:
         assert "BatchFormer is acting." in lines
     losses = validation_losses(one)
     assert losses[-1] < 0.5 * losses[0]
-    assert validation_losses(two) == pytest.approx(losses, abs=2e-3)
+    assert validation_losses(two) == pytest.approx(losses, abs=5e-3)
     found = [re.fullmatch(r"accuracy (.*)% after training on \d ranks", r[-1]) for r in (one, two)]
     accuracies = [float(match[1]) for match in found if match]
     assert len(accuracies) == 2 and min(accuracies) > 85

@@ -201,7 +201,7 @@ def test_check_passes_before_and_after_training(attend: str) -> None:
         result = check(method, batch["x"], optimizer)
         assert result.passed, str(result)
         method.train().step(batch)
-        assert "moves 6 of 6" in str(result) or attend == "self"
+        assert "moves 3 of 3" in str(result) or attend == "self"
 
 
 def test_mixed_targets_weigh_the_features() -> None:

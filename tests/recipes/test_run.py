@@ -94,7 +94,7 @@ def test_arms_are_paired(tmp_path: Path) -> None:
             assert all(torch.equal(mine[key], others[key]) for key in ("x", "y", "index"))
     encoders = [s for s in states.values() if "encoder.layers.0.linear1.weight" in s]
     weights = [s["encoder.layers.0.linear1.weight"] for s in encoders]
-    assert len(weights) == 5 and all(torch.equal(weights[0], w) for w in weights)
+    assert len(weights) == 7 and all(torch.equal(weights[0], w) for w in weights)
 
 
 def test_restore_gives_the_trained_method(tmp_path: Path) -> None:

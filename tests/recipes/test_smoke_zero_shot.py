@@ -344,7 +344,7 @@ def test_both_forms_of_the_benchmark_give_the_same(data: Path, tmp_path: Path) -
     facts = []
     for root in ("mat", "cub_gzsl.npz"):
         recipe = tiny_features("cub_ce_gzsl", data / root)
-        for one in trainings_of(Run(recipe, "", 0, tmp_path / root, CPU)):
+        for one in trainings_of(Run(recipe, "baseline", 0, tmp_path / root, CPU)):
             found = one.task.facts()
             facts.append({key: value for key, value in found.items() if key != "name"})
     assert facts[:2] == facts[2:] and facts[0] != facts[1]
