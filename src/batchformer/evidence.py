@@ -148,6 +148,13 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
     seen.met = shifts[mixed]
     seen.met[0] = False  # its own row says nothing
     _compare_equal_samples(seen, pairs, plain, mixed)
+    if seen.equal and seen.doubled and n > 2:
+        # One pair of equal samples leaves orders open that keep the pair, such as swapped halves.
+        second = pick(experiment.run(replaced(experiment.batch, 1, source=0)))
+        for half in (plain, mixed):
+            now = equal_pairs([t[half] for t in second])
+            now.fill_diagonal_(False)
+            seen.misplaced |= not now[0, 1] and bool(now.any())
     if not (seen.equal and seen.met[1:].all() and not seen.plain_moved[1:].any()):
         # Rows of equal samples that are equal have no noise of their own.
         repeated = experiment.run()

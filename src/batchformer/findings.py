@@ -87,8 +87,15 @@ def about_streams(seen: Seen, mixed_only: bool) -> Iterator[Finding]:
         "train one classifier on plain AND mixed rows: attach(model) or two_streams(x, module)",
     )
     if not seen.judged:
-        reason = "the rows are not those of the samples" if seen.finite else "outputs not finite"
-        yield Finding(ATTEND, None, reason)
+        if seen.finite:
+            yield Finding(ATTEND, None, "the rows are not those of the samples")
+        else:
+            yield Finding(
+                ATTEND,
+                False,
+                "the outputs are not finite",
+                "find the NaN or the infinity first: in the weights, the batch or the layers",
+            )
         return
     met = int(seen.met[1:].sum())
     noise = "the outputs change from pass to pass, with noise that cannot be held fixed"

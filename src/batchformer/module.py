@@ -120,9 +120,9 @@ class BatchFormer(nn.Module):
             )
         if attend not in ("batch", "self"):
             raise ValueError(f"BatchFormer: attend={attend!r} is neither 'batch' nor 'self'.")
-        if layers < 1 or not 0.0 <= dropout <= 1.0:
+        if layers < 1 or not 0.0 <= dropout < 1.0:
             raise ValueError(
-                f"BatchFormer: needs layers >= 1 and 0 <= dropout <= 1, got {layers} and {dropout}."
+                f"BatchFormer: needs layers >= 1 and 0 <= dropout < 1, got {layers} and {dropout}."
             )
         self.dim, self.heads, self.dropout, self.attend = dim, heads, dropout, attend
         self.batch_axis, self.channel_axis = batch_axis, channel_axis

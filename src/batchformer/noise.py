@@ -51,7 +51,7 @@ def held_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
 
 
 class NoDropout(TorchFunctionMode):
-    """Leave out dropout that a model calls as a function, in attention too."""
+    """Leave out dropout that a model calls as a function, in attention too, and random slopes."""
 
     FUNCTIONS = (
         F.dropout,
@@ -71,6 +71,11 @@ class NoDropout(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func in self.FUNCTIONS:
             return args[0] if args else kwargs["input"]
+        if func in (F.rrelu, torch.rrelu):  # its slopes are drawn for negative entries alone
+            x = args[0] if args else kwargs["input"]
+            lower = args[1] if len(args) > 1 else kwargs.get("lower", 1 / 8)
+            upper = args[2] if len(args) > 2 else kwargs.get("upper", 1 / 3)
+            return F.leaky_relu(x, (lower + upper) / 2)
         if func is F.scaled_dot_product_attention:
             if len(args) > 4:
                 args = (*args[:4], 0.0, *args[5:])

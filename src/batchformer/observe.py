@@ -72,10 +72,10 @@ def _differ(batch: Batch, row: int) -> bool:
     return any(isinstance(a, Tensor) and not torch.equal(a, b) for a, b in pairs)
 
 
-def replaced(batch: Batch, sample: int) -> Batch:
-    """The batch with one sample replaced by a copy of :func:`source_of` it."""
+def replaced(batch: Batch, sample: int, source: int | None = None) -> Batch:
+    """The batch with one sample replaced by a copy of ``source``, or of :func:`source_of` it."""
     index = list(range(batch.rows))
-    index[sample] = source_of(sample, batch.rows)
+    index[sample] = source_of(sample, batch.rows) if source is None else source
     order = torch.tensor(index)
     return batch.mapped(
         lambda part: part.index_select(batch.axis, order.to(part.device)),

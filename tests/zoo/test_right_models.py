@@ -393,6 +393,10 @@ def lora(model: Any) -> Any:
 
 
 attached("peft, then attach", lambda: lora(bert()), text)
+RIGHT["random slopes"] = lambda: (
+    attach(nn.Sequential(nn.Linear(8, 16), nn.RReLU(), nn.Linear(16, 3)), verbose=False),
+    torch.randn(6, 8),
+)
 RIGHT["attach, then peft"] = lambda: (lora(attach(bert(), verbose=False)), text())
 
 

@@ -97,6 +97,14 @@ def plain() -> nn.Sequential:
     return nn.Sequential(nn.Linear(8, C), nn.ReLU(), nn.Linear(C, K))
 
 
+@wrong(ATTEND, says="not finite")
+def nan_in_the_encoder() -> nn.Module:
+    model = attach(plain(), verbose=False)
+    with torch.no_grad():
+        model[2].batchformer.layers[0].linear1.weight.fill_(torch.nan)  # type: ignore[union-attr]
+    return model
+
+
 # The encoder's rows do not arrive.
 
 
@@ -220,6 +228,21 @@ class SecondEncoderOnBothStreams(Base):
 
 
 # The order of rows.
+
+
+@wrong(FIRST, says="not in the order of samples")
+class HalvesOfTheMixedRowsSwapped(Base):
+    def rows(self, f: Tensor) -> Tensor:
+        first, second = self.batchformer(f).chunk(2)
+        return self.head(torch.cat([f, second, first]))
+
+
+@wrong(FIRST, says="not in the order of samples")
+class TwoMixedRowsExchanged(Base):
+    def rows(self, f: Tensor) -> Tensor:
+        order = torch.arange(len(f))
+        order[1], order[3] = 3, 1
+        return self.head(torch.cat([f, self.batchformer(f)[order]]))
 
 
 @wrong(FIRST, says="mixed, plain")

@@ -53,7 +53,7 @@ class ModuleConfig:
     def __post_init__(self) -> None:
         require(self.heads >= 1, f"module.heads is {self.heads}, below 1")
         require(self.layers >= 1, f"module.layers is {self.layers}, below 1")
-        require(0 <= self.dropout <= 1, f"module.dropout is {self.dropout}, outside [0, 1]")
+        require(0 <= self.dropout < 1, f"module.dropout is {self.dropout}, outside [0, 1)")
         require(self.lr_factor >= 0, f"module.lr-factor is {self.lr_factor}, below 0")
         require(self.mixed_weight >= 0, f"module.mixed-weight is {self.mixed_weight}, below 0")
         require(
