@@ -84,7 +84,7 @@ def dry_run(
             f"{[tuple(t.shape) for t in seen.outputs]} for {batch.rows} samples, not {expected} "
             f"rows. Mixed rows are lost after the place (a head for each token, pooled later, as "
             f"in GPT-2), or an output passes it by: choose its classifier by name. "
-            f"{lines} {record.candidates(tried)}"
+            f"{lines} {record.candidates(tried, lines=False)}"
         )
     return seen.norms
 

@@ -82,15 +82,19 @@ class Trace:
     bare: list[str] = field(default_factory=list)
     rows: int = 0
 
-    def candidates(self, tried: Sequence[str] = (), most: int = 6) -> str:
-        """The last layers that read samples, but for those tried, for error messages."""
+    def candidates(self, tried: Sequence[str] = (), most: int = 6, lines: bool = True) -> str:
+        """The last layers that read samples, but for those tried, for error messages.
+
+        Where there is none, the lines to write instead are told, unless ``lines`` is false.
+        """
         calls = [self.calls[name] for name in self.layers if name not in tried]
         shown = [call.describe() for call in calls if call.reads_samples(self.rows)][-most:]
         if shown:
             return "Candidates for at=: " + "; ".join(shown)
         return (
             f"There is no candidate for at=: no layer is called once, with one tensor of "
-            f"{self.rows} rows for {self.rows} samples. {OWN_FORWARD.format(channels='C')}"
+            f"{self.rows} rows for {self.rows} samples."
+            + (f" {OWN_FORWARD.format(channels='C')}" if lines else "")
         )
 
 

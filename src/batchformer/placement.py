@@ -111,7 +111,8 @@ def axes_of(
             f"axis holds the samples. Choose another place; set input_axis=1 if the inputs of the "
             f"model are (L, N, ...), or batch_axis for this place. Rows of regions, as in a "
             f"detector's box head, are not samples: the model doubles no labels for them. "
-            f"{OWN_FORWARD.format(channels=shape[-1])} {record.candidates([call.name])}"
+            f"{OWN_FORWARD.format(channels=shape[-1])} "
+            f"{record.candidates([call.name], lines=False)}"
         )
     if width is not None and not -len(shape) <= width < len(shape):
         raise AttachError(
