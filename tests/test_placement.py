@@ -61,8 +61,9 @@ def test_candidates_are_layers_that_read_samples() -> None:
     _, record = traced(model, torch.randn(3, 4))
     assert record.candidates() == "Candidates for at=: 'body' (Linear, input (3, 4))"
     regions = nn.Sequential(nn.Flatten(0, 1), nn.Linear(4, 8), nn.Linear(8, 2))
-    with pytest.raises(AttachError, match=r"no layer is called once.*two_streams\(x, encoder\)"):
+    with pytest.raises(AttachError, match="no layer is called once") as told:
         attach(regions, example=torch.randn(3, 5, 4))
+    assert str(told.value).count("two_streams(x, encoder)") == 1
 
 
 class Unused(nn.Module):
