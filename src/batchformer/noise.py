@@ -24,7 +24,7 @@ def held_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
     """Keep the modes of the model, but fix what would let rows move without attention.
 
     Dropout and stochastic depth are off. BatchNorm that is in training normalises by the statistics
-    of one training pass over the batch, whoever is replaced later. The caller restores buffers and
+    of one training pass over the unchanged batch. The caller restores buffers and
     modes (:func:`~batchformer.snapshot.untouched`); the rest is restored here.
     """
     with ExitStack() as undo:

@@ -51,7 +51,7 @@ def demo(arguments: list[str]) -> None:
 
 
 def _say_scores(folder: Path) -> None:
-    """One line of a run that has ended; of several ranks the first says it."""
+    """Print one line for a run that has ended; rank 0 prints it."""
     from batchformer.recipes.folder import read_result
 
     if not follows():

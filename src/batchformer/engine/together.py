@@ -3,8 +3,8 @@
 On a GPU each has a stream of its own, so that what one run leaves idle another uses; on a CPU
 nothing is gained, and nothing changes: every draw is a function of its run's seed and update.
 
-Runs that share a feed take its batches at the same update: a feed that is asked for one update and
-then for an earlier one has to start reading anew. Runs that were resumed may be at different
+Runs that share a feed take its batches at the same update: a feed restarts its
+reader if it is asked for an earlier update than before. Runs that were resumed may be at different
 updates; those that are behind catch up first.
 """
 
