@@ -56,7 +56,7 @@ def test_questions_are_answered_at_once_and_without_torch(arguments: list[str]) 
         (["compare", "demo", "--optim.lrr", "1"], "--optim.lr"),
         (["compare", "demo", "--optim.name", "sgdd"], "'sgd', 'adam', 'adamw'"),
         (["compare", "demo", "--optim.lr", "-1"], "optim.lr is -1.0 and must be above 0"),
-        (["compare", "demo", "--module.dropout", "2"], "outside [0, 1]"),
+        (["compare", "demo", "--module.dropout", "2"], "outside [0, 1)"),
         (["compare", "demo", "--arms", "batchfromer"], "Did you mean batchformer"),
         (["compare", "demo", "--seeds", "0"], "at least one seed"),
         (["sweep", "demo_layer"], "Did you mean demo_layers"),
