@@ -150,7 +150,7 @@ def _states(devices: Iterable[torch.device]) -> list[tuple[Callable[[Any], Any],
         (random.setstate, random.getstate()),
         (torch.set_rng_state, torch.get_rng_state()),
     ]
-    numpy: Any = sys.modules.get("numpy")  # whoever draws from it has imported it
+    numpy: Any = sys.modules.get("numpy")  # code that draws from it has imported it
     if numpy is not None:
         states.append((numpy.random.set_state, numpy.random.get_state()))
     for device in set(devices):

@@ -214,7 +214,7 @@ def _is_array(part: Any) -> bool:
     """
     if isinstance(part, Tensor):
         return True
-    numpy: Any = sys.modules.get("numpy")  # whoever has an array has imported it
+    numpy: Any = sys.modules.get("numpy")  # code that has an array has imported it
     if numpy is not None and isinstance(part, numpy.ndarray):
         return True
     if isinstance(part, torch.nn.utils.rnn.PackedSequence):

@@ -90,9 +90,9 @@ _EPOCH = 500
 def _library(name: str, data: DataName, method: MethodName, network: str, table: str) -> Recipe:
     """The transfer library's protocol: 20 x 500 updates of 36 images, SGD with a cosine to 0.
 
-    On PACS normalisation is frozen and features have dropout 0.1. IRM and V-REx begin the optimizer
-    anew after the first 500 updates, where their penalty sets in, with a cosine to 0 over the 9,500
-    that are left.
+    On PACS normalisation is frozen and features have dropout 0.1. IRM and V-REx restart the
+    optimizer after the first 500 updates, where their penalty sets in, with a cosine to 0 over the
+    remaining 9,500.
     """
     title, rate, domains, hyper = _OF_THE_LIBRARY[method]
     if data == "pacs":
