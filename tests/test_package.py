@@ -36,11 +36,13 @@ bf.export(model)
 """
 
 IMPORT_TIME = """
-import time, torch
-start = time.perf_counter()
+import sys, time
+start = time.process_time()
+import torch
+middle = time.process_time()
 from batchformer import attach, check, match
-print(1000 * (time.perf_counter() - start))
-assert "torch._dynamo" not in __import__("sys").modules
+print((time.process_time() - middle) / (middle - start))
+assert "torch._dynamo" not in sys.modules
 """
 
 
@@ -54,10 +56,10 @@ def test_the_core_needs_torch_and_nothing_else() -> None:
     python(BLOCK_EVERYTHING_ELSE)
 
 
-def test_importing_takes_under_50_ms_once_torch_is_there() -> None:
+def test_importing_costs_at_most_a_tenth_of_importing_torch() -> None:
     python(IMPORT_TIME)  # writes the byte code
-    # The best of a few: other tests run beside this one.
-    assert any(float(python(IMPORT_TIME)) < 50 for _ in range(8))
+    # A share, in processor time: a slow or busy machine slows both. The best of a few tries.
+    assert any(float(python(IMPORT_TIME)) < 0.1 for _ in range(5))
 
 
 def test_the_public_surface_is_twelve_names() -> None:
