@@ -40,7 +40,7 @@ from batchformer.observe import (
     replaced,
 )
 from batchformer.probe import Batch
-from batchformer.snapshot import untouched
+from batchformer.snapshot import Buffers, own_generators, untouched
 from batchformer.wrappers import unwrap
 
 #: The mixins that attach puts in front of a module's class.
@@ -228,8 +228,11 @@ def _in_eval(
     for parameter in model.parameters():
         parameter.requires_grad_(id(parameter) in inside)
 
+    buffers, generators = Buffers(model), own_generators(model)
+
     def run(each: Batch) -> list[Tensor]:
-        seed(0)
+        buffers.restore()
+        seed(0, generators)
         return output_tensors(each.run(model))
 
     with torch.enable_grad():

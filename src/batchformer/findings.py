@@ -38,8 +38,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The findings of :func:`check`; true if none failed, a table when printed.
+    """The findings of :func:`check`; true if it is proven, a table when printed.
 
+    It is true if nothing failed and it was seen that samples attend to each other. Where that
+    could not be judged it is false without failures: nothing is wrong, and nothing is proven.
+    Other questions may stay open (``passed`` is None in a finding).
     ``influence`` is how far one sample can change another's loss, in nats; None if not measured.
     """
 
@@ -48,7 +51,11 @@ class CheckResult:
 
     @property
     def passed(self) -> bool:
-        return not self.failures
+        return not self.failures and not self._attention_open
+
+    @property
+    def _attention_open(self) -> bool:
+        return any(f.question == ATTEND and f.passed is None for f in self.findings)
 
     @property
     def failures(self) -> tuple[Finding, ...]:
@@ -68,7 +75,7 @@ class CheckResult:
                 rows.append(f"{'':6}{'':{width}}  -> {finding.remedy}")
         failed, answers = len(self.failures), [finding.passed for finding in self.findings]
         last = f"{failed} of {len(answers)} failed" if failed else "BatchFormer is acting"
-        if not failed and any(f.question == ATTEND and f.passed is None for f in self.findings):
+        if not failed and self._attention_open:
             last = "Nothing failed, but it is not proven that BatchFormer is acting"
         rows.append(last + (f"; {answers.count(None)} not judged." if None in answers else "."))
         return "\n".join(rows)

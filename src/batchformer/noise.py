@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -130,8 +130,20 @@ def _with_statistics(norm: Any, like: Tensor) -> Any:
     return undo
 
 
-def seed(number: int) -> None:
-    """Seed every generator that a model usually draws from."""
+def seed(number: int, own: Iterable[Any] = ()) -> None:
+    """Seed every generator that a model usually draws from.
+
+    Args:
+        own: further generators, see :func:`~batchformer.snapshot.own_generators`.
+    """
+    for generator in own:
+        if isinstance(generator, torch.Generator):
+            generator.manual_seed(number)
+        elif hasattr(generator, "bit_generator"):
+            bits = generator.bit_generator
+            bits.state = type(bits)(number).state
+        else:
+            generator.seed(number)
     torch.default_generator.manual_seed(number)
     # torch.manual_seed would queue a seeding for a GPU that is not in use yet, and that seeding
     # would outlive the restored state.

@@ -14,6 +14,7 @@ from batchformer.heads import output_tensors
 from batchformer.module import BatchFormer
 from batchformer.noise import seed
 from batchformer.probe import Batch, as_batch, fit_batch
+from batchformer.snapshot import Buffers, own_generators, random_states
 
 PROBE = 4
 """Samples that an experiment needs; more only take longer."""
@@ -133,12 +134,14 @@ class Pass:
         rows: those of them that have rows, as (rows, features) each.
         calls: encoders that were called, with their inputs and outputs.
         noisy: whether it drew random numbers.
+        states: the random states at its end: two passes that drew equally much have the same.
     """
 
     outputs: list[Tensor]
     rows: list[Tensor]
     calls: list[tuple[BatchFormer, Tensor, Tensor]]
     noisy: bool = False
+    states: tuple[str, ...] = ()
 
     def count(self, samples: int) -> int:
         """Rows of the output that has twice as many as samples, or else of the first one."""
@@ -148,17 +151,24 @@ class Pass:
 
 @dataclass(eq=False, repr=False)
 class Experiment:
-    """A model whose noise is held, and a batch of N samples for it."""
+    """A model whose noise is held, and a batch of N samples for it.
+
+    Every pass begins with the buffers that the model has now, and with the same random numbers.
+    """
 
     model: nn.Module
     batch: Batch
     encoders: list[BatchFormer]
     layout: Layout = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.buffers, self.generators = Buffers(self.model), own_generators(self.model)
+
     def run(self, batch: Batch | None = None, *, draw: int = 0, features: Features = "own") -> Pass:
         """One pass; gradients are recorded, so that all passes take the same kernels."""
-        seed(draw)
-        states = self._random_states()
+        self.buffers.restore()
+        seed(draw, self.generators)
+        before = random_states(self.model)
         with (
             torch.enable_grad(),
             encoder_inputs(self.encoders, features),
@@ -172,12 +182,8 @@ class Experiment:
                 "check(): the model returned no floating-point tensor with rows to look at. Let it "
                 "return its logits, not the loss alone."
             )
-        noisy = not all(map(torch.equal, states, self._random_states()))
-        return Pass(outputs, rows, calls, noisy)
-
-    def _random_states(self) -> list[Tensor]:
-        devices = {p.device for p in self.model.parameters() if p.device.type == "cuda"}
-        return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, sorted(devices, key=str))]
+        states = random_states(self.model)
+        return Pass(outputs, rows, calls, states != before, states)
 
 
 #: What goes into the encoders: the model's own features, those at unit scale, or these with noise
