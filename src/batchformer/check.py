@@ -68,7 +68,8 @@ def check(
         model: the model, wrapped or not.
         batch: at least two different samples: inputs as the model takes them; an ``(x, y)`` pair
             or labels in a dict are understood.
-        optimizer: if given, is asked whether it holds every BatchFormer parameter.
+        optimizer: if given, is asked whether it holds every BatchFormer parameter, at a rate above
+            zero.
         mixed_only: the model's own code trains on the mixed stream alone, on purpose; ``attach``
             has noted it for models that it prepared.
 
@@ -335,11 +336,27 @@ def _eval_without(
 
 
 def _membership(seen: Seen, optimizer: Optimizer) -> Finding:
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    inside = sum(id(p) in held for _, p in seen.own_weights)
+    """Whether the optimizer holds the encoder's weights, at a learning rate above zero.
+
+    A rate of zero is a failure if it will stay zero. It is not judged where a schedule may raise
+    it: the rate of every group is zero now, or a scheduler has noted an ``initial_lr`` above zero.
+    """
+    groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    total, inside = len(seen.own_weights), [p for _, p in seen.own_weights if id(p) in groups]
+    told, remedy = (
+        f"{len(inside)} of {total} parameters",
+        "build the optimizer after attach, e.g. from param_groups(model, lr), or pass optimizer=",
+    )
+    still = [groups[id(p)] for p in inside if not float(groups[id(p)]["lr"])]
+    if len(inside) < total or not still:
+        return Finding(MEMBER, len(inside) == total, told, remedy)
+    told = f"{told}, {len(still)} of them at a rate of 0"
+    all_still = not any(float(group["lr"]) for group in optimizer.param_groups)
+    if all_still or all(float(group.get("initial_lr", 0.0)) for group in still):
+        return Finding(MEMBER, None, f"{told} now (a warm-up?)")
     return Finding(
         MEMBER,
-        inside == len(seen.own_weights),
-        f"{inside} of {len(seen.own_weights)} parameters",
-        "build the optimizer after attach, e.g. from param_groups(model, lr), or pass optimizer=",
+        False,
+        told,
+        "give the encoder a learning rate: param_groups(model, lr, lr_factor=1.0)",
     )

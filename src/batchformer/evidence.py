@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from batchformer.alive import influence_of, why_gone
 from batchformer.module import BatchFormer
+from batchformer.noise import drops_everything
 from batchformer.observe import (
     SEEDS,
     Experiment,
@@ -56,6 +57,7 @@ class Seen:
         plain_untrained: the same of plain rows.
         followed: layers with weights follow the encoder.
         no_gradients: why gradients could not be computed.
+        dropout: the first module that drops everything it is given, in training.
     """
 
     doubled: bool = False
@@ -77,6 +79,7 @@ class Seen:
     plain_untrained: str | None = None
     followed: bool = True
     no_gradients: str | None = None
+    dropout: str | None = None
 
     # Written by hand: a dataclass of so many fields is slow to import.
     def __init__(self, experiment: Experiment, base: Pass, rows: int) -> None:
@@ -117,6 +120,8 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
     base, after = experiment.run(), experiment.run(replaced(experiment.batch, 0))
     seen = Seen(experiment, base, base.count(n))
     seen.finite = all(bool(t.detach().isfinite().all()) for t in base.rows)
+    training = ((name, m) for name, m in experiment.model.named_modules() if m.training)
+    seen.dropout = next((name for name, m in training if drops_everything(m)), None)
     leaves = reachable(base.outputs)
     seen.used = _used(experiment.encoders, base, leaves, frozen)
     seen.in_encoder = any(

@@ -118,6 +118,8 @@ def about_streams(seen: Seen, mixed_only: bool) -> Iterator[Finding]:
             "the encoder mixes the samples, but its rows do not all reach the outputs: "
             "x = two_streams(x, module), and the classifier reads x"
         )
+    if seen.dropout is not None:
+        remedy = f"{seen.dropout} has a dropout of 1, so nothing passes it: choose less, e.g. 0.5"
     remedy = seen.gone or remedy
     passed: bool | None = met == 0 if seen.control else met == others
     if seen.unsteady and passed and not seen.control:
@@ -187,7 +189,7 @@ def about_training(seen: Seen, frozen: set[int], zeros: list[str]) -> Iterator[F
     held = [name for name, p in seen.own_weights if id(p) in frozen]
     dead = [name for (name, _), ok in zip(seen.own_weights, seen.reached, strict=True) if not ok]
     total = len(seen.own_weights)
-    if held and len(held) >= (1 if seen.used else total):
+    if held:
         yield Finding(
             LEARN,
             False,

@@ -23,15 +23,17 @@ from batchformer.probe import Batch
 def held_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
     """Keep the modes of the model, but fix what would let rows move without attention.
 
-    Dropout and stochastic depth are off. BatchNorm that is in training normalises by the statistics
+    Dropout and stochastic depth are off, unless they drop everything: that is no noise, and what
+    they stand before never arrives. BatchNorm that is in training normalises by the statistics
     of one training pass over the unchanged batch. The caller restores buffers and
     modes (:func:`~batchformer.snapshot.untouched`); the rest is restored here.
     """
     with ExitStack() as undo:
         undo.enter_context(NoDropout())
         for module in model.modules():
-            kind = type(module).__name__
-            if isinstance(module, _DropoutNd) or kind.endswith(("DropPath", "StochasticDepth")):
+            if drops_everything(module):
+                continue
+            if _is_dropout(module):
                 module.training = False
             elif isinstance(module, (BatchFormer, nn.MultiheadAttention)):
                 undo.callback(setattr, module, "dropout", module.dropout)
@@ -50,8 +52,24 @@ def held_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
         yield
 
 
+def _is_dropout(module: nn.Module) -> bool:
+    named = type(module).__name__.endswith(("DropPath", "StochasticDepth"))
+    return named or isinstance(module, _DropoutNd)
+
+
+def drops_everything(module: nn.Module) -> bool:
+    """Whether this is dropout with probability 1, alone or as a part of attention."""
+    if isinstance(module, (BatchFormer, nn.MultiheadAttention)):
+        return module.dropout >= 1.0
+    rate = getattr(module, "drop_prob", getattr(module, "p", 0.0)) if _is_dropout(module) else 0.0
+    return isinstance(rate, (int, float)) and rate >= 1.0
+
+
 class NoDropout(TorchFunctionMode):
-    """Leave out dropout that a model calls as a function, in attention too, and random slopes."""
+    """Leave out dropout that a model calls as a function, in attention too, and random slopes.
+
+    Dropout with probability 1 stays: it gives zeros.
+    """
 
     FUNCTIONS = (
         F.dropout,
@@ -70,7 +88,7 @@ class NoDropout(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         if func in self.FUNCTIONS:
-            return args[0] if args else kwargs["input"]
+            return _dropout(*args, **kwargs)
         if func in (F.rrelu, torch.rrelu):  # its slopes are drawn for negative entries alone
             x = args[0] if args else kwargs["input"]
             lower = args[1] if len(args) > 1 else kwargs.get("lower", 1 / 8)
@@ -78,10 +96,22 @@ class NoDropout(TorchFunctionMode):
             return F.leaky_relu(x, (lower + upper) / 2)
         if func is F.scaled_dot_product_attention:
             if len(args) > 4:
-                args = (*args[:4], 0.0, *args[5:])
+                args = (*args[:4], float(args[4] >= 1.0), *args[5:])
             else:
-                kwargs["dropout_p"] = 0.0
+                kwargs["dropout_p"] = float(kwargs.get("dropout_p", 0.0) >= 1.0)
         return func(*args, **kwargs)
+
+
+def _dropout(
+    input: Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    train: bool = True,
+) -> Tensor:
+    """Dropout without the noise: all or nothing. ``torch.dropout`` says ``train``."""
+    return input * 0.0 if p >= 1.0 and training and train else input
 
 
 LARGE = 128

@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from batchformer import BatchFormer, attach, check, param_groups, two_streams
 from batchformer.encoder import EncoderWeights, batch_former
-from batchformer.findings import ATTEND, EVAL, LEARN, STAY, STREAMS
+from batchformer.findings import ATTEND, EVAL, LEARN, MEMBER, STAY, STREAMS
 
 N, C, K = 6, 16, 5
 RIGHT: dict[str, Callable[[], Any]] = {}
@@ -642,6 +642,15 @@ def stock_with_its_optimizer() -> Any:
 
 
 @right
+def first_step_of_a_warm_up() -> Any:
+    """The rate is zero now and will not stay so: that is not judged."""
+    model = attach(mlp(), verbose=False)
+    optimizer = torch.optim.SGD(param_groups(model, 0.1))
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 10)
+    return model, x(), {"optimizer": optimizer}
+
+
+@right
 class StockSpectralNorm(Stock):
     """Every training pass updates the buffers u and v."""
 
@@ -763,6 +772,20 @@ def test_what_cannot_be_judged_is_said_and_neither_passes_nor_fails() -> None:
     (unjudged,) = (finding for finding in result.findings if finding.passed is None)
     assert unjudged.question == LEARN and "use_reentrant=True" in unjudged.seen
     assert "BatchFormer is acting; 1 not judged." in str(result)
+
+
+def test_a_rate_that_is_zero_now_is_said_and_not_judged() -> None:
+    model, batch, options = first_step_of_a_warm_up()
+    result = check(model, batch, **options)
+    assert result and [f.question for f in result.findings if f.passed is None] == [MEMBER]
+    assert "12 of 12 parameters, 12 of them at a rate of 0 now (a warm-up?)" in str(result)
+    # The encoder's rate alone is zero, for the first steps of its own schedule.
+    optimizer = torch.optim.SGD(param_groups(model, 0.1))
+    later = [lambda step: 1.0, lambda step: float(step > 5)]
+    torch.optim.lr_scheduler.LambdaLR(optimizer, later[-len(optimizer.param_groups) :])
+    assert {group["lr"] for group in optimizer.param_groups} == {0.0, 0.1}
+    (found,) = (f for f in check(model, batch, optimizer).findings if f.question == MEMBER)
+    assert found.passed is None
 
 
 def test_the_readme_counts_them() -> None:

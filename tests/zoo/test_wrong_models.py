@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer import BatchFormer, attach, check, match, two_streams
+from batchformer import BatchFormer, attach, check, match, param_groups, two_streams
 from batchformer.findings import (
     ALIVE,
     ATTEND,
@@ -606,6 +606,42 @@ class StockFrozen(Stock):
         return self.head(torch.cat([f, self.mix(f)]))
 
 
+@wrong(LEARN, says="4 of 12 parameters are frozen")
+class StockAttentionFrozen(Stock):
+    def __init__(self) -> None:
+        super().__init__()
+        self.batchformer.self_attn.requires_grad_(False)  # type: ignore[union-attr]
+
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, self.mix(f)]))
+
+
+@wrong(ATTEND, says="batchformer.self_attn has a dropout of 1")
+class StockDropsEverything(Stock):
+    def __init__(self) -> None:
+        super().__init__()
+        self.batchformer = nn.TransformerEncoderLayer(C, 4, C, 1.0)
+
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, self.mix(f)]))
+
+
+@wrong(ATTEND, says="batchformer.self_attn has a dropout of 1")
+class StockDropsAllAttention(Stock):
+    def __init__(self) -> None:
+        super().__init__()
+        self.batchformer.self_attn.dropout = 1.0  # type: ignore[union-attr]
+
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, self.mix(f)]))
+
+
+@wrong(ATTEND, LEARN)
+class MixedRowsDroppedByAFunction(Base):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, f + F.dropout(self.batchformer(f), p=1.0)]))
+
+
 @wrong(LEARN, says="once, in __init__")
 class FreshEncoder(Base):
     """A new encoder at every call: it never learns (seen in public)."""
@@ -655,6 +691,43 @@ def optimizer_built_first() -> tuple[nn.Module, Any, dict[str, Any]]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.warns(UserWarning, match="NOT BE TRAINED"):
         attach(model, verbose=False)
+    return model, X, {"optimizer": optimizer}
+
+
+def stock() -> Stock:
+    class Right(Stock):
+        def rows(self, f: Tensor) -> Tensor:
+            return self.head(torch.cat([f, self.mix(f)]))
+
+    return Right()
+
+
+@wrong(MEMBER, says="8 of 12 parameters")
+def optimizer_without_the_attention() -> tuple[nn.Module, Any, dict[str, Any]]:
+    model = stock()
+    left_out = {id(p) for p in model.batchformer.self_attn.parameters()}  # type: ignore[union-attr]
+    held = [p for p in model.parameters() if id(p) not in left_out]
+    return model, X, {"optimizer": torch.optim.SGD(held, lr=0.1)}
+
+
+@wrong(MEMBER, says="12 of them at a rate of 0")
+def encoder_at_rate_zero() -> tuple[nn.Module, Any, dict[str, Any]]:
+    model = attach(plain(), verbose=False)
+    groups = param_groups(model, lr=0.1, lr_factor=0.0)
+    return model, X, {"optimizer": torch.optim.SGD(groups)}
+
+
+@wrong(MEMBER, says="give the encoder a learning rate")
+def stock_encoder_at_rate_zero() -> tuple[nn.Module, Any, dict[str, Any]]:
+    model = stock()
+    inside = {id(p) for p in model.batchformer.parameters()}
+    groups = [
+        {"params": [p for p in model.parameters() if id(p) not in inside]},
+        {"params": [*model.batchformer.parameters()], "lr": 0.0},
+    ]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    # A schedule multiplies the rate of zero.
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 10))
     return model, X, {"optimizer": optimizer}
 
 
