@@ -28,12 +28,20 @@ from batchformer.findings import (
 from batchformer.heads import output_tensors
 from batchformer.insertion import PerStream, WithBatchFormer
 from batchformer.module import BatchFormer, without_exchange
-from batchformer.noise import held_noise, not_compiled, seed, zeros_filled
+from batchformer.noise import (
+    closed_gates,
+    gates_open,
+    held_noise,
+    not_compiled,
+    seed,
+    zeros_filled,
+)
 from batchformer.observe import (
     Experiment,
     Layout,
     as_rows,
     find_layout,
+    gradients,
     moved,
     probe_batch,
     reachable,
@@ -113,9 +121,11 @@ def check(
         for parameter in inner.parameters():  # a frozen model has no graph to follow
             if parameter.is_floating_point():
                 parameter.requires_grad_(True)
-        zeros = stack.enter_context(zeros_filled(inner))
+        zeros = [f"{name} is zero" for name in stack.enter_context(zeros_filled(inner))]
         stack.enter_context(held_noise(inner, few))
-        seen = look(Experiment(inner, few, encoders, layout), frozen)
+        experiment = Experiment(inner, few, encoders, layout)
+        seen, opened = _with_gates_open(look(experiment, frozen), frozen, optimizer)
+        zeros += opened
         if not seen.used and not seen.doubled and not seen.met.any():
             return CheckResult((_none_found(encoders),))
         there = f"attached before {', '.join(record.places)}" if record else ""
@@ -132,6 +142,34 @@ def check(
     if optimizer is not None and (seen.used or seen.own_weights):
         findings.append(_membership(seen, optimizer))
     return CheckResult(tuple(findings), measured)
+
+
+def _with_gates_open(
+    seen: Seen, frozen: set[int], optimizer: Optimizer | None
+) -> tuple[Seen, list[str]]:
+    """What the passes show once gates that start at zero are open, if that shows more.
+
+    A gate must be a weight that training opens: not frozen, in the optimizer if there is one, and
+    with a gradient while it is closed. Gives what was seen and words about the gates.
+    """
+    acts = bool(seen.met[1:].all()) or seen.control
+    if not seen.judged or (acts and all(seen.reached)):
+        return seen, []
+    experiment = seen.experiment
+    trained = {id(p) for p in experiment.model.parameters()} - frozen
+    if optimizer is not None:
+        trained &= {id(p) for group in optimizer.param_groups for p in group["params"]}
+    gates = closed_gates(experiment.model, trained)
+    if seen.no_gradients is None and gates:
+        reached = gradients(seen.base.rows, [gate for _, gate in gates])
+        gates = [gate for gate, ok in zip(gates, reached, strict=True) if ok]
+    if not gates:
+        return seen, []
+    words = [f"{name} is {'nearly ' if gate.any() else ''}zero" for name, gate in gates]
+    with gates_open(gate for _, gate in gates):
+        again = look(experiment, frozen)
+    shows = [(int(s.met.sum()), sum(s.reached)) for s in (seen, again)]
+    return (again, words) if shows[1] > shows[0] else (seen, [])
 
 
 # Is it there, and on?

@@ -185,7 +185,7 @@ def about_training(seen: Seen, frozen: set[int], zeros: list[str]) -> Iterator[F
             yield Finding(SHARED, None, "no layer with weights follows")
         else:
             yield Finding(SHARED, True, "its weights act on both streams")
-    note = f" ({zeros[0]} is zero: it begins after the first step)" if zeros else ""
+    note = f" ({zeros[0]}: it begins after the first step)" if zeros else ""
     held = [name for name, p in seen.own_weights if id(p) in frozen]
     dead = [name for (name, _), ok in zip(seen.own_weights, seen.reached, strict=True) if not ok]
     total = len(seen.own_weights)
@@ -234,7 +234,7 @@ def about_life(seen: Seen, zeros: list[str]) -> tuple[float | None, list[Finding
         return None, []
     measured = None if zeros else seen.influence
     if measured is None:
-        reason = f"{zeros[0]} is zero" if zeros else "the outputs have no rows of samples"
+        reason = zeros[0] if zeros else "the outputs have no rows of samples"
         return None, [Finding(ALIVE, None, reason)]
     told = f"one sample can change another's loss by {measured:.2g} nats"
     return measured, [Finding(ALIVE, seen.gone is None, told, seen.gone or "")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -200,6 +200,11 @@ def not_compiled(model: nn.Module) -> Iterator[None]:
             module._compiled_call_impl = call
 
 
+def _inside_encoders(model: nn.Module) -> set[int]:
+    kinds = (BatchFormer, nn.TransformerEncoderLayer)
+    return {id(p) for m in model.modules() if isinstance(m, kinds) for p in m.parameters()}
+
+
 @contextmanager
 def zeros_filled(model: nn.Module) -> Iterator[list[str]]:
     """Put small random weights in the place of matrices that are all zeros, for the time being.
@@ -207,8 +212,7 @@ def zeros_filled(model: nn.Module) -> Iterator[list[str]]:
     A classifier that begins at zero gives the same outputs for all inputs. Encoders are left as
     they are: zeros in them are no beginning but an end. Gives the names of the matrices.
     """
-    kinds = (BatchFormer, nn.TransformerEncoderLayer)
-    inside = {id(p) for m in model.modules() if isinstance(m, kinds) for p in m.parameters()}
+    inside = _inside_encoders(model)
     zeros = [
         (name, parameter)
         for name, parameter in model.named_parameters()
@@ -226,3 +230,39 @@ def zeros_filled(model: nn.Module) -> Iterator[list[str]]:
         with torch.no_grad():
             for _, parameter in zeros:
                 parameter.zero_()
+
+
+CLOSED = 1e-4
+"""A weight that is nowhere larger is a gate that training opens: LayerScale begins at 1e-6."""
+
+
+def closed_gates(model: nn.Module, trained: Container[int]) -> list[tuple[str, nn.Parameter]]:
+    """Weights of zero, or next to it, with which an output may be multiplied; no biases.
+
+    Args:
+        trained: ids of the parameters that training can change. A gate that stays closed is no
+            beginning.
+    """
+    inside = _inside_encoders(model)
+    return [
+        (name, parameter)
+        for name, parameter in model.named_parameters()
+        if id(parameter) in trained and id(parameter) not in inside
+        if parameter.is_floating_point() and parameter.numel() and not name.endswith("bias")
+        if float(parameter.detach().abs().max()) <= CLOSED
+    ]
+
+
+@contextmanager
+def gates_open(gates: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Set these weights to one, for the time being."""
+    kept = [(gate, gate.detach().clone()) for gate in gates]
+    try:
+        with torch.no_grad():
+            for gate, _ in kept:
+                gate.fill_(1.0)
+        yield
+    finally:
+        with torch.no_grad():
+            for gate, value in kept:
+                gate.copy_(value)

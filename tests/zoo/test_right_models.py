@@ -650,6 +650,42 @@ def first_step_of_a_warm_up() -> Any:
     return model, x(), {"optimizer": optimizer}
 
 
+class Gated(Own):
+    """The encoder's output is multiplied by weights that begin at zero, or close to it."""
+
+    def __init__(self, gate: Tensor) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(gate)
+
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(
+            torch.cat([f, f + self.gate * self.batchformer(f)]) if self.training else f
+        )
+
+
+class StockGated(Gated):
+    def __init__(self, gate: Tensor) -> None:
+        super().__init__(gate)
+        self.batchformer = nn.TransformerEncoderLayer(C, 4, C, 0.5)
+
+    def rows(self, f: Tensor) -> Tensor:
+        if self.training:
+            f = torch.cat([f, f + self.gate * self.batchformer(f.unsqueeze(1)).squeeze(1)])
+        return self.head(f)
+
+
+RIGHT["gate of zero"] = lambda: Gated(torch.zeros(1))
+RIGHT["gate of zero for each channel"] = lambda: Gated(torch.zeros(C))
+RIGHT["stock, gate of zero"] = lambda: StockGated(torch.zeros(()))
+RIGHT["stock, layer scale"] = lambda: StockGated(torch.full((C,), 1e-6))
+
+
+@right
+def gate_of_zero_in_the_optimizer() -> Any:
+    model = Gated(torch.zeros(1))
+    return model, x(), {"optimizer": torch.optim.SGD(model.parameters(), 0.1)}
+
+
 @right
 class StockSpectralNorm(Stock):
     """Every training pass updates the buffers u and v."""
@@ -772,6 +808,14 @@ def test_what_cannot_be_judged_is_said_and_neither_passes_nor_fails() -> None:
     (unjudged,) = (finding for finding in result.findings if finding.passed is None)
     assert unjudged.question == LEARN and "use_reentrant=True" in unjudged.seen
     assert "BatchFormer is acting; 1 not judged." in str(result)
+
+
+@pytest.mark.parametrize(("start", "words"), [(0.0, "is zero"), (1e-6, "is nearly zero")])
+def test_a_gate_that_starts_closed_is_said_and_left_as_it_was(start: float, words: str) -> None:
+    model = StockGated(torch.full((C,), start))
+    result = check(model, x())
+    assert result and f"(gate {words}: it begins after the first step)" in str(result)
+    assert (model.gate == start).all()
 
 
 def test_a_rate_that_is_zero_now_is_said_and_not_judged() -> None:

@@ -121,6 +121,46 @@ class GatedToZero(Base):
         return self.head(torch.cat([f, f + 0.0 * self.batchformer(f)]))
 
 
+@wrong(ATTEND, LEARN, says="do not all reach the outputs")
+def stays_gated_to_zero() -> tuple[nn.Module, Any, dict[str, Any]]:
+    """A gate that starts at zero and is not in the optimizer stays closed."""
+    model = Gated(torch.zeros(1))
+    held = [p for p in model.parameters() if p is not model.gate]
+    return model, X, {"optimizer": torch.optim.SGD(held, lr=0.1)}
+
+
+class Gated(Base):
+    def __init__(self, gate: Tensor, trained: bool = True) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(gate, trained)
+
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, f + self.gate * self.batchformer(f)]))
+
+
+@wrong(ATTEND, LEARN)
+def gate_is_frozen_at_zero() -> nn.Module:
+    return Gated(torch.zeros(C), trained=False)
+
+
+@wrong(ATTEND, LEARN)
+class TwoGatesOfZero(Gated):
+    """The gradient of each is a multiple of the other: both stay closed."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.zeros(1))
+        self.second = nn.Parameter(torch.zeros(1))
+
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, f + self.second * self.gate * self.batchformer(f)]))
+
+
+@wrong(ATTEND)
+class StockGatedToZero(Stock):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, f + 0.0 * self.mix(f)]))
+
+
 @wrong(ATTEND)
 class NoiseInsteadOfAttention(Base):
     def __init__(self) -> None:
