@@ -43,6 +43,8 @@ class Seen:
         plain_encoded: plain rows depend on the encoder's weights.
         in_encoder: the encoder's own rows moved as the first sample was replaced.
         unsteady: outputs change from pass to pass, with random numbers that cannot be seeded.
+        uneven: how many random numbers a pass draws depends on the samples, and so do all rows.
+        alike: almost nothing moves as a sample is replaced, not even its own rows.
         finite: all outputs are.
         judged: the outputs have N or 2N rows, and are finite.
         influence: how far one sample can change another's loss; None if not measured.
@@ -67,6 +69,8 @@ class Seen:
     plain_encoded: bool = False
     in_encoder: bool = False
     unsteady: bool = False
+    uneven: bool = False
+    alike: bool = False
     finite: bool = True
     judged: bool = True
     influence: float | None = None
@@ -135,11 +139,19 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
         return seen
     seen.two_outputs = pick.pair is not None
     seen.doubled = seen.two_outputs or seen.rows == 2 * n
-    pairs = [(pick(base), pick(after))]
+    passes = [(base, after)]
     for draw in range(1, SEEDS) if base.noisy else ():
         again = experiment.run(draw=draw), experiment.run(replaced(experiment.batch, 0), draw=draw)
-        pairs.append((pick(again[0]), pick(again[1])))
+        passes.append(again)
+    pairs = [(pick(first), pick(second)) for first, second in passes]
     shifts = torch.stack([moved(*pair) for pair in pairs]).any(0)
+    depends: Tensor | None = None
+    seen.uneven = any(first.states != second.states for first, second in passes)
+    seen.alike = int(shifts.sum()) < (2 if seen.doubled else 1)
+    if seen.uneven or seen.alike:
+        depends = _depends(experiment, pick)
+        if depends is not None:
+            seen.uneven, seen.alike, shifts = False, False, depends[:, 0]
     encoder = [p for e in seen.used for p in e.parameters()]
     unseen = [e for e in seen.used if not any(id(p) in leaves for p in e.parameters())]
     if unseen and has_reentrant_checkpoint(base.outputs):
@@ -166,7 +178,13 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
         seen.unsteady = bool(moved(pick(base), pick(repeated)).any())
         seen.equal = None if seen.unsteady else seen.equal
     if not seen.met[1:].all() and not seen.control and not seen.unsteady:
-        seen.met = seen.met | _met_otherwise(seen, after, pick, mixed)
+        if depends is None:
+            seen.met = seen.met | _met_otherwise(seen, after, pick, mixed)
+            depends = None if seen.met[1:].all() else _depends(experiment, pick)
+        if depends is not None:
+            others = depends[mixed].clone()
+            others.fill_diagonal_(False)
+            seen.met = seen.met | others.any(1)
         seen.replaced_all = True
     if seen.no_gradients is not None:
         return seen
@@ -233,6 +251,45 @@ def _order(shifts: Tensor, n: int, rows: list[Tensor], encoder: list[nn.Paramete
         if shifts[mixed][1:].any() or any(gradients([t[mixed] for t in rows], encoder)):
             return name
     return None
+
+
+FAINT = 1e-5
+"""A gradient that is smaller, beside the largest of the same row, is next to nothing."""
+
+
+def _depends(experiment: Experiment, pick: _Picker) -> Tensor | None:
+    """Which rows depend on which samples by their gradients, (rows, N).
+
+    A gradient needs no second pass to compare with: noise does not matter, nor do differences that
+    are lost in rounding. None where no gradient reaches the inputs, or the inputs are integers.
+    """
+    given: list[Tensor] = []
+
+    def with_gradient(part: Tensor) -> Tensor:
+        if not part.is_floating_point():
+            return part
+        given.append(part.detach().clone().requires_grad_())
+        return given[-1]
+
+    batch = experiment.batch.mapped(with_gradient, lambda part: part)
+    rows = pick(experiment.run(batch)) if given else []
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for number in range(len(rows[0]) if rows else 0):
+        row = torch.cat([t[number].float() for t in rows])
+        total = (row * torch.randn(row.shape, generator=generator).to(row)).sum()
+        try:
+            slopes = torch.autograd.grad(total, given, retain_graph=True, allow_unused=True)
+        except RuntimeError:  # no graph, or a checkpoint that refuses it
+            return None
+        reach = torch.zeros(batch.rows, dtype=torch.bool)
+        for slope in (slope for slope in slopes if slope is not None):
+            size = slope.detach().movedim(batch.axis, 0).flatten(1).abs().amax(1).double().cpu()
+            reach |= size > FAINT * size.max()
+        if not reach.any():
+            return None
+        found.append(reach)
+    return torch.stack(found) if found else None
 
 
 def _met_otherwise(seen: Seen, after: Pass, pick: _Picker, mixed: list[int]) -> Tensor:
@@ -350,7 +407,7 @@ def _follow_gradients(
     acting = list(zip(others, on_plain, on_mixed, strict=True))
     mixed_weights = [p for p, first, second in acting if second and not first]
     seen.stray = any(id(p) not in names for p in mixed_weights)
-    if not seen.used:
+    if not seen.used and seen.order is not None:
         seen.own_weights = [(names[id(p)], p) for p in mixed_weights if id(p) in names]
         seen.reached = [True] * len(seen.own_weights)
     matrices = [entry for entry in acting if entry[0].ndim >= 2]

@@ -106,6 +106,8 @@ def about_streams(seen: Seen, mixed_only: bool) -> Iterator[Finding]:
         return
     met = int(seen.met[1:].sum())
     noise = "the outputs change from pass to pass, with noise that cannot be held fixed"
+    if seen.uneven:
+        noise = "how many random numbers the model draws depends on the samples"
     told = f"replacing one sample moves {met} of {others} others in the mixed stream"
     if seen.replaced_all:
         told = f"{met} of {others} mixed rows depend on another sample"
@@ -122,8 +124,10 @@ def about_streams(seen: Seen, mixed_only: bool) -> Iterator[Finding]:
         remedy = f"{seen.dropout} has a dropout of 1, so nothing passes it: choose less, e.g. 0.5"
     remedy = seen.gone or remedy
     passed: bool | None = met == 0 if seen.control else met == others
-    if seen.unsteady and passed and not seen.control:
+    if (seen.unsteady and passed and not seen.control) or seen.uneven:
         passed, told = None, noise
+    elif seen.alike and not passed:
+        passed, told = None, "all samples have almost the same outputs (a deep, untrained network?)"
     elif seen.control:
         told += " (attend='self', the control)"
     yield Finding(ATTEND, passed, told, remedy)
@@ -142,7 +146,7 @@ def about_streams(seen: Seen, mixed_only: bool) -> Iterator[Finding]:
             "half of the rows must be the features as they were: x = two_streams(x, module), and "
             "nothing after it may mix rows (mixup, batch statistics, another encoder)"
         )
-    if seen.unsteady and not stays:
+    if (seen.unsteady or seen.uneven) and not stays:
         yield Finding(STAY, None, noise)
     else:
         yield Finding(STAY, stays, told, remedy)

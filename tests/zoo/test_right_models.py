@@ -776,6 +776,42 @@ class MultiheadByHand(Stock):
         return self.head(f)
 
 
+def noise_for_some(f: Tensor) -> Tensor:
+    """Noise on the positive entries alone: how much is drawn depends on the samples."""
+    some = f > 0
+    return f.masked_scatter(some, f[some] + 0.1 * torch.randn(int(some.sum())))
+
+
+@right
+class NoiseForSomeEntries(Own):
+    def rows(self, f: Tensor) -> Tensor:
+        return super().rows(noise_for_some(f) if self.training else f)
+
+
+@right
+class StockNoiseForSomeEntries(Stock):
+    def rows(self, f: Tensor) -> Tensor:
+        return super().rows(noise_for_some(f) if self.training else f)
+
+
+def deep(layers: int, activation: type[nn.Module]) -> nn.Sequential:
+    hidden = (part for _ in range(layers) for part in (nn.Linear(C, C), activation()))
+    return nn.Sequential(nn.Linear(8, C), *hidden)
+
+
+class DeepStock(Stock):
+    """An untrained network so deep that all samples have almost the same features."""
+
+    def __init__(self, layers: int, activation: type[nn.Module]) -> None:
+        super().__init__()
+        self.body = deep(layers, activation)
+
+
+RIGHT["stock after 40 layers"] = lambda: DeepStock(40, nn.ReLU)
+RIGHT["stock after 80 layers"] = lambda: DeepStock(80, nn.Tanh)
+attached("after 80 layers", lambda: deep(80, nn.Tanh).append(nn.Linear(C, K)), x)
+
+
 @pytest.mark.parametrize("name", RIGHT)
 def test_it_is_not_accused(name: str) -> None:
     torch.manual_seed(0)
@@ -784,6 +820,42 @@ def test_it_is_not_accused(name: str) -> None:
     result = check(model, batch, **(rest[0] if rest else {}))
     assert not result.failures, str(result)
     assert "BatchFormer is acting" in str(result)
+
+
+class NoiseForSomeWords(Own):
+    """No gradient reaches words, so that gradients cannot say who depends on whom."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, C)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        f, some = self.words(ids), ids > 9
+        if self.training:
+            noise = torch.randn(int(some.sum()), C)
+            f = f.masked_scatter(some.unsqueeze(-1), f[some] + 0.1 * noise)
+        return self.rows(f.mean(1))
+
+
+def uneven_words() -> Tensor:
+    return torch.arange(7 * N).reshape(N, 7) % 20
+
+
+@pytest.mark.parametrize(
+    ("build", "batch", "words"),
+    [
+        (NoiseForSomeWords, uneven_words, "how many random numbers the model draws depends on"),
+        (lambda: DeepStock(80, nn.Sigmoid), x, "all samples have almost the same outputs"),
+    ],
+)
+def test_what_no_pass_and_no_gradient_shows_is_not_judged(
+    build: Build, batch: Build, words: str
+) -> None:
+    torch.manual_seed(0)
+    result = check(build(), batch())
+    assert not result and not result.failures and "not proven" in str(result), str(result)
+    (found,) = (finding for finding in result.findings if finding.question == ATTEND)
+    assert found.passed is None and words in found.seen
 
 
 OUTSIDE = torch.Generator()

@@ -377,6 +377,16 @@ class MixupOfLogits(Base):
 
 
 @wrong(STAY)
+class RandomMixupAndNoiseForSomeEntries(Base):
+    """How many random numbers are drawn depends on the samples, so that all rows move anyway."""
+
+    def rows(self, f: Tensor) -> Tensor:
+        some = f > 0
+        f = f.masked_scatter(some, f[some] + 0.1 * torch.randn(int(some.sum())))
+        return self.head(two_streams(0.8 * f + 0.2 * f.roll(1, 0), self.batchformer))
+
+
+@wrong(STAY)
 class CutMixByPython(Base):
     def rows(self, f: Tensor) -> Tensor:
         shift, width = random.randint(1, len(f) - 1), C // 2
@@ -480,6 +490,35 @@ class OursOverTokens(Base):
 
     def rows(self, f: Tensor) -> Tensor:
         return self.head(torch.cat([f, self.batchformer(f)]))
+
+
+class Deep(Stock):
+    """After so many untrained layers, all samples have almost the same features."""
+
+    def __init__(self, batch_first: bool = False) -> None:
+        super().__init__(batch_first)
+        hidden = (part for _ in range(40) for part in (nn.Linear(C, C), nn.ReLU()))
+        self.body = nn.Sequential(nn.Linear(8, C), *hidden)
+
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, self.mix(f)]))
+
+
+@wrong(ATTEND, says="batch_first=False")
+def deep_length_one_axis() -> nn.Module:
+    return Deep(batch_first=True)
+
+
+@wrong(FIRST, says="mixed, plain")
+class DeepMixedFirst(Deep):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([self.mix(f), f]))
+
+
+@wrong(ATTEND)
+class NextToNoAttention(Stock):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, f + 1e-6 * self.mix(f)]))
 
 
 @wrong(EQUAL, says="position code")
