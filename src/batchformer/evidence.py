@@ -54,6 +54,7 @@ class Seen:
         own_weights: the encoder's, or, without a BatchFormer, those that act on mixed rows alone.
         reached: which of them the mixed rows have a gradient for.
         stray: mixed rows depend on weights that are not among the model's parameters.
+        cut_off: a parameter that acts on mixed rows alone and has no gradient of them.
         unshared: a weight of the classifier that acts on one stream alone.
         untrained: a weight, or the backbone, that acts on mixed rows and has no gradient of them.
         plain_untrained: the same of plain rows.
@@ -78,6 +79,7 @@ class Seen:
     misplaced: bool = False
     equal: bool | None = None
     stray: bool = False
+    cut_off: str | None = None
     unshared: str | None = None
     untrained: str | None = None
     plain_untrained: str | None = None
@@ -253,6 +255,9 @@ def _order(shifts: Tensor, n: int, rows: list[Tensor], encoder: list[nn.Paramete
     return None
 
 
+TRIED = 8
+"""Weights without a gradient that are tried, to bound the time: each takes a pass."""
+
 FAINT = 1e-5
 """A gradient that is smaller, beside the largest of the same row, is next to nothing."""
 
@@ -371,6 +376,21 @@ def _follows(seen: Seen, pick: _Picker, half: list[int], weight: Tensor) -> bool
     return bool(moved(before, after).any())
 
 
+def _cut_off(
+    seen: Seen,
+    pick: _Picker,
+    plain: list[int],
+    mixed: list[int],
+    weights: list[tuple[str, nn.Parameter]],
+) -> str | None:
+    """The first of these weights with which the mixed rows move, and the plain ones do not."""
+    for name, weight in [entry for entry in weights if entry[1].ndim >= 2][:TRIED]:
+        follows = (_follows(seen, pick, half, weight) for half in (mixed, plain))
+        if next(follows) and not next(follows):
+            return name
+    return None
+
+
 def _follow_gradients(
     seen: Seen,
     pick: _Picker,
@@ -410,6 +430,10 @@ def _follow_gradients(
     if not seen.used and seen.order is not None:
         seen.own_weights = [(names[id(p)], p) for p in mixed_weights if id(p) in names]
         seen.reached = [True] * len(seen.own_weights)
+        if not seen.own_weights and not seen.stray:
+            trained = {id(p) for p, first, second in acting if first or second} | before.keys()
+            rest = [(name, p) for name, p in model.named_parameters() if id(p) not in trained]
+            seen.cut_off = _cut_off(seen, pick, plain, mixed, rest)
     matrices = [entry for entry in acting if entry[0].ndim >= 2]
     seen.followed = any(first or second for p, first, second in matrices)
     plain_alone = [p for p, first, second in matrices if first and not second]

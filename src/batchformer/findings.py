@@ -206,7 +206,15 @@ def about_training(seen: Seen, frozen: set[int], zeros: list[str]) -> Iterator[F
             not dead,
             f"{total - len(dead)} of {total} parameters receive gradient{note}",
             f"no gradient reaches {', '.join(dead[:4])}: are the mixed rows in the outputs, and "
-            "not detached?",
+            "not detached or rounded?",
+        )
+    elif seen.cut_off is not None:
+        yield Finding(
+            LEARN,
+            False,
+            f"{seen.cut_off} acts on the mixed rows and receives no gradient of them",
+            "between the encoder and the outputs, take away the detach(), no_grad(), round() or "
+            "whatever else stops the gradient",
         )
     elif seen.stray or (seen.order is not None and seen.met.any() and not total):
         yield Finding(

@@ -619,6 +619,24 @@ def sequence_first_tokens() -> Any:
     return SequenceFirst(), tokens()
 
 
+@right
+def a_list_of_samples() -> Any:
+    class TakesAList(Own):
+        def forward(self, samples: list[Tensor]) -> Tensor:  # type: ignore[override]
+            return super().forward(torch.stack(samples))
+
+    return TakesAList(), list(x())
+
+
+@right
+def nested_arguments() -> Any:
+    class Nested(Own):
+        def forward(self, batch: Tensor, more: Any) -> Tensor:  # type: ignore[override]
+            return super().forward(batch + more["side"][0])
+
+    return Nested(), {"batch": x(), "more": {"side": [x(), 1.0]}}
+
+
 class Stock(Own):
     """The six lines of the paper, with a stock layer."""
 

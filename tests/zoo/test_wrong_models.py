@@ -721,6 +721,29 @@ class MixedRowsDroppedByAFunction(Base):
         return self.head(torch.cat([f, f + F.dropout(self.batchformer(f), p=1.0)]))
 
 
+CUT_OFF = "batchformer.self_attn.in_proj_weight acts on the mixed rows and receives no gradient"
+
+
+@wrong(LEARN, TRAIN, says=CUT_OFF)
+class StockMixedRowsDetached(Stock):
+    """The encoder is registered, so that nothing is said about model.parameters()."""
+
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, self.mix(f).detach()]))
+
+
+@wrong(LEARN, TRAIN, says=CUT_OFF)
+class StockMixedRowsRounded(Stock):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, (8 * self.mix(f)).round() / 8]))
+
+
+@wrong(LEARN, TRAIN, says="rounded")
+class MixedRowsRounded(Base):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, (8 * self.batchformer(f)).round() / 8]))
+
+
 @wrong(LEARN, says="once, in __init__")
 class FreshEncoder(Base):
     """A new encoder at every call: it never learns (seen in public)."""
