@@ -109,6 +109,8 @@ def test_a_pass_without_values_leaves_no_tensor_behind() -> None:
 class Bank(nn.Module):
     """Keeps samples and draws noise in attributes that are no buffers."""
 
+    steps = 0
+
     def __init__(self) -> None:
         super().__init__()
         self.calls, self.bank, self.newest = 0, list[torch.Tensor](), deque([0], maxlen=2)
@@ -118,6 +120,7 @@ class Bank(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         self.calls += 1
+        self.steps += 1
         self.bank.append(x)
         self.newest.extend((1, 2))
         self.by_name["second"] = 1
@@ -135,6 +138,6 @@ def test_attributes_and_own_generators_of_modules_come_back() -> None:
     with untouched(model):
         model(torch.randn(5, 4))
         assert model.calls == 1 and model.queue.all() and len(model.bank) == 1
-    assert model.calls == 0 and model.bank == [] and list(model.newest) == [0]
+    assert model.calls == model.steps == 0 and model.bank == [] and list(model.newest) == [0]
     assert model.by_name == {"first": 0} and model.sizes == {4} and not model.queue.any()
     assert model.draws() == other.draws()

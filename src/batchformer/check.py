@@ -161,7 +161,8 @@ def _with_gates_open(
         trained &= {id(p) for group in optimizer.param_groups for p in group["params"]}
     gates = closed_gates(experiment.model, trained)
     if seen.no_gradients is None and gates:
-        reached = gradients(seen.base.rows, [gate for _, gate in gates])
+        # A new pass: weights were moved since the first, so its graph is of no use any more.
+        reached = gradients(experiment.run().rows, [gate for _, gate in gates])
         gates = [gate for gate, ok in zip(gates, reached, strict=True) if ok]
     if not gates:
         return seen, []

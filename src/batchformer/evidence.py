@@ -44,7 +44,7 @@ class Seen:
         in_encoder: the encoder's own rows moved as the first sample was replaced.
         unsteady: outputs change from pass to pass, with random numbers that cannot be seeded.
         uneven: how many random numbers a pass draws depends on the samples, and so do all rows.
-        alike: almost nothing moves as a sample is replaced, not even its own rows.
+        alike: samples have almost the same rows, so that replacing one shows next to nothing.
         finite: all outputs are.
         judged: the outputs have N or 2N rows, and are finite.
         influence: how far one sample can change another's loss; None if not measured.
@@ -148,12 +148,17 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
     pairs = [(pick(first), pick(second)) for first, second in passes]
     shifts = torch.stack([moved(*pair) for pair in pairs]).any(0)
     depends: Tensor | None = None
+    comparable = True  # rows of two passes
     seen.uneven = any(first.states != second.states for first, second in passes)
-    seen.alike = int(shifts.sum()) < (2 if seen.doubled else 1)
+    # The rows of the replaced sample itself, one of each stream, move clearly in most networks.
+    clearly, streams = moved(*pairs[0], tolerance=1e-3), 1 + seen.doubled
+    seen.alike = int(clearly.sum()) < streams and int(shifts.sum()) < n + streams - 1
     if seen.uneven or seen.alike:
         depends = _depends(experiment, pick)
         if depends is not None:
-            seen.uneven, seen.alike, shifts = False, False, depends[:, 0]
+            comparable = not seen.uneven
+            shifts = shifts | depends[:, 0] if comparable else depends[:, 0]
+            seen.uneven = seen.alike = False
     encoder = [p for e in seen.used for p in e.parameters()]
     unseen = [e for e in seen.used if not any(id(p) in leaves for p in e.parameters())]
     if unseen and has_reentrant_checkpoint(base.outputs):
@@ -180,9 +185,8 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
         seen.unsteady = bool(moved(pick(base), pick(repeated)).any())
         seen.equal = None if seen.unsteady else seen.equal
     if not seen.met[1:].all() and not seen.control and not seen.unsteady:
-        if depends is None:
+        if comparable:
             seen.met = seen.met | _met_otherwise(seen, after, pick, mixed)
-            depends = None if seen.met[1:].all() else _depends(experiment, pick)
         if depends is not None:
             others = depends[mixed].clone()
             others.fill_diagonal_(False)
@@ -266,7 +270,7 @@ def _depends(experiment: Experiment, pick: _Picker) -> Tensor | None:
     """Which rows depend on which samples by their gradients, (rows, N).
 
     A gradient needs no second pass to compare with: noise does not matter, nor do differences that
-    are lost in rounding. None where no gradient reaches the inputs, or the inputs are integers.
+    are lost in rounding. None where the inputs are integers, or no gradient reaches them.
     """
     given: list[Tensor] = []
 
@@ -291,10 +295,10 @@ def _depends(experiment: Experiment, pick: _Picker) -> Tensor | None:
         for slope in (slope for slope in slopes if slope is not None):
             size = slope.detach().movedim(batch.axis, 0).flatten(1).abs().amax(1).double().cpu()
             reach |= size > FAINT * size.max()
-        if not reach.any():
-            return None
         found.append(reach)
-    return torch.stack(found) if found else None
+    if sum(bool(reach.any()) for reach in found) < batch.rows:  # each sample has a row at least
+        return None
+    return torch.stack(found)
 
 
 def _met_otherwise(seen: Seen, after: Pass, pick: _Picker, mixed: list[int]) -> Tensor:

@@ -239,6 +239,9 @@ CLOSED = 1e-4
 def closed_gates(model: nn.Module, trained: Container[int]) -> list[tuple[str, nn.Parameter]]:
     """Weights of zero, or next to it, with which an output may be multiplied; no biases.
 
+    Inside an encoder a weight must be exactly zero, as in an output projection that starts so:
+    weight decay leaves small ones.
+
     Args:
         trained: ids of the parameters that training can change. A gate that stays closed is no
             beginning.
@@ -247,20 +250,22 @@ def closed_gates(model: nn.Module, trained: Container[int]) -> list[tuple[str, n
     return [
         (name, parameter)
         for name, parameter in model.named_parameters()
-        if id(parameter) in trained and id(parameter) not in inside
-        if parameter.is_floating_point() and parameter.numel() and not name.endswith("bias")
-        if float(parameter.detach().abs().max()) <= CLOSED
+        if id(parameter) in trained and parameter.numel() and not name.endswith("bias")
+        if parameter.is_floating_point()
+        if parameter.detach().abs().max() <= (0.0 if id(parameter) in inside else CLOSED)
     ]
 
 
 @contextmanager
 def gates_open(gates: Iterable[nn.Parameter]) -> Iterator[None]:
-    """Set these weights to one, for the time being."""
+    """Set these weights to one, and matrices to small random weights, for the time being."""
+    generator = torch.Generator().manual_seed(0)
     kept = [(gate, gate.detach().clone()) for gate in gates]
     try:
         with torch.no_grad():
             for gate, _ in kept:
-                gate.fill_(1.0)
+                noise = torch.randn(gate.shape, generator=generator)
+                gate.copy_(noise / gate[0].numel() ** 0.5 if gate.ndim > 1 else torch.ones(()))
         yield
     finally:
         with torch.no_grad():

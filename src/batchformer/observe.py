@@ -278,14 +278,18 @@ def record_io(
 # Comparisons.
 
 
-def moved(before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
-    """Which rows differ by more than rounding in any of the outputs, (rows,)."""
+def moved(before: Sequence[Tensor], after: Sequence[Tensor], tolerance: float = 1e-6) -> Tensor:
+    """Which rows differ by more than rounding in any of the outputs, (rows,).
+
+    Args:
+        tolerance: what counts as rounding, relative to the largest entry.
+    """
     found = torch.zeros(len(before[0]), dtype=torch.bool)
     for old, new in zip(before, after, strict=True):
         a, b = old.detach().double().cpu(), new.detach().double().cpu()
         if a.numel():
-            tolerance = 1e-6 * max(float(a.abs().max()), 1e-12)
-            found |= (a - b).abs().amax(dim=1) > tolerance
+            rounding = tolerance * max(float(a.abs().max()), 1e-12)
+            found |= (a - b).abs().amax(dim=1) > rounding
     return found
 
 

@@ -64,12 +64,12 @@ def _attributes_kept(model: nn.Module) -> Iterator[None]:
     """Restore counters, lists, dicts, sets, deques and tensors that modules keep as attributes.
 
     This undoes an assignment to an attribute and a change inside a container or a tensor. It does
-    not look deeper (a list in a dict). A new attribute stays, because other objects may rely on it
-    by then. Modules of torch are left out: wrappers such as FSDP set themselves up in the first
-    pass.
+    not look deeper (a list in a dict). A new attribute stays unless the class has a default for
+    it, because other objects may rely on it by then. Modules of torch are left out: wrappers such
+    as FSDP set themselves up in the first pass.
     """
     before = [
-        (vars(module), {k: v for k, v in vars(module).items() if k not in _OF_EVERY_MODULE})
+        (module, {k: v for k, v in vars(module).items() if k not in _OF_EVERY_MODULE})
         for module in model.modules()
         if not type(module).__module__.startswith("torch.")
     ]
@@ -79,7 +79,11 @@ def _attributes_kept(model: nn.Module) -> Iterator[None]:
     try:
         yield
     finally:
-        for now, kept in before:
+        for module, kept in before:
+            now = vars(module)
+            for name in now.keys() - kept.keys() - _OF_EVERY_MODULE:
+                if hasattr(type(module), name):
+                    del now[name]
             for name, value in kept.items():
                 if now.get(name, now) is not value:
                     now[name] = value

@@ -699,6 +699,20 @@ RIGHT["stock, layer scale"] = lambda: StockGated(torch.full((C,), 1e-6))
 
 
 @right
+class StockZeroOutputProjection(Stock):
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.zeros_(self.batchformer.self_attn.out_proj.weight)
+
+
+@right
+def zero_output_projection() -> nn.Module:
+    model: Any = attach(mlp(), verbose=False)
+    nn.init.zeros_(model[2].batchformer.layers[0].self_attn.out_proj.weight)
+    return model
+
+
+@right
 def gate_of_zero_in_the_optimizer() -> Any:
     model = Gated(torch.zeros(1))
     return model, x(), {"optimizer": torch.optim.SGD(model.parameters(), 0.1)}

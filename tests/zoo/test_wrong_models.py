@@ -521,6 +521,23 @@ class NextToNoAttention(Stock):
         return self.head(torch.cat([f, f + 1e-6 * self.mix(f)]))
 
 
+@wrong(ATTEND)
+class MixedInTheBackwardPassAlone(Stock):
+    """Straight through: the values of the mixed rows are those of the plain ones."""
+
+    def rows(self, f: Tensor) -> Tensor:
+        mixed = self.mix(f)
+        return self.head(torch.cat([f, f + mixed - mixed.detach()]))
+
+
+@wrong(ATTEND)
+class MixedRowsDependOnNothing(Stock):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(
+            torch.cat([f, F.layer_norm(self.mix(f).mean(1, keepdim=True), (1,)) + 0 * f])
+        )
+
+
 @wrong(EQUAL, says="position code")
 class PositionCode(Base):
     def __init__(self) -> None:
