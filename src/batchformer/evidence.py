@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from batchformer.alive import influence_of, why_gone
 from batchformer.module import BatchFormer
+from batchformer.noise import drops_everything
 from batchformer.observe import (
     SEEDS,
     Experiment,
@@ -42,6 +43,8 @@ class Seen:
         plain_encoded: plain rows depend on the encoder's weights.
         in_encoder: the encoder's own rows moved as the first sample was replaced.
         unsteady: outputs change from pass to pass, with random numbers that cannot be seeded.
+        uneven: how many random numbers a pass draws depends on the samples, and so do all rows.
+        alike: samples have almost the same rows, so that replacing one shows next to nothing.
         finite: all outputs are.
         judged: the outputs have N or 2N rows, and are finite.
         influence: how far one sample can change another's loss; None if not measured.
@@ -51,11 +54,13 @@ class Seen:
         own_weights: the encoder's, or, without a BatchFormer, those that act on mixed rows alone.
         reached: which of them the mixed rows have a gradient for.
         stray: mixed rows depend on weights that are not among the model's parameters.
+        cut_off: a parameter that acts on mixed rows alone and has no gradient of them.
         unshared: a weight of the classifier that acts on one stream alone.
         untrained: a weight, or the backbone, that acts on mixed rows and has no gradient of them.
         plain_untrained: the same of plain rows.
         followed: layers with weights follow the encoder.
         no_gradients: why gradients could not be computed.
+        dropout: the first module that drops everything it is given, in training.
     """
 
     doubled: bool = False
@@ -65,6 +70,8 @@ class Seen:
     plain_encoded: bool = False
     in_encoder: bool = False
     unsteady: bool = False
+    uneven: bool = False
+    alike: bool = False
     finite: bool = True
     judged: bool = True
     influence: float | None = None
@@ -72,11 +79,13 @@ class Seen:
     misplaced: bool = False
     equal: bool | None = None
     stray: bool = False
+    cut_off: str | None = None
     unshared: str | None = None
     untrained: str | None = None
     plain_untrained: str | None = None
     followed: bool = True
     no_gradients: str | None = None
+    dropout: str | None = None
 
     # Written by hand: a dataclass of so many fields is slow to import.
     def __init__(self, experiment: Experiment, base: Pass, rows: int) -> None:
@@ -117,6 +126,8 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
     base, after = experiment.run(), experiment.run(replaced(experiment.batch, 0))
     seen = Seen(experiment, base, base.count(n))
     seen.finite = all(bool(t.detach().isfinite().all()) for t in base.rows)
+    training = ((name, m) for name, m in experiment.model.named_modules() if m.training)
+    seen.dropout = next((name for name, m in training if drops_everything(m)), None)
     leaves = reachable(base.outputs)
     seen.used = _used(experiment.encoders, base, leaves, frozen)
     seen.in_encoder = any(
@@ -130,11 +141,24 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
         return seen
     seen.two_outputs = pick.pair is not None
     seen.doubled = seen.two_outputs or seen.rows == 2 * n
-    pairs = [(pick(base), pick(after))]
+    passes = [(base, after)]
     for draw in range(1, SEEDS) if base.noisy else ():
         again = experiment.run(draw=draw), experiment.run(replaced(experiment.batch, 0), draw=draw)
-        pairs.append((pick(again[0]), pick(again[1])))
+        passes.append(again)
+    pairs = [(pick(first), pick(second)) for first, second in passes]
     shifts = torch.stack([moved(*pair) for pair in pairs]).any(0)
+    depends: Tensor | None = None
+    comparable = True  # rows of two passes
+    seen.uneven = any(first.states != second.states for first, second in passes)
+    # The rows of the replaced sample itself, one of each stream, move clearly in most networks.
+    clearly, streams = moved(*pairs[0], tolerance=1e-3), 1 + seen.doubled
+    seen.alike = int(clearly.sum()) < streams and int(shifts.sum()) < n + streams - 1
+    if seen.uneven or seen.alike:
+        depends = _depends(experiment, pick)
+        if depends is not None:
+            comparable = not seen.uneven
+            shifts = shifts | depends[:, 0] if comparable else depends[:, 0]
+            seen.uneven = seen.alike = False
     encoder = [p for e in seen.used for p in e.parameters()]
     unseen = [e for e in seen.used if not any(id(p) in leaves for p in e.parameters())]
     if unseen and has_reentrant_checkpoint(base.outputs):
@@ -161,7 +185,12 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
         seen.unsteady = bool(moved(pick(base), pick(repeated)).any())
         seen.equal = None if seen.unsteady else seen.equal
     if not seen.met[1:].all() and not seen.control and not seen.unsteady:
-        seen.met = seen.met | _met_otherwise(seen, after, pick, mixed)
+        if comparable:
+            seen.met = seen.met | _met_otherwise(seen, after, pick, mixed)
+        if depends is not None:
+            others = depends[mixed].clone()
+            others.fill_diagonal_(False)
+            seen.met = seen.met | others.any(1)
         seen.replaced_all = True
     if seen.no_gradients is not None:
         return seen
@@ -228,6 +257,48 @@ def _order(shifts: Tensor, n: int, rows: list[Tensor], encoder: list[nn.Paramete
         if shifts[mixed][1:].any() or any(gradients([t[mixed] for t in rows], encoder)):
             return name
     return None
+
+
+TRIED = 8
+"""Weights without a gradient that are tried, to bound the time: each takes a pass."""
+
+FAINT = 1e-5
+"""A gradient that is smaller, beside the largest of the same row, is next to nothing."""
+
+
+def _depends(experiment: Experiment, pick: _Picker) -> Tensor | None:
+    """Which rows depend on which samples by their gradients, (rows, N).
+
+    A gradient needs no second pass to compare with: noise does not matter, nor do differences that
+    are lost in rounding. None where the inputs are integers, or no gradient reaches them.
+    """
+    given: list[Tensor] = []
+
+    def with_gradient(part: Tensor) -> Tensor:
+        if not part.is_floating_point():
+            return part
+        given.append(part.detach().clone().requires_grad_())
+        return given[-1]
+
+    batch = experiment.batch.mapped(with_gradient, lambda part: part)
+    rows = pick(experiment.run(batch)) if given else []
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for number in range(len(rows[0]) if rows else 0):
+        row = torch.cat([t[number].float() for t in rows])
+        total = (row * torch.randn(row.shape, generator=generator).to(row)).sum()
+        try:
+            slopes = torch.autograd.grad(total, given, retain_graph=True, allow_unused=True)
+        except RuntimeError:  # no graph, or a checkpoint that refuses it
+            return None
+        reach = torch.zeros(batch.rows, dtype=torch.bool)
+        for slope in (slope for slope in slopes if slope is not None):
+            size = slope.detach().movedim(batch.axis, 0).flatten(1).abs().amax(1).double().cpu()
+            reach |= size > FAINT * size.max()
+        found.append(reach)
+    if sum(bool(reach.any()) for reach in found) < batch.rows:  # each sample has a row at least
+        return None
+    return torch.stack(found)
 
 
 def _met_otherwise(seen: Seen, after: Pass, pick: _Picker, mixed: list[int]) -> Tensor:
@@ -309,6 +380,21 @@ def _follows(seen: Seen, pick: _Picker, half: list[int], weight: Tensor) -> bool
     return bool(moved(before, after).any())
 
 
+def _cut_off(
+    seen: Seen,
+    pick: _Picker,
+    plain: list[int],
+    mixed: list[int],
+    weights: list[tuple[str, nn.Parameter]],
+) -> str | None:
+    """The first of these weights with which the mixed rows move, and the plain ones do not."""
+    for name, weight in [entry for entry in weights if entry[1].ndim >= 2][:TRIED]:
+        follows = (_follows(seen, pick, half, weight) for half in (mixed, plain))
+        if next(follows) and not next(follows):
+            return name
+    return None
+
+
 def _follow_gradients(
     seen: Seen,
     pick: _Picker,
@@ -345,9 +431,13 @@ def _follow_gradients(
     acting = list(zip(others, on_plain, on_mixed, strict=True))
     mixed_weights = [p for p, first, second in acting if second and not first]
     seen.stray = any(id(p) not in names for p in mixed_weights)
-    if not seen.used:
+    if not seen.used and seen.order is not None:
         seen.own_weights = [(names[id(p)], p) for p in mixed_weights if id(p) in names]
         seen.reached = [True] * len(seen.own_weights)
+        if not seen.own_weights and not seen.stray:
+            trained = {id(p) for p, first, second in acting if first or second} | before.keys()
+            rest = [(name, p) for name, p in model.named_parameters() if id(p) not in trained]
+            seen.cut_off = _cut_off(seen, pick, plain, mixed, rest)
     matrices = [entry for entry in acting if entry[0].ndim >= 2]
     seen.followed = any(first or second for p, first, second in matrices)
     plain_alone = [p for p, first, second in matrices if first and not second]
