@@ -6,9 +6,13 @@ from importlib.util import find_spec
 
 import pytest
 
-from batchformer.engine.onednn import limit_if_products_die
+from batchformer.lab.engine.onednn import limit_if_products_die
 
-collect_ignore_glob = [] if find_spec("triton") else ["src/batchformer/kernels/*.py"]
+collect_ignore_glob = (
+    []
+    if find_spec("triton")
+    else ["src/batchformer/kernels/*.py", "src/batchformer/lab/models/kernels/*.py"]
+)
 
 LIMIT = pytest.StashKey[str]()
 

@@ -1,6 +1,6 @@
 """``python -m batchformer``."""
 
-from batchformer.cli import main
+from batchformer.cli.main import main
 
 if __name__ == "__main__":
     main()

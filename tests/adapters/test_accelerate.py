@@ -20,7 +20,7 @@ from accelerate.state import AcceleratorState, GradientState, PartialState  # no
 
 from batchformer import check, match  # noqa: E402
 from batchformer.adapters.accelerate import log_influence, prepare, save_plain  # noqa: E402
-from batchformer.heads import AttachError  # noqa: E402
+from batchformer.plug.classifier import AttachError  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

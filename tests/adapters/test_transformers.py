@@ -27,7 +27,7 @@ from batchformer.adapters.transformers import (  # noqa: E402
     BatchFormerTrainer,
     gives_two_streams,
 )
-from batchformer.module import BatchFormer  # noqa: E402
+from batchformer.nn.module import BatchFormer  # noqa: E402
 
 CLASSES = 3
 TINY = {

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer.insight.relations import Relations
-from batchformer.module import BatchFormer
+from batchformer.nn.module import BatchFormer
 
 MakeRelations = Callable[..., Relations]
 

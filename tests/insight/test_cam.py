@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer.insight.cam import as_maps, grad_cam, last_maps
-from batchformer.models.build import build_model
-from batchformer.models.ride import ride_resnet32
+from batchformer.lab.models.build import build_model
+from batchformer.lab.models.ride import ride_resnet32
 
 
 class Linear(nn.Module):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from batchformer.insight.gradient import feature_gradients, influence, on_images
 from batchformer.insight.relations import Relations
-from batchformer.module import BatchFormer
+from batchformer.nn.module import BatchFormer
 
 Images = tuple[Tensor, Tensor]
 Make = Callable[..., Relations]

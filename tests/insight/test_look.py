@@ -13,12 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer.data.images import ImageSplit
 from batchformer.insight.classes import Classes
 from batchformer.insight.look import Arrays, look
 from batchformer.insight.record import save
 from batchformer.insight.relations import Relations
-from batchformer.insight.shown import ShownInMemory
+from batchformer.lab.data.feeds.test_images import ShownInMemory
+from batchformer.lab.data.sets.images import ImageSplit
 
 Make = Callable[..., Relations]
 CPU = torch.device("cpu")
@@ -212,7 +212,7 @@ def test_a_thousand_classes_of_noise_fit(tmp_path: Path) -> None:
     counts = torch.linspace(1200, 5, 1000).long()
     classes = Classes.by_shots([f"n{number:08d}" for number in range(1000)], counts)
     shown = ShownInMemory(classes, ImageSplit(x, torch.arange(1000)), AsFloat(), CPU)
-    from batchformer.module import BatchFormer
+    from batchformer.nn.module import BatchFormer
 
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 16, 9, 8), nn.ReLU(), nn.Linear(16, 1000))

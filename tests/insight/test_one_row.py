@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from batchformer.attention import Attend
-from batchformer.encoder import EncoderWeights
 from batchformer.insight.one_row import one_row
+from batchformer.nn.attention import Attend
+from batchformer.nn.encoder import EncoderWeights
 
 
 @pytest.mark.parametrize("attend", ["batch", "self"])

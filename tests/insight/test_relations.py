@@ -10,11 +10,11 @@ from torch import Tensor, nn
 
 from batchformer.insight.gradient import influence
 from batchformer.insight.relations import Relations
-from batchformer.methods import build_method
-from batchformer.methods.config import MethodConfig, ModuleConfig
-from batchformer.models.build import build_model
-from batchformer.models.ride import ride_resnet32
-from batchformer.module import BatchFormer
+from batchformer.lab.config.methods import MethodConfig, ModuleConfig
+from batchformer.lab.methods import build_method
+from batchformer.lab.models.build import build_model
+from batchformer.lab.models.ride import ride_resnet32
+from batchformer.nn.module import BatchFormer
 
 COUNTS = torch.tensor([50, 20, 10, 5, 1])
 
@@ -151,7 +151,7 @@ def test_class_rows_join_the_samples_as_in_training(attend: str) -> None:
 
 def test_the_loss_of_centres_is_paco_without_samples() -> None:
     """By its definition: weights of samples 0 in the numerator and in the denominator."""
-    from batchformer.losses.paco import paco
+    from batchformer.lab.losses.paco import paco
 
     method = method_named("paco")
     logits, y = torch.randn(6, 5), torch.tensor([0, 1, 2, 3, 4, 4])

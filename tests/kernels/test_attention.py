@@ -83,7 +83,7 @@ def test_the_whole_layer_compiled_is_torchs(
     channels: int, autocast: bool, device: torch.device, relative: Callable[[Tensor, Tensor], float]
 ) -> None:
     """Without dropout: within 1.5 times the error that torch's own layer has in bf16."""
-    from batchformer.encoder import EncoderWeights, batch_former
+    from batchformer.nn.encoder import EncoderWeights, batch_former
 
     torch.manual_seed(0)
     layer = torch.nn.TransformerEncoderLayer(channels, 4, channels, dropout=0.0, device=device)

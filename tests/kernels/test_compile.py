@@ -39,7 +39,7 @@ def backward(out: Tensor) -> None:
 
 
 def convolutions() -> None:
-    from batchformer.kernels.conv3x3 import conv3x3
+    from batchformer.lab.models.kernels.conv3x3 import conv3x3
 
     for channels in (16, 64):
         weight = torch.zeros(channels, channels, 3, 3, requires_grad=True)
@@ -47,7 +47,7 @@ def convolutions() -> None:
 
 
 def normalisations() -> None:
-    from batchformer.kernels.batch_norm import batch_norm_relu
+    from batchformer.lab.models.kernels.batch_norm import batch_norm_relu
 
     for residual in (None, channels_last(4, 16, 8, 8)):
         backward(batch_norm_relu(channels_last(4, 16, 8, 8), nn.BatchNorm2d(16), residual))
@@ -95,7 +95,7 @@ def small_layers() -> None:
 
 
 def pairs() -> None:
-    from batchformer.kernels.pairwise import scores, sums_above_zero
+    from batchformer.lab.models.kernels.pairwise import scores, sums_above_zero
 
     a, b = torch.zeros(40, 96), torch.zeros(10, 96)
     scores(a, b, torch.zeros(96), 0.2)

@@ -152,12 +152,7 @@ def test_any_tile_gives_the_same(
     own: int, stream: int, rows: int, attend_self: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Among them masks: no tile may change which elements are dropped."""
-    from batchformer.kernels import (
-        small_attention,
-        small_gradients,
-        small_projection,
-        small_rows,
-    )
+    from batchformer.kernels import small_attention, small_gradients, small_projection, small_rows
 
     tile = small_attention.Tile(own, stream, 8, 1)
     block = small_projection.Block(rows, 8, rows)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batchformer import cli
+from batchformer.cli import main as cli
 from batchformer.soak.kills import folder_of, train
 
 OPTIONS = ("--train.updates", "4", "--train.eval-every", "2", "--train.checkpoint-every", "2")

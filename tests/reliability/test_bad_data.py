@@ -14,13 +14,13 @@ import pytest
 import torch
 from PIL import Image
 
-from batchformer import cli
-from batchformer.data.files import ImageFiles
-from batchformer.data.framing import RandomResizedCrop
-from batchformer.data.loader import FileFeed
-from batchformer.data.transforms.compose import Compose
-from batchformer.engine import checkpoint
-from batchformer.engine.log import read_records
+from batchformer.cli import main as cli
+from batchformer.lab.data.feeds.framing import RandomResizedCrop
+from batchformer.lab.data.feeds.loader import FileFeed
+from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.transforms.compose import Compose
+from batchformer.lab.engine import checkpoint
+from batchformer.lab.engine.log import read_records
 
 Array = npt.NDArray[Any]
 Change = Callable[[Array], Array]

@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 import torch
 
-from batchformer import cli
-from batchformer.engine import checkpoint
-from batchformer.recipes import folder as folders
+from batchformer.cli import main as cli
+from batchformer.lab.engine import checkpoint
+from batchformer.lab.runs import folder as folders
 from batchformer.soak.kills import differences, folder_of
 
 Refused = Callable[..., str]

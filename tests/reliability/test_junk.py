@@ -16,11 +16,12 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from batchformer import attach, cli, detach
-from batchformer.heads import AttachError
-from batchformer.recipes import RECIPES, find_recipe
-from batchformer.recipes.plain import as_plain, from_plain
-from batchformer.recipes.recipe import Recipe
+from batchformer import attach, detach
+from batchformer.cli import main as cli
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.recipes import RECIPES, find_recipe
+from batchformer.lab.runs.plain import as_plain, from_plain
+from batchformer.plug.classifier import AttachError
 
 ANYTHING = st.recursive(
     st.none()

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from batchformer import cli
-from batchformer.engine import checkpoint
+from batchformer.cli import main as cli
+from batchformer.lab.engine import checkpoint
 from batchformer.soak.kills import differences, folder_of, moments, train, unreadable
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from batchformer.engine import checkpoint
+from batchformer.lab.engine import checkpoint
 from batchformer.soak.nodes import agent, apart, command, descendants, free_port
 
 

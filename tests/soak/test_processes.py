@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batchformer.engine import checkpoint
+from batchformer.lab.engine import checkpoint
 from batchformer.soak.kills import folder_of, train
 from batchformer.soak.processes import PLACES, die_in_write, finish, start
 

@@ -24,8 +24,8 @@ from torch import nn
 from torch.optim import Optimizer
 
 from batchformer.adapters.plain_file import write_plain
-from batchformer.alive import LOGGED_AS, watched_influence
-from batchformer.attach import attach
+from batchformer.plug.alive import LOGGED_AS, watched_influence
+from batchformer.plug.attach import attach
 
 if TYPE_CHECKING:
     from accelerate import Accelerator
@@ -66,7 +66,7 @@ def log_influence(
 
     Warns if weight decay has taken the encoder away. Returns the number, or None where the batch
     cannot show it (a single sample). Every process may call it; see
-    :func:`batchformer.alive.influence`.
+    :func:`batchformer.plug.alive.influence`.
     """
     measured = watched_influence(accelerator.unwrap_model(model), batch)
     if measured is not None:

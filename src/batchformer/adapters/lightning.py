@@ -13,11 +13,11 @@ from typing import Any
 from torch import nn
 
 from batchformer.adapters.plain_file import write_plain
-from batchformer.alive import LOGGED_AS, watched_influence
-from batchformer.attach import RECORD, attach, plain_state_dict
-from batchformer.check import check as check_model
-from batchformer.heads import AttachError
-from batchformer.wrappers import unwrap
+from batchformer.plug.alive import LOGGED_AS, watched_influence
+from batchformer.plug.attach import RECORD, attach, plain_state_dict
+from batchformer.plug.check import check as check_model
+from batchformer.plug.classifier import AttachError
+from batchformer.plug.wrappers import unwrap
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

@@ -14,10 +14,10 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from batchformer.alive import LOGGED_AS, watched_influence
-from batchformer.insertion import WithBatchFormer
-from batchformer.module import BatchFormer
-from batchformer.streams import duplicate
+from batchformer.nn.module import BatchFormer
+from batchformer.nn.streams import duplicate
+from batchformer.plug.alive import LOGGED_AS, watched_influence
+from batchformer.plug.insertion import WithBatchFormer
 
 
 class BatchFormerMixin:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from batchformer.insight.record import MOST_BINS, SHOTS
-from batchformer.metrics.shots import shot_groups, third_groups
+from batchformer.lab.metrics.shots import shot_groups, third_groups
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from batchformer.insight.record import SHOTS
-from batchformer.randomness import generator
+from batchformer.nn.randomness import generator
 
 #: Each draw has a generator of its own: in the place of a step, which is never negative.
 MEASURED, PROJECTED, CAM, EXPLORED = -1, -2, -3, -4

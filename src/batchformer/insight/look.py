@@ -19,8 +19,8 @@ from batchformer.insight.influence import InfluenceSums
 from batchformer.insight.pairs import without_self
 from batchformer.insight.relations import Relations
 from batchformer.insight.reliability import reliability
-from batchformer.insight.shown import Shown
-from batchformer.snapshot import untouched
+from batchformer.lab.data.feeds.test_images import Shown
+from batchformer.plug.preserve import untouched
 
 #: Images that are measured, at most, and samples of a batch.
 MEASURED, BATCH = 4096, 128

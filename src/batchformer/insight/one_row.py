@@ -9,8 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from batchformer.attention import Attend
-from batchformer.encoder import EncoderWeights
+from batchformer.nn.attention import Attend
+from batchformer.nn.encoder import EncoderWeights
 
 
 def one_row(x: Tensor, rows: Tensor, w: EncoderWeights, *, heads: int, attend: Attend) -> Tensor:
@@ -21,7 +21,7 @@ def one_row(x: Tensor, rows: Tensor, w: EncoderWeights, *, heads: int, attend: A
         rows: (P,) which sample of each.
         w: the layer.
         heads: H.
-        attend: as in :func:`~batchformer.encoder.encoder_layer`.
+        attend: as in :func:`~batchformer.nn.encoder.encoder_layer`.
 
     Returns:
         (P, C).

@@ -12,17 +12,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer.attach import RECORD, Attachment
-from batchformer.heads import find_heads, output_tensors, trace
-from batchformer.insertion import WithBatchFormer
 from batchformer.insight.classes import Classes
 from batchformer.insight.look import look
 from batchformer.insight.record import FILE, Insight, save
 from batchformer.insight.relations import Relations
-from batchformer.insight.shown import thumbnails
-from batchformer.probe import find_batch
-from batchformer.snapshot import untouched
-from batchformer.wrappers import unwrap
+from batchformer.lab.data.feeds.test_images import thumbnails
+from batchformer.plug.attach import RECORD, Attachment
+from batchformer.plug.classifier import find_heads, output_tensors, trace
+from batchformer.plug.example import find_batch
+from batchformer.plug.insertion import WithBatchFormer
+from batchformer.plug.preserve import untouched
+from batchformer.plug.wrappers import unwrap
 
 #: Images that are looked at, at most: all of them are held in memory.
 MOST = 1024
@@ -43,7 +43,7 @@ class Seen:
 
     def page(self, path: str | Path, title: str | None = None) -> Path:
         """Write the figures as one self-contained page, and batches to look into."""
-        from batchformer.report.insight_page import TITLE, write_insight_page
+        from batchformer.lab.report.page.insight_page import TITLE, write_insight_page
 
         return write_insight_page(self.arrays, path, title or TITLE)
 

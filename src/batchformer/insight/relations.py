@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from batchformer.encoder import EncoderWeights, batch_former, encoder_layer
 from batchformer.insight.one_row import one_row
-from batchformer.module import BatchFormer
+from batchformer.nn.encoder import EncoderWeights, batch_former, encoder_layer
+from batchformer.nn.module import BatchFormer
 
 
 @dataclass(frozen=True, eq=False)

@@ -128,7 +128,7 @@ def _missing(device: torch.device) -> str | None:
         return "Triton is not installed"
     # Compilation needs more than the package (a C compiler, a cache it may write): try it once.
     try:
-        from batchformer.kernels.batch_norm import merge_sums
+        from batchformer.lab.models.kernels.batch_norm import merge_sums
 
         merge_sums(torch.zeros(2, 1, 1, device=device))
     except Exception as error:

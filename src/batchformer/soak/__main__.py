@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from batchformer.engine.checkpoint import write_atomically
+from batchformer.lab.engine.checkpoint import write_atomically
 from batchformer.soak.full_disk import Full, file_limit, small_disk
 from batchformer.soak.kills import Kill, Unbroken, killed, moments, unbroken
 from batchformer.soak.memory import memory_of_a_run

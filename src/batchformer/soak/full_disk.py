@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from batchformer.engine import checkpoint
+from batchformer.lab.engine import checkpoint
 from batchformer.soak.kills import Unbroken, differences, folder_of, go_on, train, unreadable
 from batchformer.soak.processes import Prepare, die_in_write, finish, limit_files, start
 

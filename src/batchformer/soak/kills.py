@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from batchformer.engine import checkpoint
-from batchformer.engine.log import read_records
-from batchformer.report.arrays import Arrays
+from batchformer.lab.engine import checkpoint
+from batchformer.lab.engine.log import read_records
+from batchformer.lab.report.results.arrays import Arrays
 from batchformer.soak.processes import PLACES, die_in_write, finish, start
 
 #: A short training with many checkpoints.

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from batchformer.engine.log import read_records
+from batchformer.lab.engine.log import read_records
 from batchformer.soak.kills import folder_of, train
 from batchformer.soak.processes import finish, start
 

@@ -15,9 +15,9 @@ from typing import Any
 
 from torch import Tensor
 
-from batchformer.engine import checkpoint
-from batchformer.engine.log import read_records
-from batchformer.recipes.folder import read_result
+from batchformer.lab.engine import checkpoint
+from batchformer.lab.engine.log import read_records
+from batchformer.lab.runs.folder import read_result
 from batchformer.soak.kills import folder_of
 
 #: The demonstration whose sums over ranks are exact to rounding, in double precision: in single

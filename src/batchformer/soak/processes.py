@@ -13,15 +13,15 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from unittest.mock import patch
 
-from batchformer.engine import checkpoint
+from batchformer.lab.engine import checkpoint
 
 #: Where inside the write of a checkpoint a process can be made to die.
 PLACES = ("half written", "written", "flushed", "renamed")
 #: Loaded once, so that a command takes a part of a second to begin and not ten.
 _LOADED = [
     "batchformer.soak.processes",
-    "batchformer.recipes.compare",
-    "batchformer.methods.balanced_softmax",
+    "batchformer.lab.runs.compare",
+    "batchformer.lab.methods.balanced_softmax",
     "sklearn.datasets",
     "timm",
     "torch.utils.tensorboard",
@@ -89,7 +89,7 @@ def limit_files(size: int) -> None:
 def _command(arguments: list[str], output: Path, prepare: Prepare | None) -> None:
     import torch
 
-    from batchformer import cli
+    from batchformer.cli import main as cli
 
     handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for stream in (1, 2):

@@ -1,0 +1,136 @@
+"""What commands are called with: a recipe or folders first, then options."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from batchformer.cli.options import Settings
+from batchformer.lab.config.arms import ARMS
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.recipes import RECIPES, find_recipe
+
+T = TypeVar("T")
+
+
+class UserError(Exception):
+    """Something the person at the keyboard can mend; printed without a traceback."""
+
+
+def parse(kind: type[T], arguments: Sequence[str], command: str, **defaults: Any) -> T:
+    """Options of a command; a wrong one, or --help, ends the process."""
+    import tyro
+
+    known: dict[str, Any] = {"default": kind(**defaults)} if defaults else {}
+    prog = f"batchformer {command}"
+    # The data of a recipe is of one kind or another, and stays of that kind.
+    config = (tyro.conf.AvoidSubcommands,)
+    of_data = any(field.name == "data" for field in dataclasses.fields(kind))  # type: ignore[arg-type]
+    words = [_in_full(word) for word in arguments] if of_data else arguments
+    options: T = tyro.cli(kind, args=list(words), prog=prog, config=config, **known)
+    return options
+
+
+def _in_full(word: str) -> str:
+    """``--data`` stands for ``--data.root``: where the data lies is what most people have to say.
+
+    >>> _in_full("--data=photos"), _in_full("--data.size")
+    ('--data.root=photos', '--data.size')
+    """
+    name, equals, value = word.partition("=")
+    return f"--data.root{equals}{value}" if name == "--data" else word
+
+
+def with_recipe(kind: type[T], arguments: list[str], command: str) -> tuple[Recipe, T]:
+    """A recipe's name, then options whose defaults are the recipe's."""
+    names = "\n  ".join(RECIPES)
+    if not arguments or arguments[0].startswith("-"):
+        asked = bool(arguments) and arguments[0] in ("-h", "--help")
+        text = (
+            f"Usage: batchformer {command} RECIPE [OPTIONS]\n\n{(kind.__doc__ or '').strip()}\n\n"
+        )
+        text += f"Recipes:\n  {names}\n\nOptions: batchformer {command} demo --help"
+        if asked:
+            print(text)
+            raise SystemExit(0)
+        raise UserError(f"`{command}` needs the name of a recipe.\n{text}")
+    recipe = find_recipe(arguments[0])
+    options = parse(kind, arguments[1:], f"{command} {recipe.name}", **Settings.fields_of(recipe))
+    applied: Recipe = options.applied_to(recipe)  # type: ignore[attr-defined]
+    refuse_idle_updates(arguments, applied)
+    return applied, options
+
+
+def is_given(option: str, arguments: Sequence[str]) -> bool:
+    """Whether a person named an option, with or without a value.
+
+    >>> is_given("--arms", ["--arms=baseline"]), is_given("--arms", ["--arm", "baseline"])
+    (True, False)
+    """
+    return any(word.partition("=")[0] == option for word in arguments)
+
+
+def seeds_of(given: int | str) -> list[int]:
+    """The seeds that ``--seeds`` names: a count from 0, or a list of numbers and ranges.
+
+    >>> seeds_of(3), seeds_of("100-103"), seeds_of("0,7-9")
+    ([0, 1, 2], [100, 101, 102, 103], [0, 7, 8, 9])
+    """
+    if isinstance(given, int):
+        if given < 1:
+            raise UserError(f"--seeds is {given}; at least one seed is needed.")
+        return list(range(given))
+    seeds: list[int] = []
+    for part in given.split(","):
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise UserError(
+                f"--seeds {given} is neither a count such as 5, nor a list of seeds and ranges "
+                "such as 100-119 or 0,2,7-9."
+            )
+        chosen = range(int(first), int(last if dash else first) + 1)
+        if not chosen:
+            raise UserError(f"--seeds {given}: the range {part.strip()} ends before it begins.")
+        seeds += chosen
+    if len(set(seeds)) < len(seeds):
+        raise UserError(f"--seeds {given} names a seed twice.")
+    return seeds
+
+
+def refuse_idle_updates(arguments: Sequence[str], recipe: Recipe) -> None:
+    """Refuse --train.updates that a person gave where epochs say how long a training is."""
+    if is_given("--train.updates", arguments) and recipe.train.epochs:
+        raise UserError(
+            f"--train.updates has no effect: {recipe.name} is trained for train.epochs "
+            f"{recipe.train.epochs}. Set --train.epochs 0 beside it."
+        )
+
+
+def refuse_unknown_arms(names: Sequence[str], further: Iterable[str] = ()) -> None:
+    """Refuse a name that is neither an arm of ours nor one of these."""
+    known = dict.fromkeys([*ARMS, *further])
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            raise UserError(f"There is no arm {name!r}.{hint} Arms: {', '.join(known)}.")
+
+
+def leading_paths(
+    arguments: list[str],
+    command: str,
+    kind: str = "folder",
+    needed: str = "a run folder, such as runs/demo/batchformer/seed0",
+) -> tuple[list[Path], list[str]]:
+    """Leading run folders, or files, then options."""
+    split = next((i for i, a in enumerate(arguments) if a.startswith("-")), len(arguments))
+    folders = [Path(a) for a in arguments[:split]]
+    if not folders and not {"-h", "--help"} & set(arguments):
+        raise UserError(f"`{command}` needs {needed}.")
+    for folder in folders:
+        if not folder.exists():
+            raise UserError(f"There is no {kind} {folder}.")
+    return folders, arguments[split:]

@@ -1,0 +1,148 @@
+"""The command line. Answers before it imports: torch is loaded only by commands that compute."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import os
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from batchformer import __version__
+from batchformer.cli import questions, results, training
+from batchformer.cli.arguments import UserError
+from batchformer.lab.engine.distributed import wide
+
+HELP = f"""batchformer {__version__}: BatchFormer, and the experiments that say whether it helps.
+
+Usage: batchformer COMMAND [...]
+
+  demo                     baseline against +BatchFormer on embedded digits, in seconds
+  list [WORD...]           every recipe, and the rows of the paper that have none yet; with words,
+                           such as `list cifar ride`, the recipes that have them all
+  train RECIPE             one arm, one seed
+  compare RECIPE           every arm with every seed, paired, with intervals and a verdict
+  sweep [SWEEP]            one setting at several levels, as the paper's ablations; or their list
+  evaluate RUN             score a trained run again
+  report RUN...            one self-contained page of finished runs
+  record RUN...            small JSON records of finished runs; --make PAGE makes the tables of a
+                           page from them
+  show FIGURE RUN...       one figure, or its numbers; without a name, which figures there are
+  export RUN --to FILE     the plain network's weights, without BatchFormer
+  check RECIPE             is BatchFormer acting in this recipe's training?
+  data                     which data sets are here, and where they are looked for; `data pairs`
+                           makes a table of pairs of attribute and object
+  bench                    how fast everything is here, measured side by side
+
+`batchformer COMMAND --help` (with a recipe: `batchformer compare demo --help`) shows its options.
+"""
+
+COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "demo": training.demo,
+    "list": questions.list_recipes,
+    "train": training.train,
+    "compare": training.compare,
+    "sweep": training.sweep,
+    "evaluate": results.evaluate,
+    "report": results.report,
+    "record": results.record,
+    "show": results.show,
+    "export": results.export,
+    "check": questions.check,
+    "data": questions.data,
+    "bench": questions.bench,
+}
+
+#: Commands that several ranks run together.
+TRAINING = ("demo", "train", "compare", "sweep")
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one command; exits with 1 for an error a person can mend, 2 for a wrong call."""
+    name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
+    if wide.follows() and name not in TRAINING:
+        return  # the answer of one rank is enough
+    if wide.several_ranks() and name in TRAINING:
+        wide.as_one_rank(lambda: _run(name, rest))
+    _run(name, rest)
+
+
+def _run(name: str, arguments: list[str]) -> None:
+    from batchformer.lab.engine.interrupt import Interrupted
+
+    try:
+        with _plain_warnings():
+            _dispatch(name, arguments)
+        sys.stdout.flush()
+    except Interrupted as stop:
+        _fail(str(stop), stop.exit_code)
+    except ModuleNotFoundError as error:
+        _fail(f"This needs {error.name}: pip install 'batchformer[lab,report]'", 1)
+    except BrokenPipeError:
+        # The reader of our output has left; there is nobody to tell, now or when Python ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except Exception as error:
+        if os.environ.get("BATCHFORMER_TRACEBACK") or (words := _in_words(error)) is None:
+            raise
+        _fail(words, 1)
+
+
+@contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Within it, our own warnings are a line for a person, without the place in our code."""
+    before = warnings.formatwarning
+
+    def words(
+        message: Warning | str,
+        category: type[Warning],
+        filename: str,
+        lineno: int,
+        line: str | None = None,
+    ) -> str:
+        if Path(filename).is_relative_to(Path(__file__).parents[1]):
+            return f"Warning: {message}\n"
+        return before(message, category, filename, lineno, line)
+
+    warnings.formatwarning = words
+    try:
+        yield
+    finally:
+        warnings.formatwarning = before
+
+
+def _in_words(error: Exception) -> str | None:
+    """What a person can mend, in words; None for an error of ours, which keeps its traceback."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        place = error.filename or "a file of the run"
+        return (
+            f"{error.strerror}: {place} could not be written. All that was saved before is as it "
+            "was. Make room; the same command then goes on from the last checkpoint."
+        )
+    if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
+        in_the_way = isinstance(error, (NotADirectoryError, FileExistsError))
+        hint = "; a file lies where a folder is needed" if in_the_way else ""
+        return f"{error.filename}: {error.strerror}{hint}."
+    if isinstance(error, (UserError, OSError, ValueError, ImportError)):
+        return str(error)
+    from batchformer.lab.engine.window import DivergedError  # late: it needs torch
+
+    return str(error) if isinstance(error, DivergedError) else None
+
+
+def _dispatch(name: str, arguments: list[str]) -> None:
+    if name in ("-h", "--help", "help", "--version"):
+        print(__version__ if name == "--version" else HELP)
+    elif name in COMMANDS:
+        COMMANDS[name](arguments)
+    else:
+        near = difflib.get_close_matches(name, COMMANDS, 1)
+        hint = f"Did you mean `batchformer {near[0]}`?" if near else "See `batchformer --help`."
+        _fail(f"There is no command {name!r}. {hint}", 2)
+
+
+def _fail(message: str, code: int) -> None:
+    wide.say(f"batchformer: {message}")
+    raise SystemExit(code)

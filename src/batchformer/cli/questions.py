@@ -1,0 +1,99 @@
+"""Commands that answer questions: list, check, data, bench."""
+
+from __future__ import annotations
+
+from batchformer.cli.arguments import UserError, leading_paths, parse, with_recipe
+from batchformer.cli.options import (
+    BenchOptions,
+    CheckOptions,
+    ConvertPairsOptions,
+    DataOptions,
+    ListOptions,
+    PairsOptions,
+)
+from batchformer.lab.config.arms import WITHOUT_BATCHFORMER
+from batchformer.lab.runs.data_state import ensure_data
+from batchformer.lab.runs.listing import print_data, print_listing, print_matching
+
+
+def list_recipes(arguments: list[str]) -> None:
+    split = next((i for i, a in enumerate(arguments) if a.startswith("-")), len(arguments))
+    parse(ListOptions, arguments[split:], "list [WORD...]")
+    if words := arguments[:split]:
+        print_matching(words)
+    else:
+        print_listing()
+
+
+def check(arguments: list[str]) -> None:
+    recipe, options = with_recipe(CheckOptions, arguments, "check")
+    ensure_data(recipe)
+    from batchformer.lab.runs import run as runs
+    from batchformer.lab.runs.targets import by_target
+    from batchformer.plug.check import check as look
+
+    device = runs.pick_device(options.device)
+    recipe = next(iter(by_target(recipe).values()))
+    task = runs.load_task(recipe.data, device)
+    if recipe.method in WITHOUT_BATCHFORMER:
+        raise UserError(
+            f"{recipe.name} has no BatchFormer to check: {recipe.method} takes the network of "
+            f"another training. Check that one: batchformer check {recipe.start or 'RECIPE'}"
+        )
+    method = runs.build(recipe, 0, task).to(device)
+    batch = task.feed(recipe.train, 0).batch(0)
+    optimizer = method.optimizers(recipe.optim).get("main")  # a method may train nothing
+    mixed_only = recipe.module.streams == "mixed_only"
+    result = look(method, batch["x"][:32], optimizer, mixed_only=mixed_only)
+    print(result)
+    if not result.passed:
+        raise SystemExit(1)
+
+
+def data(arguments: list[str]) -> None:
+    name, *rest = arguments or [""]
+    if name == "pairs":
+        _make_pairs(parse(PairsOptions, rest, "data pairs"))
+    elif name == "convert-pairs":
+        from batchformer.lab.data.sets.pair_metadata import METADATA, metadata_to_csv
+
+        needed = f"a file, such as mit-states/{METADATA}"
+        files, rest = leading_paths(rest, "data convert-pairs", "file", needed)
+        options = parse(ConvertPairsOptions, rest, "data convert-pairs FILE.t7")
+        if len(files) != 1 or not files[0].is_file():
+            raise UserError(f"`data convert-pairs` takes one file, such as mit-states/{METADATA}.")
+        written, skipped = metadata_to_csv(files[0], options.to, options.images)
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in skipped.items())
+        left_out = f"; left out {skipped.total():,}: {reasons}" if reasons else ""
+        print(f"{options.to}: {written:,} images written{left_out}")
+    else:
+        parse(DataOptions, arguments, "data")
+        print_data()
+
+
+def _make_pairs(options: PairsOptions) -> None:
+    from batchformer.lab.data.sets.pairs_from_tree import write_pairs
+
+    numbers = (options.unseen_val, options.unseen_test, options.seed, options.fractions)
+    images = write_pairs(options.to, options.root, *numbers)
+    seen = {image.pair for image in images if image.split == "train"}
+    for phase in ("val", "test"):
+        own = sorted({image.pair for image in images if image.split == phase} - seen)
+        print(f"Unseen pairs of {phase}: {', '.join(' '.join(pair) for pair in own) or 'none'}")
+    print(f"{options.to}: {len(images):,} images of {len({i.pair for i in images})} pairs")
+
+
+def bench(arguments: list[str]) -> None:
+    options = parse(BenchOptions, arguments, "bench")
+    if options.repeats is not None and options.repeats < 1:
+        raise UserError("bench needs at least one repeat.")
+    from batchformer.lab.bench.run import run as measure
+    from batchformer.lab.bench.settings import BenchSettings
+    from batchformer.lab.runs import run as runs
+
+    device = runs.pick_device(options.device)
+    settings = BenchSettings(device, options.full, options.repeats)
+    tables = measure(settings, options.to, options.only)
+    print(f"Tables: {options.to / 'bench.md'}, {options.to / 'bench.json'}")
+    if failed := [table.part for table in tables if table.failed]:
+        raise UserError(f"bench: not measured: {', '.join(failed)}; the tables say why.")

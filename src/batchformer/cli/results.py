@@ -1,0 +1,212 @@
+"""Commands on finished runs: evaluate, report, record, show, export."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+from batchformer.cli.arguments import (
+    UserError,
+    is_given,
+    leading_paths,
+    parse,
+    refuse_unknown_arms,
+)
+from batchformer.cli.options import (
+    EvaluateOptions,
+    ExportOptions,
+    RecordOptions,
+    ReportOptions,
+    ShowOptions,
+)
+from batchformer.lab.engine.distributed.wide import follows
+
+#: Methods that put a classifier of their own into the network.
+OWN_CLASSIFIER = ("ldam", "lws", "mdd", "cge", "compcos", "ce_gzsl")
+
+
+def evaluate(arguments: list[str]) -> None:
+    folders, rest = leading_paths(arguments, "evaluate")
+    options = parse(EvaluateOptions, rest, "evaluate RUN")
+    import torch
+
+    from batchformer.lab.engine import onednn
+    from batchformer.lab.engine.mechanics import Mechanics
+    from batchformer.lab.engine.precision import products_in
+    from batchformer.lab.runs import run as runs
+    from batchformer.lab.runs.folder import recorded
+    from batchformer.lab.runs.plain import from_plain
+
+    device = runs.pick_device(options.device)
+    trained = [(recorded(folder) or {}).get("trained", {}) for folder in folders]
+    onednn.prepare(device, [recipe.get("train", {}).get("precision") for recipe in trained])
+    for folder in folders:
+        method, task, config = runs.restore(folder, device, options.data.root)
+        mechanics = Mechanics(from_plain(config["trained"]).train, device)
+        with torch.no_grad(), products_in(mechanics.config.precision):
+            metrics = task.evaluate(method, mechanics).metrics
+        print(f"{folder}: " + " ".join(f"{name} {value:.2f}" for name, value in metrics.items()))
+
+
+def report(arguments: list[str]) -> None:
+    folders, rest = leading_paths(arguments, "report")
+    options = parse(ReportOptions, rest, "report RUN...")
+    print_report(folders, options.to, against=options.against, pooled=options.pooled)
+
+
+def print_report(
+    folders: list[Path],
+    page: Path,
+    title: str | None = None,
+    against: str | None = None,
+    pooled: bool = False,
+) -> None:
+    """Tables in the terminal, and the page, of all runs at or below these folders.
+
+    Runs that have not finished are named, those submitted to a cluster also where they have not
+    begun.
+    """
+    if follows():
+        return  # the folders are those of rank 0, which shows them
+    from batchformer.lab.report.results.runs import find_runs
+
+    found = find_runs(folders)
+    if against is not None:
+        refuse_unknown_arms([against], (run.arm for run in found))
+    from batchformer.lab.report.page.html import write_page
+    from batchformer.lab.report.results.comparison import compare_runs
+    from batchformer.lab.report.results.pooled_table import print_together
+    from batchformer.lab.report.results.pooling import take_together
+    from batchformer.lab.report.results.sweep_comparison import compare_sweep
+    from batchformer.lab.report.results.sweep_table import print_sweep
+    from batchformer.lab.report.results.sweeps import split_sweeps
+    from batchformer.lab.report.results.table import print_table
+    from batchformer.lab.runs.slurm import not_begun
+
+    # The page comes first, since whoever reads the tables may stop ("| head"); and where it
+    # cannot be written, the tables come before the reason.
+    try:
+        written = write_page(found, page, title, against, pooled=pooled)
+    finally:
+        sweeps, others = split_sweeps(found)
+        for one in sweeps:
+            print_sweep(compare_sweep(one))
+        if others or not sweeps:
+            comparison = compare_runs(others, against)
+            print_table(comparison)
+            if pooled:
+                print_together(take_together(comparison, [one.name for one in sweeps]))
+        for folder in folders:
+            for line in not_begun(folder):
+                print(f"Not included: {line} has not begun.")
+    print(f"Page: {written}")
+
+
+def record(arguments: list[str]) -> None:
+    """Write the records of finished runs, then make the pages that are named."""
+    named = bool(arguments) and not arguments[0].startswith("-")
+    pages_alone = is_given("--make", arguments) and not named
+    folders, rest = ([], arguments) if pages_alone else leading_paths(arguments, "record")
+    options = parse(RecordOptions, rest, "record RUN...")
+    if folders:
+        _write_records(folders, options)
+    if options.make:
+        from batchformer.lab.report.page.results_page import make_pages
+
+        for page in options.make:
+            if not page.is_file():
+                raise UserError(f"There is no page {page}.")
+        for page, changed in make_pages(options.make, options.to):
+            print(f"{page}: {'tables made again' if changed else 'its tables are up to date'}")
+
+
+def _write_records(folders: list[Path], options: RecordOptions) -> None:
+    from batchformer.lab.report.results.comparison import left_out
+    from batchformer.lab.report.results.records import record_of, save
+    from batchformer.lab.report.results.runs import find_runs
+
+    found = find_runs(folders)
+    finished = [run for run in found if run.state == "finished"]
+    for line in left_out(found):
+        print(f"Not recorded: {line}.")
+    if not finished:
+        raise UserError(f"No run has finished in {', '.join(map(str, folders))}.")
+    written, unchanged = save((record_of(run, options.variant) for run in finished), options.to)
+    for path in written:
+        print(path)
+    same = f", {len(unchanged)} were there already" if unchanged else ""
+    print(f"{len(written)} records written{same}.")
+
+
+def show(arguments: list[str]) -> None:
+    from batchformer.lab.report.figures.catalogue import find_figure, listing
+
+    if not arguments or arguments[0] in ("-h", "--help"):
+        print(listing())
+        return
+    name, *rest = arguments
+    find_figure(name)
+    folders, rest = leading_paths(rest, f"show {name}")
+    options = parse(ShowOptions, rest, f"show {name} RUN...")
+    common = ("to", "against", "compute", "data", "device")
+    changed = {
+        f.name: value
+        for f in dataclasses.fields(options)
+        if f.name not in common and (value := getattr(options, f.name)) != f.default
+    }
+    from batchformer.lab.report.figures.show import show as show_figure
+
+    if name == "cam" and options.cam_layer is not None:
+        changed["cam_layer"] = _look_at_layer(options.device, options.cam_layer)
+    show_figure(
+        name,
+        folders,
+        to=options.to,
+        against=options.against,
+        compute=_look(options) if options.compute else None,
+        options=changed,
+    )
+
+
+def _look(options: ShowOptions) -> Callable[[Path], object]:
+    """What makes the arrays of a run's folder from its checkpoint."""
+    from batchformer.lab.runs.insight import insight_of
+    from batchformer.lab.runs.run import pick_device
+
+    device, root = pick_device(options.device), options.data.root
+    return lambda folder: insight_of(folder, device, root)
+
+
+def _look_at_layer(device: str, layer: str) -> Callable[[Path], object]:
+    """What makes the heat maps of a run's folder at a layer, from its checkpoint."""
+    from batchformer.lab.runs.insight import cam_of
+    from batchformer.lab.runs.run import pick_device
+
+    place = pick_device(device)
+    return lambda folder: cam_of(folder, place, layer)
+
+
+def export(arguments: list[str]) -> None:
+    folders, rest = leading_paths(arguments, "export")
+    options = parse(ExportOptions, rest, "export RUN")
+    if len(folders) != 1:
+        raise UserError("export takes one run folder.")
+    from batchformer.lab.engine.checkpoint import write_atomically
+    from batchformer.lab.models.weights_file import as_file
+    from batchformer.lab.runs import run as runs
+
+    device = runs.pick_device(options.device)
+    network, config = runs.restore_deployed(folders[0], device, options.data.root)
+    in_first = config["trained"].get("stride") == "1x1"
+    written = as_file(network.state_dict(), options.to.suffix, "1x1" if in_first else None)
+    write_atomically(options.to, written)
+    # A method without a network of the recipe's has its own on features: what embeds them.
+    name, method_name = config["trained"]["model"] or "the embedding", config["trained"]["method"]
+    head = f", with the classifier of {method_name}" if method_name in OWN_CLASSIFIER else ""
+    print(f"{options.to}: the weights of {name}{head}, for load_state_dict(strict=True)")
+    if in_first:
+        print(
+            "Bottlenecks of this network stride in their first 1x1 convolution, not in the 3x3 as "
+            "timm's and torchvision's do: the weights fit those, and are wrong there."
+        )

@@ -1,0 +1,230 @@
+"""Commands that train: demo, train, compare, sweep."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from batchformer.cli.arguments import (
+    UserError,
+    is_given,
+    parse,
+    refuse_idle_updates,
+    refuse_unknown_arms,
+    seeds_of,
+    with_recipe,
+)
+from batchformer.cli.options import (
+    CompareOptions,
+    DemoOptions,
+    Settings,
+    SweepOptions,
+    TrainOptions,
+)
+from batchformer.cli.results import print_report
+from batchformer.lab.config.arms import usual_arms
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.engine.distributed.wide import follows, several_ranks
+from batchformer.lab.recipes import find_recipe
+from batchformer.lab.recipes.ablations import SWEEPS, find_sweep
+from batchformer.lab.runs.cluster import ensure_launcher
+from batchformer.lab.runs.data_state import ensure_data
+from batchformer.lab.runs.sweep_listing import print_sweeps
+
+if TYPE_CHECKING:
+    from batchformer.lab.runs.run import Run
+
+
+def demo(arguments: list[str]) -> None:
+    options = parse(DemoOptions, arguments, "demo")
+    recipe = find_recipe("demo")
+    settings = Settings.fields_of(recipe)
+    # Lines that a pipe collects: one a run, when it has ended, instead of its progress.
+    piped = not sys.stderr.isatty()
+    quiet = options.quiet or piped
+    given: dict[str, Any] = {"seeds": options.seeds, "runs": options.runs, "quiet": quiet}
+    ended = _say_scores if piped and not options.quiet else lambda _: None
+    _compare(recipe, CompareOptions(arms=usual_arms(recipe), **given, **settings), ended)
+
+
+def _say_scores(folder: Path) -> None:
+    """Print one line for a run that has ended; rank 0 prints it."""
+    from batchformer.lab.runs.folder import read_result
+
+    if not follows():
+        result = read_result(folder)
+        scores = " ".join(f"{name} {value:.1f}" for name, value in result["metrics"].items())
+        title = " ".join(folder.parts[-3:])
+        print(f"{title}: {result['updates']} updates, {scores}", flush=True)
+
+
+def compare(arguments: list[str]) -> None:
+    recipe, options = with_recipe(CompareOptions, arguments, "compare")
+    if not is_given("--arms", arguments):
+        options = dataclasses.replace(options, arms=usual_arms(recipe))
+    _refuse_impossible(options, "compare")
+    _compare(recipe, options)
+
+
+def _refuse_impossible(options: CompareOptions | SweepOptions, command: str) -> None:
+    seeds_of(options.seeds)
+    if options.together < 1 or not options.arms:
+        raise UserError(f"{command} needs at least one arm and one run at a time.")
+    if options.launcher != "none" and several_ranks():
+        raise UserError(
+            f"--launcher {options.launcher} submits jobs, which one process does: call it without "
+            "torchrun."
+        )
+    if options.launcher != "none" and options.together > 1:
+        raise UserError(
+            f"--together {options.together} trains runs in one process, and --launcher "
+            f"{options.launcher} gives each its own; how many train at once is --jobs.at-once."
+        )
+    if options.launcher != "slurm" and options.wait:
+        raise UserError("--wait is for --launcher slurm; without it the command waits anyway.")
+    refuse_unknown_arms(options.arms)
+    if options.launcher != "none":
+        ensure_launcher(options.launcher)
+
+
+def _compare(
+    recipe: Recipe, options: CompareOptions, ended: Callable[[Path], None] = lambda _: None
+) -> None:
+    """Train and report.
+
+    Args:
+        ended: is told the folder of every run that has ended.
+    """
+    ensure_data(recipe)
+    page = options.page or options.runs / recipe.name / "report.html"
+    seeds = seeds_of(options.seeds)
+    if options.launcher != "none":
+        from batchformer.lab.runs.launch import runs_of_comparison
+
+        runs = runs_of_comparison(recipe, options.arms, seeds, options.runs)
+        _launch(
+            runs,
+            recipe.name,
+            options,
+            lambda done: print_report(done, page, recipe.name, options.arms[0]),
+        )
+        return
+    from batchformer.lab.runs.compare import compare as train_arms
+    from batchformer.lab.runs.run import pick_device
+
+    device = pick_device(options.device)
+    folders = []
+    for folder in train_arms(
+        recipe,
+        options.arms,
+        seeds,
+        root=options.runs,
+        device=device,
+        quiet=options.quiet,
+        together=options.together,
+    ):
+        folders.append(folder)
+        ended(folder)
+    print_report(folders, page, recipe.name, options.arms[0])
+
+
+def _launch(
+    runs: Sequence[Run],
+    name: str,
+    options: CompareOptions | SweepOptions,
+    report: Callable[[list[Path]], None],
+) -> None:
+    """Train runs as jobs and report on those that finished, unless nobody waits for them."""
+    from batchformer.lab.runs.launch import Launch, train_locally
+    from batchformer.lab.runs.slurm import submit, wait_for
+
+    launch = Launch(
+        options.launcher, options.jobs, options.runs, name, options.device, options.quiet
+    )
+    if options.launcher == "local":
+        train_locally(launch, runs)
+    else:
+        submitted = submit(launch, runs)
+        if submitted and not options.wait:
+            return
+        wait_for(submitted, options.quiet)
+    if finished := [run.folder for run in runs if run.finished]:
+        report(finished)
+    if failed := [run.title for run in runs if not run.finished]:
+        raise UserError(
+            f"{len(failed)} of {len(runs)} runs have not finished: {', '.join(failed)}. The same "
+            "command goes on with them."
+        )
+
+
+def sweep(arguments: list[str]) -> None:
+    if not arguments:
+        print_sweeps()
+        return
+    if arguments[0] in ("-h", "--help"):
+        names = "\n  ".join(SWEEPS)
+        about = (SweepOptions.__doc__ or "").strip()
+        print(f"Usage: batchformer sweep SWEEP [OPTIONS]\n\n{about}\n\nSweeps:\n  {names}\n")
+        print("Options: batchformer sweep demo_layers --help")
+        return
+    plan = find_sweep(arguments[0])
+    base = plan.base_recipe()
+    defaults = Settings.fields_of(base)
+    options = parse(SweepOptions, arguments[1:], f"sweep {plan.name}", **defaults)
+    _refuse_impossible(options, "sweep")
+    levels = [plan.level(name).name for name in options.levels or plan.level_names]
+    refuse_idle_updates(arguments, base := options.applied_to(base))
+    ensure_data(base)
+    folder = options.runs / plan.name
+
+    def report(trained: object) -> None:
+        # All there is of the sweep: levels and seeds may have been trained by several calls.
+        print_report([folder], options.page or folder / "report.html", plan.name)
+
+    seeds = seeds_of(options.seeds)
+    if options.launcher != "none":
+        from batchformer.lab.runs.launch import runs_of_sweep
+
+        runs = runs_of_sweep(plan, base, options.arms, levels, seeds, options.runs)
+        _launch(runs, plan.name, options, report)
+        return
+    from batchformer.lab.runs.run import pick_device
+    from batchformer.lab.runs.sweep_run import run_sweep
+
+    trained = run_sweep(
+        plan,
+        base,
+        options.arms,
+        levels,
+        seeds,
+        root=options.runs,
+        device=pick_device(options.device),
+        quiet=options.quiet,
+        together=options.together,
+    )
+    report(list(trained))
+
+
+def train(arguments: list[str]) -> None:
+    recipe, options = with_recipe(TrainOptions, arguments, "train")
+    arm = options.arm or usual_arms(recipe)[-1]
+    refuse_unknown_arms([arm])
+    if options.seed < 0:
+        raise UserError(f"--seed is {options.seed}; seeds count from 0.")
+    ensure_data(recipe)
+    from batchformer.lab.runs.compare import run
+    from batchformer.lab.runs.run import pick_device
+
+    folder = run(
+        recipe,
+        arm,
+        options.seed,
+        root=options.runs,
+        device=pick_device(options.device),
+        quiet=options.quiet,
+        wandb_project=options.wandb,
+    )
+    print(f"Finished: {folder}")

@@ -1,0 +1,1 @@
+"""The laboratory: the experiments of the paper, and yours. The plug-in never imports it."""

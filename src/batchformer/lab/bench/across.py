@@ -1,0 +1,172 @@
+"""BatchFormer over the samples of several ranks: its time, and what has to travel for it.
+
+Run as a module, this file is one of the ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import distributed as dist
+
+from batchformer.lab.bench.settings import BenchSettings
+from batchformer.lab.bench.spread import spread_of
+from batchformer.lab.bench.table import Table
+from batchformer.lab.bench.traffic import traffic
+from batchformer.nn.module import BatchFormer, two_streams
+
+#: Rounds of a measurement, and steps of a round.
+ROUNDS, STEPS = 15, 5
+#: Seconds after which ranks that wait for one another are given up.
+PATIENCE_S = 300
+MB = 1e6
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is measured.
+
+    Args:
+        ranks: how many.
+        rows: samples of each.
+        dim: channels C.
+    """
+
+    ranks: int
+    rows: int
+    dim: int
+
+
+def cases(devices: int) -> list[Case]:
+    """Sizes for so many GPUs; for a CPU, with none, all is smaller."""
+    if devices:
+        return [Case(devices, rows, 2048) for rows in (32, 256)]
+    return [Case(2, 32, 512), Case(2, 128, 512), Case(2, 128, 1024)]
+
+
+def measure(settings: BenchSettings, chosen: Sequence[Case] | None = None) -> Table:
+    """Milliseconds of a step with and without exchange, and bytes that a rank sends."""
+    devices = torch.cuda.device_count() if settings.on_gpu else 0
+    if devices == 1:
+        raise RuntimeError("ranks need a GPU each, and there is one; measure with --device cpu")
+    table = Table(
+        "exchange",
+        "BatchFormer over several ranks, both streams, forward and backward",
+        (
+            "ranks",
+            "samples of a rank",
+            "C",
+            "each rank by itself, ms",
+            "over all ranks, ms",
+            "one process with all samples, ms",
+            "a rank sends, MB",
+            "a rank receives, MB",
+        ),
+        {**settings.environment(torch.float32), "threads": "1 for each process"},
+        notes=[
+            "MB are what a rank hands to collectives for others and gets from them "
+            "(`traffic.py` counts them, and tests compare that with what is really sent); "
+            "gradients of parameters, which DDP averages, are not counted and not timed"
+        ],
+    )
+    for case in chosen or cases(devices):
+        with table.attempt(f"{case.ranks} ranks with {case.rows} samples"):
+            found = timed(case, settings.repeats or ROUNDS, on_gpu=bool(devices))
+            one = timed(
+                Case(1, case.ranks * case.rows, case.dim), settings.repeats or ROUNDS, bool(devices)
+            )
+            moved = traffic([case.rows] * case.ranks, case.dim, scatter=bool(devices))
+            table.add(
+                case.ranks,
+                case.rows,
+                case.dim,
+                spread_of([1000 * s for s in found["alone"]]),
+                spread_of([1000 * s for s in found["exchange"]]),
+                spread_of([1000 * s for s in one["alone"]]),
+                moved.sent / MB,
+                moved.received / MB,
+            )
+    return table
+
+
+def timed(case: Case, rounds: int, on_gpu: bool = False) -> dict[str, list[float]]:
+    """Seconds of a step by round, of the slowest rank, without and with exchange."""
+    with tempfile.TemporaryDirectory() as folder:
+        work = {**asdict(case), "rounds": rounds, "on_gpu": on_gpu, "folder": folder}
+        ranks = [
+            subprocess.Popen(
+                [sys.executable, "-m", __name__, json.dumps({**work, "rank": rank})],
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                text=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+            for rank in range(case.ranks)
+        ]
+        try:
+            errors = [rank.communicate(timeout=PATIENCE_S)[1] for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.kill()
+        for rank, error in zip(ranks, errors, strict=True):
+            if rank.returncode:
+                raise RuntimeError(f"a rank failed: {error.strip().splitlines()[-1]}")
+        found: dict[str, list[float]] = json.loads((Path(folder) / "seconds.json").read_text())
+        return found
+
+
+def as_rank(
+    rank: int, ranks: int, rows: int, dim: int, rounds: int, on_gpu: bool, folder: str
+) -> None:
+    """Time as one of the ranks; the first writes what the slowest took."""
+    torch.set_num_threads(1)
+    device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    store = f"file://{folder}/store"
+    backend = "nccl" if on_gpu else "gloo"
+    dist.init_process_group(backend, init_method=store, rank=rank, world_size=ranks)
+    torch.manual_seed(0)
+    modules = {"alone": BatchFormer(dim), "exchange": BatchFormer(dim, exchange=True)}
+    x = torch.randn(rows, dim, device=device, requires_grad=True)
+
+    def step_of(module: BatchFormer) -> Callable[[], None]:
+        gradient = torch.randn(2 * rows, dim, device=device)
+        return lambda: torch.autograd.backward(two_streams(x, module), gradient)
+
+    steps = {name: step_of(module.to(device)) for name, module in modules.items()}
+    seconds: dict[str, list[float]] = {name: [] for name in steps}
+    for number in range(rounds + 1):
+        for name, step in steps.items():
+            taken = torch.tensor(_seconds(step, on_gpu), device=device)
+            dist.all_reduce(taken, op=dist.ReduceOp.MAX)
+            if number:  # the first round warms up
+                seconds[name].append(float(taken))
+    if rank == 0:
+        (Path(folder) / "seconds.json").write_text(json.dumps(seconds))
+    dist.barrier()
+    sys.stderr.flush()
+    os._exit(0)  # gloo's threads may abort an interpreter that ends beside them
+
+
+def _seconds(step: Callable[[], None], on_gpu: bool) -> float:
+    dist.barrier()
+    started = time.perf_counter()
+    for _ in range(STEPS):
+        step()
+    if on_gpu:
+        torch.cuda.synchronize()
+    return (time.perf_counter() - started) / STEPS
+
+
+if __name__ == "__main__":
+    as_rank(**json.loads(sys.argv[1]))

@@ -1,0 +1,104 @@
+"""One encoder layer, forward and backward: torch's own against ours, by every path."""
+
+from __future__ import annotations
+
+import functools
+import math
+
+from batchformer.lab.bench.layer import DROPOUT, HEADS, Layer
+from batchformer.lab.bench.memory import peak_bytes, release
+from batchformer.lab.bench.settings import BenchSettings
+from batchformer.lab.bench.table import Table
+from batchformer.lab.bench.timing import GraphStopwatch, Stopwatch, Timer, Timing, Work, measured
+
+Size = tuple[int, int]
+
+CPU_SIZES: tuple[Size, ...] = tuple((n, c) for c in (64, 512, 2048) for n in (32, 128, 512, 2048))
+#: On a CPU, unless everything is asked for: N x C from which the other paths are left out, and
+#: from which all is, since a round takes many seconds.
+OWN_PATH_ALONE, TOO_LARGE = 2048 * 512, 2048 * 2048
+GPU_SIZES: tuple[Size, ...] = (
+    (4096, 2048),
+    (16384, 2048),
+    (4096, 512),
+    (1024, 2048),
+    (256, 2048),
+    (512, 64),
+    (128, 64),
+)
+ROUNDS = 20
+#: Seconds for the rounds of one size.
+CPU_BUDGET, GPU_BUDGET = 0.8, 1.0
+STOCK = "torch's"
+
+
+def measure(settings: BenchSettings, sizes: tuple[Size, ...] | None = None) -> Table:
+    """Milliseconds of the layer by size and candidate; on a GPU also recorded, and its memory."""
+    if sizes is None:
+        on_cpu = (s for s in CPU_SIZES if settings.full or math.prod(s) < TOO_LARGE)
+        sizes = GPU_SIZES if settings.on_gpu else tuple(on_cpu)
+    columns = ["N", "C", "layer", "ms", "speed-up over torch's"]
+    if settings.on_gpu:
+        columns += ["recorded ms", "recorded speed-up", "peak GB"]
+    table = Table(
+        "attention",
+        f"One encoder layer, forward and backward, {HEADS} heads, dropout {DROPOUT}",
+        tuple(columns),
+        settings.environment(settings.layer_dtype),
+        notes=[
+            "The first line of a size is nn.TransformerEncoderLayer on (N, 1, C), run eagerly; "
+            "then batch_former by the path it takes there, and by the other paths that can run",
+        ],
+    )
+    if settings.on_gpu:
+        table.notes.append(
+            "Recorded: calls in a CUDA graph, compared with torch's layer recorded in the same way"
+        )
+    elif not settings.full:
+        table.notes.append(f"The other paths are left out from N x C = {OWN_PATH_ALONE:,} on")
+    for size in sizes:
+        with table.attempt("N {} x C {}".format(*size)):
+            _one_size(table, settings, size)
+        release(settings.device)
+    return table
+
+
+def _one_size(table: Table, settings: BenchSettings, size: Size) -> None:
+    layer = Layer(*size, settings.device, settings.layer_dtype)
+    ours = f"batch_former ({layer.chosen})"
+    works: dict[str, Work] = {
+        STOCK: functools.partial(layer.with_backward, layer.forward_stock),
+        ours: functools.partial(layer.with_backward, layer.forward_ours),
+    }
+    every = settings.full or settings.on_gpu or math.prod(size) < OWN_PATH_ALONE
+    for path in layer.others if every else ():
+        forward = functools.partial(layer.forward_by, path)
+        works[f"by {path}"] = functools.partial(layer.with_backward, forward)
+
+    def refuse(name: str, error: Exception) -> None:
+        table.refuse("{} at N {} x C {}".format(name, *size), error)
+
+    timers: dict[str, Timer] = {n: Stopwatch(work, settings.device) for n, work in works.items()}
+    budget = GPU_BUDGET if settings.on_gpu else CPU_BUDGET
+    rounds = functools.partial(
+        measured, repeats=settings.repeats, usual=ROUNDS, budget=budget, failed=refuse
+    )
+    found = rounds(timers)
+    recorded: dict[str, Timing] = {}
+    if settings.on_gpu:
+        with table.attempt("The recorded layer at N {} x C {}".format(*size)):
+            recorded = rounds({n: GraphStopwatch(works[n], settings.device) for n in (STOCK, ours)})
+    for name, timing in found.items():
+        cells = [timing.ms, None if name == STOCK else timing.speed_up]
+        if not settings.on_gpu:
+            table.add(*size, name, *cells)
+            continue
+        replayed = recorded.get(name)
+        table.add(
+            *size,
+            name,
+            *cells,
+            None if replayed is None else replayed.ms,
+            None if replayed is None or name == STOCK else replayed.speed_up,
+            peak_bytes(works[name], settings.device) / 1e9,
+        )

@@ -1,0 +1,86 @@
+"""Time and memory of one encoder layer as the batch grows."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import torch
+
+from batchformer.lab.bench.layer import DROPOUT, HEADS, Layer
+from batchformer.lab.bench.memory import peak_bytes, release, saved_bytes
+from batchformer.lab.bench.settings import BenchSettings
+from batchformer.lab.bench.table import Table
+from batchformer.lab.bench.timing import GraphStopwatch, Stopwatch, measured
+
+CHANNELS = 512
+SMALLEST, LARGEST, LARGEST_IN_FULL, LARGEST_ON_GPU = 64, 2048, 4096, 16384
+ROUNDS = 7
+#: Seconds for the rounds of one N.
+BUDGET = 0.8
+
+
+def measure(
+    settings: BenchSettings, sizes: Sequence[int] | None = None, channels: int = CHANNELS
+) -> Table:
+    """By N: time and memory of torch's layer and of ours; then the exponents of their growth."""
+    if sizes is None:
+        largest = LARGEST_IN_FULL if settings.full else LARGEST
+        largest = LARGEST_ON_GPU if settings.on_gpu else largest
+        sizes = [SMALLEST << k for k in range(int(math.log2(largest // SMALLEST)) + 1)]
+    memory = "peak MB" if settings.on_gpu else "MB saved for backward"
+    table = Table(
+        "growth",
+        f"One encoder layer against N, C {channels}, {HEADS} heads, dropout {DROPOUT}, "
+        f"forward and backward",
+        ("N", "torch's ms", "ours, ms", "speed-up", f"torch's {memory}", f"ours, {memory}"),
+        settings.environment(settings.layer_dtype),
+    )
+    if settings.on_gpu:
+        table.notes.append("Both are recorded as CUDA graphs")
+    for n in sizes:
+        with table.attempt(f"N {n}"):
+            _one_size(table, settings, n, channels)
+        release(settings.device)
+    if len(table.rows) >= 4:
+        upper = table.rows[len(table.rows) // 2 :]
+        points = {i: [(row[0], _middle(row[i])) for row in upper] for i in (1, 2, 4, 5)}
+        exponents = {i: fitted_exponent(found) for i, found in points.items()}  # type: ignore[arg-type]
+        table.add("exponent", exponents[1], exponents[2], None, exponents[4], exponents[5])
+        table.notes.append(
+            f"The exponent is the slope of a line through the logarithms, by least squares, for N "
+            f"from {upper[0][0]} to {upper[-1][0]}"
+        )
+    return table
+
+
+def _one_size(table: Table, settings: BenchSettings, n: int, channels: int) -> None:
+    layer = Layer(n, channels, settings.device, settings.layer_dtype)
+    forwards = {"torch's": layer.forward_stock, "ours": layer.forward_ours}
+    works = {name: functools.partial(layer.with_backward, f) for name, f in forwards.items()}
+    # Eager calls on a GPU take the time of their launches, whatever N is.
+    watch = GraphStopwatch if settings.on_gpu else Stopwatch
+    timers = {name: watch(work, settings.device) for name, work in works.items()}
+    found = measured(timers, settings.repeats, usual=ROUNDS, budget=BUDGET)
+    if settings.on_gpu:
+        sizes = [peak_bytes(work, settings.device) for work in works.values()]
+    else:
+        sizes = [saved_bytes(forward, layer.given) for forward in forwards.values()]
+    ours = found["ours"]
+    table.add(n, found["torch's"].ms, ours.ms, ours.speed_up, *(size / 1e6 for size in sizes))
+
+
+def fitted_exponent(points: Sequence[tuple[float, float]]) -> float:
+    """The p of the power law ``y = a x^p`` nearest to the points, in logarithms.
+
+    >>> round(fitted_exponent([(x, 3 * x**1.5) for x in (1.0, 2.0, 8.0)]), 6)
+    1.5
+    """
+    logs = torch.tensor(points, dtype=torch.float64).log()
+    x, y = (logs - logs.mean(0)).unbind(1)
+    return float((x @ y) / (x @ x))
+
+
+def _middle(cell: object) -> float:
+    return float(getattr(cell, "median", cell))  # type: ignore[arg-type]

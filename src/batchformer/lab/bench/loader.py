@@ -1,0 +1,133 @@
+"""Images a second, from files to normalised batches: ours, and what most people write."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, RandomSampler
+
+from batchformer.lab.data.feeds.framing import RandomResizedCrop
+from batchformer.lab.data.feeds.loader import FileFeed
+from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.transforms import Compose, Normalise, RandomFlip
+
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+WIDTH, HEIGHT = 500, 375  # the commonest size of a photograph in ImageNet
+PREFETCH = 2
+
+Batches = Generator[Any, None, None]
+
+
+def measure(
+    repeats: int,
+    images: int = 64,
+    batch_size: int = 32,
+    batches: int = 16,
+    workers: int = 2,
+    size: int = 224,
+) -> dict[str, float]:
+    """Images a second by the plain pipeline and by ours, and their ratio.
+
+    Both crop and resize at random, flip, and normalise, over the same JPEG files, which the file
+    cache of the system holds. Each is timed while its workers are busy: after it has begun and
+    what it reads ahead is used up, and before it ends.
+
+    Args:
+        repeats: interleaved pairs of timings.
+        images: JPEG files made for it.
+        batch_size: samples in a batch.
+        batches: batches in one timing.
+        workers: processes that read.
+        size: side of the images in a batch.
+    """
+    rates: dict[str, list[float]] = {"plain": [], "ours": []}
+    with tempfile.TemporaryDirectory() as folder:
+        kilobytes = make_photographs(Path(folder), images)
+        pair: list[tuple[str, Callable[..., Batches]]] = [("plain", _plain), ("ours", _ours)]
+        for repeat in range(repeats + 1):
+            for name, begin in pair if repeat % 2 else reversed(pair):  # neither always first
+                stream = begin(Path(folder), batch_size, workers, size)
+                seconds = _seconds(stream, batches, ahead=workers * PREFETCH + 1)
+                if repeat:  # the first pass warms caches up
+                    rates[name].append(batches * batch_size / seconds)
+    ratios = sorted(a / b for a, b in zip(rates["ours"], rates["plain"], strict=True))
+    quarter = len(ratios) // 4
+    return {
+        "plain_images_per_s": statistics.median(rates["plain"]),
+        "ours_images_per_s": statistics.median(rates["ours"]),
+        "ratio": statistics.median(ratios),
+        "low_ratio": ratios[quarter],
+        "high_ratio": ratios[-1 - quarter],
+        "jpeg_kilobytes": kilobytes,
+        "batch_size": batch_size,
+        "workers": workers,
+        "threads": torch.get_num_threads(),
+    }
+
+
+def make_photographs(folder: Path, images: int, classes: int = 4) -> float:
+    """JPEG files as heavy as photographs, in class folders; returns their mean size in kB.
+
+    Smooth fields of colour, and noise that costs the encoder about what texture would.
+    """
+    from PIL import Image
+
+    draw = np.random.default_rng(0)
+    for number in range(images):
+        place = folder / f"class_{number % classes}"
+        place.mkdir(exist_ok=True)
+        knots = Image.fromarray(draw.integers(0, 256, (9, 12, 3), dtype=np.uint8))
+        field = np.asarray(knots.resize((WIDTH, HEIGHT), Image.Resampling.BICUBIC), np.float32)
+        noisy = (field + draw.normal(0, 14, field.shape)).clip(0, 255).astype(np.uint8)
+        Image.fromarray(noisy).save(place / f"{number:05d}.jpg", quality=90)
+    return statistics.mean(file.stat().st_size / 1000 for file in folder.rglob("*.jpg"))
+
+
+def _seconds(stream: Batches, batches: int, ahead: int) -> float:
+    with contextlib.closing(stream):  # its workers must not take part in the next timing
+        for _ in range(ahead):
+            next(stream)
+        started = time.perf_counter()
+        for _ in range(batches):
+            next(stream)
+        return time.perf_counter() - started
+
+
+def _plain(folder: Path, batch_size: int, workers: int, size: int) -> Batches:
+    """Pillow, torchvision's transforms one image at a time, and a DataLoader."""
+    from torchvision import transforms
+    from torchvision.datasets import ImageFolder
+
+    steps = transforms.Compose(
+        [
+            transforms.RandomResizedCrop(size),
+            transforms.RandomHorizontalFlip(),
+            transforms.ToTensor(),
+            transforms.Normalize(MEAN, STD),
+        ]
+    )
+    data = ImageFolder(str(folder), steps)
+    endless = RandomSampler(data, num_samples=10**6)
+    yield from DataLoader(
+        data, batch_size, sampler=endless, num_workers=workers, prefetch_factor=PREFETCH
+    )
+
+
+def _ours(folder: Path, batch_size: int, workers: int, size: int) -> Batches:
+    files = ImageFiles.from_folder(folder)
+    transform = Compose((RandomFlip(), Normalise(MEAN, STD)))
+    geometry = RandomResizedCrop(size)
+    with FileFeed(
+        files, geometry, transform, batch_size, seed=0, workers=workers, prefetch=PREFETCH
+    ) as feed:
+        for step in itertools.count():
+            yield feed.batch(step)

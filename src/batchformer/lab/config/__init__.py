@@ -1,0 +1,1 @@
+"""Settings of an experiment as typed values; nothing here needs torch."""

@@ -1,0 +1,1 @@
+"""Batches, each a function of the step."""

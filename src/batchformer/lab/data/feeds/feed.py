@@ -1,0 +1,141 @@
+"""Batches of images in memory, as a function of the step: order and augmentation need no state."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from contextlib import nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from batchformer.lab.data.feeds.order import Order, Sampler, Share, order_of
+from batchformer.lab.data.sets.images import ImageSplit
+from batchformer.lab.data.transforms import Transform
+from batchformer.lab.data.transforms.contract import send
+from batchformer.nn.randomness import generator
+
+#: Bytes of augmented images that are made at a time on a GPU, where launches cost more than work.
+CHUNK_BYTES = 128 * 2**20
+#: Chunks kept: runs that share a feed are rarely further apart.
+CHUNKS_KEPT = 2
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Batches of consecutive steps."""
+
+    batches: list[dict[str, Any]]
+    whole: tuple[Tensor, ...]
+    ready: torch.cuda.Event | None
+
+
+class Feed:
+    """Shuffled, augmented batches of an in-memory data set that lives on the device.
+
+    A batch is a function of (seed, step) alone; with several ranks each has its own part of it,
+    with the numbers that were drawn for it in the whole. On a GPU the batches of several steps are
+    augmented together, ahead of their use and on a stream of their own; several runs may share a
+    feed.
+
+    Args:
+        split: images and labels.
+        transform: augmentation and normalisation of a whole batch.
+        second: that of a second view of the same images, ``view2``, where a method needs one.
+        batch_size: samples in a batch.
+        seed: of the run; order and augmentation draw from it separately.
+        drop_last: leave out the last, smaller batch of an epoch.
+        device: where batches are made.
+        sampler: order of the samples in each epoch. None: every sample once, shuffled.
+        chunk: steps that are augmented together. None: what suits the device.
+        steps: which samples each step takes, in place of batch_size, drop_last and sampler.
+        accumulate: parts that a batch will be cut into; with several ranks, each has a share.
+    """
+
+    def __init__(
+        self,
+        split: ImageSplit,
+        transform: Transform,
+        batch_size: int,
+        seed: int,
+        drop_last: bool = False,
+        device: torch.device | str = "cpu",
+        sampler: Sampler | None = None,
+        chunk: int | None = None,
+        second: Transform | None = None,
+        steps: Order | None = None,
+        accumulate: int = 1,
+    ) -> None:
+        self.device = torch.device(device)
+        self.x, self.y = split.x.to(self.device), split.y.to(self.device)
+        self.views = {"x": transform} if second is None else {"x": transform, "view2": second}
+        self.seed = seed
+        self.steps = order_of(len(split), seed, batch_size, drop_last, sampler, steps)
+        self.per_epoch = self.steps.per_epoch
+        self.share = Share(self.steps, accumulate)
+        if chunk is None and self.device.type == "cuda":
+            samples = len(self.steps.index(0))
+            chunk = CHUNK_BYTES // (samples * self.x[0].numel() * torch.float32.itemsize)
+        self.chunk = max(chunk or 1, 1)
+        self._chunks: OrderedDict[int, Chunk] = OrderedDict()
+        self._stream: torch.cuda.Stream | None = None
+        if self.device.type == "cuda":
+            self._stream = torch.cuda.Stream(self.device)  # type: ignore[no-untyped-call]
+            self._stream.wait_stream(torch.cuda.current_stream(self.device))
+
+    def batch(self, step: int) -> dict[str, Any]:
+        """The batch of one step: ``x`` (N, C, H, W), ``y`` (N,), ``index`` (N,), ``view2``."""
+        number, position = divmod(step, self.chunk)
+        chunk = self._chunks.get(number)
+        if chunk is None:
+            with nullcontext() if self._stream is None else torch.cuda.stream(self._stream):
+                chunk = self._make(range(number * self.chunk, (number + 1) * self.chunk))
+            self._chunks[number] = chunk
+            if len(self._chunks) > CHUNKS_KEPT:
+                self._chunks.popitem(last=False)
+        self._chunks.move_to_end(number)
+        if chunk.ready is not None:
+            user = torch.cuda.current_stream(self.device)
+            user.wait_event(chunk.ready)
+            for tensor in chunk.whole:
+                tensor.record_stream(user)
+        return dict(chunk.batches[position])
+
+    def _make(self, steps: range) -> Chunk:
+        rows = [self.steps.index(step) for step in steps]
+        draws = [view.draws for view in self.views.values()]
+        numbers = [
+            torch.rand(
+                len(row),
+                sum(draws),
+                dtype=torch.float64,
+                generator=generator(self.seed, "augmentation", step),
+            )
+            for row, step in zip(rows, steps, strict=True)
+        ]
+        sizes = [len(row) for row in rows]
+        rows, numbers = ([self.share.own(part) for part in parts] for parts in (rows, numbers))
+        index = send(torch.cat(rows), self.device)
+        images, columns = self.x[index], torch.split(torch.cat(numbers), draws, dim=1)
+        whole = {"x": images, "y": self.y[index], "index": index}
+        for (name, view), u in zip(self.views.items(), columns, strict=True):
+            whole[name] = view(images, u)
+        ready = None
+        if self._stream is not None:
+            ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            ready.record(self._stream)
+        own = [len(row) for row in rows]
+        parts = zip(*(torch.split(tensor, own) for tensor in whole.values()), strict=True)
+        batches = [
+            {**dict(zip(whole, part, strict=True)), **self.share.parts(size)}
+            for part, size in zip(parts, sizes, strict=True)
+        ]
+        return Chunk(batches, tuple(whole.values()), ready)
+
+
+def close(feed: Any) -> None:
+    """End the processes that read for a feed of any kind; one in memory has none."""
+    end = getattr(feed, "close", None)
+    if end is not None:
+        end()

@@ -1,0 +1,178 @@
+"""An image of any size to a square of one size, by random numbers that are given.
+
+What is random is read off a row `u` of uniform numbers in [0, 1), `draws` of them, so that an image
+comes out the same in whichever process it is made.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Literal, Protocol
+
+from torch import Tensor
+
+from batchformer.lab.data.transforms.resized_crop import ATTEMPTS, central_box
+
+Interpolation = Literal["bilinear", "bicubic"]
+
+
+class Geometry(Protocol):
+    """What is done to each image by itself, before images make a batch."""
+
+    @property
+    def size(self) -> int:
+        """S, the side of the result."""
+
+    @property
+    def draws(self) -> int:
+        """How many uniform numbers it takes for each image."""
+
+    def __call__(self, image: Tensor, u: Tensor) -> Tensor:
+        """An image (3, H, W) and `u` (draws,) float64, to (3, S, S)."""
+
+
+def random_window(
+    height: int, width: int, u: Tensor, scale: tuple[float, float], ratio: tuple[float, float]
+) -> tuple[int, int, int, int]:
+    """Top, left, height and width of a window, distributed as in torchvision's RandomResizedCrop.
+
+    Area and aspect ratio are drawn until the window fits; if none of ten does, it is the largest
+    central one whose aspect ratio is allowed. The boxes of the batched transform are the same, from
+    the same numbers; one image at a time, plain numbers are faster than tensors.
+
+    Args:
+        height: of the image.
+        width: of the image.
+        u: (22,) uniform numbers: ten areas, ten aspect ratios, and the place.
+        scale: least and largest part of the image's area.
+        ratio: least and largest width over height; its logarithm is uniform.
+    """
+    *shapes, down, right = u.tolist()
+    narrow, wide = (math.log(bound) for bound in ratio)
+    for to_area, to_aspect in zip(shapes[:ATTEMPTS], shapes[ATTEMPTS:], strict=True):
+        area = height * width * (scale[0] + (scale[1] - scale[0]) * to_area)
+        aspect = math.exp(narrow + (wide - narrow) * to_aspect)
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            return int(down * (height - h + 1)), int(right * (width - w + 1)), h, w
+    return central_box(height, width, ratio)
+
+
+@dataclass(frozen=True)
+class RandomResizedCrop:
+    """A random window of the image, resized with antialiasing to a square.
+
+    Args:
+        size: S, side of the square.
+        scale: least and largest part of the image's area.
+        ratio: least and largest width over height of the window.
+        interpolation: of the resizing.
+    """
+
+    size: int = 224
+    scale: tuple[float, float] = (0.08, 1.0)
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    interpolation: Interpolation = "bilinear"
+    draws: ClassVar[int] = 2 * ATTEMPTS + 2
+
+    def __call__(self, image: Tensor, u: Tensor) -> Tensor:
+        from torchvision.transforms.v2 import InterpolationMode
+        from torchvision.transforms.v2 import functional as F
+
+        window = random_window(image.shape[-2], image.shape[-1], u, self.scale, self.ratio)
+        mode = InterpolationMode(self.interpolation)
+        result: Tensor = F.resized_crop(
+            image, *window, size=[self.size, self.size], interpolation=mode, antialias=True
+        )
+        return result
+
+
+@dataclass(frozen=True)
+class ResizeRandomCrop:
+    """The shorter side resized with antialiasing, and a square out of it at a random place.
+
+    Args:
+        size: S, side of the square.
+        shorter: the shorter side after resizing, at least S.
+        interpolation: of the resizing.
+    """
+
+    size: int = 224
+    shorter: int = 256
+    interpolation: Interpolation = "bilinear"
+    draws: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        _check_room(self.size, self.shorter)
+
+    def __call__(self, image: Tensor, u: Tensor) -> Tensor:
+        image = _resize_shorter(image, self.shorter, self.interpolation)
+        down, right = u.tolist()
+        top = int(down * (image.shape[-2] - self.size + 1))
+        left = int(right * (image.shape[-1] - self.size + 1))
+        return image[..., top : top + self.size, left : left + self.size]
+
+
+@dataclass(frozen=True)
+class ResizeCentreCrop:
+    """The shorter side resized with antialiasing, and the square in the middle of it; for tests.
+
+    Args:
+        size: S, side of the square.
+        shorter: the shorter side after resizing, at least S.
+        interpolation: of the resizing.
+    """
+
+    size: int = 224
+    shorter: int = 256
+    interpolation: Interpolation = "bilinear"
+    draws: ClassVar[int] = 0
+
+    def __post_init__(self) -> None:
+        _check_room(self.size, self.shorter)
+
+    def __call__(self, image: Tensor, u: Tensor) -> Tensor:
+        from torchvision.transforms.v2 import functional as F
+
+        image = _resize_shorter(image, self.shorter, self.interpolation)
+        result: Tensor = F.center_crop(image, [self.size, self.size])
+        return result
+
+
+@dataclass(frozen=True)
+class ResizeWhole:
+    """The whole image resized with antialiasing to a square, whatever its shape; for tests.
+
+    Args:
+        size: S, side of the square.
+        interpolation: of the resizing.
+    """
+
+    size: int = 224
+    interpolation: Interpolation = "bilinear"
+    draws: ClassVar[int] = 0
+
+    def __call__(self, image: Tensor, u: Tensor) -> Tensor:
+        return _resize(image, [self.size, self.size], self.interpolation)
+
+
+def _resize_shorter(image: Tensor, shorter: int, interpolation: Interpolation) -> Tensor:
+    return _resize(image, [shorter], interpolation)
+
+
+def _resize(image: Tensor, size: list[int], interpolation: Interpolation) -> Tensor:
+    """As torchvision: one number is the shorter side, two are rows and columns."""
+    from torchvision.transforms.v2 import InterpolationMode
+    from torchvision.transforms.v2 import functional as F
+
+    mode = InterpolationMode(interpolation)
+    result: Tensor = F.resize(image, size, interpolation=mode, antialias=True)
+    return result
+
+
+def _check_room(size: int, shorter: int) -> None:
+    if not 0 < size <= shorter:
+        raise ValueError(
+            f"a square of side {size} does not fit into an image whose shorter side is {shorter}"
+        )

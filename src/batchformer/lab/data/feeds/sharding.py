@@ -1,0 +1,91 @@
+"""Which rows of a batch are whose: each rank has a part of every block, none is padded or dropped.
+
+The batch of a step is the same for every number of ranks. A rank takes a contiguous part of each of
+its blocks (domains that follow one another, parts that are accumulated); parts differ by one row at
+most, and earlier ranks have the larger ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from batchformer.nn.exchange import gather, own_rows
+from batchformer.nn.ranks import rank, ranks
+
+
+def part_sizes(rows: int) -> list[int]:
+    """How many of so many rows every rank has.
+
+    >>> part_sizes(5)
+    [5]
+    """
+    least, more = divmod(rows, ranks())
+    return [least + (number < more) for number in range(ranks())]
+
+
+def block_sizes(rows: int, blocks: int) -> list[int]:
+    """The blocks that a batch consists of, as ``Tensor.chunk`` cuts it.
+
+    >>> block_sizes(7, 3), block_sizes(6, 3)
+    ([3, 3, 1], [2, 2, 2])
+    """
+    return [len(block) for block in torch.arange(rows).chunk(blocks)]
+
+
+def own_positions(sizes: Sequence[int]) -> Tensor:
+    """Where the rows of this rank are in a batch that consists of blocks of these sizes.
+
+    >>> own_positions([2, 3])
+    tensor([0, 1, 2, 3, 4])
+    """
+    starts = [0, *torch.tensor(sizes).cumsum(0).tolist()]
+    blocks = zip(starts, (own_rows(part_sizes(size)) for size in sizes), strict=False)
+    return torch.cat([torch.arange(start + own.start, start + own.stop) for start, own in blocks])
+
+
+def own_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
+    """How many rows of each block this rank has."""
+    return tuple(part_sizes(size)[rank()] for size in sizes)
+
+
+def require_rows(batches: Sequence[int], blocks: int = 1) -> None:
+    """Refuse batches in which a rank would have no row of some block.
+
+    Args:
+        batches: rows of all batches that will come, each size once.
+        blocks: that each consists of.
+    """
+    for rows in batches:
+        if min(block_sizes(rows, blocks)) < ranks():
+            cut = f", cut into {blocks} blocks," if blocks > 1 else ""
+            raise ValueError(
+                f"A batch of {rows} samples{cut} cannot be dealt to {ranks()} ranks so that each "
+                "has one: leave out the last, smaller batch of an epoch (train.drop-last), set a "
+                "larger train.batch-size (or a smaller train.accumulate), or start fewer ranks."
+            )
+
+
+def scored_rows(rows: int) -> slice:
+    """The part of this rank in a batch that is scored; at least one row.
+
+    A rank without one of its own predicts the first, and :func:`all_rows` leaves that out: networks
+    need not know what to do with nothing, and where weights are dealt out every rank has to come.
+    """
+    own = own_rows(part_sizes(rows))
+    return own if own.stop > own.start else slice(0, 1)
+
+
+def all_rows(own: Tensor, rows: int) -> Tensor:
+    """What all ranks made of their :func:`scored_rows`, (rows, ...) in order; every rank calls it.
+
+    Args:
+        own: what this rank made, a row for each of its own.
+        rows: of the whole batch.
+    """
+    if ranks() == 1:
+        return own
+    sizes = part_sizes(rows)
+    return gather(own[: sizes[rank()]], sizes)

@@ -1,0 +1,82 @@
+"""Batches that also say of which domain each sample is, or also hold images of a target domain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from batchformer.lab.data.feeds.feed import close
+
+
+class Batches(Protocol):
+    """A feed: batches as a function of the step."""
+
+    @property
+    def per_epoch(self) -> int: ...
+
+    def batch(self, step: int) -> dict[str, Any]: ...
+
+
+class WithDomain:
+    """Batches of `feed` that also hold ``domain`` (N,) int64, found by ``index``.
+
+    Args:
+        feed: counts the epochs.
+        domain: (M,) int64 domain of each sample of the feed.
+        device: where batches are made.
+    """
+
+    def __init__(self, feed: Batches, domain: Tensor, device: torch.device | str = "cpu") -> None:
+        if domain.ndim != 1 or domain.dtype != torch.int64:
+            raise ValueError(
+                f"domain must be int64 of shape (M,), got {domain.dtype} of shape "
+                f"{tuple(domain.shape)}"
+            )
+        self.feed, self.domain = feed, domain.to(device)
+
+    @property
+    def per_epoch(self) -> int:
+        """Updates in an epoch of `feed`."""
+        return self.feed.per_epoch
+
+    def batch(self, step: int) -> dict[str, Any]:
+        """The batch of one step: ``x``, ``y``, ``index`` and ``domain``."""
+        batch = self.feed.batch(step)
+        return {**batch, "domain": self.domain[batch["index"]]}
+
+    def close(self) -> None:
+        """Close the feed."""
+        close(self.feed)
+
+
+@dataclass(frozen=True)
+class WithTarget:
+    """Batches of `feed` that also hold ``x_target`` (N', C, H, W), images of `target`.
+
+    Labels of the target stay where they are: adaptation must not see them.
+
+    Args:
+        feed: batches of the source domains; counts the epochs.
+        target: asked for the same step.
+    """
+
+    feed: Batches
+    target: Batches
+
+    @property
+    def per_epoch(self) -> int:
+        """Updates in an epoch of `feed`."""
+        return self.feed.per_epoch
+
+    def batch(self, step: int) -> dict[str, Any]:
+        """The batch of one step: what `feed` has, and ``x_target``."""
+        other = self.target.batch(step)
+        return {**self.feed.batch(step), "x_target": other["x"]}
+
+    def close(self) -> None:
+        """Close both feeds."""
+        close(self.feed)
+        close(self.target)

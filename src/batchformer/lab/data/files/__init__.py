@@ -1,0 +1,1 @@
+"""Files on disk: where they are, lists of them, and images read from them."""

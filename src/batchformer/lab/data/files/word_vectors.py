@@ -1,0 +1,287 @@
+"""Vectors of words from text files, and of names that are made of several words."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import math
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+import torch
+from torch import Tensor
+
+from batchformer.lab.data.files.file_lists import some
+from batchformer.nn.randomness import generator
+
+_PACKED = (b"PK", b"\x1f\x8b", b"BZh", b"\xfd7zXZ")
+_NOTHING: Mapping[str, str] = {}
+
+
+@dataclass(frozen=True, eq=False)
+class WordVectors:
+    """W words and their vectors.
+
+    Args:
+        words: each once.
+        matrix: (W, D) float32.
+        incomplete: words that some of several files have, but not all: they have no vector here.
+    """
+
+    words: tuple[str, ...]
+    matrix: Tensor
+    incomplete: tuple[str, ...] = ()
+    _rows: dict[str, int] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.matrix.ndim != 2 or len(self.matrix) != len(self.words):
+            raise ValueError(f"{len(self.words)} words but vectors {tuple(self.matrix.shape)}")
+        rows = {word: row for row, word in enumerate(self.words)}
+        object.__setattr__(self, "_rows", rows)
+
+    @property
+    def dim(self) -> int:
+        """D."""
+        return self.matrix.shape[1]
+
+    def __contains__(self, word: str) -> bool:
+        return word in self._rows
+
+    def __getitem__(self, word: str) -> Tensor:
+        return self.matrix[self._rows[word]]
+
+
+@dataclass(frozen=True, eq=False)
+class Embedded:
+    """Vectors of n names, and how they were had.
+
+    Args:
+        names: n names.
+        matrix: (n, D) float32.
+        composed: for each name without a vector of its own, the words whose mean it has.
+        missing: for each of these, its parts without a vector, which are left out of the mean.
+        random: names of whose parts none has a vector, and whose vectors were drawn.
+    """
+
+    names: tuple[str, ...]
+    matrix: Tensor
+    composed: Mapping[str, tuple[str, ...]]
+    missing: Mapping[str, tuple[str, ...]]
+    random: tuple[str, ...]
+
+
+def read_vectors(files: Sequence[Path], words: Collection[str]) -> WordVectors:
+    """Vectors of some words, out of text files as GloVe, word2vec and fastText have them.
+
+    A line is a word and its numbers; a first line with two integers, words and dimensions, may come
+    before. Files are read line by line, and only what is wanted is kept. A word whose numbers are
+    all 0 counts as absent. The vectors of several files are put one after the other, for words that
+    all of them have.
+
+    Args:
+        files: one or more.
+        words: those wanted, as they are spelt; `words_of` gives all that names may need.
+    """
+    if not files:
+        raise ValueError("name a file of word vectors")
+    found = [_read(Path(file).expanduser(), words) for file in files]
+    known = tuple(sorted(set.intersection(*({*vectors} for _, vectors in found))))
+    some_have = {word for _, vectors in found for word in vectors}
+    rows = [[number for _, vectors in found for number in vectors[word]] for word in known]
+    matrix = torch.tensor(rows, dtype=torch.float32).reshape(-1, sum(dim for dim, _ in found))
+    return WordVectors(known, matrix, tuple(sorted(some_have - {*known})))
+
+
+def parts_of(name: str) -> tuple[str, ...]:
+    """Words of a name: cut at '.', '-', '_' and spaces, and where a small letter meets a capital.
+
+    >>> parts_of("Shoes.Sneakers.and.Athletic.Shoes"), parts_of("FauxFur mid-calf")
+    (('Shoes', 'Sneakers', 'and', 'Athletic', 'Shoes'), ('Faux', 'Fur', 'mid', 'calf'))
+    """
+    return tuple(re.sub(r"(?<=[a-z])(?=[A-Z])|[.\-_\s]+", " ", name).split())
+
+
+def words_of(
+    names: Collection[str],
+    split: Callable[[str], Sequence[str]] = parts_of,
+    replacements: Mapping[str, str] = _NOTHING,
+) -> set[str]:
+    """All words that `embed` may look for: each name and its parts, also in small letters."""
+    words: set[str] = set()
+    for name in names:
+        own = _replaced(name, replacements)
+        words |= {own, *_pieces(own, split, replacements)}
+    return words | {word.lower() for word in words}
+
+
+def embed(
+    names: Sequence[str],
+    vectors: WordVectors,
+    split: Callable[[str], Sequence[str]] = parts_of,
+    replacements: Mapping[str, str] = _NOTHING,
+    missing: Literal["raise", "random"] = "raise",
+    seed: int = 0,
+) -> Embedded:
+    """Vectors (n, D) of names.
+
+    A name has its own vector, or that of its small letters, or else the mean over its parts that
+    have one; a part that occurs twice counts twice.
+
+    Args:
+        names: n names.
+        vectors: of their words.
+        split: cuts a name into parts.
+        replacements: names or parts, and what to look for in their place, such as
+            {"Faux": "fake"}; they are found in small letters as well.
+        missing: what to do about names of whose parts none has a vector. `raise` an error that
+            names them all; `random`: draw a vector from a normal distribution, as long as the
+            vectors are in the mean.
+        seed: of these draws; each depends on the seed and the name alone, its length apart.
+    """
+    if missing not in ("raise", "random"):
+        raise ValueError(f"missing is 'raise' or 'random', got {missing!r}")
+    found: dict[str, Tensor] = {}
+    composed: dict[str, tuple[str, ...]] = {}
+    left_out: dict[str, tuple[str, ...]] = {}
+    unknown: list[str] = []
+    for name in dict.fromkeys(names):
+        own = _replaced(name, replacements)
+        whole = _spelt(own, vectors)
+        if whole is not None:
+            found[name] = vectors[whole]
+            continue
+        pieces = _pieces(own, split, replacements)
+        spelt = [(piece, _spelt(piece, vectors)) for piece in pieces]
+        words = tuple(word for _, word in spelt if word is not None)
+        if not words:
+            unknown.append(name)
+            continue
+        found[name], composed[name] = torch.stack([vectors[word] for word in words]).mean(0), words
+        if len(words) < len(pieces):
+            left_out[name] = tuple(piece for piece, word in spelt if word is None)
+    if unknown and (missing == "raise" or not vectors.words):
+        raise ValueError(_no_vector(unknown, vectors))
+    for name in unknown:
+        found[name] = _drawn(name, vectors, seed)
+    matrix = torch.stack([found[name] for name in names]) if names else vectors.matrix[:0]
+    return Embedded(tuple(names), matrix, composed, left_out, tuple(unknown))
+
+
+def _replaced(word: str, replacements: Mapping[str, str]) -> str:
+    return replacements.get(word, replacements.get(word.lower(), word))
+
+
+def _pieces(
+    name: str, split: Callable[[str], Sequence[str]], replacements: Mapping[str, str]
+) -> list[str]:
+    """Parts of a name, with those of a replacement in the place of what it replaces."""
+    pieces: list[str] = []
+    for part in split(name):
+        other = _replaced(part, replacements)
+        pieces += [part] if other == part else split(other)
+    return pieces
+
+
+def _spelt(word: str, vectors: WordVectors) -> str | None:
+    """The spelling that has a vector."""
+    return next((way for way in (word, word.lower()) if way in vectors), None)
+
+
+def _drawn(name: str, vectors: WordVectors, seed: int) -> Tensor:
+    number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
+    drawn = torch.randn(vectors.dim, generator=generator(seed, "weights", number))
+    length: Tensor = torch.linalg.vector_norm(vectors.matrix, dim=1).mean()
+    own: Tensor = torch.linalg.vector_norm(drawn)
+    return drawn * (length / own)
+
+
+def _no_vector(names: Sequence[str], vectors: WordVectors) -> str:
+    if not vectors.words:
+        return "there is no word vector at all: name a file that has words of the set"
+    told = f" (in some of the files only: {some(vectors.incomplete)})" * bool(vectors.incomplete)
+    return (
+        f"no word vector for {len(names)} of the names, nor for any part of them{told}: "
+        f"{', '.join(names)}. Use a file that has these words, give others to look for in their "
+        "place by --data.replacements WORD=OTHER, or draw vectors by --data.missing-words random"
+    )
+
+
+def _read(file: Path, words: Collection[str]) -> tuple[int, dict[str, list[float]]]:
+    """D, and the vectors of those of the words that a file has; the first of a word counts."""
+    wanted = {word.encode(): word for word in words if word.strip()}
+    # A word may have spaces in it, so that a line is passed over by its beginning alone.
+    begins = {word.split(None, 1)[0] for word in wanted}
+    found: dict[str, list[float]] = {}
+    with file.open("rb") as stream:
+        dim, lines = _opened(file, stream)
+        for number, line in lines:
+            if line.count(b" ") < dim and len(line.split()) <= dim:
+                raise _damaged(file, number, line, f"expected a word and {dim} numbers")
+            if line.split(None, 1)[0] not in begins:
+                continue
+            fields = line.split()
+            word = wanted.get(b" ".join(fields[:-dim]))
+            if word is None and len(fields) > dim + 1 and _numbers(fields[1:-dim]) is not None:
+                raise _damaged(file, number, line, f"{len(fields) - 1} numbers instead of {dim}")
+            if word is None or word in found:
+                continue
+            values = _numbers(fields[-dim:])
+            if values is None:
+                raise _damaged(file, number, line, "not all of its values are numbers")
+            if any(values):  # zeros say nothing of a word, and have no direction
+                found[word] = values
+    return dim, found
+
+
+def _opened(file: Path, stream: BinaryIO) -> tuple[int, Iterator[tuple[int, bytes]]]:
+    """D, and the lines of words with their numbers from 1."""
+    first, second = stream.readline(), stream.readline()
+    if first.startswith(_PACKED):
+        raise ValueError(f"{file} is packed: unpack it, and name the text file")
+    head, fields = first.split(), second.split()
+    if len(head) == 2 and all(word.isdigit() for word in head):
+        rest = _lines(file, [second], stream, start=2, count=int(head[0]))
+        return int(head[1]), rest
+    if len(head) < 2 or (fields and len(head) != len(fields)):
+        raise ValueError(
+            f"{file}, lines 1 and 2: expected a word and its numbers, as many in each line, or two "
+            f"integers first; got {len(head)} and {len(fields)} values"
+        )
+    return len(head) - 1, _lines(file, [first, second], stream, start=1)
+
+
+def _lines(
+    file: Path, begun: Sequence[bytes], stream: BinaryIO, start: int, count: int = 0
+) -> Iterator[tuple[int, bytes]]:
+    """Lines that are not blank; at least as many as the file says it has."""
+    seen = 0
+    for number, line in enumerate(itertools.chain(begun, stream), start):
+        if line.strip():
+            seen += 1
+            yield number, line
+    if seen < count:
+        raise ValueError(
+            f"{file} ends after {seen} of the {count} words that its first line promises: get it "
+            "again, or correct that line if you have cut the file"
+        )
+
+
+def _numbers(fields: Sequence[bytes]) -> list[float] | None:
+    try:
+        values = [float(value) for value in fields]
+    except ValueError:
+        return None
+    return values if all(map(math.isfinite, values)) else None
+
+
+def _damaged(file: Path, number: int, line: bytes, why: str) -> ValueError:
+    if b"\0" in line:
+        return ValueError(
+            f"{file}, line {number}: this is a binary file; save its vectors as text, which the "
+            "tools of word2vec and fastText can do"
+        )
+    begin = line[:40].decode(errors="replace").strip()
+    return ValueError(f"{file}, line {number} is damaged: {why}; it begins with {begin!r}")

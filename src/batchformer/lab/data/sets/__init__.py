@@ -1,0 +1,1 @@
+"""Data sets, one family a file."""

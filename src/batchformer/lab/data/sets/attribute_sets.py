@@ -1,0 +1,143 @@
+"""Features with class attributes, of generalized zero-shot learning: where they lie; answers
+without torch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from batchformer.lab.data.files.location import looked_in
+from batchformer.lab.data.files.spelling import called, names_in
+
+#: One file of a person's own features, not one of the known sets.
+OWN = "npz"
+FEATURES = "res101.mat"
+_SOURCE = (
+    "the proposed splits of Xian et al. (2018), Zero-Shot Learning: A Comprehensive Evaluation of "
+    "the Good, the Bad and the Ugly, at https://www.mpi-inf.mpg.de/zsl-benchmark"
+)
+
+
+@dataclass(frozen=True)
+class AttributeSet:
+    """What is known of one data set.
+
+    Args:
+        title: as papers call it, and the usual name of its folder.
+        classes: K.
+        seen: classes that are trained on.
+        source: where it comes from.
+        splits: usual names of the file of attributes and splits; the first that is there is read.
+    """
+
+    title: str
+    classes: int
+    seen: int
+    source: str = _SOURCE
+    splits: tuple[str, ...] = ("att_splits.mat",)
+
+    @property
+    def unseen(self) -> int:
+        """Classes that are never trained on."""
+        return self.classes - self.seen
+
+
+ATTRIBUTE_SETS: dict[str, AttributeSet] = {
+    "cub": AttributeSet(
+        "CUB",
+        classes=200,
+        seen=150,
+        source=f"{_SOURCE}; sent_splits.mat, with 1,024 attributes made of sentences in the place "
+        "of 312 named ones, comes with the code of CE-GZSL, https://github.com/Hanzy1996/CE-GZSL",
+        splits=("sent_splits.mat", "att_splits.mat"),
+    ),
+    "awa1": AttributeSet("AWA1", classes=50, seen=40),
+    "awa2": AttributeSet("AWA2", classes=50, seen=40),
+    "sun": AttributeSet("SUN", classes=717, seen=645),
+    "apy": AttributeSet("APY", classes=32, seen=20),
+    "flo": AttributeSet(
+        "FLO",
+        classes=102,
+        seen=82,
+        source="the code of CE-GZSL, https://github.com/Hanzy1996/CE-GZSL, names a copy with "
+        "attributes made of sentences",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class AttributeFiles:
+    """The files that a data set is read from.
+
+    Args:
+        features: a ``.mat`` of features and labels, or an ``.npz`` that holds everything.
+        splits: the ``.mat`` of attributes and splits; None beside an ``.npz``.
+    """
+
+    features: Path
+    splits: Path | None = None
+
+
+def files_of(name: str, root: str | Path | None = None) -> AttributeFiles | None:
+    """The files of a set, or None where there are none.
+
+    `root` is an ``.npz``, or a folder. In that, a folder of the set's name is looked in first, then
+    the folder itself, each for the two ``.mat`` files; then it for ``NAME_gzsl.npz``.
+
+    Args:
+        name: cub, awa1, awa2, sun, apy, flo, or npz for a file of one's own.
+        root: None: $BATCHFORMER_DATA, else ~/.cache/batchformer.
+    """
+    known, place = _known(name), looked_in(None if root is None else Path(root))
+    if place.suffix == ".npz":
+        return AttributeFiles(place) if place.is_file() else None
+    if known is None:
+        return None
+    own = called(names_in(place, folders=True), [known.title])
+    for folder in ([] if own is None else [place / own]) + [place]:
+        there = [folder / file for file in known.splits if (folder / file).is_file()]
+        if there and (folder / FEATURES).is_file():
+            return AttributeFiles(folder / FEATURES, there[0])
+    npz = place / f"{name}_gzsl.npz"
+    return AttributeFiles(npz) if npz.is_file() else None
+
+
+def present(name: str, root: str | Path | None = None) -> bool:
+    """Whether the files of a set are there; they are not opened."""
+    return files_of(name, root) is not None
+
+
+def ensure_present(name: str, root: str | Path | None = None) -> AttributeFiles:
+    """The files of a set; where there are none, say what is missing and how to provide it.
+
+    Raises:
+        FileNotFoundError: with the folder looked in, the layout expected and what to do.
+        ValueError: there is no set of that name.
+    """
+    known, found = _known(name), files_of(name, root)
+    if found is not None:
+        return found
+    place = looked_in(None if root is None else Path(root))
+    if known is None:
+        raise FileNotFoundError(
+            f"There is no file of features {place}. Name your own .npz by --data.root; it holds "
+            "features (N, D), labels (N,), att (K, A), and the rows trainval_loc, test_seen_loc "
+            "and test_unseen_loc, all counted from 0."
+        )
+    title = known.title
+    raise FileNotFoundError(
+        f"{title} not found: looked in {place} and in a folder {title} there.\n"
+        f"Expected: {FEATURES} and {' or '.join(known.splits)}, or {name}_gzsl.npz.\n"
+        f"To provide it: {known.source}. Another folder, or an .npz, is named by --data.root or by "
+        "the environment variable BATCHFORMER_DATA"
+    )
+
+
+def _known(name: str) -> AttributeSet | None:
+    """What is known of a set; None: a person's own."""
+    if name != OWN and name not in ATTRIBUTE_SETS:
+        raise ValueError(
+            f"unknown set of features {name!r}; choose one of {', '.join(ATTRIBUTE_SETS)}, or "
+            f"{OWN} for your own"
+        )
+    return ATTRIBUTE_SETS.get(name)

@@ -1,0 +1,245 @@
+"""Images of several domains that share their classes: as files, and in memory."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from batchformer.lab.data.files.content_hash import content_hash
+from batchformer.lab.data.files.file_lists import some
+from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.sets.images import ImageSplit
+
+
+@dataclass(frozen=True, eq=False)
+class DomainFiles:
+    """Images of D domains, by their files.
+
+    Args:
+        name: what the data is.
+        domains: D names, sorted.
+        classes: K class names in label order; each has an image in some domain.
+        files: one part for each domain, all with these classes and from one root.
+    """
+
+    name: str
+    domains: tuple[str, ...]
+    classes: tuple[str, ...]
+    files: tuple[ImageFiles, ...]
+
+    def __post_init__(self) -> None:
+        _check(self.name, self.domains, len(self.files))
+        for domain, part in zip(self.domains, self.files, strict=True):
+            if part.classes != self.classes:
+                raise ValueError(f"{self.name}: the classes of {domain} are not those of the set")
+            if part.root != self.root:
+                raise ValueError(
+                    f"{self.name}: the paths of {domain} start from {part.root}, those of "
+                    f"{self.domains[0]} from {self.root}; let all start from one folder"
+                )
+        _check_classes(self.name, self.classes, self.counts)
+
+    @property
+    def root(self) -> Path:
+        """Folder that all paths start from."""
+        return self.files[0].root
+
+    @property
+    def counts(self) -> Tensor:
+        """(D, K) int64 number of images of each domain and class."""
+        return torch.stack([part.counts for part in self.files])
+
+    @cached_property
+    def split_sha256(self) -> str:
+        """Hash of the domains, the classes, and the path and label of every image."""
+        lists = (value for part in self.files for value in ("\n".join(part.paths), part.labels))
+        return content_hash("\n".join(self.domains), "\n".join(self.classes), *lists)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of images of each domain."""
+        return {domain: len(part) for domain, part in zip(self.domains, self.files, strict=True)}
+
+    def check_all(self) -> None:
+        """Look for every file; raises FileNotFoundError with how many are missing."""
+        for part in self.files:
+            part.check_all()
+
+    def joined(self, rows: Mapping[str, Tensor]) -> tuple[ImageFiles, Tensor]:
+        """Rows of some domains one after the other: M files and (M,) int64 domain numbers.
+
+        Args:
+            rows: int64 positions in each domain; domains are numbered in the order given.
+        """
+        domain = _numbers(self.domains, rows)
+        taken = [(self.files[self.domains.index(own)], rows[own]) for own in rows]
+        paths = tuple(part.paths[row] for part, own in taken for row in own.tolist())
+        labels = torch.cat([part.labels[own] for part, own in taken])
+        return ImageFiles(paths, labels, self.classes, self.root), domain
+
+
+@dataclass(frozen=True, eq=False)
+class DomainImages:
+    """Images of D domains, in memory.
+
+    Args:
+        name: what the data is.
+        domains: D names, sorted.
+        classes: K class names in label order; each has an image in some domain.
+        images: one part for each domain, all of one shape (C, H, W).
+    """
+
+    name: str
+    domains: tuple[str, ...]
+    classes: tuple[str, ...]
+    images: tuple[ImageSplit, ...]
+
+    def __post_init__(self) -> None:
+        _check(self.name, self.domains, len(self.images))
+        for domain, part in zip(self.domains, self.images, strict=True):
+            shape, first = (tuple(p.x.shape[1:]) for p in (part, self.images[0]))
+            if shape != first:
+                raise ValueError(
+                    f"{self.name}: images of {domain} are {shape}, those of {self.domains[0]} "
+                    f"{first} (C, H, W)"
+                )
+            if len(part) and not (part.y.min() >= 0 and part.y.max() < len(self.classes)):
+                raise ValueError(
+                    f"{self.name}: labels of {domain} run from {int(part.y.min())} to "
+                    f"{int(part.y.max())}, but the {len(self.classes)} classes are "
+                    f"0..{len(self.classes) - 1}"
+                )
+        _check_classes(self.name, self.classes, self.counts)
+
+    @property
+    def counts(self) -> Tensor:
+        """(D, K) int64 number of images of each domain and class."""
+        every = len(self.classes)
+        return torch.stack([torch.bincount(part.y, minlength=every) for part in self.images])
+
+    @cached_property
+    def split_sha256(self) -> str:
+        """Hash of the domains, the classes, and every image and label."""
+        arrays = (value for part in self.images for value in (part.x, part.y))
+        return content_hash("\n".join(self.domains), "\n".join(self.classes), *arrays)
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Number of images of each domain."""
+        return {domain: len(part) for domain, part in zip(self.domains, self.images, strict=True)}
+
+    def joined(self, rows: Mapping[str, Tensor]) -> tuple[ImageSplit, Tensor]:
+        """Rows of some domains one after the other: M images and (M,) int64 domain numbers.
+
+        Args:
+            rows: int64 positions in each domain; domains are numbered in the order given.
+        """
+        domain = _numbers(self.domains, rows)
+        taken = [(self.images[self.domains.index(own)], rows[own]) for own in rows]
+        x = torch.cat([part.x[own] for part, own in taken])
+        return ImageSplit(x, torch.cat([part.y[own] for part, own in taken])), domain
+
+
+def domain_tree(root: str | Path, name: str | None = None) -> DomainFiles:
+    """A domain for each folder in `root` that has folders of images in it: its classes.
+
+    Classes are those of all domains; one may be missing from some of them. Files, and folders
+    without images such as those of lists, are passed over.
+
+    Args:
+        root: holds ``<domain>/<class>/<image>``.
+        name: what the data is. None: the name of the folder.
+    """
+    place = Path(root).expanduser()
+    expected = f"Expected: {place}/<domain>/<class>/<image>, with two domains or more"
+    if not place.is_dir():
+        raise FileNotFoundError(f"{place} is not a folder. {expected}")
+    folders = sorted(folder.name for folder in place.iterdir() if folder.is_dir())
+    domains = [folder for folder in folders if _has_classes(place / folder)]
+    if not domains:
+        has = f"none of its folders ({some(folders)}) has" if folders else "it has no"
+        raise FileNotFoundError(
+            f"{place} has no domain: {has} folders with images in them. {expected}; if these are "
+            "the classes of one domain, name the folder above"
+        )
+    if len(domains) == 1:
+        raise ValueError(f"{place} has one domain only, {domains[0]}. {expected}")
+    return domain_folders(name or place.resolve().name, place, {own: own for own in domains})
+
+
+def domain_folders(name: str, root: Path, folders: Mapping[str, str]) -> DomainFiles:
+    """Domains whose folders in `root` are known, each ``<class>/<image>``.
+
+    Args:
+        name: what the data is.
+        root: holds the folders.
+        folders: that of each domain.
+    """
+    found = {
+        domain: ImageFiles.from_folder(root / folders[domain], allow_empty=True)
+        for domain in sorted(folders)
+    }
+    # A folder that is empty in every domain is no class.
+    classes = tuple(sorted({name for part in found.values() for name in _occurring(part)}))
+    parts = (_moved(part, folders[domain], root, classes) for domain, part in found.items())
+    return DomainFiles(name, tuple(found), classes, tuple(parts))
+
+
+def _occurring(part: ImageFiles) -> list[str]:
+    """Names of the classes with an image."""
+    return [part.classes[c] for c in part.counts.nonzero().flatten().tolist()]
+
+
+def _moved(part: ImageFiles, folder: str, root: Path, classes: tuple[str, ...]) -> ImageFiles:
+    """The same files seen from `root`, with the labels of all classes."""
+    numbers = {name: label for label, name in enumerate(classes)}
+    new = torch.tensor([numbers.get(name, -1) for name in part.classes])
+    paths = tuple(f"{folder}/{path}" for path in part.paths)
+    return dataclasses.replace(
+        part, paths=paths, labels=new[part.labels], classes=classes, root=root
+    )
+
+
+def _has_classes(folder: Path) -> bool:
+    """Whether an image lies in a folder of this one, at any depth."""
+    try:
+        from torchvision.datasets.folder import IMG_EXTENSIONS
+    except ImportError as error:
+        needs = "folders of images are read by torchvision: pip install 'batchformer[lab]'"
+        raise ImportError(needs) from error
+    inside = (own for own in folder.iterdir() if own.is_dir())
+    walks = (names for own in inside for _, _, names in os.walk(own, followlinks=True))
+    return any(name.lower().endswith(IMG_EXTENSIONS) for names in walks for name in names)
+
+
+def _check(name: str, domains: tuple[str, ...], parts: int) -> None:
+    if list(domains) != sorted(set(domains)):
+        raise ValueError(f"{name}: domains must be sorted and differ, got {', '.join(domains)}")
+    if len(domains) != parts or not parts:
+        raise ValueError(f"{name}: {len(domains)} domains but {parts} parts")
+
+
+def _check_classes(name: str, classes: tuple[str, ...], counts: Tensor) -> None:
+    absent = [classes[c] for c in (counts.sum(0) == 0).nonzero().flatten().tolist()]
+    if absent:
+        raise ValueError(
+            f"{name}: {len(absent)} of {len(classes)} classes have no image in any domain: "
+            f"{some(absent)}"
+        )
+
+
+def _numbers(domains: tuple[str, ...], rows: Mapping[str, Tensor]) -> Tensor:
+    """(M,) 0 for each row of the first domain in `rows`, 1 for each of the second, ..."""
+    unknown = [domain for domain in rows if domain not in domains]
+    if unknown or not rows:
+        said = f"there is no domain {', '.join(unknown)}" if unknown else "no domain is named"
+        raise ValueError(f"{said}; choose of {', '.join(domains)}")
+    sizes = torch.tensor([len(own) for own in rows.values()])
+    return torch.arange(len(sizes)).repeat_interleave(sizes)

@@ -1,0 +1,357 @@
+"""Data sets of image files, most of them long-tailed: known ones, and a person's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from batchformer.lab.data.files.class_frequencies import require_published
+from batchformer.lab.data.files.content_hash import content_hash
+from batchformer.lab.data.files.file_lists import some
+from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.sets.annotated import ANNOTATED, Annotated, Lists, ensure_present
+from batchformer.lab.data.sets.imagenet_layout import ensure_present as ensure_imagenet
+from batchformer.lab.data.sets.imagenet_layout import folder_of
+from batchformer.nn.randomness import generator
+
+#: Names of the folder of test images, in the order they are looked for.
+TEST_FOLDERS = ("test", "val")
+#: Share of each class that is tested on, where images of one tree are divided here.
+TEST_SHARE = 0.2
+
+
+@dataclass(frozen=True, eq=False)
+class LongTailedFiles:
+    """A long-tailed training part and a test part, as files.
+
+    Args:
+        train: training images; every class has one.
+        test: images that scores are measured on, with the classes of `train`.
+        name: what the data is.
+        val: a third part, for what is learned besides the network; None if there is none.
+        split_seed: of the draw that made the parts of one tree; None where they were given.
+    """
+
+    train: ImageFiles
+    test: ImageFiles
+    name: str
+    val: ImageFiles | None = None
+    split_seed: int | None = None
+
+    def __post_init__(self) -> None:
+        for part in filter(None, (self.test, self.val)):
+            if part.classes != self.train.classes:
+                raise ValueError(f"{self.name}: the parts have different classes")
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """K class names in label order."""
+        return self.train.classes
+
+    @property
+    def train_counts(self) -> Tensor:
+        """(K,) int64 number of training images of each class."""
+        return self.train.counts
+
+    @property
+    def untested(self) -> list[str]:
+        """Names of the classes without a test image."""
+        rows = (self.test.counts == 0).nonzero().flatten().tolist()
+        return [self.classes[row] for row in rows]
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """What a person should know before the data is used, each a line."""
+        lines = []
+        if self.split_seed is not None:
+            lines.append(
+                f"one tree of classes, without folders train and test: {TEST_SHARE:.0%} of each "
+                f"class are held out as the test set, {len(self.test):,} of "
+                f"{len(self.train) + len(self.test):,} images, drawn by data.seed "
+                f"{self.split_seed} (split {self.split_sha256[:12]})"
+            )
+        if self.untested:
+            lines.append(
+                f"{len(self.untested)} of {len(self.classes)} classes have training images and no "
+                f"test image, so that no score speaks of them: {some(self.untested)}"
+            )
+        return tuple(lines)
+
+    @cached_property
+    def train_sha256(self) -> str:
+        """Hash of the training list."""
+        return list_hash(self.train)
+
+    @cached_property
+    def split_sha256(self) -> str:
+        """Hash of the class names, the training list and the test list."""
+        return content_hash("\n".join(self.classes), self.train_sha256, list_hash(self.test))
+
+    def check_all(self) -> None:
+        """Look for every file; a missing one would otherwise end a run on its way."""
+        for part in filter(None, (self.train, self.test, self.val)):
+            part.check_all()
+
+
+def with_at_most(data: LongTailedFiles, per_class: int, seed: int) -> LongTailedFiles:
+    """The data with at most so many training images of each class; 0 keeps all of them.
+
+    Images are taken in one order that is drawn by the seed and does not depend on ``per_class``, so
+    that a smaller set is contained in a larger one. The test part stays whole.
+    """
+    if not per_class:
+        return data
+    train = data.train
+    order = torch.randperm(len(train), generator=generator(seed, "split"))
+    labels = train.labels[order]
+    # How many images of the same class come earlier in the order.
+    by_class = labels.argsort(stable=True)
+    starts = train.counts.cumsum(0) - train.counts
+    earlier = torch.empty_like(by_class)
+    earlier[by_class] = torch.arange(len(train)) - starts[labels[by_class]]
+    rows = order[earlier < per_class].sort().values
+    paths = tuple(train.paths[row] for row in rows.tolist())
+    fewer = dataclasses.replace(train, paths=paths, labels=train.labels[rows])
+    return dataclasses.replace(data, train=fewer)
+
+
+def list_hash(files: ImageFiles) -> str:
+    """SHA-256 over one ``path label`` a line, in order; where the images lie plays no part."""
+    total = hashlib.sha256()
+    for path, label in zip(files.paths, files.labels.tolist(), strict=True):
+        total.update(f"{path} {label}\n".encode())
+    return total.hexdigest()
+
+
+def annotated(name: str, lists: Lists, with_val: bool = False) -> LongTailedFiles:
+    """A data set by its name, refused where its lists are not the known ones.
+
+    Args:
+        name: imagenet_lt, inaturalist18 or places_lt.
+        lists: where it lies.
+        with_val: read the third list as well.
+    """
+    ensure_present(name, lists)
+    known = ANNOTATED[name]
+    numbers = [str(label) for label in range(known.classes)]
+    train = ImageFiles.from_list(lists.train, lists.root, numbers)
+    _require_known(known, lists.train, train)
+    for place in dict.fromkeys((lists.train.parent, lists.root)):
+        require_published(place / known.frequencies, lists.train, train)
+    test = ImageFiles.from_list(lists.test, lists.root, numbers, allow_empty=True)
+    _require_one_of((known.tested, known.validated), known, lists.test, test)
+    val = None
+    if with_val:
+        val = ImageFiles.from_list(lists.val, lists.root, numbers, allow_empty=True)
+        _require_one_of((known.validated,), known, lists.val, val)
+    names = class_names(train)
+    train, test = (dataclasses.replace(part, classes=names) for part in (train, test))
+    val = val and dataclasses.replace(val, classes=names)
+    return LongTailedFiles(train, test, known.title, val)
+
+
+def class_names(files: ImageFiles) -> tuple[str, ...]:
+    """K names by the folders of each class's first image, below the folder of the part.
+
+    ``train/n01440764/n01440764_762.JPEG`` is of the class n01440764; an image in no such folder
+    leaves its class the name it has.
+    """
+    names = list(files.classes)
+    labels = files.labels.tolist()
+    for row in range(len(labels) - 1, -1, -1):
+        folders = files.paths[row].split("/")[1:-1]
+        if folders:
+            names[labels[row]] = "/".join(folders)
+    return tuple(names)
+
+
+def imagenet(root: str | None = None) -> LongTailedFiles:
+    """ImageNet: folders of classes in ``train`` and ``val``; scores are measured on ``val``.
+
+    Any number of classes will do, so that a part of ImageNet has its place too.
+
+    Args:
+        root: the folder of both; None: ``imagenet`` where data is kept.
+    """
+    ensure_imagenet(root)
+    place = folder_of(root)
+    train = ImageFiles.from_folder(place / "train")
+    # The folder "test" of ImageNet has no labels.
+    val = ImageFiles.from_folder(place / "val", True)
+    return LongTailedFiles(train, _with_classes(val, train.classes), "ImageNet")
+
+
+def own_files(
+    root: str | Path | None = None,
+    train_list: str | None = None,
+    test_list: str | None = None,
+    seed: int = 0,
+) -> LongTailedFiles:
+    """A person's own images: folders of classes, in two parts or one, or two lists.
+
+    Classes are those of the training part; `remarks` names those without a test image.
+
+    Args:
+        root: holds ``train/<class>/<image>`` and ``test/`` or ``val/`` like it, or
+            ``<class>/<image>`` alone, which is divided here; with lists, the folder that their
+            paths start from, by default that of each list.
+        train_list: ``.csv`` with the columns path and label, or ``path label`` a line.
+        test_list: the same for the test images.
+        seed: of the division of one tree.
+    """
+    if (train_list is None) != (test_list is None):
+        raise ValueError(
+            "Training and test images are both listed or both in folders: give --data.train-list "
+            "and --data.test-list, or neither."
+        )
+    if train_list is not None and test_list is not None:
+        train = _listed(Path(train_list), root)
+        test = _listed(Path(test_list), root, train.classes)
+        name = Path(train_list).stem
+    elif root is None:
+        raise FileNotFoundError(
+            "Whose images? Name a folder with train/<class>/<image> and test/<class>/<image> by "
+            "--data.root, or two lists by --data.train-list and --data.test-list."
+        )
+    else:
+        place = Path(root).expanduser()
+        name = place.resolve().name
+        if (tree := _one_tree(place)) is not None:
+            return LongTailedFiles(*divided(tree, seed), name, split_seed=seed)
+        parts = _part_folders(place)
+        train = ImageFiles.from_folder(parts[0])
+        test = _with_classes(ImageFiles.from_folder(parts[1], True), train.classes)
+    return LongTailedFiles(train, test, name)
+
+
+def _one_tree(root: Path) -> ImageFiles | None:
+    """The images of a folder of classes that has no folders train and test; None of others.
+
+    Raises:
+        FileNotFoundError: it is one of two such folders, and the folder above was meant.
+    """
+    whole = root.resolve()
+    if whole.name in ("train", *TEST_FOLDERS) and _has_parts(whole.parent):
+        raise FileNotFoundError(
+            f"{root} is one of the folders train and test that belong together. Did you mean the "
+            f"folder above? --data.root {root.parent if root.name == whole.name else whole.parent}"
+        )
+    if not root.is_dir() or any((root / name).is_dir() for name in ("train", *TEST_FOLDERS)):
+        return None
+    try:
+        tree = ImageFiles.from_folder(root)
+    except FileNotFoundError:  # no classes, or no images in them
+        return None
+    return tree if len(tree.classes) > 1 and int(tree.counts.max()) > 1 else None
+
+
+def _has_parts(root: Path) -> bool:
+    return (root / "train").is_dir() and any((root / name).is_dir() for name in TEST_FOLDERS)
+
+
+def divided(tree: ImageFiles, seed: int) -> tuple[ImageFiles, ImageFiles]:
+    """Training and test images of one tree: of each class a fifth is tested on, at least one.
+
+    A class of one image keeps it for training. Which images are drawn follows from their paths and
+    the seed: what is added to the tree later moves few of the others.
+    """
+    order: dict[int, list[tuple[bytes, int]]] = {}
+    for row, (path, label) in enumerate(zip(tree.paths, tree.labels.tolist(), strict=True)):
+        draw = hashlib.sha256(f"{seed} {path}".encode()).digest()
+        order.setdefault(label, []).append((draw, row))
+    tested = torch.zeros(len(tree), dtype=torch.bool)
+    for rows in order.values():
+        count = max(1, int(TEST_SHARE * len(rows) + 0.5)) if len(rows) > 1 else 0
+        tested[[row for _, row in sorted(rows)[:count]]] = True
+    return _rows_of(tree, ~tested), _rows_of(tree, tested)
+
+
+def _rows_of(files: ImageFiles, mask: Tensor) -> ImageFiles:
+    """Those images of some files that a mask (N,) names."""
+    paths = tuple(files.paths[row] for row in mask.nonzero().flatten().tolist())
+    return dataclasses.replace(files, paths=paths, labels=files.labels[mask])
+
+
+def _part_folders(root: Path) -> tuple[Path, Path]:
+    """Folders of training and of test images."""
+    if root.is_file():
+        raise FileNotFoundError(
+            f"{root} is a file, and a folder is expected here. Name a list of training images by "
+            f"--data.train-list {root}, one of test images by --data.test-list, and by --data the "
+            "folder that their paths start from, where that is not the folder of each list"
+        )
+    if not root.is_dir():
+        raise FileNotFoundError(f"{root} is not a folder. {_expected(root)}")
+    train = root / "train"
+    test = next((root / name for name in TEST_FOLDERS if (root / name).is_dir()), None)
+    lacking = [] if train.is_dir() else ["training images"]
+    lacking += [] if test else ["test images"]
+    if not test or lacking:
+        raise FileNotFoundError(
+            f"{root} has no folder of {' and none of '.join(lacking)}. {_expected(root)}"
+        )
+    return train, test
+
+
+def _expected(root: Path) -> str:
+    return (
+        f"Expected: {root}/train/<class>/<image> and {root}/test/<class>/<image>, or val in the "
+        f"place of test; or {root}/<class>/<image> with two classes or more, which is divided "
+        "into training and test images here. To divide them yourself, name two lists by "
+        "--data.train-list and --data.test-list"
+    )
+
+
+def _listed(
+    file: Path, root: str | Path | None, classes: Sequence[str] | None = None
+) -> ImageFiles:
+    file = file.expanduser()
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no list {file}: name another one")
+    place = file.parent if root is None else Path(root)
+    read = ImageFiles.from_csv if file.suffix.lower() == ".csv" else ImageFiles.from_list
+    return read(file, place, classes=classes, allow_empty=classes is not None)
+
+
+def _with_classes(files: ImageFiles, classes: tuple[str, ...]) -> ImageFiles:
+    """The same files with the labels of other classes, which must have all that occur."""
+    unknown = [name for name in files.classes if name not in set(classes)]
+    if unknown:
+        raise ValueError(
+            f"{files.root}: {len(unknown)} folders are no classes of the training images: "
+            f"{some(unknown)}. Rename them as the folders of training images, or take them away"
+        )
+    new = torch.tensor([classes.index(name) for name in files.classes])
+    return dataclasses.replace(files, labels=new[files.labels], classes=classes)
+
+
+def _require_known(known: Annotated, file: Path, files: ImageFiles) -> None:
+    """Refuse a training list with other numbers of images."""
+    counts = files.counts
+    found = (len(files), int(counts.max()), int(counts.min()))
+    if found != (known.images, known.most, known.fewest):
+        raise ValueError(
+            f"{file} is not the training list of {known.title}: it names {found[0]:,} images, "
+            f"{found[1]} of the largest class and {found[2]} of the smallest, instead of "
+            f"{known.images:,}, {known.most} and {known.fewest}. Take the published list; a list "
+            "of your own is for the recipe my_folder"
+        )
+
+
+def _require_one_of(
+    totals: tuple[int, ...], known: Annotated, file: Path, files: ImageFiles
+) -> None:
+    """Refuse a list of another length."""
+    if len(files) not in totals:
+        wanted = " or ".join(f"{total:,}" for total in dict.fromkeys(totals))
+        raise ValueError(
+            f"{file} is not a list of {known.title} for this: it names {len(files):,} images "
+            f"instead of {wanted}. Take the published list, or the recipe my_folder"
+        )

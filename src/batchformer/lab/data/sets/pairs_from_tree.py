@@ -1,0 +1,185 @@
+"""A table of pairs out of images of several domains: domain and class as attribute and object."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+import torch
+
+from batchformer.lab.data.sets.compositions import Pair, Phase
+from batchformer.lab.data.sets.domains import domain_tree
+from batchformer.lab.data.sets.pair_files import PairImage
+from batchformer.lab.data.sets.pair_table import write_pair_table
+from batchformer.nn.randomness import generator
+
+Fractions = tuple[float, float, float]
+# Keeps an exact count such as 0.29 * 100 from being rounded down to one image less.
+_SLACK = 1e-9
+
+
+def make_pairs(
+    root: str | Path,
+    unseen_val: int,
+    unseen_test: int,
+    seed: int,
+    fractions: Fractions = (0.6, 0.2, 0.2),
+) -> list[PairImage]:
+    """Images of a tree ``<domain>/<class>/<image>``, dealt to three parts and sorted by path.
+
+    All images of an unseen pair go to validation, or all to the test. Those of a seen pair are
+    dealt to the three parts, at least one of them to training. Every domain and every class stays
+    in a seen pair, and in two as far as the number of unseen pairs allows it.
+
+    Args:
+        root: holds the domains.
+        unseen_val: number of unseen pairs of validation.
+        unseen_test: number of unseen pairs of the test.
+        seed: of the draws; the same tree and seed give the same parts.
+        fractions: parts of a seen pair's images for training, validation and test.
+    """
+    _check_fractions(fractions)
+    if min(unseen_val, unseen_test) < 0:
+        raise ValueError(f"numbers of unseen pairs are 0 or more: {unseen_val}, {unseen_test}")
+    found = domain_tree(root)
+    members: dict[Pair, list[str]] = {}
+    for domain, part in zip(found.domains, found.files, strict=True):
+        for path, label in zip(part.paths, part.labels.tolist(), strict=True):
+            members.setdefault((domain, found.classes[label]), []).append(path)
+    pairs = sorted(members)
+    unseen = draw_unseen(pairs, unseen_val + unseen_test, seed)
+    phases: dict[Pair, Phase] = {
+        pair: "val" if place < unseen_val else "test" for place, pair in enumerate(unseen)
+    }
+    images: list[PairImage] = []
+    for number, pair in enumerate(pairs):
+        paths = sorted(members[pair])
+        whole = phases.get(pair)
+        own = deal(len(paths), fractions, seed, number) if whole is None else [whole] * len(paths)
+        images += [PairImage(path, *pair, phase) for path, phase in zip(paths, own, strict=True)]
+    return sorted(images)
+
+
+def write_pairs(
+    file: str | Path,
+    root: str | Path,
+    unseen_val: int,
+    unseen_test: int,
+    seed: int,
+    fractions: Fractions = (0.6, 0.2, 0.2),
+) -> list[PairImage]:
+    """Write what `make_pairs` makes as a table that `pair_table` reads, and return it."""
+    images = make_pairs(root, unseen_val, unseen_test, seed, fractions)
+    write_pair_table(file, images)
+    return images
+
+
+def draw_unseen(pairs: Sequence[Pair], count: int, seed: int) -> list[Pair]:
+    """Pairs to keep from training, in random order; the others still have every word.
+
+    A pair is taken if its attribute and its object keep two seen pairs each. Only where so many
+    cannot be had, others are taken after these, whose words keep one. No pair is taken that would
+    prevent the number from being reached.
+
+    Args:
+        pairs: all that have images, each once.
+        count: how many to draw.
+        seed: of the draw.
+
+    >>> square = [(a, o) for a in ("old", "wet") for o in ("cat", "dog")]
+    >>> unseen = draw_unseen(square, 2, seed=0)
+    >>> len({a for a, _ in unseen}), len({o for _, o in unseen})
+    (2, 2)
+    """
+    most = most_unseen(pairs, (), kept=1)
+    if not 0 <= count <= most:
+        raise ValueError(
+            f"{count} unseen pairs are wanted; of these {len(pairs)} pairs between 0 and {most} "
+            "can be, for every attribute and object to stay in a seen one"
+        )
+    draw = generator(seed, "split")
+    order = [pairs[place] for place in torch.randperm(len(pairs), generator=draw).tolist()]
+    taken: list[Pair] = []
+    steps = (2,) if most_unseen(pairs, (), kept=2) >= count else (2, 1)
+    for kept in steps:
+        for pair in order:
+            if len(taken) == count:
+                break
+            tried = [*taken, pair]
+            if pair in taken or not _all_keep(pairs, tried, pair, kept):
+                continue
+            if len(tried) + most_unseen(pairs, tried, steps[-1]) >= count:
+                taken = tried
+    return [taken[place] for place in torch.randperm(count, generator=draw).tolist()]
+
+
+def most_unseen(pairs: Sequence[Pair], taken: Collection[Pair], kept: int) -> int:
+    """How many pairs more can be unseen, with each word in `kept` seen ones or in all that it has.
+
+    It is the largest flow from attributes to objects that gives each word what it can spare.
+    """
+    import numpy as np
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import maximum_flow
+
+    spare = {word: max(have - kept, 0) for word, have in _seen_with(pairs, taken).items()}
+    places = {word: place for place, word in enumerate(spare, start=1)}
+    sink = len(places) + 1
+    edges = [(0, places[word], room) for word, room in spare.items() if word[0] == "attribute"]
+    edges += [(places[word], sink, room) for word, room in spare.items() if word[0] == "object"]
+    edges += [
+        (places["attribute", attribute], places["object", thing], 1)
+        for attribute, thing in pairs
+        if (attribute, thing) not in taken
+    ]
+    start, end, room = np.array(edges, dtype=np.int32).reshape(-1, 3).T
+    graph = csr_array((room, (start, end)), shape=(sink + 1, sink + 1))
+    return int(maximum_flow(graph, 0, sink).flow_value)
+
+
+def deal(count: int, fractions: Fractions, seed: int, number: int) -> list[Phase]:
+    """The part of each image of one seen pair; what does not divide goes to training.
+
+    Args:
+        count: images of the pair.
+        fractions: for training, validation and test.
+        seed: of the draw.
+        number: of the pair, so that each is dealt by itself.
+
+    >>> sorted(deal(10, (0.6, 0.2, 0.2), seed=0, number=3))
+    ['test', 'test', 'train', 'train', 'train', 'train', 'train', 'train', 'val', 'val']
+    """
+    val, test = (math.floor(fraction * count + _SLACK) for fraction in fractions[1:])
+    val = min(val, count - 1)
+    test = min(test, count - 1 - val)
+    in_turn: list[Phase] = ["train"] * (count - val - test)
+    in_turn += ["val"] * val
+    in_turn += ["test"] * test
+    order = torch.randperm(count, generator=generator(seed, "split", number))
+    return [in_turn[place] for place in order.tolist()]
+
+
+def _seen_with(pairs: Sequence[Pair], taken: Collection[Pair]) -> Counter[tuple[str, str]]:
+    """Number of seen pairs of each attribute and object, in the order of the pairs."""
+    count: Counter[tuple[str, str]] = Counter()
+    for attribute, thing in pairs:
+        seen = (attribute, thing) not in taken
+        count["attribute", attribute] += seen
+        count["object", thing] += seen
+    return count
+
+
+def _all_keep(pairs: Sequence[Pair], taken: Collection[Pair], pair: Pair, kept: int) -> bool:
+    seen = _seen_with(pairs, taken)
+    return min(seen["attribute", pair[0]], seen["object", pair[1]]) >= kept
+
+
+def _check_fractions(fractions: Fractions) -> None:
+    train, val, test = fractions
+    if not (train > 0 and min(val, test) >= 0 and math.isclose(sum(fractions), 1, abs_tol=1e-6)):
+        raise ValueError(
+            "fractions are those of training, validation and test: the first more than 0, the "
+            f"others 0 or more, 1 together; got {', '.join(map(str, fractions))}"
+        )

@@ -1,0 +1,267 @@
+"""Images with boxes, in the folders of Pascal VOC: what each image shows, and where."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import torch
+from torch import Tensor
+
+from batchformer.lab.data.sets.voc_layout import ensure_present, list_file
+
+#: The classes of Pascal VOC, in their official order.
+VOC_CLASSES = (
+    "aeroplane",
+    "bicycle",
+    "bird",
+    "boat",
+    "bottle",
+    "bus",
+    "car",
+    "cat",
+    "chair",
+    "cow",
+    "diningtable",
+    "dog",
+    "horse",
+    "motorbike",
+    "person",
+    "pottedplant",
+    "sheep",
+    "sofa",
+    "train",
+    "tvmonitor",
+)
+#: Endings of image files; of two files with the same name the earlier ending is taken.
+ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
+_NAMED = 5
+
+
+@dataclass(frozen=True)
+class Thing:
+    """An object of an annotation.
+
+    Args:
+        name: its class.
+        box: left, top, right, bottom in pixels; continuous, the image begins at 0.
+        difficult: marked as hard to recognise.
+    """
+
+    name: str
+    box: tuple[float, float, float, float]
+    difficult: bool
+
+    @property
+    def degenerate(self) -> bool:
+        """Whether it is a point or a line as it is written, a slip of whoever drew it; or NaN.
+
+        By VOC's count such a box is one pixel wide or high.
+        """
+        left, top, right, bottom = self.box
+        return not (right - left > 1 and bottom - top > 1)
+
+
+@dataclass(frozen=True)
+class BoxedImage:
+    """An image file and its n objects.
+
+    Args:
+        path: of the file.
+        boxes: (n, 4) float32, left, top, right, bottom.
+        labels: (n,) int64 positions among the classes.
+        difficult: (n,) bool.
+    """
+
+    path: Path
+    boxes: Tensor
+    labels: Tensor
+    difficult: Tensor
+
+
+@dataclass(frozen=True)
+class BoxedImages:
+    """Images with boxes, to train on and to score.
+
+    Args:
+        classes: names of the K classes.
+        train: images with at least one object each.
+        test: every image of the lists, also those without an object.
+        split_sha256: of the images and all that is annotated on them.
+    """
+
+    classes: tuple[str, ...]
+    train: tuple[BoxedImage, ...]
+    test: tuple[BoxedImage, ...]
+    split_sha256: str
+
+    @property
+    def train_counts(self) -> Tensor:
+        """(K,) objects of each class that are trained on."""
+        return count_objects(self.train, len(self.classes))
+
+
+def count_objects(images: Sequence[BoxedImage], classes: int) -> Tensor:
+    """(K,) objects of each class."""
+    labels = torch.cat([image.labels for image in images])
+    return torch.bincount(labels, minlength=classes)
+
+
+def read_annotation(file: Path) -> list[Thing]:
+    """The objects of one annotation; parts of objects, as hands of persons, are left out.
+
+    VOC counts pixels from 1, and the last one belongs to the box: 1..10 is 0 to 10 here.
+
+    Raises:
+        ValueError: the file is no annotation; says which, and what is wrong.
+    """
+    try:
+        root = ElementTree.parse(file).getroot()
+        return [_thing(element) for element in root.iter("object")]
+    except (ElementTree.ParseError, ValueError) as error:
+        raise ValueError(
+            f"{file} is no annotation in the format of Pascal VOC: {error}. Write it again, or "
+            "leave its image out of the list."
+        ) from error
+
+
+def _thing(element: ElementTree.Element) -> Thing:
+    name = (element.findtext("name") or "").strip()
+    if not name:
+        raise ValueError("an object has no name")
+    left, top, right, bottom = (
+        _number(element, name, side) for side in ("xmin", "ymin", "xmax", "ymax")
+    )
+    difficult = (element.findtext("difficult") or "0").strip()
+    return Thing(name, (left - 1, top - 1, right, bottom), difficult not in ("", "0"))
+
+
+def _number(element: ElementTree.Element, name: str, side: str) -> float:
+    text = element.findtext(f"bndbox/{side}")
+    try:
+        return float(text or "")
+    except ValueError:
+        found = "nothing" if text is None else repr(text)
+        raise ValueError(f"an object {name!r} has {found} for {side}") from None
+
+
+def load_voc(
+    root: str | None,
+    trained_on: Sequence[str],
+    scored_on: Sequence[str],
+    difficult: bool = True,
+) -> BoxedImages:
+    """Read the lists and all annotations, and look for every image.
+
+    Classes are the 20 of VOC where no other name is found, else the names found, sorted.
+
+    Args:
+        root: folder with ``VOC2007`` and others.
+        trained_on: lists as ``2007/trainval``.
+        scored_on: the same of the images that are scored.
+        difficult: train on objects that are marked as difficult; at test they stay, marked.
+
+    Raises:
+        FileNotFoundError: lists, images or annotations are missing; names the first of them.
+        ValueError: an annotation cannot be read, or there is nothing to train on or to score.
+    """
+    ensure_present(root, (*trained_on, *scored_on))
+    files = {name: _files(root, name) for name in dict.fromkeys((*trained_on, *scored_on))}
+    _require_files(path for pairs in files.values() for pair in pairs for path in pair)
+    things = {
+        annotation: read_annotation(annotation)
+        for pairs in files.values()
+        for _, annotation in pairs
+    }
+    _warn_of_degenerate(things)
+    found = {thing.name for whole in things.values() for thing in whole}
+    classes = VOC_CLASSES if found <= set(VOC_CLASSES) else tuple(sorted(found))
+
+    def images(lists: Sequence[str], with_difficult: bool) -> list[BoxedImage]:
+        made = []
+        for image, annotation in (pair for name in lists for pair in files[name]):
+            kept = [
+                thing
+                for thing in things[annotation]
+                if not thing.degenerate and (with_difficult or not thing.difficult)
+            ]
+            made.append(_boxed(image, kept, classes))
+        return made
+
+    train = [image for image in images(trained_on, difficult) if len(image.labels)]
+    test = images(scored_on, with_difficult=True)
+    if not train:
+        raise ValueError(f"No image of {', '.join(trained_on)} has an object to train on.")
+    if all(image.difficult.all() for image in test):
+        raise ValueError(f"No image of {', '.join(scored_on)} has an object to score.")
+    return BoxedImages(classes, tuple(train), tuple(test), _hash(classes, train, test))
+
+
+def _files(root: str | None, name: str) -> list[tuple[Path, Path]]:
+    """Image and annotation of every line of a list; of an image that is not there, its .jpg."""
+    file = list_file(root, name)
+    folder = file.parents[2]
+    lines = [line.strip() for line in file.read_text().splitlines()]
+    found: dict[str, list[str]] = {}
+    try:
+        with os.scandir(folder / "JPEGImages") as entries:
+            for entry in entries:
+                path = Path(entry.name)
+                if path.suffix.lower() in ENDINGS:
+                    found.setdefault(path.stem, []).append(path.suffix)
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # every image is missing then, which is said of them
+
+    def image(line: str) -> Path:
+        ending = min(found.get(line, ENDINGS[:1]), key=lambda e: ENDINGS.index(e.lower()))
+        return folder / "JPEGImages" / f"{line}{ending}"
+
+    return [(image(line), folder / "Annotations" / f"{line}.xml") for line in lines if line]
+
+
+def _require_files(paths: Iterable[Path]) -> None:
+    missing = [path for path in dict.fromkeys(paths) if not path.is_file()]
+    if not missing:
+        return
+    named = "\n".join(f"  {path}" for path in missing[:_NAMED])
+    more = f"\n  and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
+    raise FileNotFoundError(
+        f"{len(missing)} files of images and annotations that the lists name are not there:\n"
+        f"{named}{more}\nUnpack the rest of the data set there, or leave these lines out of the "
+        "lists in ImageSets/Main."
+    )
+
+
+def _warn_of_degenerate(things: dict[Path, list[Thing]]) -> None:
+    bad = [file for file, whole in things.items() for thing in whole if thing.degenerate]
+    if bad:
+        warnings.warn(
+            f"{len(bad)} boxes have no width or no height and are left out, the first in {bad[0]}",
+            RuntimeWarning,
+            stacklevel=3,
+        )
+
+
+def _boxed(path: Path, things: Sequence[Thing], classes: Sequence[str]) -> BoxedImage:
+    return BoxedImage(
+        path,
+        torch.tensor([thing.box for thing in things], dtype=torch.float32).reshape(-1, 4),
+        torch.tensor([classes.index(thing.name) for thing in things], dtype=torch.int64),
+        torch.tensor([thing.difficult for thing in things], dtype=torch.bool),
+    )
+
+
+def _hash(classes: Sequence[str], *parts: Sequence[BoxedImage]) -> str:
+    total = hashlib.sha256("\n".join(classes).encode())
+    for part in parts:
+        total.update(b"\n\n")
+        for image in part:
+            year, name = image.path.parts[-3], image.path.stem
+            rows = [image.boxes.tolist(), image.labels.tolist(), image.difficult.tolist()]
+            total.update(f"{year}/{name} {rows}\n".encode())
+    return total.hexdigest()

@@ -1,0 +1,82 @@
+"""Augmentation and normalisation of whole batches, on any device.
+
+A transform is a pure function `transform(x, u)` of images (N, C, H, W) and of uniform numbers
+(N, transform.draws), drawn in float64 on the CPU. One row of numbers serves one sample, so that the
+images are the same to the bit on every device and however samples are put together into batches.
+
+>>> import torch
+>>> transform = Compose((RandomCrop(padding=1), RandomFlip()))
+>>> x = torch.arange(9, dtype=torch.uint8).view(1, 1, 3, 3)
+>>> u = torch.rand(len(x), transform.draws, dtype=torch.float64)
+>>> transform(x, u).shape
+torch.Size([1, 1, 3, 3])
+"""
+
+from __future__ import annotations
+
+from batchformer.lab.data.transforms.autoaugment import AutoAugment
+from batchformer.lab.data.transforms.blur import GaussianBlur
+from batchformer.lab.data.transforms.compose import Compose
+from batchformer.lab.data.transforms.contract import Transform
+from batchformer.lab.data.transforms.cutout import Cutout
+from batchformer.lab.data.transforms.erasing import RandomErasing
+from batchformer.lab.data.transforms.geometry import RandomCrop, RandomFlip
+from batchformer.lab.data.transforms.increasing_randaugment import IncreasingRandAugment
+from batchformer.lab.data.transforms.jitter import ColorJitter
+from batchformer.lab.data.transforms.normalise import Normalise
+from batchformer.lab.data.transforms.presets import (
+    CONTRAST_SCALE,
+    IMAGENET,
+    byol,
+    byol_colours,
+    cifar_test,
+    cifar_train,
+    digits_test,
+    digits_train,
+    domain_test,
+    domain_train,
+    imagenet_test,
+    imagenet_train,
+    moco_v2,
+    moco_v2_colours,
+)
+from batchformer.lab.data.transforms.randaugment import RandAugment
+from batchformer.lab.data.transforms.resample import CentreCrop, Resize
+from batchformer.lab.data.transforms.resized_crop import RandomResizedCrop
+from batchformer.lab.data.transforms.rotation import RandomRotation
+from batchformer.lab.data.transforms.tone import RandomGrey, RandomSolarize
+
+__all__ = [
+    "CONTRAST_SCALE",
+    "IMAGENET",
+    "AutoAugment",
+    "CentreCrop",
+    "ColorJitter",
+    "Compose",
+    "Cutout",
+    "GaussianBlur",
+    "IncreasingRandAugment",
+    "Normalise",
+    "RandAugment",
+    "RandomCrop",
+    "RandomErasing",
+    "RandomFlip",
+    "RandomGrey",
+    "RandomResizedCrop",
+    "RandomRotation",
+    "RandomSolarize",
+    "Resize",
+    "Transform",
+    "byol",
+    "byol_colours",
+    "cifar_test",
+    "cifar_train",
+    "digits_test",
+    "digits_train",
+    "domain_test",
+    "domain_train",
+    "imagenet_test",
+    "imagenet_train",
+    "moco_v2",
+    "moco_v2_colours",
+]

@@ -1,0 +1,131 @@
+"""Random erasing (Zhong et al., 2020): a box of noise in some samples, over whole batches.
+
+The noise is a pixel's own, from the standard normal distribution, as in timm's mode ``pixel``. It
+is a function of the sample's uniform numbers: one of them is a key, a hash of the key and of the
+pixel's place is a place in a table of quantiles. So it is the same on every device to the bit, and
+no generator of the device is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from batchformer.lab.data.transforms.contract import columns, send
+from batchformer.lab.data.transforms.resized_crop import ATTEMPTS
+from batchformer.lab.data.transforms.uniform import between, whole
+
+#: Quantiles in the table. The largest is 4.0; the table is just small enough for `send` to copy it
+#: without page-locked memory.
+QUANTILES = 1 << 14
+# The golden ratio's increment, and the multipliers of MurmurHash3's last step, as signed numbers.
+_INCREMENT, _FIRST, _SECOND = 0x9E3779B1 - (1 << 32), 0x85EBCA6B - (1 << 32), 0xC2B2AE35 - (1 << 32)
+
+
+def random_boxes(
+    u: Tensor, height: int, width: int, area: tuple[float, float], aspect: float
+) -> Tensor:
+    """Boxes (N, 4) as timm draws them: top, left, height and width; zeros where none was found.
+
+    The first of ten attempts counts whose box is smaller than the image both ways.
+
+    Args:
+        u: (N, 22) numbers: ten for areas, ten for shapes, and two for the place.
+        height: rows of the images.
+        width: columns of the images.
+        area: smallest and largest area, as a share of the image.
+        aspect: smallest height / width; the largest is its reciprocal, the logarithm is uniform.
+    """
+    size = height * width * between(u[:, :ATTEMPTS], *area)
+    bound = abs(math.log(aspect))
+    shape = between(u[:, ATTEMPTS : 2 * ATTEMPTS], -bound, bound).exp()
+    high, wide = (size * shape).sqrt().round().long(), (size / shape).sqrt().round().long()
+    fits = (wide < width) & (high < height)
+    first = fits.int().argmax(1, keepdim=True)
+    wide, high = wide.gather(1, first).squeeze(1), high.gather(1, first).squeeze(1)
+    top, left = whole(u[:, -2], height - high + 1), whole(u[:, -1], width - wide + 1)
+    return torch.stack([top, left, high, wide], 1) * fits.any(1, keepdim=True)
+
+
+def keyed_noise(key: Tensor, shape: tuple[int, ...], device: torch.device) -> Tensor:
+    """Standard normal numbers (N, *shape), float32, that depend on each row's key alone.
+
+    Args:
+        key: (N,) int32 on the CPU.
+        shape: of one sample.
+        device: where the numbers are made.
+    """
+    place = torch.arange(math.prod(shape), dtype=torch.int32, device=device)
+    mixed = send(key, device)[:, None] + place * _INCREMENT  # whole numbers wrap around
+    mixed = (mixed ^ _shifted(mixed, 16)) * _FIRST
+    mixed = (mixed ^ _shifted(mixed, 13)) * _SECOND
+    mixed = mixed ^ _shifted(mixed, 16)
+    rows = (mixed & (QUANTILES - 1)).flatten()
+    return send(_quantiles(), device).index_select(0, rows).view(len(key), *shape)
+
+
+def _shifted(value: Tensor, bits: int) -> Tensor:
+    """To the right, with zeros from the left: shifts of signed numbers repeat the sign."""
+    return (value >> bits) & ((1 << (32 - bits)) - 1)
+
+
+@lru_cache
+def _quantiles() -> Tensor:
+    """(QUANTILES,) of the standard normal distribution, each as likely as the others."""
+    middle = (torch.arange(QUANTILES, dtype=torch.float64) + 0.5) / QUANTILES
+    quantiles: Tensor = torch.special.ndtri(middle)
+    return quantiles.float()
+
+
+def erase(x: Tensor, boxes: Tensor, key: Tensor) -> Tensor:
+    """Replace a box of each sample by noise.
+
+    Args:
+        x: (N, C, H, W) floating point, normalised.
+        boxes: (N, 4) on the CPU: top, left, height and width.
+        key: (N,) int32 on the CPU: of the noise.
+    """
+    top, left, high, wide = send(boxes, x.device)[..., None].unbind(1)
+    row = torch.arange(x.shape[-2], device=x.device)
+    column = torch.arange(x.shape[-1], device=x.device)
+    rows = (row >= top) & (row < top + high)
+    across = (column >= left) & (column < left + wide)
+    noise = keyed_noise(key, tuple(x.shape[1:]), x.device).to(x.dtype)
+    return torch.where(rows[:, None, :, None] & across[:, None, None, :], noise, x)
+
+
+@dataclass(frozen=True)
+class RandomErasing:
+    """A box of noise in a sample, with a probability; to be placed after normalisation.
+
+    Args:
+        p: probability of a box.
+        area: smallest and largest area of the box, as a share of the image.
+        aspect: smallest height / width of the box; the largest is its reciprocal.
+    """
+
+    p: float = 0.25
+    area: tuple[float, float] = (0.02, 1 / 3)
+    aspect: float = 0.3
+    draws: ClassVar[int] = 2 * ATTEMPTS + 4
+
+    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
+        columns(self, x, u)
+        if not x.is_floating_point():
+            raise TypeError(f"RandomErasing needs normalised images, got {x.dtype}")
+        chosen = (u[:, 0] < self.p).nonzero().squeeze(1)
+        if not len(chosen):
+            return x
+        own = u[chosen]
+        height, width = x.shape[-2:]
+        boxes = random_boxes(own[:, 1:-1], height, width, self.area, self.aspect)
+        key = (whole(own[:, -1], 1 << 32) - (1 << 31)).int()
+        group = send(chosen, x.device)
+        out = x.clone()
+        out[group] = erase(x[group], boxes, key)
+        return out

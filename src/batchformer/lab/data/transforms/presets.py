@@ -1,0 +1,133 @@
+"""Augmentation and normalisation of the experiments, by name."""
+
+from __future__ import annotations
+
+from batchformer.lab.data.transforms.autoaugment import AutoAugment
+from batchformer.lab.data.transforms.blur import GaussianBlur
+from batchformer.lab.data.transforms.compose import Compose
+from batchformer.lab.data.transforms.contract import Transform
+from batchformer.lab.data.transforms.cutout import Cutout
+from batchformer.lab.data.transforms.geometry import RandomCrop, RandomFlip
+from batchformer.lab.data.transforms.jitter import ColorJitter
+from batchformer.lab.data.transforms.normalise import Normalise
+from batchformer.lab.data.transforms.resample import CentreCrop, Resize
+from batchformer.lab.data.transforms.resized_crop import RandomResizedCrop
+from batchformer.lab.data.transforms.tone import RandomGrey, RandomSolarize
+
+#: Normalisation by the statistics of ImageNet.
+IMAGENET = Normalise(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
+#: Least and largest part of an image that views of contrastive learning are cut from.
+CONTRAST_SCALE = (0.2, 1.0)
+
+
+def cifar_train(padding: int = 4, fill: int = 128, cutout: int = 16) -> Compose:
+    """Crop, flip, AutoAugment, Cutout and normalisation: the CIFAR recipe of Balanced Softmax.
+
+    Args:
+        padding: zeros on each side before the crop.
+        fill: value that AutoAugment's warps take from outside the image.
+        cutout: side of the hole.
+    """
+    augment = AutoAugment("cifar10", fill)
+    return Compose((RandomCrop(padding), RandomFlip(), augment, Cutout(cutout), cifar_test()))
+
+
+def cifar_test() -> Normalise:
+    """Normalisation of CIFAR images."""
+    return Normalise(mean=(0.4914, 0.4822, 0.4465), std=(0.2023, 0.1994, 0.2010))
+
+
+def digits_train() -> Compose:
+    """A shift of at most one pixel, and normalisation, of 8x8 digits."""
+    return Compose((RandomCrop(padding=1), digits_test()))
+
+
+def digits_test() -> Normalise:
+    """Normalisation of 8x8 digits, by the statistics of the complete set."""
+    return Normalise(mean=(0.3053,), std=(0.3761,))
+
+
+def imagenet_train(
+    size: int = 224, jitter: float = 0.4, normalise: Normalise = IMAGENET
+) -> Compose:
+    """Resized crop, flip, colour jitter and normalisation: long-tailed ImageNet.
+
+    Args:
+        size: side of the result.
+        jitter: strength of brightness, contrast and saturation; 0 leaves the jitter out, as linear
+            probes and iNaturalist do.
+        normalise: statistics.
+    """
+    steps: list[Transform] = [RandomResizedCrop(size), RandomFlip()]
+    if jitter:
+        steps.append(ColorJitter(jitter, jitter, jitter))
+    return Compose((*steps, normalise))
+
+
+def imagenet_test(size: int = 224, resize: int = 256, normalise: Normalise = IMAGENET) -> Compose:
+    """Shorter side to `resize`, central square of `size`, normalisation."""
+    return Compose((Resize(resize), CentreCrop(size), normalise))
+
+
+def moco_v2(size: int = 224, normalise: Normalise = IMAGENET, blur: bool = True) -> Compose:
+    """One view of MoCo-v2: resized crop, colour jitter, grey, blur, flip, normalisation.
+
+    Args:
+        size: side of the result.
+        normalise: statistics.
+        blur: off for images so small that a blur leaves little of them.
+    """
+    crop = RandomResizedCrop(size, scale=CONTRAST_SCALE)
+    return Compose((crop, *moco_v2_colours(normalise, blur).transforms))
+
+
+def moco_v2_colours(normalise: Normalise = IMAGENET, blur: bool = True) -> Compose:
+    """What MoCo-v2 does to a view after its crop."""
+    steps: list[Transform] = [ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8), RandomGrey(0.2)]
+    if blur:
+        steps.append(GaussianBlur((0.1, 2.0), p=0.5))
+    return Compose((*steps, RandomFlip(), normalise))
+
+
+def byol(
+    size: int = 224, first: bool = True, normalise: Normalise = IMAGENET, blur: bool = True
+) -> Compose:
+    """One of the two views of BYOL and MoCo-v3, which differ in blur and solarisation.
+
+    Args:
+        size: side of the result.
+        first: the view that is always blurred and never solarised; the other one is blurred in a
+            tenth of the cases and solarised in a fifth.
+        normalise: statistics.
+        blur: off for images so small that a blur leaves little of them.
+    """
+    crop = RandomResizedCrop(size, scale=CONTRAST_SCALE)
+    return Compose((crop, *byol_colours(first, normalise, blur).transforms))
+
+
+def byol_colours(first: bool, normalise: Normalise = IMAGENET, blur: bool = True) -> Compose:
+    """What BYOL and MoCo-v3 do to a view after its crop."""
+    steps: list[Transform] = [ColorJitter(0.4, 0.4, 0.2, 0.1, p=0.8), RandomGrey(0.2)]
+    if blur:
+        steps.append(GaussianBlur((0.1, 2.0), p=1.0 if first else 0.1))
+    if not first:
+        steps.append(RandomSolarize(p=0.2))
+    return Compose((*steps, RandomFlip(), normalise))
+
+
+def domain_train(size: int = 224) -> Compose:
+    """Resized crop, flip, colour jitter, grey and normalisation: domain generalization."""
+    return Compose(
+        (
+            RandomResizedCrop(size, scale=(0.7, 1.0)),
+            RandomFlip(),
+            ColorJitter(0.3, 0.3, 0.3, 0.3),
+            RandomGrey(0.1),
+            IMAGENET,
+        )
+    )
+
+
+def domain_test(size: int = 224) -> Compose:
+    """The whole image to a square of `size`, whatever its shape, and normalisation."""
+    return Compose((Resize((size, size)), IMAGENET))

@@ -1,0 +1,139 @@
+"""Gradients of several ranks as those of one: averaged before an optimizer uses them.
+
+The loss of a rank counts as its rows times the ranks over the rows of all, so that the mean of the
+gradients is that of the mean over all rows, however many each rank has.
+
+Where an optimizer holds just the parameters of what is stepped, ``DistributedDataParallel``
+averages while the backward pass still goes. Where a method has updates of its own (several
+optimizers, parts that are held fixed, gradients that are set by hand), they are averaged after it;
+a hook of every optimizer sees to it that none steps without.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from batchformer.lab.config.training import require
+from batchformer.lab.engine.distributed.in_step import average_gradients
+from batchformer.nn.exchange import total_rows
+from batchformer.nn.ranks import ranks
+
+Step = Callable[[Any], dict[str, Tensor]]
+
+#: Buffers stay each rank's own in a forward pass; the word for it changes with the version.
+_SYNC = inspect.signature(DistributedDataParallel.__init__).parameters
+_OWN_BUFFERS: dict[str, Any] = {
+    "forward_sync_buffers" if "forward_sync_buffers" in _SYNC else "broadcast_buffers": False
+}
+
+
+class Parallel:
+    """Averages gradients for the optimizers of one stage.
+
+    Args:
+        optimizers: all of them; each is given a hook.
+        sharded: parameters are dealt out to ranks, which average what they keep.
+    """
+
+    def __init__(self, optimizers: Collection[Optimizer], sharded: bool = False) -> None:
+        require(
+            not sharded or len(optimizers) <= 1,
+            "train.parallel fsdp is for methods with one optimizer, and this one has "
+            f"{len(optimizers)}; set train.parallel ddp",
+        )
+        self.sharded = sharded
+        self.phase: Hashable = None
+        self._wrapped: dict[tuple[int, int], DistributedDataParallel] = {}
+        self._averaged: set[int] = set()
+        self._by_ddp = False
+        for optimizer in optimizers:
+            optimizer.register_step_pre_hook(self._before_step)
+
+    def enter(self, phase: Hashable) -> None:
+        """Which parameters have a gradient may change with the phase of a method."""
+        if phase != self.phase:
+            self.phase = phase
+            self._wrapped.clear()
+
+    def weight(self, batch: Mapping[str, Any]) -> Tensor:
+        """What the loss of this rank counts, 0-d float64; 1 where all have as many rows."""
+        rows, device = _rows(batch)
+        return rows * ranks() / total_rows(rows, device).double()
+
+    @contextmanager
+    def part(self, step: Step, optimizer: Optimizer, last: bool) -> Iterator[Step]:
+        """The step for one part of a batch, whose backward pass comes within it as well.
+
+        Args:
+            step: of the method.
+            optimizer: that will be stepped.
+            last: whether it is the last part: gradients are exchanged once.
+        """
+        wrapped = self._wrapped.get((id(_owner(step)), id(optimizer)))
+        self._by_ddp = wrapped is not None
+        if wrapped is None:
+            yield step
+            return
+        with nullcontext() if last else wrapped.no_sync():
+            yield lambda batch: wrapped(step, batch)
+
+    def finish(self, step: Step, optimizer: Optimizer) -> None:
+        """After the backward passes of all parts: gradients are those of all ranks."""
+        owner = _owner(step)
+        if not self._by_ddp and not self.sharded:
+            # What had no gradient in the first update tells whether DDP has to look for such.
+            self._wrap(owner, optimizer)
+            average_gradients(_parameters(optimizer))
+        self._averaged.add(id(optimizer))
+
+    def _wrap(self, owner: nn.Module | None, optimizer: Optimizer) -> None:
+        held = _parameters(optimizer)
+        if owner is None or {id(p) for p in held} != {
+            id(p) for p in owner.parameters() if p.requires_grad
+        }:
+            return
+        unused = any(p.grad is None for p in held)
+        self._wrapped[id(owner), id(optimizer)] = DistributedDataParallel(
+            Stepped(owner), find_unused_parameters=unused, **_OWN_BUFFERS
+        )
+
+    def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
+        if id(optimizer) in self._averaged:
+            self._averaged.discard(id(optimizer))
+        elif not self.sharded:
+            average_gradients(_parameters(optimizer))
+
+
+class Stepped(nn.Module):
+    """A method whose forward pass is its step, as DDP needs it."""
+
+    def __init__(self, method: nn.Module) -> None:
+        super().__init__()
+        self.method = method
+
+    def forward(self, step: Step, batch: Any) -> dict[str, Tensor]:
+        """The losses of a batch."""
+        return step(batch)
+
+
+def _owner(step: Step) -> nn.Module | None:
+    """The module whose method a step is, compiled or not."""
+    plain = getattr(step, "_torchdynamo_orig_callable", step)
+    owner = getattr(plain, "__self__", None)
+    return owner if isinstance(owner, nn.Module) else None
+
+
+def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
+    return [p for group in optimizer.param_groups for p in group["params"]]
+
+
+def _rows(batch: Mapping[str, Any]) -> tuple[int, Any]:
+    first = next(value for value in batch.values() if isinstance(value, Tensor))
+    return len(first), first.device

@@ -1,0 +1,89 @@
+"""Batch normalisation by the statistics of all ranks."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from batchformer.lab.engine.distributed.in_step import sum_of_ranks
+from batchformer.nn.ranks import ranks
+
+
+class RanksNorm(_BatchNorm):
+    """Batch normalisation over the rows of all ranks, however many each has; exact, on any device.
+
+    torch's own has no such thing on the CPU. Outputs, gradients once they are averaged over ranks,
+    and running statistics are those of one process with all rows.
+    """
+
+    def _check_input_dim(self, input: Tensor) -> None:
+        if input.ndim < 2:
+            raise ValueError(f"normalisation of {tuple(input.shape)}: rows and channels are needed")
+
+    @classmethod
+    def of(cls, norm: _BatchNorm) -> RanksNorm:
+        """With the parameters and statistics of another, and not copies of them."""
+        made = cls(norm.num_features, norm.eps, norm.momentum, False, False)
+        made.affine, made.track_running_stats = norm.affine, norm.track_running_stats
+        made.weight, made.bias = norm.weight, norm.bias
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            setattr(made, name, getattr(norm, name))
+        made.training = norm.training
+        return made
+
+    def forward(self, input: Tensor) -> Tensor:
+        """(N, C, ...) to the same shape."""
+        self._check_input_dim(input)
+        if not (self.training or self.running_mean is None):
+            mean, var = self.running_mean, self.running_var
+            return F.batch_norm(input, mean, var, self.weight, self.bias, False, 0.0, self.eps)
+        axes = [axis for axis in range(input.ndim) if axis != 1]
+        shape = [1, -1] + [1] * (input.ndim - 2)
+        # Half precision holds no sum over many rows.
+        x = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
+        values = torch.tensor([x.numel() // x.shape[1]], dtype=x.dtype, device=x.device)
+        first = sum_of_ranks(torch.cat((x.sum(axes), values)))
+        count = first[-1].detach()
+        mean = first[:-1] / count
+        centred = x - mean.view(shape)
+        variance = sum_of_ranks(centred.square().sum(axes)) / count
+        self._track(mean.detach(), variance.detach(), count)
+        normal = centred * (variance + self.eps).rsqrt().view(shape)
+        if self.weight is not None:
+            normal = normal * self.weight.view(shape) + self.bias.view(shape)
+        return normal.to(input.dtype)
+
+    @torch.no_grad()
+    def _track(self, mean: Tensor, variance: Tensor, count: Tensor) -> None:
+        if not self.training or self.running_mean is None or self.running_var is None:
+            return
+        momentum: float | Tensor = 0.0 if self.momentum is None else self.momentum
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.add_(1)
+            if self.momentum is None:
+                momentum = 1.0 / self.num_batches_tracked.to(mean.dtype)
+        unbiased = variance * (count / (count - 1))
+        for kept, new in ((self.running_mean, mean), (self.running_var, unbiased)):
+            kept.mul_(1 - momentum).add_(new.to(kept.dtype) * momentum)
+
+
+def synchronise_norms(model: nn.Module, device: torch.device) -> None:
+    """Let all batch normalisation of a model use the rows of all ranks; names stay as they are."""
+    if ranks() == 1:
+        return
+    made: dict[int, nn.Module] = {}
+    for parent in list(model.modules()):
+        for name, norm in parent.named_children():
+            if isinstance(norm, _BatchNorm) and not isinstance(norm, RanksNorm):
+                if id(norm) not in made:
+                    made[id(norm)] = _synchronised(norm, device)
+                setattr(parent, name, made[id(norm)])
+
+
+def _synchronised(norm: _BatchNorm, device: torch.device) -> nn.Module:
+    if device.type != "cuda":
+        return RanksNorm.of(norm)
+    made: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(norm)  # type: ignore[no-untyped-call]
+    return made

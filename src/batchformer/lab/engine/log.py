@@ -1,0 +1,187 @@
+"""What a run says while it goes: a record on disk, and a line or a bar for a person."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from batchformer.lab.engine.checkpoint import write_atomically
+
+#: Seconds between lines of a measurement, where there is no bar.
+EVERY_S = 10.0
+
+
+class RunLog:
+    """Appends records to ``metrics.jsonl`` and TensorBoard, and to Weights & Biases if asked.
+
+    Args:
+        folder: of the run.
+        wandb_project: name of a project to log to, or None.
+    """
+
+    def __init__(self, folder: Path, wandb_project: str | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder, self.path = folder, folder / "metrics.jsonl"
+        self._board: Any = None
+        self._wandb = _wandb_run(wandb_project, folder) if wandb_project else None
+
+    def rewind(self, update: int) -> None:
+        """Forget what lies after an update, and a torn last line, before training goes on there.
+
+        Checkpoints are written before evaluations, so an evaluation at this update comes again.
+        """
+        records = read_records(self.path)
+        kept = [r for r in records if r["step"] < update + (r["kind"] == "train")]
+        write_atomically(self.path, "".join(json.dumps(r) + "\n" for r in kept).encode())
+
+    def write(self, kind: str, epoch: int, step: int, values: Mapping[str, float]) -> None:
+        """One record of training (``"train"``), evaluation (``"eval"``), or what was found."""
+        record = {"kind": kind, "epoch": epoch, "step": step, **values}
+        with self.path.open("a") as file:
+            file.write(json.dumps(record) + "\n")
+        if self._board is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._board = SummaryWriter(str(self.folder))
+        for name, value in values.items():
+            self._board.add_scalar(f"{kind}/{name}", value, step)
+        if self._wandb is not None:
+            self._wandb.log({f"{kind}/{n}": v for n, v in values.items()}, step=step)
+
+    def close(self) -> None:
+        if self._board is not None:
+            self._board.close()
+        if self._wandb is not None:
+            self._wandb.finish()
+
+
+class NoLog(RunLog):
+    """That of a rank which does not write."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.path = folder, folder / "metrics.jsonl"
+        self._board = self._wandb = None
+
+    def rewind(self, update: int) -> None:
+        """Nothing."""
+
+    def write(self, kind: str, epoch: int, step: int, values: Mapping[str, float]) -> None:
+        """Nothing."""
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """The records of a ``metrics.jsonl``; a line torn by a crash is left out."""
+    records = []
+    for line in path.read_bytes().splitlines() if path.exists() else []:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict) and isinstance(record.get("step"), int) and "kind" in record:
+            records.append(record)
+    return records
+
+
+class Progress:
+    """A live bar on a terminal, plain lines otherwise, nothing when quiet.
+
+    Args:
+        title: what is running.
+        updates: updates in all.
+        quiet: say nothing.
+        live: whether a bar may take the terminal; only one can.
+        silent: say not even what a person should know: another rank does.
+    """
+
+    def __init__(
+        self,
+        title: str,
+        updates: int,
+        quiet: bool = False,
+        live: bool = True,
+        silent: bool = False,
+    ) -> None:
+        quiet = quiet or silent
+        self.title, self.updates, self.quiet, self.silent = title, updates, quiet, silent
+        self.started, self.first = time.perf_counter(), 0
+        self.said = self.started
+        self._bar: Any = None
+        if live and not quiet and sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+            self._bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=None),
+                TextColumn("{task.fields[state]}"),
+                TimeRemainingColumn(),
+                console=Console(stderr=True),
+                transient=True,
+            )
+            self._task = self._bar.add_task(title, total=updates, state="")
+
+    def __enter__(self) -> Progress:
+        if self._bar is not None:
+            self._bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def resume(self, update: int) -> None:
+        """Start the clock at an update that is not the first."""
+        self.first, self.started = update, time.perf_counter()
+
+    def train(self, epoch: int, update: int, loss: float, samples_per_s: float) -> None:
+        """After a training record."""
+        state = f"epoch {epoch} loss {loss:.3f} {samples_per_s:,.0f} samples/s"
+        if self._bar is not None:
+            self._bar.update(self._task, completed=update, state=state)
+
+    def evaluated(self, epoch: int, update: int, values: Mapping[str, float]) -> None:
+        """After an evaluation."""
+        if not self.quiet and self._bar is None:
+            seconds = time.perf_counter() - self.started
+            left = seconds / max(update - self.first, 1) * (self.updates - update)
+            scores = " ".join(f"{name} {value:.1f}" for name, value in values.items())
+            place = f"epoch {epoch} update {update}/{self.updates}"
+            print(f"{self.title}: {place} {scores} ({left:.0f} s left)", flush=True)
+
+    def measured(self, done: int, total: int) -> None:
+        """After a part of a measurement that follows the training."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=done, total=total)
+        elif not self.quiet and time.perf_counter() - self.said > EVERY_S:
+            self.said = time.perf_counter()
+            print(f"{self.title}: {done}/{total}", flush=True)
+
+    def note(self, message: str) -> None:
+        """Something a person may want to know, unless quiet."""
+        if not self.quiet:
+            self.say(message)
+
+    def say(self, message: str) -> None:
+        """Something a person should know, even when quiet."""
+        if self._bar is not None:
+            self._bar.console.print(message, markup=False, highlight=False)
+        elif not self.silent:
+            print(message, file=sys.stderr, flush=True)
+
+
+def _wandb_run(project: str, folder: Path) -> Any:
+    try:
+        import wandb
+    except ImportError as error:
+        raise ImportError("Logging there needs: pip install 'batchformer[wandb]'") from error
+    return wandb.init(project=project, dir=str(folder), name=folder.as_posix(), resume="allow")

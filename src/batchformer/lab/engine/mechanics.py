@@ -1,0 +1,128 @@
+"""The mechanics of one optimizer step: precision, accumulation, clipping."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from batchformer.lab.config.training import TrainConfig
+from batchformer.lab.engine.distributed.parallel import Parallel
+
+Batch = Mapping[str, Any]
+Step = Callable[[Batch], dict[str, Tensor]]
+
+_TYPES = {
+    "fp32": torch.float32,
+    "tf32": torch.float32,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "fp64": torch.float64,
+}
+
+
+class Mechanics:
+    """What a method uses to turn a loss into an update.
+
+    Args:
+        config: precision, accumulation and clipping.
+        device: where the run takes place.
+
+    Attributes:
+        parallel: makes gradients those of all ranks; None where there is one.
+    """
+
+    parallel: Parallel | None = None
+
+    def __init__(self, config: TrainConfig, device: torch.device) -> None:
+        self.config, self.device = config, device
+        self.scaler = torch.amp.GradScaler(device.type, enabled=config.precision == "fp16")
+
+    def autocast(self) -> torch.autocast:
+        """The precision of forward passes, in training and evaluation."""
+        kind = _TYPES[self.config.precision]
+        half = kind in (torch.bfloat16, torch.float16)
+        return torch.autocast(self.device.type, dtype=kind, enabled=half)
+
+    def minimise(
+        self,
+        step: Step,
+        batch: Batch,
+        optimizer: Optimizer,
+        parameters: Iterable[nn.Parameter],
+    ) -> dict[str, Tensor]:
+        """One update of ``step(batch)["loss"]``; returns the parts, detached.
+
+        An accumulated batch is cut into parts that do not attend to one another; their mean is
+        weighted by rows, so the loss of a ragged part counts for what it holds. With several ranks
+        the same holds for their rows, and what is returned is to be averaged over ranks.
+        """
+        config, parallel = self.config, self.parallel
+        optimizer.zero_grad(set_to_none=True)
+        total: dict[str, Tensor] = {}
+        weight = None if parallel is None else parallel.weight(batch)
+        parts = _parts(batch, config.accumulate)
+        for number, (part, share) in enumerate(parts, 1):
+            last = number == len(parts)
+            with _taken(parallel, step, optimizer, last) as take:
+                with self.autocast():
+                    losses = take(part)
+                loss = losses["loss"] * (share * config.loss_multiplier)
+                self._backward(loss if weight is None else loss * weight.to(loss.dtype))
+            for name, value in losses.items():
+                counted = value.detach() * share
+                counted = counted if weight is None else counted * weight.to(value.dtype)
+                total[name] = total.get(name, 0.0) + counted
+        if parallel is not None:
+            parallel.finish(step, optimizer)
+        if config.clip_norm:
+            self.scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(parameters, config.clip_norm)
+        self.scaler.step(optimizer)
+        self.scaler.update()
+        return total
+
+    def _backward(self, loss: Tensor) -> None:
+        scaled: Tensor = self.scaler.scale(loss)
+        scaled.backward()  # type: ignore[no-untyped-call]
+
+
+def _taken(
+    parallel: Parallel | None, step: Step, optimizer: Optimizer, last: bool
+) -> AbstractContextManager[Step]:
+    return nullcontext(step) if parallel is None else parallel.part(step, optimizer, last)
+
+
+def _parts(batch: Batch, count: int) -> list[tuple[Batch, float]]:
+    """The batch in ``count`` parts, each with its share of the rows.
+
+    Where the batch was dealt to ranks, ``parts`` says how many rows of each part are here.
+    """
+    if count == 1:
+        return [(batch, 1.0)]
+    rows = next(len(value) for value in batch.values() if isinstance(value, Tensor))
+    sizes = batch.get("parts")
+    cuts = {
+        key: _cut(value, sizes or count) if isinstance(value, Tensor) else [value] * count
+        for key, value in batch.items()
+        if key != "parts"
+    }
+    number = min(len(cut) for cut in cuts.values())
+    parts = [{key: cut[index] for key, cut in cuts.items()} for index in range(number)]
+    sizes = [next(len(v) for v in part.values() if isinstance(v, Tensor)) for part in parts]
+    return [(part, size / rows) for part, size in zip(parts, sizes, strict=True)]
+
+
+def _cut(rows: Tensor, into: int | tuple[int, ...]) -> list[Tensor]:
+    """So many parts; or parts of these sizes, where it has as many rows."""
+    if isinstance(into, int):
+        return list(rows.chunk(into))
+    return (
+        list(torch.split(rows, list(into)))
+        if len(rows) == sum(into)
+        else list(rows.tensor_split(len(into)))
+    )

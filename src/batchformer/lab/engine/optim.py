@@ -1,0 +1,147 @@
+"""Optimizers and learning rates, from their configurations."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from batchformer.lab.config.training import OptimConfig, ScheduleConfig
+from batchformer.lab.engine.lars import Lars
+from batchformer.plug.parameter_groups import MODULE
+
+
+def build_optimizer(groups: list[dict[str, Any]], config: OptimConfig) -> Optimizer:
+    """The optimizer of a configuration over parameter groups.
+
+    Each group remembers its own learning rate as ``base_lr``; :func:`set_lr` scales from there. On
+    a GPU the rates are tensors and each step is one kernel, so that a graph can hold it.
+    """
+    groups = [{**group, "params": list(group["params"])} for group in groups]
+    if config.module_weight_decay is not None:
+        own = {"weight_decay": config.module_weight_decay}
+        groups = [group | own if group.get("name") == MODULE else group for group in groups]
+    if config.decayed == "matrices":
+        groups = [part for group in groups for part in _by_dimensions(group, config)]
+    devices = {p.device for group in groups for p in group["params"]}
+    on_gpu = {device.type for device in devices} == {"cuda"}
+    for group in groups:
+        rate = group["base_lr"] = group.get("lr", config.lr)
+        group["lr"] = torch.tensor(rate, device=next(iter(devices))) if on_gpu else rate
+    if config.name == "sgd":
+        return torch.optim.SGD(
+            groups,
+            lr=config.lr,
+            momentum=config.momentum,
+            nesterov=config.nesterov,
+            weight_decay=config.weight_decay,
+            fused=on_gpu or None,
+        )
+    if config.name == "lars":
+        return Lars(
+            groups,
+            lr=config.lr,
+            momentum=config.momentum,
+            weight_decay=config.weight_decay,
+            trust=config.trust,
+        )
+    kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
+    return kind(
+        groups,
+        lr=config.lr,
+        betas=config.betas,
+        weight_decay=config.weight_decay,
+        fused=on_gpu or None,
+        capturable=on_gpu,
+    )
+
+
+def _by_dimensions(group: dict[str, Any], config: OptimConfig) -> list[dict[str, Any]]:
+    """A group in two: its matrices, and the rest, which is neither decayed nor adapted by LARS."""
+    spared = {"weight_decay": 0.0} | ({"adapted": False} if config.name == "lars" else {})
+    matrices = [p for p in group["params"] if p.ndim > 1]
+    others = [p for p in group["params"] if p.ndim <= 1]
+    parts = [{**group, "params": matrices}, {**group, **spared, "params": others}]
+    return [part for part in parts if part["params"]]
+
+
+def lr_factor(config: ScheduleConfig, update: int, updates: int, per_epoch: int) -> float:
+    """The learning rate of one update as a multiple of the configured one.
+
+    A pure function of time: a resumed run needs no scheduler state.
+
+    Args:
+        update: index of the update, from 0.
+        updates: updates in all.
+        per_epoch: updates in an epoch.
+
+    >>> cosine = ScheduleConfig(kind="cosine", warmup=2, warmup_from=0.5)
+    >>> [round(lr_factor(cosine, t, 6, 1), 2) for t in range(6)]
+    [0.5, 0.75, 1.0, 0.85, 0.5, 0.15]
+    """
+    length = per_epoch if config.per == "epoch" else 1
+    if update >= config.restart:  # what is left is a schedule of its own
+        update, updates = update - config.restart, updates - config.restart
+    now = update // length + config.ahead
+    end = math.ceil(updates / length)
+    over = config.warmup_overshoot
+    if now < config.warmup + (over + 1 if over else 0):  # it is 1 at its end, and above it beyond
+        return config.warmup_from + (1 - config.warmup_from) * now / config.warmup
+    if config.kind == "cosine":
+        # An ended schedule stays at its end; a warm-up as long as the run leaves no room to fall.
+        done = (now - config.warmup) / max(end - config.warmup, 1)
+        share = 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
+        return config.floor + (1 - config.floor) * share
+    if config.kind == "multistep":
+        return config.gamma ** bisect.bisect_right(config.milestones, now)
+    if config.kind == "power":
+        return float((1 + config.rate * (now - config.warmup)) ** -config.power)
+    return 1.0
+
+
+def forget(optimizer: Optimizer) -> None:
+    """Set its moments and counters to zero, in place: a captured graph keeps writing to them.
+
+    The next step is that of a new optimizer, for SGD as for Adam.
+    """
+    for moments in optimizer.state.values():
+        for value in moments.values():
+            if isinstance(value, torch.Tensor):
+                value.zero_()
+
+
+def set_lr(optimizer: Optimizer, factor: float) -> None:
+    """Scale every group's learning rate from its base."""
+    for group in optimizer.param_groups:
+        rate = group["base_lr"] * factor
+        if isinstance(group["lr"], torch.Tensor):
+            group["lr"].fill_(rate)  # a captured graph reads the rate from this tensor
+        else:
+            group["lr"] = rate
+
+
+def state_of(optimizer: Optimizer) -> dict[str, Any]:
+    """The optimizer's state with its rates as numbers, to be loaded on any device."""
+    state = optimizer.state_dict()
+    state["param_groups"] = [{**g, "lr": float(g["lr"])} for g in state["param_groups"]]
+    return state
+
+
+def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Take over the moments and rates of a state, and keep this device's way of computing."""
+    own = [{k: group.get(k) for k in _OF_THE_DEVICE} for group in optimizer.param_groups]
+    optimizer.load_state_dict(state)
+    for group, kept in zip(optimizer.param_groups, own, strict=True):
+        rate = group["lr"]
+        group.update({k: v for k, v in kept.items() if k in group})
+        if isinstance(kept["lr"], torch.Tensor):
+            kept["lr"].fill_(rate)
+        else:
+            group["lr"] = rate
+
+
+#: Settings of a parameter group that belong to where it runs, not to what was trained.
+_OF_THE_DEVICE = ("lr", "fused", "foreach", "capturable")

@@ -1,0 +1,271 @@
+"""One stage of a run: what changes while it goes, and how."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import time
+from collections.abc import Generator
+from contextlib import nullcontext, suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from batchformer.lab.engine.average import RunningMean
+from batchformer.lab.engine.capture import Captured, Eager, wait_for, why_eager
+from batchformer.lab.engine.checkpoint import load_newest_of_first
+from batchformer.lab.engine.distributed.agreement import highest
+from batchformer.lab.engine.distributed.parallel import Parallel
+from batchformer.lab.engine.distributed.sharding import is_sharded
+from batchformer.lab.engine.interrupt import Interrupted, StopRequest
+from batchformer.lab.engine.keeping import (
+    load_model,
+    of_this_training,
+    one_state,
+    restore_stage,
+    save,
+    state_of_model,
+    state_of_stage,
+)
+from batchformer.lab.engine.log import Progress, RunLog
+from batchformer.lab.engine.mechanics import Batch, Mechanics
+from batchformer.lab.engine.method import Batches, Method
+from batchformer.lab.engine.optim import forget, lr_factor, set_lr
+from batchformer.lab.engine.plan import BEST, Evaluate, Evaluation, Plan, Position
+from batchformer.lab.engine.precision import in_double, predicting_in_double
+from batchformer.lab.engine.selection import is_better
+from batchformer.lab.engine.window import Window
+from batchformer.nn.randomness import seed_for
+from batchformer.nn.ranks import rank, ranks
+
+
+class Stage:
+    """One stage of a run: what changes while it goes, and how.
+
+    Args:
+        found: a checkpoint of this stage to go on from.
+        earlier: seconds that the stages before it took.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        batches: Batches,
+        evaluate: Evaluate,
+        plan: Plan,
+        log: RunLog,
+        bar: Progress,
+        index: int,
+        found: dict[str, Any] | None,
+        earlier: float = 0.0,
+    ) -> None:
+        self.method, self.batches, self.evaluator, self.plan = method, batches, evaluate, plan
+        self.log, self.bar = log, bar
+        method.begin_stage(method.stages[index])
+        method.begin_training(plan.train.updates)
+        self.optimizers: dict[str, Optimizer] = method.optimizers(plan.optim)
+        self.mechanics = Mechanics(plan.train, plan.device)
+        if ranks() > 1:
+            sharded = plan.train.parallel == "fsdp"
+            self.mechanics.parallel = Parallel(self.optimizers.values(), sharded)
+        self.average = RunningMean(method, plan.train.ema) if plan.train.ema else None
+        self.counters: dict[str, Any] = {"stage": index, "update": 0, "seconds": earlier}
+        self.best: dict[str, float] = {}
+        self.window = Window()
+        if found is not None:
+            with of_this_training(plan.folder):
+                restore_stage(self, found)
+        self.began = time.perf_counter() - float(self.counters["seconds"])
+        log.rewind(self.update)
+        bar.resume(self.update)
+        method.begin_epoch(self.update // batches.per_epoch)
+        self.updater = self._updater()
+
+    def _updater(self) -> Captured | Eager:
+        """How updates are run, and one line that says so and why."""
+        plan, reason = self.plan, why_eager(self.plan.train, self.plan.device, self.method)
+        how = "updates are eager" if reason else "updates are recorded as a CUDA graph"
+        self.bar.note(f"{plan.title}: {how}" + (f": {reason}" if reason else ""))
+        if reason:
+            return Eager(self.work, plan.device)
+        return Captured(self.work, plan.device, self.method.phase, self.bar.say)
+
+    @property
+    def update(self) -> int:
+        return int(self.counters["update"])
+
+    @property
+    def number(self) -> int:
+        """Of this stage, counted from 0."""
+        return int(self.counters["stage"])
+
+    @property
+    def seconds(self) -> float:
+        """Since the training began, in all sittings; work that a kill lost is not in it."""
+        return time.perf_counter() - self.began
+
+    def train(self, request: StopRequest) -> Generator[Position, None, Evaluation]:
+        """Train to the end; whatever ends it, nothing is left under way on the device.
+
+        Raises:
+            Interrupted: a signal came; the state is saved.
+            DivergedError: a loss became NaN or infinite; the last good checkpoint is kept.
+        """
+        try:
+            evaluation = yield from self._train(request)
+        except BaseException:
+            with suppress(RuntimeError):  # the first error is the one to see
+                self.release()
+            raise
+        self.release()
+        return evaluation
+
+    def release(self) -> None:
+        """Wait for the device, then drop the graphs."""
+        wait_for(self.plan.device)
+        if isinstance(self.updater, Captured):
+            self.updater.release()
+
+    def _train(self, request: StopRequest) -> Generator[Position, None, Evaluation]:
+        train, evaluation = self.plan.train, Evaluation({})
+        eval_every = train.eval_every or train.updates
+        save_every = train.checkpoint_every or eval_every
+        if train.compile:
+            self.method.compile_step()
+        self.method.train()
+        while True:
+            update, finished = self.update, self.update >= train.updates
+            due = finished or (update > 0 and update % eval_every == 0)
+            if self.window.rows and (due or update % train.log_every == 0):
+                self.record()
+            # Saved before it is evaluated: a run killed in between evaluates again, the same.
+            signal = highest(request.signal_number or 0)  # asked of one rank, all stop together
+            if signal or finished or (update > 0 and update % save_every == 0):
+                self.save()
+            if signal:
+                words = f"{self.plan.title}: stopped and saved at update {update}. "
+                words += "The same command goes on from there."
+                raise Interrupted(signal, words)
+            if due:
+                evaluation = self.evaluate()
+            if finished:
+                break
+            self.one_update()
+            yield self.number, self.update
+        self.method.release_step()
+        others, findings = self.conclude(), self.tell_findings()
+        if train.select_on != "last":
+            evaluation = Evaluation(self.best, self.figures_of_best())
+        for name, other in others.items():
+            evaluation = other.instead_of(evaluation, name)
+        return dataclasses.replace(evaluation, findings=findings, seconds=self.seconds)
+
+    def one_update(self) -> None:
+        plan, method, update = self.plan, self.method, self.update
+        per_epoch = self.batches.per_epoch
+        if update % per_epoch == 0:
+            method.begin_epoch(update // per_epoch)
+        batch = self.batches.batch(update)
+        if update and update == plan.schedule.restart:
+            for optimizer in self.optimizers.values():
+                forget(optimizer)
+        factor = lr_factor(plan.schedule, update, plan.train.updates, per_epoch)
+        for optimizer in self.optimizers.values():
+            set_lr(optimizer, factor)
+        # Rank 0 draws as one process would; BatchFormer with exchange draws for all rows of all.
+        seed = seed_for(plan.seed, "dropout", update) + rank()
+        losses = self.updater(self._in_format(batch), seed)
+        self.counters["update"] = update + 1
+        self.window.add(losses, plan.optim.lr * factor, len(batch["y"]))
+
+    def work(self, batch: Batch) -> dict[str, Tensor]:
+        """All that an update computes; this is what a graph holds."""
+        if self.mechanics.parallel is not None:
+            self.mechanics.parallel.enter(self.method.phase())
+        losses = self.method.update(batch, self.optimizers, self.mechanics)
+        self.method.after_update()
+        if self.average is not None:
+            self.average.update_parameters(self.method)
+        return losses
+
+    def _in_format(self, batch: Batch) -> Batch:
+        if self.plan.train.precision == "fp64":
+            batch = {name: in_double(value) for name, value in batch.items()}
+        if not self.plan.train.channels_last:
+            return batch
+        return {
+            name: value.contiguous(memory_format=torch.channels_last)
+            if isinstance(value, Tensor) and value.ndim == 4
+            else value
+            for name, value in batch.items()
+        }
+
+    def record(self) -> None:
+        """Write the window's means; stop if one of its losses is not a number."""
+        values = self.window.record()
+        epoch = (self.update - 1) // self.batches.per_epoch
+        self.log.write("train", epoch, self.update, values)
+        self.bar.train(epoch, self.update, values["loss"], values["samples_per_s"])
+        self.window = Window(self.update)
+
+    def evaluate(self) -> Evaluation:
+        started = time.perf_counter()
+        self.method.before_evaluation()
+        trained: Any = self.method if self.average is None else self.average.module
+        evaluation = self.scored(trained)
+        self.method.train()
+        epoch = self.update // self.batches.per_epoch
+        self.log.write("eval", epoch, self.update, evaluation.metrics)
+        self.bar.evaluated(epoch, self.update, evaluation.metrics)
+        if is_better(evaluation.metrics, self.best, self.plan.train.select_on):
+            self.best = dict(evaluation.metrics)
+            if self.plan.train.select_on != "last":
+                state = {"method": state_of_model(trained.scored())}
+                save(self.plan.folder / BEST, self.update, state, self.number)
+        self.method.after_evaluation(evaluation.metrics)
+        self.window.pause(time.perf_counter() - started)
+        return evaluation
+
+    def scored(self, trained: Method) -> Evaluation:
+        one_state(trained)
+        trained.eval()
+        double = self.plan.train.precision == "fp64"
+        with torch.no_grad(), predicting_in_double(trained) if double else nullcontext():
+            return self.evaluator(trained, self.mechanics)
+
+    def figures_of_best(self) -> dict[str, Any]:
+        """What the figures need of the evaluation that is reported, which may be an earlier one."""
+        kept = load_newest_of_first(self.plan.folder / BEST, self.bar.say)
+        if kept is None:
+            return {}
+        # What is dealt out to ranks cannot be copied, and is needed no more.
+        best = self.method.scored()
+        best = best if is_sharded(best) else copy.deepcopy(best)
+        load_model(best, kept["method"])
+        return self.scored(best).figures
+
+    def conclude(self) -> dict[str, Evaluation]:
+        """Score what else the training gave, and keep it, by name."""
+        scores = {}
+        for name, other in self.method.conclude(self.batches).items():
+            state = {"method": state_of_model(other)}
+            save(self.plan.folder / name, self.update, state, self.number)
+            scores[name] = self.scored(other)
+        return scores
+
+    def tell_findings(self) -> dict[str, dict[str, float]]:
+        """Record what the training found that is no score, and say it; its values, by name."""
+        found = self.method.findings()
+        epoch = self.update // self.batches.per_epoch
+        for name, finding in found.items():
+            self.log.write(name, epoch, self.update, finding.values)
+            tell = self.bar.say if finding.unexpected else self.bar.note
+            tell(f"{self.plan.title}: {finding.words}")
+        return {name: dict(finding.values) for name, finding in found.items()}
+
+    def save(self) -> None:
+        wait_for(self.plan.device)
+        self.counters["seconds"] = self.seconds
+        save(self.plan.folder / "checkpoints", self.update, state_of_stage(self), self.number)

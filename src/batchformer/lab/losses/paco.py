@@ -1,0 +1,202 @@
+"""PaCo (Cui et al., 2021): supervised contrast against samples and learned class centres."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from batchformer.lab.losses.class_counts import ClassCounts, checked_counts
+
+#: Added to the share of each class, so that a class without images has a finite logarithm.
+PRIOR_FLOOR = 1e-9
+
+
+def log_prior(class_counts: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """``log(p_c + 1e-9)`` (K,), with ``p_c`` the share of class c among the training images.
+
+    >>> log_prior(torch.tensor([3, 1])).exp()
+    tensor([0.7500, 0.2500])
+    """
+    counts = class_counts.to(dtype)
+    return (counts / counts.sum() + PRIOR_FLOOR).log()
+
+
+def paco(
+    queries: Tensor,
+    keys: Tensor,
+    queue: Tensor,
+    centre_logits: Tensor,
+    targets: Tensor,
+    queue_targets: Tensor,
+    class_counts: Tensor,
+    *,
+    alpha: float,
+    temperature: float,
+    beta: float = 1.0,
+    gamma: float = 1.0,
+    supt: float = 1.0,
+    queue_valid: Tensor | None = None,
+) -> Tensor:
+    """Parametric contrastive loss; a scalar, the mean over the N queries.
+
+    Each query i is compared with the K centres, ``(z_ic + log p_c) / supt``, and with all other
+    queries, all keys and the queue, ``q_i . f / temperature``. Its positives are its class's
+    centre, with weight `beta`, and the samples of its class, each with weight `alpha`. Its loss is
+    ``-sum(w log p) / sum(w)`` over them, where the denominator of ``p`` adds the exponentials of
+    the centres and `gamma` times those of the samples. With two streams, give all 2N rows.
+
+    Scores are taken in float32 or wider, also under autocast. Shapes are static and nothing is
+    read back, so a CUDA graph can record it. Gradients reach whatever requires them: compute
+    `keys` and `queue` without.
+
+    Args:
+        queries: (N, D), of length one.
+        keys: (N, D), of length one, of the same samples.
+        queue: (Q, D), keys of earlier samples.
+        centre_logits: (N, K).
+        targets: (N,) class indices of queries and keys.
+        queue_targets: (Q,).
+        class_counts: (K,) training images of each class.
+        alpha: weight of a sample among the positives.
+        temperature: divides the similarities of samples.
+        beta: weight of the centre among the positives.
+        gamma: weight of samples in the denominator.
+        supt: divides the scores of centres.
+        queue_valid: (Q,) booleans, False where the queue holds no key yet; None if all hold one.
+    """
+    _check(queries, keys, queue, centre_logits, targets, queue_targets, class_counts, queue_valid)
+    _check_weights(alpha, beta, gamma, temperature, supt)
+    dtype = torch.promote_types(torch.promote_types(queries.dtype, keys.dtype), torch.float32)
+    with torch.autocast(queries.device.type, enabled=False):
+        others = torch.cat([queries.to(dtype), keys.to(dtype), queue.to(dtype)])
+        samples = queries.to(dtype) @ others.T / temperature  # (N, 2N + Q)
+    centres = (centre_logits.to(dtype) + log_prior(class_counts, dtype)) / supt  # (N, K)
+
+    rows = torch.arange(len(queries), device=queries.device)
+    columns = torch.arange(len(others), device=queries.device)
+    usable = rows.unsqueeze(1) != columns
+    if queue_valid is not None:
+        valid = torch.cat([queue_valid.new_ones(2 * len(queries)), queue_valid])
+        usable = usable & valid.bool()
+    same_class = targets.unsqueeze(1) == torch.cat([targets, targets, queue_targets])
+    positive = same_class & usable
+
+    log_gamma = math.log(gamma) if gamma > 0 else -math.inf
+    rivals = (samples + log_gamma).masked_fill(~usable, -math.inf)
+    log_total = torch.cat([centres, rivals], 1).logsumexp(1, keepdim=True)
+    of_centre = (centres - log_total).gather(1, targets.unsqueeze(1)).squeeze(1)
+    of_samples = (samples - log_total).masked_fill(~positive, 0.0).sum(1)
+    weights = beta + alpha * positive.sum(1, dtype=dtype)
+    return -((beta * of_centre + alpha * of_samples) / weights).mean()
+
+
+class PaCo(nn.Module):
+    """``paco`` with the class counts and the settings of one experiment.
+
+    Args:
+        class_counts: (K,) training images of each class; classes without any are accepted.
+        alpha, temperature, beta, gamma, supt: as in :func:`paco`.
+    """
+
+    class_counts: Tensor
+
+    def __init__(
+        self,
+        class_counts: ClassCounts,
+        *,
+        alpha: float,
+        temperature: float,
+        beta: float = 1.0,
+        gamma: float = 1.0,
+        supt: float = 1.0,
+    ) -> None:
+        super().__init__()
+        _check_weights(alpha, beta, gamma, temperature, supt)
+        self.alpha, self.beta, self.gamma = alpha, beta, gamma
+        self.temperature, self.supt = temperature, supt
+        counts = checked_counts(class_counts, "PaCo", allow_empty=True)
+        # They describe the data and not the model, so they stay out of its state.
+        self.register_buffer("class_counts", counts.float(), persistent=False)
+
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        queue: Tensor,
+        centre_logits: Tensor,
+        targets: Tensor,
+        queue_targets: Tensor,
+        queue_valid: Tensor | None = None,
+    ) -> Tensor:
+        """Loss of queries (N, D) against keys (N, D), the queue (Q, D) and centres (N, K)."""
+        return paco(
+            queries,
+            keys,
+            queue,
+            centre_logits,
+            targets,
+            queue_targets,
+            self.class_counts,
+            alpha=self.alpha,
+            temperature=self.temperature,
+            beta=self.beta,
+            gamma=self.gamma,
+            supt=self.supt,
+            queue_valid=queue_valid,
+        )
+
+    def extra_repr(self) -> str:
+        """Number of classes and settings, for ``print``."""
+        return (
+            f"classes={self.class_counts.numel()}, alpha={self.alpha:g}, beta={self.beta:g}, "
+            f"gamma={self.gamma:g}, temperature={self.temperature:g}, supt={self.supt:g}"
+        )
+
+
+def _check_weights(
+    alpha: float, beta: float, gamma: float, temperature: float, supt: float
+) -> None:
+    if alpha < 0 or gamma < 0 or temperature <= 0 or supt <= 0:
+        raise ValueError(
+            f"paco needs alpha and gamma of at least 0, temperature and supt above 0, got alpha "
+            f"{alpha}, gamma {gamma}, temperature {temperature}, supt {supt}"
+        )
+    if beta <= 0:
+        raise ValueError(
+            f"paco needs beta above 0, got {beta}: a query without other samples of its class has "
+            f"its centre as the only positive"
+        )
+
+
+def _check(
+    queries: Tensor,
+    keys: Tensor,
+    queue: Tensor,
+    centre_logits: Tensor,
+    targets: Tensor,
+    queue_targets: Tensor,
+    class_counts: Tensor,
+    queue_valid: Tensor | None,
+) -> None:
+    for name, matrix in (("queries", queries), ("queue", queue), ("centre_logits", centre_logits)):
+        if matrix.ndim != 2:
+            raise ValueError(f"paco needs {name} of two axes, got {tuple(matrix.shape)}")
+    (n, d), q, k = queries.shape, len(queue), centre_logits.shape[1]
+    expected = {
+        "keys": (keys, (n, d)),
+        "queue": (queue, (q, d)),
+        "centre_logits": (centre_logits, (n, k)),
+        "targets": (targets, (n,)),
+        "queue_targets": (queue_targets, (q,)),
+        "class_counts": (class_counts, (k,)),
+        "queue_valid": (queue_valid, (q,)),
+    }
+    for name, (tensor, shape) in expected.items():
+        if tensor is not None and tensor.shape != shape:
+            raise ValueError(
+                f"paco needs {name} {shape}, got {tuple(tensor.shape)}, for queries {(n, d)}, "
+                f"{q} keys in the queue and {k} classes; with two streams queries, keys, "
+                f"centre_logits and targets all have 2N rows"
+            )

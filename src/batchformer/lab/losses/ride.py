@@ -1,0 +1,196 @@
+"""RIDE (Wang et al., 2021): experts with margins, kept apart from their own mean."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from batchformer.lab.losses.class_counts import ClassCounts, checked_counts
+from batchformer.lab.losses.distillation import distillation, kl_from
+from batchformer.lab.losses.effective_number import effective_number_weights
+from batchformer.lab.losses.ldam import ldam, ldam_margins
+
+DistillationCount = Literal["once", "per_expert"]
+
+
+def class_temperatures(class_counts: ClassCounts, factor: float) -> Tensor:
+    """Temperatures (K,) of the diversity term: 1 for the largest class, lower for rarer ones.
+
+    ``w_c / max w`` with ``w_c = K p_c factor + 1 - factor``, where ``p_c`` is the share of class c
+    among the training images. A class without images has ``p_c = 0``.
+
+    Args:
+        class_counts: (K,) training images of each class.
+        factor: in [0, 1); 0 makes all temperatures 1.
+
+    >>> class_temperatures([3, 1], factor=0.5)  # w = 1.25 and 0.75
+    tensor([1.0000, 0.6000])
+    """
+    if not 0 <= factor < 1:
+        raise ValueError(
+            f"class_temperatures needs factor in [0, 1), so that no temperature is 0; got {factor}"
+        )
+    counts = checked_counts(class_counts, "class_temperatures", allow_empty=True)
+    weights = counts.numel() * counts / counts.sum() * factor + 1 - factor
+    return (weights / weights.max()).to(torch.get_default_dtype())
+
+
+def divergence(expert_logits: Tensor, temperatures: Tensor | None = None) -> Tensor:
+    """How far the experts are from their mean; a scalar, summed over experts.
+
+    For each expert ``Tm^2 KL(softmax(mean / T) || softmax(z / T))``, averaged over samples. The
+    mean of the experts' logits is a constant here: no gradient passes through it.
+
+    Args:
+        expert_logits: (E, N, K).
+        temperatures: (K,), each dividing the logit of its class, with mean Tm; None means 1.
+    """
+    logits = _checked(expert_logits, "divergence")
+    mean = logits.mean(0)
+    if temperatures is None:
+        return kl_from(mean, logits)
+    if temperatures.shape != logits.shape[2:]:
+        raise ValueError(
+            f"divergence needs one temperature per class, (K,), got {tuple(temperatures.shape)} "
+            f"for expert logits (E, N, K) {tuple(expert_logits.shape)}"
+        )
+    temperatures = temperatures.to(logits.dtype)
+    return temperatures.mean().square() * kl_from(mean / temperatures, logits / temperatures)
+
+
+def ride(
+    expert_logits: Tensor,
+    targets: Tensor,
+    margins: Tensor,
+    scale: float = 30.0,
+    class_weights: Tensor | None = None,
+    *,
+    diversity: float = -0.2,
+    temperatures: Tensor | None = None,
+) -> Tensor:
+    """Every expert's LDAM loss plus `diversity` times its divergence from the mean, summed.
+
+    Args:
+        expert_logits: (E, N, K), cosines already multiplied by `scale`.
+        targets: (N,) class indices.
+        margins: (K,), from :func:`~batchformer.lab.losses.ldam.ldam_margins`.
+        scale: of the logits; it multiplies the margins.
+        class_weights: (K,) once re-weighting has begun, else None.
+        diversity: negative drives the experts apart.
+        temperatures: (K,) once re-weighting has begun, else None.
+    """
+    logits = _checked(expert_logits, "ride")
+    experts, samples, _ = logits.shape
+    if targets.shape != (samples,):
+        raise ValueError(
+            f"ride needs targets (N,) of class indices, got {tuple(targets.shape)} for expert "
+            f"logits (E, N, K) {tuple(expert_logits.shape)}"
+        )
+    # All experts have the same weights, so the mean over E N rows is the mean of their means.
+    rows, row_targets = logits.flatten(0, 1), targets.repeat(experts)
+    losses = experts * ldam(rows, row_targets, margins, scale, class_weights)
+    return losses + diversity * divergence(logits, temperatures)
+
+
+def ride_with_teacher(
+    ride_loss: Tensor,
+    expert_logits: Tensor,
+    teacher_logits: Tensor,
+    *,
+    temperature: float = 1.5,
+    factor: float = 1.0,
+    distillation_count: DistillationCount = "once",
+) -> Tensor:
+    """The loss of :func:`ride` plus `factor` times the distillation from a teacher; a scalar.
+
+    Args:
+        ride_loss: scalar, of the same logits.
+        expert_logits: (E, N, K); their mean is the student's answer.
+        teacher_logits: (N, K), for a teacher of several experts the mean of theirs.
+        temperature: of the distillation.
+        factor: weight of the distillation.
+        distillation_count: "once" adds the two. "per_expert" adds that sum once for every expert,
+            as RIDE's released code does: the whole loss times E.
+    """
+    student = _checked(expert_logits, "ride_with_teacher").mean(0)
+    loss = ride_loss + factor * distillation(student, teacher_logits, temperature)
+    if distillation_count == "once":
+        return loss
+    if distillation_count == "per_expert":
+        return len(expert_logits) * loss
+    raise ValueError(
+        f"distillation_count must be 'once' or 'per_expert', got {distillation_count!r}"
+    )
+
+
+class RIDE(nn.Module):
+    """``ride`` with the margins, weights and temperatures of one training set.
+
+    Args:
+        class_counts: (K,) training images of each class.
+        diversity: weight of the divergence from the mean: -0.2 for ImageNet-LT and iNaturalist,
+            -0.45 for CIFAR.
+        temperature_factor: of :func:`class_temperatures`: 0.02 for ImageNet-LT, 0.015 for
+            iNaturalist, 0.05 for CIFAR.
+        largest: margin of the rarest class.
+        scale: of the experts' logits.
+        beta: of the effective-number class weights.
+        allow_empty: accept classes without images; they have neither margin nor weight.
+    """
+
+    margins: Tensor
+    class_weights: Tensor
+    temperatures: Tensor
+
+    reweighted: bool = False
+    """Set to True from the epoch of deferred re-weighting on: weights and temperatures hold. Python
+    decides by it, so it belongs to the phase of a method whose updates are recorded."""
+
+    def __init__(
+        self,
+        class_counts: ClassCounts,
+        *,
+        diversity: float = -0.2,
+        temperature_factor: float = 0.02,
+        largest: float = 0.5,
+        scale: float = 30.0,
+        beta: float = 0.9999,
+        allow_empty: bool = False,
+    ) -> None:
+        super().__init__()
+        self.diversity, self.scale = diversity, scale
+        margins = ldam_margins(class_counts, largest, allow_empty=allow_empty)
+        weights = effective_number_weights(class_counts, beta, allow_empty=allow_empty)
+        temperatures = class_temperatures(class_counts, temperature_factor)
+        # They describe the data and not the model, so they stay out of its state.
+        self.register_buffer("margins", margins, persistent=False)
+        self.register_buffer("class_weights", weights, persistent=False)
+        self.register_buffer("temperatures", temperatures, persistent=False)
+
+    def forward(self, expert_logits: Tensor, targets: Tensor) -> Tensor:
+        """Loss of expert logits (E, N, K) against targets (N,)."""
+        return ride(
+            expert_logits,
+            targets,
+            self.margins,
+            self.scale,
+            self.class_weights if self.reweighted else None,
+            diversity=self.diversity,
+            temperatures=self.temperatures if self.reweighted else None,
+        )
+
+    def extra_repr(self) -> str:
+        """Number of classes, diversity and scale, for ``print``."""
+        return f"classes={self.margins.numel()}, diversity={self.diversity:g}, scale={self.scale:g}"
+
+
+def _checked(expert_logits: Tensor, who: str) -> Tensor:
+    """The logits (E, N, K) in float32 or wider."""
+    if expert_logits.ndim != 3 or len(expert_logits) == 0:
+        raise ValueError(
+            f"{who} needs the logits of all experts, (E, N, K), got {tuple(expert_logits.shape)}; "
+            f"stack them along a new first axis"
+        )
+    return expert_logits.to(torch.promote_types(expert_logits.dtype, torch.float32))

@@ -1,0 +1,104 @@
+"""Batches in equal blocks of rows, one domain each, and penalties that compare the domains."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from batchformer.lab.engine.mechanics import Batch, Mechanics
+from batchformer.lab.methods.classifier import Classifier
+from batchformer.nn.streams import match
+
+
+def by_domain(rows: Tensor, groups: int, streams: int = 1) -> Tensor:
+    """Rows (R, ...) to (G, R / G, ...): of each domain its plain rows, then its mixed rows.
+
+    Args:
+        rows: of one stream, G equal blocks; of two, the plain blocks and then the mixed ones.
+        groups: G.
+        streams: 1 or 2.
+
+    >>> import torch
+    >>> by_domain(torch.tensor([1, 2, 3, 4, -1, -2, -3, -4]), groups=2, streams=2)
+    tensor([[ 1,  2, -1, -2],
+            [ 3,  4, -3, -4]])
+    """
+    if groups < 1 or not len(rows) or len(rows) % (groups * streams):
+        raise ValueError(
+            f"A batch with {len(rows) // streams} rows is not {groups} equal blocks, one domain "
+            f"each: set data.sampler domains, and train.batch-size to a multiple of {groups}."
+        )
+    blocks = rows.reshape(streams, groups, -1, *rows.shape[1:])
+    return blocks.transpose(0, 1).flatten(1, 2)
+
+
+class ByDomain(Classifier):
+    """Cross-entropy on batches of ``groups`` equal blocks of rows, one domain each.
+
+    Which domain a block is of may change from batch to batch. ``class_counts`` is accepted, as by
+    every method, and not used.
+    """
+
+    def __init__(self, network: nn.Module, class_counts: Tensor, **options: Any) -> None:
+        super().__init__(network, nn.CrossEntropyLoss(), **options)
+        if self.groups < 2:
+            raise ValueError(
+                f"{type(self).__name__} needs batches of several domains, one after the other, and "
+                "here they are shuffled or of one domain: set data.sampler domains, and "
+                "data.domains-in-batch to 0 (all) or to 2 or more."
+            )
+
+    def update(
+        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: Mechanics
+    ) -> dict[str, Tensor]:
+        if mechanics.config.accumulate > 1:
+            raise ValueError(
+                f"{type(self).__name__} needs all domains of a batch at once, and accumulation "
+                "would part them: set train.accumulate 1."
+            )
+        return super().update(batch, optimizers, mechanics)
+
+
+class Penalised(ByDomain):
+    """Cross-entropy plus a weight times a penalty that compares domains.
+
+    The penalty sees what the classifier sees: rows of both streams, after the features' dropout.
+    Settings of the streams' losses weigh the cross-entropy and not the penalty.
+    """
+
+    delayed: bool = False
+    """Whether the weight is 1 before the epoch ``hyper.penalty_from``."""
+
+    weight: float
+    """Of the penalty. Python multiplies by it, so it is the phase."""
+
+    def __init__(self, network: nn.Module, class_counts: Tensor, **options: Any) -> None:
+        super().__init__(network, class_counts, **options)
+        self.begin_epoch(0)
+
+    def group(self, rows: Tensor, streams: int) -> Tensor:
+        """Rows (R, ...) of one or two streams to (G, R / G, ...)."""
+        return by_domain(rows, self.groups, streams)
+
+    def penalty(self, features: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
+        """A scalar of features (G, R / G, C), logits (G, R / G, K) and targets (G, R / G)."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement penalty()")
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        features = self.streams(self.features(batch["x"]))
+        logits = self.classify(features)
+        streams = len(features) // len(batch["y"])
+        parts = (features, logits, match(features, batch["y"]))
+        penalty = self.penalty(*(self.group(rows, streams) for rows in parts))
+        ce = self.loss(logits, batch["y"])
+        return {"loss": ce + self.weight * penalty, "ce": ce, "penalty": penalty}
+
+    def begin_epoch(self, epoch: int) -> None:
+        early = self.delayed and epoch < self.hyper.penalty_from
+        self.weight = 1.0 if early else self.hyper.penalty
+
+    def phase(self) -> Hashable:
+        return self.weight

@@ -1,0 +1,88 @@
+"""Faster R-CNN: what the features of a trained network are worth for finding objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from batchformer.lab.config.methods import MethodConfig, ModuleConfig
+from batchformer.lab.engine.mechanics import Batch
+from batchformer.lab.engine.method import Method
+from batchformer.lab.models.faster_rcnn import faster_rcnn
+from batchformer.nn.randomness import drawing
+
+#: Names of the four parts of the loss, by torchvision's.
+PARTS = {
+    "loss_objectness": "objectness",
+    "loss_rpn_box_reg": "proposals",
+    "loss_classifier": "classes",
+    "loss_box_reg": "boxes",
+}
+
+
+class Detector(Method):
+    """Faster R-CNN on a network, all of which is trained on but its classifier.
+
+    BatchFormer takes no part: it has shaped the network that an arm starts from, if anything. What
+    is exported is that network, as the training of the detector left it.
+
+    Args:
+        network: a ResNet of timm's.
+        classes: names of the K classes.
+        module: ignored.
+        seed: of the initial weights of what stands on the network.
+        hyper: detector.
+        class_counts: ignored.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        classes: Sequence[str],
+        module: ModuleConfig,
+        seed: int,
+        hyper: MethodConfig | None = None,
+        class_counts: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        self.network, self.classes = network, tuple(classes)
+        with drawing(seed, "weights", 1):
+            # Borrows the network's layers, so that each parameter is registered once.
+            self.detector = faster_rcnn(network, len(classes), (hyper or MethodConfig()).detector)
+        contract: Any = network
+        contract.get_classifier().requires_grad_(False)
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        """The sum of the four losses, and each."""
+        rows = batch["row"].tolist()  # of a part of a batch: its own
+        images = [_in_unit_range(batch["x"][row]) for row in rows]
+        targets = [
+            # 0 is the background.
+            {"boxes": batch["boxes"][row], "labels": batch["labels"][row] + 1}
+            for row in rows
+        ]
+        found = self.detector(images, targets)
+        parts = {name: found[key] for key, name in PARTS.items()}
+        return {"loss": torch.stack([*parts.values()]).sum(), **parts}
+
+    def predict(self, x: Any) -> Any:
+        """What is found in each of the images, the most certain first.
+
+        Args:
+            x: images (3, H, W), uint8 or in [0, 1], of any sizes.
+
+        Returns:
+            For each image ``boxes`` (n, 4) in its pixels, ``labels`` (n,), ``scores`` (n,).
+        """
+        found = self.detector([_in_unit_range(image) for image in x])
+        return [{**each, "labels": each["labels"] - 1} for each in found]
+
+    def why_eager(self) -> str | None:
+        return "images and their numbers of objects differ in size"
+
+
+def _in_unit_range(image: Tensor) -> Tensor:
+    return image if image.is_floating_point() else image / 255

@@ -1,0 +1,52 @@
+"""LDAM-DRW: margins for rare classes from the start, weights for them at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Any
+
+from torch import Tensor, nn
+
+from batchformer.lab.config.methods import MethodConfig
+from batchformer.lab.losses.ldam import LDAM
+from batchformer.lab.methods.classifier import Classifier
+from batchformer.lab.methods.head import replace_classifier
+from batchformer.lab.models.heads import CosineClassifier
+from batchformer.nn.randomness import drawing
+
+
+class LDAMMethod(Classifier):
+    """A cosine classifier trained with margins; from `hyper.reweight_epoch` on, with weights.
+
+    The network's own classifier is replaced by the cosine one, whose initial weights are of the
+    seed alone.
+    """
+
+    criterion: LDAM
+
+    def __init__(
+        self,
+        network: nn.Module,
+        class_counts: Tensor,
+        seed: int,
+        hyper: MethodConfig | None = None,
+        **options: Any,
+    ) -> None:
+        hyper = hyper or MethodConfig()
+        criterion = LDAM(
+            class_counts,
+            largest=hyper.margin,
+            scale=hyper.scale,
+            beta=hyper.reweight_beta,
+            allow_empty=True,
+        )
+        super().__init__(network, criterion, seed=seed, hyper=hyper, **options)
+        with drawing(seed, "weights", 1):
+            width = int(network.num_features)  # type: ignore[arg-type]
+            replace_classifier(network, CosineClassifier(width, len(class_counts), hyper.scale))
+
+    def begin_epoch(self, epoch: int) -> None:
+        self.criterion.reweighted = epoch >= self.hyper.reweight_epoch
+
+    def phase(self) -> Hashable:
+        return self.criterion.reweighted

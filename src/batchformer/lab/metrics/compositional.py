@@ -1,0 +1,365 @@
+"""Seen against unseen pairs of attribute and object, as a bias moves predictions between them.
+
+A network trained on seen pairs prefers them. A bias added to the scores of unseen pairs sets the
+balance; the area under the curve of both accuracies, over all biases, does not depend on it.
+
+With one bias for all unseen pairs a prediction is either the best seen pair or the best unseen one.
+So the whole curve needs three scores of an image: those two, and that of the pair it shows. An open
+world has hundreds of thousands of pairs: :class:`CompositionalScores` keeps these numbers alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from batchformer.lab.data.sets.compositions import Compositions, Phase
+
+World = Literal["closed", "open"]
+
+#: The bias at the end of the curve, at which every prediction is an unseen pair.
+LARGEST_BIAS = 1e3
+#: How far below the tie of an image's own pair with its best seen pair a bias is set.
+BELOW_TIE = 1e-4
+#: Biases are so many quantiles of those ties, roughly.
+QUANTILES = 20
+#: Scores that are copied at a time.
+CHUNK = 2**24
+
+
+@dataclass(frozen=True, eq=False)
+class CompositionalResult:
+    """Accuracies over images, in percent; NaN where the images have no pair of that kind.
+
+    `attribute` and `object` are those of the released evaluation, which takes them where every
+    prediction is an unseen pair, images of seen pairs included; those with `_unbiased` are of the
+    scores as they are. Which of them the paper's table shows is not stated.
+
+    Args:
+        auc: area under the curve of seen over unseen accuracy.
+        hm: best harmonic mean of the two.
+        seen: best accuracy on images of seen pairs.
+        unseen: best accuracy on images of unseen pairs.
+        attribute: right attributes at the largest bias.
+        object: right objects at the largest bias.
+        attribute_unbiased: right attributes without a bias.
+        object_unbiased: right objects without a bias.
+        biases: (B,) float64, ascending, the largest bias last.
+        seen_curve: (B,) float64, accuracy on seen pairs at each bias.
+        unseen_curve: (B,) float64, accuracy on unseen pairs at each bias.
+    """
+
+    auc: float
+    hm: float
+    seen: float
+    unseen: float
+    attribute: float
+    object: float
+    attribute_unbiased: float
+    object_unbiased: float
+    biases: Tensor
+    seen_curve: Tensor
+    unseen_curve: Tensor
+
+    def metrics(self) -> dict[str, float]:
+        """The numbers by name, the headline first."""
+        return {name: value for name, value in vars(self).items() if isinstance(value, float)}
+
+
+def compositional_scores(
+    scores: Tensor,
+    pair: Tensor,
+    compositions: Compositions,
+    phase: Phase,
+    world: World = "closed",
+    kept: Tensor | None = None,
+) -> CompositionalResult:
+    """Score the images of one phase over the sweep of biases.
+
+    The biases are quantiles of where images of unseen pairs, if right at the largest bias, turn
+    from a seen pair to their own; at the lowest of them all predictions of such images are seen
+    pairs, unless scores tie. Of equal scores the pair with the lowest number wins, whether seen or
+    unseen. Ties are judged after adding the bias in float64: the released evaluation adds it in
+    float32, where the largest bias rounds scores to 6e-5.
+
+    Args:
+        scores: (N, P) of all pairs.
+        pair: (N,) int64, the pair that each image shows.
+        compositions: the P pairs.
+        phase: which pairs the images may show.
+        world: the candidates: in a closed world the pairs of the phase and the seen ones, in an
+            open world all of them, every attribute with every object.
+        kept: (P,) bool, candidates that are feasible; seen pairs are always kept.
+
+    >>> few = Compositions.of([("old", "cat"), ("wet", "dog")], [], [("wet", "cat")])
+    >>> scores = torch.tensor([[5.0, 1.0, 0.0], [3.0, 2.0, 0.0]])  # old cat, wet cat, wet dog
+    >>> result = compositional_scores(scores, torch.tensor([0, 1]), few, "test")
+    >>> [(s, u) for s, u in zip(result.seen_curve.tolist(), result.unseen_curve.tolist())]
+    [(100.0, 0.0), (0.0, 100.0)]
+    >>> result.auc, result.hm, result.attribute, result.attribute_unbiased
+    (50.0, 0.0, 50.0, 50.0)
+    """
+    found = CompositionalScores(compositions, phase, world, kept)
+    found.update(scores, pair)
+    return found.result()
+
+
+class CompositionalScores:
+    """Scores of one phase that come batch by batch; see :func:`compositional_scores`.
+
+    Its memory grows with the images (and with the thresholds, if there are any), never with the
+    pairs. The numbers are those of all scores at once, to the bit.
+
+    Args:
+        compositions: the P pairs.
+        phase: which pairs the images may show.
+        world: closed or open.
+        kept: (P,) bool, candidates that are feasible; seen pairs are always kept.
+        feasibility: (P,) of all pairs, to choose a threshold by; those of seen ones do not matter.
+        count: thresholds to try, from the lowest feasibility of an unseen pair to the highest.
+    """
+
+    def __init__(
+        self,
+        compositions: Compositions,
+        phase: Phase,
+        world: World = "closed",
+        kept: Tensor | None = None,
+        feasibility: Tensor | None = None,
+        count: int = 50,
+    ) -> None:
+        self.compositions, self.phase = compositions, phase
+        candidates = _candidates(compositions, phase, world, kept)
+        self.seen = (candidates & compositions.seen).nonzero()[:, 0]
+        unseen = (candidates & ~compositions.seen).nonzero()[:, 0]
+        self.thresholds = torch.zeros(0)
+        self.levels: tuple[Tensor, ...] = (unseen,)
+        if feasibility is not None:
+            self.thresholds, self.levels = _levels(feasibility, unseen, compositions, phase, count)
+        self.pairs: list[Tensor] = []
+        self.best: list[_Best] = []
+
+    def update(self, scores: Tensor, pair: Tensor) -> None:
+        """Add images.
+
+        Args:
+            scores: (N, P) of all pairs, on any device.
+            pair: (N,) int64, the pair that each image shows.
+        """
+        _check(scores, pair, self.compositions, self.phase)
+        self.seen = self.seen.to(scores.device)
+        self.levels = tuple(level.to(scores.device) for level in self.levels)
+        rows = max(CHUNK // max(scores.shape[1], 1), 1)
+        for start in range(0, len(scores), rows):
+            part, own = scores.detach()[start : start + rows], pair[start : start + rows]
+            best = _Best.of(part, own, self.seen, self.levels)
+            _require_numbers(best, sum(map(len, self.pairs)))
+            self.best.append(best)
+            self.pairs.append(own.cpu())
+
+    def result(self, level: int = 0) -> CompositionalResult:
+        """Score all images over the sweep of biases.
+
+        Args:
+            level: number of the threshold, where there are some.
+        """
+        if not self.best:
+            raise ValueError(f"no image of {self.phase!r} has been scored yet: call update first")
+        return _result(_Best.joined(self.best, level), torch.cat(self.pairs), self.compositions)
+
+    def choose(self) -> tuple[float, CompositionalResult]:
+        """The feasibility below which unseen pairs are best left out, and the scores without them.
+
+        The best is that of the largest area under the curve, of equal ones the lowest. Then
+        ``kept=feasibility >= threshold``.
+        """
+        best_auc, chosen = -math.inf, None
+        for level, threshold in enumerate(self.thresholds.tolist()):
+            result = self.result(level)
+            if result.auc > best_auc:
+                best_auc, chosen = result.auc, (threshold, result)
+        if chosen is None:
+            raise ValueError(
+                f"no threshold can be chosen on {self.phase!r}: its images need seen and unseen "
+                f"pairs"
+            )
+        return chosen
+
+
+def _levels(
+    feasibility: Tensor, unseen: Tensor, compositions: Compositions, phase: Phase, count: int
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Thresholds (T,), ascending, and the numbers of the unseen pairs between each and the next."""
+    feasibility = feasibility.detach().cpu()
+    if feasibility.shape != (len(compositions),) or count < 1:
+        raise ValueError(
+            f"a threshold needs the feasibility of each of the {len(compositions)} pairs and "
+            f"a count of at least 1, got shape {tuple(feasibility.shape)} and count={count}"
+        )
+    if not len(unseen):
+        raise ValueError(f"there is no unseen pair in {phase!r} to set a threshold for")
+    own = feasibility[unseen]
+    # In the type of the feasibility, so that the same comparison later keeps the same pairs.
+    low, high = float(own.min()), float(own.max())
+    thresholds = torch.linspace(low, high, count, dtype=feasibility.dtype)
+    passed = torch.searchsorted(thresholds, own, right=True)
+    return thresholds, tuple(unseen[passed == level] for level in range(1, count + 1))
+
+
+def _result(best: _Best, pair: Tensor, compositions: Compositions) -> CompositionalResult:
+    largest = torch.tensor([LARGEST_BIAS], dtype=torch.float64)
+    is_seen = compositions.seen[pair]
+    found = ~is_seen & (best.predicted(largest)[:, 0] == pair)
+    ties = (best.seen - best.own)[found] - BELOW_TIE
+    biases = torch.cat((ties.sort().values[:: max(len(ties) // QUANTILES, 1)], largest))
+
+    right = best.predicted(biases) == pair[:, None]
+    seen, unseen = _percent(right[is_seen]), _percent(right[~is_seen])
+    # A curve of one point has no area, but where an accuracy is missing, there is no curve.
+    missing = bool(is_seen.all()) or not bool(is_seen.any())
+    auc = math.nan if missing else float(torch.trapezoid(seen, unseen)) / 100
+    both = seen + unseen
+    means = torch.where(both == 0, 0.0, 2 * seen * unseen / both)
+
+    said = best.predicted(torch.tensor([LARGEST_BIAS, 0.0], dtype=torch.float64))
+    parts = []
+    for part in (compositions.attribute, compositions.object):
+        parts.append(_percent(part[said] == part[pair][:, None]).tolist())
+    (attribute, attribute_unbiased), (thing, thing_unbiased) = parts
+    return CompositionalResult(
+        auc=auc,
+        hm=float(means.max()),
+        seen=float(seen.max()),
+        unseen=float(unseen.max()),
+        attribute=attribute,
+        object=thing,
+        attribute_unbiased=attribute_unbiased,
+        object_unbiased=thing_unbiased,
+        biases=biases,
+        seen_curve=seen,
+        unseen_curve=unseen,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Best:
+    """Of N images, the best seen and the best unseen pair: float64 scores, and their numbers.
+
+    Args:
+        seen: (N,)
+        seen_pair: (N,)
+        unseen: (N, T) by threshold, (N,) once one is taken.
+        unseen_pair: the same shape.
+        own: (N,) score of the pair that the image shows.
+    """
+
+    seen: Tensor
+    seen_pair: Tensor
+    unseen: Tensor
+    unseen_pair: Tensor
+    own: Tensor
+
+    @classmethod
+    def of(cls, scores: Tensor, pair: Tensor, seen: Tensor, levels: Sequence[Tensor]) -> _Best:
+        """Of scores (N, P); unseen pairs of a level count for its threshold and all lower ones."""
+        own = scores.gather(1, pair.to(scores.device)[:, None])[:, 0].double()
+        best, number = _best(scores, levels[-1])
+        columns = [(best, number)]
+        for level in reversed(levels[:-1]):
+            if len(level):
+                more, place = _best(scores, level)
+                first = (more == best) & ((place < number) | (number < 0))
+                wins = (more > best) | first | more.isnan()
+                best, number = torch.where(wins, more, best), torch.where(wins, place, number)
+            columns.append((best, number))
+        unseen, unseen_pair = (torch.stack(side[::-1], 1) for side in zip(*columns, strict=True))
+        found = (*_best(scores, seen), unseen, unseen_pair, own)
+        return cls(*(each.cpu() for each in found))
+
+    @classmethod
+    def joined(cls, parts: Sequence[_Best], level: int) -> _Best:
+        """All images, at one threshold."""
+        return cls(
+            torch.cat([part.seen for part in parts]),
+            torch.cat([part.seen_pair for part in parts]),
+            torch.cat([part.unseen[:, level] for part in parts]),
+            torch.cat([part.unseen_pair[:, level] for part in parts]),
+            torch.cat([part.own for part in parts]),
+        )
+
+    def predicted(self, biases: Tensor) -> Tensor:
+        """Pairs (N, B) at biases (B,)."""
+        seen, raised = self.seen[:, None], self.unseen[:, None] + biases
+        first = (self.unseen_pair < self.seen_pair)[:, None]
+        wins = (raised > seen) | ((raised == seen) & first)
+        return torch.where(wins, self.unseen_pair[:, None], self.seen_pair[:, None])
+
+
+def _best(scores: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """The best score of some pairs (N,) and its number, the lowest of equals; minus infinity if
+    there is no such pair."""
+    if not len(numbers):
+        nothing = torch.full((len(scores),), -math.inf, dtype=torch.float64, device=scores.device)
+        return nothing, torch.full_like(nothing, -1, dtype=torch.int64)
+    best, place = scores.index_select(1, numbers).max(dim=1)
+    return best.double(), numbers[place]
+
+
+def _require_numbers(best: _Best, before: int) -> None:
+    broken = best.seen.isnan() | best.unseen.isnan().any(1)
+    if bool(broken.any()):
+        raise ValueError(
+            f"{int(broken.sum())} of {len(broken)} images have a score that is not a number, the "
+            f"first of them image {before + int(broken.int().argmax())}: the network has diverged"
+        )
+
+
+def _percent(right: Tensor) -> Tensor:
+    """Of (N, B), the percentages (B,); NaN for no rows."""
+    return 100.0 * right.double().mean(dim=0)
+
+
+def _candidates(
+    compositions: Compositions, phase: Phase, world: World, kept: Tensor | None
+) -> Tensor:
+    pairs, product = len(compositions), len(compositions.attributes) * len(compositions.objects)
+    if world == "open" and pairs != product:
+        raise ValueError(
+            f"an open world has all {product} pairs of attribute and object, these compositions "
+            f"have {pairs}: train and score with compositions.opened()"
+        )
+    chosen = torch.ones(pairs, dtype=torch.bool)
+    if world == "closed":
+        chosen = compositions.candidates(phase)
+    if kept is None:
+        return chosen
+    if kept.dtype != torch.bool or kept.shape != (pairs,):
+        raise ValueError(
+            f"kept must be a bool mask of shape ({pairs},), got {kept.dtype} of shape "
+            f"{tuple(kept.shape)}"
+        )
+    return chosen & (kept.cpu() | compositions.seen)
+
+
+def _check(scores: Tensor, pair: Tensor, compositions: Compositions, phase: Phase) -> None:
+    pairs = len(compositions)
+    if pair.ndim != 1 or scores.shape != (len(pair), pairs) or not len(pair):
+        raise ValueError(
+            f"compositional_scores needs scores (N, {pairs}) and pairs (N,) of at least one image, "
+            f"got {tuple(scores.shape)} and {tuple(pair.shape)}"
+        )
+    low, high = int(pair.min()), int(pair.max())
+    if low < 0 or high >= pairs:
+        raise ValueError(f"pairs run from {low} to {high}, outside 0..{pairs - 1}")
+    strange = pair.cpu()[~compositions.candidates(phase)[pair.cpu()]]
+    if len(strange):
+        name = " ".join(compositions.names[int(strange[0])])
+        raise ValueError(
+            f"{len(strange)} of {len(pair)} images show a pair that is neither seen nor one of "
+            f"{phase!r}, the first of them {name!r}: score images with the phase they belong to"
+        )

@@ -1,0 +1,204 @@
+"""Accuracy by how many training images a class had: many, medium and few shots."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from batchformer.lab.metrics.calibration import top1_calibration_error
+
+RESERVED_NAMES = ("all", "mean_class", "ece")
+
+
+def shot_groups(
+    train_counts: Tensor | Sequence[int], many: int = 100, few: int = 20
+) -> dict[str, Tensor]:
+    """Masks (K,) of the classes by training count: many > 100, medium 20..100, few < 20.
+
+    ``train_counts`` is (K,). Both ends of medium are inclusive. Every class is in one group; a
+    group may be empty.
+
+    >>> {name: mask.tolist() for name, mask in shot_groups([101, 100, 19]).items()}
+    {'many': [True, False, False], 'medium': [False, True, False], 'few': [False, False, True]}
+    """
+    if few > many:
+        raise ValueError(f"shot_groups needs few <= many, got few={few} and many={many}")
+    counts = _counts(train_counts)
+    return {
+        "many": counts > many,
+        "medium": (counts >= few) & (counts <= many),
+        "few": counts < few,
+    }
+
+
+def third_groups(train_counts: Tensor | Sequence[int]) -> dict[str, Tensor]:
+    """Masks (K,) of the most, middle and least frequent third of the classes.
+
+    For data sets too small for the limits of ``shot_groups``: the names are the same, the
+    meaning is relative, so results are not comparable with those of ``shot_groups``. Classes of
+    equal count are ordered by label; left-over classes go to the more frequent groups.
+
+    >>> {name: mask.tolist() for name, mask in third_groups([5, 9, 1]).items()}
+    {'many': [False, True, False], 'medium': [True, False, False], 'few': [False, False, True]}
+    """
+    counts = _counts(train_counts)
+    order = counts.sort(descending=True, stable=True).indices
+    groups = {}
+    for name, members in zip(("many", "medium", "few"), order.tensor_split(3), strict=True):
+        mask = torch.zeros_like(counts, dtype=torch.bool)
+        mask[members] = True
+        groups[name] = mask
+    return groups
+
+
+def per_class_accuracy(confusion: Tensor) -> Tensor:
+    """Percent right per class (K,) from a confusion matrix (K, K) with targets in rows.
+
+    NaN for a class without test samples. The result is float64 on the CPU.
+    """
+    if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1]:
+        raise ValueError(f"the confusion matrix must be (K, K), got {tuple(confusion.shape)}")
+    # Reduced before widening: 8,142 classes make a matrix of half a gigabyte.
+    right, total = confusion.diagonal().cpu().double(), confusion.sum(dim=1).cpu().double()
+    return 100.0 * right / total
+
+
+def shot_accuracy(confusion: Tensor, groups: Mapping[str, Tensor]) -> dict[str, float]:
+    """Percent accuracies from a confusion matrix (K, K) with targets in rows.
+
+    ``all`` is micro top-1, over samples; each group and ``mean_class`` are means over classes,
+    of those that have test samples. A group without such a class is left out.
+
+    >>> confusion = torch.tensor([[3, 1], [1, 0]])
+    >>> shot_accuracy(confusion, shot_groups([500, 7]))
+    {'all': 60.0, 'many': 75.0, 'few': 0.0, 'mean_class': 37.5}
+    """
+    accuracies = per_class_accuracy(confusion)
+    _check_groups(groups, len(accuracies))
+    samples = int(confusion.sum())
+    if samples == 0:
+        raise ValueError("shot_accuracy: the confusion matrix is empty; no test sample was counted")
+    tested = ~accuracies.isnan()
+    result = {"all": 100.0 * int(confusion.trace()) / samples}
+    for name, mask in groups.items():
+        members = mask.cpu() & tested
+        if bool(members.any()):
+            result[name] = float(accuracies[members].mean())
+    result["mean_class"] = float(accuracies[tested].mean())
+    return result
+
+
+class LongTailedMetrics:
+    """Accumulates a test set and gives ``shot_accuracy`` and the calibration error.
+
+    Keeps three numbers per sample on the device of the logits, so ``update`` never waits for
+    it. Counts what this process saw: with several processes, gather logits and targets first.
+    """
+
+    def __init__(self, num_classes: int, groups: Mapping[str, Tensor]) -> None:
+        _check_groups(groups, num_classes)
+        self.num_classes = num_classes
+        self.groups = {name: mask.cpu() for name, mask in groups.items()}
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every sample."""
+        self._predictions: list[Tensor] = []
+        self._confidences: list[Tensor] = []
+        self._targets: list[Tensor] = []
+
+    def update(self, logits: Tensor, targets: Tensor) -> None:
+        """Add logits (N, K) with their class indices (N,)."""
+        if logits.shape != (len(targets), self.num_classes) or targets.ndim != 1:
+            raise ValueError(
+                f"LongTailedMetrics needs logits (N, {self.num_classes}) and targets (N,), got "
+                f"{tuple(logits.shape)} and {tuple(targets.shape)}"
+            )
+        logits = logits.detach()
+        dtype = torch.promote_types(logits.dtype, torch.float32)
+        self._predictions.append(logits.argmax(dim=1))
+        self._confidences.append(logits.to(dtype).softmax(dim=1).amax(dim=1))
+        # A copy: the loader may write its next batch into the same memory.
+        self._targets.append(targets.detach().clone())
+
+    @property
+    def confusion(self) -> Tensor:
+        """Confusion matrix (K, K) of int64 on the CPU, targets in rows, predictions in columns."""
+        predictions, targets = self._gathered(self._predictions), self._gathered(self._targets)
+        low, high = int(targets.min()), int(targets.max())
+        if low < 0 or high >= self.num_classes:
+            raise ValueError(
+                f"targets run from {low} to {high}, outside 0..{self.num_classes - 1}: the test "
+                f"set has other classes than num_classes={self.num_classes}"
+            )
+        try:
+            from torchmetrics.functional.classification import multiclass_confusion_matrix
+        except ImportError as error:
+            raise ImportError(
+                "the confusion matrix needs torchmetrics: pip install 'batchformer[lab]'"
+            ) from error
+
+        with _native_bincount():
+            confusion: Tensor = multiclass_confusion_matrix(
+                predictions, targets, num_classes=self.num_classes, validate_args=False
+            )
+        return confusion
+
+    @property
+    def per_class(self) -> Tensor:
+        """Percent right per class (K,), NaN for a class without test samples."""
+        return per_class_accuracy(self.confusion)
+
+    def compute(self) -> dict[str, float]:
+        """All, the groups, ``mean_class`` and ``ece``, in percent."""
+        correct = self._gathered(self._predictions) == self._gathered(self._targets)
+        result = shot_accuracy(self.confusion, self.groups)
+        result["ece"] = top1_calibration_error(self._gathered(self._confidences), correct)
+        return result
+
+    def _gathered(self, parts: list[Tensor]) -> Tensor:
+        if sum(map(len, parts)) == 0:
+            raise ValueError("LongTailedMetrics has seen no sample; call update() first")
+        return torch.cat(parts).cpu()
+
+
+@contextmanager
+def _native_bincount() -> Iterator[None]:
+    """Let torchmetrics count with ``torch.bincount``, which is deterministic on the CPU.
+
+    In deterministic mode it compares every sample with every cell instead, N * K^2 numbers at
+    once: 400 GB for 50,000 samples of 1,000 classes.
+    """
+    if not torch.are_deterministic_algorithms_enabled():
+        yield
+        return
+    warn_only = torch.is_deterministic_algorithms_warn_only_enabled()
+    torch.use_deterministic_algorithms(False)
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(True, warn_only=warn_only)
+
+
+def _counts(train_counts: Tensor | Sequence[int]) -> Tensor:
+    counts = torch.as_tensor(train_counts)
+    if counts.ndim != 1 or counts.numel() == 0 or bool((counts < 0).any()):
+        raise ValueError(
+            f"train_counts must hold one number of training images per class, shape (K,), none "
+            f"negative; got shape {tuple(counts.shape)}"
+        )
+    return counts
+
+
+def _check_groups(groups: Mapping[str, Tensor], num_classes: int) -> None:
+    for name, mask in groups.items():
+        if name in RESERVED_NAMES:
+            raise ValueError(f"a group may not be called {name!r}: a result has that name")
+        if mask.dtype != torch.bool or mask.shape != (num_classes,):
+            raise ValueError(
+                f"group {name!r} must be a bool mask of shape ({num_classes},), got "
+                f"{mask.dtype} of shape {tuple(mask.shape)}; shot_groups() makes such masks"
+            )

@@ -1,0 +1,103 @@
+"""Networks by name: our own few, timm's many."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from batchformer.lab.models.digits_net import digits16_net, digits_net
+from batchformer.lab.models.resnet10 import resnet10
+from batchformer.lab.models.resnet18_small import resnet18_small
+from batchformer.lab.models.resnet_cifar import resnet32
+from batchformer.lab.models.ride import ride_resnet10, ride_resnet32, ride_resnet50, ride_resnext50
+
+#: Networks with timm's contract.
+OWN: dict[str, Callable[..., nn.Module]] = {
+    "resnet32": resnet32,
+    "resnet10": resnet10,
+    "resnet18_small": resnet18_small,
+    "digits_net": digits_net,
+    "digits16_net": digits16_net,
+}
+#: Words by which names of networks tell sizes apart; others have numbers.
+SIZES = "nano|tiny|small|base|large|huge"
+#: Networks of several experts, with the contract of ``RideNetwork``.
+EXPERTS: dict[str, Callable[..., nn.Module]] = {
+    "ride_resnet32": ride_resnet32,
+    "ride_resnet10": ride_resnet10,
+    "ride_resnet50": ride_resnet50,
+    "ride_resnext50": ride_resnext50,
+}
+
+
+def build_model(name: str, num_classes: int, **options: Any) -> nn.Module:
+    """A network with random weights and timm's contract, or that of ``RideNetwork``.
+
+    Args:
+        name: one of ours (``resnet32`` for CIFAR, ``ride_resnet32``, ...) or of timm's, with the
+            tag of its weights if need be (``resnet152.tv_in1k``).
+        num_classes: K.
+        options: what else that network takes, such as ``experts``.
+    """
+    ours = {**OWN, **EXPERTS}
+    if name in ours:
+        return ours[name](num_classes, **options)
+    timm = _timm()
+    if name.partition(".")[0] not in timm.list_models():
+        near = difflib.get_close_matches(name, [*ours, *timm.list_models()], 3)
+        raise ValueError(
+            f"There is no model {name!r}. Near: {', '.join(near) or 'none'}; ours are "
+            f"{', '.join(ours)}, and timm.list_models() names the others."
+        )
+    model: nn.Module = timm.create_model(name, num_classes=num_classes, **options)
+    return model
+
+
+def models_with_weights(weights: Mapping[str, Tensor], like: str) -> list[str]:
+    """Networks whose tensors, less the classifier, have these names and shapes.
+
+    Args:
+        weights: by the names of the network's state.
+        like: a network of timm's; its other sizes are tried, and our own networks.
+    """
+    shapes = {name: value.shape for name, value in weights.items() if not _counts(name)}
+    fitting = []
+    for name in [*OWN, *_other_sizes(like)]:
+        with torch.device("meta"):
+            network: Any = build_model(name, 1)
+        head = {id(value) for value in network.get_classifier().parameters()}
+        own = {
+            key: value.shape
+            for key, value in network.state_dict(keep_vars=True).items()
+            if id(value) not in head and not _counts(key)
+        }
+        # What the file has besides is its classifier.
+        if own.items() <= shapes.items() and len(shapes) - len(own) <= len(head):
+            fitting.append(name)
+    return fitting
+
+
+def _other_sizes(model: str) -> list[str]:
+    """Networks of timm's that are called like this one, but for a word or a number for the size."""
+    name = model.partition(".")[0]
+    pattern, words = re.subn(SIZES, f"(?:{SIZES})", name)
+    if not words:
+        pattern = re.sub(r"\d+", r"\\d+", name)
+    return [other for other in _timm().list_models() if re.fullmatch(pattern, other)]
+
+
+def _counts(name: str) -> bool:
+    return name.endswith("num_batches_tracked")
+
+
+def _timm() -> Any:
+    try:
+        import timm
+    except ImportError as error:
+        raise ImportError("Models by name need: pip install 'batchformer[lab]'") from error
+    return timm

@@ -1,0 +1,1 @@
+"""Triton kernels for one network: convolutions and normalisation of few channels."""

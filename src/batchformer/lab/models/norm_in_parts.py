@@ -1,0 +1,92 @@
+"""Batch normalisation of a batch in parts, as that many devices would normalise it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from batchformer.plug.swap import Swapped, swap
+
+
+class InParts(Swapped):
+    """In training, row i is normalised with the rows i + P, i + 2P, ... alone; P are the parts.
+
+    What is kept of the batch is the mean over parts of the statistics that each part would have
+    kept. In eval these normalise, as ever.
+    """
+
+    parts: int
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, ...) to the same shape; N is a multiple of the parts."""
+        norm: Any = self
+        if not self.training:
+            own: Tensor = super().forward(x)
+            return own
+        norm._check_input_dim(x)
+        count, channels = self.parts, x.shape[1]
+        # P rows that follow one another lie in memory as one row of P times the channels.
+        rows = x.reshape(len(x) // count, count * channels, *x.shape[2:])
+        kept = [norm.running_mean, norm.running_var]
+        each = mean, variance = [None if value is None else value.repeat(count) for value in kept]
+        weight, bias = (None if p is None else p.repeat(count) for p in (norm.weight, norm.bias))
+        share, batches = norm.momentum, norm.num_batches_tracked
+        if batches is not None:
+            batches.add_(1)
+        if share is None:
+            share = 0.0 if batches is None else 1 / float(batches)
+        normal = F.batch_norm(rows, mean, variance, weight, bias, True, share, norm.eps)
+        with torch.no_grad():
+            for value, new in zip(kept, each, strict=True):
+                if value is not None and new is not None:
+                    value.copy_(new.view(count, channels).mean(0))
+        return normal.reshape(x.shape)
+
+
+def normalise_in_parts(network: nn.Module, parts: int) -> None:
+    """Let every batch normalisation of a network take a batch in so many parts.
+
+    Names, values and the objects themselves stay as they are.
+
+    Args:
+        network: is changed in place.
+        parts: P; 1 leaves it as it is.
+
+    Raises:
+        ValueError: the network has no batch normalisation, or one that does more than that.
+    """
+    if parts == 1:
+        return
+    norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
+    other = [norm for norm in norms if type(norm).forward is not _BatchNorm.forward]
+    if other or not norms:
+        found = f"has a {type(other[0]).__name__}" if other else "has no batch normalisation"
+        raise ValueError(
+            f"{type(network).__name__} {found}, which cannot be taken in parts: set "
+            "hyper.norm-parts 1, or name a network with torch's own, such as resnet50, by --model."
+        )
+    for norm in norms:
+        swap(norm, InParts)
+        norm.parts = parts  # type: ignore[assignment]
+
+
+def deal(x: Tensor, parts: int) -> Tensor:
+    """Rows (N, ...) in the order in which the first N/P of them are one part, and so on.
+
+    >>> deal(torch.arange(6), 2)
+    tensor([0, 3, 1, 4, 2, 5])
+    """
+    return x.view(parts, -1, *x.shape[1:]).transpose(0, 1).reshape(x.shape)
+
+
+def collect(rows: Tensor, parts: int) -> Tensor:
+    """What :func:`deal` was given, of what it gave.
+
+    >>> collect(deal(torch.arange(6), 2), 2)
+    tensor([0, 1, 2, 3, 4, 5])
+    """
+    return deal(rows, len(rows) // parts)

@@ -1,0 +1,150 @@
+"""ResNet for 32x32 images: three stages of basic blocks with parameter-free shortcuts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from batchformer.kernels import available
+
+if TYPE_CHECKING:
+    from batchformer.lab.models.kernels.batch_norm import Moments
+
+
+def convolve(x: Tensor, conv: nn.Conv2d) -> tuple[Tensor, Moments | None]:
+    """``conv(x)``, by the kernel where it can be, which also gives the moments of the result."""
+    if available.conv_obstacle(x, conv) is not None:
+        return conv(x), None
+    from batchformer.lab.models.kernels.conv3x3 import conv3x3
+
+    return conv3x3(x, conv.weight)
+
+
+def conv_norm_relu(
+    x: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d, residual: Tensor | None = None
+) -> Tensor:
+    """``relu(norm(conv(x)) + residual)``, by kernels where they can be. x is (N, C, H, W)."""
+    y, moments = convolve(x, conv)
+    if available.norm_obstacle(y, norm, residual) is not None:
+        y = norm(y)
+        return F.relu(y if residual is None else y + residual)
+    from batchformer.lab.models.kernels.batch_norm import batch_norm_relu
+
+    return batch_norm_relu(y, norm, residual, moments)
+
+
+def pad_shortcut(x: Tensor, out_channels: int, stride: int) -> Tensor:
+    """The parameter-free shortcut "option A": every `stride`-th pixel, new channels zero.
+
+    The new channels are split between both sides; from 16 to 32 channels that is 8 zeros, a
+    quarter of the 32, before and after. x is (N, C, H, W).
+    """
+    extra = out_channels - x.shape[1]
+    before = extra // 2
+    return F.pad(x[:, :, ::stride, ::stride], (0, 0, 0, 0, before, extra - before))
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions with batch normalisation, added to the shortcut."""
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
+        super().__init__()
+        self.out_channels, self.stride = out_channels, stride
+        self.conv1 = nn.Conv2d(in_channels, out_channels, 3, stride, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(out_channels)
+        self.conv2 = nn.Conv2d(out_channels, out_channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W) to (N, out_channels, H / stride, W / stride)."""
+        shortcut = x
+        if self.stride != 1 or self.out_channels != x.shape[1]:
+            shortcut = pad_shortcut(x, self.out_channels, self.stride)
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            return F.relu(self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x))))) + shortcut)
+        x = conv_norm_relu(x, self.conv1, self.bn1)
+        return conv_norm_relu(x, self.conv2, self.bn2, shortcut)
+
+
+class ResNetCifar(nn.Module):
+    """Stem, three stages, global average pooling and the classifier `fc`.
+
+    Args:
+        num_classes: K.
+        blocks: basic blocks in each stage.
+        in_channels: channels of the images.
+        widths: channels of each stage.
+    """
+
+    def __init__(
+        self,
+        num_classes: int,
+        blocks: int,
+        in_channels: int = 3,
+        widths: tuple[int, int, int] = (16, 32, 64),
+    ) -> None:
+        super().__init__()
+        self.num_features = widths[-1]
+        self.conv1 = nn.Conv2d(in_channels, widths[0], 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(widths[0])
+        self.layer1 = _stage(widths[0], widths[0], blocks, stride=1)
+        self.layer2 = _stage(widths[0], widths[1], blocks, stride=2)
+        self.layer3 = _stage(widths[1], widths[2], blocks, stride=2)
+        self.fc = nn.Linear(self.num_features, num_classes)
+        for module in self.modules():
+            if isinstance(module, (nn.Conv2d, nn.Linear)):
+                nn.init.kaiming_normal_(module.weight)
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """(N, in_channels, H, W) to pooled features (N, num_features)."""
+        if torch.jit.is_scripting():  # type: ignore[attr-defined]
+            x = F.relu(self.bn1(self.conv1(x)))
+        else:
+            x = conv_norm_relu(x, self.conv1, self.bn1)
+        x = self.layer3(self.layer2(self.layer1(x)))
+        return x.mean((2, 3))
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """(N, num_features) to (N, K), or the features themselves with `pre_logits`."""
+        return x if pre_logits else self.fc(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, in_channels, H, W) to logits (N, K)."""
+        return self.forward_head(self.forward_features(x))
+
+    def get_classifier(self) -> nn.Module:
+        """The layer that makes logits of features."""
+        return self.fc
+
+
+def _stage(in_channels: int, out_channels: int, blocks: int, stride: int) -> nn.Sequential:
+    first = BasicBlock(in_channels, out_channels, stride)
+    return nn.Sequential(
+        first, *(BasicBlock(out_channels, out_channels, 1) for _ in range(blocks - 1))
+    )
+
+
+def resnet32(
+    num_classes: int,
+    in_channels: int = 3,
+    widths: tuple[int, int, int] = (16, 32, 64),
+    depth: int = 32,
+) -> ResNetCifar:
+    """CIFAR ResNet-32: five basic blocks in each of three stages.
+
+    Args:
+        num_classes: K.
+        in_channels: channels of the images.
+        widths: channels of each stage.
+        depth: layers with weights, 6 per block of the three stages and 2 more: 20, 32, 44, ...
+
+    >>> sum(p.numel() for p in resnet32(10).parameters())
+    464154
+    """
+    blocks, rest = divmod(depth - 2, 6)
+    if rest or blocks < 1:
+        raise ValueError(f"depth must be 6 n + 2 (8, 14, 20, 26, 32, ...), got {depth}")
+    return ResNetCifar(num_classes, blocks, in_channels, widths)

@@ -1,0 +1,279 @@
+"""Weights from files, or from timm, for a network whose classifier may be another."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from batchformer.lab.data.files.file_lists import some
+from batchformer.lab.data.files.location import looked_in
+from batchformer.lab.models.contrast_weights import one_network
+from batchformer.lab.models.stride import Place
+
+Weights = Mapping[str, Tensor]
+
+#: Where training scripts put a network's state in what they save, outermost first.
+WRAPPERS = ("state_dict_best", "state_dict", "model", "model_state_dict", "network", "method")
+#: Parts that some scripts save side by side: features, then classifier.
+PARTS = ("feat_model", "classifier")
+#: What wrappers of networks put before every name.
+PREFIXES = ("module.", "_orig_mod.")
+#: What a .safetensors file may say of its ``layout``, and where its bottlenecks then stride.
+LAYOUTS: dict[str, Place] = {"stride_in_1x1": "1x1", "stride_in_3x3": "3x3"}
+#: Share of a file's tensors that may have no place in the network, such as an auxiliary classifier.
+#: With more of them the file is of a larger network, of which this one would be a torso.
+MOST_UNUSED = 0.1
+
+
+class OtherNetwork(ValueError):
+    """Weights are of another network."""
+
+
+@dataclass(frozen=True)
+class StoredWeights:
+    """What a file of weights holds.
+
+    Args:
+        tensors: by the names of the network's state.
+        stride: where the bottlenecks of its network stride; None where the file does not say.
+        words: which of several networks they are of, and what was left in the file; empty where it
+            holds one network alone.
+    """
+
+    tensors: Weights
+    stride: Place | None = None
+    words: str = ""
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """What became of a file of weights.
+
+    Args:
+        words: one line that says what was loaded.
+        classifier: whether the classifier was.
+    """
+
+    words: str
+    classifier: bool
+
+
+def find_weights(name: str, root: str | None = None) -> Path:
+    """The file of this name: here, beside the data, or in the folder of all data.
+
+    Args:
+        name: a path; beside the data its last part is looked for as well.
+        root: folder of the data that is trained on, where one is named.
+
+    Raises:
+        FileNotFoundError: there is none; says where it was looked for.
+    """
+    path = Path(name).expanduser()
+    places = [path]
+    if not path.is_absolute():
+        beside = None if root is None else Path(root).expanduser()
+        if beside is not None and beside.is_dir():
+            places += [beside / path, beside / path.name]
+        places.append(looked_in() / path)
+    places = list(dict.fromkeys(places))
+    for place in places:
+        if place.is_file():
+            return place
+    raise FileNotFoundError(
+        f"There is no file of weights {' or '.join(map(str, places))}. Name a state dict (.pth or "
+        ".safetensors) of this network by --weights FILE, or take those that timm has for a "
+        "network of its own by --weights timm"
+    )
+
+
+def read_weights(file: Path, stride_told: bool = False) -> StoredWeights:
+    """The state dict in a .safetensors file, or in a file of torch.save with tensors alone.
+
+    Of a checkpoint of MoCo, or another that names its networks in the known ways, it is that of the
+    network which is used afterwards; momentum encoders, queues and projections are left.
+
+    Args:
+        file: the file.
+        stride_told: see `read_stride`.
+    """
+    if file.suffix == ".safetensors":
+        with _safetensors(file) as opened:
+            tensors = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+        taken, words = one_network(_without_prefixes(tensors))
+        return StoredWeights(taken, read_stride(file, stride_told), words)
+    if not file.stat().st_size:
+        raise ValueError(f"{file} is empty: name another file of weights by --weights")
+    try:
+        found = torch.load(file, map_location="cpu", weights_only=True)
+    except OSError:
+        raise
+    except Exception as error:  # bytes that are no pickle fail in any way: IndexError, KeyError ...
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise ValueError(
+            f"{file} holds more than weights, or is damaged, or no file of torch.save; only "
+            "tensors are loaded, as anything else could run code. Save the state dict alone: "
+            f"torch.save(model.state_dict(), ...). ({reason})"
+        ) from error
+    network, words = one_network(_state(found, file))
+    return StoredWeights(network, words=words)
+
+
+def read_stride(file: Path, stride_told: bool = False) -> Place | None:
+    """Where the bottlenecks of a file's network stride, as its metadata says; reads no tensor.
+
+    Args:
+        file: the file.
+        stride_told: whether a person says where; then a layout that is not known is no error.
+
+    Raises:
+        ValueError: its metadata has a layout that is not known.
+    """
+    if file.suffix != ".safetensors":
+        return None
+    with _safetensors(file) as opened:
+        layout = (opened.metadata() or {}).get("layout")
+    if layout is None or (stride_told and layout not in LAYOUTS):
+        return None
+    if layout not in LAYOUTS:
+        raise ValueError(
+            f"{file} has the layout {layout!r} in its metadata, and known are "
+            f"{', '.join(LAYOUTS)}. Weights of one layout fit the other and are wrong there: say "
+            "where its bottlenecks stride by --stride 1x1 or --stride 3x3"
+        )
+    return LAYOUTS[layout]
+
+
+def fit_weights(network: nn.Module, weights: Weights, source: str) -> Fitted:
+    """Load weights into a network; a classifier that is not there or does not fit is left as it is.
+
+    Args:
+        network: with timm's ``get_classifier``.
+        weights: by the names of the network's state.
+        source: what they are from, for messages.
+
+    Raises:
+        OtherNetwork: something else than the classifier is missing or has another shape, or much
+            of the weights has no place in the network.
+    """
+    own, head = network.state_dict(), _classifier_name(network)
+    given = {name: value for name, value in weights.items() if name in own}
+    other = [name for name, value in given.items() if value.shape != own[name].shape]
+    # Counters of batches are not in files of older networks, and change nothing.
+    counted = (name for name in own if not name.endswith("num_batches_tracked"))
+    missing = [name for name in counted if name not in given]
+    wrong = [name for name in (*missing, *other) if not name.startswith(head)]
+    if wrong:
+        shapes = [f"{n}: {_shape(given.get(n))}, here {_shape(own[n])}" for n in wrong]
+        raise OtherNetwork(
+            f"{source} is of another network than this {type(network).__name__}: {len(wrong)} of "
+            f"its {len(own)} tensors are missing or have another shape ({some(shapes)}). Name the "
+            "network that the file is of by --model, or another file by --weights."
+        )
+    left = sorted(set(weights) - set(own))
+    if len(left) > MOST_UNUSED * len(weights):
+        raise OtherNetwork(
+            f"{source} is of a larger network than this {type(network).__name__}: {len(left)} of "
+            f"its {len(weights)} tensors have no place here ({some(left)}). Name the network that "
+            "the file is of by --model, or another file by --weights."
+        )
+    unfit = [name for name in (*missing, *other) if name.startswith(head)]
+    taken = {name: value for name, value in given.items() if not (unfit and name.startswith(head))}
+    network.load_state_dict(taken, strict=False)
+    words = f"begins with the weights of {source}"
+    if unfit:
+        name = unfit[0]
+        reason = f"{name} is {_shape(given.get(name))} there and {_shape(own[name])} here"
+        words += f", without its classifier ({reason})"
+    if left:
+        words += f"; not used: {some(left)}"
+    return Fitted(f"{words}.", not unfit)
+
+
+def timm_weights(model: str) -> Weights:
+    """The weights that timm has for one of its networks; it downloads them at first use."""
+    import timm
+
+    listed = model.partition(".")[0] in timm.list_models()
+    if not listed or not timm.models.is_model_pretrained(model):
+        raise ValueError(
+            f"timm has no weights for {model!r}; timm.list_pretrained() names the networks it has "
+            "some for. Weights from a file are named by --weights FILE"
+        )
+    try:
+        found: nn.Module = timm.create_model(model, pretrained=True)
+    except Exception as error:  # whatever the network, the hub or the disk has to say
+        raise ValueError(
+            f"timm could not get its weights for {model!r}: {type(error).__name__}: "
+            f"{str(error).rstrip('.')}. They "
+            "are downloaded at first use, which needs the network; where there is none, download "
+            "them elsewhere and name the file by --weights FILE"
+        ) from error
+    return found.state_dict()
+
+
+def file_hash(file: Path) -> str:
+    """SHA-256 of a file."""
+    total = hashlib.sha256()
+    with file.open("rb") as stream:
+        while block := stream.read(1 << 20):
+            total.update(block)
+    return total.hexdigest()
+
+
+@contextmanager
+def _safetensors(file: Path) -> Iterator[Any]:
+    try:
+        from safetensors import SafetensorError, safe_open
+    except ImportError as error:
+        needs = "a .safetensors file is read by safetensors: pip install 'batchformer[lab]'"
+        raise ImportError(needs) from error
+    try:
+        with safe_open(str(file), framework="pt") as opened:
+            yield opened
+    except SafetensorError as error:
+        raise ValueError(f"{file} is damaged, or no .safetensors file: {error}") from error
+
+
+def _state(found: Any, file: Path) -> Weights:
+    """The tensors by name, taken out of what they are wrapped in."""
+    for wrapper in WRAPPERS:
+        if isinstance(found, Mapping) and isinstance(found.get(wrapper), Mapping):
+            found = found[wrapper]
+    if isinstance(found, Mapping) and isinstance(found.get(PARTS[0]), Mapping):
+        found = {name: value for part in PARTS for name, value in found.get(part, {}).items()}
+    tensors = isinstance(found, Mapping) and all(isinstance(v, Tensor) for v in found.values())
+    if not tensors or not found:
+        what = (
+            f"the entries {some(list(map(str, found)))}" if isinstance(found, Mapping) else "none"
+        )
+        raise ValueError(
+            f"{file} holds no state dict: expected tensors by name, alone or under one of "
+            f"{', '.join(WRAPPERS)}, found {what}"
+        )
+    return _without_prefixes(found)
+
+
+def _without_prefixes(found: Weights) -> Weights:
+    weights = dict(found)
+    for prefix in PREFIXES:
+        if all(name.startswith(prefix) for name in weights):
+            weights = {name.removeprefix(prefix): value for name, value in weights.items()}
+    return weights
+
+
+def _classifier_name(network: nn.Module) -> str:
+    """What the names of the classifier's tensors begin with."""
+    contract: Any = network
+    head = contract.get_classifier()
+    return next(f"{name}." for name, module in network.named_modules() if module is head)
+
+
+def _shape(value: Tensor | None) -> str:
+    return "absent" if value is None else str(tuple(value.shape))

@@ -1,0 +1,247 @@
+"""Domain generalization: tables 6 and 7 of the paper, its appendix by data set, three protocols.
+
+Every domain is left out once; a run is one training for each of them, and ``--data.target NAME``
+leaves out that one alone. Networks begin with weights trained on ImageNet, which timm downloads;
+``--weights FILE`` names others. The network that is best on held-out images of the sources is
+scored; ``--train.select-on test`` is the choice by the target's own labels.
+
+The released code left BatchFormer untrained in the library's methods, which is the arm
+``batchformer_frozen``. None of these rows is measured by us in full yet; RESULTS.md has what is.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, Literal
+
+from batchformer.lab.config.domains import DomainConfig
+from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfig
+from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
+from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.lab.recipes.paper import numbers_for
+
+DataName = Literal["pacs", "vlcs", "office_home", "terra_incognita"]
+TITLES = {
+    "pacs": "PACS",
+    "vlcs": "VLCS",
+    "office_home": "OfficeHome",
+    "terra_incognita": "TerraIncognita",
+}
+NETWORKS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50"}
+#: The paper's encoder at the network's rate, in all three protocols.
+MODULE = ModuleConfig(lr_factor=1.0)
+
+
+def _recipe(
+    name: str, table: str, data: DomainConfig, network: str, method: MethodName, **settings: Any
+) -> Recipe:
+    """What all rows share: the set, a network trained on ImageNet, and the paper's numbers."""
+    title = f"{TITLES[data.name]}, {settings.pop('title')}, {NETWORKS[network]}"
+    # A table of one set alone is called after it.
+    place = "" if table == TITLES[data.name] else f"{table} "
+    return Recipe(
+        name=name,
+        summary=f"{title}, each domain left out",
+        table=f"{place}{title}",
+        task="domains",
+        data=data,
+        model=f"{network}.tv_in1k",
+        weights="timm",
+        method=method,
+        paper=numbers_for(name),
+        **{"module": MODULE, **settings},
+    )
+
+
+def pacs_baseline() -> Recipe:
+    """Table 6: Baseline 79.1, + BatchFormer 79.8 (average); the paper's own protocol, no code.
+
+    It gives ResNet-18, SGD at 0.001, 30 epochs, a drop at epoch 24, and flip, colour jitter and
+    scale. Ours to choose: batches of 64, momentum 0.9, the drop by 10, weight decay 5e-4, crops of
+    0.7 to 1 of the image, jitter by 0.3 of brightness, contrast, saturation and hue, batch
+    normalisation in training mode, the module at the network's rate, a tenth of each source held
+    out. ``--seeds 5`` is the paper's number of runs. Ours: not measured yet.
+    """
+    return _recipe(
+        "pacs_baseline",
+        "T6",
+        DomainConfig(name="pacs", augment="scale", held_out=0.1),
+        "resnet18",
+        "cross_entropy",
+        title="the paper's baseline",
+        optim=OptimConfig(name="sgd", lr=1e-3, momentum=0.9, weight_decay=5e-4),
+        schedule=ScheduleConfig(kind="multistep", per="epoch", milestones=(24,), gamma=0.1),
+        train=TrainConfig(batch_size=64, epochs=30, select_on="val", drop_last=True),
+    )
+
+
+#: Rate, domains in a batch of 36 (0: shuffled), and weight of the penalty in the library.
+_OF_THE_LIBRARY: dict[MethodName, tuple[str, float, int, MethodConfig]] = {
+    "cross_entropy": ("ERM", 1e-3, 0, MethodConfig()),
+    "mixstyle": ("MixStyle", 1e-3, 2, MethodConfig()),
+    "coral": ("CORAL", 5e-4, 3, MethodConfig(penalty=1.0)),
+    "irm": ("IRM", 5e-4, 3, MethodConfig(penalty=1.0, penalty_from=1)),
+    "vrex": ("V-REx", 5e-4, 3, MethodConfig(penalty=3.0, penalty_from=1)),
+}
+#: Updates that the library counts as an epoch.
+_EPOCH = 500
+
+
+def _library(name: str, data: DataName, method: MethodName, network: str, table: str) -> Recipe:
+    """The transfer library's protocol: 20 x 500 updates of 36 images, SGD with a cosine to 0.
+
+    On PACS normalisation is frozen and features have dropout 0.1. IRM and V-REx restart the
+    optimizer after the first 500 updates, where their penalty sets in, with a cosine to 0 over the
+    remaining 9,500.
+    """
+    title, rate, domains, hyper = _OF_THE_LIBRARY[method]
+    if data == "pacs":
+        hyper = dataclasses.replace(hyper, frozen_norm=True, feature_dropout=0.1)
+    if data == "office_home":
+        hyper = dataclasses.replace(hyper, mixstyle_after=("layer1", "layer2"))
+    by_domain = {"sampler": "domains", "domains_in_batch": domains, "epoch": _EPOCH}
+    return _recipe(
+        name,
+        table,
+        DomainConfig(name=data, **(by_domain if domains else {})),  # type: ignore[arg-type]
+        network,
+        method,
+        title=title,
+        hyper=hyper,
+        optim=OptimConfig(name="sgd", lr=rate, momentum=0.9, nesterov=True, weight_decay=5e-4),
+        schedule=ScheduleConfig(kind="cosine", restart=_EPOCH if hyper.penalty_from else 0),
+        train=TrainConfig(
+            batch_size=36,
+            updates=20 * _EPOCH,
+            eval_every=_EPOCH,
+            drop_last=True,
+            select_on="val",
+        ),
+    )
+
+
+def pacs_erm() -> Recipe:
+    """Appendix: Baseline 82.0, + BatchFormer 82.4 (average). Ours: not measured yet."""
+    return _library("pacs_erm", "pacs", "cross_entropy", "resnet18", "T6b")
+
+
+def pacs_coral() -> Recipe:
+    """Table 6: CORAL 80.2, + BatchFormer 80.9 (average). Ours: not measured yet."""
+    return _library("pacs_coral", "pacs", "coral", "resnet18", "T6")
+
+
+def pacs_irm() -> Recipe:
+    """Appendix: IRM 78.9, + BatchFormer 79.4 (average). Ours: not measured yet.
+
+    The released code's parts of a batch are the arm ``batchformer_official_grouping``.
+    """
+    return _library("pacs_irm", "pacs", "irm", "resnet18", "T6b")
+
+
+def pacs_vrex() -> Recipe:
+    """Appendix: V-REx 81.3, + BatchFormer 82.2 (average). Ours: not measured yet."""
+    return _library("pacs_vrex", "pacs", "vrex", "resnet18", "T6b")
+
+
+def pacs_mixstyle() -> Recipe:
+    """Table 6: MixStyle 83.1, + BatchFormer 83.7 (average). Ours: not measured yet."""
+    return _library("pacs_mixstyle", "pacs", "mixstyle", "resnet18", "T6")
+
+
+def pacs_irm_resnet50() -> Recipe:
+    """Appendix, ResNet-50: IRM 85.8, + BatchFormer 86.8 (average). Ours: not measured yet."""
+    return _library("pacs_irm_resnet50", "pacs", "irm", "resnet50", "T6b")
+
+
+def pacs_vrex_resnet50() -> Recipe:
+    """Appendix, ResNet-50: V-REx 85.0, + BatchFormer 85.6 (average). Ours: not measured yet."""
+    return _library("pacs_vrex_resnet50", "pacs", "vrex", "resnet50", "T6b")
+
+
+def office_home_irm_resnet50() -> Recipe:
+    """OfficeHome, ResNet-50: IRM 69.9, + BatchFormer 70.6 (average). Ours: not measured yet."""
+    name = "office_home_irm_resnet50"
+    return _library(name, "office_home", "irm", "resnet50", "OfficeHome")
+
+
+def _swad(data: DataName, network: str, table: str) -> Recipe:
+    """SWAD's protocol: 5,000 updates of 32 images of each source, Adam at 5e-5, frozen norms.
+
+    Scores are those of the averaged network; ``without_swad`` is the network of the same training
+    that is best on held-out images. The released code scores 80% of the target and counts a first
+    evaluation after one update, which ours leaves out.
+    """
+    name = f"{data}_swad" + ("" if network == "resnet18" else f"_{network}")
+    vlcs = data == "vlcs"
+    return _recipe(
+        name,
+        table,
+        DomainConfig(name=data, sampler="domains", scored_on="in"),
+        network,
+        "cross_entropy",
+        title="SWAD",
+        hyper=MethodConfig(frozen_norm=True, swad=True, swad_ratio=0.2 if vlcs else 0.3),
+        optim=OptimConfig(name="adam", lr=5e-5, weight_decay=0.0),
+        schedule=ScheduleConfig(kind="constant"),
+        train=TrainConfig(
+            batch_size=96,
+            updates=5_000,
+            eval_every=50 if vlcs else 100,
+            checkpoint_every=1_000,
+            select_on="val",
+        ),
+    )
+
+
+def pacs_swad() -> Recipe:
+    """Appendix: SWAD 82.9, + BatchFormer 83.9 (average; 83.7 in table 7).
+
+    Ours: not measured yet.
+    """
+    return _swad("pacs", "resnet18", "T6b (T7: 83.7)")
+
+
+def pacs_swad_resnet50() -> Recipe:
+    """Appendix, ResNet-50: SWAD 88.1, + BatchFormer 88.6 (average).
+
+    Ours, at 160 pixels, seed 0: 82.2 and 82.3; without BatchFormer 82.4 over 3 seeds.
+    """
+    return _swad("pacs", "resnet50", "T6b")
+
+
+def vlcs_swad() -> Recipe:
+    """Table 7: SWAD 76.3, + BatchFormer 76.9 (average). Ours: not measured yet."""
+    return _swad("vlcs", "resnet18", "T7")
+
+
+def office_home_swad() -> Recipe:
+    """Table 7: SWAD 62.1, + BatchFormer 64.3 (average). Ours: not measured yet."""
+    return _swad("office_home", "resnet18", "T7")
+
+
+def office_home_swad_resnet50() -> Recipe:
+    """OfficeHome, ResNet-50: SWAD 70.6, + BatchFormer 71.1 (average). Ours: not measured yet."""
+    return _swad("office_home", "resnet50", "OfficeHome")
+
+
+def terra_incognita_swad() -> Recipe:
+    """Table 7: SWAD 42.1, + BatchFormer 44.8 (average). Ours: not measured yet."""
+    return _swad("terra_incognita", "resnet18", "T7")
+
+
+def my_domains() -> Recipe:
+    """Your own images in folders DOMAIN/CLASS/IMAGE, by SWAD's protocol; no row of the paper.
+
+    ``batchformer compare my_domains --data.root PATH``; every domain is left out once. Batches have
+    32 images of each of the others, however many these are.
+    """
+    base = pacs_swad_resnet50()
+    return dataclasses.replace(
+        base,
+        name="my_domains",
+        summary="your own tree of domains and classes, SWAD, any network of timm's",
+        table=NOT_IN_THE_PAPER,
+        data=base.data_with(name="tree", scored_on="all"),
+        train=dataclasses.replace(base.train, batch_size=0),
+        paper={},
+    )

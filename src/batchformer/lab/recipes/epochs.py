@@ -1,0 +1,45 @@
+"""Schedules that are counted in epochs."""
+
+from __future__ import annotations
+
+from batchformer.lab.config.training import ScheduleConfig, TrainConfig
+
+#: Training images by data set and ratio; the length of an epoch follows from them.
+IMAGES = {
+    ("cifar100", 100.0): 10_847,
+    ("cifar100", 200.0): 9_502,
+    ("cifar10", 100.0): 12_406,
+    ("cifar10", 200.0): 11_203,
+}
+
+
+def in_epochs(
+    images: int, epochs: int, batch_size: int, *, evaluations: int, drop_last: bool = False
+) -> TrainConfig:
+    """So many epochs, evaluated and kept so many times at equal distances.
+
+    >>> in_epochs(10_847, 200, 128, evaluations=10).updates
+    17000
+    """
+    per_epoch = images // batch_size if drop_last else -(-images // batch_size)
+    every = epochs // evaluations * per_epoch
+    return TrainConfig(
+        batch_size=batch_size,
+        updates=epochs * per_epoch,
+        drop_last=drop_last,
+        eval_every=every,
+        checkpoint_every=every,
+    )
+
+
+def warm_up_and_drop(warmup: int, milestones: tuple[int, ...], gamma: float) -> ScheduleConfig:
+    """Rates 1/n, 2/n, ..., n/n in the first n epochs, then times `gamma` at each milestone."""
+    return ScheduleConfig(
+        kind="multistep",
+        per="epoch",
+        # The n-th epoch already has the full rate, so the rise takes n - 1 epochs.
+        warmup=warmup - 1,
+        warmup_from=1 / warmup,
+        milestones=milestones,
+        gamma=gamma,
+    )

@@ -1,0 +1,155 @@
+"""A sweep: one recipe with one setting at several levels; nothing here needs torch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
+from batchformer.lab.recipes.paper import numbers_for
+
+Change = Callable[[Recipe], Recipe]
+BASELINE = "baseline"
+
+#: Words of a recipe, which change no number.
+WORDS = ("name", "summary", "table", "paper")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """One value of what a sweep varies.
+
+    Args:
+        name: in tables, and of the folder.
+        change: makes the level's recipe of the base.
+        row: whose numbers of the paper it has, where another recipe has them as well.
+    """
+
+    name: str
+    change: Change
+    row: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """A base recipe and the levels of one factor.
+
+    Args:
+        name: what the command line calls it.
+        base: name of the recipe that is varied.
+        factor: what is varied, in words.
+        levels: in the order they are shown.
+        reference: the level that the others are compared with.
+        table: of the paper.
+        baseline: ``"once"`` where the level changes nothing without BatchFormer, else ``"each"``.
+    """
+
+    name: str
+    base: str
+    factor: str
+    levels: tuple[Level, ...]
+    reference: str
+    table: str = NOT_IN_THE_PAPER
+    baseline: Literal["once", "each"] = "once"
+
+    def __post_init__(self) -> None:
+        if self.reference not in self.level_names:
+            raise ValueError(f"{self.name} has no level {self.reference!r} to compare with.")
+
+    @property
+    def level_names(self) -> tuple[str, ...]:
+        return tuple(level.name for level in self.levels)
+
+    @property
+    def known(self) -> bool:
+        """Whether the base recipe is there."""
+        from batchformer.lab.recipes import RECIPES
+
+        return self.base in RECIPES
+
+    def base_recipe(self) -> Recipe:
+        """The recipe that is varied, or a line that says it is missing."""
+        from batchformer.lab.recipes import find_recipe
+
+        if not self.known:
+            raise ValueError(
+                f"The sweep {self.name} varies the recipe {self.base}, which this version does not "
+                f"have. `batchformer sweep` shows the sweeps that can be run."
+            )
+        return find_recipe(self.base)
+
+    def level(self, name: str) -> Level:
+        """The level of this name, or those there are."""
+        for level in self.levels:
+            if level.name == name:
+                return level
+        known = ", ".join(self.level_names)
+        raise ValueError(f"{self.name} has no level {name!r}; its levels are {known}.")
+
+    def of_the_paper(self, base: Recipe) -> bool:
+        """Whether the paper's numbers are of this base, as a person may have changed it."""
+        return base.row == self.base_recipe().row
+
+    def table_of(self, base: Recipe) -> str:
+        """The paper's table that this base belongs in, or that there is none."""
+        return self.table if self.of_the_paper(base) else NOT_IN_THE_PAPER
+
+    def paper(self, name: str, base: Recipe | None) -> dict[str, dict[str, float]]:
+        """The paper's numbers of a level, arm by arm; the reference has the base's as well.
+
+        Args:
+            name: of the level.
+            base: the recipe that is varied, None where this version does not have it.
+        """
+        if base is not None and not self.of_the_paper(base):
+            return {}
+        own = numbers_for(self.level(name).row or f"{self.name}/{name}")
+        shared = base.paper if base is not None and name == self.reference else {}
+        return {arm: dict(numbers) for arm, numbers in {**shared, **own}.items()}
+
+    def recipe(self, name: str, base: Recipe) -> Recipe:
+        """The recipe of a level.
+
+        Args:
+            name: of the level.
+            base: the recipe that is varied, with what a person changed of it.
+        """
+        return dataclasses.replace(
+            self.level(name).change(base),
+            name=f"{self.name}/{name}",
+            summary=f"{base.summary}; {self.factor}: {name}",
+            table=self.table_of(base),
+            paper=self.paper(name, base),
+        )
+
+    def cells(self, arms: Sequence[str], levels: Sequence[str]) -> list[tuple[str, str]]:
+        """Level and arm of everything that is trained with one seed, baselines first.
+
+        A baseline that does not depend on the level lies with the reference.
+        """
+        shared = [self.reference] if self.baseline == "once" else list(levels)
+        others = [arm for arm in arms if arm != BASELINE]
+        return [(level, BASELINE) for level in shared] + [
+            (v, arm) for v in levels for arm in others
+        ]
+
+
+def changed_settings(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]]:
+    """Settings by dotted name in which two recipes differ, with both values; words are left out."""
+    old, new = _flat(dataclasses.asdict(before)), _flat(dataclasses.asdict(after))
+    return {key: (old[key], new[key]) for key in new if old[key] != new[key]}
+
+
+def _flat(plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Dotted names and values, without words."""
+    flat: dict[str, Any] = {}
+    for key, value in plain.items():
+        if key in WORDS:
+            continue
+        if isinstance(value, Mapping):
+            flat |= {f"{key}.{name}": inner for name, inner in value.items()}
+        else:
+            flat[key] = value
+    return flat

@@ -1,0 +1,232 @@
+"""Who attends to whom: classes by frequency, every head, and the flow between shot groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchformer.insight.record import SHOTS
+from batchformer.lab.report.figures.attention_colours import WITHIN, beyond, in_colours, reach_of
+from batchformer.lab.report.figures.attention_numbers import Attention, OfArm, gather
+from batchformer.lab.report.figures.canvas import INK, title
+from batchformer.lab.report.figures.panels import (
+    DIVERGING,
+    SMALL,
+    bare,
+    cells,
+    count_ticks,
+    new_grid,
+)
+from batchformer.lab.report.figures.shown import Numbers, Shown, Words
+from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.words import interval, number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+HEADS_A_ROW = 4
+
+
+def figure(data: Attention) -> Figure:
+    """The mean over heads, the flow between shot groups, then every head; a colour scale each.
+
+    With one shot group there is no flow between groups to be seen, and room for names of classes.
+    """
+    found = data.by_arm[data.main]
+    reach = reach_of(found.ratio, found.pairs)
+    # Of uniform attention one blank map says all that others would.
+    heads = found.heads if len(found.heads) > 1 and not found.uniform else found.heads[:0]
+    rows = -(-len(heads) // HEADS_A_ROW)
+    first = 2.5 if len(data.groups) > 1 else 3.0
+    drawn, grid = new_grid(1, 1, [first + 1.25 * rows + 0.35 * bool(rows)])
+    grid[0][0].remove()
+    above, below = drawn, None
+    if rows:
+        parts: Any = drawn.subfigures(2, 1, height_ratios=[first, 1.25 * rows + 0.35])
+        above, below = parts[0], parts[1]
+        for part in parts:
+            part.patch.set_alpha(0)
+    panels = above.subplots(1, 2 if len(data.groups) > 1 else 1, squeeze=False)[0].tolist()
+    image = _map(panels[0], found.ratio, reach)
+    title(panels[0], "Every head" if found.uniform else "Mean over heads")
+    if found.uniform:
+        _say_uniform(panels[0], found)
+    _axes_of_classes(panels[0], data)
+    if len(panels) > 1:
+        _flow_cells(panels[1], found, data.groups, reach)
+    _bar(above, image, panels, reach, found.ratio)
+    if below is not None:
+        reach = reach_of(heads, found.pairs)
+        small = below.subplots(rows, HEADS_A_ROW, squeeze=False).ravel()
+        for axes in small:
+            bare(axes)
+            axes.set_visible(False)
+        for i, (axes, ratio) in enumerate(zip(small, heads, strict=False)):
+            axes.set_visible(True)
+            image = _map(axes, ratio, reach)
+            title(axes, f"Head {i + 1}")
+        _bar(below, image, list(small), reach, heads)
+    return drawn
+
+
+def _say_uniform(axes: Axes, found: OfArm) -> None:
+    """In place of what a map would show, on its colour of uniform attention."""
+    style: Any = {"ha": "center", "va": "center", "fontsize": SMALL, "color": "#000000"}
+    text = f"uniform,\nwithin {at_most(found.deviation)}"
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, **style)
+
+
+def _axes_of_classes(axes: Axes, data: Attention) -> None:
+    ticks, labels = count_ticks(data.counts.tolist(), 3)
+    named = bool(data.names) and len(data.groups) < 2
+    if named:
+        ticks, labels = list(range(len(data.names))), list(data.names)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_ticks(ticks, labels)
+        for label in axis.get_ticklabels():
+            label.set_parse_math(False)
+    axes.tick_params(colors=INK, labelsize=SMALL, length=3)
+    axes.tick_params(axis="x", labelrotation=90 if named else 0)
+    what = "" if named else ": training images"
+    axes.set_ylabel(f"From{what}", fontsize=SMALL, color=INK)
+    axes.set_xlabel(f"To{what}", fontsize=SMALL, color=INK)
+
+
+def _bar(figure: Any, image: Any, panels: list[Axes], reach: float, ratio: NDArray[Any]) -> None:
+    """The scale of the colours; an arrow where a cell of ``ratio`` lies beyond its end."""
+    below, above = beyond(ratio, reach)
+    ends = {(True, True): "both", (True, False): "min", (False, True): "max"}
+    bar = figure.colorbar(
+        image,
+        ax=panels,
+        location="bottom",
+        shrink=0.6,
+        aspect=30,
+        extend=ends.get((below, above), "neither"),
+    )
+    bar.set_ticks([-reach, 0, reach], labels=[times(2**-reach), "uniform", times(2**reach)])
+    bar.ax.tick_params(colors=INK, labelsize=SMALL, length=0)
+    bar.outline.set(edgecolor=INK, linewidth=0.5)  # its dark ends are to be seen on a dark page
+
+
+def _flow_cells(axes: Axes, found: OfArm, present: list[int], reach: float) -> None:
+    ratio, flow = (part[np.ix_(present, present)] for part in (found.flow_ratio, found.flow))
+    texts = [
+        [f"{times(r)}\n{100 * f:.0f}%" for r, f in zip(*row, strict=True)]
+        for row in zip(ratio, flow, strict=True)
+    ]
+    names = [SHOTS[i] for i in present]
+    limits = (-reach, reach)
+    cells(axes, in_colours(ratio, reach), texts, names, colours=DIVERGING, limits=limits)
+    axes.set_aspect("equal")
+    axes.tick_params(colors=INK, labelsize=SMALL)
+    title(axes, "Between shot groups")
+
+
+def _map(axes: Axes, ratio: NDArray[Any], reach: float) -> Any:
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    return axes.imshow(
+        np.ma.masked_invalid(in_colours(ratio, reach)),
+        cmap=DIVERGING,
+        vmin=-reach,
+        vmax=reach,
+        interpolation="none",
+    )
+
+
+def times(ratio: float) -> str:
+    """A ratio as it is written."""
+    return f"{ratio:.2f}×" if ratio < 9.995 else f"{ratio:.0f}×"
+
+
+def at_most(part: float) -> str:
+    """A part as percent, rounded up to one digit.
+
+    >>> at_most(6.97e-5), at_most(0.0081), at_most(0.0)
+    ('0.007%', '0.9%', '0.001%')
+    """
+    percent = max(100 * part, 0.001)
+    digit = 10.0 ** np.floor(np.log10(percent))
+    return f"{np.ceil(percent / digit - 1e-9) * digit:.5f}".rstrip("0").rstrip(".") + "%"
+
+
+def words(data: Attention) -> Words:
+    """What is plotted, and where attention goes."""
+    found = data.by_arm[data.main]
+    maps = "every class a row and a column"
+    if data.together > 1:
+        maps = f"rows and columns of up to {data.together} classes"
+    seeds = (
+        f"mean over {found.seeds} seeds; heads are of the first" if found.seeds > 1 else "1 seed"
+    )
+    note = (
+        f"Attention of {data.main} on {data.images} in batches of {data.batch:.0f}, {maps} from "
+        f"the most to the least training images ({seeds}). Colours are ratios to uniform attention."
+    )
+    if found.uniform:
+        note += (
+            f" Attention is uniform: in no head of any seed does a cell differ from it by more "
+            f"than {at_most(found.deviation)}, so the map is blank and heads are not drawn one by "
+            f"one. What BatchFormer mixes in is then the same for every sample of a batch."
+        )
+    drawn = [found.ratio, *([found.heads] if len(found.heads) > 1 else [])]
+    if any(any(beyond(ratio, reach_of(ratio, found.pairs))) for ratio in drawn):
+        note += (
+            f" They reach as far as the cells that hold {100 * WITHIN:.0f}% of this attention "
+            f"need; more extreme cells have the colour of the end."
+        )
+    if len(data.groups) > 1:
+        note += (
+            " Between shot groups the percentage is the part of a sample's attention that goes to "
+            "others of that group."
+        )
+    said = "; ".join(
+        f"to {target} {100 * share.measured.mean:.1f}% (uniform {100 * share.uniform:.1f}%)"
+        for target, share in found.shares.items()
+    )
+    return Words(f"{note} A sample gives {said}.", f"Heat maps. {note} A sample gives {said}.")
+
+
+def numbers(data: Attention) -> list[Numbers]:
+    """Shares to itself, its class and others; and the flow between shot groups of each arm."""
+    rows = []
+    for arm, found in data.by_arm.items():
+        for target, share in found.shares.items():
+            measured = share.measured
+            low, high = (None if v is None else 100 * v for v in (measured.low, measured.high))
+            ratio = measured.mean / share.uniform if share.uniform else float("nan")
+            rows.append(
+                (
+                    arm,
+                    target,
+                    f"{number(100 * measured.mean)} {interval(low, high)}".strip(),
+                    number(100 * share.uniform),
+                    times(ratio),
+                )
+            )
+    columns = ("arm", "attends to", "share", "uniform", "ratio")
+    tables = [Numbers("Where attention goes, %", columns, rows)]
+    if len(data.groups) < 2:
+        return tables
+    for arm, found in data.by_arm.items():
+        lines = [
+            (name, *(f"{times(r)} ({100 * f:.1f}%)" for r, f in zip(ratio, flow, strict=True)))
+            for name, ratio, flow in zip(SHOTS, found.flow_ratio, found.flow, strict=True)
+            if np.isfinite(flow).any()
+        ]
+        groups = ("from", *(f"to {name}" for name in SHOTS))
+        tables.append(Numbers(f"{arm}: flow between shot groups", groups, lines))
+    return tables
+
+
+def shown(group: Group, arm: str | None = None) -> Shown | None:
+    """The figure with its words and numbers."""
+    data = gather(group, arm)
+    if data is None:
+        return None
+    first, *flows = numbers(data)
+    return Shown("Attention between samples", words(data), lambda: figure(data), [first], flows)

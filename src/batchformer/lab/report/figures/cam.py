@@ -1,0 +1,219 @@
+"""Where a network looks for the true class (Grad-CAM), arm above arm for the same images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchformer.insight.record import SHOTS, Insight
+from batchformer.lab.report.figures.kept import kept
+from batchformer.lab.report.figures.shown import Numbers, Shown, Words
+from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.words import number
+
+Rule = Literal["seed", "change"]
+Shots = Literal["many", "medium", "few"]
+
+NAMES = (
+    "classes",
+    "train_counts",
+    "shot_of_class",
+    "cam_thumbnails",
+    "cam_heat",
+    "cam_labels",
+    "cam_predictions",
+    "cam_confidence",
+    "cam_rows",
+    "cam_layer",
+)
+A_ROW = 6
+"""Images beside one another; as many as a phone shows with their names below."""
+
+MOST = 24
+"""Images of a figure, so that a page stays small."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One test image as every arm sees it.
+
+    Args:
+        name: of its class.
+        count: training images of that class.
+        row: in the test set.
+        pixels: (h, w, 3) from 0 to 255.
+        heat: by arm, (a, b) from 0 to 1.
+        confidence: by arm, of the true class, percent.
+        right: by arm, whether that class is the answer.
+    """
+
+    name: str
+    count: int
+    row: int
+    pixels: NDArray[Any]
+    heat: dict[str, NDArray[Any]]
+    confidence: dict[str, float]
+    right: dict[str, bool]
+
+
+@dataclass(frozen=True)
+class Cams:
+    """Pictures by shot group, the arms from above to below, and how they were chosen.
+
+    ``grouped``: whether there is more than one shot group of classes.
+    """
+
+    by_shots: dict[str, list[Picture]]
+    arms: list[str]
+    seed: int
+    layer: str
+    rule: Rule
+    candidates: int
+    grouped: bool = True
+
+
+def gather(
+    group: Group,
+    rule: Rule = "seed",
+    shots: Shots | None = None,
+    images: int = A_ROW,
+    arm: str | None = None,
+    cam_layer: Callable[[Path], Insight] | None = None,
+) -> Cams | None:
+    """What the figure shows, or None where no run kept its heat maps.
+
+    Args:
+        group: of runs.
+        rule: the first images of each shot group, or those whose confidence changes most.
+        shots: one group alone.
+        images: of each group.
+        arm: below the reference; by default batchformer, else the first other that has heat maps.
+        cam_layer: makes the heat maps of a run's folder at another layer than the one kept.
+    """
+    if not 1 <= images <= MOST:
+        raise ValueError(f"A figure holds 1 to {MOST} images of a group, not {images}.")
+    found = kept(group, *NAMES)
+    others = [name for name in found if name != group.reference]
+    other = arm or ("batchformer" if "batchformer" in others else next(iter(others), None))
+    if not found or (arm is not None and arm not in found):
+        return None
+    arms = [name for name in dict.fromkeys((group.reference, other)) if name in found]
+    seed = _common_seed([found[name] for name in arms])
+    if seed is None:
+        arms = arms[-1:]
+        seed = min(found[arms[0]])
+    runs = {name: found[name][seed] for name in arms}
+    if cam_layer is not None:
+        folders = {run.arm: run.folder / run.insight_part for run in group.runs if run.seed == seed}
+        runs = {name: {**run, **cam_layer(folders[name])} for name, run in runs.items()}
+    first = runs[arms[0]]
+    group_of = first["shot_of_class"][first["cam_labels"]]
+    change = np.abs(runs[arms[-1]]["cam_confidence"] - first["cam_confidence"])
+    if rule == "change" and len(arms) < 2:
+        raise ValueError("The change of a confidence needs two arms that saw the same images.")
+    order = np.argsort(-change, kind="stable") if rule == "change" else np.arange(len(change))
+    by_shots = {}
+    most = images if shots else min(images, MOST // len(SHOTS))
+    for i, name in enumerate(SHOTS):
+        chosen = [int(m) for m in order if group_of[m] == i][:most]
+        if chosen and shots in (None, name):
+            by_shots[name] = [_picture(runs, m) for m in chosen]
+    layer = str(first["cam_layer"])
+    if not by_shots:
+        return None
+    grouped = len(np.unique(first["shot_of_class"])) > 1
+    return Cams(by_shots, arms, seed, layer, rule, len(change), grouped)
+
+
+def _common_seed(runs: Sequence[dict[int, Insight]]) -> int | None:
+    """The first seed whose runs looked at the same images."""
+    for seed in sorted(set.intersection(*map(set, runs))):
+        rows = [one[seed]["cam_rows"] for one in runs]
+        if all(np.array_equal(rows[0], other) for other in rows):
+            return seed
+    return None
+
+
+def _picture(runs: dict[str, Insight], m: int) -> Picture:
+    first = next(iter(runs.values()))
+    label = int(first["cam_labels"][m])
+    return Picture(
+        str(first["classes"][label]),
+        int(first["train_counts"][label]),
+        int(first["cam_rows"][m]),
+        first["cam_thumbnails"][m],
+        {arm: run["cam_heat"][m].astype(np.float64) for arm, run in runs.items()},
+        {arm: 100 * float(run["cam_confidence"][m]) for arm, run in runs.items()},
+        {arm: int(run["cam_predictions"][m]) == label for arm, run in runs.items()},
+    )
+
+
+def words(data: Cams) -> Words:
+    """What is plotted, and how the images were chosen."""
+    total = sum(map(len, data.by_shots.values()))
+    chosen = (
+        f"the first{' of each shot group' if data.grouped else ''} among {data.candidates} drawn "
+        f"once with a fixed seed"
+        if data.rule == "seed"
+        else f"{'of each shot group ' if data.grouped else ''}those of {data.candidates} whose "
+        f"confidence of the true class changes most between the arms"
+    )
+    note = (
+        f"Grad-CAM of the plain network for the true class at {data.layer}, seed {data.seed}: "
+        f"light is where evidence lies. {total} test images, {chosen}. Below each, the confidence "
+        f"of the true class, and whether it is the answer."
+    )
+    means = "; ".join(
+        f"{arm} {number(np.mean([p.confidence[arm] for p in _all(data)]).item(), 1)}%"
+        for arm in data.arms
+    )
+    alternative = f"Images with heat maps. {note} Mean confidence: {means}."
+    return Words(note, alternative)
+
+
+def numbers(data: Cams) -> list[Numbers]:
+    """Every image with the confidence of its class by arm."""
+    rows = [
+        (
+            shots if data.grouped else "",
+            picture.name,
+            f"{picture.count:,}",
+            str(picture.row),
+            *(_confidence(picture, arm) for arm in data.arms),
+        )
+        for shots, pictures in data.by_shots.items()
+        for picture in pictures
+    ]
+    columns = ("shots", "class", "images", "test row", *data.arms)
+    return [Numbers("Confidence of the true class, %", columns, rows)]
+
+
+def shown(
+    group: Group,
+    rule: Rule = "seed",
+    shots: Shots | None = None,
+    images: int = A_ROW,
+    arm: str | None = None,
+    cam_layer: Callable[[Path], Insight] | None = None,
+) -> Shown | None:
+    """The figure with its words and numbers."""
+    data = gather(group, rule, shots, images, arm, cam_layer)
+    if data is None:
+        return None
+    from batchformer.lab.report.figures.cam_figure import figure
+
+    return Shown("Where the network looks", words(data), lambda: figure(data), (), numbers(data))
+
+
+def _confidence(picture: Picture, arm: str) -> str:
+    right = "right" if picture.right[arm] else "wrong"
+    return f"{number(picture.confidence[arm], 1)} {right}"
+
+
+def _all(data: Cams) -> list[Picture]:
+    return [picture for pictures in data.by_shots.values() for picture in pictures]

@@ -1,0 +1,95 @@
+"""The harmonic mean on classes of validation by epoch, and the epoch that it chose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from batchformer.lab.report.figures.canvas import DASHES, INK, TEXT, legend, new_figure, title
+from batchformer.lab.report.figures.curves import Curve, curve_over_seeds
+from batchformer.lab.report.figures.shown import Numbers, Shown, Words
+from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.names import arm_colours, sorted_arms
+from batchformer.lab.report.results.runs import Run
+from batchformer.lab.report.results.words import number
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NEEDED = frozenset({"choice_epochs", "choice_hm", "chosen_epoch"})
+
+
+@dataclass(frozen=True)
+class Choices:
+    """Of each arm.
+
+    Args:
+        curves: the score by epoch, over seeds.
+        chosen: for every seed, in ascending order, the epoch that was chosen and its score.
+    """
+
+    curves: dict[str, Curve]
+    chosen: dict[str, dict[int, tuple[int, float]]]
+
+
+def choices(runs: Iterable[Run]) -> Choices | None:
+    """What finished runs have kept of their choice; None if there is none."""
+    tried: dict[str, list[dict[int, float]]] = {}
+    chosen: dict[str, dict[int, tuple[int, float]]] = {}
+    for run in sorted(runs, key=lambda run: run.seed):
+        if run.state != "finished" or not set(run.figures) >= NEEDED:
+            continue
+        epochs, scores = run.figures["choice_epochs"].tolist(), run.figures["choice_hm"].tolist()
+        by_epoch = dict(zip(epochs, scores, strict=True))
+        epoch = int(run.figures["chosen_epoch"])
+        tried.setdefault(run.arm, []).append(by_epoch)
+        chosen.setdefault(run.arm, {})[run.seed] = epoch, by_epoch[epoch]
+    if not tried:
+        return None
+    arms = sorted_arms(tried)
+    curves = {arm: curve_over_seeds(tried[arm]) for arm in arms}
+    return Choices(curves, {arm: chosen[arm] for arm in arms})
+
+
+def choice_figure(found: Choices) -> Figure:
+    """One panel: means over seeds with bands from the lowest to the highest; dots are choices."""
+    figure, (axes,) = new_figure([2.6])
+    colours = arm_colours(found.curves)
+    title(axes, "HM on classes of validation, %")
+    for i, (arm, curve) in enumerate(found.curves.items()):
+        colour, dash = colours[arm], DASHES[i % len(DASHES)]
+        axes.plot(curve.steps, curve.mean, color=colour, linestyle=dash, linewidth=1.5, label=arm)
+        axes.fill_between(curve.steps, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
+        epochs, scores = zip(*found.chosen[arm].values(), strict=True)
+        axes.plot(epochs, scores, color=colour, linestyle="", marker="o", markersize=4)
+    axes.set_xlabel("Epoch", fontsize=TEXT, color=INK)
+    legend(figure, axes)
+    return figure
+
+
+def shown(group: Group) -> Shown | None:
+    """The figure of a group, where its runs chose an epoch."""
+    found = choices(group.runs)
+    if found is None:
+        return None
+    over = ", ".join(f"{arm} {len(each)}" for arm, each in found.chosen.items())
+    note = (
+        f"A first training leaves out the classes of validation, which are its unseen ones. Lines "
+        f"are means over seeds ({over}), bands run from the lowest to the highest seed, dots are "
+        f"the epochs chosen. A second training on all seen classes ends at the chosen epoch, and "
+        f"it alone is scored on the test."
+    )
+    rows = [
+        (arm, str(seed), str(epoch), number(score))
+        for arm, each in found.chosen.items()
+        for seed, (epoch, score) in each.items()
+    ]
+    table = Numbers("Chosen", ("arm", "seed", "epoch", "HM on validation, %"), rows)
+    return Shown(
+        "The choice of the epoch",
+        Words(note, f"Line plot. {note}"),
+        lambda: choice_figure(found),
+        (),
+        [table],
+    )

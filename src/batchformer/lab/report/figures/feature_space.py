@@ -1,0 +1,151 @@
+"""Plain features on their two principal axes, and how far classes lie apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from batchformer.insight.record import SHOTS
+from batchformer.lab.metrics.intervals import Summary
+from batchformer.lab.report.figures.canvas import INK, title
+from batchformer.lab.report.figures.feature_numbers import (
+    MEASURES,
+    FeatureSpace,
+    OfArm,
+    class_means,
+    gather,
+)
+from batchformer.lab.report.figures.panels import SMALL, bare, mark_legend, new_grid
+from batchformer.lab.report.figures.shown import Numbers, Shown, Words
+from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.words import interval, number
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+PANELS_A_ROW = 2
+ROOM = 0.09
+"""Above and below a panel, inches: what is said below one stays clear of the next one's name."""
+
+
+def figure(data: FeatureSpace) -> Figure:
+    """Arms side by side; samples are small marks, class means large ones."""
+    arms = list(data.by_arm)
+    columns = min(PANELS_A_ROW, len(arms))
+    rows = -(-len(arms) // columns)
+    drawn, grid = new_grid(rows, columns, [2.4 if columns > 1 else 3.4] * rows)
+    engine: Any = drawn.get_layout_engine()
+    engine.set(h_pad=ROOM)
+    panels = [axes for row in grid for axes in row]
+    for axes in panels[len(arms) :]:
+        axes.set_visible(False)
+    for axes, arm in zip(panels, arms, strict=False):
+        found = data.by_arm[arm]
+        _scatter(axes, found, data)
+        bare(axes)
+        title(axes, arm)
+        axes.set_xlabel(
+            " and ".join(f"{100 * share:.0f}%" for share in found.share) + " of the variance",
+            fontsize=SMALL,
+            color=INK,
+        )
+    if data.by_class:
+        mark_legend(drawn, data.marks)
+    elif len(data.groups) > 1:
+        mark_legend(drawn, [data.marks[i] for i in data.groups])
+    return drawn
+
+
+def _scatter(axes: Axes, found: OfArm, data: FeatureSpace) -> None:
+    classes, means = class_means(found.points, found.labels)
+    crowded = len(classes) > 100
+    for i, mark in enumerate(data.marks):
+        own, of_class = data.mark_of(found.labels) == i, data.mark_of(classes) == i
+        # Pixels: thousands of marks as outlines would be most of a page.
+        common: Any = {"marker": mark.shape, "color": mark.colour, "rasterized": True}
+        axes.scatter(
+            found.points[own, 0],
+            found.points[own, 1],
+            s=7 if data.by_class else 5,
+            alpha=0.35,
+            linewidths=0,
+            **common,
+        )
+        axes.scatter(
+            means[of_class, 0],
+            means[of_class, 1],
+            s=10 if crowded else 46 if data.by_class else 34,
+            edgecolors="white",
+            linewidths=0.4 if crowded else 0.8,
+            zorder=3,
+            **common,
+        )
+    # A square, whatever the shape of the cloud, so that panels are of one size.
+    low, high = found.points.min(0), found.points.max(0)
+    (x, y), half = (low + high) / 2, 0.55 * float((high - low).max() or 1.0)
+    axes.set_xlim(x - half, x + half)
+    axes.set_ylim(y - half, y + half)
+    axes.set_aspect("equal")
+
+
+def words(data: FeatureSpace) -> Words:
+    """What is plotted, and how far classes lie apart."""
+    samples = len(next(iter(data.by_arm.values())).points)
+    which = "the first seed of each arm" if data.seed is None else f"seed {data.seed}"
+    meant = " ".join(f"{name.capitalize()}: {MEASURES[name]}." for name in _measured(data))
+    note = (
+        f"Plain features of {samples:,} test images on their two principal axes, {which}; large "
+        f"marks are class means. Every panel has axes of its own. {meant}"
+    )
+    columns = _columns(data)
+    said = "; ".join(
+        f"{arm}: separation "
+        + ", ".join(
+            f"{name} {number(value.mean)}"
+            for i, name in columns.items()
+            if (value := found.measures["separation"][i]) is not None
+        )
+        for arm, found in data.by_arm.items()
+    )
+    return Words(note, f"Scatter plots. {note} {said}.")
+
+
+def _columns(data: FeatureSpace) -> dict[int, str]:
+    """The shot groups that have numbers, by their place in ``SHOTS``; one alone is all classes."""
+    groups = data.groups
+    return {groups[0]: "all classes"} if len(groups) == 1 else dict(enumerate(SHOTS))
+
+
+def _measured(data: FeatureSpace) -> list[str]:
+    """Spread is measured against all classes: of one group it is 1, whatever the features."""
+    return [name for name in MEASURES if len(data.groups) > 1 or name != "spread"]
+
+
+def numbers(data: FeatureSpace) -> list[Numbers]:
+    """Separation and spread by shot group and arm."""
+    columns = _columns(data)
+    return [
+        Numbers(
+            f"{measure.capitalize()} of classes",
+            (measure, "n", *columns.values()),
+            [
+                (arm, str(found.seeds), *(_text(found.measures[measure][i]) for i in columns))
+                for arm, found in data.by_arm.items()
+            ],
+        )
+        for measure in _measured(data)
+    ]
+
+
+def shown(group: Group) -> Shown | None:
+    """The figure with its words and numbers."""
+    data = gather(group)
+    if data is None:
+        return None
+    return Shown("Feature space", words(data), lambda: figure(data), numbers(data))
+
+
+def _text(value: Summary | None) -> str:
+    if value is None:
+        return ""
+    return f"{number(value.mean)} {interval(value.low, value.high)}".strip()

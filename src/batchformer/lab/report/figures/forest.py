@@ -1,0 +1,107 @@
+"""An effect recipe by recipe, and below them over all: each mean with its 95% interval."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from batchformer.lab.metrics.intervals import FEWEST_SEEDS
+from batchformer.lab.report.figures.canvas import INK, TEXT, new_figure
+from batchformer.lab.report.figures.shown import Shown, Words
+from batchformer.lab.report.results.names import LOWER_IS_BETTER, arm_colours, metric_label
+from batchformer.lab.report.results.pooling import Effect
+from batchformer.lab.report.results.words import interval, seeds, signed
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+ROW = 0.36
+"""Inches: a name, and below it its interval."""
+LIFT = 0.2
+"""From an interval up to the foot of its name, in rows."""
+THICKNESS = 0.2
+"""Half the height of the diamond, in rows."""
+
+
+def forest(arm: str, reference: str, metric: str, effect: Effect) -> Shown:
+    """The figure of one effect with its words."""
+    label = metric_label(metric)
+    better = "lower" if metric in LOWER_IS_BETTER else "higher"
+    note = (
+        f"{arm} - {reference} on {label}, points, {better} is better. Dots are means over paired "
+        f"seeds, bars their 95% t intervals where there are {FEWEST_SEEDS} seeds. The diamond is "
+        "the mean over recipes, each counted once, as wide as its interval."
+    )
+    if effect.printed:
+        note += " Hollow, the paper's differences."
+    return Shown(
+        f"{label}: {arm} - {reference}",
+        Words(note, f"Forest plot. {note} {described(effect)}."),
+        lambda: forest_figure(arm, effect),
+    )
+
+
+def described(effect: Effect) -> str:
+    """Every row with its numbers, for a reader who cannot see it."""
+    rows = [
+        f"{name}: {signed(d.paired.difference)} {interval(d.paired.low, d.paired.high, sign=True)}"
+        for name, d in effect.recipes.items()
+    ]
+    found = effect.pooled
+    rows.append(
+        f"over all: {signed(found.difference)} {interval(found.low, found.high, sign=True)}"
+    )
+    return "; ".join(row.strip() for row in rows)
+
+
+def forest_figure(arm: str, effect: Effect) -> Figure:
+    """Rows from top to bottom: the recipes in their order, then all of them."""
+    figure, (axes,) = new_figure([ROW * (len(effect.recipes) + 1.5)])
+    colour = arm_colours([arm])[arm]
+    for i, (name, difference) in enumerate(effect.recipes.items()):
+        found = difference.paired
+        _name(axes, -i, f"{name}, {seeds(found.n)}")
+        if found.low is not None and found.high is not None:
+            axes.hlines(-i, found.low, found.high, color=colour, linewidth=1.5, alpha=0.8)
+        axes.plot(found.difference, -i, color=colour, marker="o", markersize=5)
+        if difference.paper_effect is not None:
+            axes.plot(
+                difference.paper_effect,
+                -i,
+                marker="o",
+                markersize=6,
+                color=colour,
+                markerfacecolor="none",
+            )
+    last, found_all = -len(effect.recipes), effect.pooled
+    _name(axes, last, f"Over all, {seeds(found_all.seeds)}", weight="bold")
+    low = found_all.difference if found_all.low is None else found_all.low
+    high = found_all.difference if found_all.high is None else found_all.high
+    middle = found_all.difference
+    axes.fill(
+        [low, middle, high, middle],
+        [last, last + THICKNESS, last, last - THICKNESS],
+        color=colour,
+        linewidth=1.0,
+    )
+    axes.set_ylim(last - 0.5, 0.8)
+    axes.set_yticks([])
+    axes.spines["left"].set_visible(False)
+    axes.grid(axis="x", color=INK, alpha=0.2, linewidth=0.6)
+    return figure
+
+
+def _name(axes: Axes, row: float, text: str, weight: str = "normal") -> None:
+    """At the left, above its row, where a long name costs no width; zero is marked below it."""
+    axes.vlines(0, row - LIFT, row + LIFT, color=INK, linewidth=0.8)
+    axes.text(
+        0,
+        row + LIFT,
+        text,
+        transform=axes.get_yaxis_transform(),
+        fontsize=TEXT,
+        color=INK,
+        weight=weight,
+        va="bottom",
+        parse_math=False,
+    )

@@ -1,0 +1,231 @@
+"""Which shot group predictions fall into, by the shot group of the image."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchformer.insight.record import SHOTS
+from batchformer.lab.metrics.intervals import Paired, paired
+from batchformer.lab.metrics.shots import shot_groups, third_groups
+from batchformer.lab.report.figures.canvas import INK, TEXT, title
+from batchformer.lab.report.figures.kept import per
+from batchformer.lab.report.figures.panels import DIVERGING, SEQUENTIAL, cells, new_grid
+from batchformer.lab.report.figures.shown import Numbers, Shown, Words
+from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.names import in_words
+from batchformer.lab.report.results.runs import Run
+from batchformer.lab.report.results.words import interval, number, signed
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+LEAST_REACH = 5.0
+"""Of the colours of a difference, points: nothing small in full colour."""
+
+
+@dataclass(frozen=True)
+class OfArm:
+    """One arm over its seeds.
+
+    Args:
+        rates: (G, G) percent of a group's test images that are taken for each group.
+        right: (G,) percent of a group's test images that are taken for their own class.
+        differences: (G, G) to the reference on the same seeds; None for the reference itself, or
+            without pair.
+        seeds: how many.
+    """
+
+    rates: NDArray[Any]
+    right: NDArray[Any]
+    differences: list[list[Paired]] | None
+    seeds: int
+
+
+@dataclass(frozen=True)
+class HeadTail:
+    """The G shot groups that have classes with test images, and every arm."""
+
+    groups: list[str]
+    by_arm: dict[str, OfArm]
+    reference: str
+
+
+def gather(group: Group) -> HeadTail | None:
+    """What the figure shows, or None where no run kept its confusion, or all classes are alike."""
+    found: dict[str, dict[int, tuple[NDArray[Any], NDArray[Any]]]] = {}
+    for arm in group.arms:
+        for run in group.of(arm):
+            rates = _rates(run)
+            if rates is not None:
+                found.setdefault(arm, {})[run.seed] = rates
+    every = [rates for runs in found.values() for rates, _ in runs.values()]
+    if not every:
+        return None
+    present = np.flatnonzero(np.all([np.isfinite(rates).any(1) for rates in every], 0))
+    if len(present) < 2:
+        return None
+    cut = np.ix_(present, present)
+    start = found.get(group.reference, {})
+    by_arm = {}
+    for arm, runs in found.items():
+        both = sorted(runs.keys() & start.keys()) if arm != group.reference else []
+        differences = None
+        if both:
+            left, right = (np.stack([side[s][0][cut] for s in both]) for side in (start, runs))
+            differences = [
+                [
+                    paired(left[:, i, j].tolist(), right[:, i, j].tolist())
+                    for j in range(len(cut[0]))
+                ]
+                for i in range(len(cut[0]))
+            ]
+        by_arm[arm] = OfArm(
+            np.mean([rates[cut] for rates, _ in runs.values()], 0),
+            np.mean([right[present] for _, right in runs.values()], 0),
+            differences,
+            len(runs),
+        )
+    return HeadTail([SHOTS[i] for i in present], by_arm, group.reference)
+
+
+def between_groups(
+    confusion: NDArray[Any], shot_of_class: NDArray[Any]
+) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Percent of each group's images taken for each group, (3, 3), and for their own class, (3,).
+
+    ``confusion`` is (K, K) with targets in rows. NaN for a group without test images.
+    """
+    member = np.eye(len(SHOTS))[shot_of_class]
+    table = member.T @ confusion @ member
+    total = table.sum(1)
+    right = member.T @ np.diagonal(confusion)
+    return per(100.0 * table, total[:, None]), per(100.0 * right, total)
+
+
+def _rates(run: Run) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    confusion, counts = run.figures.get("confusion"), run.figures.get("train_counts")
+    if confusion is None or counts is None or confusion.shape != (len(counts), len(counts)):
+        return None
+    return between_groups(confusion.astype(np.float64), shots_of(run, counts))
+
+
+def shots_of(run: Run, counts: NDArray[Any]) -> NDArray[Any]:
+    """The shot group of every class, (K,) of 0, 1 or 2, as the run's own scores have them."""
+    known = run.insight.get("shot_of_class")
+    if known is not None and known.shape == counts.shape:
+        return known.astype(np.int64)
+    data = run.recipe.get("data")
+    thirds = isinstance(data, dict) and data.get("shots") == "thirds"
+    groups = (third_groups if thirds else shot_groups)(counts.tolist())
+    shots: NDArray[Any] = np.stack([groups[name].numpy() for name in SHOTS]).argmax(0)
+    return shots
+
+
+def figure(data: HeadTail) -> Figure:
+    """A row for each arm: the rates, and what they differ by from the reference."""
+    arms = list(data.by_arm)
+    some = any(found.differences for found in data.by_arm.values())
+    drawn, grid = new_grid(len(arms), 2 if some else 1, [1.55] * len(arms))
+    reach = max([LEAST_REACH, *(abs(settled(d)) for d in _every(data))])
+    for row, arm in zip(grid, arms, strict=True):
+        found = data.by_arm[arm]
+        texts = [[f"{value:.1f}" for value in line] for line in found.rates]
+        for i, right in enumerate(found.right):
+            texts[i][i] += f"\n({right:.1f})"
+        cells(row[0], found.rates, texts, data.groups, colours=SEQUENTIAL, limits=(0, 100))
+        title(row[0], f"{arm}, %")
+        row[0].set_ylabel("image of", fontsize=TEXT, color=INK)
+        if not some:
+            continue
+        if found.differences is None:
+            row[1].set_visible(False)
+            continue
+        values = np.array([[settled(d) for d in line] for line in found.differences])
+        marks = [[_difference(d) for d in line] for line in found.differences]
+        cells(row[1], values, marks, data.groups, colours=DIVERGING, limits=(-reach, reach))
+        row[1].set_yticks([])
+        title(row[1], f"\N{MINUS SIGN} {data.reference}, points")
+    grid[-1][0].set_xlabel("taken for", fontsize=TEXT, color=INK)
+    return drawn
+
+
+def settled(found: Paired) -> float:
+    """The difference where its interval does not hold 0; else 0, so that noise has no colour."""
+    if found.low is None or found.high is None or found.low <= 0 <= found.high:
+        return 0.0
+    return found.difference
+
+
+def _every(data: HeadTail) -> list[Paired]:
+    return [d for found in data.by_arm.values() for row in found.differences or [] for d in row]
+
+
+def _difference(found: Paired) -> str:
+    text = signed(found.difference, 1).replace("-", "\N{MINUS SIGN}")
+    if found.low is None or found.high is None:
+        return text
+    return f"{text}\n± {(found.high - found.low) / 2:.1f}"
+
+
+def words(data: HeadTail) -> Words:
+    """What is plotted, and where the images of the rarest group go."""
+    over = ", ".join(f"{arm} {found.seeds}" for arm, found in data.by_arm.items())
+    note = (
+        f"Test images of a shot group (rows) by the group of the class they are taken for "
+        f"(columns), percent, mean over seeds ({over}); in brackets those taken for their own "
+        f"class."
+    )
+    if any(found.differences for found in data.by_arm.values()):
+        note += f" Beside it the difference to {in_words(data.reference)} on the same seeds"
+        tested = [d for d in _every(data) if d.low is not None]
+        if tested:
+            note += (
+                ", ± half the width of its 95% t interval. Red is more, blue is fewer; a cell "
+                "whose interval holds 0 has no colour."
+            )
+            chance = len(tested) / 20
+            by_chance = f": by chance about {chance:.0f} of {len(tested)} would have one"
+            note += f" Each interval is for its cell alone{by_chance if chance >= 1 else ''}."
+        else:
+            note += ", without intervals, and so without colour."
+    rarest, most = data.groups[-1], data.groups[0]
+    said = "; ".join(
+        f"{arm} {number(found.rates[-1, 0], 1)}%" for arm, found in data.by_arm.items()
+    )
+    said = f"Images of {rarest}-shot classes taken for {most}-shot ones: {said}."
+    return Words(f"{note} {said}", f"Tables of coloured cells. {note} {said}")
+
+
+def numbers(data: HeadTail) -> list[Numbers]:
+    """The rates and the differences of every arm."""
+    tables = []
+    columns = ("image of", *(f"as {name}" for name in data.groups))
+    for arm, found in data.by_arm.items():
+        rows = [
+            (name, *(number(value, 1) for value in line), number(right, 1))
+            for name, line, right in zip(data.groups, found.rates, found.right, strict=True)
+        ]
+        tables.append(Numbers(f"{arm}, percent", (*columns, "right"), rows))
+        if found.differences:
+            rows = [
+                (name, *(f"{signed(d.difference)} {_interval(d)}".strip() for d in line))
+                for name, line in zip(data.groups, found.differences, strict=True)
+            ]
+            tables.append(Numbers(f"{arm} - {data.reference}, points", columns, rows))
+    return tables
+
+
+def shown(group: Group) -> Shown | None:
+    """The figure with its words and numbers."""
+    data = gather(group)
+    if data is None:
+        return None
+    return Shown("From head to tail", words(data), lambda: figure(data), (), numbers(data))
+
+
+def _interval(found: Paired) -> str:
+    return interval(found.low, found.high, sign=True)

@@ -1,0 +1,224 @@
+"""Accuracy by class, from the most to the least frequent, with the paired difference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from batchformer.lab.metrics.intervals import Paired, paired
+from batchformer.lab.report.figures.canvas import INK, MARKERS, TEXT, legend, new_figure, title
+from batchformer.lab.report.results.configuration import one_group
+from batchformer.lab.report.results.names import arm_colours
+from batchformer.lab.report.results.runs import Run
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+MOST_POINTS = 100
+"""More classes than this are averaged over neighbours in frequency."""
+
+MOST_LINES = 3
+"""Arms whose accuracies are drawn upon one another; more cover each other."""
+
+MOST_NAMES = 20
+"""Classes that are named along the axis; more would not be legible."""
+
+SHORT_NAMES = 40
+"""Letters that fit along the axis; longer names are turned."""
+
+
+@dataclass(frozen=True)
+class ByClass:
+    """P points from the most to the least frequent class, or group of classes.
+
+    Args:
+        names: of the points, empty where they are too many to be read.
+        places: rank in frequency of a point, from 1; the middle of a group.
+        counts: training images of a class, (P,).
+        accuracy: by arm, percent, mean over seeds, (P,); NaN without test images.
+        differences: by arm other than the reference, None without test images or without pair.
+        seeds: how many seeds each arm has.
+        paired_seeds: how many seeds each difference has.
+        classes: K.
+        together: most classes in one point.
+        reference: the arm that the others are compared with.
+    """
+
+    names: list[str]
+    places: list[float]
+    counts: list[float]
+    accuracy: dict[str, NDArray[Any]]
+    differences: dict[str, list[Paired | None]]
+    seeds: dict[str, int]
+    paired_seeds: dict[str, int]
+    classes: int
+    together: int
+    reference: str
+
+    @property
+    def drawn(self) -> list[str]:
+        """Arms whose accuracy is drawn: all, or the reference and the main one if they are many.
+
+        The others are seen by their differences; one without a difference would be seen nowhere.
+        """
+        if len(self.accuracy) <= MOST_LINES:
+            return list(self.accuracy)
+        others = list(self.differences)
+        main = "batchformer" if "batchformer" in others else next(iter(others), None)
+        return [arm for arm in self.accuracy if arm == main or arm not in others]
+
+
+def accuracy_by_class(runs: Iterable[Run], reference: str | None = None) -> Figure:
+    """Training counts, accuracy by arm and each arm's paired difference, over sorted classes."""
+    data = by_class(runs, reference)
+    if data is None:
+        raise ValueError("No run kept its accuracy by class (per_class in figures.npz).")
+    return figure_of(data)
+
+
+def figure_of(data: ByClass) -> Figure:
+    """The figure of numbers already gathered."""
+    others = list(data.differences)
+    figure, panels = new_figure([0.6, 1.9, *[1.1] * len(others)])
+    colours = arm_colours(data.accuracy)
+    places = data.places
+    crowded = len(places) > 40
+    _counts_panel(panels[0], places, data)
+    title(panels[1], "Accuracy by class, %")
+    for i, arm in enumerate(data.drawn):
+        panels[1].plot(
+            places,
+            data.accuracy[arm],
+            marker="" if crowded else MARKERS[i % len(MARKERS)],
+            markersize=4,
+            markerfacecolor="none" if arm == data.reference else colours[arm],
+            linewidth=1.0 if crowded else 0.6,
+            color=colours[arm],
+            label=arm,
+        )
+    for axes, arm in zip(panels[2:], others, strict=True):
+        _difference_panel(axes, places, data.differences[arm], colours[arm], crowded)
+        title(axes, f"{arm} \N{MINUS SIGN} {data.reference}, points")
+    for axes in panels[3:]:
+        axes.sharey(panels[2])
+    if data.names:
+        short = sum(map(len, data.names)) <= SHORT_NAMES
+        panels[-1].set_xticks(places, data.names, rotation=0 if short else 90, fontsize=TEXT - 1)
+        for label in panels[-1].get_xticklabels():
+            label.set_parse_math(False)
+    legend(figure, panels[1])
+    return figure
+
+
+def by_class(runs: Iterable[Run], reference: str | None = None) -> ByClass | None:
+    """What the figure shows, or None where no run kept its accuracy by class.
+
+    Without a ``reference`` differences are to the one ``comparable`` chooses.
+    """
+    import numpy as np
+
+    group = one_group(runs, reference)
+    kept = {run: array for run in group.runs if (array := _accuracy(run)) is not None}
+    if not kept:
+        return None
+    # Runs of one configuration have the same classes; one that does not was not written by us.
+    classes = len(next(iter(kept.values())))
+    kept = {run: array for run, array in kept.items() if len(array) == classes}
+    counts = np.mean([run.figures["train_counts"] for run in kept], axis=0)
+    order = np.argsort(-counts, kind="stable")
+    together = -(-classes // MOST_POINTS)
+    points = [order[i : i + together] for i in range(0, classes, together)]
+    values = {
+        run: np.array([_mean(array[point]) for point in points]) for run, array in kept.items()
+    }
+    accuracy, differences = {}, {}
+    seeds, paired_seeds = {}, {}
+    start = {run.seed: values[run] for run in group.of(group.reference) if run in values}
+    for arm in group.arms:
+        own = {run.seed: values[run] for run in group.of(arm) if run in values}
+        if not own:
+            continue
+        accuracy[arm], seeds[arm] = np.mean(list(own.values()), axis=0), len(own)
+        both = sorted(own.keys() & start.keys())
+        if arm != group.reference and both:
+            left, right = (np.array([side[s] for s in both]) for side in (start, own))
+            differences[arm] = [_paired(left[:, i], right[:, i]) for i in range(len(points))]
+            paired_seeds[arm] = len(both)
+    return ByClass(
+        _names(order, kept),
+        [i * together + (len(point) + 1) / 2 for i, point in enumerate(points)],
+        [float(counts[point].mean()) for point in points],
+        accuracy,
+        differences,
+        seeds,
+        paired_seeds,
+        classes,
+        together,
+        group.reference,
+    )
+
+
+def _accuracy(run: Run) -> NDArray[Any] | None:
+    per_class, counts = run.figures.get("per_class"), run.figures.get("train_counts")
+    if per_class is None or counts is None or per_class.ndim != 1 or not per_class.size:
+        return None
+    return per_class if per_class.shape == counts.shape else None
+
+
+def _names(order: NDArray[Any], kept: Iterable[Run]) -> list[str]:
+    names = next((run.figures.get("classes") for run in kept), None)
+    if names is None or len(names) != len(order) or len(order) > MOST_NAMES:
+        return []
+    return [str(names[i]) for i in order]
+
+
+def _mean(values: NDArray[Any]) -> float:
+    """Mean over the classes that have test images, NaN where none has."""
+    import numpy as np
+
+    tested = values[~np.isnan(values)]
+    return float(tested.mean()) if tested.size else float("nan")
+
+
+def _paired(left: NDArray[Any], right: NDArray[Any]) -> Paired | None:
+    import numpy as np
+
+    if np.isnan(left).any() or np.isnan(right).any():
+        return None
+    return paired(left.tolist(), right.tolist())
+
+
+def _counts_panel(axes: Axes, places: list[float], data: ByClass) -> None:
+    # A class without training images has no place on a log scale; it stays at the bottom.
+    counts = [max(count, 0.5) for count in data.counts]
+    edges = [min(i * data.together, data.classes) + 0.5 for i in range(len(places) + 1)]
+    axes.stairs(counts, edges, baseline=0.01, fill=True, color=INK, alpha=0.3, linewidth=0)
+    axes.set_yscale("log")
+    axes.set_ylim(max(min(counts) * 0.5, 0.5), max(counts) * 1.5)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+    axes.yaxis.set_minor_formatter(lambda value, _: "")
+    axes.tick_params(which="minor", length=0)
+    title(axes, "Training images, log scale")
+
+
+def _difference_panel(
+    axes: Axes, places: list[float], found: list[Paired | None], colour: str, crowded: bool
+) -> None:
+    axes.axhline(0, color=INK, linewidth=0.9)
+    shown = [(x, result) for x, result in zip(places, found, strict=True) if result is not None]
+    bars = [(x, r.low, r.high) for x, r in shown if r.low is not None and r.high is not None]
+    if bars:
+        axes.vlines(
+            *zip(*bars, strict=True), color=colour, alpha=0.45, linewidth=1.2 if crowded else 2.5
+        )
+    axes.plot(
+        [x for x, _ in shown],
+        [result.difference for _, result in shown],
+        linestyle="",
+        marker="o",
+        markersize=1.8 if crowded else 4,
+        color=colour,
+    )

@@ -1,0 +1,157 @@
+"""One figure of some runs: as a file, or its numbers on the terminal."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from batchformer.lab.engine.checkpoint import write_atomically
+from batchformer.lab.report.figures.canvas import INK
+from batchformer.lab.report.figures.catalogue import INSIGHT, Entry, find_figure
+from batchformer.lab.report.figures.panels import DOTS
+from batchformer.lab.report.figures.shown import Shown
+from batchformer.lab.report.results.configuration import Group, one_group
+from batchformer.lab.report.results.extra import extra
+from batchformer.lab.report.results.runs import find_runs
+from batchformer.lab.report.results.terminal import Terminal
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from rich.console import Console
+
+FORMATS = ("svg", "png", "pdf")
+
+PRINT_INK = "#3f444b"
+"""Text and axes on paper."""
+
+Compute = Callable[[Path], object]
+
+
+def show(
+    name: str,
+    paths: Sequence[Path],
+    *,
+    to: Path | None = None,
+    against: str | None = None,
+    compute: Compute | None = None,
+    options: dict[str, Any] | None = None,
+    console: Console | None = None,
+) -> None:
+    """Write a figure to a file, or print its numbers.
+
+    Args:
+        name: one of ``FIGURES``.
+        paths: folders of runs of one configuration.
+        to: the file, .svg, .png or .pdf; None to print.
+        against: the arm that others are compared with.
+        compute: makes ``insight.npz`` of a run's folder, where it is needed and missing.
+        options: of the figure, less what is left at its default.
+        console: where to print; by default the standard output.
+    """
+    entry = find_figure(name)
+    given = options or {}
+    foreign = [option for option in given if option not in entry.options]
+    if foreign:
+        known = ", ".join(_flag(o) for o in entry.options) or "none"
+        wrong = ", ".join(map(_flag, foreign))
+        raise ValueError(f"The figure {name} does not take {wrong}; its own options: {known}.")
+    if to is not None and _format(to) not in FORMATS:
+        raise ValueError(f"{to}: a figure is written as .svg, .png or .pdf.")
+    group = one_group(find_runs(list(paths)), against)
+    if compute is not None and entry.needs == INSIGHT:
+        fill_in(group, compute)
+    made = entry.load()(group, **given)
+    if made is None:
+        raise ValueError(missing(name, entry, group, paths, tried=compute is not None))
+    out = Terminal(console)
+    out.say(f"{made.title}: {made.words.note}")
+    if to is None:
+        for table in [*made.numbers, *made.folded]:
+            out.show(table.caption, table.columns, list(table.rows))
+    else:
+        write_figure(made, to)
+        out.say(f"Figure: {to}")
+
+
+def fill_in(group: Group, compute: Compute) -> None:
+    """Make the arrays of every run that has none."""
+    for run in group.runs:
+        if not len(run.insight):
+            print(f"Looking at {run.folder} ...", file=sys.stderr)
+            compute(run.folder)
+
+
+def missing(
+    name: str, entry: Entry, group: Group, paths: Sequence[Path], *, tried: bool = False
+) -> str:
+    """What to do where no run has what a figure is drawn from; ``tried`` to compute it."""
+    text = f"{name} is drawn from {entry.needs}, and no run of {group.name} has the arrays for it"
+    without = [run for run in group.runs if not len(run.insight)]
+    if entry.needs != INSIGHT:
+        return f"{text}."
+    if len(without) == len(group.runs) and tried:
+        return f"{text}. There is nothing of the kind to see in this recipe's method or images."
+    if without and not tried:
+        again = f"batchformer show {name} {' '.join(map(str, paths))} --compute"
+        return (
+            f"{text}. `{again}` makes the file from a run's checkpoint; runs trained from now on "
+            f"write it when they end."
+        )
+    return (
+        f"{text}, though some were looked at: the baseline has no BatchFormer to look at, and a "
+        f"few figures are not made of every network."
+    )
+
+
+def write_figure(made: Shown, path: Path) -> None:
+    """Write the figure; the file is complete or not there.
+
+    A PNG or SVG is transparent, with ink that reads on white and on black; a PDF has the ink of
+    paper.
+    """
+    with extra("report"):
+        import matplotlib
+
+    drawn, kind = made.figure(), _format(path)
+    said = made.words.alternative
+    metadata: dict[str, dict[str, Any]] = {
+        "svg": {"Title": made.title, "Description": said, "Date": None},
+        "png": {"Title": made.title, "Description": said},
+        "pdf": {"Title": made.title, "Subject": said, "CreationDate": None},
+    }
+    if kind == "pdf":
+        in_ink(drawn, PRINT_INK)
+    buffer = io.BytesIO()
+    with matplotlib.rc_context({"svg.fonttype": "none", "pdf.fonttype": 42}):
+        drawn.savefig(
+            buffer, format=kind, transparent=kind != "pdf", dpi=DOTS, metadata=metadata[kind]
+        )
+    write_atomically(path, buffer.getvalue())
+
+
+def in_ink(figure: Figure, colour: str) -> None:
+    """Draw in another colour what is drawn in ink."""
+    from matplotlib.colors import to_hex
+    from matplotlib.lines import Line2D
+    from matplotlib.text import Text
+
+    for kind in (Text, Line2D):
+        found: Any = figure.findobj(kind)
+        for artist in found:
+            if to_hex(artist.get_color()) == INK:
+                artist.set_color(colour)
+    for axes in figure.axes:
+        axes.tick_params(colors=colour)
+        for spine in axes.spines.values():
+            spine.set_color(colour)
+
+
+def _format(path: Path) -> str:
+    return path.suffix.lower().removeprefix(".")
+
+
+def _flag(option: str) -> str:
+    return f"--{option.replace('_', '-')}"

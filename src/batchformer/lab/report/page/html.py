@@ -1,0 +1,257 @@
+"""One self-contained page: verdicts, tables, figures, provenance. No network, no server."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from batchformer.lab.config.recipe import NOT_IN_THE_PAPER
+from batchformer.lab.engine.checkpoint import write_atomically
+from batchformer.lab.metrics.intervals import FEWEST_SEEDS
+from batchformer.lab.report.page.pooled_page import together_part
+from batchformer.lab.report.page.sections import Section, sections_of, sweep_section
+from batchformer.lab.report.results import words
+from batchformer.lab.report.results.comparison import compare_runs
+from batchformer.lab.report.results.configuration import Group, settings
+from batchformer.lab.report.results.extra import extra
+from batchformer.lab.report.results.names import (
+    ARMS,
+    DESCRIPTIVE,
+    LOWER_IS_BETTER,
+    arm_colours,
+    decimals,
+    in_words,
+    metric_label,
+)
+from batchformer.lab.report.results.pooling import take_together
+from batchformer.lab.report.results.provenance import provenance
+from batchformer.lab.report.results.results import Comparison, Difference, RecipeComparison
+from batchformer.lab.report.results.runs import Run
+from batchformer.lab.report.results.sweep_comparison import Cell, SweepComparison, compare_sweep
+from batchformer.lab.report.results.sweep_table import level_name, sweep_headline, sweep_notes
+from batchformer.lab.report.results.sweeps import split_sweeps
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
+
+TEMPLATE = "page.html.jinja"
+TITLE = "BatchFormer, arm against arm"
+SWEEPS_TITLE = "BatchFormer, level by level"
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Where a difference lies between -reach and +reach, in percent of the strip's width."""
+
+    at: float
+    low: float | None
+    high: float | None
+    paper: float | None
+
+
+@dataclass(frozen=True)
+class Part:
+    """One recipe on the page."""
+
+    anchor: str
+    comparison: RecipeComparison
+    headline: str
+    strips: dict[tuple[str, str], Strip]
+    main_strip: Strip | None
+    sections: list[Section]
+    settings: dict[str, str]
+    provenance: dict[str, list[str]]
+
+
+@dataclass(frozen=True)
+class SweepPart:
+    """One sweep on the page; strips go by what is compared with, then by arm and level."""
+
+    anchor: str
+    comparison: SweepComparison
+    headline: str
+    strips: dict[str, dict[Cell, Strip]]
+    sections: list[Section]
+    settings: dict[str, str]
+    provenance: dict[str, list[str]]
+
+
+def write_page(
+    runs: Iterable[Run],
+    path: str | Path,
+    title: str | None = None,
+    reference: str | None = None,
+    *,
+    pooled: bool = False,
+) -> Path:
+    """Write the page for these runs; the file is complete or not there.
+
+    Runs that are damaged or unfinished are named at its end.
+
+    Args:
+        runs: of any recipes.
+        path: the page.
+        title: its heading.
+        reference: the arm that the others are compared with, by default that of ``compare_runs``.
+        pooled: whether the recipes are taken together as well.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: give the page a name, {path / 'report.html'}")
+    write_atomically(path, render(runs, title, reference, pooled=pooled).encode())
+    return path
+
+
+def render(
+    runs: Iterable[Run],
+    title: str | None = None,
+    reference: str | None = None,
+    *,
+    pooled: bool = False,
+) -> str:
+    """The page as text."""
+    runs = list(runs)
+    sweeps, others = split_sweeps(runs)
+    comparison = compare_runs(others, reference)
+    main_reach = _reach(d for recipe in comparison.recipes if (d := _main(recipe)) is not None)
+    parts = [
+        _part(recipe, comparison, i, main_reach) for i, recipe in enumerate(comparison.recipes)
+    ]
+    together = take_together(comparison, [sweep.name for sweep in sweeps]) if pooled else None
+    return (
+        environment()
+        .get_template(TEMPLATE)
+        .render(
+            title=title or (TITLE if parts or not sweeps else SWEEPS_TITLE),
+            policy=policy([section for part in parts for section in part.sections]),
+            comparison=comparison,
+            parts=parts,
+            main_reach=main_reach,
+            together=together_part(together) if together else None,
+            sweeps=[_sweep_part(compare_sweep(sweep), i) for i, sweep in enumerate(sweeps)],
+            level_name=level_name,
+            not_in_the_paper=NOT_IN_THE_PAPER,
+            sweep_notes=sweep_notes,
+            runs=runs,
+            finished=[run for run in runs if run.state == "finished"],
+            colours=arm_colours(run.arm for run in runs),
+            about=ARMS,
+            lower_is_better=LOWER_IS_BETTER,
+            descriptive=DESCRIPTIVE,
+            decimals=decimals,
+            fewest=FEWEST_SEEDS,
+            words=words,
+        )
+    )
+
+
+def environment() -> Environment:
+    """Templates of this folder, with the filters they use."""
+    with extra("report"):
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    made = Environment(
+        loader=PackageLoader("batchformer.lab.report", "page"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.filters |= {
+        "number": lambda *args: typeset(words.number(*args)),
+        "signed": lambda *args: typeset(words.signed(*args)),
+        "p_value": words.p_value,
+        "metric": metric_label,
+        "typeset": typeset,
+        "seeds": words.seeds,
+        "in_words": in_words,
+    }
+    return made
+
+
+def policy(sections: Iterable[Section]) -> str:
+    """What the page allows besides styles and images inside it: one script, where it has one."""
+    if not any("<script" in section.html for section in sections):
+        return ""
+    from batchformer.lab.report.page.explorer import script_source
+
+    return f"; script-src {script_source()}"
+
+
+def typeset(text: str) -> str:
+    """Hyphens that stand for a minus become one, and an interval stays on one line.
+
+    >>> typeset("batchformer_self - baseline: -0.5 [-1.0, +0.1]").replace("\N{NO-BREAK SPACE}", "_")
+    'batchformer_self − baseline: −0.5 [−1.0,_+0.1]'
+    """
+    text = re.sub(r"(?<![\w.])-(?=\d)|(?<= )-(?= )", "\N{MINUS SIGN}", text)
+    return re.sub(r"(\[\S+,) (\S+\])", "\\1\N{NO-BREAK SPACE}\\2", text)
+
+
+def _main(recipe: RecipeComparison) -> Difference | None:
+    """What the headline is about, where it is a comparison."""
+    found = recipe.differences.get((recipe.main_arm or "", recipe.main_metric))
+    return found if found is not None and found.outcome is not None else None
+
+
+def _part(recipe: RecipeComparison, comparison: Comparison, index: int, main_reach: float) -> Part:
+    anchor = f"recipe-{index + 1}"
+    # What describes has a scale of its own, and no place on a strip of points.
+    differences = {key: d for key, d in recipe.differences.items() if d.outcome is not None}
+    reach = _reach(differences.values())
+    main = _main(recipe)
+    return Part(
+        anchor,
+        recipe,
+        typeset(words.headline(recipe, comparison.comparisons)),
+        {key: _strip(difference, reach) for key, difference in differences.items()},
+        _strip(main, main_reach) if main and main.paired.low is not None else None,
+        sections_of(recipe.group, anchor),
+        settings(recipe.group),
+        provenance(recipe.group.runs),
+    )
+
+
+def _sweep_part(found: SweepComparison, index: int) -> SweepPart:
+    anchor = f"sweep-{index + 1}"
+    reach = _reach(found.differences)
+    to = {"reference": found.to_reference, "baseline": found.to_baseline}
+    runs = found.sweep.finished
+    group = Group(found.sweep.name, runs)
+    return SweepPart(
+        anchor,
+        found,
+        typeset(sweep_headline(found)),
+        {name: {cell: _strip(d, reach) for cell, d in each.items()} for name, each in to.items()},
+        [section for section in [sweep_section(found, anchor)] if section is not None],
+        settings(group) if runs else {},
+        provenance(runs),
+    )
+
+
+def _reach(differences: Iterable[Difference]) -> float:
+    """Half the width of strips that share a scale, in points."""
+    ends = [
+        abs(value)
+        for difference in differences
+        for value in (
+            difference.paired.low,
+            difference.paired.high,
+            difference.paired.difference,
+            difference.paper_effect,
+        )
+        if value is not None
+    ]
+    return 1.1 * max([*ends, 0.1])
+
+
+def _strip(difference: Difference, reach: float) -> Strip:
+    def place(value: float | None) -> float | None:
+        return None if value is None else round(50 + 50 * value / reach, 2)
+
+    result = difference.paired
+    middle: Any = place(result.difference)
+    return Strip(middle, place(result.low), place(result.high), place(difference.paper_effect))

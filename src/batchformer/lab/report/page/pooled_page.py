@@ -1,0 +1,56 @@
+"""What the page shows of several recipes taken together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from batchformer.lab.report.figures.forest import forest
+from batchformer.lab.report.figures.shown import Numbers, numbers_html
+from batchformer.lab.report.page.sections import Section, section_of
+from batchformer.lab.report.results.pooled_table import (
+    COLUMNS,
+    effect_rows,
+    together_headline,
+    together_notes,
+)
+from batchformer.lab.report.results.pooling import Effect, Together
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One arm against another over several recipes."""
+
+    headline: str
+    table: str
+    sections: list[Section]
+
+
+@dataclass(frozen=True)
+class TogetherPart:
+    """All that the template needs."""
+
+    found: Together
+    parts: list[Pair]
+    notes: list[str]
+
+
+def together_part(found: Together) -> TogetherPart:
+    """Headlines, a table and the forest plots of every arm."""
+    parts = [
+        _pair(arm, reference, found.of(arm, reference), f"together-{i + 1}")
+        for i, (arm, reference) in enumerate(found.pairs)
+    ]
+    return TogetherPart(found, parts, together_notes(found))
+
+
+def _pair(arm: str, reference: str, effects: dict[str, Effect], prefix: str) -> Pair:
+    numbers = Numbers(f"{arm} - {reference}, over recipes", COLUMNS, effect_rows(effects))
+    drawn = [
+        section_of(forest(arm, reference, metric, effect), f"{prefix}-{metric}")
+        for metric, effect in effects.items()
+    ]
+    return Pair(
+        together_headline(arm, reference, effects),
+        numbers_html(numbers),
+        [section for section in drawn if section is not None],
+    )

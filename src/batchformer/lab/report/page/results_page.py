@@ -1,0 +1,391 @@
+"""Tables of published pages, made from records.
+
+A page such as ``RESULTS.md`` holds its own words. Each of its tables stands between two comments,
+the first of which says what the table shows. ``batchformer record --make PAGE`` makes the tables
+again and leaves the words as they are::
+
+    <!-- table fine_tuning
+    kind: rows
+    metric: all
+    columns: baseline; batchformer; batchformer - baseline = difference
+    row: my_folder/caltech_5 = 5 images a class
+    row: my_folder/caltech_10 = 10 images a class
+    -->
+    <!-- /table -->
+
+``kind: arms`` is one comparison with a column for each metric; ``kind: rows`` has a row for each
+comparison. ``docs/results/README.md`` explains every line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from batchformer.lab.metrics.intervals import FEWEST_SEEDS, chance_of_finding
+from batchformer.lab.report.results.evidence import (
+    Contrast,
+    Evidence,
+    P,
+    Score,
+    Test,
+    holm_but_first,
+    holm_over,
+    load,
+    mean_over_settings,
+)
+from batchformer.lab.report.results.names import metric_label, sorted_arms, sorted_metrics
+from batchformer.lab.report.results.results import LEVEL
+from batchformer.lab.report.results.words import interval, number, p_value, seeds, signed
+
+TABLE = re.compile(
+    r"^(?P<head><!-- table (?P<name>\S+)\n(?P<lines>.*?)-->\n).*?(?P<tail>^<!-- /table -->)",
+    re.S | re.M,
+)
+CODE = re.compile(r"(^```.*?^```$)", re.S | re.M)
+"""A block of code, whose tables are examples."""
+KEYS = {
+    "arms": {"kind", "records", "arms", "metrics", "contrasts", "family", "paper", "intervals"},
+    "rows": {"kind", "row", "columns", "metric", "family", "primary", "seeds"},
+}
+ARM = r"[\w.]+"
+ITEM = re.compile(
+    rf"(?P<what>paper |p |chance )?(?P<arm>{ARM})(?: - (?P<against>{ARM}))?"
+    r"(?: on (?P<metrics>[\w ]+))?"
+)
+ROW = re.compile(
+    rf"(?P<folders>\S+(?: [+&] \S+)*)(?: on (?P<metric>\w+))?(?: with (?P<arm>{ARM}))?"
+)
+MAIN = "batchformer"
+"""The arm of the columns that a row may replace by another."""
+Family = Sequence[Test]
+"""Tests that Holm's correction takes together."""
+Adjusted = Mapping[Test, P | None]
+"""Holm's p-value of each test in the family."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """What a column shows: an arm's mean, or the difference of two arms, on one metric.
+
+    ``what`` is ``paper`` for the paper's number, ``p`` for the p-value, ``chance`` for the chance
+    of finding the paper's difference; else empty.
+    """
+
+    what: str
+    arm: str
+    against: str
+    metric: str
+    label: str
+
+
+def make_pages(pages: Sequence[Path], root: Path) -> list[tuple[Path, bool]]:
+    """Make the tables of these pages again; each page with whether it changed.
+
+    No page is written where one of them cannot be made.
+    """
+    made = {page: make_page(page.read_text(encoding="utf-8"), root, str(page)) for page in pages}
+    changed = [(page, text != page.read_text(encoding="utf-8")) for page, text in made.items()]
+    for page, differs in changed:
+        if differs:
+            page.write_text(made[page], encoding="utf-8")
+    return changed
+
+
+def make_page(text: str, root: Path, called: str = "the page") -> str:
+    """The page with every table made from the records below ``root``.
+
+    Raises:
+        ValueError: a table is not described as it should be, or its records are missing; the page
+            and the table are named.
+    """
+    blocks = CODE.split(text)
+    words = "".join(blocks[::2])
+    opened, found = words.count("<!-- table "), len(TABLE.findall(words))
+    if found != opened:
+        raise ValueError(
+            f"{called} opens {opened} tables and {found} of them can be read. A table begins with "
+            "a line `<!-- table NAME`, has its description up to a line `-->`, and ends with the "
+            "line `<!-- /table -->`."
+        )
+
+    def made(match: re.Match[str]) -> str:
+        try:
+            table = make_table(_lines(match["lines"]), root)
+        except ValueError as error:
+            raise ValueError(f"{called}, table {match['name']}: {error}") from error
+        return f"{match['head']}{table}\n{match['tail']}"
+
+    blocks[::2] = [TABLE.sub(made, block) for block in blocks[::2]]
+    return "".join(blocks)
+
+
+def make_table(lines: Mapping[str, Sequence[str]], root: Path) -> str:
+    """One table as Markdown.
+
+    Args:
+        lines: its description, each key with its values.
+        root: folder of the records.
+    """
+    kind = _one(lines, "kind")
+    makers: dict[str, Callable[[Mapping[str, Sequence[str]], Path], list[list[str]]]] = {
+        "arms": _arms_table,
+        "rows": _rows_table,
+    }
+    if kind not in makers:
+        raise ValueError(f"kind is {kind!r}; there are {', '.join(makers)}")
+    if unknown := lines.keys() - KEYS[kind]:
+        raise ValueError(
+            f"kind {kind} has no line {', '.join(sorted(unknown))}; its lines are "
+            f"{', '.join(sorted(KEYS[kind]))}"
+        )
+    header, *rows = makers[kind](lines, root)
+    rule = ["---"] + ["---:"] * (len(header) - 1)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [header, rule, *rows])
+
+
+def _arms_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str]]:
+    """One comparison: a row for each arm, then one for each difference with its p-values."""
+    found = load(root, _one(lines, "records"))
+    metrics = _one(lines, "metrics", "").split() or sorted_metrics(found.metrics)
+    arms = _labelled(_one(lines, "arms", "")) or {arm: arm for arm in sorted_arms(found.arms)}
+    contrasts = [_item(text) for text in _parts(_one(lines, "contrasts", ""))]
+    found.require([*arms, *(arm for item in contrasts for arm in (item.arm, item.against))])
+    with_intervals = _one(lines, "intervals", "yes") == "yes"
+    rows = [["", *map(metric_label, metrics)]]
+    for arm, label in arms.items():
+        scores = [found.score(arm, metric) for metric in metrics]
+        count = max((score.n for score in scores if score is not None), default=0)
+        cells = [_score(score, with_intervals, count) for score in scores]
+        rows.append([f"{label}, {seeds(count)}", *cells])
+        numbers = [found.paper(arm, metric) for metric in metrics]
+        if _one(lines, "paper", "no") == "yes" and any(value is not None for value in numbers):
+            rows.append(["paper", *("" if v is None else number(v, 1) for v in numbers)])
+    shown = [(item.arm, item.against, metric) for item in contrasts for metric in metrics]
+    family = _family(lines, shown, "")
+    adjusted = holm_over(found, family)
+    tests = [found.contrast(*test) for test in family]
+    how = "Holm"
+    if all(test is None or test.computed for test in tests):
+        how += f" over {sum(test is not None and test.p is not None for test in tests)}"
+    for item in contrasts:
+        own = [(item.arm, item.against, metric) for metric in metrics]
+        pairs = [(test, found.contrast(*test)) for test in own]
+        rows.append([item.label, *(_difference(d, _decisive(t, d, adjusted)) for t, d in pairs)])
+        p_values = [_p(test, difference, adjusted) for test, difference in pairs]
+        if any(p_values):
+            corrected = any(adjusted.get(test) is not None for test in own)
+            rows.append([f"p ({how})" if corrected else "p", *p_values])
+    return rows
+
+
+def _rows_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str]]:
+    """A row for each comparison, for several that are pooled, or for the mean of several."""
+    metric = _one(lines, "metric", "")
+    texts = _parts(_one(lines, "columns"))
+    rows = [["", *(item.label for text in texts for item in _items(text, metric or "?"))]]
+    read = [_read_row(row, texts, metric, root) for row in lines.get("row", ())]
+    if first_is_primary := _one(lines, "primary", "") == "first":
+        tests = [(row.found, test) for row in read for test in row.tests]
+        corrected = iter(holm_but_first(tests))
+        # The primary test has no entry, so it keeps its own p-value.
+        table_wide = [
+            {test: p for test in row.tests if (p := next(corrected)) is not None} for row in read
+        ]
+    for index, row in enumerate(read):
+        if first_is_primary:
+            adjusted: Adjusted = table_wide[index]
+        else:
+            adjusted = holm_over(row.found, _family(lines, row.tests, row.metric))
+        items = row.items
+        means = row.found.on_shared_seeds([i.arm for i in items if not i.against and not i.what])
+        with_p = "family" in lines or first_is_primary
+        cells = [_cell(item, row.found, means, adjusted, with_p) for item in items]
+        label = row.label
+        if _one(lines, "seeds", "yes") == "yes":
+            label += f", {_counted(items, row.found, means)}"
+        rows.append([label, *cells])
+    return rows
+
+
+@dataclass(frozen=True)
+class Row:
+    """A row as its line describes it, and the evidence that it shows."""
+
+    label: str
+    metric: str
+    items: Sequence[Item]
+    found: Evidence
+
+    @property
+    def tests(self) -> list[Test]:
+        """The differences that it shows, each once."""
+        shown = [i for i in self.items if i.against and i.what in ("", "p")]
+        return [*dict.fromkeys((i.arm, i.against, i.metric) for i in shown)]
+
+
+def _read_row(line: str, columns: Sequence[str], metric: str, root: Path) -> Row:
+    where, _, label = (part.strip() for part in line.partition(" = "))
+    match = ROW.fullmatch(where)
+    if match is None or (" + " in where and " & " in where):
+        raise ValueError(
+            f"row {where!r} is not understood; write FOLDER on METRIC with ARM. Several folders "
+            "are joined by + to pool them, or by & for their mean"
+        )
+    folders = match["folders"]
+    if " & " in folders:
+        found = mean_over_settings([load(root, folder) for folder in folders.split(" & ")])
+    else:
+        found = load(root, *folders.split(" + "))
+    own = match["metric"] or metric
+    items = [item for text in columns for item in _items(text, own)]
+    if match["arm"]:
+        items = [replace(i, arm=match["arm"]) if i.arm == MAIN else i for i in items]
+    measured = [item for item in items if item.what != "paper"]
+    found.require(arm for item in measured for arm in (item.arm, item.against) if arm)
+    return Row(label or where, own, items, found)
+
+
+def _cell(item: Item, found: Evidence, means: Evidence, adjusted: Adjusted, with_p: bool) -> str:
+    """One column of a row; ``with_p`` adds the corrected p-value to a difference.
+
+    ``means`` has only the seeds that all arms of the row share.
+    """
+    test = (item.arm, item.against, item.metric)
+    if item.what == "paper":
+        value = found.paper(item.arm, item.metric, item.against)
+        return "" if value is None else (signed if item.against else number)(value, 1)
+    if not item.against:
+        return _score(means.score(item.arm, item.metric), with_interval=False)
+    difference = found.contrast(*test)
+    if item.what == "p":
+        return _p(test, difference, adjusted)
+    if item.what == "chance":
+        return _chance(difference, found.paper(item.arm, item.metric, item.against))
+    text = _difference(difference, _decisive(test, difference, adjusted))
+    known = with_p and adjusted.get(test) is not None
+    return f"{text}, p {_written(adjusted[test])}" if known else text
+
+
+def _counted(items: Sequence[Item], found: Evidence, means: Evidence) -> str:
+    """How many seeds a row has; of several comparisons, all their paired seeds."""
+    contrasts = [found.contrast(i.arm, i.against, i.metric) for i in items if i.against]
+    scores = [means.score(i.arm, i.metric) for i in items if not i.against and not i.what]
+    return seeds(max((each.n for each in [*contrasts, *scores] if each is not None), default=0))
+
+
+def _score(score: Score | None, with_interval: bool, expected: int | None = None) -> str:
+    """The mean, and how many seeds it has where others of the row have more."""
+    if score is None:
+        return ""
+    text = number(score.mean, score.decimals)
+    if with_interval and score.low is not None:
+        text += f" {interval(score.low, score.high, decimals=score.decimals)}"
+    return text if expected in (None, score.n) else f"{text} ({seeds(score.n)})"
+
+
+def _difference(found: Contrast | None, stands: bool) -> str:
+    if found is None:
+        return ""
+    text = signed(found.difference, found.decimals)
+    if found.low is not None:
+        text += f" {interval(found.low, found.high, sign=True, decimals=found.decimals)}"
+    return f"**{text}**" if stands else text
+
+
+def _p(
+    test: Test,
+    found: Contrast | None,
+    adjusted: Adjusted,
+) -> str:
+    """The p-value, and in brackets Holm's where it was corrected."""
+    if found is None:
+        return ""
+    own = [] if found.p is None else [_written(found.p)]
+    corrected = [] if adjusted.get(test) is None else [f"({_written(adjusted[test])})"]
+    return " ".join(own + corrected)
+
+
+def _written(p: P | None) -> str:
+    return p_value(p) if isinstance(p, float) else str(p)
+
+
+def _decisive(
+    test: Test,
+    found: Contrast | None,
+    adjusted: Adjusted,
+) -> bool:
+    """Whether a difference holds: by Holm's p-value where it was corrected, else by its own."""
+    p = adjusted.get(test) if test in adjusted else (found.p if found is not None else None)
+    return p is not None and (p < LEVEL if isinstance(p, float) else str(p).startswith("<"))
+
+
+def _chance(found: Contrast | None, effect: float | None) -> str:
+    """In percent, and its range for the spread that these seeds allow."""
+    if found is None or not effect or not found.sd or found.n < FEWEST_SEEDS:
+        return ""
+    at, low, high = (f"{100 * value:.0f}" for value in chance_of_finding(effect, found.sd, found.n))
+    return f"{at}% ({low} to {high})"
+
+
+def _family(lines: Mapping[str, Sequence[str]], shown: Family, metric: str) -> Family:
+    """The tests that are corrected together: those of ``family``, else all that are shown."""
+    given = _one(lines, "family", "")
+    if not given:
+        return shown if len(shown) > 1 else []
+    items = [item for text in _parts(given) for item in _items(text, metric)]
+    return [(item.arm, item.against, item.metric) for item in items]
+
+
+def _items(text: str, metric: str) -> list[Item]:
+    """A column, or one for each of several metrics."""
+    item = _item(text)
+    metrics = item.metric.split() or [metric]
+    if not all(metrics):
+        raise ValueError(f"{text!r} names no metric: add ` on METRIC`, or a line `metric: METRIC`")
+    several = len(metrics) > 1
+    return [
+        Item(item.what, item.arm, item.against, m, metric_label(m) if several else item.label)
+        for m in metrics
+    ]
+
+
+def _item(text: str) -> Item:
+    body, _, label = (part.strip() for part in text.partition(" = "))
+    match = ITEM.fullmatch(body)
+    if match is None:
+        raise ValueError(
+            f"{text!r} is not understood; write ARM, ARM - ARM, paper ARM - ARM, p ARM - ARM or "
+            "chance ARM - ARM, then ` on METRIC` and ` = LABEL` if needed"
+        )
+    what, arm, against = (match["what"] or "").strip(), match["arm"], match["against"] or ""
+    return Item(what, arm, against, match["metrics"] or "", label or body)
+
+
+def _labelled(text: str) -> dict[str, str]:
+    """``arm = label; arm``, each arm with its label."""
+    return {_item(part).arm: _item(part).label for part in _parts(text)}
+
+
+def _parts(text: str) -> list[str]:
+    return [part.strip() for part in text.split(";") if part.strip()]
+
+
+def _one(lines: Mapping[str, Sequence[str]], key: str, default: str | None = None) -> str:
+    values = lines.get(key, ())
+    if len(values) > 1 or (not values and default is None):
+        raise ValueError(f"needs one line `{key}: ...`, has {len(values)}")
+    return values[0] if values else default or ""
+
+
+def _lines(text: str) -> dict[str, list[str]]:
+    """``key: value`` in each line; a key may come several times."""
+    found: dict[str, list[str]] = {}
+    for line in text.strip().splitlines():
+        key, colon, value = line.partition(":")
+        if not colon:
+            raise ValueError(f"the line {line!r} is not `key: value`")
+        found.setdefault(key.strip(), []).append(value.strip())
+    return found

@@ -1,0 +1,1 @@
+"""Numbers of runs and their comparison; no pictures."""

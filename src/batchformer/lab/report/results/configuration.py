@@ -1,0 +1,235 @@
+"""Which runs may be averaged: those of one configuration, not merely of one recipe name."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from batchformer.lab.report.results.names import BASELINE, sorted_arms
+from batchformer.lab.report.results.provenance import version_notes
+from batchformer.lab.report.results.runs import Run
+from batchformer.lab.runs.plain import completed
+
+WORDS = frozenset({"name", "summary", "table", "paper", "seed", "arm"})
+"""Keys at the top of a recipe that change no number, or that tell its runs apart."""
+
+PLACES = frozenset({"root", "workers", "device", "log_every", "checkpoint_every", "figures"})
+"""Keys at any depth that say where and how a run went, not what it computed."""
+
+OF_THE_ARM = frozenset({"module", "loss_multiplier"})
+"""Keys that an arm sets: they may differ between arms, never within one."""
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs that may be compared: one recipe, and one configuration in every arm.
+
+    ``reference`` is the arm that the others are compared with; its runs need not be there.
+    """
+
+    name: str
+    runs: tuple[Run, ...]
+    warnings: tuple[str, ...] = ()
+    reference: str = BASELINE
+
+    @property
+    def recipe(self) -> Mapping[str, Any]:
+        """The recipe of its newest run, whose words are the latest."""
+        return max(self.runs, key=_started).recipe
+
+    @property
+    def arms(self) -> list[str]:
+        """The reference, then the others in the known order."""
+        return sorted(
+            sorted_arms(run.arm for run in self.runs), key=lambda arm: arm != self.reference
+        )
+
+    def of(self, arm: str) -> list[Run]:
+        """The runs of one arm by seed."""
+        return sorted((run for run in self.runs if run.arm == arm), key=lambda run: run.seed)
+
+
+def comparable(runs: Iterable[Run], reference: str | None = None) -> list[Group]:
+    """Finished runs by recipe and configuration.
+
+    Without a ``reference`` each group is compared with its baseline or, where none has finished,
+    with the first arm in the known order that another shares a seed with.
+
+    One recipe name with several configurations becomes several groups, named by what differs. A
+    configuration of one arm alone (another BatchFormer beside one baseline) is grouped with that
+    baseline, which has no BatchFormer to differ in; no other reference is shared between groups.
+    Of two runs with one arm, seed and configuration the later is kept. A setting that a run's
+    version did not have yet counts as its default, as where a run is restored.
+    """
+    by_name: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        if run.state == "finished":
+            by_name[run.recipe_name].append(run)
+    groups: list[Group] = []
+    for name, members in sorted(by_name.items()):
+        sides = [side for same in _split(members, shared=True) for side in _by_arm(same)]
+        differing = _differing(members) if len(sides) > 1 else {}
+        groups += [_group(name, side, differing, reference) for side in sides]
+    return groups
+
+
+def one_group(runs: Iterable[Run], reference: str | None = None) -> Group:
+    """The single group of these runs; a figure of several would average what differs."""
+    groups = comparable(runs, reference)
+    if len(groups) != 1:
+        found = ", ".join(group.name for group in groups) or "none that has finished"
+        raise ValueError(f"A figure shows runs of one configuration, got {found}.")
+    return groups[0]
+
+
+def fingerprint(recipe: Mapping[str, Any], *, shared: bool = False) -> str:
+    """Hash of what runs of one arm (``shared``: of all arms) must have in common.
+
+    >>> fingerprint({"name": "a", "train": {"updates": 10, "workers": 4}})
+    '2d4ec438924e'
+    """
+    text = json.dumps(_flat(recipe, _left_out(shared)), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def differing(runs: Mapping[str, Run]) -> dict[str, dict[str, str]]:
+    """Settings in which these runs differ, each with its value in every one by name.
+
+    Words, places and the number of a seed are no settings.
+    """
+    flats = {name: _flat(_configuration(run), WORDS | PLACES) for name, run in runs.items()}
+    keys = dict.fromkeys(key for flat in flats.values() for key in flat)
+    found = {key: {name: flat.get(key, "absent") for name, flat in flats.items()} for key in keys}
+    return {key: values for key, values in found.items() if len(set(values.values())) > 1}
+
+
+def settings(group: Group) -> dict[str, str]:
+    """Every setting of the runs by dotted key, less words; the values of all arms where several."""
+    flats = [_flat(_configuration(run), left_out=WORDS) for run in group.runs]
+    keys = dict.fromkeys(key for flat in flats for key in flat)
+    return {key: _either([flat[key] for flat in flats if key in flat]) for key in keys}
+
+
+def _configuration(run: Run) -> Mapping[str, Any]:
+    """All that another run must share to be averaged with this one, in today's settings."""
+    return {**run.configuration, **completed(run.recipe)}
+
+
+def _split(runs: Sequence[Run], *, shared: bool) -> list[list[Run]]:
+    found: dict[str, list[Run]] = defaultdict(list)
+    for run in runs:
+        found[fingerprint(_configuration(run), shared=shared)].append(run)
+    return list(found.values())
+
+
+def _by_arm(runs: Sequence[Run]) -> list[list[Run]]:
+    """Groups with one configuration per arm, each with a baseline where there is one."""
+    variants = {
+        arm: _split([run for run in runs if run.arm == arm], shared=False)
+        for arm in sorted_arms(run.arm for run in runs)
+    }
+    further = {
+        fingerprint(_configuration(part[0])) for parts in variants.values() for part in parts[1:]
+    }
+    first = [run for run in runs if fingerprint(_configuration(run)) not in further]
+    rest = [run for run in runs if fingerprint(_configuration(run)) in further]
+    baseline = variants.get(BASELINE, [[]])[0]
+    return [
+        ([] if any(run.arm == BASELINE for run in part) else baseline) + part
+        for part in [first, *_split(rest, shared=False)]
+        if part
+    ]
+
+
+def _group(
+    name: str,
+    runs: Sequence[Run],
+    differing: Mapping[str, Mapping[Run, str]],
+    reference: str | None,
+) -> Group:
+    warnings = []
+    if differing:
+        listed = "; ".join(f"{key}: {_either(values)}" for key, values in differing.items())
+        warnings.append(f"{name} was run with several configurations, compared apart ({listed})")
+        own = {
+            key: [values[run] for run in runs if run in values] for key, values in differing.items()
+        }
+        name = f"{name} ({', '.join(f'{key} {_either(own[key])}' for key in own if own[key])})"
+    kept: dict[tuple[str, int], Run] = {}
+    for run in sorted(runs, key=_started):
+        earlier = kept.get((run.arm, run.seed))
+        if earlier is not None:
+            warnings.append(f"{run.name} was found twice: {run.folder} replaces {earlier.folder}")
+        kept[run.arm, run.seed] = run
+    warnings += version_notes(name, kept.values(), lambda run: run.arm)
+    if reference is None:
+        reference = _default_reference(runs)
+        if reference != BASELINE:
+            warnings.append(f"{name} has no finished baseline and is compared with {reference}")
+    return Group(name, tuple(kept.values()), tuple(warnings), reference)
+
+
+def _default_reference(runs: Sequence[Run]) -> str:
+    """The baseline, also where no arm could take its place."""
+    seeds: dict[str, set[int]] = defaultdict(set)
+    for run in runs:
+        seeds[run.arm].add(run.seed)
+    if BASELINE in seeds:
+        return BASELINE
+    # A control is what BatchFormer is compared with, so BatchFormer itself comes last.
+    ordered = sorted(sorted_arms(seeds), key=lambda arm: arm == "batchformer")
+    shared = (
+        arm for arm in ordered if any(seeds[arm] & seeds[other] for other in seeds if other != arm)
+    )
+    return next(shared, BASELINE)
+
+
+def _differing(runs: Sequence[Run]) -> dict[str, dict[Run, str]]:
+    """Keys in which these runs differ but should not, with the value of every run concerned."""
+    whole = {run: _flat(_configuration(run), _left_out(shared=False)) for run in runs}
+    shared = {run: _flat(_configuration(run), _left_out(shared=True)) for run in runs}
+    sets = [shared] + [
+        {run: whole[run] for run in runs if run.arm == arm}
+        for arm in sorted_arms(run.arm for run in runs)
+    ]
+    found: dict[str, dict[Run, str]] = {}
+    for flats in sets:
+        for key in sorted({key for flat in flats.values() for key in flat}):
+            values = {run: flat.get(key, "absent") for run, flat in flats.items()}
+            if len(set(values.values())) > 1:
+                found[key] = found.get(key, {}) | values
+    return found
+
+
+def _either(values: Mapping[Run, str] | Sequence[str]) -> str:
+    listed = values.values() if isinstance(values, Mapping) else values
+    return " or ".join(dict.fromkeys(listed))
+
+
+def _left_out(shared: bool) -> frozenset[str]:
+    return WORDS | PLACES | (OF_THE_ARM if shared else frozenset())
+
+
+def _flat(recipe: Mapping[str, Any], left_out: frozenset[str]) -> dict[str, str]:
+    """Dotted keys and values as text, less what may differ."""
+    flat: dict[str, str] = {}
+
+    def walk(value: Any, key: str) -> None:
+        if isinstance(value, Mapping) and value:
+            for name, part in value.items():
+                # At the top only: an optimizer's name and the seed of a split are settings.
+                if name not in (left_out if not key else left_out - WORDS):
+                    walk(part, f"{key}.{name}" if key else str(name))
+        else:
+            flat[key] = value if isinstance(value, str) else json.dumps(value)
+
+    walk(recipe, "")
+    return flat
+
+
+def _started(run: Run) -> str:
+    return str(run.provenance.get("started", ""))

@@ -1,0 +1,269 @@
+"""What the records of a comparison say: means, differences and p-values, computed from seeds.
+
+Numbers that were typed from an earlier page (``summary.json``) are used only where records do not
+have the values of all seeds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from batchformer.lab.metrics.intervals import holm, paired, summary
+from batchformer.lab.metrics.pooling import pooled
+from batchformer.lab.recipes import RECIPES
+from batchformer.lab.report.results.names import decimals
+from batchformer.lab.report.results.records import SUMMARY, records_in, require_one_configuration
+
+Test = tuple[str, str, str]
+"""An arm, the arm it is compared with, and a metric."""
+P = float | str
+"""A p-value; one that was typed may be ``"<0.001"``."""
+
+
+@dataclass(frozen=True)
+class Score:
+    """One arm on one metric."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+    decimals: int = 2
+
+
+@dataclass(frozen=True)
+class Contrast:
+    """One arm against another on one metric, paired by seed.
+
+    Args:
+        difference: percent points.
+        low, high: 95% interval, None with fewer than three seeds.
+        p: p-value of this difference alone.
+        n: paired seeds.
+        sd: standard deviation of the paired differences, where it is known.
+        adjusted: Holm's p-value as it was typed; None for a difference that is computed.
+        computed: whether it comes from values by seed.
+    """
+
+    difference: float
+    low: float | None
+    high: float | None
+    p: P | None
+    n: int
+    sd: float | None = None
+    adjusted: P | None = None
+    computed: bool = True
+    decimals: int = 2
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """One comparison, or several that are pooled.
+
+    Args:
+        recipe: whose numbers of the paper belong to it.
+        values: by arm and metric, the score of every seed.
+        typed: the content of ``summary.json``, or empty.
+        pooled: the comparisons that it consists of, where there are several. A summary of
+            several names them as ``pools``.
+        places: decimals of single values that were typed with fewer than usual, by metric.
+    """
+
+    recipe: str
+    values: Mapping[tuple[str, str], Mapping[int, float]]
+    typed: Mapping[str, Any] = field(default_factory=dict)
+    pooled: Sequence[Evidence] = ()
+    places: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def arms(self) -> list[str]:
+        return [*dict.fromkeys([*(arm for arm, _ in self.values), *self.typed.get("arms", {})])]
+
+    @property
+    def metrics(self) -> list[str]:
+        typed = (metric for arm in self.typed.get("arms", {}).values() for metric in arm["metrics"])
+        return [*dict.fromkeys([*(metric for _, metric in self.values), *typed])]
+
+    def require(self, arms: Iterable[str]) -> None:
+        """Refuse an arm that no record has: its cells would be empty without a word."""
+        known = dict.fromkeys(arm for one in (self, *self.pooled) for arm in one.arms)
+        typed = self.typed.get("contrasts", ())
+        known |= dict.fromkeys(each[side] for each in typed for side in ("arm", "against"))
+        for arm in arms:
+            if arm not in known:
+                raise ValueError(f"no record has the arm {arm!r}; there are {', '.join(known)}")
+
+    def score(self, arm: str, metric: str) -> Score | None:
+        """The mean over seeds; None where it was not measured, or where several are pooled."""
+        typed = self.typed.get("arms", {}).get(arm, {"seeds": 0, "metrics": {}})
+        by_seed = self.values.get((arm, metric), {})
+        if by_seed and (metric not in typed["metrics"] or len(by_seed) >= typed["seeds"]):
+            found = summary([*by_seed.values()])
+            places = decimals(metric) if found.n > 1 else self.places.get(metric, decimals(metric))
+            return Score(found.mean, found.low, found.high, found.n, places)
+        if metric not in typed["metrics"]:
+            return None
+        known = typed["metrics"][metric]
+        places = known.get("decimals", decimals(metric))
+        return Score(known["mean"], known.get("low"), known.get("high"), typed["seeds"], places)
+
+    def contrast(self, arm: str, against: str, metric: str) -> Contrast | None:
+        """The paired difference; None where it was not measured."""
+        if self.pooled and (found := self._over_all(arm, against, metric)):
+            return found
+        typed = self._typed(arm, against, metric)
+        other = self.values.get((arm, metric), {})
+        reference = self.values.get((against, metric), {})
+        shared = sorted(other.keys() & reference.keys())
+        if not shared or (typed is not None and typed.n > len(shared)):
+            return typed
+        result = paired([reference[s] for s in shared], [other[s] for s in shared])
+        return Contrast(
+            result.difference,
+            result.low,
+            result.high,
+            result.p_value,
+            result.n,
+            result.sd,
+            decimals=decimals(metric),
+        )
+
+    def _typed(self, arm: str, against: str, metric: str) -> Contrast | None:
+        """The difference as it was typed."""
+        for typed in self.typed.get("contrasts", ()):
+            if (typed["arm"], typed["against"]) == (arm, against) and metric in typed["metrics"]:
+                known = typed["metrics"][metric]
+                return Contrast(
+                    known["difference"],
+                    known.get("low"),
+                    known.get("high"),
+                    known.get("p"),
+                    typed["seeds"],
+                    adjusted=known.get("holm"),
+                    computed=False,
+                    decimals=decimals(metric),
+                )
+        return None
+
+    def on_shared_seeds(self, arms: Sequence[str]) -> Evidence:
+        """Only the seeds that all of these arms have, so that their means can be compared."""
+        own = {key: by_seed for key, by_seed in self.values.items() if key[0] in arms}
+        shared = {
+            metric: set.intersection(*(set(v) for (_, name), v in own.items() if name == metric))
+            for _, metric in own
+        }
+        kept = {
+            (arm, metric): {s: v for s, v in by_seed.items() if s in shared[metric]}
+            for (arm, metric), by_seed in own.items()
+        }
+        # What was typed is over all seeds of an arm.
+        typed_arms = {
+            arm: {
+                **known,
+                "metrics": {m: v for m, v in known["metrics"].items() if (arm, m) not in kept},
+            }
+            for arm, known in self.typed.get("arms", {}).items()
+        }
+        return replace(self, values=kept, typed={**self.typed, "arms": typed_arms})
+
+    def paper(self, arm: str, metric: str, against: str = "") -> float | None:
+        """The paper's number of an arm, or its difference to another; pooled, their mean."""
+        if self.pooled:
+            each = [one.paper(arm, metric, against) for one in self.pooled]
+            known = [value for value in each if value is not None]
+            return sum(known) / len(known) if known else None
+        numbers = RECIPES[self.recipe]().paper if self.recipe in RECIPES else {}
+        own = numbers.get(arm, {}).get(metric)
+        if not against:
+            return own
+        other = numbers.get(against, {}).get(metric)
+        return None if own is None or other is None else own - other
+
+    def typed_holm(self, test: Test) -> P | None:
+        """Holm's p-value as it was typed."""
+        typed = self._typed(*test)
+        return None if typed is None else typed.adjusted
+
+    def _over_all(self, arm: str, against: str, metric: str) -> Contrast | None:
+        """The mean of the differences; each comparison counts once."""
+        differences = []
+        for one in self.pooled:
+            other, reference = one.values.get((arm, metric)), one.values.get((against, metric))
+            if not other or not reference:
+                return None
+            shared = sorted(other.keys() & reference.keys())
+            differences.append([other[seed] - reference[seed] for seed in shared])
+        scale = max(
+            abs(v) for one in self.pooled for by in one.values.values() for v in by.values()
+        )
+        found = pooled(differences, scale)
+        return Contrast(found.difference, found.low, found.high, found.p_value, found.seeds)
+
+
+def load(root: Path, *folders: str) -> Evidence:
+    """The evidence of one comparison below ``root``, or of several that are pooled.
+
+    Raises:
+        ValueError: there are no records, or they do not belong together.
+    """
+    if len(folders) > 1:
+        return Evidence("", {}, pooled=[load(root, folder) for folder in folders])
+    folder = root / folders[0]
+    records = records_in(folder)
+    require_one_configuration(records, folder)
+    typed = json.loads((folder / SUMMARY).read_bytes()) if (folder / SUMMARY).exists() else {}
+    if not records and not typed:
+        raise ValueError(f"there are no records in {folder}; `batchformer record RUN` makes them")
+    parts = [load(root, one) for one in typed.get("pools", ())]
+    values: dict[tuple[str, str], dict[int, float]] = {}
+    places: dict[str, int] = {}
+    for record in records:
+        places |= (record.more or {}).get("decimals", {})
+        for metric, value in record.metrics.items():
+            if value is not None:
+                values.setdefault((record.arm, metric), {})[record.seed] = value
+    recipe = records[0].recipe if records else str(typed["recipe"])
+    return Evidence(recipe, values, typed, parts, places)
+
+
+def mean_over_settings(several: Sequence[Evidence]) -> Evidence:
+    """One comparison whose score of a seed is the mean over several comparisons.
+
+    Only seeds that all of them have count. Pooling (``A + B``) treats the comparisons as a sample
+    of all that could have been made; this is about these comparisons alone.
+    """
+    values: dict[tuple[str, str], dict[int, float]] = {}
+    for key in several[0].values:
+        each = [one.values.get(key, {}) for one in several]
+        shared = sorted(set.intersection(*(set(by_seed) for by_seed in each)))
+        if shared:
+            values[key] = {s: sum(by_seed[s] for by_seed in each) / len(each) for s in shared}
+    if not values:
+        raise ValueError("these comparisons share no seed of any arm; record the missing runs")
+    return Evidence("", values)
+
+
+def holm_but_first(tests: Sequence[tuple[Evidence, Test]]) -> list[P | None]:
+    """Holm's p-value of each test but the first, which is the primary one and has None."""
+    contrasts = [found.contrast(*test) for found, test in tests[1:]]
+    if not all(c is None or c.computed for c in contrasts):
+        raise ValueError("only tests that are computed from seeds can be corrected together")
+    p_values = [None if c is None or c.p is None else float(c.p) for c in contrasts]
+    return [None, *holm(p_values)]
+
+
+def holm_over(found: Evidence, family: Sequence[Test]) -> dict[Test, P | None]:
+    """Holm's p-value of each test in the family.
+
+    Where a test was typed without its seeds, the typed corrections of all are used, since the
+    correction of a part would be too mild.
+    """
+    contrasts = {test: found.contrast(*test) for test in family}
+    if all(c is None or c.computed for c in contrasts.values()):
+        p_values = [None if c is None or c.p is None else float(c.p) for c in contrasts.values()]
+        return dict(zip(contrasts, holm(p_values), strict=True))
+    return {test: found.typed_holm(test) for test in contrasts}

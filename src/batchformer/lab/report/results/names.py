@@ -1,0 +1,144 @@
+"""Arms and metrics: their order, their colours and what a reader should know of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from batchformer.lab.config.arms import ARMS as KNOWN_ARMS
+
+BASELINE = "baseline"
+
+ARMS = {name: purpose for name, (_, purpose) in KNOWN_ARMS.items()}
+"""Known arms in the order they are shown, with what they are for."""
+
+COLOURS = {
+    BASELINE: "#7a7f87",
+    "batchformer": "#1f7ac4",
+    "batchformer_self": "#d55e00",
+    "batchformer_frozen": "#0c9268",
+    "batchformer_mixed_only": "#c0609a",
+    "baseline_loss3x": "#9a7200",
+    "baseline_loss1.5x": "#8a6bd1",
+    "batchformer_official_loss": "#c24a4a",
+    "batchformer_official_grouping": "#4f7f3a",
+    "class_context": "#3f8f6a",
+    "class_context_self": "#b5651d",
+    "random_weights": "#5f6fb5",
+}
+"""Mid-tones: at least 3:1 against the light and against the dark page."""
+OTHER_COLOURS = ("#2a8c99", "#a3672f", "#6f8f1f", "#b05fc0")
+
+METRICS = {
+    "all": "All",
+    "many": "Many",
+    "medium": "Medium",
+    "few": "Few",
+    "top1": "Top-1",
+    "top5": "Top-5",
+    "mean_class": "Class mean",
+    "ece": "ECE",
+    "average": "Average",
+    "auc": "AUC",
+    "hm": "HM",
+    "seen": "Seen",
+    "unseen": "Unseen",
+    "attribute": "Attribute",
+    "object": "Object",
+    "ap": "COCO AP",
+    "ap50": "COCO AP50",
+    "ap75": "COCO AP75",
+    "voc07_ap": "VOC07 AP",
+    "voc07_ap50": "VOC07 AP50",
+    "voc07_ap75": "VOC07 AP75",
+    "voc_ap": "VOC AP",
+    "voc_ap50": "VOC AP50",
+    "voc_ap75": "VOC AP75",
+    "knn": "k-NN",
+    "knn_many": "k-NN, many",
+    "knn_medium": "k-NN, medium",
+    "knn_few": "k-NN, few",
+    "alignment": "Alignment",
+    "uniformity": "Uniformity",
+    "feature_std": "Feature SD",
+}
+"""Known metrics in the order they are shown, with their labels."""
+
+LOWER_IS_BETTER = frozenset({"ece", "loss", "nll", "val_loss", "without_swad_val_loss"})
+
+DESCRIPTIVE = frozenset({"alignment", "uniformity", "feature_std"})
+"""Metrics that say what features are like, where neither more nor less is better: shown with their
+intervals, never tested. Features that are all the same are perfectly aligned, and useless."""
+
+
+def in_words(arm: str) -> str:
+    """How a sentence calls the arm that others are compared with.
+
+    >>> in_words("baseline"), in_words("batchformer_self")
+    ('the baseline', 'batchformer_self')
+    """
+    return f"the {arm}" if arm == BASELINE else arm
+
+
+def sorted_arms(arms: Iterable[str]) -> list[str]:
+    """Distinct arms: the baseline, the known ones, then others by name."""
+    return _in_order(arms, ARMS)
+
+
+def sorted_metrics(metrics: Iterable[str], headline: str | None = None) -> list[str]:
+    """Distinct metrics: the headline of a task, the known ones, then others by name.
+
+    >>> sorted_metrics(["few", "real", "all"]), sorted_metrics(["mean_class", "real"], "real")
+    (['all', 'few', 'real'], ['real', 'mean_class'])
+    """
+    return sorted(_in_order(metrics, METRICS), key=lambda name: name != headline)
+
+
+def metric_label(metric: str) -> str:
+    """How a metric is called in a table."""
+    return METRICS.get(metric, metric.replace("_", " "))
+
+
+def main_metric(metrics: Iterable[str]) -> str | None:
+    """The first metric that can be better or worse; where none can, the first.
+
+    >>> main_metric(["alignment", "knn"]), main_metric(["uniformity"]), main_metric([])
+    ('knn', 'uniformity', None)
+    """
+    ordered = list(metrics)
+    return next(iter([*(name for name in ordered if name not in DESCRIPTIVE), *ordered]), None)
+
+
+def decimals(metric: str) -> int:
+    """Decimals that a metric is written with: percents have two, smaller scales three.
+
+    >>> decimals("all"), decimals("uniformity")
+    (2, 3)
+    """
+    return 3 if metric in DESCRIPTIVE else 2
+
+
+def bounds(metric: str) -> tuple[float, float]:
+    """The least and the greatest value that a metric can have; most are percents.
+
+    >>> bounds("all"), bounds("val_loss"), bounds("uniformity")
+    ((0.0, 100.0), (0.0, inf), (-inf, 0.0))
+    """
+    if metric == "uniformity":  # the logarithm of a mean of values up to 1
+        return -math.inf, 0.0
+    if metric in DESCRIPTIVE or (metric in LOWER_IS_BETTER and metric != "ece"):
+        return 0.0, math.inf
+    return 0.0, 100.0
+
+
+def arm_colours(arms: Iterable[str]) -> dict[str, str]:
+    """A colour for every arm; a known arm has the same one on every page."""
+    ordered = sorted_arms(arms)
+    unknown = [arm for arm in ordered if arm not in COLOURS]
+    spare = {arm: OTHER_COLOURS[i % len(OTHER_COLOURS)] for i, arm in enumerate(unknown)}
+    return {arm: COLOURS.get(arm) or spare[arm] for arm in ordered}
+
+
+def _in_order(found: Iterable[str], known: dict[str, str]) -> list[str]:
+    rank = {name: i for i, name in enumerate(known)}
+    return sorted(set(found), key=lambda name: (rank.get(name, len(rank)), name))

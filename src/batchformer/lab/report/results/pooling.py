@@ -1,0 +1,158 @@
+"""Several recipes taken together: an arm's effect over all of them, numbers only.
+
+Opt-in, because only a person knows which comparisons ask the same question. What must not be
+pooled is left out and named: sweeps, whose levels share their runs, and recipes that came of the
+same trainings: copies, and networks that begin with one another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from batchformer.lab.metrics.intervals import FEWEST_SEEDS, Outcome, holm, outcome_of
+from batchformer.lab.metrics.pooling import Pooled, pooled
+from batchformer.lab.report.results.names import (
+    DESCRIPTIVE,
+    LOWER_IS_BETTER,
+    metric_label,
+    sorted_arms,
+    sorted_metrics,
+)
+from batchformer.lab.report.results.results import LEVEL, Comparison, Difference, RecipeComparison
+
+Key = tuple[str, str, str]
+"""An arm, the arm it is compared with, and a metric."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One arm against another on one metric, over several recipes.
+
+    Args:
+        pooled: mean over recipes, interval and p-value.
+        recipes: by name, the comparison each contributes.
+        outcome: in a word, of this effect alone.
+        adjusted: Holm's p-value over all effects taken together.
+        paper: mean of the paper's differences, where it has any.
+        printed: recipes that it has one for.
+    """
+
+    pooled: Pooled
+    recipes: Mapping[str, Difference]
+    outcome: Outcome
+    adjusted: float | None
+    paper: float | None
+    printed: int
+
+    @property
+    def stands(self) -> bool:
+        """Whether the outcome holds among all effects."""
+        return self.adjusted is not None and self.adjusted < LEVEL
+
+
+@dataclass(frozen=True)
+class Together:
+    """Every effect that two recipes or more have, in the order they are shown.
+
+    ``left_out`` says what was not pooled, and why.
+    """
+
+    effects: Mapping[Key, Effect]
+    left_out: tuple[str, ...]
+
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """Arms with what they are compared with."""
+        return list(dict.fromkeys((arm, reference) for arm, reference, _ in self.effects))
+
+    def of(self, arm: str, reference: str) -> dict[str, Effect]:
+        """By metric."""
+        return {
+            metric: effect
+            for (a, r, metric), effect in self.effects.items()
+            if (a, r) == (arm, reference)
+        }
+
+
+def take_together(comparison: Comparison, sweeps: Iterable[str] = ()) -> Together:
+    """Pool the comparisons of several recipes, arm by arm and metric by metric.
+
+    Args:
+        comparison: every recipe, each compared by itself.
+        sweeps: names of sweeps beside them, which are not pooled.
+    """
+    independent, left_out = _independent(comparison.recipes)
+    left_out += [f"{name} is a sweep, whose levels share runs" for name in sweeps]
+    found: dict[Key, dict[str, Difference]] = {}
+    for recipe in independent:
+        few: dict[str, list[str]] = {}
+        for (arm, metric), difference in recipe.differences.items():
+            if metric in DESCRIPTIVE:
+                continue
+            if difference.paired.n < FEWEST_SEEDS:  # too few in its own table, too
+                few.setdefault(arm, []).append(metric_label(metric))
+                continue
+            found.setdefault((arm, recipe.reference, metric), {})[recipe.name] = difference
+        left_out += [
+            f"{arm} of {recipe.name} has fewer than {FEWEST_SEEDS} paired seeds on "
+            f"{', '.join(metrics)}"
+            for arm, metrics in few.items()
+        ]
+    effects = {
+        key: _effect(key[-1], found[key]) for key in _in_order(found) if len(found[key]) >= 2
+    }
+    alone: dict[tuple[str, str], list[str]] = {}
+    for arm, reference, metric in _in_order(found):
+        if (arm, reference, metric) not in effects:
+            (name,) = found[arm, reference, metric]
+            alone.setdefault((name, arm), []).append(metric_label(metric))
+    left_out += [
+        f"{name} is the only one to have {arm} on {', '.join(metrics)}"
+        for (name, arm), metrics in alone.items()
+    ]
+    adjusted = holm([effect.pooled.p_value for effect in effects.values()])
+    corrected = {
+        key: replace(effect, adjusted=p)
+        for (key, effect), p in zip(effects.items(), adjusted, strict=True)
+    }
+    return Together(corrected, tuple(left_out))
+
+
+def _effect(metric: str, recipes: Mapping[str, Difference]) -> Effect:
+    result = pooled(
+        [
+            [b - a for a, b in zip(d.paired.baseline, d.paired.other, strict=True)]
+            for d in recipes.values()
+        ],
+        scale=max(abs(v) for d in recipes.values() for v in d.paired.baseline + d.paired.other),
+    )
+    word = outcome_of(result.low, result.high, higher_is_better=metric not in LOWER_IS_BETTER)
+    papers = [d.paper_effect for d in recipes.values() if d.paper_effect is not None]
+    paper = sum(papers) / len(papers) if papers else None
+    return Effect(result, recipes, word, None, paper, len(papers))
+
+
+def _independent(
+    recipes: Sequence[RecipeComparison],
+) -> tuple[list[RecipeComparison], list[str]]:
+    """Recipes of which no two came of one training; of those that did, the one with most seeds."""
+    kept: dict[str, frozenset[str]] = {}
+    left_out = []
+    for recipe in sorted(recipes, key=lambda one: -len(one.group.runs)):
+        trainings = frozenset[str]().union(*(run.trainings for run in recipe.group.runs))
+        same = next((name for name, own in kept.items() if own & trainings), None)
+        if any("/" in run.recipe_name for run in recipe.group.runs):
+            left_out.append(f"{recipe.name} is a level of a sweep, which share runs")
+        elif same is not None:
+            left_out.append(f"{recipe.name} shares trainings with {same}")
+        else:
+            kept[recipe.name] = trainings
+    return [recipe for recipe in recipes if recipe.name in kept], left_out
+
+
+def _in_order(keys: Iterable[Key]) -> list[Key]:
+    keys = list(keys)
+    arms = {arm: i for i, arm in enumerate(sorted_arms(arm for key in keys for arm in key[:2]))}
+    metrics = {name: i for i, name in enumerate(sorted_metrics(key[-1] for key in keys))}
+    return sorted(keys, key=lambda key: (arms[key[0]], arms[key[1]], metrics[key[2]]))

@@ -1,0 +1,341 @@
+"""Records: one small JSON file for each run that a published table quotes.
+
+A record lies in ``results/<recipe>/<arm>/seed<seed>.json``. Where settings differ from the recipe,
+a folder that names the variant comes in between: ``results/<recipe>/<variant>/<arm>/``. The folder
+that holds the arms is one comparison: all its records have the same settings.
+
+Runs that are gone have what was printed of them: a record with the scores that were printed for a
+seed, and ``summary.json`` beside the arms for means and intervals that were printed without their
+seeds. Their ``source`` says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
+
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.recipes import RECIPES
+from batchformer.lab.recipes.ablations import SWEEPS
+from batchformer.lab.recipes.sweep import changed_settings
+from batchformer.lab.report.results.configuration import PLACES
+from batchformer.lab.report.results.runs import Run
+from batchformer.lab.runs.folder import write_json
+from batchformer.lab.runs.plain import from_plain
+
+FORMAT = 1
+RUN = "run"
+"""The ``source`` of a record that was made from a run folder."""
+SUMMARY = "summary.json"
+LONGEST_NAME = 60
+"""Characters of a variant's name that is made from its settings."""
+
+Settings = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is kept of one run.
+
+    Args:
+        recipe: its name; ``SWEEP/LEVEL`` for a run of a sweep.
+        variant: names the settings that differ from the recipe; empty where none does.
+        arm: of the comparison.
+        seed: pairs it with the runs of other arms.
+        settings: by dotted name, those that differ from the recipe, with their values.
+        data: facts of the data that the run found, such as the hash of its split.
+        sittings: for each time that the run was started or resumed: versions, hardware, command.
+        metrics: the final scores; None where one could not be measured.
+        minutes: of training, as the run counted them.
+        source: ``"run"``, or where the numbers were typed from.
+        more: other facts, such as the number of updates.
+    """
+
+    recipe: str
+    variant: str
+    arm: str
+    seed: int
+    settings: Settings
+    data: Mapping[str, Any]
+    sittings: Sequence[Mapping[str, Any]]
+    metrics: Mapping[str, float | None]
+    minutes: float | None = None
+    source: str = RUN
+    more: Mapping[str, Any] | None = None
+
+    @property
+    def comparison(self) -> str:
+        """The folder of its comparison, below that of all records."""
+        return f"{self.recipe}/{self.variant}" if self.variant else self.recipe
+
+    @property
+    def path(self) -> str:
+        """Where it lies below the folder of all records."""
+        return f"{self.comparison}/{self.arm}/seed{self.seed}.json"
+
+    @property
+    def deciding(self) -> dict[str, Any]:
+        """The settings that decide what was computed, not where."""
+        return {key: v for key, v in self.settings.items() if key.split(".")[-1] not in PLACES}
+
+    def as_plain(self) -> dict[str, Any]:
+        """As JSON holds it."""
+        plain = {
+            "format": FORMAT,
+            "source": self.source,
+            "recipe": self.recipe,
+            "variant": self.variant,
+            "arm": self.arm,
+            "seed": self.seed,
+            "settings": dict(self.settings),
+            "data": dict(self.data),
+            "sittings": [dict(sitting) for sitting in self.sittings],
+            "minutes": self.minutes,
+            **(self.more or {}),
+            "metrics": dict(self.metrics),
+        }
+        made: dict[str, Any] = json.loads(json.dumps(plain))
+        return made
+
+
+def record_of(run: Run, variant: str = "") -> Record:
+    """The record of a finished run.
+
+    Args:
+        run: from its folder.
+        variant: a name for its settings; by default it is made from those that differ.
+
+    Raises:
+        ValueError: the run has not finished, is damaged, or is of a recipe that this version does
+            not know.
+    """
+    if run.result is None or run.damage is not None:
+        raise ValueError(f"{run.folder} holds no finished run: {run.damage or 'no result.json'}.")
+    config = json.loads((run.folder / "config.json").read_bytes())
+    settings = {
+        key: _shortened(value) for key, value in _differing(run.recipe_name, run.recipe).items()
+    }
+    more = {key: run.result[key] for key in ("updates", "selected") if key in run.result}
+    if weights := config.get("weights"):
+        more["weights_sha256"] = weights["sha256"]
+    if run.taken_from:
+        more["taken_from"] = run.taken_from
+    record = Record(
+        run.recipe_name,
+        "",
+        run.arm,
+        run.seed,
+        settings,
+        {key: value for key, value in run.data.items() if key != "remarks"},
+        _sittings(run.folder, config),
+        run.scores,
+        run.result.get("minutes"),
+        more=more,
+    )
+    named = _folder_name(variant) if variant else variant_name(record.deciding)
+    return Record(**{**vars(record), "variant": named})
+
+
+def save(records: Iterable[Record], root: Path) -> tuple[list[Path], list[Path]]:
+    """Write records below ``root``, or none of them.
+
+    Returns:
+        The files that were written, and those that held the same already.
+
+    Raises:
+        ValueError: a file would be replaced by another record, or a folder would mix settings.
+    """
+    planned: dict[Path, dict[str, Any]] = {}
+    unchanged: list[Path] = []
+    for record in records:
+        path, content = root / record.path, record.as_plain()
+        before = planned.get(path) or (json.loads(path.read_bytes()) if path.exists() else None)
+        if before is None:
+            planned[path] = content
+        elif before != content:
+            raise ValueError(
+                f"{path} already holds another record: {_what_differs(before, content)}. Remove "
+                "that file if this run replaces it, or give --variant NAME to keep both."
+            )
+        elif path not in planned:
+            unchanged.append(path)
+    for folder in {path.parents[1] for path in planned}:
+        new = [read_record(p, content) for p, content in planned.items() if p.parents[1] == folder]
+        require_one_configuration([*records_in(folder), *new], folder)
+    for path, content in planned.items():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, content)
+    return list(planned), unchanged
+
+
+def records_in(folder: Path) -> list[Record]:
+    """The records of one comparison: ``<folder>/<arm>/seed<seed>.json``."""
+    return [read_record(path) for path in sorted(folder.glob("*/seed*.json"))]
+
+
+def read_record(path: Path, content: Mapping[str, Any] | None = None) -> Record:
+    """The record in a file.
+
+    Raises:
+        ValueError: the file holds no record, or one of a newer version; it is named.
+    """
+    try:
+        plain = dict(json.loads(path.read_bytes()) if content is None else content)
+        if int(plain.pop("format")) > FORMAT:
+            raise ValueError(f"a newer version of batchformer wrote it, this one reads {FORMAT}")
+        names = Record.__dataclass_fields__.keys() - {"more"}
+        more = {key: plain.pop(key) for key in [*plain] if key not in names}
+        return Record(**plain, more=more)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path} is no record of a run: {error}. Make it again: batchformer record RUN"
+        ) from error
+
+
+def require_one_configuration(records: Sequence[Record], folder: Path) -> None:
+    """Refuse a comparison whose records differ in settings, or whose arms saw other data.
+
+    Raises:
+        ValueError: with what differs.
+    """
+    for record in records[1:]:
+        first = records[0]
+        if record.deciding != first.deciding:
+            raise ValueError(
+                f"{folder} would mix settings: {_what_differs(first.deciding, record.deciding)} "
+                f"({first.arm}/seed{first.seed} and {record.arm}/seed{record.seed}). Record these "
+                "runs apart, each with its own --variant NAME."
+            )
+    splits: dict[int, str] = {}
+    for record in records:
+        split = record.data.get("split_sha256")
+        if split and splits.setdefault(record.seed, split) != split:
+            raise ValueError(
+                f"{folder}: the arms of seed {record.seed} were trained on different data "
+                "(data.split_sha256). Record these runs apart, each with its own --variant NAME."
+            )
+
+
+def variant_name(settings: Settings) -> str:
+    """A name for the settings that differ from a recipe; empty where none does.
+
+    A long name ends in a hash of all settings, so that no two variants share one.
+
+    >>> variant_name({"train.precision": "bf16", "train.channels_last": True})
+    'channels_last,precision=bf16'
+    >>> variant_name({})
+    ''
+    """
+    short = {key: key.split(".")[-1] for key in settings}
+    shared = {name for name in short.values() if [*short.values()].count(name) > 1}
+    words = []
+    for key, value in sorted(settings.items(), key=lambda item: short[item[0]]):
+        name = key if short[key] in shared else short[key]
+        if isinstance(value, bool):
+            words.append(name if value else f"no_{name}")
+        else:
+            words.append(f"{name}={value if isinstance(value, str) else json.dumps(value)}")
+    whole = ",".join(words)
+    if not whole:
+        return ""
+    named = _folder_name(whole)
+    if len(named) <= LONGEST_NAME and named == whole:
+        return named
+    text = json.dumps(settings, sort_keys=True)
+    return f"{named[:LONGEST_NAME].rstrip(',.-')}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+
+
+def _folder_name(text: str) -> str:
+    """With only those characters that every file system allows."""
+    return re.sub(r"[^A-Za-z0-9_.=,+-]+", "-", text).strip(".-") or "variant"
+
+
+def _differing(name: str, plain: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings of a run that differ from its recipe, by dotted name."""
+    try:
+        trained = from_plain(plain)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"The recipe of {name} cannot be read by this version: {error}") from error
+    changed = changed_settings(_recipe(name), trained)
+    made: dict[str, Any] = json.loads(json.dumps({key: new for key, (_, new) in changed.items()}))
+    return made
+
+
+def _recipe(name: str) -> Recipe:
+    """The recipe of this name, or the level ``SWEEP/LEVEL`` of a sweep."""
+    if name in RECIPES:
+        return RECIPES[name]()
+    sweep, _, level = name.partition("/")
+    if sweep in SWEEPS:
+        return SWEEPS[sweep].recipe(level, SWEEPS[sweep].base_recipe())
+    raise ValueError(
+        f"There is no recipe {name!r} to compare the settings of the run with. Record it with the "
+        "version of batchformer that trained it."
+    )
+
+
+def _sittings(folder: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every start of a run.
+
+    A run of several trainings lists those of each part itself; one from before sittings were listed
+    has them in the folders of its parts.
+    """
+    found = _of_config(config)
+    for path in () if config.get("sittings") else sorted(folder.glob("*/config.json")):
+        part = _of_config(json.loads(path.read_bytes()))
+        found += [{"part": path.parent.name, **sitting} for sitting in part]
+    return found
+
+
+def _of_config(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    sittings = config.get("sittings") or [config.get("provenance") or {}]
+    return [
+        {key: _command(value) if key == "command" else value for key, value in sitting.items()}
+        for sitting in sittings
+        if sitting
+    ]
+
+
+def _command(line: str) -> str:
+    """A command without the folders of the machine that it was typed on."""
+    try:
+        words = shlex.split(line)
+    except ValueError:
+        return line
+    split = (word.partition("=") if word.startswith("-") else ("", "", word) for word in words)
+    return shlex.join(name + equals + str(_shortened(value)) for name, equals, value in split)
+
+
+def _shortened(value: Any) -> Any:
+    """The last part of an absolute path: the others are those of one machine."""
+    if not isinstance(value, str):
+        return value
+    for kind in (PurePosixPath, PureWindowsPath):
+        if kind(value).is_absolute() and kind(value).name:
+            return kind(value).name
+    return value
+
+
+def _what_differs(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
+    """The first few entries in which two objects differ."""
+    old, new = _flat(before), _flat(after)
+    changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
+    listed = [f"{key} was {old.get(key)!r}, is {new.get(key)!r}" for key in changed[:3]]
+    rest = f"; and {len(changed) - 3} more" if len(changed) > 3 else ""
+    return "; ".join(listed) + rest
+
+
+def _flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in plain.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

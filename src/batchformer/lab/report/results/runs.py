@@ -1,0 +1,276 @@
+"""Run folders as they lie on disk: finished, unfinished or damaged, never an exception.
+
+``runs/<recipe>/<arm>/seed<k>/`` holds ``config.json``, ``metrics.jsonl``, ``figures.npz`` and, once
+the run has finished, ``result.json``, and ``insight.npz`` where its network was looked at. The runs
+of a sweep lie in ``runs/<sweep>/<level>/<arm>/seed<k>/``.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from batchformer.lab.report.results.arrays import Arrays, Figures
+from batchformer.lab.report.results.names import sorted_arms
+from batchformer.lab.runs.averaged_names import todays_names
+from batchformer.lab.runs.sittings import sittings_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+State = Literal["finished", "unfinished", "damaged"]
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """One recipe x arm x seed.
+
+    Args:
+        folder: where it lies.
+        recipe: the complete configuration; empty where it could not be read.
+        arm: of the comparison.
+        seed: pairs it with the runs of other arms.
+        provenance: versions, hardware, command, code hash; where it was resumed, of its beginning.
+        metrics: records of training and evaluation by step.
+        result: final scores, None until the run has finished.
+        damage: why the run cannot be used, or None.
+        remarks: what is missing of a run that can be used.
+        data: facts of the data the run found: sizes, hash of the split.
+        taken_from: the run that it is a copy of, by recipe, arm and seed; else empty.
+        sittings: the provenance of each time that it was trained, with where that began.
+    """
+
+    folder: Path
+    recipe: Record
+    arm: str
+    seed: int
+    provenance: Record
+    metrics: tuple[Record, ...]
+    result: Record | None
+    damage: str | None = None
+    remarks: tuple[str, ...] = ()
+    data: Record = field(default_factory=dict)
+    taken_from: str = ""
+    sittings: tuple[Record, ...] = ()
+
+    @property
+    def trainings(self) -> frozenset[str]:
+        """What it came of: its own training, or that which it is a copy of, and those it begins
+        with or learns from."""
+        sources = (str(self.recipe.get(role) or "") for role in ("start", "teacher"))
+        named = {
+            f"{recipe}/{arm or self.arm}/seed{self.seed}"
+            for source in sources
+            if source
+            for recipe, _, arm in [source.partition("/")]
+        }
+        return frozenset({self.taken_from or self.name} | named)
+
+    @property
+    def configuration(self) -> Record:
+        """All that another run must share to be averaged with this one."""
+        # Remarks are words on what the other facts say, and of some versions.
+        found = {key: value for key, value in self.data.items() if key != "remarks"}
+        return {**self.recipe, "data_found": found} if found else self.recipe
+
+    @property
+    def recipe_name(self) -> str:
+        return str(self.recipe.get("name") or self.folder.resolve().parent.parent.name)
+
+    @property
+    def name(self) -> str:
+        """Recipe, arm and seed, as the folders are called."""
+        return f"{self.recipe_name}/{self.arm}/seed{self.seed}"
+
+    @property
+    def state(self) -> State:
+        if self.damage is not None:
+            return "damaged"
+        return "unfinished" if self.result is None else "finished"
+
+    @property
+    def scores(self) -> dict[str, float | None]:
+        """The final metrics, percent; None where one could not be measured."""
+        return {} if self.result is None else todays_names(self.result["metrics"])
+
+    @cached_property
+    def figures(self) -> Arrays:
+        """The arrays of ``figures.npz``, each read when it is asked for."""
+        return Figures(self.folder / "figures.npz")
+
+    @cached_property
+    def insight(self) -> Mapping[str, NDArray[Any]]:
+        """The arrays of ``insight.npz``, each read when it is asked for; empty without the file.
+
+        Of a run of several trainings they are those of :attr:`insight_part`.
+        """
+        return Arrays(self.folder / self.insight_part / "insight.npz")
+
+    @cached_property
+    def insight_part(self) -> str:
+        """Which of several trainings of a run was looked at, the first that was; else empty."""
+        if (self.folder / "insight.npz").exists():
+            return ""
+        return min((path.parent.name for path in self.folder.glob("*/insight.npz")), default="")
+
+    @cached_property
+    def insight_figures(self) -> Mapping[str, NDArray[Any]]:
+        """The arrays of ``figures.npz`` of the training that was looked at."""
+        return Figures(self.folder / self.insight_part / "figures.npz")
+
+    def series(self, kind: str, value: str) -> dict[int, float]:
+        """One value by step from the records of one kind."""
+        return {
+            int(record["step"]): float(record[value])
+            for record in self.metrics
+            if record["kind"] == kind and isinstance(record.get(value), (int, float))
+        }
+
+
+#: Of a run whose figures a person did not want.
+LEFT_OUT = (
+    "figures of samples and their relations were left out by --train.no-figures; "
+    "`batchformer show FIGURE RUN --compute` measures them from the checkpoint"
+)
+
+
+class _Damage(ValueError):
+    """What is wrong with a file of a run."""
+
+
+def find_runs(paths: str | Path | Iterable[str | Path]) -> list[Run]:
+    """Every run at or below the paths, each once, by recipe, arm and seed.
+
+    A path is a run folder, an arm's, a recipe's or a level's, a sweep's, or the folder that holds
+    the recipes and the sweeps. Damaged and unfinished runs are in the list; ask for their
+    ``state``.
+    """
+    given = [paths] if isinstance(paths, (str, Path)) else paths
+    folders: dict[Path, Path] = {}
+    for path in map(Path, given):
+        if not path.is_dir():
+            raise FileNotFoundError(
+                f"There is no folder {path}. Runs lie in runs/<recipe>/<arm>/seed<k>; give any of "
+                f"these levels."
+            )
+        for folder in _run_folders(path):
+            folders.setdefault(folder.resolve(), folder)
+    runs = [read_run(folder) for folder in folders.values()]
+    rank = {arm: i for i, arm in enumerate(sorted_arms(run.arm for run in runs))}
+    return sorted(runs, key=lambda run: (run.recipe_name, rank[run.arm], run.seed, run.folder))
+
+
+def headline(runs: Iterable[Run]) -> str | None:
+    """The metric that a task names first, by the first run that has finished."""
+    return next((next(iter(run.scores)) for run in runs if run.scores), None)
+
+
+def read_run(folder: str | Path) -> Run:
+    """Read one run folder; what is wrong with it is in ``damage`` and ``remarks``."""
+    folder = Path(folder)
+    # The folders' names stand in where config.json cannot be read.
+    digits = re.sub(r"\D", "", folder.name)
+    arm, seed = folder.resolve().parent.name, int(digits) if digits else -1
+    try:
+        config = _configuration(folder)
+    except _Damage as damage:
+        return Run(folder, {}, arm, seed, {}, (), None, str(damage))
+    data, provenance = config.get("data", {}), config.get("provenance", {})
+    known = (folder, config["recipe"], config["arm"], config["seed"], provenance)
+    try:
+        records, remarks = _records(folder / "metrics.jsonl")
+        result = _result(folder / "result.json")
+    except _Damage as damage:
+        return Run(*known, (), None, str(damage), data=data)
+    if result is not None:
+        missing = Arrays(folder / "figures.npz").problem()
+        remarks += (f"{missing}; not in the figures by class and by image",) if missing else ()
+        if _left_out_figures(config["recipe"]) and not any(folder.rglob("insight.npz")):
+            remarks += (LEFT_OUT,)
+    origin, sittings = str(config.get("taken_from") or ""), tuple(sittings_of(config))
+    return Run(*known, records, result, None, remarks, data, origin, sittings)
+
+
+def _left_out_figures(recipe: Record) -> bool:
+    train = recipe.get("train")
+    return isinstance(train, Mapping) and train.get("figures") is False
+
+
+def _run_folders(path: Path) -> list[Path]:
+    if (path / "config.json").is_file() or re.fullmatch(r"seed\d+", path.name):
+        return [path]
+    depths = ("", "*/", "*/*/", "*/*/*/")  # the last are the runs of a sweep's levels
+    below = (found for levels in depths for found in path.glob(f"{levels}seed*"))
+    return sorted(p for p in below if p.is_dir() and re.fullmatch(r"seed\d+", p.name))
+
+
+def _configuration(folder: Path) -> dict[str, Any]:
+    config = _json(folder / "config.json")
+    kinds = {"recipe": dict, "arm": str, "seed": int}
+    for key, kind in kinds.items():
+        if not isinstance(config.get(key), kind):
+            raise _Damage(f"config.json has no {key!r} of type {kind.__name__}")
+    for key in ("provenance", "data"):
+        if not isinstance(config.get(key, {}), dict):
+            raise _Damage(f"config.json: {key!r} is not an object")
+    sittings = config.get("sittings", [])
+    if not isinstance(sittings, list) or not all(map(_is_sitting, sittings)):
+        raise _Damage("config.json: 'sittings' is not a list of objects with a stage and an update")
+    if not isinstance(config.get("data", {}).get("remarks", []), list):
+        raise _Damage("config.json: the remarks on 'data' are not a list")
+    return config
+
+
+def _is_sitting(one: Any) -> bool:
+    return isinstance(one, dict) and isinstance(one.get("from_update"), int) and "stage" in one
+
+
+def _result(path: Path) -> dict[str, Any] | None:
+    if not path.exists():
+        return None
+    result = _json(path)
+    metrics = result.get("metrics")
+    if not isinstance(metrics, dict) or not metrics:
+        raise _Damage("result.json has no 'metrics'")
+    for name, value in metrics.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float, type(None))):
+            raise _Damage(f"result.json: the metric {name!r} is {value!r}, not a number")
+    return result
+
+
+def _records(path: Path) -> tuple[tuple[Record, ...], tuple[str, ...]]:
+    """Records by step, and a remark for a line that a crash cannot explain."""
+    try:
+        lines = path.read_bytes().splitlines()
+    except OSError as error:
+        raise _Damage(f"{path.name} cannot be read: {error.strerror}") from error
+    kept: dict[tuple[str, int], Record] = {}
+    broken = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            record = json.loads(line)
+            kept[str(record["kind"]), int(record["step"])] = record
+        except (ValueError, KeyError, TypeError):
+            # The last line may be torn: the run was stopped while it was written.
+            if number < len(lines):
+                broken.append(str(number))
+    remarks = (f"{path.name}: unreadable line {', '.join(broken)}",) if broken else ()
+    return tuple(kept[key] for key in sorted(kept, key=lambda key: (key[1], key[0]))), remarks
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except OSError as error:
+        raise _Damage(f"{path.name} cannot be read: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:
+        raise _Damage(f"{path.name} is not JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise _Damage(f"{path.name} does not hold a JSON object")
+    return content

@@ -1,0 +1,196 @@
+"""Numbers and verdicts as they are read: signs, two decimals, no claim beyond the interval."""
+
+from __future__ import annotations
+
+from batchformer.lab.metrics.intervals import FEWEST_SEEDS, Outcome
+from batchformer.lab.report.results.names import BASELINE, LOWER_IS_BETTER, in_words, metric_label
+from batchformer.lab.report.results.results import Comparison, Difference, RecipeComparison, Score
+
+INTERVAL = (
+    "The 95% interval is Student's t over seeds: repeated with new seeds, 19 of 20 such intervals "
+    "would hold the true mean."
+)
+
+
+def number(value: float, decimals: int = 2) -> str:
+    """Fixed decimals; what rounds to zero has no sign.
+
+    >>> number(-0.004), number(71.256)
+    ('0.00', '71.26')
+    """
+    text = f"{value:.{decimals}f}"
+    return text.lstrip("-") if float(text) == 0 else text
+
+
+def signed(value: float, decimals: int = 2) -> str:
+    """With a sign, as differences are written.
+
+    >>> signed(0.5), signed(-1.25), signed(-0.001)
+    ('+0.50', '-1.25', '0.00')
+    """
+    text = number(value, decimals)
+    return text if float(text) <= 0 else f"+{text}"
+
+
+def interval(
+    low: float | None, high: float | None, *, sign: bool = False, decimals: int = 2
+) -> str:
+    """``[low, high]``, or nothing where there is none."""
+    if low is None or high is None:
+        return ""
+    write = signed if sign else number
+    return f"[{write(low, decimals)}, {write(high, decimals)}]"
+
+
+def p_value(p: float | None) -> str:
+    """Two decimals, three where it is small; below a thousandth the size says nothing more.
+
+    >>> p_value(0.034), p_value(2e-5), p_value(0.4), p_value(None)
+    ('0.034', '<0.001', '0.40', '')
+    """
+    if p is None:
+        return ""
+    if p < 0.001:
+        return "<0.001"
+    return f"{p:.3f}" if p < 0.0995 else f"{p:.2f}"
+
+
+def seeds(n: int) -> str:
+    """How many, in words.
+
+    >>> seeds(1), seeds(3)
+    ('1 seed', '3 seeds')
+    """
+    return f"{n} seed" + ("" if n == 1 else "s")
+
+
+def values_of(score: Score) -> str:
+    """Each seed's value, for arms with too few for a mean to mean something."""
+    return ", ".join(number(value, score.decimals) for value in score.summary.values)
+
+
+def differences_of(difference: Difference) -> str:
+    """Each seed's difference."""
+    pairs = zip(difference.paired.baseline, difference.paired.other, strict=True)
+    return ", ".join(signed(other - baseline, difference.decimals) for baseline, other in pairs)
+
+
+def short_verdict(difference: Difference) -> str:
+    """The outcome in a word or two, for a cell, or nothing; one that Holm undoes says so."""
+    return outcome_words(difference.outcome, difference.stands)
+
+
+def outcome_words(outcome: Outcome | None, stands: bool) -> str:
+    """The same of an outcome by itself.
+
+    >>> outcome_words("gain", True), outcome_words("gain", False), outcome_words(None, False)
+    ('gain', 'gain uncorrected', '')
+    """
+    return f"{outcome} uncorrected" if outcome in ("gain", "loss") and not stands else outcome or ""
+
+
+def headline(recipe: RecipeComparison, comparisons: int) -> str:
+    """The verdict on the main arm and metric in a sentence or two."""
+    arm, metric, reference = recipe.main_arm, recipe.main_metric, in_words(recipe.reference)
+    if arm is None:
+        return f"No arm shares a finished seed with {reference}: there is nothing to compare."
+    difference = recipe.differences.get((arm, metric))
+    label = metric_label(metric)
+    if difference is None:
+        return f"{arm} and {reference} share no seed in which {label} was measured."
+    result, count = difference.paired, f"{difference.paired.n} paired seeds"
+    if difference.outcome is None:
+        return f"{label} describes features and is not tested: there is no verdict on {arm}."
+    if difference.outcome == "too few seeds":
+        both = zip(difference.seeds, result.baseline, result.other, strict=True)
+        listed = "; ".join(f"seed {s}: {number(a)} and {number(b)}" for s, a, b in both)
+        return (
+            f"Too few seeds for a verdict. {label} of {reference} and of {arm}, {listed}. "
+            f"An interval needs {FEWEST_SEEDS} seeds."
+        )
+    arm += _compared(recipe)
+    if difference.outcome == "no spread":
+        return (
+            f"{arm} differs by {signed(result.difference)} points on {label} in each of {count}. "
+            f"Without spread there is no interval, and so no verdict."
+        )
+    size = f"{signed(result.difference)} points on {label}"
+    if metric in LOWER_IS_BETTER:
+        size += ", where lower is better"
+    size += f", 95% interval {interval(result.low, result.high, sign=True)}, over {count}."
+    if difference.outcome == "inside the noise":
+        text = f"{arm} is inside the noise: {size}"
+    else:
+        text = f"{arm}: a {difference.outcome} of {size}"
+        if not difference.stands:
+            text += (
+                f" Corrected for the {comparisons} comparisons shown, it does not stand "
+                f"(p = {p_value(difference.adjusted)})."
+            )
+    return text + _power(difference)
+
+
+def counted(comparison: Comparison, place: str = "This table") -> str:
+    """How many comparisons a table holds, and what was done about it."""
+    if comparison.comparisons == 0:
+        return f"{place} holds no comparison."
+    plural = "" if comparison.comparisons == 1 else "s"
+    text = f"{place} holds {comparison.comparisons} comparison{plural}"
+    if comparison.tested < comparison.comparisons:
+        text += f", {comparison.tested or 'none'} of them tested"
+    if comparison.tested < 2:
+        return text + "."
+    return f"{text}; Holm's p-values are corrected over all {comparison.tested} tests."
+
+
+def over_images_sentence(recipe: RecipeComparison) -> str:
+    """The bootstrap over test images, labelled as what it is, or nothing."""
+    if not recipe.over_images:
+        return ""
+    listed = "; ".join(
+        f"{arm}{_compared(recipe)} {signed(images.mean)} "
+        f"{interval(images.low, images.high, sign=True)}"
+        for arm, images in recipe.over_images.items()
+    )
+    count = max(images.images for images in recipe.over_images.values())
+    return (
+        f"Accuracy over all test images, difference with a 95% bootstrap interval over the "
+        f"{count:,} images, for these trained networks and not over seeds: {listed}. It says "
+        f"nothing about training again."
+    )
+
+
+def paper_sentence(recipe: RecipeComparison, arm: str) -> str:
+    """How many seeds would show each of the paper's effects, or nothing."""
+    listed = []
+    for metric in recipe.metrics:
+        difference = recipe.differences.get((arm, metric))
+        if difference and difference.needed is not None and difference.paper_effect is not None:
+            effect = signed(difference.paper_effect, 1)
+            listed.append(f"{metric_label(metric)} {effect}: {difference.needed}")
+    if not listed:
+        return ""
+    return (
+        f"Seeds that see the paper's effect of {arm}{_compared(recipe)} four times in five, at "
+        f"this spread: {'; '.join(listed)}."
+    )
+
+
+def _compared(recipe: RecipeComparison) -> str:
+    """With what, where it is not the baseline that a reader expects."""
+    return "" if recipe.reference == BASELINE else f" compared with {recipe.reference}"
+
+
+def _power(difference: Difference) -> str:
+    needed, effect, here = difference.needed, difference.paper_effect, difference.paired.n
+    if needed is None or effect is None:
+        return ""
+    text = ""
+    low, high = difference.paired.low, difference.paired.high
+    if low is not None and high is not None:
+        place = "inside" if low <= effect <= high else "outside"
+        text = f" The paper's {signed(effect, 1)} lies {place} this interval."
+    return (
+        f"{text} At this spread it takes {seeds(needed)} to see an effect of that size four times "
+        f"in five; there are {here}."
+    )

@@ -1,0 +1,189 @@
+"""Runs of a recipe: trained side by side, paired by seed, each kept as it finishes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.data.feeds.feed import close
+from batchformer.lab.engine import onednn
+from batchformer.lab.engine.method import Batches
+from batchformer.lab.engine.together import Job, train_together
+from batchformer.lab.engine.window import DivergedError
+from batchformer.lab.runs.held import held
+from batchformer.lab.runs.opening import Opening
+from batchformer.lab.runs.parts import combine, parts_of
+from batchformer.lab.runs.run import Run
+from batchformer.nn.ranks import leads, ranks
+
+#: A run that has ended, and why it ended early if it did.
+Ended = tuple[Run, DivergedError | None]
+
+
+def run(
+    recipe: Recipe,
+    arm: str,
+    seed: int,
+    *,
+    root: Path,
+    device: torch.device,
+    quiet: bool = False,
+    wandb_project: str | None = None,
+) -> Path:
+    """Train one arm with one seed, or go on where it stopped, or find it finished.
+
+    Returns:
+        The run's folder, which holds all that a report needs.
+
+    Raises:
+        DivergedError: a loss became NaN or infinite; the last good checkpoint is kept.
+    """
+    one = Run.below(root, recipe, arm, seed, device)
+    for _, error in train_all([one], quiet, wandb=wandb_project):
+        if error is not None:
+            raise error
+    return one.folder
+
+
+def compare(
+    recipe: Recipe,
+    arms: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    root: Path,
+    device: torch.device,
+    quiet: bool = False,
+    together: int = 1,
+) -> Iterator[Path]:
+    """Every arm with every seed, seed by seed, so that an early look is already paired.
+
+    A run that diverges is reported and left; the others go on.
+
+    Args:
+        together: runs that train side by side on the device.
+    """
+    runs = [Run.below(root, recipe, arm, seed, device) for seed in seeds for arm in arms]
+    yield from folders_of(train_all(runs, quiet, together))
+
+
+def folders_of(ended: Iterator[Ended]) -> Iterator[Path]:
+    """Folders of the runs that came to their end; of others it is said why they did not."""
+    for one, error in ended:
+        if error is None:
+            yield one.folder
+        elif leads():
+            print(f"{one.title}: {error}", file=sys.stderr, flush=True)
+
+
+def train_all(
+    runs: Sequence[Run], quiet: bool, together: int = 1, wandb: str | None = None
+) -> Iterator[Ended]:
+    """Train what is not finished; a run of several trainings ends with the last of them.
+
+    Raises:
+        Held: another process trains one of them; nothing was changed.
+    """
+    if together > 1 and ranks() > 1:
+        raise ValueError(
+            f"--together {together} trains several runs on one device, and {ranks()} ranks train "
+            "one run together: take one or the other."
+        )
+    for device in {one.device for one in runs}:
+        onednn.prepare(device, {one.trained.train.precision for one in runs})
+    for one in runs:
+        one.require_sources()
+    with held(runs):
+        yield from _train_held(runs, quiet, together, wandb)
+
+
+def _train_held(
+    runs: Sequence[Run], quiet: bool, together: int, wandb: str | None
+) -> Iterator[Ended]:
+    for one in runs:
+        if one.finished:
+            one.begin()
+            yield one, None
+    tried: set[Path] = set()
+    opening = Opening(quiet)
+    # Again where one training of a run has to wait for another.
+    while whole := _waiting([one for one in runs if not one.finished], tried):
+        for group in side_by_side([part for part, _ in whole.values()], together):
+            for one in {
+                whole[part.folder][1].folder: whole[part.folder][1] for part in group
+            }.values():
+                one.begin()
+                opening(one)
+            for part, error in train_runs(group, quiet, wandb):
+                one = whole[part.folder][1]
+                if error is None and part is not one and not combine(one):
+                    continue  # other trainings of this run are still to come, or diverged
+                yield (part if error else one), error  # which of its trainings diverged
+        tried |= set(whole)
+
+
+def _waiting(runs: Sequence[Run], tried: set[Path]) -> dict[Path, tuple[Run, Run]]:
+    """Trainings that were not tried yet, by their folders, each with the run that it is part of."""
+    return {
+        part.folder: (part, one)
+        for one in runs
+        for part in parts_of(one)
+        if part.folder not in tried
+    }
+
+
+def side_by_side(runs: Sequence[Run], together: int) -> Iterator[list[Run]]:
+    """Groups to train at once: first all that have finished, then so many at a time.
+
+    Runs of a group share their data, since those of one seed share their batches.
+    """
+    finished = [one for one in runs if one.finished]
+    if finished:
+        yield finished
+    waiting = [one for one in runs if not one.finished]
+    while waiting:
+        same = [one for one in waiting if one.trained.data == waiting[0].trained.data]
+        group = same[:together]
+        yield group
+        waiting = [one for one in waiting if one not in group]
+
+
+def train_runs(runs: Sequence[Run], quiet: bool, wandb: str | None = None) -> Iterator[Ended]:
+    """Train what is not finished, side by side.
+
+    Arms of one seed share their batches if they train on the same data.
+    """
+    for one in runs:
+        one.begin()
+    feeds: dict[Any, Batches] = {}
+    try:
+        yield from _train_on(runs, feeds, quiet, wandb)
+    finally:  # also where a run fails, is interrupted, or nobody asks for the next one
+        for feed in feeds.values():
+            close(feed)
+
+
+def _train_on(
+    runs: Sequence[Run], feeds: dict[Any, Batches], quiet: bool, wandb: str | None
+) -> Iterator[Ended]:
+    by_name: dict[str, Run] = {}
+    jobs = []
+    for one in runs:
+        if one.finished:
+            yield one, None
+            continue
+        train = one.trained.train
+        sizes = (train.batch_size, train.drop_last, train.accumulate)
+        key = (one.trained.data, one.seed, *sizes)
+        feed = feeds[key] = feeds.get(key) or one.feed()
+        options = {"quiet": quiet, "wandb": wandb, "alone": len(runs) == 1}
+        by_name[one.title] = one
+        start = partial(one.training, feed, **options)  # type: ignore[arg-type]
+        jobs.append(Job(one.title, start, feed))
+    for job, ended in train_together(jobs, runs[0].device):
+        yield by_name[job.name], ended if isinstance(ended, DivergedError) else None

@@ -1,0 +1,182 @@
+"""What there is to run, and on which data; answers without torch."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from textwrap import indent, wrap
+from typing import TYPE_CHECKING
+
+from batchformer.lab.config.arms import ARMS
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.data.files.location import available, looked_in
+from batchformer.lab.data.sets import (
+    attribute_sets,
+    domain_layouts,
+    imagenet_layout,
+    pair_layouts,
+    voc_layout,
+)
+from batchformer.lab.data.sets.annotated import ANNOTATED, lists_of, present
+from batchformer.lab.recipes import RECIPES
+from batchformer.lab.recipes.paper import ROWS, PaperRow
+from batchformer.lab.runs.data_state import data_state, in_words
+
+#: Characters of a recipe's row in the paper, so that a terminal of 80 holds the other columns.
+ROW_WIDTH = 50
+#: Near names that an error has.
+MOST_NEAR = 3
+#: Lists of images that the paper's detectors are trained and scored on.
+VOC_LISTS = ("2007/trainval", "2012/trainval", "2007/test")
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+
+def print_listing(console: Console | None = None) -> None:
+    """Recipes, arms, and the paper's rows without a recipe."""
+    console = console or _console()
+    console.print(_recipes(make() for make in RECIPES.values()))
+    arms = _table("\nArms", "arm", "what it is", wide="arm")
+    for name, (_, purpose) in ARMS.items():
+        arms.add_row(name, purpose)
+    console.print(arms)
+    title = "\nRows of the paper without a recipe"
+    rows = _table(title, "table", "method", "paper", "state", wide="state")
+    for row in (row for row in ROWS if row.recipe is None):
+        method = row.method + (" + BatchFormer" if row.arm == "batchformer" else "")
+        about = f"{method}\n  {row.data}, {row.model}"
+        numbers = ", ".join(f"{metric} {value:g}" for metric, value in row.numbers.items())
+        rows.add_row(row.table, about, numbers, _state_of(row))
+    console.print(rows)
+
+
+def print_matching(words: Sequence[str], console: Console | None = None) -> None:
+    """The recipes that have all these words, or parts of words, in what the list says of them.
+
+    Raises:
+        ValueError: there is none; names near recipes.
+    """
+    recipes = [make() for make in RECIPES.values()]
+    found = [
+        recipe
+        for recipe in recipes
+        if all(word.lower() in f"{recipe.name} {_about(recipe)}".lower() for word in words)
+    ]
+    if not found:
+        near = _near(words)
+        hint = f" Near: {', '.join(near)}." if near else ""
+        raise ValueError(
+            f"No recipe has {' and '.join(map(repr, words))} in its name, task, data, method or "
+            f"row of the paper.{hint} `batchformer list` shows all."
+        )
+    (console or _console()).print(_recipes(found))
+
+
+def _near(words: Sequence[str]) -> list[str]:
+    """Recipes whose names are near what was asked for, or have a part that is near."""
+    near = difflib.get_close_matches("_".join(words).lower(), RECIPES, MOST_NEAR)
+    parts = dict.fromkeys(part for name in RECIPES for part in name.split("_"))
+    for word in words:
+        for part in difflib.get_close_matches(word.lower(), parts, MOST_NEAR):
+            near += [name for name in RECIPES if part in name.split("_")]
+    return list(dict.fromkeys(near))[:MOST_NEAR]
+
+
+def _recipes(recipes: Iterable[Recipe]) -> Table:
+    title = "Recipes (paper: baseline -> + BatchFormer)"
+    table = _table(title, "recipe", "data", "paper", wide="paper")
+    for recipe in recipes:
+        below = indent(_about(recipe), "  ")
+        table.add_row(f"{recipe.name}\n{below}", data_state(recipe), paper_numbers(recipe))
+    return table
+
+
+def _about(recipe: Recipe) -> str:
+    """Task, data and method of a recipe, and below them its row of the paper."""
+    swad = " with swad" if recipe.hyper.swad else ""
+    what = f"{recipe.task}: {in_words(recipe)}, {recipe.method}{swad}"
+    return "\n".join((what, *wrap(recipe.table, ROW_WIDTH)))
+
+
+def _state_of(row: PaperRow) -> str:
+    """That nothing trains a row, or which recipe trains the same method again."""
+    method = row.method.removesuffix(" (published)")
+    same = [r.recipe for r in ROWS if r.recipe and (r.data, r.method) == (row.data, method)]
+    return f"published; see\n{same[0]}" if same else "not implemented"
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console()
+
+
+def _table(title: str, *columns: str, wide: str = "") -> Table:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold", no_wrap=column == wide)
+    return table
+
+
+def paper_numbers(recipe: Recipe) -> str:
+    """The paper's headline numbers of both arms; an arrow before that of BatchFormer alone."""
+    if not recipe.paper:
+        return "-"
+    values = [next(iter(numbers.values())) for numbers in recipe.paper.values()]
+    first = "" if "baseline" in recipe.paper else "-> "
+    return first + " -> ".join(f"{value:g}" for value in values)
+
+
+def print_data(console: Console | None = None) -> None:
+    """Where each data set is, or was looked for and how to get it."""
+    console = console or _console()
+    table = _table("", "data", "here", "where")
+    table.add_row("digits", "embedded", "scikit-learn")
+    for name in ("cifar10", "cifar100"):
+        found = available(name)
+        table.add_row(
+            name,
+            "present" if found else "absent",
+            str(found) if found else f"looked in {looked_in()}; downloaded at first use",
+        )
+    for name, lists_known in ANNOTATED.items():
+        lists = lists_of(name)
+        here = present(lists)
+        looked = f"looked for {lists_known.train} and {lists_known.test} in {lists.root}"
+        words = f"{looked}; {lists_known.source}"
+        table.add_row(name, "present" if here else "absent", str(lists.root) if here else words)
+    kept = {
+        "imagenet": (imagenet_layout.folder_of(None), imagenet_layout.present(None)),
+        "voc": (voc_layout.folder_of(None), voc_layout.present(None, VOC_LISTS)),
+    }
+    for name, (place, here) in kept.items():
+        table.add_row(
+            name, "present" if here else "absent", f"{'' if here else 'looked in '}{place}"
+        )
+    table.add_row("rotated_digits", "embedded", "scikit-learn")
+    for name, layout in domain_layouts.DOMAIN_SETS.items():
+        place, here = domain_layouts.place_of(name), domain_layouts.present(name)
+        folders = ", ".join(names[0] for names in layout.domains.values())
+        words = f"looked for the folders {folders} in {place}; {layout.source}"
+        table.add_row(name, "present" if here else "absent", str(place) if here else words)
+    for name, pairs in pair_layouts.PAIR_SETS.items():
+        place, here = pair_layouts.place_of(name), pair_layouts.present(name)
+        words = f"looked for {place}; {pairs.source}"
+        table.add_row(name, "present" if here else "absent", str(place) if here else words)
+    for name, known in attribute_sets.ATTRIBUTE_SETS.items():
+        files = attribute_sets.files_of(name)
+        words = f"looked for the features of {known.title} in {looked_in()}; {known.source}"
+        table.add_row(
+            name, "present" if files else "absent", str(files.features) if files else words
+        )
+    console.print(table)
+    console.print(
+        "\nSet BATCHFORMER_DATA, or pass --data.root, to a folder with torchvision's files "
+        "(cifar-100-python/), with folders of images and lists (imagenet_lt/), or to an .npz of a "
+        "long tail. Your own images: batchformer compare my_folder --data.root FOLDER, or "
+        "my_domains where they are of several domains."
+    )

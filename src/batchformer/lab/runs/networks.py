@@ -1,0 +1,214 @@
+"""The network of a recipe, and weights for it from another run or a file."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.data.files.file_lists import some
+from batchformer.lab.models.build import EXPERTS, OWN, build_model, models_with_weights
+from batchformer.lab.models.frozen_norm import freeze_norm
+from batchformer.lab.models.stride import Place, move_stride
+from batchformer.lab.models.trained_part import train_last_block
+from batchformer.lab.models.weights import (
+    OtherNetwork,
+    StoredWeights,
+    find_weights,
+    fit_weights,
+    read_stride,
+    read_weights,
+    timm_weights,
+)
+from batchformer.lab.runs.start import Weights
+
+
+def build_network(recipe: Recipe, num_classes: int, experts: int | None = None) -> nn.Module:
+    """The recipe's network with random weights.
+
+    Args:
+        recipe: names the network and what it is told.
+        num_classes: K.
+        experts: of a network of experts; None for the recipe's number.
+    """
+    options: dict[str, Any] = {}
+    if recipe.model in EXPERTS:
+        options = {"experts": experts or recipe.hyper.experts, "scale": recipe.hyper.scale}
+    elif recipe.model not in OWN:
+        options = _options_of_timm(recipe)
+    if recipe.hyper.drop_path and "drop_path_rate" not in options:
+        raise ValueError(
+            f"{recipe.model} has no blocks to leave out: set hyper.drop-path 0, or name a network "
+            "of timm's by --model."
+        )
+    network = build_model(recipe.model, num_classes, **options)
+    if recipe.stride == "1x1":
+        move_stride(network, "1x1")
+    if recipe.hyper.frozen_norm:
+        freeze_norm(network)
+    if recipe.convolutions == "last_block":
+        train_last_block(network)
+    return network
+
+
+def take_weights(network: nn.Module, weights: Weights, source: str) -> None:
+    """Load the weights of a run, or say how its network differs.
+
+    Args:
+        network: takes the weights.
+        weights: by the names of the network's state.
+        source: the run as the recipe names it.
+    """
+    try:
+        network.load_state_dict(dict(weights))
+    except RuntimeError as error:
+        raise ValueError(_unfit(network, weights, source)) from error
+
+
+def _unfit(network: nn.Module, weights: Weights, source: str) -> str:
+    """How weights differ from what a network takes, and what to set."""
+    own = network.state_dict()
+    shapes = {
+        name: [tuple(state[name].shape) if name in state else "absent" for state in (weights, own)]
+        for name in {**own, **weights}
+    }
+    wrong = [f"{n}: {there}, here {here}" for n, (there, here) in shapes.items() if there != here]
+    words = (
+        f"The network of {source} does not fit this run's {type(network).__name__}: {len(wrong)} "
+        f"of {len(shapes)} tensors are missing or have another shape ({some(wrong)})."
+    )
+    there, here = _experts(weights), _experts(own)
+    if there and here and there != here:
+        return (
+            f"{words} It has {there} experts where this run has {here}: set --hyper.experts "
+            f"{there}, or --hyper.teacher-experts {there} where it is the teacher."
+        )
+    return f"{words} Name a run of the same network (--model) and method of classification."
+
+
+def _experts(state: Weights) -> int:
+    """Experts of a network of them; 0 of others."""
+    return len({name.split(".")[1] for name in state if name.startswith("branches.")})
+
+
+#: What the recipe's weights are called where timm has them.
+TIMM = "timm"
+#: Where bottlenecks stride in those.
+TIMMS_STRIDE: Place = "3x3"
+#: Methods that need the classifier of the network they are given.
+WITH_CLASSIFIER = ("tau_norm", "lws", "ride_assignment")
+
+
+def given_weights(recipe: Recipe) -> Path | None:
+    """The file that the recipe's weights are in, or None where it names no file.
+
+    Raises:
+        FileNotFoundError: it is not there; says what was looked for.
+    """
+    if recipe.weights in ("", TIMM):
+        return None
+    return find_weights(recipe.weights, recipe.data.root)
+
+
+def given_stride(recipe: Recipe) -> dict[str, Place]:
+    """Where bottlenecks stride in the weights that the recipe names, by their source, if known.
+
+    Raises:
+        FileNotFoundError: the file of weights is not there.
+    """
+    file = given_weights(recipe)
+    told = recipe.stride != "auto"
+    stride = read_stride(file, told) if file else TIMMS_STRIDE if recipe.weights == TIMM else None
+    return {} if stride is None else {_source(recipe, file): stride}
+
+
+def settle_stride(recipe: Recipe, said: Mapping[str, Place]) -> Recipe:
+    """The recipe with the stride of the weights that its network begins with.
+
+    Args:
+        recipe: as it was asked for.
+        said: where bottlenecks stride in the weights, by what these are from.
+
+    Raises:
+        ValueError: the recipe and the weights, or two sources of weights, disagree.
+    """
+    places: dict[str, Place] = dict(said)
+    if recipe.stride != "auto":
+        places["the recipe"] = recipe.stride
+    if len(set(places.values())) > 1:
+        listed = ", ".join(f"{source} says {place}" for source, place in places.items())
+        raise ValueError(
+            f"All bottlenecks of a run stride in the same convolution, and {listed}. Weights of "
+            "one layout fit the other and are wrong there: leave stride auto, or name other "
+            "weights."
+        )
+    # What strides in the 3x3 stays as it was asked for: it is what every network begins with.
+    return dataclasses.replace(recipe, stride="1x1") if "1x1" in places.values() else recipe
+
+
+def take_given_weights(network: nn.Module, recipe: Recipe, say: Callable[[str], None]) -> None:
+    """Load the weights that the recipe names, if any, into a network that strides as they do.
+
+    Args:
+        network: takes them; where they are of bottlenecks that stride in the 1x1, so will its own.
+        recipe: names them.
+        say: takes one line on what was loaded and what was not.
+
+    Raises:
+        ValueError: they are of another network, or of another stride than the recipe says.
+    """
+    if not recipe.weights:
+        return
+    file = given_weights(recipe)
+    if file is None:
+        stored = StoredWeights(timm_weights(recipe.model), TIMMS_STRIDE)
+    else:
+        stored = read_weights(file, stride_told=recipe.stride != "auto")
+    source = _source(recipe, file)
+    settled = settle_stride(recipe, {source: stored.stride} if stored.stride else {})
+    try:
+        fitted = fit_weights(network, stored.tensors, source)
+    except OtherNetwork as error:
+        fitting = models_with_weights(stored.tensors, like=recipe.model)
+        if not fitting:
+            raise
+        raise OtherNetwork(f"{error} It fits --model {' or '.join(fitting)}.") from error
+    if not fitted.classifier and recipe.method in WITH_CLASSIFIER:
+        raise ValueError(
+            f"{recipe.method} works on a trained classifier. {fitted.words} Name weights with a "
+            "classifier of these classes by --weights, or a run by --start."
+        )
+    words = fitted.words + (f" They are {stored.words}." if stored.words else "")
+    if settled.stride == "1x1":
+        move_stride(network, "1x1")
+        by = "its metadata" if stored.stride else "the recipe"
+        words += f" Bottlenecks stride in their first 1x1 convolution, as {by} says."
+    say(words)
+
+
+def _source(recipe: Recipe, file: Path | None) -> str:
+    return str(file or f"timm's {recipe.model}")
+
+
+#: Modules of timm whose networks have a place for every patch, and so are made for one size.
+TRANSFORMERS = ["vision_transformer", "deit"]
+
+
+def _options_of_timm(recipe: Recipe) -> dict[str, Any]:
+    """What timm is told of a network besides its classes."""
+    from timm.models import is_model_in_modules
+
+    name = recipe.model.partition(".")[0]
+    options: dict[str, Any] = {}
+    if is_model_in_modules(name, ["resnet"]):
+        options["zero_init_last"] = recipe.hyper.zero_init_last
+    size = getattr(recipe.data, "size", None)
+    if size and is_model_in_modules(name, TRANSFORMERS):
+        options["img_size"] = size
+    if recipe.hyper.drop_path:
+        options["drop_path_rate"] = recipe.hyper.drop_path
+    return options

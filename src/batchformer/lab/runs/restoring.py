@@ -1,0 +1,120 @@
+"""A trained method, from the folder of its run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.engine.fit import of_this_training
+from batchformer.lab.engine.method import Method
+from batchformer.lab.runs.building import RecordedSizes, build, load_task
+from batchformer.lab.runs.folder import recorded
+from batchformer.lab.runs.plain import from_plain
+from batchformer.lab.runs.start import Weights, final_state
+from batchformer.lab.tasks.load import Task
+
+
+def restore(
+    folder: Path, device: torch.device, root: str | None = None
+) -> tuple[Method, Task, dict[str, Any]]:
+    """The trained method of a run folder, its task and its configuration.
+
+    Of a run with SWAD it is the averaged network.
+
+    Args:
+        folder: of one training.
+        device: where the method will be.
+        root: where the data lies now; None: where it lay when the run was trained.
+    """
+    config, recipe, seed, state = _opened(folder)
+    if root is not None:
+        recipe = dataclasses.replace(recipe, data=recipe.data_with(root=root))
+    task = load_task(recipe.data, device).seeded(seed)
+    _require_same_draw(folder, config.get("data", {}), task)
+    method = build(recipe, seed, task)
+    with of_this_training(folder):
+        method.load_state_dict(dict(state))
+    method.to(device).before_evaluation()  # a checkpoint is written before what it prepares
+    return method.eval(), task, config
+
+
+def restore_deployed(
+    folder: Path, device: torch.device, root: str | None = None
+) -> tuple[nn.Module, dict[str, Any]]:
+    """The network of a run as it is exported, and the run's configuration.
+
+    It is built from what the run recorded, so that the data need not be there. Compositional and
+    generalized zero-shot methods are built with vectors of the data, which is read for them.
+
+    Args:
+        folder: of one training.
+        device: where the network will be.
+        root: where the data lies now, where it is needed.
+    """
+    config, recipe, seed, state = _opened(folder)
+    if "built_with" not in config:
+        method, _, config = restore(folder, device, root)
+        return method.deployed(), config
+    method = build(recipe, seed, RecordedSizes.from_record(config["built_with"]))
+    with of_this_training(folder):
+        method.load_state_dict(dict(state))
+    return method.to(device).eval().deployed(), config
+
+
+def _require_same_draw(folder: Path, recorded_facts: Mapping[str, Any], task: Task) -> None:
+    """Refuse images that were divided into training and test images in another way.
+
+    Raises:
+        ValueError: images that would be scored may have been trained on.
+    """
+    if "split_seed" not in recorded_facts:
+        return
+    before, now = recorded_facts["split_sha256"], task.facts()["split_sha256"]
+    if before != now:
+        raise ValueError(
+            f"{folder} was trained on other images: its test images were drawn from one tree "
+            f"(split {before[:12]}), which has other images now (split {now[:12]}), so that some "
+            "of those to be scored may have been trained on. Put the same images back, or name "
+            "the folder that has them by --data.root."
+        )
+
+
+def _opened(folder: Path) -> tuple[dict[str, Any], Recipe, int, Weights]:
+    """What a run's folder records, the recipe that was trained, its seed, and the final state."""
+    config = recorded(folder)
+    if config is None:
+        raise FileNotFoundError(f"{folder} is not a run folder: it holds no config.json.")
+    recipe, seed = _read(folder, config)
+    state = final_state(folder)
+    if state is None:
+        if found := sorted(path.parent.name for path in folder.glob("*/config.json")):
+            raise ValueError(
+                f"{folder} holds several trainings: {', '.join(found)}. Name the folder of one of "
+                "them."
+            )
+        raise FileNotFoundError(f"{folder} holds no checkpoint to load.")
+    hyper = dataclasses.replace(recipe.hyper, swad=False)
+    return config, dataclasses.replace(recipe, hyper=hyper), seed, state
+
+
+def _read(folder: Path, config: Mapping[str, Any]) -> tuple[Recipe, int]:
+    """The recipe and the seed that a run's folder records.
+
+    Raises:
+        ValueError: this version has no such recipe.
+    """
+    seed = config.get("seed")
+    try:
+        if type(seed) is not int:
+            raise ValueError(f"its seed is {seed!r}, no whole number")
+        return from_plain(config["trained"]), seed
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{folder / 'config.json'} holds no run of this version of batchformer: {error}"
+        ) from error

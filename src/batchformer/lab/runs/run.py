@@ -1,0 +1,225 @@
+"""One run: a recipe, an arm and a seed, in a folder of its own.
+
+Of several ranks the first reads and writes the folder, and tells the others what it found there.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from batchformer.lab.config.arms import with_arm
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.config.training import require
+from batchformer.lab.engine.checkpoint import load_newest
+from batchformer.lab.engine.distributed.agreement import first_says
+from batchformer.lab.engine.interrupt import StopRequest
+from batchformer.lab.engine.method import Batches
+from batchformer.lab.engine.together import Training
+from batchformer.lab.models.weights import file_hash
+from batchformer.lab.runs.building import build, load_task, pick_device, recordable
+from batchformer.lab.runs.folder import (
+    FORMAT,
+    has_result,
+    recorded,
+    refuse_other_configuration,
+    write_json,
+)
+from batchformer.lab.runs.networks import given_stride, given_weights, settle_stride
+from batchformer.lab.runs.plain import as_plain, from_plain, with_absolute_paths
+from batchformer.lab.runs.provenance import provenance
+from batchformer.lab.runs.restoring import restore, restore_deployed
+from batchformer.lab.runs.run_training import training_of
+from batchformer.lab.runs.sittings import sittings_of, with_sitting
+from batchformer.lab.runs.start import (
+    instead_of_itself,
+    require_finished,
+    require_known,
+    trained_stride,
+    training_hash,
+)
+from batchformer.lab.tasks.load import Task
+
+__all__ = ["Run", "build", "load_task", "pick_device", "restore", "restore_deployed"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """One arm of a recipe with one seed, and its folder.
+
+    Args:
+        part: where a run consists of several trainings, the name of this one.
+    """
+
+    recipe: Recipe
+    arm: str
+    seed: int
+    folder: Path
+    device: torch.device
+    part: str = ""
+
+    def __post_init__(self) -> None:
+        # What is recorded of the run has to lead to its data from any working directory.
+        object.__setattr__(self, "recipe", with_absolute_paths(self.recipe))
+
+    @classmethod
+    def below(cls, root: Path, recipe: Recipe, arm: str, seed: int, device: torch.device) -> Run:
+        """The run where it lies below the folder of all runs."""
+        return cls(recipe, arm, seed, root / recipe.name / arm / f"seed{seed}", device)
+
+    @property
+    def title(self) -> str:
+        return f"{self.recipe.name} {self.arm} seed {self.seed} {self.part}".rstrip()
+
+    @property
+    def task(self) -> Task:
+        """Data and scores of this arm, as this seed has them."""
+        return load_task(self.trained.data, self.device).seeded(self.seed)
+
+    @property
+    def trained(self) -> Recipe:
+        """The recipe as this arm trains it."""
+        return with_arm(self.recipe, self.arm)
+
+    def settled(self) -> Recipe:
+        """The recipe as this arm trains it, with the stride of the weights that it begins with."""
+        stride = first_says(lambda: self._settled().stride)
+        return dataclasses.replace(self.trained, stride=stride)
+
+    def _settled(self) -> Recipe:
+        trained = self.trained
+        try:
+            runs = {str(folder): trained_stride(folder) for folder in self.sources.values()}
+            # Of the recipe's weights, also where the arm goes without: arms share one network.
+            return settle_stride(trained, {**given_stride(self.recipe), **runs})
+        except FileNotFoundError:
+            # A run that is finished, or has a checkpoint, outlives the weights that it began with.
+            if trained.stride != "auto":
+                return trained
+            before = recorded(self.folder)
+            if before is None:
+                raise
+            return dataclasses.replace(trained, stride=from_plain(before["trained"]).stride)
+
+    @property
+    def finished(self) -> bool:
+        return first_says(lambda: has_result(self.folder))
+
+    def begin(self) -> None:
+        """Write what will be trained, where; refuse a folder that holds something else."""
+        first_says(self._begin)
+
+    def _begin(self) -> None:
+        if not self.finished:
+            self.require_sources()
+        config = {
+            "format": FORMAT,
+            "recipe": as_plain(self.recipe),
+            "arm": self.arm,
+            "seed": self.seed,
+            "trained": as_plain(self.settled()),
+        }
+        before = refuse_other_configuration(self.folder, config)
+        if not self.finished:
+            task = self.task
+            self._require_validation(task)
+            more = {
+                "data": task.facts(),
+                "provenance": (before or {}).get("provenance") or provenance(self.device),
+                "sittings": sittings_of(before or {}),
+            }
+            if numbers := recordable(task):
+                more["built_with"] = numbers
+            if draws := task.draws():
+                more["draws"] = draws
+            if file := self.weights_file():
+                more["weights"] = {"file": str(file.absolute()), "sha256": file_hash(file)}
+            elif before and "weights" in before:
+                more["weights"] = before["weights"]
+            write_json(self.folder / "config.json", {**config, **more})
+
+    def record_sitting(self, stage: str, update: int) -> None:
+        """Record that this process trains from here, for a run of several parts in both folders."""
+        first_says(lambda: self._record_sitting(stage, update))
+
+    def _record_sitting(self, stage: str, update: int) -> None:
+        sitting = {**provenance(self.device), "from_update": update, "stage": stage}
+        folders = {self.folder: sitting}
+        if self.part:
+            folders[self.folder.parent] = {**sitting, "part": self.part}
+        for folder, own in folders.items():
+            if config := recorded(folder):
+                write_json(folder / "config.json", with_sitting(config, own))
+
+    def _require_validation(self, task: Task) -> None:
+        """Refuse to choose by a score that no evaluation will have."""
+        why = task.unvalidated if self.trained.train.select_on == "val" else ""
+        require(
+            not why,
+            f"train.select-on is val, which chooses by a score of validation, and {why}; report "
+            "the last evaluation by --train.select-on last",
+        )
+
+    def weights_file(self) -> Path | None:
+        """The file of weights to begin with; None where none is named, or one no longer needed.
+
+        Raises:
+            FileNotFoundError: it is not there, and no checkpoint has what became of its weights.
+        """
+        try:
+            return given_weights(self.trained)
+        except FileNotFoundError:
+            if self.finished or load_newest(self.folder / "checkpoints") is not None:
+                return None
+            raise
+
+    @property
+    def sources(self) -> dict[str, Path]:
+        """Folders of the runs whose networks this one needs: its start, its teacher."""
+        return {
+            role: self._root / recipe / (arm or self.arm) / f"seed{self.seed}" / self.part
+            for role, name in self._needed.items()
+            for recipe, _, arm in [name.partition("/")]
+        }
+
+    @property
+    def _needed(self) -> dict[str, str]:
+        """Those runs as the recipe names them."""
+        named = {"start": self.trained.start, "teacher": self.trained.teacher}
+        return {role: name for role, name in named.items() if name}
+
+    @property
+    def _root(self) -> Path:
+        return self.folder.parents[3 if self.part else 2]
+
+    def require_sources(self) -> None:
+        """Refuse an arm that makes no sense, and networks that are not there, before any work."""
+        first_says(self._require_sources)
+
+    def _require_sources(self) -> None:
+        with_arm(self.recipe, self.arm)
+        self.weights_file()
+        for role, folder in self.sources.items():
+            if folder == self.folder:
+                raise ValueError(f"{self.title} {instead_of_itself(role, self.recipe)}")
+        if self.sources and not self.finished:
+            for role, name in self._needed.items():
+                require_known(role, name, self._root)
+            # A detector's backbone was trained on other images.
+            elsewhere = self.recipe.task == "detection"
+            split = None if elsewhere else training_hash(self.task.facts())
+            for folder in self.sources.values():
+                require_finished(folder, split, self.part)
+
+    def feed(self) -> Batches:
+        """The batches of this seed, the same for every arm that has the same data."""
+        return self.task.feed(self.trained.train, self.seed)
+
+    def training(
+        self, feed: Batches, request: StopRequest, *, quiet: bool, wandb: str | None, alone: bool
+    ) -> Training:
+        """Train, or go on where it stopped, and keep the result; update by update."""
+        return training_of(self, feed, request, quiet=quiet, wandb=wandb, alone=alone)

@@ -1,0 +1,280 @@
+"""Compositional zero-shot learning: pairs of attribute and object, some never trained on."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from batchformer.lab.config.pairs import PairConfig
+from batchformer.lab.config.training import TrainConfig
+from batchformer.lab.data.feeds import framing
+from batchformer.lab.data.feeds.feed import Feed
+from batchformer.lab.data.feeds.in_memory import read_all
+from batchformer.lab.data.feeds.loader import FileFeed, View, evaluation_batches
+from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
+from batchformer.lab.data.files.location import looked_in
+from batchformer.lab.data.files.word_vectors import Embedded, embed, read_vectors, words_of
+from batchformer.lab.data.sets.compositions import Compositions, Phase
+from batchformer.lab.data.sets.images import ImageSplit
+from batchformer.lab.data.sets.pair_files import PHASES, PairFiles
+from batchformer.lab.data.sets.pair_layouts import load_pairs
+from batchformer.lab.data.sets.pair_table import pair_table
+from batchformer.lab.data.transforms import (
+    IMAGENET,
+    CentreCrop,
+    Compose,
+    RandomFlip,
+    RandomResizedCrop,
+    Resize,
+    Transform,
+)
+from batchformer.lab.engine.fit import Evaluation
+from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.method import Batches, Method
+from batchformer.lab.metrics.compositional import CompositionalScores
+from batchformer.lab.tasks.file_feed import file_feed
+
+#: Images in a batch that is scored.
+SCORED_BATCH = 128
+
+
+@dataclass(frozen=True)
+class CompositionalTask:
+    """Data, batches and scores of one experiment.
+
+    Args:
+        data: all parts.
+        words: vectors of the attributes, then of the objects.
+        config: which data, and which world.
+        device: where batches are made.
+    """
+
+    data: PairFiles
+    words: Embedded
+    config: PairConfig
+    device: torch.device
+
+    @classmethod
+    def load(cls, config: PairConfig, device: torch.device) -> CompositionalTask:
+        """Read lists and word vectors, and look for every image."""
+        if config.name == "table":
+            root = config.root or str(Path(str(config.table)).parent)
+            data = pair_table(str(config.table), root)
+        else:
+            data = load_pairs(config.name, config.root)
+        data.check_all()
+        task = cls(data, word_vectors(config, data.compositions), config, device)
+        if config.mask and task.unvalidated:
+            raise ValueError(
+                f"--data.mask leaves out pairs by a threshold chosen on validation, and "
+                f"{task.unvalidated}: add such images, or leave it off by --data.no-mask"
+            )
+        return task
+
+    def seeded(self, seed: int) -> CompositionalTask:
+        """Itself: every seed has the same data."""
+        return self
+
+    def draws(self) -> dict[str, str]:
+        """Nothing: the split is the same for every seed."""
+        return {}
+
+    @cached_property
+    def compositions(self) -> Compositions:
+        """The pairs of the world that is scored over."""
+        closed = self.data.compositions
+        return closed.opened() if self.config.world == "open" else closed
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.compositions)
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        """What methods of this task are told of the data."""
+        return {"compositions": self.compositions, "vectors": self.words.matrix}
+
+    @property
+    def unvalidated(self) -> str:
+        """Why evaluations have no score of validation to choose by; empty where they have one."""
+        seen = self.data.compositions.seen[self.data.val.labels]
+        if not len(seen):
+            return f"{self.data.name} has no images of validation"
+        for lacking, lacks in (("unseen", seen.all()), ("seen", not seen.any())):
+            if lacks:
+                return f"validation of {self.data.name} has no images of {lacking} pairs"
+        return ""
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader should know of the data, for the run folder."""
+        pairs, words = self.compositions, self.words
+        return {
+            "name": self.data.name,
+            "split_sha256": self.data.split_sha256,
+            **{str(phase): size for phase, size in self.data.sizes.items()},
+            "attributes": len(pairs.attributes),
+            "objects": len(pairs.objects),
+            "pairs": len(pairs),
+            "seen_pairs": int(pairs.seen.sum()),
+            "skipped": dict(self.data.skipped),
+            "remarks": list(self.data.remarks),
+            "composed_words": {name: list(parts) for name, parts in words.composed.items()},
+            "words_without_vector": {name: list(parts) for name, parts in words.missing.items()},
+            "random_vectors": list(words.random),
+        }
+
+    def numbers(self, labels: Tensor) -> Tensor:
+        """Pairs by their numbers in the world that is scored over."""
+        if self.config.world == "closed":
+            return labels
+        closed = self.data.compositions
+        return (closed.attribute * len(closed.objects) + closed.object)[labels]
+
+    @cached_property
+    def _images(self) -> dict[Phase, ImageSplit]:
+        """All images, where they are kept in memory."""
+        parts = {phase: read_all(self.data.part(phase), None) for phase in PHASES}
+        return {phase: ImageSplit(part.x, self.numbers(part.y)) for phase, part in parts.items()}
+
+    def feed(self, train: TrainConfig, seed: int) -> Batches:
+        """Augmented training batches; ``y`` are numbers of seen pairs.
+
+        A last batch of a single sample is left out (:func:`without_single_sample`).
+        """
+        train = without_single_sample(train, len(self.data.train))
+        if self.config.memory:
+            size, last, parts = train.batch_size, train.drop_last, train.accumulate
+            view, images = memory_view(self.config, training=True), self._images["train"]
+            return Feed(images, view, size, seed, last, self.device, accumulate=parts)
+        of_files = file_view(self.config, training=True)
+        feed = file_feed(self.data.train, of_files, train, seed, self.device)
+        return feed if self.config.world == "closed" else Renumbered(feed, self)
+
+    def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:
+        """The area under the curve first; ``val`` is that of validation, by which one chooses."""
+        world, pairs = self.config.world, self.compositions
+        kept: Tensor | None = None
+        metrics: dict[str, float] = {}
+        if len(self.data.val):
+            possible: Any = method
+            feasible = possible.feasibility().cpu() if self.config.mask else None
+            val = CompositionalScores(pairs, "val", world, feasibility=feasible)
+            self._score(val, method, mechanics)
+            if feasible is None:
+                found = val.result()
+            else:
+                threshold, found = val.choose()
+                kept = (feasible >= threshold) | pairs.seen
+            metrics["val"] = found.auc
+        test = CompositionalScores(pairs, "test", world, kept)
+        self._score(test, method, mechanics)
+        found = test.result()
+        figures = {
+            "bias_of": np.array("pairs"),
+            "bias_seen": found.seen_curve.numpy(),
+            "bias_unseen": found.unseen_curve.numpy(),
+        }
+        return Evaluation({**found.metrics(), **metrics, **method.remarks()}, figures)
+
+    def _score(self, scores: CompositionalScores, method: Method, mechanics: Mechanics) -> None:
+        """Score all images of a phase."""
+        for images, own in self._scored(scores.phase, mechanics.config.workers):
+            with mechanics.autocast():
+                scores.update(all_rows(method.predict(images).float(), len(own)), own)
+
+    def _scored(self, phase: Phase, workers: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        if self.config.memory:
+            part, view = self._images[phase], memory_view(self.config, training=False)
+            for x, y in zip(*(torch.split(t, SCORED_BATCH) for t in (part.x, part.y)), strict=True):
+                own = x[scored_rows(len(x))]
+                nothing = torch.empty(len(own), 0, dtype=torch.float64)
+                yield view(own.to(self.device), nothing), y
+            return
+        files, view_of_files = self.data.part(phase), file_view(self.config, training=False)
+        read = evaluation_batches(
+            files, *view_of_files, SCORED_BATCH, self.device, workers, dealt=True
+        )
+        for batch in read:
+            yield batch["x"], self.numbers(batch["y"].cpu())
+
+
+class Renumbered:
+    """Batches whose pairs have the numbers of an open world."""
+
+    def __init__(self, feed: FileFeed, task: CompositionalTask) -> None:
+        self.feed, self.task = feed, task
+        self.table = task.numbers(torch.arange(len(task.data.compositions))).to(task.device)
+        self.per_epoch = feed.per_epoch
+
+    def batch(self, step: int) -> dict[str, Any]:
+        """The batch of one step."""
+        batch = self.feed.batch(step)
+        return {**batch, "y": self.table[batch["y"]]}
+
+    def close(self) -> None:
+        """Close the feed."""
+        self.feed.close()
+
+
+def without_single_sample(train: TrainConfig, samples: int) -> TrainConfig:
+    """The same training, without the last batch of an epoch where that has a single sample.
+
+    CGE and CompCos keep the last, smaller batch. A sample on its own has no other to attend to, and
+    batch normalisation refuses it where the last maps are 1 x 1.
+
+    >>> [without_single_sample(TrainConfig(batch_size=4), n).drop_last for n in (8, 9, 10, 1)]
+    [False, True, False, False]
+    """
+    size = train.batch_size
+    single = samples > size > 1 and samples % size == 1
+    return dataclasses.replace(train, drop_last=True) if single else train
+
+
+def word_vectors(config: PairConfig, compositions: Compositions) -> Embedded:
+    """Vectors of all attributes, then of all objects."""
+    names = (*compositions.attributes, *compositions.objects)
+    replacements = dict(pair.split("=", 1) for pair in config.replacements)
+    files = [_found(file) for file in config.vectors]
+    if not files:
+        raise ValueError(
+            "Pairs are told apart by the vectors of their words: name a text file of GloVe, "
+            "word2vec or fastText by --data.vectors FILE"
+        )
+    vectors = read_vectors(files, words_of(names, replacements=replacements))
+    return embed(names, vectors, replacements=replacements, missing=config.missing_words)
+
+
+def _found(file: str) -> Path:
+    """The file, here or in the folder of the data."""
+    path = Path(file).expanduser()
+    places = [path] if path.is_absolute() else [path, looked_in() / path]
+    for place in places:
+        if place.is_file():
+            return place
+    raise FileNotFoundError(
+        f"There is no file of word vectors {' or '.join(map(str, places))}. Name one by "
+        "--data.vectors: text of GloVe, word2vec or fastText."
+    )
+
+
+def file_view(config: PairConfig, training: bool) -> View:
+    """Geometry and transform of images from files."""
+    if training and config.augment == "resized":
+        return framing.RandomResizedCrop(config.size), Compose((RandomFlip(), IMAGENET))
+    return framing.ResizeCentreCrop(config.size, round(config.size * 8 / 7)), IMAGENET
+
+
+def memory_view(config: PairConfig, training: bool) -> Transform:
+    """The transform of images in memory."""
+    if training and config.augment == "resized":
+        return Compose((RandomResizedCrop(config.size), RandomFlip(), IMAGENET))
+    shorter = round(config.size * 8 / 7)
+    return Compose((Resize(shorter), CentreCrop(config.size), IMAGENET))

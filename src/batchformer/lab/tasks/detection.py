@@ -1,0 +1,186 @@
+"""Finding objects in images: boxes to train on, average precision to score."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from batchformer.lab.config.detection import DetectionConfig
+from batchformer.lab.config.training import TrainConfig, require
+from batchformer.lab.data.feeds.detection_feed import DetectionFeed, scored_images
+from batchformer.lab.data.feeds.feed import close
+from batchformer.lab.data.feeds.sharding import all_rows, part_sizes, scored_rows
+from batchformer.lab.data.sets.voc import BoxedImages, count_objects, load_voc
+from batchformer.lab.engine.fit import Evaluation
+from batchformer.lab.engine.keeping import one_state
+from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.method import Batches, Method
+from batchformer.lab.engine.precise_norm import measuring_statistics
+from batchformer.lab.engine.precision import in_double
+from batchformer.lab.metrics.detection import (
+    Boxes,
+    average_precision,
+    voc_average_precision,
+    voc_rule,
+)
+from batchformer.nn.exchange import gather
+from batchformer.nn.randomness import drawing
+from batchformer.nn.ranks import rank, ranks
+
+
+@dataclass(frozen=True)
+class DetectionTask:
+    """Data, batches and scores of one experiment.
+
+    Args:
+        data: images with boxes.
+        config: which data, and sizes of images.
+        device: where the detector is.
+    """
+
+    data: BoxedImages
+    config: DetectionConfig
+    device: torch.device
+
+    @classmethod
+    def load(cls, config: DetectionConfig, device: torch.device) -> DetectionTask:
+        """Read all annotations; an error says what is missing and where it was looked for."""
+        data = load_voc(config.root, config.trained_on, config.scored_on, config.difficult)
+        return cls(data, config, device)
+
+    def seeded(self, seed: int) -> DetectionTask:
+        """Itself: every seed has the same data."""
+        return self
+
+    def draws(self) -> dict[str, str]:
+        """Nothing: the split is the same for every seed."""
+        return {}
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.data.classes)
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        """What methods of this task are told of the data."""
+        return {"classes": self.data.classes, "class_counts": self.data.train_counts}
+
+    @property
+    def unvalidated(self) -> str:
+        """Why evaluations have no score of validation to choose by."""
+        return "this task has no validation data"
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader should know of the data, for the run folder."""
+        data = self.data
+        return {
+            "name": self.config.name,
+            "split_sha256": data.split_sha256,
+            "train": len(data.train),
+            "test": len(data.test),
+            "train_objects": int(data.train_counts.sum()),
+            "test_objects": int(count_objects(data.test, self.num_classes).sum()),
+            "classes": self.num_classes,
+        }
+
+    def feed(self, train: TrainConfig, seed: int) -> Batches:
+        """Training batches of images of differing sizes."""
+        require(
+            train.damaged == "raise",
+            "images with boxes are not replaced by others; set train.damaged raise, and take the "
+            "image that is named out of the list",
+        )
+        return DetectionFeed(
+            self.data.train,
+            self.config.shorter,
+            self.config.longest,
+            train.batch_size,
+            seed,
+            train.drop_last,
+            self.device,
+            train.workers,
+            accumulate=train.accumulate,
+        )
+
+    def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:
+        """Average precision in percent, by COCO's rule and by VOC's, and that of each class."""
+        if self.config.precise_norm:
+            self._measure_statistics(method, mechanics)
+        found = list(self._found(method, mechanics))
+        scores = average_precision(found, self.num_classes)
+        rule = voc_rule(self.config.scored_on)
+        of_voc = voc_average_precision(found, self.num_classes, rule)
+        prefix = "voc07" if rule == "eleven" else "voc"
+        figures = {
+            "classes": np.array(self.data.classes),
+            "class_ap": scores.by_class.numpy(),
+            "train_counts": self.data.train_counts.numpy(),
+        }
+        metrics = {"ap": scores.ap, "ap50": scores.ap50, "ap75": scores.ap75}
+        metrics |= {f"{prefix}_{name}": getattr(of_voc, name) for name in metrics}
+        return Evaluation({**metrics, **method.remarks()}, figures)
+
+    @torch.no_grad()
+    def _measure_statistics(self, method: Method, mechanics: Mechanics) -> None:
+        """Let normalisation have means over training batches; the same ones in every evaluation."""
+        train = mechanics.config
+        size = max(1, train.batch_size // train.accumulate)  # as many as are normalised together
+        feed = self.feed(dataclasses.replace(train, batch_size=size, accumulate=1), seed=0)
+        method.train()
+        try:
+            # Regions are drawn, as in training.
+            with measuring_statistics(method), drawing(0, "dropout"), mechanics.autocast():
+                for step in range(self.config.precise_norm):
+                    batch = feed.batch(step)
+                    double = train.precision == "fp64"
+                    method.step({k: in_double(v) for k, v in batch.items()} if double else batch)
+        finally:
+            close(feed)
+        one_state(method)
+        method.eval()
+
+    def _found(self, method: Method, mechanics: Mechanics) -> Iterator[tuple[Boxes, Boxes]]:
+        """What is found in each image and what is there, in the pixels of its file.
+
+        One image at a time: beside a larger one its border would be padded, and what is found in
+        it would depend on its neighbours. With several ranks, each looks at a part of the images.
+        """
+        config, images = self.config, self.data.test
+        sizes = (config.shorter_at_test, config.longest)
+        own = images[scored_rows(len(images))]
+        shown = scored_images(own, *sizes, workers=mechanics.config.workers)
+        found = []
+        for seen in shown:
+            with mechanics.autocast():
+                predicted: Any = method.predict([seen.x.to(self.device)])  # type: ignore[arg-type]
+            boxes = {name: value.cpu() for name, value in predicted[0].items()}
+            boxes["boxes"] = boxes["boxes"] / torch.tensor([*seen.scale, *seen.scale])
+            found.append(boxes)
+        for image, objects in zip(images, of_all_ranks(found, len(images)), strict=True):
+            there = {name: getattr(image, name) for name in ("boxes", "labels", "difficult")}
+            yield objects, there
+
+
+def of_all_ranks(found: Sequence[Boxes], images: int) -> Sequence[Boxes]:
+    """What all ranks found in their images, in the order of so many images; every rank calls it.
+
+    Args:
+        found: of each of this rank's images ``boxes`` (n, 4), ``labels`` (n,), ``scores`` (n,).
+        images: of all ranks.
+    """
+    if ranks() == 1:
+        return found
+    own = found[: part_sizes(images)[rank()]]
+    counts = all_rows(torch.tensor([len(one["boxes"]) for one in found]), images).tolist()
+    names = list(found[0])
+    nothing = {name: found[0][name][:0] for name in names}
+    rows = {
+        name: torch.split(gather(torch.cat([one[name] for one in (nothing, *own)])), counts)
+        for name in names
+    }
+    return [dict(zip(names, parts, strict=True)) for parts in zip(*rows.values(), strict=True)]

@@ -1,0 +1,122 @@
+"""Generalized zero-shot learning on features: seen classes to train on, all classes to tell."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from batchformer.lab.config.features import FeatureConfig
+from batchformer.lab.config.training import TrainConfig
+from batchformer.lab.data.feeds.feature_feed import FeatureFeed
+from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
+from batchformer.lab.data.sets.attribute_features import AttributeFeatures
+from batchformer.lab.data.sets.attribute_reading import load_attribute_features
+from batchformer.lab.engine.fit import Evaluation
+from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.method import Batches, Method
+from batchformer.lab.metrics.generalized import class_accuracy, generalized_accuracy
+from batchformer.lab.metrics.seen_unseen import seen_unseen_curve
+
+#: Rows in a batch that is scored.
+SCORED_BATCH = 2048
+
+
+@dataclass(frozen=True)
+class GeneralizedTask:
+    """Data, batches and scores of one experiment.
+
+    Args:
+        data: with the classes of the test unseen, or those of validation.
+        config: which data.
+        device: where the features live.
+    """
+
+    data: AttributeFeatures
+    config: FeatureConfig
+    device: torch.device
+
+    @classmethod
+    def load(cls, config: FeatureConfig, device: torch.device) -> GeneralizedTask:
+        """Read the data; an error says what is missing and where it was looked for."""
+        data = load_attribute_features(config.name, config.root)
+        if config.unseen == "val" or config.choose:
+            held_out = data.for_selection()  # refuses data without classes of validation
+            data = held_out if config.unseen == "val" else data
+        return cls(data, config, device)
+
+    def seeded(self, seed: int) -> GeneralizedTask:
+        """Itself: every seed has the same data."""
+        return self
+
+    def draws(self) -> dict[str, str]:
+        """Nothing: the split is the same for every seed."""
+        return {}
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.data.classes)
+
+    @cached_property
+    def method_options(self) -> dict[str, Any]:
+        """What methods of this task are told of the data."""
+        data = self.data
+        return {
+            "features": data.scaled(data.trainval),
+            "labels": data.labels[data.trainval],
+            "attributes": data.attributes,
+            "seen": data.seen,
+            "unseen": data.unseen,
+        }
+
+    @property
+    def unvalidated(self) -> str:
+        """Why evaluations have no score of validation to choose by."""
+        return "this task has no validation data"
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader should know of the data, for the run folder."""
+        data = self.data
+        return {
+            "name": data.name,
+            "split_sha256": data.split_sha256,
+            "train": len(data.trainval),
+            "test_seen": len(data.test_seen),
+            "test_unseen": len(data.test_unseen),
+            "seen_classes": len(data.seen),
+            "unseen_classes": len(data.unseen),
+            "features": data.features.shape[1],
+            "attributes": data.attributes.shape[1],
+        }
+
+    def feed(self, train: TrainConfig, seed: int) -> Batches:
+        """Random batches of training features, several of them for each update."""
+        features, labels = (self.method_options[name] for name in ("features", "labels"))
+        times = self.config.batches
+        return FeatureFeed(features, labels, train.batch_size, seed, self.device, times)
+
+    def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:
+        """The harmonic mean first, the accuracies of unseen and of seen classes, and the area under
+        the curve of both, which does not depend on how they are balanced."""
+        data = self.data
+        rows = torch.cat((data.test_seen, data.test_unseen))
+        scored = []
+        for part in torch.split(data.scaled(rows), SCORED_BATCH):
+            own = part[scored_rows(len(part))].to(self.device)
+            with mechanics.autocast():
+                scored.append(all_rows(method.predict(own).float(), len(part)).cpu())
+        scores, truth = torch.cat(scored), data.labels[rows]
+        answers = scores.argmax(1)
+        accuracies = class_accuracy(answers, truth, self.num_classes)
+        curve = seen_unseen_curve(scores, truth, data.unseen)
+        figures = {
+            "correct": (answers == truth).numpy(),
+            "bias_of": np.array("classes"),
+            "bias_seen": curve.seen.numpy(),
+            "bias_unseen": curve.unseen.numpy(),
+        }
+        metrics = {**generalized_accuracy(accuracies, data.unseen), "auc": curve.auc}
+        return Evaluation({**metrics, **method.remarks()}, figures)

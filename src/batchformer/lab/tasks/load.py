@@ -1,0 +1,76 @@
+"""The task of a configuration, and what every task is."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+from batchformer.lab.config.contrast import ContrastConfig
+from batchformer.lab.config.data import DataConfig
+from batchformer.lab.config.detection import DetectionConfig
+from batchformer.lab.config.domains import DomainConfig
+from batchformer.lab.config.features import FeatureConfig
+from batchformer.lab.config.pairs import PairConfig
+from batchformer.lab.config.training import TrainConfig
+from batchformer.lab.engine.fit import Evaluation
+from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.method import Batches, Method
+from batchformer.lab.tasks.domains import DomainTask
+from batchformer.lab.tasks.image_files import ImageFileTask
+from batchformer.lab.tasks.long_tailed import LongTailedTask
+
+
+class Task(Protocol):
+    """Data, batches and scores of an experiment."""
+
+    @property
+    def num_classes(self) -> int: ...
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        """What methods of this task are told of the data."""
+
+    @property
+    def unvalidated(self) -> str:
+        """Why evaluations have no score of validation to choose by; empty where they have one."""
+
+    def seeded(self, seed: int) -> Task:
+        """The task of a run with this seed, where the data depends on it."""
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader should know of the data, the same for every seed."""
+
+    def draws(self) -> dict[str, str]:
+        """What this seed drew of the data, if anything."""
+
+    def feed(self, train: TrainConfig, seed: int) -> Batches:
+        """Training batches."""
+
+    def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:
+        """Scores in percent, the headline first, and what the figures need."""
+
+
+def load(config: DataConfig, device: torch.device) -> Task:
+    """Read the data; an error says what is missing and where it was looked for."""
+    if isinstance(config, DomainConfig):
+        return DomainTask.load(config, device)
+    if isinstance(config, PairConfig):
+        from batchformer.lab.tasks.compositional import CompositionalTask
+
+        return CompositionalTask.load(config, device)
+    if isinstance(config, FeatureConfig):
+        from batchformer.lab.tasks.generalized import GeneralizedTask
+
+        return GeneralizedTask.load(config, device)
+    if isinstance(config, ContrastConfig):
+        from batchformer.lab.tasks.contrastive import ContrastiveTask
+
+        return ContrastiveTask.load(config, device)
+    if isinstance(config, DetectionConfig):
+        from batchformer.lab.tasks.detection import DetectionTask
+
+        return DetectionTask.load(config, device)
+    if config.of_files:
+        return ImageFileTask.load(config, device)
+    return LongTailedTask.load(config, device)

@@ -1,0 +1,78 @@
+"""Scores of a test set, by shots or by the highest answers, and what the figures need of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.data.feeds.sharding import all_rows
+from batchformer.lab.engine.fit import Evaluation
+from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.method import Method
+from batchformer.lab.metrics.shots import LongTailedMetrics, shot_groups, third_groups
+
+#: Beyond this many classes a confusion matrix is larger than a run folder should be.
+MOST_CLASSES_WITH_CONFUSION = 1000
+#: How many of the highest answers count besides the first.
+HIGHEST = 5
+
+
+def evaluate_by_shots(
+    method: Method,
+    mechanics: Mechanics,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    counts: Tensor,
+    classes: Sequence[str],
+    config: LongTailConfig,
+) -> Evaluation:
+    """Scores in percent, as the configuration asks for them.
+
+    By shots: ``all``, ``many``, ``medium``, ``few``, ``mean_class`` and ``ece``. The highest
+    answers: ``top1``, ``top5``, ``mean_class`` and ``ece``. Both: by shots, and ``top5``. Five
+    classes or fewer have no ``top5``, which would always be right.
+
+    Args:
+        method: in eval mode.
+        mechanics: has the precision.
+        batches: normalised images (N, channels, H, W) on the device, and labels (N,), in order;
+            with several ranks, the images that this one scores, and the labels of all.
+        counts: (K,) training images of each class.
+        classes: K names.
+        config: says how classes are grouped, and which scores are given.
+    """
+    groups = third_groups(counts) if config.shots == "thirds" else shot_groups(counts)
+    scores = LongTailedMetrics(len(classes), groups)
+    correct, among_highest = [], []
+    with_highest = config.scores != "shots" and len(classes) > HIGHEST
+    for images, labels in batches:
+        with mechanics.autocast():
+            logits = all_rows(method.predict(images).float(), len(labels))
+        scores.update(logits, labels)
+        correct.append((logits.argmax(1) == labels).cpu())
+        if with_highest:
+            among_highest.append(in_top(logits, labels, HIGHEST))
+    figures = {
+        "per_class": scores.per_class.numpy(),
+        "train_counts": counts.numpy(),
+        "correct": torch.cat(correct).numpy(),
+        "classes": np.array(classes),
+    }
+    if len(classes) <= MOST_CLASSES_WITH_CONFUSION:
+        figures["confusion"] = scores.confusion.to(torch.int32).cpu().numpy()
+    metrics = scores.compute()
+    highest = {}
+    if with_highest:
+        highest["top5"] = 100.0 * float(torch.cat(among_highest).double().mean())
+    if config.scores == "top":
+        rest = {name: metrics[name] for name in ("mean_class", "ece")}
+        metrics = {"top1": metrics["all"], **highest, **rest}
+    return Evaluation({**metrics, **highest, **method.remarks()}, figures)
+
+
+def in_top(logits: Tensor, labels: Tensor, count: int) -> Tensor:
+    """(N,) bool: whether the label (N,) is one of the `count` highest of the logits (N, K)."""
+    return (logits.topk(count, dim=1).indices == labels[:, None]).any(1)

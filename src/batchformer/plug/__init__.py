@@ -1,0 +1,1 @@
+"""One line in, the proof that it acts, one line out."""

@@ -1,0 +1,165 @@
+"""Is the encoder still alive? What one sample can change of another's loss.
+
+Weight decay can take the encoder away while everything stays attached: its weights shrink, mixed
+rows no longer depend on other samples, and the loss does not tell.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable
+from contextlib import ExitStack
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from batchformer.nn.module import BatchFormer, without_exchange
+from batchformer.plug.attachment import RECORD, Attachment
+from batchformer.plug.noise import held_noise, not_compiled
+from batchformer.plug.observe import Experiment, Pass, probe_batch
+from batchformer.plug.preserve import untouched
+from batchformer.plug.wrappers import unwrap
+
+NEXT_TO_NOTHING = 1e-3
+"""Nats: below this, one sample has no say in another's loss; as in the laboratory's reports."""
+
+SHRUNK = 0.37
+"""Of the size at initialisation: below this (1/e), weight decay has taken most of a weight."""
+
+LOGGED_AS = "batchformer_influence"
+"""The name under which the adapters log :func:`influence`."""
+
+GONE = (
+    "weight decay has taken the encoder away: one sample changes another's loss by "
+    "{influence:.1g} nats at most, and its attention weights have {left:.1%} of their initial "
+    "size. Give it a weight decay of its own: param_groups(model, lr, module_weight_decay=0.0)"
+)
+
+
+def influence(model: nn.Module, batch: Any) -> float:
+    """How far one sample can change the loss of another, in nats; the mean over pairs.
+
+    For use in a training loop. It is the laboratory's measure, on a few samples of the batch: the
+    gradient of the loss of sample i on the feature of sample j, times how far two features lie
+    apart. The logits are the mean of both streams. No labels are needed: each sample counts as one
+    of the class that the model holds least likely, so a small training loss does not look like a
+    dead encoder. The model is left as it was.
+
+    Args:
+        model: wrapped or not, with BatchFormer in it.
+        batch: as for :func:`batchformer.check`.
+
+    Raises:
+        ValueError: no BatchFormer is called in a training pass.
+    """
+    inner = unwrap(model)
+    encoders = [m for m in inner.modules() if isinstance(m, BatchFormer)]
+    holder = next((m for m in inner.modules() if RECORD in m.__dict__), inner)
+    record: Attachment | None = holder.__dict__.get(RECORD)
+    with ExitStack() as stack:
+        contexts = (torch.inference_mode(False), torch.enable_grad())
+        for context in (*contexts, untouched(inner), not_compiled(inner)):
+            stack.enter_context(context)
+        stack.enter_context(without_exchange(inner))
+        few = probe_batch(inner, batch, record.input_axis if record else 0)
+        if not any(encoder.training for encoder in encoders):
+            inner.train()
+        stack.enter_context(held_noise(inner, few))
+        seen = Experiment(inner, few, encoders).run()
+        if not seen.calls:
+            raise ValueError("influence(): no BatchFormer is called in training. attach(model)?")
+        measured = influence_of(seen, few.rows)
+    if measured is None:
+        raise ValueError("influence(): the model gives neither N nor 2N rows for N samples.")
+    return measured
+
+
+def influence_of(seen: Pass, samples: int) -> float | None:
+    """:func:`influence` in a pass that was observed; None where its outputs have no rows."""
+    _, x, _ = seen.calls[0]
+    axis = seen.calls[0][0].batch_axis
+    logits = next((_joint(t, samples, axis) for t in seen.outputs if _has_rows(t, samples)), None)
+    if logits is None or not logits.requires_grad:
+        return None
+    features = x.detach().movedim(axis, 0).flatten(1).double()
+    apart = (2 * (features - features.mean(0)).square().sum(1).mean()).sqrt()
+    lengths = []
+    for row in range(samples):
+        (gradient,) = torch.autograd.grad(
+            _loss(logits[row]), x, retain_graph=True, allow_unused=True
+        )
+        if gradient is None:
+            return 0.0
+        length = gradient.movedim(axis, 0).flatten(1).double().norm(dim=1)
+        lengths.append(torch.cat((length[:row], length[row + 1 :])))
+    return float(torch.stack(lengths).mean() * apart)
+
+
+def _has_rows(tensor: Tensor, samples: int) -> bool:
+    return any(size in (samples, 2 * samples) for size in tensor.shape[:2])
+
+
+def _joint(tensor: Tensor, samples: int, axis: int) -> Tensor:
+    """Logits (N, ...): the mean of both streams where there are two."""
+    sizes = tensor.shape[:2]
+    order = [a for a in (0, axis, 1) if a < len(sizes)]
+    for rows in (2 * samples, samples):
+        for found in order:
+            if sizes[found] == rows:
+                parts = tensor.movedim(found, 0)
+                return parts if rows == samples else torch.stack(parts.chunk(2)).mean(0)
+    raise AssertionError("the caller looked for rows")
+
+
+def _loss(logits: Tensor) -> Tensor:
+    """Cross-entropy of one sample, (K,), (L, K) or (K, H, W), for its least likely classes."""
+    if logits.ndim > 2:
+        logits = logits.movedim(0, -1)
+    logits = logits if logits.dtype == torch.float64 else logits.float()
+    if logits.ndim == 0 or logits.shape[-1] < 2:
+        return logits.mean()  # one number a sample: the change of the output itself
+    rows = logits.reshape(-1, logits.shape[-1])
+    return F.cross_entropy(rows, rows.argmin(1))
+
+
+def weight_left(encoders: Iterable[BatchFormer]) -> float:
+    """The size of the attention's matrices, relative to a new encoder's; of the smallest."""
+    left = []
+    for encoder in encoders:
+        for layer in encoder.layers:
+            attention: Any = layer.self_attn
+            # torch initialises them uniformly, Xavier's way and within 1 / sqrt(C).
+            for weight, initial in (
+                (attention.in_proj_weight, (2 / (4 * encoder.dim)) ** 0.5),
+                (attention.out_proj.weight, (1 / (3 * encoder.dim)) ** 0.5),
+            ):
+                size = weight.detach().float().square().mean().sqrt()
+                left.append(float(size) / initial)
+    return min(left, default=1.0)
+
+
+def why_gone(encoders: Iterable[BatchFormer], measured: float) -> str | None:
+    """What to tell a person if weight decay has taken the encoders away, else None."""
+    left = weight_left(encoders)
+    if measured >= NEXT_TO_NOTHING or left >= SHRUNK:
+        return None
+    return GONE.format(influence=measured, left=left)
+
+
+def watched_influence(model: nn.Module, batch: Any) -> float | None:
+    """:func:`influence` for the adapters: warns where weight decay has taken the encoder away.
+
+    None where this batch cannot show it (one sample, or equal ones): a look must not end a
+    training.
+    """
+    try:
+        measured = influence(model, batch)
+    except (TypeError, ValueError):
+        return None
+    encoders = (m for m in model.modules() if isinstance(m, BatchFormer))
+    reason = why_gone(encoders, measured)
+    if reason is not None:
+        warnings.warn(f"BatchFormer: {reason}", stacklevel=3)
+    return measured

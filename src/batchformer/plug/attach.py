@@ -1,0 +1,266 @@
+"""One line in: put BatchFormer into a model in place."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
+
+from batchformer.nn.attention import Attend
+from batchformer.nn.module import BatchFormer, parameter_count
+from batchformer.nn.randomness import seed_device
+from batchformer.plug.attachment import RECORD as RECORD
+from batchformer.plug.attachment import Attachment as Attachment
+from batchformer.plug.attachment import refuse_attached
+from batchformer.plug.classifier import AttachError as AttachError
+from batchformer.plug.classifier import Call, find_and_trace
+from batchformer.plug.dry_run import dry_run
+from batchformer.plug.example import give_shapes
+from batchformer.plug.export import detach as detach
+from batchformer.plug.export import export as export
+from batchformer.plug.export import plain_state_dict as plain_state_dict
+from batchformer.plug.export import same_bits as same_bits
+from batchformer.plug.insertion import normalise_per_stream, remove
+from batchformer.plug.parameter_groups import extend
+from batchformer.plug.parameter_groups import param_groups as param_groups
+from batchformer.plug.placement import At, axes_of, insert_all, remind_at_outputs, resolve, usable
+from batchformer.plug.preserve import generators_kept
+from batchformer.plug.wrappers import refuse_scheduled, refuse_wrapped
+from batchformer.plug.wrappers import unwrap as unwrap
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+    from torch.distributed.device_mesh import DeviceMesh
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def attach(
+    model: M,
+    at: At | None = None,
+    *,
+    heads: int = 4,
+    layers: int = 1,
+    dropout: float = 0.5,
+    dim: int | None = None,
+    attend: Attend = "batch",
+    exchange: bool | ProcessGroup | DeviceMesh = False,
+    streams: Literal["shared", "mixed_only"] = "shared",
+    batch_norm: Literal["joint", "per_stream"] = "joint",
+    share: bool = False,
+    batch_axis: int | None = None,
+    channel_axis: int | None = None,
+    optimizer: Optimizer | None = None,
+    lr_factor: float = 0.1,
+    example: Any = None,
+    input_axis: int = 0,
+    verbose: bool = True,
+) -> M:
+    """Put BatchFormer before the classifier of ``model``, in place.
+
+    In training the model then gives 2N rows for N samples, plain then mixed; in eval it is, to the
+    bit, the model it was. State-dict keys and parameters stay as they are; only keys that contain
+    ``.batchformer.`` are added. Targets are yours to double: ``match(logits, y)``.
+
+    No random state is advanced. The encoder's initial weights follow from torch's random state:
+    after the same ``torch.manual_seed`` they are the same, and two calls differ if anything was
+    drawn between them, such as the weights of a second model.
+
+    Args:
+        model: any model; not yet wrapped in DDP, FSDP or ``torch.compile``.
+        at: the submodule to stand before, or its name; by default the classifier is found. A list
+            inserts several: rows double at the first, later ones act on the mixed half.
+        heads, layers, dropout, attend: passed on to :class:`BatchFormer`.
+        dim: channels of the encoder, where the features have very many: the ``bottleneck`` of
+            :class:`BatchFormer`. By default those of the features, as in the paper.
+        exchange: attend to the samples of all ranks, or of a process group's, not only of this one;
+            passed on as well. Under tensor parallelism pass the data-parallel group.
+            Whether more attended samples help is not clear. In the paper's ablation of the batch
+            size (ImageNet-LT, ResNet-10; 16, 32, 64, 128, 256, 512 samples) accuracy is 43.2,
+            43.6, 43.3, 43.2, 42.4, 42.5 over all classes, and 23.9, 24.9, 25.3, 24.9, 25.2, 25.8
+            on few-shot classes. Where ranks may differ in their number of rows, take the loss of
+            ``stream_loss(..., exchange=True)``.
+        streams: ``"shared"``: one classifier for both streams. ``"mixed_only"``: the paper's
+            ablation in which the classifier sees mixed rows only; rows are not doubled.
+        batch_norm: how BatchNorm layers *after* the insertion see the 2N rows: ``"joint"``
+            statistics, or ``"per_stream"``, recording the plain stream only.
+        share: one module for all places of a list.
+        batch_axis, channel_axis: where the place's input has them; found by default.
+        optimizer: an optimizer built before; it gets the new parameters as a group of their own.
+        lr_factor: that group's learning rate, as a multiple of the first group's.
+        example: one small batch as the model is called with it, where none can be guessed.
+        input_axis: the axis of the samples in the example; 1 for ``(L, N, ...)`` inputs.
+        verbose: print one line.
+
+    Raises:
+        AttachError: the place is not usable; the message lists the candidates. The model is then
+            as it was.
+
+    >>> import torch
+    >>> model = nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 10))
+    >>> model = attach(model, verbose=False)
+    >>> model(torch.randn(6, 20)).shape, model.eval()(torch.randn(6, 20)).shape
+    (torch.Size([12, 10]), torch.Size([6, 10]))
+    """
+    refuse_attached(model)
+    refuse_wrapped(model)
+    refuse_scheduled(optimizer)
+    _refuse_choices(streams=streams, batch_norm=batch_norm)
+    if input_axis < 0:
+        raise AttachError(f"attach(): input_axis is {input_axis}; axes are counted from 0.")
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    lazy = [name for name, tensor in tensors if is_lazy(tensor)]
+    if lazy and example is None:
+        raise AttachError(
+            f"attach(): {lazy[0]!r} has no shape before the first batch, and a guessed one would "
+            "give it the wrong one for good. Pass example=, a batch of your own."
+        )
+    if lazy:
+        give_shapes(model, example, input_axis)
+    batch, record = find_and_trace(model, example, input_axis)
+    chosen = resolve(model, at, record)
+    calls = [usable(record.calls[name], batch, record) for name in chosen]
+    axes = [axes_of(call, batch, batch_axis, channel_axis, record) for call in calls]
+    if batch_norm == "per_stream" and any(isinstance(c.module, _BatchNorm) for c in calls):
+        raise AttachError(
+            "attach(): a norm that is itself the place sees the streams only once they are joined; "
+            "for batch_norm='per_stream' name the layer before it."
+        )
+    one_module = share or at is None
+    pairs = zip(calls, axes, strict=True)
+    widths = {c.source.shape[axis] for c, (_, axis) in pairs if c.source is not None}
+    if one_module and len(widths) > 1:
+        raise AttachError(
+            f"attach(): one module cannot serve inputs of {sorted(widths)} channels; without "
+            f"share=True each place gets its own."
+        )
+    modules: list[BatchFormer] = []
+    for call, (rows_axis, width_axis) in zip(calls, axes, strict=True):
+        if one_module and modules:
+            modules.append(modules[0])
+            continue
+        assert call.source is not None
+        near = (*islice(call.module.parameters(), 1), *islice(model.parameters(), 1), call.source)
+        like = near[0]
+        with _drawn_apart(like.device, len(modules)):
+            module = BatchFormer(
+                call.source.shape[width_axis],
+                heads,
+                layers,
+                dropout,
+                attend=attend,
+                batch_axis=rows_axis,
+                channel_axis=width_axis,
+                bottleneck=dim,
+                exchange=exchange,
+                device=like.device,
+                dtype=like.dtype if like.is_floating_point() else None,
+            )
+        modules.append(module)
+    unique = list(dict.fromkeys(modules))
+    _warn_of_weight(model, unique, calls)
+    with _undone_on_error(model):
+        insert_all(calls, modules, streams)
+        if not any(call.name in names for names in record.producers for call in calls):
+            remind_at_outputs(model, record, calls[0].module)
+        norms = dry_run(model, batch, calls, streams, record, strict=at is None)
+        apart = norms if batch_norm == "per_stream" else []
+        for norm in apart:
+            normalise_per_stream(norm, calls[0].module)
+    changed = {call.module for call in calls} | set(apart)
+    model.__dict__[RECORD] = Attachment(
+        places=tuple(call.name for call in calls),
+        changed=tuple(name for name, module in model.named_modules() if module in changed),
+        streams=streams,
+        input_axis=batch.axis,
+    )
+    extend(model, optimizer, [p for m in unique for p in m.parameters()], lr_factor)
+    if verbose:
+        print(_line(model, calls, axes, unique, streams))
+    return model
+
+
+#: What may be chosen by name.
+CHOICES = {"streams": ("shared", "mixed_only"), "batch_norm": ("joint", "per_stream")}
+
+
+def _refuse_choices(**given: str) -> None:
+    for name, value in given.items():
+        if value not in CHOICES[name]:
+            known = " or ".join(map(repr, CHOICES[name]))
+            raise AttachError(f"attach(): {name} is {known}, not {value!r}.")
+
+
+@contextmanager
+def _drawn_apart(device: torch.device, number: int) -> Iterator[None]:
+    """Draw initial weights from a seed made of torch's random state, which stays as it is.
+
+    A baseline and a model with BatchFormer then see the same order and augmentation after the same
+    ``torch.manual_seed``, and that seed still decides the weights.
+    """
+    state = bytes([*torch.get_rng_state().tolist(), *str(number).encode()])
+    seed = int.from_bytes(hashlib.sha256(state).digest()[:8], "big") >> 1
+    with generators_kept([device]):
+        seed_device(device, seed)
+        yield
+
+
+@contextmanager
+def _undone_on_error(model: nn.Module) -> Iterator[None]:
+    try:
+        yield
+    except Exception:
+        for module in list(model.modules()):
+            remove(module)
+        raise
+
+
+#: Parameters from which an encoder is worth a warning, if it has half as many as the network.
+HEAVY = 50_000_000
+
+
+def _warn_of_weight(model: nn.Module, modules: list[BatchFormer], calls: list[Call]) -> None:
+    added, own = sum(map(parameter_count, modules)), parameter_count(model)
+    if added >= HEAVY and 2 * added > own:
+        warnings.warn(
+            f"attach(): BatchFormer adds {added:,} parameters to a network of {own:,}, because "
+            f"{calls[0].name!r} reads {modules[0].dim} channels. attach(model, dim=512) projects "
+            f"them to fewer first; at= chooses another place.",
+            stacklevel=3,
+        )
+
+
+def _line(
+    model: nn.Module,
+    calls: list[Call],
+    axes: list[tuple[int, int]],
+    modules: list[BatchFormer],
+    streams: str,
+) -> str:
+    places = ", ".join(f"'{call.name}'" for call in calls[:4]) + (", ..." if len(calls) > 4 else "")
+    source = calls[0].source
+    assert source is not None
+    positions = source.numel() // (source.shape[axes[0][0]] * source.shape[axes[0][1]])
+    each = f", at each of {positions} positions" if positions > 1 else ""
+    each += ", over the samples of all ranks" if modules[0].exchange else ""
+    added = sum(parameter_count(module) for module in modules)
+    rows = "2N rows, plain then mixed" if streams == "shared" else "N mixed rows"
+    then = f"criterion(logits, {'match(logits, y)' if streams == 'shared' else 'y'})"
+    if modules[0].exchange:
+        then = "stream_loss(criterion, logits, y, exchange=True)"
+    if streams == "shared" and any(c.__name__ == "PreTrainedModel" for c in type(model).mro()):
+        then += ", with logits = model(...).logits and no labels= for the model; in place of "
+        then += "Trainer, batchformer.adapters.transformers.BatchFormerTrainer does it for you"
+    return (
+        f"BatchFormer attached before {places} ({modules[0].dim} channels{each}): "
+        f"+{added:,} parameters; training gives {rows}. Next: loss = {then}"
+    )

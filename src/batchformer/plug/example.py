@@ -1,0 +1,310 @@
+"""A small batch that a model accepts, found without being told its shape."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+
+from batchformer.nn.streams import leaves
+from batchformer.plug.preserve import may_drop_values, shapes_only, untouched
+
+T = TypeVar("T")
+ROWS = 3
+_IMAGE_SIDES = (64, 224, 32, 28, 96, 128, 48, 16, 8, 256, 299, 384)
+_LENGTH = 8
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+
+
+class Batch(NamedTuple):
+    """The arguments of one call of a model, its number of samples and their axis."""
+
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    rows: int
+    axis: int = 0
+
+    def run(self, model: nn.Module) -> Any:
+        return model(*self.args, **self.kwargs)
+
+    def head(self, rows: int) -> Batch:
+        """The first samples only."""
+        return self.mapped(lambda part: part.narrow(self.axis, 0, rows), lambda part: part[:rows])
+
+    def with_first_replaced(self, other: int) -> Batch:
+        """The first sample replaced by a copy of another."""
+        return self.mapped(
+            lambda part: torch.cat(
+                (
+                    part.narrow(self.axis, other, 1),
+                    part.narrow(self.axis, 1, self.rows - 1),
+                ),
+                dim=self.axis,
+            ),
+            lambda part: [part[other], *part[1:]],
+        )
+
+    def mapped(
+        self, tensor: Callable[[Tensor], Tensor], sequence: Callable[[list[Any]], list[Any]]
+    ) -> Batch:
+        """Every tensor and list that has the samples, changed, in nested arguments too.
+
+        ``rows`` is counted again.
+        """
+        counts: list[int] = []
+
+        def change(part: Any) -> Any:
+            if isinstance(part, PackedSequence):
+                raise TypeError(
+                    "A PackedSequence cannot be cut into samples. Pass the padded sequences and "
+                    "their lengths, and let forward pack them: pack_padded_sequence(x, lengths, "
+                    "enforce_sorted=False)."
+                )
+            if isinstance(part, Tensor):
+                if part.ndim <= self.axis or part.shape[self.axis] != self.rows:
+                    return part
+                changed = tensor(part)
+                counts.append(changed.shape[self.axis])
+                return changed
+            if isinstance(part, list) and len(part) == self.rows:
+                items = sequence(part)
+                counts.append(len(items))
+                return items
+            if type(part) is dict:
+                return {key: change(value) for key, value in part.items()}
+            if type(part) in (tuple, list):
+                return type(part)(map(change, part))
+            if isinstance(part, tuple) and hasattr(part, "_fields"):
+                return type(part)(*map(change, part))
+            return part
+
+        args = tuple(map(change, self.args))
+        kwargs = {key: change(value) for key, value in self.kwargs.items()}
+        return Batch(args, kwargs, counts[0] if counts else self.rows, self.axis)
+
+
+def _rows(tree: Any, axis: int) -> int:
+    for _, leaf in leaves(tree):
+        if isinstance(leaf, Tensor) and leaf.ndim > axis:
+            return leaf.shape[axis]
+    raise TypeError(
+        "The example batch holds no tensor with rows. Pass what the model is called with: a "
+        "tensor, a tuple of arguments, or a dict of keyword arguments."
+    )
+
+
+def as_batch(example: Any, axis: int = 0) -> Batch:
+    """Read an example as a call: a tensor, a tuple of arguments or a mapping of keywords."""
+    if isinstance(example, Batch):
+        return example
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = {}
+    if isinstance(example, Mapping):
+        kwargs = {key: example[key] for key in example}
+    else:
+        several = isinstance(example, (tuple, list)) and not isinstance(example, PackedSequence)
+        args = tuple(example) if several else (example,)
+    return Batch(args, kwargs, _rows((args, kwargs), axis), axis)
+
+
+def fit_batch(model: nn.Module, example: Any, axis: int = 0) -> Batch:
+    """The example as this model takes it: as it is, or without the labels that came along."""
+    given = as_batch(example, axis)
+    if isinstance(example, Mapping):
+        return Batch((), _without_labels(given.kwargs), given.rows, axis)
+    if len(given.args) < 2:
+        return given
+    with untouched(model), torch.no_grad():
+        try:
+            given.run(model.eval())
+        except Exception:  # (x, y) of a data loader: the model takes x alone
+            alone = as_batch(given.args[0], axis)
+            if _takes(model, len(given.args)):
+                try:
+                    alone.run(model)
+                except Exception:
+                    alone = given
+            if alone is given:  # neither works: the first error is the one to read
+                raise
+            return alone
+    return given
+
+
+def give_shapes(model: nn.Module, example: Any, axis: int) -> None:
+    """Let lazy modules take their shapes from the example, as they would from the first batch."""
+    batch = as_batch(example, axis)
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            # With (x, y) of a data loader the model may take x alone, see fit_batch.
+            first = Batch(batch.args[:1], _without_labels(batch.kwargs), batch.rows, axis)
+            alone = len(batch.args) > 1 and not _takes(model, len(batch.args))
+            (first if alone else batch._replace(kwargs=first.kwargs)).run(model)
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _takes(model: nn.Module, arguments: int) -> bool:
+    """Whether the model's forward takes so many positional arguments."""
+    try:
+        inspect.signature(model.forward).bind(*range(arguments))
+    except TypeError:
+        return False
+    return True
+
+
+def _without_labels(kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in kwargs.items() if key not in ("label", "labels")}
+
+
+def passed(model: nn.Module, batch: Batch, run: Callable[[Batch], T]) -> T:
+    """What ``run`` gives for the batch, without values and thus in no time where that is possible.
+
+    Args:
+        run: calls the model on the batch that it is given, and reads shapes and the graph alone.
+    """
+    if may_drop_values(model):
+        try:
+            with shapes_only(model):
+                return run(Batch(_emptied(batch.args), _emptied(batch.kwargs), *batch[2:]))
+        except Exception:  # whether the model refuses the batch or needs values, values decide
+            pass
+    return run(batch)
+
+
+def _emptied(tree: Any) -> Any:
+    """The same nest with tensors that have no values."""
+    if isinstance(tree, Tensor):
+        return tree.to("meta")
+    if isinstance(tree, dict):
+        return {key: _emptied(value) for key, value in tree.items()}
+    return type(tree)(map(_emptied, tree)) if type(tree) in (tuple, list) else tree
+
+
+def find_batch(model: nn.Module, example: Any = None, axis: int = 0) -> Batch:
+    """A batch the model accepts: the example if given, else one made to fit.
+
+    Raises:
+        ValueError: nothing tried was accepted; the message asks for an example.
+    """
+    if example is not None:
+        batch = fit_batch(model, example, axis)
+        if batch.rows < 2:
+            raise ValueError("The example batch needs at least 2 samples to meet one another.")
+        return batch
+    with untouched(model), torch.no_grad():
+        model.eval()
+        return guess(model, lambda batch: batch.run(model))[0]
+
+
+def guess(model: nn.Module, run: Callable[[Batch], T]) -> tuple[Batch, T]:
+    """The first batch made to fit that the model accepts, and what ``run`` gave for it.
+
+    Raises:
+        ValueError: nothing tried was accepted; the message asks for an example.
+    """
+    failure: Exception | None = None
+    for batch in _guesses(model):
+        try:
+            return batch, passed(model, batch, run)
+        except Exception as error:  # a guess may fail in any way the model can fail
+            failure = failure or error
+    reason = f" The first guess failed with: {failure}" if failure else ""
+    raise ValueError(
+        f"No input could be guessed that {type(model).__name__} accepts. Pass example=, one small "
+        f"batch as the model is called with it (a tensor, a tuple, or a dict of keywords).{reason}"
+    )
+
+
+def _guesses(model: nn.Module) -> Iterator[Batch]:
+    parameters = list(model.parameters())
+    floating = [p for p in parameters if p.is_floating_point()]
+    device = parameters[0].device if parameters else torch.device("cpu")
+    dtype = floating[0].dtype if floating else torch.float32
+    # A generator of its own: guessing must not advance the caller's random numbers.
+    generator = torch.Generator().manual_seed(0)
+
+    def floats(*shape: int) -> Tensor:
+        return torch.randn(*shape, generator=generator).to(device, dtype)
+
+    def integers(high: int, *shape: int) -> Tensor:
+        return torch.randint(0, max(high, 1), shape, generator=generator).to(device)
+
+    # The same indices may reach every embedding, so they stay below the size of the smallest. On a
+    # GPU an index out of range would end the process's use of it.
+    tables = [m.num_embeddings for m in model.modules() if isinstance(m, EMBEDDINGS)]
+    words = min(tables, default=1)
+    config, name = getattr(model, "config", None), getattr(model, "main_input_name", None)
+    if config is not None and isinstance(name, str):  # Hugging Face
+        for tensor in _from_config(config, name, floats, integers):
+            yield Batch((), {name: tensor}, ROWS)
+    for channels, height, width in _declared_images(model):
+        yield Batch((floats(ROWS, channels, height, width),), {}, ROWS)
+    kinds: set[type] = set()
+    for module in model.modules():
+        if type(module) not in kinds:
+            kinds.add(type(module))
+            for tensor in _for_first_layer(module, floats, partial(integers, words)):
+                # Recurrent and attention layers may want (L, N, C): L differs from ROWS.
+                axis = int(tensor.shape[0] != ROWS)
+                yield Batch((tensor,), {}, ROWS, axis)
+
+
+def _from_config(config: Any, name: str, floats: Any, integers: Any) -> Iterator[Tensor]:
+    if name == "input_ids":
+        yield integers(getattr(config, "vocab_size", 2), ROWS, _LENGTH)
+    elif name == "pixel_values":
+        side = getattr(config, "image_size", 224)
+        height, width = (side, side) if isinstance(side, int) else tuple(side)
+        yield floats(ROWS, getattr(config, "num_channels", 3), height, width)
+    elif name == "input_values":
+        yield floats(ROWS, 16000)
+
+
+def _declared_images(model: nn.Module) -> Iterator[tuple[int, int, int]]:
+    """What timm, torchvision's transformers and similar models say of their images."""
+    side = getattr(model, "image_size", None)
+    if isinstance(side, int):
+        yield 3, side, side
+    declared = getattr(model, "pretrained_cfg", None) or getattr(model, "default_cfg", None)
+    channels = declared.get("input_size", (3,))[0] if isinstance(declared, Mapping) else 3
+    patches = getattr(getattr(model, "patch_embed", None), "img_size", None)
+    if isinstance(patches, (tuple, list)) and len(patches) == 2:
+        yield channels, *patches
+    if isinstance(declared, Mapping) and len(declared.get("input_size", ())) == 3:
+        # Small images first: most networks take any size, and a probe should be quick.
+        if not declared.get("fixed_input_size", False):
+            yield channels, 64, 64
+        yield tuple(declared["input_size"])
+
+
+def _for_first_layer(module: nn.Module, floats: Any, indices: Any) -> Iterator[Tensor]:
+    """Inputs that fit if this module is the first to see them."""
+    if isinstance(module, nn.Linear):
+        yield floats(ROWS, module.in_features)
+        yield floats(ROWS, _LENGTH, module.in_features)
+    elif isinstance(module, nn.Conv1d):
+        for length in (64, 128, 1024, 16000):
+            yield floats(ROWS, module.in_channels, length)
+    elif isinstance(module, nn.Conv2d):
+        for side in _IMAGE_SIDES:
+            yield floats(ROWS, module.in_channels, side, side)
+    elif isinstance(module, nn.Conv3d):
+        yield floats(ROWS, module.in_channels, 16, 64, 64)
+    elif isinstance(module, EMBEDDINGS):
+        yield indices(ROWS, _LENGTH)
+    elif isinstance(module, nn.RNNBase):
+        shape = (ROWS, _LENGTH) if module.batch_first else (_LENGTH, ROWS)
+        yield floats(*shape, module.input_size)
+    elif isinstance(module, nn.MultiheadAttention):
+        shape = (ROWS, _LENGTH) if module.batch_first else (_LENGTH, ROWS)
+        yield floats(*shape, module.embed_dim)
+    elif isinstance(module, nn.BatchNorm1d):
+        yield floats(ROWS, module.num_features)

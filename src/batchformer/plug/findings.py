@@ -1,0 +1,252 @@
+"""What ``check`` says: the questions, and the answers that its experiments give."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from batchformer.plug.evidence import Seen
+
+THERE = "is it there?"
+ON = "is it on?"
+CALLED = "is every part of it called?"
+STREAMS = "two streams in training?"
+ATTEND = "do samples attend to each other?"
+STAY = "do plain rows stay?"
+FIRST = "plain rows first?"
+EQUAL = "are equal samples treated equally?"
+SHARED = "one shared classifier?"
+LEARN = "does every encoder weight learn?"
+TRAIN = "do both streams train the network?"
+ALIVE = "is the encoder still alive?"
+EVAL = "is eval the plain model?"
+MEMBER = "is it in the optimizer?"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One question, its answer, and what to do if the answer is no.
+
+    ``passed`` is None where the question could not be judged; ``seen`` says why.
+    """
+
+    question: str
+    passed: bool | None
+    seen: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """The findings of :func:`check`; true if it is proven, a table when printed.
+
+    It is true if nothing failed and it was seen that samples attend to each other. Where that
+    could not be judged it is false without failures: nothing is wrong, and nothing is proven.
+    Other questions may stay open (``passed`` is None in a finding).
+    ``influence`` is how far one sample can change another's loss, in nats; None if not measured.
+    """
+
+    findings: tuple[Finding, ...]
+    influence: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        return not self.failures and not self._attention_open
+
+    @property
+    def _attention_open(self) -> bool:
+        return any(f.question == ATTEND and f.passed is None for f in self.findings)
+
+    @property
+    def failures(self) -> tuple[Finding, ...]:
+        return tuple(finding for finding in self.findings if finding.passed is False)
+
+    def __bool__(self) -> bool:
+        return self.passed
+
+    def __str__(self) -> str:
+        width = max(len(finding.question) for finding in self.findings)
+        rows = []
+        for finding in self.findings:
+            mark = {True: "ok  ", False: "FAIL", None: "?   "}[finding.passed]
+            seen = finding.seen if finding.passed is not None else f"not judged: {finding.seen}"
+            rows.append(f"{mark}  {finding.question:<{width}}  {seen}")
+            if finding.passed is False:
+                rows.append(f"{'':6}{'':{width}}  -> {finding.remedy}")
+        failed, answers = len(self.failures), [finding.passed for finding in self.findings]
+        last = f"{failed} of {len(answers)} failed" if failed else "BatchFormer is acting"
+        if not failed and self._attention_open:
+            last = "Nothing failed, but it is not proven that BatchFormer is acting"
+        rows.append(last + (f"; {answers.count(None)} not judged." if None in answers else "."))
+        return "\n".join(rows)
+
+
+def about_streams(seen: Seen, mixed_only: bool) -> Iterator[Finding]:
+    n, others = seen.samples, seen.samples - 1
+    one = mixed_only and seen.rows == n
+    rows = f"{seen.rows} rows for {n} samples" + (" (mixed_only, as asked)" if one else "")
+    if seen.two_outputs:
+        rows = f"two outputs of {n} rows for {n} samples"
+    yield Finding(
+        STREAMS,
+        seen.doubled or one,
+        rows,
+        "train one classifier on plain AND mixed rows: attach(model) or two_streams(x, module)",
+    )
+    if not seen.judged:
+        if seen.finite:
+            yield Finding(ATTEND, None, "the rows are not those of the samples")
+        else:
+            yield Finding(
+                ATTEND,
+                False,
+                "the outputs are not finite",
+                "find the NaN or the infinity first: in the weights, the batch or the layers",
+            )
+        return
+    met = int(seen.met[1:].sum())
+    noise = "the outputs change from pass to pass, with noise that cannot be held fixed"
+    if seen.uneven:
+        noise = "how many random numbers the model draws depends on the samples"
+    told = f"replacing one sample moves {met} of {others} others in the mixed stream"
+    if seen.replaced_all:
+        told = f"{met} of {others} mixed rows depend on another sample"
+    remedy = (
+        "attention runs over an axis without the samples; the sequence axis must be the batch "
+        "(nn.TransformerEncoderLayer: batch_first=False and x.unsqueeze(1))"
+    )
+    if seen.in_encoder:
+        remedy = (
+            "the encoder mixes the samples, but its rows do not all reach the outputs: "
+            "x = two_streams(x, module), and the classifier reads x"
+        )
+    if seen.dropout is not None:
+        remedy = f"{seen.dropout} has a dropout of 1, so nothing passes it: choose less, e.g. 0.5"
+    remedy = seen.gone or remedy
+    passed: bool | None = met == 0 if seen.control else met == others
+    if (seen.unsteady and passed and not seen.control) or seen.uneven:
+        passed, told = None, noise
+    elif seen.alike and not passed:
+        passed, told = None, "all samples have almost the same outputs (a deep, untrained network?)"
+    elif seen.control:
+        told += " (attend='self', the control)"
+    yield Finding(ATTEND, passed, told, remedy)
+    if not seen.doubled:
+        return
+    moved_rows = 0 if seen.misplaced else int(seen.plain_moved[1:].sum())
+    stays = not moved_rows and not seen.plain_encoded
+    told = f"replacing one sample moves {moved_rows} of {others} others in the plain stream"
+    remedy = (
+        "the model mixes samples elsewhere (not in BatchNorm, which is held fixed here): look for "
+        "batch statistics, mixup inside the model, or attention over the wrong axis"
+    )
+    if seen.plain_encoded:
+        told = "the plain rows depend on the encoder too"
+        remedy = (
+            "half of the rows must be the features as they were: x = two_streams(x, module), and "
+            "nothing after it may mix rows (mixup, batch statistics, another encoder)"
+        )
+    if (seen.unsteady or seen.uneven) and not stays:
+        yield Finding(STAY, None, noise)
+    else:
+        yield Finding(STAY, stays, told, remedy)
+    remedy = "targets are doubled as plain then mixed, each in the order of the samples"
+    if seen.misplaced:
+        yield Finding(FIRST, False, "the rows of a stream are not in the order of samples", remedy)
+    elif seen.two_outputs:
+        yield Finding(FIRST, True, "each stream is an output of its own")
+    elif seen.order is None:
+        yield Finding(FIRST, None, "the two streams cannot be told apart")
+    else:
+        yield Finding(FIRST, seen.order == "plain, mixed", seen.order, remedy)
+    if seen.equal is not None:
+        told = "their mixed rows are equal" if seen.equal else "their mixed rows differ"
+        remedy = (
+            "a batch has no order: take away the position code, causal mask or recurrence over "
+            "samples"
+        )
+        yield Finding(EQUAL, seen.equal, told, remedy)
+    else:
+        yield Finding(EQUAL, None, "each row draws its own random numbers")
+
+
+def about_training(seen: Seen, frozen: set[int], zeros: list[str]) -> Iterator[Finding]:
+    if not seen.judged:
+        return
+    if seen.no_gradients is not None:
+        yield Finding(LEARN, None, seen.no_gradients)
+        return
+    if seen.doubled and seen.order is not None:
+        if seen.unshared is not None:
+            yield Finding(
+                SHARED,
+                False,
+                f"{seen.unshared} acts on one stream alone",
+                "one and the same classifier for both streams: head(two_streams(x, module)). "
+                "Without, accuracy falls from 50.9 to 42.4 in the paper",
+            )
+        elif not seen.followed:
+            yield Finding(SHARED, None, "no layer with weights follows")
+        else:
+            yield Finding(SHARED, True, "its weights act on both streams")
+    note = f" ({zeros[0]}: it begins after the first step)" if zeros else ""
+    held = [name for name, p in seen.own_weights if id(p) in frozen]
+    dead = [name for (name, _), ok in zip(seen.own_weights, seen.reached, strict=True) if not ok]
+    total = len(seen.own_weights)
+    if held:
+        yield Finding(
+            LEARN,
+            False,
+            f"{len(held)} of {total} parameters are frozen",
+            "call requires_grad_(True) on them, unless a frozen control is what you want",
+        )
+    elif seen.used:
+        yield Finding(
+            LEARN,
+            not dead,
+            f"{total - len(dead)} of {total} parameters receive gradient{note}",
+            f"no gradient reaches {', '.join(dead[:4])}: are the mixed rows in the outputs, and "
+            "not detached or rounded?",
+        )
+    elif seen.cut_off is not None:
+        yield Finding(
+            LEARN,
+            False,
+            f"{seen.cut_off} acts on the mixed rows and receives no gradient of them",
+            "between the encoder and the outputs, take away the detach(), no_grad(), round() or "
+            "whatever else stops the gradient",
+        )
+    elif seen.stray or (seen.order is not None and seen.met.any() and not total):
+        yield Finding(
+            LEARN,
+            False,
+            "the encoder's weights are not among model.parameters()",
+            "build the encoder once, in __init__, as a submodule: one that is built in forward, or "
+            "kept in a list, is never trained",
+        )
+    elif seen.doubled and total:
+        yield Finding(LEARN, True, f"{total} parameters of the mixed stream have gradient{note}")
+    else:
+        yield Finding(LEARN, None, "the encoder's weights cannot be told from the others")
+    if seen.doubled and seen.order is not None:
+        told = "gradients of both reach the same weights"
+        for stream, name in (("plain", seen.plain_untrained), ("mixed", seen.untrained)):
+            if name is not None:
+                told = f"{stream} rows give {name} no gradient"
+        yield Finding(
+            TRAIN,
+            seen.untrained is None and seen.plain_untrained is None,
+            told,
+            "take away the detach() or no_grad() around a stream",
+        )
+
+
+def about_life(seen: Seen, zeros: list[str]) -> tuple[float | None, list[Finding]]:
+    if not seen.base.calls or seen.control or not seen.judged or seen.no_gradients is not None:
+        return None, []
+    measured = None if zeros else seen.influence
+    if measured is None:
+        reason = zeros[0] if zeros else "the outputs have no rows of samples"
+        return None, [Finding(ALIVE, None, reason)]
+    told = f"one sample can change another's loss by {measured:.2g} nats"
+    return measured, [Finding(ALIVE, seen.gone is None, told, seen.gone or "")]

@@ -1,0 +1,273 @@
+"""Hold fixed what would move rows without attention: dropout, batch statistics, random numbers."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Container, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
+from torch.overrides import TorchFunctionMode
+
+from batchformer.nn.module import BatchFormer
+from batchformer.plug.example import Batch
+
+
+@contextmanager
+def held_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
+    """Keep the modes of the model, but fix what would let rows move without attention.
+
+    Dropout and stochastic depth are off, unless they drop everything: that is no noise, and what
+    they stand before never arrives. BatchNorm that is in training normalises by the statistics
+    of one training pass over the unchanged batch. The caller restores buffers and
+    modes (:func:`~batchformer.plug.preserve.untouched`); the rest is restored here.
+    """
+    with ExitStack() as undo:
+        undo.enter_context(NoDropout())
+        for module in model.modules():
+            if drops_everything(module):
+                continue
+            if _is_dropout(module):
+                module.training = False
+            elif isinstance(module, (BatchFormer, nn.MultiheadAttention)):
+                undo.callback(setattr, module, "dropout", module.dropout)
+                module.dropout = 0.0
+        norms = [m for m in model.modules() if _has_statistics(m) and m.training]
+        free = [m for m in norms if not isinstance(m, nn.SyncBatchNorm)]  # it waits for other ranks
+        for norm in norms:
+            if norm not in free:
+                norm.training = False
+        for norm in free:
+            undo.callback(_with_statistics(norm, next(model.parameters(), torch.empty(0))))
+        if free:
+            _settle(model, batch)
+            for norm in free:
+                norm.training = False
+        yield
+
+
+def _is_dropout(module: nn.Module) -> bool:
+    named = type(module).__name__.endswith(("DropPath", "StochasticDepth"))
+    return named or isinstance(module, _DropoutNd)
+
+
+def drops_everything(module: nn.Module) -> bool:
+    """Whether this is dropout with probability 1, alone or as a part of attention."""
+    if isinstance(module, (BatchFormer, nn.MultiheadAttention)):
+        return module.dropout >= 1.0
+    rate = getattr(module, "drop_prob", getattr(module, "p", 0.0)) if _is_dropout(module) else 0.0
+    return isinstance(rate, (int, float)) and rate >= 1.0
+
+
+class NoDropout(TorchFunctionMode):
+    """Leave out dropout that a model calls as a function, in attention too, and random slopes.
+
+    Dropout with probability 1 stays: it gives zeros.
+    """
+
+    FUNCTIONS = (
+        F.dropout,
+        F.dropout1d,
+        F.dropout2d,
+        F.dropout3d,
+        F.alpha_dropout,
+        F.feature_alpha_dropout,
+        torch.dropout,
+        torch.alpha_dropout,
+        torch.feature_dropout,
+    )
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        kwargs = dict(kwargs or {})
+        if func in self.FUNCTIONS:
+            return _dropout(*args, **kwargs)
+        if func in (F.rrelu, torch.rrelu):  # its slopes are drawn for negative entries alone
+            x = args[0] if args else kwargs["input"]
+            lower = args[1] if len(args) > 1 else kwargs.get("lower", 1 / 8)
+            upper = args[2] if len(args) > 2 else kwargs.get("upper", 1 / 3)
+            return F.leaky_relu(x, (lower + upper) / 2)
+        if func is F.scaled_dot_product_attention:
+            if len(args) > 4:
+                args = (*args[:4], float(args[4] >= 1.0), *args[5:])
+            else:
+                kwargs["dropout_p"] = float(kwargs.get("dropout_p", 0.0) >= 1.0)
+        return func(*args, **kwargs)
+
+
+def _dropout(
+    input: Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    train: bool = True,
+) -> Tensor:
+    """Dropout without the noise: all or nothing. ``torch.dropout`` says ``train``."""
+    return input * 0.0 if p >= 1.0 and training and train else input
+
+
+LARGE = 128
+"""Pixels of a side from which half the resolution is as good for batch statistics."""
+
+
+def _settle(model: nn.Module, batch: Batch) -> None:
+    """One training pass for batch statistics: of large images at half resolution, if it works."""
+
+    def halved(part: Tensor) -> Tensor:
+        images = part.ndim == 4 and part.is_floating_point() and min(part.shape[2:]) >= LARGE
+        return part[..., ::2, ::2] if images else part
+
+    smaller = batch.mapped(halved, lambda part: part)
+    with torch.no_grad():
+        try:
+            seed(0)
+            smaller.run(model)
+        except Exception:  # the model takes one size of images only
+            seed(0)
+            batch.run(model)
+
+
+def _has_statistics(module: nn.Module) -> bool:
+    return isinstance(module, _BatchNorm) or {"running_mean", "running_var"} <= {*module._buffers}
+
+
+def _with_statistics(norm: Any, like: Tensor) -> Any:
+    """Let a norm take over the statistics of the next batch; returns what undoes it."""
+    names = ("momentum", "track_running_stats")
+    kept = {name: getattr(norm, name) for name in names if hasattr(norm, name)}
+    bare = isinstance(norm, _BatchNorm) and norm.running_mean is None
+    if bare:
+        norm.running_mean = torch.zeros(norm.num_features, device=like.device)
+        norm.running_var = torch.ones(norm.num_features, device=like.device)
+        norm.track_running_stats = True
+    if "momentum" in kept:
+        norm.momentum = 1.0
+
+    def undo() -> None:
+        for name, value in kept.items():
+            setattr(norm, name, value)
+        if bare:
+            norm.running_mean = norm.running_var = None
+
+    return undo
+
+
+def seed(number: int, own: Iterable[Any] = ()) -> None:
+    """Seed every generator that a model usually draws from.
+
+    Args:
+        own: further generators, see :func:`~batchformer.plug.preserve.own_generators`.
+    """
+    for generator in own:
+        if isinstance(generator, torch.Generator):
+            generator.manual_seed(number)
+        elif hasattr(generator, "bit_generator"):
+            bits = generator.bit_generator
+            bits.state = type(bits)(number).state
+        else:
+            generator.seed(number)
+    torch.default_generator.manual_seed(number)
+    # torch.manual_seed would queue a seeding for a GPU that is not in use yet, and that seeding
+    # would outlive the restored state.
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed_all(number)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(number)
+    random.seed(number)
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed(number)
+
+
+@contextmanager
+def not_compiled(model: nn.Module) -> Iterator[None]:
+    """Run modules on which ``.compile()`` was called without it: it would compile every pass."""
+    compiled = [m for m in model.modules() if m._compiled_call_impl is not None]
+    kept = [m._compiled_call_impl for m in compiled]
+    try:
+        for module in compiled:
+            module._compiled_call_impl = None
+        yield
+    finally:
+        for module, call in zip(compiled, kept, strict=True):
+            module._compiled_call_impl = call
+
+
+def _inside_encoders(model: nn.Module) -> set[int]:
+    kinds = (BatchFormer, nn.TransformerEncoderLayer)
+    return {id(p) for m in model.modules() if isinstance(m, kinds) for p in m.parameters()}
+
+
+@contextmanager
+def zeros_filled(model: nn.Module) -> Iterator[list[str]]:
+    """Put small random weights in the place of matrices that are all zeros, for the time being.
+
+    A classifier that begins at zero gives the same outputs for all inputs. Encoders are left as
+    they are: zeros in them are no beginning but an end. Gives the names of the matrices.
+    """
+    inside = _inside_encoders(model)
+    zeros = [
+        (name, parameter)
+        for name, parameter in model.named_parameters()
+        if parameter.ndim >= 2 and parameter.is_floating_point() and id(parameter) not in inside
+        if parameter.numel() and not bool(parameter.detach().flatten()[0]) and not parameter.any()
+    ]
+    generator = torch.Generator().manual_seed(0)
+    try:
+        with torch.no_grad():
+            for _, parameter in zeros:
+                noise = torch.randn(parameter.shape, generator=generator)
+                parameter.copy_(noise / parameter[0].numel() ** 0.5)
+        yield [name for name, _ in zeros]
+    finally:
+        with torch.no_grad():
+            for _, parameter in zeros:
+                parameter.zero_()
+
+
+CLOSED = 1e-4
+"""A weight that is nowhere larger is a gate that training opens: LayerScale begins at 1e-6."""
+
+
+def closed_gates(model: nn.Module, trained: Container[int]) -> list[tuple[str, nn.Parameter]]:
+    """Weights of zero, or next to it, with which an output may be multiplied; no biases.
+
+    Inside an encoder a weight must be exactly zero, as in an output projection that starts so:
+    weight decay leaves small ones.
+
+    Args:
+        trained: ids of the parameters that training can change. A gate that stays closed is no
+            beginning.
+    """
+    inside = _inside_encoders(model)
+    return [
+        (name, parameter)
+        for name, parameter in model.named_parameters()
+        if id(parameter) in trained and parameter.numel() and not name.endswith("bias")
+        if parameter.is_floating_point()
+        if parameter.detach().abs().max() <= (0.0 if id(parameter) in inside else CLOSED)
+    ]
+
+
+@contextmanager
+def gates_open(gates: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Set these weights to one, and matrices to small random weights, for the time being."""
+    generator = torch.Generator().manual_seed(0)
+    kept = [(gate, gate.detach().clone()) for gate in gates]
+    try:
+        with torch.no_grad():
+            for gate, _ in kept:
+                noise = torch.randn(gate.shape, generator=generator)
+                gate.copy_(noise / gate[0].numel() ** 0.5 if gate.ndim > 1 else torch.ones(()))
+        yield
+    finally:
+        with torch.no_grad():
+            for gate, value in kept:
+                gate.copy_(value)

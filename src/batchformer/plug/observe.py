@@ -1,0 +1,377 @@
+"""How ``check`` experiments: one sample replaced, which output rows move, which weights act."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from batchformer.nn.module import BatchFormer
+from batchformer.nn.streams import leaves
+from batchformer.plug.classifier import output_tensors
+from batchformer.plug.example import Batch, as_batch, fit_batch
+from batchformer.plug.noise import seed
+from batchformer.plug.preserve import Buffers, own_generators, random_states, untouched
+
+PROBE = 4
+"""Samples that an experiment needs; more only take longer."""
+
+SEEDS = 4
+"""Draws that are tried where a model draws random numbers that cannot be switched off."""
+
+
+# The batch.
+
+
+def probe_batch(model: nn.Module, example: Any, axis: int) -> Batch:
+    """A few samples of the example, as the model takes them.
+
+    The first differs from the one that :func:`replaced` puts in its place.
+
+    Raises:
+        TypeError: the samples are packed, or come as a list and the model gives no row for each.
+        ValueError: there are fewer than two samples, or none differs from the first.
+    """
+    listed = _as_list_of_samples(model, example)
+    given = listed or as_batch(example, axis)
+    if given.rows < 2:
+        raise ValueError("check() needs a batch of at least 2 samples.")
+    other = next((row for row in range(1, given.rows) if _differ(given, row)), None)
+    if other is None:
+        raise ValueError(
+            "check() needs samples that differ; all samples of this batch are the same."
+        )
+    rest = [row for row in range(1, given.rows) if row != other]
+    chosen = [0, *rest[: PROBE - 2]]
+    chosen.insert(-1 if len(chosen) > 1 else 1, other)  # second to last, or last of two
+    index = torch.tensor(chosen)
+    few = given.mapped(
+        lambda part: part.index_select(axis, index.to(part.device)),
+        lambda part: [part[row] for row in chosen],
+    )
+    call: Any = few.kwargs if few.kwargs else few.args
+    return few if listed else fit_batch(model, call, axis)
+
+
+def _as_list_of_samples(model: nn.Module, example: Any) -> Batch | None:
+    """The example as one argument that lists the samples, if the model takes it so.
+
+    Detectors do. A data loader's ``[x, y]`` and a list of features of several scales are lists as
+    well: with those the model fails, or gives as many rows as their tensors have.
+    """
+    args = (example,) if isinstance(example, list) else example
+    if type(args) is not tuple or not args or type(args[0]) is not list or len(args[0]) < 2:
+        return None
+    samples = args[0]
+    if not all(isinstance(sample, Tensor) and sample.ndim for sample in samples):
+        return None
+
+    def counts(samples: list[Tensor]) -> set[int]:
+        """Rows of the outputs in eval; none if the model does not take this."""
+        try:
+            outputs = output_tensors(model.eval()(samples, *args[1:]))
+        except Exception:
+            return set()
+        return {t.shape[0] for t in outputs if t.ndim} or {0}
+
+    with untouched(model), torch.no_grad():
+        found, lengths = counts(samples), {len(sample) for sample in samples}
+        if not found or (lengths <= found and 1 in counts([sample[:1] for sample in samples])):
+            return None
+    if len(samples) not in found:
+        raise TypeError(
+            f"check(): the model takes a list of {len(samples)} samples, and gives no tensor with "
+            "a row for each. Check the part that gives the logits, with that part's own inputs."
+        )
+    return Batch(args, {}, len(samples))
+
+
+def source_of(sample: int, samples: int) -> int:
+    """The one two before: a reversed or shifted order of rows then shows in which rows are equal.
+
+    >>> source_of(0, 4), source_of(3, 4), source_of(0, 2)
+    (2, 1, 1)
+    """
+    return (sample - min(2, samples - 1)) % samples
+
+
+def _differ(batch: Batch, row: int) -> bool:
+    changed = batch.with_first_replaced(row)
+    pairs = zip(leaves(tuple(batch[:2])), leaves(tuple(changed[:2])), strict=True)
+    return any(isinstance(a, Tensor) and not torch.equal(a, b) for (_, a), (_, b) in pairs)
+
+
+def replaced(batch: Batch, sample: int, source: int | None = None) -> Batch:
+    """The batch with one sample replaced by a copy of ``source``, or of :func:`source_of` it."""
+    index = list(range(batch.rows))
+    index[sample] = source_of(sample, batch.rows) if source is None else source
+    order = torch.tensor(index)
+    return batch.mapped(
+        lambda part: part.index_select(batch.axis, order.to(part.device)),
+        lambda part: [part[row] for row in index],
+    )
+
+
+# Outputs.
+
+#: For each output the axis of its rows, and how many rows it has of a sample.
+Layout = list[tuple[int, int]]
+
+
+def find_layout(few: list[Tensor], many: list[Tensor], sizes: tuple[int, int]) -> Layout:
+    """Which axis of each output grows with the batch, from eval outputs for two batch sizes."""
+    layout: Layout = []
+    for small, large in zip(few, many, strict=False):
+        axes = [
+            axis
+            for axis in range(min(small.ndim, large.ndim))
+            if small.shape[axis] * sizes[1] == large.shape[axis] * sizes[0] > 0
+        ]
+        if small.ndim != large.ndim or not axes:
+            return []
+        each = large.shape[axes[0]] // sizes[1]
+        # Two rows of a sample are two streams; more are positions that were flattened into rows.
+        layout.append((axes[0], each if each > 2 else 1))
+    return layout
+
+
+def as_rows(outputs: list[Tensor], samples: int, layout: Layout) -> list[Tensor]:
+    """The outputs that have N or 2N rows, or another multiple, as (rows, features) each."""
+    if not layout or len(layout) != len(outputs):
+        layout = [(_row_axis(t, samples), 1) for t in outputs]
+    found = []
+    for tensor, (axis, each) in zip(outputs, layout, strict=True):
+        if axis < tensor.ndim and tensor.shape[axis] and tensor.shape[axis] % each == 0:
+            rows = tensor.movedim(axis, 0)
+            found.append(rows.reshape(len(rows) // each, -1))
+    return found
+
+
+def _row_axis(tensor: Tensor, samples: int) -> int:
+    counts = (samples, 2 * samples)
+    turned = tensor.ndim > 1 and tensor.shape[0] not in counts and tensor.shape[1] in counts
+    return int(turned)
+
+
+@dataclass(eq=False, repr=False)  # what is not generated costs no time at import
+class Pass:
+    """One training pass.
+
+    Attributes:
+        outputs: the tensors that a loss would use.
+        rows: those of them that have rows, as (rows, features) each.
+        calls: encoders that were called, with their inputs and outputs.
+        noisy: whether it drew random numbers.
+        states: the random states at its end: two passes that drew equally much have the same.
+    """
+
+    outputs: list[Tensor]
+    rows: list[Tensor]
+    calls: list[tuple[BatchFormer, Tensor, Tensor]]
+    noisy: bool = False
+    states: tuple[str, ...] = ()
+
+    def count(self, samples: int) -> int:
+        """Rows of the output that has twice as many as samples, or else of the first one."""
+        counts = [len(t) for t in self.rows]
+        return 2 * samples if 2 * samples in counts else counts[0]
+
+
+@dataclass(eq=False, repr=False)
+class Experiment:
+    """A model whose noise is held, and a batch of N samples for it.
+
+    Every pass begins with the buffers that the model has now, and with the same random numbers.
+    """
+
+    model: nn.Module
+    batch: Batch
+    encoders: list[BatchFormer]
+    layout: Layout = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.buffers, self.generators = Buffers(self.model), own_generators(self.model)
+
+    def run(self, batch: Batch | None = None, *, draw: int = 0, features: Features = "own") -> Pass:
+        """One pass; gradients are recorded, so that all passes take the same kernels."""
+        self.buffers.restore()
+        seed(draw, self.generators)
+        before = random_states(self.model)
+        with (
+            torch.enable_grad(),
+            encoder_inputs(self.encoders, features),
+            record_io(self.encoders) as calls,
+        ):
+            outputs = output_tensors((batch or self.batch).run(self.model))
+        outputs = [t.as_subclass(Tensor) for t in outputs]
+        rows = as_rows(outputs, self.batch.rows, self.layout)
+        if not rows:
+            raise TypeError(
+                "check(): the model returned no floating-point tensor with rows to look at. Let it "
+                "return its logits, not the loss alone."
+            )
+        states = random_states(self.model)
+        return Pass(outputs, rows, calls, states != before, states)
+
+
+#: What goes into the encoders: the model's own features, those at unit scale, or these with noise
+#: in place of the first sample's, of the same scale or of ten times that.
+Features = Literal["own", "unit", "unit_and_noise", "unit_and_loud_noise"]
+LOUD = 10.0
+
+
+@contextmanager
+def encoder_inputs(encoders: Sequence[BatchFormer], features: Features) -> Iterator[None]:
+    """Let the encoders read these features.
+
+    Those of an untrained network without batch statistics may be in the thousands, where attention
+    gives all weight to one sample; at unit scale every sample has some.
+    """
+
+    def replace(module: Any, args: tuple[Tensor, ...]) -> Tensor:
+        x = args[0].detach()
+        x = (x - x.mean()) / (x.std() + torch.finfo(x.dtype).tiny)
+        if features != "unit":
+            row = x.select(module.batch_axis, 0)
+            noise = torch.randn(row.shape, generator=torch.Generator().manual_seed(0))
+            row.copy_(noise * (LOUD if features == "unit_and_loud_noise" else 1.0))
+        return x
+
+    changed = [] if features == "own" else list(dict.fromkeys(encoders))
+    handles = [module.register_forward_pre_hook(replace) for module in changed]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def record_io(
+    encoders: Sequence[BatchFormer],
+) -> Iterator[list[tuple[BatchFormer, Tensor, Tensor]]]:
+    """Record the inputs and outputs of encoders, in the order of calls."""
+    calls: list[tuple[BatchFormer, Tensor, Tensor]] = []
+
+    def differentiable(module: Any, args: tuple[Any, ...]) -> Any:
+        # Features of a frozen network have no gradient, and influence is one.
+        x = args[0]
+        return x if x.requires_grad else x.detach().requires_grad_()
+
+    def record(module: Any, args: tuple[Any, ...], output: Tensor) -> None:
+        calls.append((module, args[0], output))
+
+    unique = dict.fromkeys(encoders)
+    handles = [module.register_forward_pre_hook(differentiable) for module in unique]
+    handles += [module.register_forward_hook(record) for module in unique]
+    try:
+        yield calls
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+# Comparisons.
+
+
+def moved(before: Sequence[Tensor], after: Sequence[Tensor], tolerance: float = 1e-6) -> Tensor:
+    """Which rows differ by more than rounding in any of the outputs, (rows,).
+
+    Args:
+        tolerance: what counts as rounding, relative to the largest entry.
+    """
+    found = torch.zeros(len(before[0]), dtype=torch.bool)
+    for old, new in zip(before, after, strict=True):
+        a, b = old.detach().double().cpu(), new.detach().double().cpu()
+        if a.numel():
+            rounding = tolerance * max(float(a.abs().max()), 1e-12)
+            found |= (a - b).abs().amax(dim=1) > rounding
+    return found
+
+
+def equal_pairs(rows: Sequence[Tensor]) -> Tensor:
+    """Which rows are the same but for rounding, (rows, rows)."""
+    same = torch.ones(len(rows[0]), len(rows[0]), dtype=torch.bool)
+    for part in rows:
+        x = part.detach().double().cpu()
+        tolerance = max(1e-5, 4 * torch.finfo(part.dtype).eps) * max(float(x.abs().max()), 1e-12)
+        same &= (x[:, None] - x[None]).abs().amax(dim=2) <= tolerance
+    return same
+
+
+# Gradients.
+
+
+def reachable(
+    outputs: Sequence[Tensor], around: Sequence[Tensor] = ()
+) -> dict[int, tuple[Tensor, int]]:
+    """Leaves of the graph of these outputs by their id, with the distance; the nearest first.
+
+    Args:
+        around: tensors that no path may lead through.
+    """
+    found: dict[int, tuple[Tensor, int]] = {}
+    distance = 0
+    waiting = [t.grad_fn for t in outputs if t.grad_fn is not None]
+    seen = {*waiting, *(t.grad_fn for t in around)}
+    while waiting:
+        following = []
+        for node in waiting:
+            leaf = getattr(node, "variable", None)
+            if leaf is not None:
+                found.setdefault(id(leaf), (leaf, distance))
+            for parent, _ in node.next_functions:
+                if parent is not None and parent not in seen:
+                    seen.add(parent)
+                    following.append(parent)
+        waiting, distance = following, distance + 1
+    return found
+
+
+def has_reentrant_checkpoint(outputs: Sequence[Tensor]) -> bool:
+    """Whether a part of the graph is hidden in a checkpoint, which refuses ``autograd.grad``."""
+    waiting: list[Any] = [t.grad_fn for t in outputs if t.grad_fn is not None]
+    seen = set(waiting)
+    while waiting:
+        node = waiting.pop()
+        if "CheckpointFunction" in node.name():
+            return True
+        parents = {parent for parent, _ in node.next_functions if parent is not None} - seen
+        seen |= parents
+        waiting += parents
+    return False
+
+
+def gradients(rows: Sequence[Tensor], targets: Sequence[Tensor]) -> list[bool]:
+    """Which targets a squared error of these rows, (rows, features) each, has a gradient for."""
+    generator = torch.Generator().manual_seed(0)
+    losses = []
+    for part in rows:
+        wide = part if part.dtype == torch.float64 else part.float()
+        aims = torch.randn(wide.shape, generator=generator).to(wide)
+        aims = aims * max(float(wide.detach().std(unbiased=False)), 1e-3)
+        losses.append((wide - aims).square().mean().double())
+    loss = torch.stack(losses).sum() if losses else torch.zeros(())
+    if not loss.requires_grad or not targets:
+        return [False] * len(targets)
+    found = torch.autograd.grad(loss, list(targets), allow_unused=True, retain_graph=True)
+    return [gradient is not None and bool(gradient.any()) for gradient in found]
+
+
+@contextmanager
+def shifted(parameter: Tensor) -> Iterator[None]:
+    """Move a weight by a tenth of its size."""
+    kept = parameter.detach().clone()
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(parameter.shape, generator=generator).to(parameter)
+    try:
+        with torch.no_grad():
+            parameter.add_(0.1 * noise * kept.abs().max())
+        yield
+    finally:
+        with torch.no_grad():
+            parameter.copy_(kept)

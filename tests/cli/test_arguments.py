@@ -1,0 +1,84 @@
+"""A recipe or folders first, then options; what is wrong is said before anything is loaded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from batchformer.cli.arguments import (
+    UserError,
+    leading_paths,
+    parse,
+    refuse_unknown_arms,
+    with_recipe,
+)
+from batchformer.cli.options import (
+    CheckOptions,
+    CompareOptions,
+    DemoOptions,
+    Settings,
+    SweepOptions,
+    TrainOptions,
+)
+from batchformer.lab.recipes import find_recipe
+
+
+def test_defaults_of_options_are_those_of_the_recipe() -> None:
+    recipe, options = with_recipe(TrainOptions, ["demo", "--train.updates", "7"], "train")
+    assert recipe.name == "demo" and recipe.train.updates == 7
+    assert recipe.optim == with_recipe(TrainOptions, ["demo"], "train")[0].optim
+    assert options.seed == 0
+
+
+@pytest.mark.parametrize("given", [["--train.updates", "5"], ["--train.updates=5"]])
+def test_updates_beside_epochs_are_refused(given: list[str]) -> None:
+    with pytest.raises(UserError, match=r"no effect: cub_ce_gzsl.*2000\. Set --train\.epochs 0"):
+        with_recipe(TrainOptions, ["cub_ce_gzsl", *given], "train")
+    recipe, _ = with_recipe(TrainOptions, ["cub_ce_gzsl", *given, "--train.epochs", "0"], "train")
+    assert (recipe.train.updates, recipe.train.epochs) == (5, 0)
+    assert with_recipe(TrainOptions, ["cub_ce_gzsl"], "train")[0].train.epochs == 2000
+
+
+@pytest.mark.parametrize("given", [["--data", "photos"], ["--data=photos"]])
+@pytest.mark.parametrize("name", ["my_folder", "my_domains", "cub_ce_gzsl", "my_voc"])
+def test_data_is_short_for_its_root(name: str, given: list[str]) -> None:
+    recipe = find_recipe(name)
+    for kind in (TrainOptions, CompareOptions, CheckOptions, SweepOptions):
+        words = [*given, "--model", "resnet50"]
+        options = parse(kind, words, "any", **Settings.fields_of(recipe))
+        assert (options.data.root, options.model) == ("photos", "resnet50")
+        assert options.data == recipe.data_with(root="photos")
+    with pytest.raises(SystemExit):
+        parse(DemoOptions, given, "demo")
+
+
+def test_without_a_recipe_they_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match=r"`train` needs the name of a recipe[\s\S]*my_folder"):
+        with_recipe(TrainOptions, ["--seed", "1"], "train")
+    with pytest.raises(SystemExit) as end:
+        with_recipe(TrainOptions, ["--help"], "train")
+    assert end.value.code == 0 and "cifar100_lt_balanced_softmax" in capsys.readouterr().out
+
+
+def test_paths_come_before_options(tmp_path: Path) -> None:
+    paths, rest = leading_paths([str(tmp_path), str(tmp_path), "--to", "page"], "report")
+    assert paths == [tmp_path, tmp_path] and rest == ["--to", "page"]
+    assert leading_paths(["--help"], "report") == ([], ["--help"])
+    with pytest.raises(UserError, match="`report` needs a run folder"):
+        leading_paths(["--to", "page"], "report")
+    with pytest.raises(UserError, match="There is no file nowhere"):
+        leading_paths(["nowhere"], "data convert-pairs", "file")
+
+
+def test_a_wrong_arm_is_answered_with_the_nearest() -> None:
+    refuse_unknown_arms(["baseline", "mine"], further=["mine"])
+    with pytest.raises(UserError, match="Did you mean batchformer"):
+        refuse_unknown_arms(["batchfromer"])
+
+
+def test_a_wrong_option_ends_with_2() -> None:
+    with pytest.raises(SystemExit) as end:
+        parse(DemoOptions, ["--seedz", "3"], "demo")
+    assert end.value.code == 2
+    assert parse(DemoOptions, ["--seeds", "3"], "demo").seeds == 3

@@ -1,0 +1,51 @@
+"""Options start from the recipe and go back into it."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from batchformer.cli.options import CompareOptions, Settings, TrainOptions
+from batchformer.lab.config.training import OptimConfig
+from batchformer.lab.recipes import RECIPES, find_recipe
+
+
+def test_unchanged_options_give_the_recipe_back() -> None:
+    for name in RECIPES:
+        recipe = find_recipe(name)
+        assert TrainOptions(**Settings.fields_of(recipe)).applied_to(recipe) == recipe
+
+
+def test_a_change_reaches_the_recipe() -> None:
+    recipe = find_recipe("demo")
+    fields = {**Settings.fields_of(recipe), "optim": OptimConfig(lr=0.7)}
+    changed = CompareOptions(**fields).applied_to(recipe)
+    assert changed.optim.lr == 0.7
+    assert dataclasses.replace(changed, optim=recipe.optim) == recipe
+
+
+def test_the_paper_s_numbers_stay_with_its_data_network_and_method() -> None:
+    recipe = find_recipe("cifar100_lt_balanced_softmax")
+    fields = Settings.fields_of(recipe)
+    assert CompareOptions(**fields | {"optim": OptimConfig(lr=0.7)}).applied_to(recipe).paper
+    for change in (
+        {"data": recipe.data_with(name="folder", root="mine", augment="jitter")},
+        {"data": recipe.data_with(ratio=50.0)},
+        {"model": "resnet18"},
+        {"method": "cross_entropy"},
+    ):
+        changed = CompareOptions(**fields | change).applied_to(recipe)
+        assert (changed.paper, changed.table) == ({}, "not in the paper"), change
+
+
+def test_a_row_is_also_told_by_experts_worlds_and_detectors() -> None:
+    for name, change in (
+        ("imagenet_lt_ride_resnet50", {"hyper": {"experts": 4}}),
+        ("voc_moco_v3", {"hyper": {"detector": "fpn"}}),
+        ("mit_states_cge", {"data": {"world": "open"}}),
+    ):
+        recipe = find_recipe(name)
+        (part, values), *_ = change.items()
+        changed = dataclasses.replace(
+            recipe, **{part: dataclasses.replace(getattr(recipe, part), **values)}
+        )
+        assert recipe.paper and changed.row != recipe.row, name

@@ -1,0 +1,85 @@
+"""Commands that answer questions."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from batchformer.cli import questions
+from batchformer.cli.arguments import UserError
+
+
+def test_the_list_has_every_arm(capsys: pytest.CaptureFixture[str]) -> None:
+    questions.list_recipes([])
+    out = capsys.readouterr().out
+    assert "demo" in out and "batchformer_frozen" in out
+    questions.list_recipes(["rotated", "mdd"])
+    out = capsys.readouterr().out
+    assert "rotated_digits_mdd" in out and "demo" not in out
+
+
+def test_check_says_whether_batchformer_acts(capsys: pytest.CaptureFixture[str]) -> None:
+    questions.check(["demo", "--device", "cpu"])
+    assert "BatchFormer is acting." in capsys.readouterr().out
+    with pytest.raises(SystemExit) as end:
+        questions.check(["demo", "--module.no-trained", "--device", "cpu"])
+    assert end.value.code == 1 and "frozen" in capsys.readouterr().out
+
+
+def test_check_needs_a_method_with_batchformer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(questions, "WITHOUT_BATCHFORMER", ("balanced_softmax",))
+    with pytest.raises(UserError, match="demo has no BatchFormer to check"):
+        questions.check(["demo", "--device", "cpu"])
+
+
+def test_data_shows_where_is_looked(capsys: pytest.CaptureFixture[str]) -> None:
+    questions.data([])
+    assert "cifar100" in capsys.readouterr().out
+
+
+def test_data_makes_pairs_of_a_tree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for attribute in ("wet", "old", "red"):
+        for thing in ("dog", "cat", "cup"):
+            folder = tmp_path / "tree" / attribute / thing
+            folder.mkdir(parents=True)
+            for i in range(5):
+                (folder / f"{i}.png").touch()
+    table = tmp_path / "pairs.csv"
+    unseen = ["--unseen-val", "1", "--unseen-test", "1"]
+    questions.data(["pairs", "--root", str(tmp_path / "tree"), "--to", str(table), *unseen])
+    assert f"{table}: 45 images of 9 pairs" in capsys.readouterr().out
+    with table.open() as file:
+        assert len(list(csv.DictReader(file))) == 45
+
+
+def test_one_file_is_converted(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="needs a file"):
+        questions.data(["convert-pairs"])
+    with pytest.raises(UserError, match="takes one file"):
+        questions.data(["convert-pairs", str(tmp_path)])
+
+
+def test_bench_names_what_was_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from batchformer.lab.bench import run
+
+    given: list[Any] = []
+
+    def measure(settings: Any, folder: Path, only: tuple[str, ...]) -> list[SimpleNamespace]:
+        given.append((settings.repeats, folder, only))
+        return [SimpleNamespace(part=part, failed=part == "loop") for part in only]
+
+    monkeypatch.setattr(run, "run", measure)
+    options = ["--device", "cpu", "--to", str(tmp_path), "--repeats", "1", "--only", "step"]
+    questions.bench(options)
+    assert given == [(1, tmp_path, ("step",))]
+    assert str(tmp_path / "bench.md") in capsys.readouterr().out
+    with pytest.raises(UserError, match="not measured: loop"):
+        questions.bench([*options, "loop"])
+    with pytest.raises(UserError, match="at least one repeat"):
+        questions.bench(["--repeats", "0"])

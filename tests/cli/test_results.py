@@ -1,0 +1,110 @@
+"""Commands on finished runs, also where not all have finished."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from batchformer.cli import results
+from batchformer.cli.arguments import UserError
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.models.build import build_model
+from batchformer.lab.recipes.demo import demo
+from batchformer.lab.runs.compare import run as train
+from batchformer.lab.runs.launch import runs_of_comparison
+from batchformer.lab.runs.slurm import RECORD
+
+CPU = torch.device("cpu")
+
+
+def short() -> Recipe:
+    settings = dataclasses.replace(demo().train, updates=4, eval_every=4)
+    return dataclasses.replace(demo(), train=settings)
+
+
+@pytest.fixture(scope="module")
+def half(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four runs of a comparison: two finished, one begun, one that waits in a queue."""
+    root = tmp_path_factory.mktemp("half")
+    runs = runs_of_comparison(short(), ("baseline", "batchformer"), (0, 1), root)
+    for one in runs[:2]:
+        train(one.recipe, one.arm, one.seed, root=root, device=CPU, quiet=True)
+    runs[2].begin()
+    (runs[2].folder / "metrics.jsonl").touch()
+    jobs = {"baseline/seed1": "12_2", "batchformer/seed1": "12_3"}
+    record = {key: {"job": job, "folder": str(root / "jobs")} for key, job in jobs.items()}
+    (root / "demo" / RECORD).write_text(json.dumps({"jobs": record}))
+    return root
+
+
+def test_a_report_of_half_a_comparison_says_what_is_missing(
+    half: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "page.html"
+    results.report([str(half / "demo"), "--to", str(page)])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "batchformer - baseline" in said and f"Page: {page}" in said
+    assert "Not included: demo/baseline/seed1 has not finished: last record at update 0" in said
+    waiting = half / "demo/batchformer/seed1"
+    assert f"Not included: {waiting} (job 12_3) has not begun." in said
+    assert "12_2" not in said, "it has begun, and is named as unfinished"
+
+
+def test_whoever_reads_only_the_first_lines_has_the_page(half: Path, tmp_path: Path) -> None:
+    page = tmp_path / "read.html"
+    report = f"{sys.executable} -m batchformer report {half} --to {page}"
+    subprocess.run(f"{report} | head -n 1", shell=True, check=True, capture_output=True)
+    assert page.read_text().endswith("</html>")
+
+
+def test_where_the_page_cannot_be_written_the_tables_are(
+    half: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(OSError):
+        results.report([str(half), "--to", str(tmp_path)])
+    assert "Each arm" in capsys.readouterr().out
+
+
+def test_a_report_refuses_an_unknown_arm(half: Path) -> None:
+    with pytest.raises(UserError, match="Did you mean batchformer"):
+        results.report([str(half), "--against", "batchfromer"])
+
+
+def test_a_report_of_nothing_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    record = {"jobs": {"baseline/seed0": {"job": "7", "folder": "jobs"}}}
+    (tmp_path / "demo").mkdir()
+    (tmp_path / "demo" / RECORD).write_text(json.dumps(record))
+    results.report([str(tmp_path), "--to", str(tmp_path / "page.html")])
+    said = " ".join(capsys.readouterr().out.split())
+    assert "no comparison" in said and "demo/baseline/seed0 (job 7) has not begun" in said
+
+
+def test_evaluate_scores_a_run_again(half: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = half / "demo/batchformer/seed0"
+    metrics = json.loads((folder / "result.json").read_text())["metrics"]
+    results.evaluate([str(folder), "--device", "cpu"])
+    assert f"{folder}: all {metrics['all']:.2f}" in capsys.readouterr().out
+
+
+def test_export_writes_the_plain_network(
+    half: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, file = half / "demo/batchformer/seed0", tmp_path / "plain.pt"
+    results.export([str(folder), "--to", str(file)])
+    assert f"{file}: the weights of digits_net" in capsys.readouterr().out
+    build_model("digits_net", 10).load_state_dict(torch.load(file, weights_only=True), strict=True)
+    with pytest.raises(UserError, match="one run folder"):
+        results.export([str(folder), str(folder), "--to", str(file)])
+
+
+def test_show_lists_figures(capsys: pytest.CaptureFixture[str]) -> None:
+    results.show([])
+    assert "influence" in capsys.readouterr().out
+    with pytest.raises(UserError, match="needs a run folder"):
+        results.show(["influence"])

@@ -1,0 +1,187 @@
+"""Commands that train, up to where the training itself begins."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchformer.cli import training
+from batchformer.cli.arguments import UserError
+from batchformer.lab.runs import launch, slurm
+from batchformer.lab.runs.run import Run
+
+QUICK = ["--train.updates", "2", "--train.eval-every", "2", "--quiet", "--device", "cpu"]
+
+
+@pytest.fixture
+def reported(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """What each report would be of."""
+    found: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(training, "print_report", lambda *given: found.append(given))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "words"),
+    [
+        ("compare", ["--seeds", "5-3"], "ends before it begins"),
+        ("compare", ["--seeds", "1,0-2"], "names a seed twice"),
+        ("compare", ["--seeds", "all"], "such as 100-119"),
+        ("compare", ["--seeds", "0"], "at least one seed is needed"),
+        ("compare", ["--together", "0"], "one run at a time"),
+        ("compare", ["--arms"], "one arm"),
+        ("compare", ["--arms", "baselin"], "Did you mean baseline"),
+        ("compare", ["--wait"], "--wait is for --launcher slurm"),
+        ("compare", ["--wait", "--launcher", "local"], "the command waits anyway"),
+        ("compare", ["--together", "2", "--launcher", "slurm"], r"is --jobs\.at-once"),
+        ("sweep", ["--seeds", "0"], "at least one seed is needed"),
+        ("sweep", ["--together", "2", "--launcher", "local"], r"is --jobs\.at-once"),
+        ("sweep", ["--train.epochs", "3", "--train.updates", "9"], r"Set --train\.epochs 0"),
+        ("compare", ["--train.epochs", "3", "--train.updates", "9"], r"Set --train\.epochs 0"),
+        ("train", ["--arm", "baselin"], "Did you mean baseline"),
+        ("train", ["--seed", "-1"], "seeds count from 0"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(command: str, arguments: list[str], words: str) -> None:
+    name = "demo_layers" if command == "sweep" else "demo"
+    with pytest.raises(UserError, match=words):
+        getattr(training, command)([name, *arguments])
+
+
+def test_ranks_do_not_submit_the_same_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(UserError, match="call it without torchrun"):
+        training.compare(["demo", "--launcher", "slurm"])
+
+
+def test_a_comparison_is_reported_against_its_first_arm(
+    tmp_path: Path, reported: list[tuple[Any, ...]]
+) -> None:
+    arms = ["--arms", "batchformer_self", "baseline"]
+    page = ["--page", str(tmp_path / "mine.html")]
+    training.compare(["demo", "--seeds", "7-7", *arms, *page, "--runs", str(tmp_path), *QUICK])
+    folders = [tmp_path / f"demo/{arm}/seed7" for arm in arms[1:]]
+    assert reported == [(folders, tmp_path / "mine.html", "demo", "batchformer_self")]
+
+
+def test_a_sweep_reports_all_that_is_there(
+    tmp_path: Path, reported: list[tuple[Any, ...]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--levels", "1", "--seeds", "1", "--runs", str(tmp_path), *QUICK]
+    training.sweep(["demo_layers", *options])
+    folder = tmp_path / "demo_layers"
+    assert reported == [([folder], folder / "report.html", "demo_layers")]
+    assert len(list(folder.rglob("result.json"))) == 2
+    training.sweep([])
+    assert "demo_layers" in capsys.readouterr().out
+
+
+def test_train_ends_with_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    training.train(["demo", "--arm", "baseline", "--seed", "2", "--runs", str(tmp_path), *QUICK])
+    assert capsys.readouterr().out == f"Finished: {tmp_path / 'demo/baseline/seed2'}\n"
+
+
+def finish(run: Run) -> None:
+    run.folder.mkdir(parents=True, exist_ok=True)
+    (run.folder / "result.json").write_text(json.dumps({"metrics": {"all": 1.0}}))
+
+
+def test_local_jobs_are_reported_and_what_is_missing_ends_with_an_error(
+    tmp_path: Path, reported: list[tuple[Any, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[launch.Launch] = []
+
+    def train_one(how: launch.Launch, runs: list[Run]) -> None:
+        given.append(how)
+        finish(runs[0])
+
+    monkeypatch.setattr(launch, "train_locally", train_one)
+    jobs = ["--launcher", "local", "--jobs.at-once", "3", "--runs", str(tmp_path)]
+    with pytest.raises(UserError, match="1 of 2 runs have not finished: demo batchformer seed 0"):
+        training.compare(["demo", "--seeds", "1", *jobs, *QUICK])
+    assert [folders for folders, *_ in reported] == [[tmp_path / "demo/baseline/seed0"]]
+    how = given[0]
+    assert (how.launcher, how.config.at_once, how.root) == ("local", 3, tmp_path)
+    assert (how.name, how.device, how.quiet) == ("demo", "cpu", True)
+    assert how.folder == tmp_path / "demo/jobs"
+
+
+@pytest.mark.parametrize("wait", [False, True])
+def test_slurm_returns_unless_it_is_to_wait(
+    wait: bool,
+    tmp_path: Path,
+    reported: list[tuple[Any, ...]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    submitted: list[str] = []
+    monkeypatch.setattr(training, "ensure_launcher", lambda launcher: None)
+
+    def submit(how: launch.Launch, runs: list[Run]) -> list[tuple[Run, None]]:
+        submitted.extend(run.title for run in runs)
+        return [(run, None) for run in runs]
+
+    def wait_for(jobs: list[tuple[Run, None]], quiet: bool) -> None:
+        for run, _ in jobs:
+            finish(run)
+
+    monkeypatch.setattr(slurm, "submit", submit)
+    monkeypatch.setattr(slurm, "wait_for", wait_for)
+    options = ["--levels", "1", "2", "--seeds", "1", "--runs", str(tmp_path), *QUICK]
+    training.sweep(["demo_layers", *options, "--launcher", "slurm", *["--wait"] * wait])
+    cells = ("1 baseline", "1 batchformer", "2 batchformer")
+    assert submitted == [f"demo_layers/{cell} seed 0" for cell in cells]
+    folder = tmp_path / "demo_layers"
+    assert reported == [([folder], folder / "report.html", "demo_layers")] * wait
+    assert (folder / "sweep.json").exists()
+
+
+def without_torch(*arguments: str, before: str = "", loaded: str = "torch") -> str:
+    """What a command says in a process that must not load this."""
+    code = f"import os, sys; from batchformer.cli.main import main\n{before}\ntry: main({arguments!r})\n"
+    code += f"except SystemExit: pass\nassert not {{*{loaded.split()!r}}} & {{*sys.modules}}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout + done.stderr
+
+
+def test_help_needs_neither_torch_nor_submitit() -> None:
+    said = without_torch("compare", "demo", "--help", loaded="torch submitit")
+    for option in ("--launcher {none,local,slurm}", "--jobs.partition", "--jobs.extra", "--wait"):
+        assert option in said, option
+
+
+@pytest.mark.parametrize("command", [["compare", "demo"], ["sweep", "demo_layers"]])
+def test_a_launcher_that_is_not_there_is_named_at_once(command: list[str]) -> None:
+    missing = "sys.modules['submitit'] = None"
+    said = without_torch(*command, "--launcher", "local", before=missing)
+    line = "batchformer: --launcher local needs submitit: pip install 'batchformer[cluster]'\n"
+    assert said == line
+    nothing = "os.environ['PATH'] = ''"
+    said = without_torch(*command, "--launcher", "slurm", before=nothing)
+    assert said.startswith("batchformer: --launcher slurm: there is no sbatch and no srun here.")
+
+
+@pytest.mark.parametrize("quiet", [[], ["--quiet"]])
+def test_the_demo_says_one_line_a_run_where_nobody_watches(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    reported: list[tuple[Any, ...]],
+    capsys: pytest.CaptureFixture[str],
+    quiet: list[str],
+) -> None:
+    demo = training.find_recipe("demo")
+    train = dataclasses.replace(demo.train, updates=4, eval_every=1)
+    short = dataclasses.replace(demo, train=train)
+    monkeypatch.setattr(training, "find_recipe", lambda name: short)
+    training.demo(["--seeds", "1", "--runs", str(tmp_path), *quiet])
+    seen = capsys.readouterr()
+    lines = (seen.out + seen.err).splitlines()
+    begins = [line.partition(" updates, all ")[0] for line in lines]
+    assert begins == ([] if quiet else ["demo baseline seed0: 4", "demo batchformer seed0: 4"])
+    assert len(reported) == 1

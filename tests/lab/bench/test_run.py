@@ -1,0 +1,160 @@
+"""Parts are kept as they end, whatever happens to the next."""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import os
+from pathlib import Path
+from typing import get_args
+
+import pytest
+import torch
+from rich.console import Console
+
+from batchformer.cli import main as cli
+from batchformer.cli.options import BenchPart
+from batchformer.lab.bench import growth
+from batchformer.lab.bench.run import ON_GPU_ALONE, PARTS, merged, run
+from batchformer.lab.bench.settings import BenchSettings
+from batchformer.lab.bench.table import Table, read_tables
+from batchformer.lab.engine.interrupt import Interrupted
+
+CPU = BenchSettings(torch.device("cpu"), repeats=1)
+
+
+def console() -> Console:
+    return Console(file=io.StringIO(), width=100)
+
+
+def fake(monkeypatch: pytest.MonkeyPatch, part: str, value: float | BaseException) -> None:
+    def measure(settings: BenchSettings) -> Table:
+        if isinstance(value, BaseException):
+            raise value
+        table = Table(part, part.title(), ("ms",), settings.environment("float32"))
+        table.add(value)
+        return table
+
+    monkeypatch.setattr(importlib.import_module(PARTS[part]), "measure", measure)
+
+
+def kept(folder: Path) -> dict[str, object]:
+    return {t.part: t.rows[0][0] if t.rows else t.notes for t in read_tables(folder / "bench.json")}
+
+
+def test_the_command_line_knows_every_part() -> None:
+    assert get_args(BenchPart) == tuple(PARTS) and set(ON_GPU_ALONE) < set(PARTS)
+    for module in PARTS.values():
+        assert callable(importlib.import_module(module).measure)
+
+
+def test_a_failing_part_says_why_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    broken = ValueError("no such thing.\nmore")
+    values: dict[str, float | BaseException] = {"attention": 1.0, "step": broken, "loop": 3.0}
+    for part, value in values.items():
+        fake(monkeypatch, part, value)
+    screen = console()
+    tables = run(CPU, tmp_path, list(values), screen)
+    assert [table.failed for table in tables] == [False, True, False]
+    found = {"attention": 1.0, "step": ["ValueError: no such thing"], "loop": 3.0}
+    assert kept(tmp_path) == found
+    shown = screen.file.getvalue()  # type: ignore[attr-defined]
+    page = (tmp_path / "bench.md").read_text()
+    assert all(words in text for words in ("Attention", "no such thing") for text in (shown, page))
+
+
+def test_a_part_without_a_row_has_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    empty = Table("loop", "Loop", ("ms",), {}, notes=["N 8 was not measured: no memory"])
+    monkeypatch.setattr(importlib.import_module(PARTS["loop"]), "measure", lambda _: empty)
+    (table,) = run(CPU, tmp_path, ("loop",), console())
+    assert table.failed
+
+
+def test_an_interruption_loses_nothing_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    fake(monkeypatch, "attention", 1.0)
+    fake(monkeypatch, "step", KeyboardInterrupt())
+    with pytest.raises(Interrupted, match=r"stopped during step; attention measured and kept"):
+        run(CPU, tmp_path, ("attention", "step"), console())
+    assert kept(tmp_path) == {"attention": 1.0}
+
+
+def test_parts_measured_before_stay_until_measured_again(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for part, value in {"loop": 1.0, "attention": 2.0}.items():
+        fake(monkeypatch, part, value)
+        run(CPU, tmp_path, (part,), console())
+    assert list(kept(tmp_path).items()) == [("attention", 2.0), ("loop", 1.0)]
+    fake(monkeypatch, "loop", 5.0)
+    run(CPU, tmp_path, ("loop",), console())
+    fake(monkeypatch, "attention", RuntimeError("broken"))
+    run(CPU, tmp_path, ("attention",), console())
+    assert kept(tmp_path) == {"attention": 2.0, "loop": 5.0}  # a failure replaces nothing
+
+
+@pytest.mark.parametrize(("load", "words"), [(0.2, ""), (1.75, "its load was 1.8")])
+def test_company_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, load: float, words: str
+) -> None:
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0), raising=False)
+    fake(monkeypatch, "loop", 1.0)
+    (table,) = run(CPU, tmp_path, ("loop",), console())
+    assert words in " ".join(table.notes) and bool(table.notes) == bool(words)
+
+
+def test_another_machine_is_another_table() -> None:
+    here = Table("loop", "", (), {"machine": "A", "dtype": "float32"})
+    there = Table("loop", "", (), {"machine": "B", "dtype": "float32"})
+    assert merged([here], there) == [here, there]
+
+
+def test_a_foreign_file_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "bench.json").write_text("{}")
+    with pytest.raises(ValueError, match="choose another folder with --to"):
+        run(CPU, tmp_path, ("loop",))
+    assert (tmp_path / "bench.json").read_text() == "{}"
+
+
+def test_without_a_gpu_its_parts_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for part in PARTS:
+        fake(monkeypatch, part, 1.0)
+    assert [t.part for t in run(CPU, tmp_path, (), console())] == [
+        part for part in PARTS if part not in ON_GPU_ALONE
+    ]
+
+
+def test_the_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(growth, "LARGEST", 128)
+    options = ["--device", "cpu", "--repeats", "1", "--to", str(tmp_path)]
+    cli.main(["bench", "--only", "growth", *options])
+    out = capsys.readouterr().out
+    assert "One encoder layer against N" in out and "bench.md" in out
+    rows = json.loads((tmp_path / "bench.json").read_text())["tables"][0]["rows"]
+    assert [row[0] for row in rows] == [64, 128]
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["bench", "--only", "profile", *options])
+    assert stop.value.code == 1
+    seen = capsys.readouterr()
+    assert "needs a CUDA device" in " ".join(seen.out.split())
+    assert "not measured: profile" in seen.err
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"), [(["--only", "speed"], "side_by_side"), (["--repeats", "0"], "one repeat")]
+)
+def test_wrong_calls_are_answered(
+    wrong: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        cli.main(["bench", *wrong])
+    seen = capsys.readouterr()
+    assert words in seen.out + seen.err

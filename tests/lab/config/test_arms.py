@@ -1,0 +1,157 @@
+"""Every arm is the recipe with one thing changed."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from batchformer.lab.config.arms import ARMS, usual_arms, with_arm
+from batchformer.lab.recipes import RECIPES, find_recipe
+
+CHANGED = {
+    "baseline": {"module.enabled": False},
+    "batchformer": {},
+    "batchformer_self": {"module.attend": "self"},
+    "batchformer_frozen": {"module.trained": False},
+    "batchformer_mixed_only": {"module.streams": "mixed_only"},
+    "batchformer_official_loss": {"module.loss_scale": "official"},
+    "batchformer_official_grouping": {"hyper.irm_grouping": "official"},
+    "class_context": {"module.context": "classes"},
+    "class_context_self": {"module.context": "classes", "module.attend": "self"},
+    "random_weights": {"module.enabled": False, "weights": ""},
+    "baseline_loss1.5x": {"module.enabled": False, "train.loss_multiplier": 1.5},
+    "baseline_loss3x": {"module.enabled": False, "train.loss_multiplier": 3.0},
+}
+
+
+def flat(recipe: object, prefix: str = "") -> dict[str, object]:
+    values: dict[str, object] = {}
+    for field in dataclasses.fields(recipe):  # type: ignore[arg-type]
+        value = getattr(recipe, field.name)
+        if dataclasses.is_dataclass(value):
+            values |= flat(value, f"{prefix}{field.name}.")
+        else:
+            values[prefix + field.name] = value
+    return values
+
+
+@pytest.mark.parametrize("arm", ARMS)
+def test_what_an_arm_changes(arm: str) -> None:
+    weights = "trained.pth" if arm == "random_weights" else ""
+    name = "rotated_digits_irm" if arm == "batchformer_official_grouping" else "demo"
+    recipe = dataclasses.replace(find_recipe(name), weights=weights)
+    before, after = flat(recipe), flat(with_arm(recipe, arm))
+    assert {key: after[key] for key in after if after[key] != before[key]} == CHANGED[arm]
+
+
+def test_unknown_arms_are_named() -> None:
+    with pytest.raises(ValueError, match="there are baseline, batchformer"):
+        with_arm(find_recipe("demo"), "batchfromer")
+
+
+@pytest.mark.parametrize("name", [n for n in RECIPES if find_recipe(n).method in ("ride", "paco")])
+def test_an_arm_without_sense_is_refused_and_the_others_are_not(name: str) -> None:
+    recipe = find_recipe(name)
+    without = {"batchformer_official_loss", "batchformer_official_grouping", "random_weights"}
+    without |= {"class_context", "class_context_self"}
+    for arm in set(ARMS) - without:
+        with_arm(recipe, arm)
+    with pytest.raises(ValueError, match="Not possible"):
+        with_arm(recipe, "batchformer_official_loss")
+    with pytest.raises(ValueError, match=rf"class_context.*not for {recipe.method}; leave them"):
+        with_arm(recipe, "class_context")
+
+
+def test_a_closed_form_has_no_batchformer() -> None:
+    recipe = find_recipe("cub_eszsl")
+    assert not with_arm(recipe, "baseline").module.enabled
+    with pytest.raises(ValueError, match="--arms baseline"):
+        with_arm(recipe, "batchformer")
+
+
+def test_what_trains_nothing_needs_runs_with_batchformer_to_start_from() -> None:
+    recipe = find_recipe("places_lt_tau_norm")
+    assert not with_arm(recipe, "baseline").module.enabled
+    for arm in ("batchformer", "batchformer_self"):
+        with pytest.raises(ValueError, match=f"the arm {arm} would be the baseline.*--arms base"):
+            with_arm(recipe, arm)
+    assert with_arm(find_recipe("cifar100_lt_tau_norm"), "batchformer").module.enabled
+    routed = find_recipe("cifar100_lt_ride_assignment")
+    assert with_arm(routed, "batchformer").module.enabled
+    named = dataclasses.replace(routed, start="cifar100_lt_ride/baseline")
+    with pytest.raises(ValueError, match="the arm batchformer would be the baseline"):
+        with_arm(named, "batchformer")
+    assert with_arm(find_recipe("places_lt_balms"), "batchformer").module.enabled
+
+
+@pytest.mark.parametrize("name", ["my_voc", "voc_moco_v3", "digits_moco_v3_probe", "my_folder_knn"])
+def test_where_all_arms_begin_alike_batchformer_is_none(name: str) -> None:
+    recipe = dataclasses.replace(find_recipe(name), start="", weights="trained.pth")
+    assert usual_arms(recipe) == ("baseline",)
+    for arm in ("baseline", "random_weights"):
+        with_arm(recipe, arm)
+    for arm in ("batchformer", "batchformer_self", "batchformer_frozen"):
+        words = f"no part in {recipe.method}, and {name} begins with the same.*the arm {arm} would"
+        with pytest.raises(ValueError, match=words):
+            with_arm(recipe, arm)
+    started = dataclasses.replace(recipe, start="imagenet_moco_v3", weights="")
+    assert usual_arms(started) == ("baseline", "batchformer")
+    assert with_arm(started, "batchformer").start == "imagenet_moco_v3"
+
+
+def test_arms_that_differ_are_compared_by_default() -> None:
+    for name in ("demo", "cub_ce_gzsl", "places_lt_balms", "cifar100_lt_tau_norm", "voc_moco_v2"):
+        assert usual_arms(find_recipe(name)) == ("baseline", "batchformer")
+    for name in ("my_voc", "cub_eszsl"):
+        assert usual_arms(find_recipe(name)) == ("baseline",)
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_usual_arms_are_none_that_the_recipe_refuses(name: str) -> None:
+    recipe = find_recipe(name)
+    if recipe.method in ("linear_probe", "knn") and not recipe.start:
+        pytest.skip("the features are for a person to name")
+    for arm in usual_arms(recipe):
+        with_arm(recipe, arm)
+
+
+def test_arms_that_begin_with_one_named_arm_are_alike() -> None:
+    recipe = dataclasses.replace(find_recipe("digits_moco_v3_knn"), start="digits_moco_v3/baseline")
+    assert usual_arms(recipe) == ("baseline",)
+    with pytest.raises(ValueError, match="the baseline under another name"):
+        with_arm(recipe, "batchformer")
+    with_arm(recipe, "random_weights")
+
+
+@pytest.mark.parametrize("name", ["demo", "cifar100_lt_moco_v3", "digits_moco_v3", "my_voc"])
+def test_random_weights_are_no_arm_of_what_begins_with_them(name: str) -> None:
+    recipe = find_recipe(name)
+    with pytest.raises(ValueError, match=f"{name} begins with random weights in every arm"):
+        with_arm(recipe, "random_weights")
+    with_arm(dataclasses.replace(recipe, weights="timm"), "random_weights")
+    with_arm(recipe, "baseline")
+
+
+@pytest.mark.parametrize("name", ["digits_moco_v3_probe", "digits_moco_v3_knn"])
+def test_only_random_weights_are_measured_where_nothing_was_learnt(name: str) -> None:
+    recipe = dataclasses.replace(find_recipe(name), start="")
+    for arm in set(ARMS) - {
+        "random_weights",
+        "batchformer_official_loss",
+        "batchformer_official_grouping",
+        "class_context",
+        "class_context_self",
+    }:
+        with pytest.raises(ValueError, match=f"the arm {arm} would be an untrained network"):
+            with_arm(recipe, arm)
+    assert with_arm(recipe, "random_weights").start == ""
+    with_arm(dataclasses.replace(recipe, weights="timm"), "baseline")
+
+
+@pytest.mark.parametrize("name", ["demo", "pacs_coral", "rotated_digits_erm", "cifar100_lt_paco"])
+def test_the_grouping_of_irm_is_no_arm_of_other_methods(name: str) -> None:
+    recipe = find_recipe(name)
+    with pytest.raises(ValueError, match=rf"released code of irm.*{recipe.method} has no such"):
+        with_arm(recipe, "batchformer_official_grouping")
+    assert with_arm(find_recipe("pacs_irm"), "batchformer_official_grouping").hyper != recipe.hyper

@@ -1,0 +1,73 @@
+"""BatchFormer's defaults are the paper's, and settings without sense are refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batchformer.lab.config.module import ModuleConfig, require_sense
+
+
+def test_defaults() -> None:
+    config = ModuleConfig()
+    assert (config.heads, config.layers, config.dropout, config.lr_factor) == (4, 1, 0.5, 0.1)
+    assert (config.attend, config.streams, config.loss_scale) == ("batch", "shared", "mean")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"heads": 0}, "module.heads is 0, below 1"),
+        ({"layers": 0}, "module.layers"),
+        ({"dropout": 1.5}, "module.dropout is 1.5, outside"),
+        ({"lr_factor": -0.1}, "module.lr-factor"),
+        ({"mixed_weight": -1.0}, "module.mixed-weight"),
+        ({"context_momentum": 1.0}, "module.context-momentum is 1.0, outside"),
+        ({"context_weight": -0.1}, "module.context-weight is -0.1, below 0"),
+    ],
+)
+def test_impossible_values(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ModuleConfig(**options)
+
+
+@pytest.mark.parametrize(
+    ("method", "module", "words"),
+    [
+        ("paco", {"loss_scale": "official"}, "never released"),
+        ("paco", {"mixed_weight": 0.5}, "no weight of its own"),
+        ("ride", {"loss_scale": "official"}, 'module.loss-scale "sum"'),
+        ("ldam", {"context": "classes"}, "balanced_softmax, not for ldam"),
+    ],
+)
+def test_settings_without_sense_are_refused(
+    method: str, module: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        require_sense(method, ModuleConfig(**module))
+    require_sense(method, ModuleConfig(**module, enabled=False))
+    require_sense("balanced_softmax", ModuleConfig(**module))
+
+
+@pytest.mark.parametrize("method", ["cross_entropy", "balanced_softmax", "ldam", "ride"])
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        ({"mixed_weight": 0.5}, "weighed against no other"),
+        ({"loss_scale": "official"}, "official loss is"),
+    ],
+)
+def test_settings_of_two_streams_are_refused_where_there_is_one(
+    method: str, module: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        require_sense(method, ModuleConfig(streams="mixed_only", **module))
+    require_sense(method, ModuleConfig(streams="mixed_only", **module, enabled=False))
+    require_sense(method, ModuleConfig(streams="mixed_only", loss_scale="sum"))
+
+
+def test_class_rows_join_the_batch_of_one_rank() -> None:
+    module = ModuleConfig(context="classes", exchange=True)
+    with pytest.raises(ValueError, match=r"set --module\.no-exchange"):
+        require_sense("balanced_softmax", module)

@@ -1,0 +1,39 @@
+"""Values that cannot work are refused before any work starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.methods import ModuleConfig
+from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: OptimConfig(lr=0), "optim.lr is 0"),
+        (lambda: OptimConfig(momentum=1.0), "optim.momentum"),
+        (lambda: OptimConfig(weight_decay=-1), "optim.weight-decay"),
+        (lambda: ScheduleConfig(warmup=-1), "schedule.warmup"),
+        (lambda: ScheduleConfig(milestones=(3, 1)), "must rise"),
+        (lambda: TrainConfig(batch_size=-1), "train.batch-size"),
+        (lambda: TrainConfig(updates=0), "train.updates"),
+        (lambda: TrainConfig(epochs=-1), "train.epochs"),
+        (lambda: TrainConfig(eval_epochs=0), "train.eval-epochs"),
+        (lambda: ScheduleConfig(restart=-1), "schedule.restart"),
+        (lambda: ScheduleConfig(rate=-1), "schedule.rate"),
+        (lambda: TrainConfig(batch_size=4, accumulate=5), "train.accumulate"),
+        (lambda: TrainConfig(ema=1.0), "train.ema"),
+        (lambda: TrainConfig(workers=-1), "train.workers is -1"),
+        (lambda: ModuleConfig(dropout=1.5), "module.dropout is 1.5, outside"),
+        (lambda: ModuleConfig(heads=0), "module.heads"),
+        (lambda: LongTailConfig(ratio=0.5), "data.ratio"),
+    ],
+)
+def test_impossible_values(make: Callable[[], Any], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make()

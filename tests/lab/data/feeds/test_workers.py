@@ -1,0 +1,180 @@
+"""Workers read ahead in order, outlive signals that are not for them, and end when told."""
+
+from __future__ import annotations
+
+import gc
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from batchformer.lab.data.feeds.framing import ResizeCentreCrop
+from batchformer.lab.data.feeds.reading import Job, Reader
+from batchformer.lab.data.feeds.workers import Stream, usable_workers
+from batchformer.lab.data.files.decode import DamagedImageError
+
+IMAGES = 6
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for number in range(IMAGES):
+        Image.new("RGB", (9, 8), (number, 0, 0)).save(tmp_path / f"{number}.png")
+    return tmp_path
+
+
+def jobs(*numbers: int) -> Iterator[Job]:
+    for number in numbers:
+        yield Job([number], [f"{number % IMAGES}.png"], np.empty((1, 0)))
+
+
+def stream(root: Path, workers: int) -> Stream:
+    return Stream(Reader(root, ResizeCentreCrop(8, shorter=8)), workers, prefetch=2, pinned=False)
+
+
+def children() -> set[int]:
+    return {child.pid for child in multiprocessing.active_children() if child.pid is not None}
+
+
+def gone(pids: set[int]) -> bool:
+    for _ in range(100):
+        if not pids & children():
+            return True
+        time.sleep(0.05)
+    return False
+
+
+def test_how_many_workers() -> None:
+    assert usable_workers(0) == 0 and usable_workers(40) == 40
+    assert 1 <= usable_workers(None) <= min(16, os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_in_the_order_of_the_jobs_and_anew(root: Path, workers: int) -> None:
+    source = stream(root, workers)
+    before = children()
+    source.begin(jobs(5, 3, 4, 1, 0, 2, 5, 1))
+    first = [int(next(source).samples) for _ in range(3)]
+    mine = children() - before
+    source.begin(jobs(2, 0, 1))
+    assert children() - before == mine and len(mine) == workers, "the processes stay"
+    reads = list(source)
+    assert first == [5, 3, 4] and [int(read.samples) for read in reads] == [2, 0, 1]
+    assert [int(read.x[0, 0, 0, 0]) for read in reads] == [2, 0, 1]
+    assert gone(mine), "the end of the jobs is the end of the workers"
+
+
+def test_without_torchvision_the_extra_is_named(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision.transforms.v2", None)
+    with pytest.raises(ImportError, match=r"pip install 'batchformer\[lab\]'"):
+        stream(root, 0).begin(jobs(0))
+
+
+def test_jobs_come_first(root: Path) -> None:
+    with pytest.raises(RuntimeError, match="begin"):
+        next(stream(root, 0))
+
+
+def test_torchs_own_generator_is_left_alone(root: Path) -> None:
+    before = torch.get_rng_state()
+    source = stream(root, 1)
+    source.begin(jobs(0, 1))
+    next(source)
+    source.close()
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_signals_to_the_whole_group_are_left_to_the_main_process(root: Path) -> None:
+    source = stream(root, 2)
+    before = children()
+    source.begin(jobs(*range(60)))
+    got = [int(next(source).samples) for _ in range(2)]  # one of each: both have begun
+    for number in (signal.SIGINT, signal.SIGTERM):
+        for pid in children() - before:
+            os.kill(pid, number)
+    got += [int(read.samples) for read in source]
+    assert got == list(range(60))
+
+
+def test_a_worker_that_dies_is_an_error_and_can_be_replaced(root: Path) -> None:
+    source = stream(root, 1)
+    before = children()
+    source.begin(jobs(*range(60)))
+    next(source)
+    (pid,) = children() - before
+    os.kill(pid, signal.SIGKILL)
+    with pytest.raises(RuntimeError, match="worker"):
+        list(source)
+    source.begin(jobs(4))
+    assert [int(read.samples) for read in source] == [4]
+
+
+@pytest.mark.parametrize("how", ["close", "forget"])
+def test_workers_end_with_the_stream(root: Path, how: str) -> None:
+    source = stream(root, 2)
+    before = children()
+    source.begin(jobs(*range(60)))
+    next(source)
+    mine = children() - before
+    assert len(mine) == 2
+    if how == "close":
+        source.close()
+        source.close()
+    else:
+        gc.disable()  # what is asked is whether references alone suffice
+        del source
+        gc.enable()
+    assert gone(mine)
+
+
+def test_workers_end_with_an_error_even_while_it_is_looked_at(root: Path) -> None:
+    (root / "2.png").write_text("no image")
+    source = stream(root, 2)
+    before = children()
+    source.begin(jobs(*range(60)))
+    mine = children() - before
+    with pytest.raises(DamagedImageError) as caught:
+        list(source)
+    assert "2.png" in str(caught.value) and len(mine) == 2 and gone(mine)
+
+
+def test_jobs_that_fail_fail_here(root: Path) -> None:
+    def failing() -> Iterator[Job]:
+        yield from jobs(0)
+        raise IndexError("no such sample")
+
+    source = stream(root, 1)
+    with pytest.raises(IndexError, match="no such sample"):
+        source.begin(failing())
+    source.begin(jobs(1))
+    assert [int(read.samples) for read in source] == [1]
+
+
+def test_a_program_that_forgets_them_still_ends(root: Path) -> None:
+    program = f"""
+import numpy as np
+from pathlib import Path
+from batchformer.lab.data.files.decode import DamagedImageError
+from batchformer.lab.data.feeds.framing import ResizeCentreCrop
+from batchformer.lab.data.feeds.reading import Job, Reader
+from batchformer.lab.data.feeds.workers import Stream
+if __name__ == "__main__":
+    stream = Stream(Reader(Path({str(root)!r}), ResizeCentreCrop(8, shorter=8)), 1, 2, False)
+    stream.begin(Job([0], ["0.png"], np.empty((1, 0))) for _ in range(100))
+    print(int(next(stream).samples))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0 and done.stdout == "0\n", done.stderr

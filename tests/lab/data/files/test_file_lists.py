@@ -1,0 +1,129 @@
+"""Lists and tables are read line by line, and what is wrong is named by its line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchformer.lab.data.files.file_lists import (
+    Entries,
+    by_name_or_number,
+    by_number,
+    read_annotations,
+    read_list,
+    read_table,
+)
+
+
+def test_odd_lines(tmp_path: Path) -> None:
+    file = tmp_path / "list.txt"
+    file.write_bytes(
+        b"\xef\xbb\xbfval/n01/a.JPEG 0\r\n"
+        b"\r\n"
+        b"my photos/b c  d.jpg 12\r\n"
+        b"   \n"
+        b"tab/e.jpg\t3\n"
+        b"caf\xc3\xa9/f 7.jpg   1  "
+    )
+    entries = read_list(file)
+    assert entries.paths == ["val/n01/a.JPEG", "my photos/b c  d.jpg", "tab/e.jpg", "café/f 7.jpg"]
+    assert entries.values == ["0", "12", "3", "1"] and entries.lines == [1, 3, 5, 6]
+
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Zl", "Zp")), min_size=1)
+
+
+@given(st.lists(st.tuples(NAMES, st.integers(0, 9999)), max_size=8))
+def test_what_is_written_is_read(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, int]]
+) -> None:
+    rows = [(f"{name.strip()}.jpg", label) for name, label in rows]
+    file = tmp_path_factory.mktemp("list") / "list.txt"
+    file.write_text("".join(f"{name} {label}\n" for name, label in rows), encoding="utf-8")
+    entries = read_list(file)
+    labels, classes = by_number(entries, None)
+    got = list(zip(entries.paths, labels, strict=True))
+    assert got == [(name.strip(), label) for name, label in rows]
+    assert len(classes) == max((label for _, label in rows), default=-1) + 1
+
+
+@pytest.mark.parametrize("line", ["a.jpg", "a.jpg one", "a.jpg -1", "a.jpg 1.0", "a.jpg ²", "7"])
+def test_a_line_that_is_not_understood(tmp_path: Path, line: str) -> None:
+    file = tmp_path / "list.txt"
+    file.write_text(f"a.jpg 0\n\n{line}\n", encoding="utf-8")
+    with pytest.raises(ValueError, match=r"list.txt, line 3: expected a path, a space and a label"):
+        read_list(file)
+
+
+def test_a_table(tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    file.write_text('id,file,kind\r\n1,"a, b.jpg",cat\r\n2,c d.jpg,ant\r\n', newline="")
+    entries = read_table(file, "file", "kind")
+    assert entries.paths == ["a, b.jpg", "c d.jpg"] and entries.values == ["cat", "ant"]
+    assert entries.lines == [2, 3]
+
+
+def test_columns_and_cells_that_are_not_there(tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    file.write_text("path,kind\na.jpg,0\nb.jpg\n")
+    words = r"no column 'label'; its columns are: path, kind\. .*begin with the line path,label and"
+    with pytest.raises(ValueError, match=words):
+        read_table(file, "path", "label")
+    with pytest.raises(ValueError, match="line 3: path or kind is empty"):
+        read_table(file, "path", "kind")
+    file.write_text("")
+    with pytest.raises(ValueError, match="its columns are: none"):
+        read_table(file, "path", "label")
+
+
+def entries(*values: str) -> Entries:
+    return Entries("it.txt", ["x"] * len(values), list(values), list(range(2, len(values) + 2)))
+
+
+def test_numbers_are_labels_and_classes_name_them() -> None:
+    assert by_number(entries("1", "0"), ["b", "a"]) == ([1, 0], ("b", "a"))
+    assert by_number(entries("1", "0"), ["1", "0"]) == ([1, 0], ("1", "0")), "numbers, not names"
+    with pytest.raises(ValueError, match=r"it.txt, line 3: the label 2 is outside the 2 classes 0"):
+        by_number(entries("1", "2"), ["b", "a"])
+
+
+def test_names_or_numbers() -> None:
+    assert by_name_or_number(entries("10", "9"), None)[0] == [10, 9], "not sorted as words"
+    assert by_name_or_number(entries("1", "0"), ["b", "a"]) == ([1, 0], ("b", "a"))
+    assert by_name_or_number(entries("7", "5"), ["5", "6", "7"]) == ([2, 0], ("5", "6", "7"))
+    assert by_name_or_number(entries("b", "3"), None) == ([1, 0], ("3", "b"))
+
+
+def test_names_that_no_class_has() -> None:
+    with pytest.raises(ValueError, match=r"it.txt, line 3: 'dog' is none of the 2 classes"):
+        by_name_or_number(entries("cat", "dog"), ["cat", "ant"])
+    many = [f"c{number}" for number in range(30)]
+    with pytest.raises(ValueError, match="c9 and 20 more"):
+        by_name_or_number(entries("dog"), many)
+    with pytest.raises(ValueError, match="same name cannot be told apart: crane"):
+        by_name_or_number(entries("crane"), ["crane", "bird", "crane"])
+
+
+def test_annotations_in_the_manner_of_coco(tmp_path: Path) -> None:
+    images = [{"id": 7, "file_name": "a/1.jpg"}, {"id": 5, "file_name": "b 2.jpg"}]
+    annotations = [{"image_id": 5, "category_id": 1}, {"image_id": 7, "category_id": 0}]
+    file = tmp_path / "train.json"
+    file.write_text(json.dumps({"images": images, "annotations": annotations}))
+    entries = read_annotations(file)
+    assert (entries.paths, entries.values) == (["b 2.jpg", "a/1.jpg"], ["1", "0"])
+    for content, words in (
+        ({"images": images}, "missed 'annotations'"),
+        ({"images": images[:1], "annotations": annotations}, "missed 5"),
+        ([], "expected images with id"),
+        ({"images": images, "annotations": [{"image_id": 5, "category_id": -1}]}, "annotation 1:"),
+    ):
+        file.write_text(json.dumps(content))
+        with pytest.raises(ValueError, match=words):
+            read_annotations(file)
+    file.write_text('{"images": [')
+    with pytest.raises(ValueError, match=r"no complete \.json"):
+        read_annotations(file)

@@ -1,0 +1,245 @@
+"""One process at a time: a lock is held until its process ends, and others wait or are refused."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+import pytest
+
+from batchformer.lab.data.files import lock as module
+from batchformer.lab.data.files.lock import Held, as_only_trainer, holding
+
+#: Holds a lock for so many seconds.
+HOLDER = """
+import sys, time
+from pathlib import Path
+from batchformer.lab.data.files.lock import holding
+with holding(Path(sys.argv[1]), waiting="waiting", patience=60):
+    print("held", flush=True)
+    time.sleep(float(sys.argv[2]))
+"""
+#: Says whether it could have a lock at once.
+ASKER = """
+import sys
+from pathlib import Path
+from batchformer.lab.data.files.lock import Held, holding
+try:
+    with holding(Path(sys.argv[1]), patience=0):
+        print("free")
+except Held:
+    print("held")
+"""
+
+
+@contextmanager
+def held_by_another(lock: Path, seconds: float = 60) -> Iterator[subprocess.Popen[str]]:
+    """A process that holds a lock, from when it does."""
+    command = [sys.executable, "-c", HOLDER, str(lock), str(seconds)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        yield other
+        other.kill()
+
+
+def seen_by_another(lock: Path) -> str:
+    """Whether another process finds it held or free."""
+    command = [sys.executable, "-c", ASKER, str(lock)]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_a_lock_lasts_as_long_as_its_process(tmp_path: Path) -> None:
+    lock = tmp_path / "new/folder/.lock"
+    with held_by_another(lock) as other:
+        with (
+            pytest.raises(Held, match=rf"Another process holds {lock}\."),
+            holding(lock, patience=0),
+        ):
+            pass
+        other.kill()
+        other.wait()
+        with holding(lock, patience=0) as taken:
+            assert taken and seen_by_another(lock) == "held"
+    assert seen_by_another(lock) == "free"
+
+
+def test_whoever_waits_says_so_once_and_goes_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lock = tmp_path / ".lock"
+    started = time.monotonic()
+    with held_by_another(lock, seconds=1.2), holding(lock, waiting="waiting for it") as taken:
+        assert taken and time.monotonic() - started > 1
+    assert capfd.readouterr().err == "waiting for it\n"
+    with holding(lock, waiting="waiting for it"):
+        pass
+    assert capfd.readouterr().err == ""
+
+
+def test_of_many_that_begin_together_one_holds_it_at_a_time(tmp_path: Path) -> None:
+    lock, log = tmp_path / ".lock", tmp_path / "log"
+    before, after = HOLDER.split('print("held", flush=True)\n')
+    code = f"{before}log = open(sys.argv[3], 'a', 1); log.write('in\\n')\n{after}"
+    code += "    log.write('out\\n')\n"
+    command = [sys.executable, "-c", code, str(lock), "0.1", str(log)]
+    others = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    said = [other.communicate(timeout=30)[1] for other in others]
+    assert log.read_text() == "in\nout\n" * 4
+    assert {*said} <= {"", "waiting\n"} and [other.returncode for other in others] == [0] * 4
+
+
+def test_a_process_that_holds_it_already_goes_on_and_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    lock = tmp_path / "a" / ".lock"
+    with holding(lock):
+        with holding(Path("a/.lock"), patience=0) as again:  # by another spelling
+            assert not again
+        assert seen_by_another(lock) == "held"
+        with pytest.raises(ZeroDivisionError), holding(lock):
+            _ = 1 / 0
+        assert seen_by_another(lock) == "held"
+    assert seen_by_another(lock) == "free"
+
+
+def test_a_lock_leaves_nothing_behind_but_what_was_there_or_is_used(tmp_path: Path) -> None:
+    used, given = tmp_path / "a/b/c", tmp_path / "given"
+    given.mkdir()
+    with holding(used / ".lock"), holding(tmp_path / "x/y/.lock"), holding(given / ".lock"):
+        (tmp_path / "a" / "file").touch()
+    assert {path.name for path in tmp_path.rglob("*")} == {"a", "file", "given"}
+    with held_by_another(given / ".lock"):
+        pass  # and is killed: what it leaves is anybody's
+    with holding(given / ".lock", patience=0) as taken:
+        assert taken
+    assert not list(given.iterdir())
+
+
+def test_who_holds_a_lock_that_is_gone_does_not_take_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one before removes it between the opening and the locking of the next."""
+    lock, lockf, gone = tmp_path / ".lock", fcntl.lockf, []
+
+    def removed_meanwhile(handle: int, kind: int) -> None:
+        lockf(handle, kind)
+        if not gone:
+            gone.append(lock.stat().st_ino)
+            lock.unlink()
+
+    monkeypatch.setattr(fcntl, "lockf", removed_meanwhile)
+    monkeypatch.setattr(module, "EVERY_S", 0.01)
+    with holding(lock, patience=5) as taken:
+        assert taken and gone and seen_by_another(lock) == "held"
+
+
+def test_a_fork_does_not_hold_what_its_parent_does(tmp_path: Path) -> None:
+    lock = tmp_path / ".lock"
+
+    def in_a_fork(work: Callable[[], bool]) -> bool:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if work() else 1)
+        return os.waitpid(child, 0)[1] == 0
+
+    def is_refused() -> bool:
+        try:
+            with holding(lock, patience=0):
+                return False
+        except Held:
+            return True
+
+    with holding(lock):
+        assert in_a_fork(is_refused)
+        assert seen_by_another(lock) == "held"  # what the fork closed was its own
+    assert not in_a_fork(is_refused)
+    block = holding(lock)
+    block.__enter__()
+    assert in_a_fork(lambda: not block.__exit__(None, None, None)) and lock.exists()
+    assert seen_by_another(lock) == "held"
+    block.__exit__(None, None, None)
+    assert not lock.exists()
+
+
+def test_the_lock_of_a_run_lies_beside_it_and_its_refusal_says_what_to_do(tmp_path: Path) -> None:
+    folder = tmp_path / "demo/baseline/seed3"
+    with held_by_another(folder.parent / ".seed3.lock"):
+        started = time.monotonic()
+        with pytest.raises(Held) as caught, as_only_trainer(folder):
+            pass
+        assert time.monotonic() - started < 5
+    for words in (str(folder), "trained by another process", "nothing was changed", "--runs"):
+        assert words in str(caught.value)
+    assert not folder.exists()
+
+
+def test_with_patience_a_run_is_waited_for(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "seed0"
+    with held_by_another(tmp_path / ".seed0.lock", 0.2), as_only_trainer(folder, 30) as taken:
+        assert taken
+    assert capfd.readouterr().err == (
+        f"{folder} is being trained by another process: waiting up to 30 s.\n"
+    )
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
+def test_without_locks_it_goes_on_with_one_warning(
+    number: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def refuse(file: IO[str], kind: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    monkeypatch.setattr(module, "_without_locks", set())
+    with holding(tmp_path / "a.lock", patience=0) as taken:
+        assert not taken
+    with holding(tmp_path / "b.lock", patience=0) as taken:
+        assert not taken
+    seen = capsys.readouterr().err
+    assert seen.count("\n") == 1 and str(tmp_path) in seen and os.strerror(number) in seen
+    assert "no other process" in seen
+
+
+def test_a_system_without_such_locks_goes_on_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    monkeypatch.setattr(module, "_without_locks", set())
+    with holding(tmp_path / "lock") as taken:
+        assert not taken
+    assert "no such locks" in capsys.readouterr().err
+
+
+def test_a_lock_that_may_not_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "lock").mkdir()
+    with pytest.raises(OSError, match=r"lock'") as caught, holding(tmp_path / "lock"):
+        pass
+    assert caught.value.filename == str(tmp_path / "lock")
+
+
+def test_it_needs_no_torch() -> None:
+    code = "import batchformer.lab.data.files.lock, sys; assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs a place where none can be made")
+def test_a_folder_that_cannot_be_made_is_not_taken_for_a_process_that_trains() -> None:
+    with (
+        pytest.raises(FileNotFoundError, match=r"/proc/nope.* cannot be made .*--runs"),
+        as_only_trainer(Path("/proc/nope/demo/seed0")),
+    ):
+        pass

@@ -1,0 +1,29 @@
+"""Names are found however they are spelt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from batchformer.lab.data.files.spelling import called, names_in
+
+
+@pytest.mark.parametrize("spelling", ["Real World", "Real_World", "RealWorld", "real-world"])
+def test_letters_and_digits_count(spelling: str) -> None:
+    assert called(["Art", spelling, "Realm"], ["Real World"]) == spelling
+
+
+def test_the_usual_spelling_and_the_first_usual_name_come_first() -> None:
+    assert called(["real_world", "Real World"], ["Real World"]) == "Real World"
+    assert called(["SUN", "sun09"], ["SUN09", "SUN"]) == "sun09"
+    assert called(["sun10"], ["SUN09", "SUN"]) is None
+
+
+def test_names_of_folders_and_of_files(tmp_path: Path) -> None:
+    for folder in ("b", "a"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "c.txt").touch()
+    assert names_in(tmp_path, folders=True) == ["a", "b"]
+    assert names_in(tmp_path, folders=False) == ["c.txt"]
+    assert names_in(tmp_path / "none", folders=True) == []

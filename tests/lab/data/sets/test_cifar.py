@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import hashlib
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+from urllib.error import URLError
+
+import numpy as np
+import pytest
+from torchvision.datasets import CIFAR10, CIFAR100
+
+from batchformer.lab.data.sets.cifar import available, cifar_lt
+from batchformer.lab.data.sets.images import LongTailedData
+from batchformer.lab.data.sets.long_tail import class_counts, draw
+
+PER_CLASS = 6
+
+
+def _pickle(path: Path, content: dict[str, object]) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(pickle.dumps(content))
+    return hashlib.md5(path.read_bytes()).hexdigest()
+
+
+def _batch(n: int, num_classes: int, key: str, seed: int) -> dict[str, object]:
+    labels = np.random.RandomState(seed).permutation(np.arange(n) % num_classes)
+    pixels = np.random.RandomState(seed + 1).randint(0, 256, (n, 3072), dtype=np.uint8)
+    return {"data": pixels, key: labels.tolist()}
+
+
+@pytest.fixture
+def official100(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A small CIFAR-100 in the official layout, with torchvision told its checksums."""
+    folder = tmp_path / "cifar-100-python"
+    train = _pickle(folder / "train", _batch(100 * PER_CLASS, 100, "fine_labels", 0))
+    test = _pickle(folder / "test", _batch(200, 100, "fine_labels", 10))
+    meta = _pickle(folder / "meta", {"fine_label_names": [f"c{i}" for i in range(100)]})
+    monkeypatch.setattr(CIFAR100, "train_list", [["train", train]])
+    monkeypatch.setattr(CIFAR100, "test_list", [["test", test]])
+    monkeypatch.setattr(CIFAR100, "meta", {**CIFAR100.meta, "md5": meta})
+    return tmp_path
+
+
+@pytest.fixture
+def official10(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cifar-10-batches-py"
+    sums = [
+        [f"data_batch_{i}", _pickle(folder / f"data_batch_{i}", _batch(20, 10, "labels", i))]
+        for i in range(1, 6)
+    ]
+    test = _pickle(folder / "test_batch", _batch(30, 10, "labels", 9))
+    meta = _pickle(folder / "batches.meta", {"label_names": [f"c{i}" for i in range(10)]})
+    monkeypatch.setattr(CIFAR10, "train_list", sums)
+    monkeypatch.setattr(CIFAR10, "test_list", [["test_batch", test]])
+    monkeypatch.setattr(CIFAR10, "meta", {**CIFAR10.meta, "md5": meta})
+    return tmp_path
+
+
+def _save_npz(path: Path) -> Path:
+    counts = class_counts(4, 100, 2)
+    y = np.repeat(np.arange(100), counts)
+    np.savez(
+        path,
+        x_train=np.zeros((len(y), 32, 32, 3), dtype=np.uint8),
+        y_train=y,
+        rank_in_class=np.concatenate([np.arange(n) for n in counts]),
+        x_test=np.zeros((100, 32, 32, 3), dtype=np.uint8),
+        y_test=np.arange(100),
+        classes=np.array([f"c{i}" for i in range(100)]),
+    )
+    return path
+
+
+def _check_official(data: LongTailedData, source: CIFAR10 | CIFAR100, counts: list[int]) -> None:
+    kept = draw(source.targets, counts)
+    assert data.train_counts.tolist() == counts
+    assert np.array_equal(data.train.x.numpy().transpose(0, 2, 3, 1), source.data[kept])
+    assert data.train.y.tolist() == [source.targets[i] for i in kept]
+    assert data.classes == tuple(source.classes)
+
+
+def test_official_cifar100(official100: Path) -> None:
+    data = cifar_lt("cifar100", ratio=3, root=official100, download=False)
+    _check_official(data, CIFAR100(str(official100)), class_counts(PER_CLASS, 100, 3))
+    assert data.test.x.shape == (200, 3, 32, 32)
+    assert data.name == "cifar100_lt_exponential_3"
+
+
+def test_official_cifar10_with_steps(official10: Path) -> None:
+    data = cifar_lt("cifar10", ratio=5, profile="step", root=official10, download=False)
+    _check_official(data, CIFAR10(str(official10)), [10] * 5 + [2] * 5)
+
+
+def test_seed_changes_the_images_not_the_counts(official100: Path) -> None:
+    first, other = (cifar_lt(ratio=3, root=official100, seed=s, download=False) for s in (0, 1))
+    assert first.train_counts.tolist() == other.train_counts.tolist()
+    assert first.split_sha256 != other.split_sha256
+
+
+def test_folder_may_be_named_itself(official100: Path) -> None:
+    inside = official100 / "cifar-100-python"
+    assert available("cifar100", inside) == inside
+    data = cifar_lt(ratio=3, root=inside, download=False)
+    assert len(data.test) == 200
+
+
+@pytest.mark.parametrize("file", ["train", "meta"])
+def test_file_with_another_checksum_is_never_unpickled(
+    official100: Path, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Bomb:
+        def __reduce__(self) -> tuple[object, tuple[str]]:
+            return (Path.touch, (official100 / "exploded",))  # type: ignore[return-value]
+
+    damaged = official100 / "cifar-100-python" / file
+    damaged.write_bytes(pickle.dumps({"data": Bomb()}))
+    with pytest.raises(RuntimeError, match=f"cifar-100-python .*release: {file} fail the MD5"):
+        cifar_lt(ratio=3, root=official100, download=False)
+    assert not (official100 / "exploded").exists()
+    with damaged.open("rb") as stream:
+        pickle.load(stream)
+    assert (official100 / "exploded").exists(), "the bomb of this test is live"
+
+
+def test_npz_by_name_and_in_a_folder(tmp_path: Path) -> None:
+    path = _save_npz(tmp_path / "cifar100_lt.npz")
+    assert available("cifar100", path) == available("cifar100", tmp_path) == path
+    by_name = cifar_lt(ratio=2, root=path, download=False)
+    in_folder = cifar_lt(ratio=2, root=tmp_path, download=False)
+    assert by_name.split_sha256 == in_folder.split_sha256
+    assert by_name.train_counts.tolist() == class_counts(4, 100, 2)
+
+
+def test_official_files_come_before_an_npz(official100: Path) -> None:
+    _save_npz(official100 / "cifar100_lt.npz")
+    assert available("cifar100", official100) == official100 / "cifar-100-python"
+
+
+def test_environment_names_the_folder(official100: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCHFORMER_DATA", str(official100))
+    assert available("cifar100") == official100 / "cifar-100-python"
+    monkeypatch.delenv("BATCHFORMER_DATA")
+    monkeypatch.setenv("HOME", str(official100 / "home"))
+    assert available("cifar100") is None
+    cached = official100 / "home" / ".cache" / "batchformer"
+    cached.mkdir(parents=True)
+    assert available("cifar100") is None
+    assert available("cifar100", official100) is not None
+    _save_npz(cached / "cifar100_lt.npz")
+    assert available("cifar100") == cached / "cifar100_lt.npz"
+
+
+def test_incomplete_folder_is_not_available(official100: Path) -> None:
+    (official100 / "cifar-100-python" / "meta").unlink()
+    assert available("cifar100", official100) is None
+
+
+def test_absent_data_says_where_what_and_how(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError) as caught:
+        cifar_lt("cifar10", root=tmp_path, download=False)
+    message = str(caught.value)
+    for part in (str(tmp_path), "cifar-10-batches-py/", "test_batch", "cifar10_lt.npz"):
+        assert part in message
+    for part in ("download=False", "cifar-10-python.tar.gz", "BATCHFORMER_DATA"):
+        assert part in message
+
+
+def test_absent_npz(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"other\.npz, and the file does not exist"):
+        cifar_lt(root=tmp_path / "other.npz")
+
+
+def test_failed_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_network(self: CIFAR100) -> None:
+        raise URLError("no route to host")
+
+    monkeypatch.setattr(CIFAR100, "download", no_network)
+    with pytest.raises(FileNotFoundError, match=r"download failed .*no route to host"):
+        cifar_lt(root=tmp_path / "new")
+
+
+def test_download_fills_the_folder(
+    official100: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def fetch(self: CIFAR100) -> None:
+        (official100 / "cifar-100-python").rename(Path(self.root) / "cifar-100-python")
+
+    monkeypatch.setattr(CIFAR100, "download", fetch)
+    data = cifar_lt(ratio=3, root=tmp_path / "fresh" / "folder")
+    assert len(data.test) == 200
+
+
+def test_unknown_name(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="'cifar1000'; choose one of cifar10, cifar100"):
+        available("cifar1000", tmp_path)  # type: ignore[arg-type]
+
+
+def test_looking_does_not_import_torchvision(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from batchformer.lab.data.sets.cifar import available; "
+        f"available('cifar100', Path({str(tmp_path)!r})); sys.exit('torchvision' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,171 @@
+"""Domains share their classes, whether as files or in memory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.sets.domains import DomainFiles, DomainImages, domain_folders, domain_tree
+from batchformer.lab.data.sets.images import ImageSplit
+
+#: Images of each class in each domain.
+TREE = {"paint": {"cat": 2, "dog": 1}, "photo": {"cat": 1, "emu": 3}, "line": {"dog": 2}}
+
+
+def make(root: Path, tree: dict[str, dict[str, int]]) -> Path:
+    """Empty files stand for images, which nothing here opens."""
+    for domain, classes in tree.items():
+        for name, images in classes.items():
+            (root / domain / name).mkdir(parents=True)
+            for number in range(images):
+                (root / domain / name / f"{number}.jpg").touch()
+    return root
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    return make(tmp_path / "set", TREE)
+
+
+def test_classes_are_those_of_all_domains(tree: Path) -> None:
+    found = domain_tree(tree)
+    assert found.name == "set" and domain_tree(tree, "mine").name == "mine"
+    assert found.domains == ("line", "paint", "photo") and found.classes == ("cat", "dog", "emu")
+    assert found.counts.tolist() == [[0, 2, 0], [2, 1, 0], [1, 0, 3]]
+    assert found.sizes == {"line": 2, "paint": 3, "photo": 4}
+    assert found.root == tree
+
+
+def test_paths_start_from_the_folder_of_the_domains(tree: Path) -> None:
+    photo = domain_tree(tree).files[2]
+    assert photo.paths == ("photo/cat/0.jpg", *(f"photo/emu/{n}.jpg" for n in range(3)))
+    assert photo.labels.tolist() == [0, 2, 2, 2] and photo.root == tree
+
+
+def test_what_is_no_domain_is_passed_over(tree: Path) -> None:
+    make(tree, {"splits": {"seed_0": 0}, "image_list": {}})
+    (tree / "image_list").mkdir()
+    (tree / "image_list/photo.txt").write_text("photo/cat/0.jpg 0")
+    (tree / "splits/seed_0/train.json").touch()
+    (tree / "poster.jpg").touch()
+    (tree / "preview").mkdir()
+    (tree / "preview/all.png").touch()
+    (tree / "photo/readme.txt").touch()
+    (tree / "photo/cat/Thumbs.db").touch()
+    found = domain_tree(tree)
+    assert found.sizes == {"line": 2, "paint": 3, "photo": 4}
+
+
+def test_a_folder_that_is_empty_in_every_domain_is_no_class(tree: Path) -> None:
+    for domain in TREE:
+        (tree / domain / "ant").mkdir()
+    found = domain_tree(tree)
+    assert found.classes == ("cat", "dog", "emu") and found.files[1].labels.tolist() == [0, 0, 1]
+
+
+def test_domains_by_the_names_of_their_folders(tree: Path) -> None:
+    found = domain_folders("two", tree, {"b": "line", "a": "photo"})
+    assert found.domains == ("a", "b") and found.counts.tolist() == [[1, 0, 3], [0, 2, 0]]
+
+
+def test_missing_files_are_found(tree: Path) -> None:
+    found = domain_tree(tree)
+    found.check_all()
+    (tree / "line/dog/1.jpg").unlink()
+    with pytest.raises(FileNotFoundError, match=r"line/dog/1\.jpg"):
+        found.check_all()
+
+
+def test_trees_that_are_none(tree: Path, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"none is not a folder.*<domain>/<class>/<image>"):
+        domain_tree(tmp_path / "none")
+    with pytest.raises(FileNotFoundError, match=r"\(cat, emu\) has .* name the folder above"):
+        domain_tree(tree / "photo")
+    with pytest.raises(FileNotFoundError, match="it has no folders with images"):
+        domain_tree(tree / "photo/cat")
+    with pytest.raises(ValueError, match=r"one domain only, set.*/<domain>/<class>/<image>"):
+        domain_tree(tmp_path)
+
+
+def test_rows_of_some_domains_joined(tree: Path) -> None:
+    found = domain_tree(tree)
+    files, domain = found.joined({"photo": torch.tensor([3, 0]), "line": torch.tensor([1])})
+    assert files.paths == ("photo/emu/2.jpg", "photo/cat/0.jpg", "line/dog/1.jpg")
+    assert files.labels.tolist() == [2, 0, 1] and domain.tolist() == [0, 0, 1]
+    assert files.classes == found.classes and domain.dtype == torch.int64
+    with pytest.raises(ValueError, match="no domain foto; choose of line, paint, photo"):
+        found.joined({"foto": torch.tensor([0])})
+    with pytest.raises(ValueError, match="no domain is named"):
+        found.joined({})
+
+
+def test_files_that_are_not_of_one_set(tree: Path) -> None:
+    line, paint, _ = domain_tree(tree).files
+    classes = line.classes
+    with pytest.raises(ValueError, match="sorted and differ, got b, a"):
+        DomainFiles("set", ("b", "a"), classes, (line, paint))
+    with pytest.raises(ValueError, match="3 domains but 2 parts"):
+        DomainFiles("set", ("a", "b", "c"), classes, (line, paint))
+    with pytest.raises(ValueError, match="classes of b are not those"):
+        alone = ImageFiles(line.paths, line.labels, (*classes, "fly"), tree)
+        DomainFiles("set", ("a", "b"), classes, (paint, alone))
+    with pytest.raises(ValueError, match=r"of b start from .*line.*, those of a from"):
+        moved = ImageFiles(("dog/0.jpg",), torch.tensor([1]), classes, tree / "line")
+        DomainFiles("set", ("a", "b"), classes, (line, moved))
+    with pytest.raises(ValueError, match="1 of 3 classes have no image in any domain: emu"):
+        DomainFiles("set", ("a", "b"), classes, (line, paint))
+
+
+def images(*labels: int, side: int = 4) -> ImageSplit:
+    x = torch.tensor(labels, dtype=torch.uint8).view(-1, 1, 1, 1).expand(-1, 1, side, side)
+    return ImageSplit(x.clone(), torch.tensor(labels, dtype=torch.int64))
+
+
+def test_images_of_several_domains() -> None:
+    data = DomainImages("set", ("a", "b"), ("x", "y", "z"), (images(0, 0, 2), images(1, 2)))
+    assert data.counts.tolist() == [[2, 0, 1], [0, 1, 1]] and data.sizes == {"a": 3, "b": 2}
+    part, domain = data.joined({"b": torch.tensor([1, 0]), "a": torch.tensor([1])})
+    assert part.y.tolist() == [2, 1, 0] and domain.tolist() == [0, 0, 1]
+    assert torch.equal(part.x[:, 0, 0, 0].long(), part.y)
+
+
+def test_images_that_are_not_of_one_set() -> None:
+    with pytest.raises(ValueError, match=r"images of b are \(1, 5, 5\), those of a \(1, 4, 4\)"):
+        DomainImages("set", ("a", "b"), ("x",), (images(0), images(0, side=5)))
+    with pytest.raises(ValueError, match=r"labels of b run from 0 to 2, .* classes are 0..1"):
+        DomainImages("set", ("a", "b"), ("x", "y"), (images(0), images(0, 2)))
+    with pytest.raises(ValueError, match="no image in any domain: y"):
+        DomainImages("set", ("a", "b"), ("x", "y"), (images(0), images(0)))
+    data = DomainImages("set", ("a", "b"), ("x",), (images(0), images(0)))
+    with pytest.raises(ValueError, match="no domain c; choose of a, b"):
+        data.joined({"c": torch.tensor([0])})
+
+
+def test_the_hash_knows_every_domain_image_and_label() -> None:
+    def made(pixel: int = 0, label: int = 0, domain: str = "b") -> DomainImages:
+        parts = [ImageSplit(torch.zeros(2, 1, 2, 2).byte(), torch.tensor([0, 1])) for _ in "ab"]
+        parts[1].x[1, 0, 1, 1], parts[1].y[0] = pixel, label
+        return DomainImages("some", ("a", domain), ("x", "y"), tuple(parts))
+
+    assert made().split_sha256 == made().split_sha256
+    others = (made(pixel=1), made(label=1), made(domain="c"))
+    assert len({made().split_sha256, *(other.split_sha256 for other in others)}) == 4
+
+
+def test_the_hash_of_files_is_of_paths_and_labels(tmp_path: Path) -> None:
+    def made(*paths: str, root: Path = tmp_path) -> DomainFiles:
+        parts = (("a/x/1.jpg",), paths)
+        for path in (root / path for own in parts for path in own):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.touch()
+        files = tuple(
+            ImageFiles(own, torch.arange(len(own)) % 2, ("x", "y"), root) for own in parts
+        )
+        return DomainFiles("some", ("a", "b"), ("x", "y"), files)
+
+    first = made("b/x/1.jpg", "b/y/1.jpg").split_sha256
+    assert made("b/x/1.jpg", "b/y/1.jpg", root=tmp_path / "moved").split_sha256 == first
+    assert made("b/x/1.jpg", "b/y/2.jpg").split_sha256 != first

@@ -1,0 +1,286 @@
+"""Known data sets are recognised by their counts; a person's own are taken as they are."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.sets import annotated as known_sets
+from batchformer.lab.data.sets.annotated import ANNOTATED, lists_of
+from batchformer.lab.data.sets.long_tailed_files import (
+    LongTailedFiles,
+    annotated,
+    class_names,
+    imagenet,
+    list_hash,
+    own_files,
+    with_at_most,
+)
+
+TRAIN = ["train/ant hill/1.jpg 0", "train/ant hill/2.jpg 0", "train/bee/1.jpg 1"]
+TEST = ["val/ant hill/7.jpg 0", "val/bee/7.jpg 1"]
+
+
+def touch(root: Path, *paths: str) -> None:
+    """Files of these names; nothing here opens an image."""
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).touch()
+
+
+@pytest.fixture
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Places-LT of three training images."""
+    touch(tmp_path, *(line.rpartition(" ")[0] for line in TRAIN + TEST))
+    small = dataclasses.replace(
+        ANNOTATED["places_lt"], classes=2, images=3, most=2, fewest=1, tested=2, validated=1
+    )
+    monkeypatch.setitem(known_sets.ANNOTATED, "places_lt", small)
+    write(tmp_path, train=TRAIN, test=TEST, val=TEST[:1])
+    return tmp_path
+
+
+def write(root: Path, **lists: list[str]) -> None:
+    for part, lines in lists.items():
+        (root / f"Places_LT_{part}.txt").write_text("\n".join(lines) + "\n")
+
+
+def test_a_known_data_set(places: Path) -> None:
+    found = annotated("places_lt", lists_of("places_lt", places), with_val=True)
+    assert found.classes == found.test.classes == ("ant hill", "bee")
+    assert found.train_counts.tolist() == [2, 1] and len(found.test) == 2 and found.val is not None
+    assert len(found.val) == 1 and found.untested == [] and found.name == "Places-LT"
+    text = "".join(f"{line}\n" for line in TRAIN)
+    assert found.train_sha256 == hashlib.sha256(text.encode()).hexdigest()
+    assert annotated("places_lt", lists_of("places_lt", places)).val is None
+    val = annotated("places_lt", lists_of("places_lt", places, part="val"))
+    assert len(val.test) == 1 and val.untested == ["bee"]
+    assert val.train_sha256 == found.train_sha256 and val.split_sha256 != found.split_sha256
+
+
+def test_odd_lines(places: Path) -> None:
+    write(places, train=["", *TRAIN, "  "])
+    assert len(annotated("places_lt", lists_of("places_lt", places)).train) == 3
+    for line, words in (
+        ("train/bee/1.jpg", "line 4.*expected a path, a space and a label"),
+        ("train/bee/1.jpg one", "line 4.*expected a path"),
+        ("train/bee/1.jpg -1", "line 4.*expected a path"),
+        ("train/bee/1.jpg 2", "line 4: the label 2 is outside the 2 classes"),
+    ):
+        write(places, train=[*TRAIN, line])
+        with pytest.raises(ValueError, match=words):
+            annotated("places_lt", lists_of("places_lt", places))
+
+
+@pytest.mark.parametrize(
+    ("lists", "words"),
+    [
+        ({"train": TRAIN[1:]}, "names 2 images, 1 of the largest class and 1 of the smallest"),
+        ({"train": [*TRAIN[:2], "train/ant hill/1.jpg 1"], "test": TEST[:0]}, "names no images"),
+        ({"test": TEST * 2}, "it names 4 images instead of 2 or 1"),
+        ({"val": TEST}, "it names 2 images instead of 1"),
+        ({"train": TRAIN[:2]}, "1 of 2 classes have no image"),
+    ],
+)
+def test_another_list_is_refused(places: Path, lists: dict[str, list[str]], words: str) -> None:
+    write(places, **lists)
+    with pytest.raises(ValueError, match=words):
+        annotated("places_lt", lists_of("places_lt", places), with_val=True)
+
+
+def test_a_list_is_held_against_the_published_numbers_of_every_class(places: Path) -> None:
+    lists = lists_of("places_lt", places)
+    (places / "Places_LT_cls_freq.json").write_text("[2, 1]")
+    assert annotated("places_lt", lists).train_counts.tolist() == [2, 1]
+    (places / "Places_LT_cls_freq.json").write_text("[1, 2]")
+    with pytest.raises(ValueError, match=r"Places_LT_cls_freq\.json disagree.* 2 of 2 classes"):
+        annotated("places_lt", lists)
+
+
+def test_published_numbers_are_also_found_beside_the_images(places: Path, tmp_path: Path) -> None:
+    lists = lists_of("places_lt", places)
+    elsewhere = tmp_path / "lists" / "train.txt"
+    elsewhere.parent.mkdir()
+    lists.train.rename(elsewhere)
+    lists = dataclasses.replace(lists, train=elsewhere)
+    assert annotated("places_lt", lists).train_counts.tolist() == [2, 1]
+    (places / "Places_LT_cls_freq.json").write_text("[1, 2]")
+    with pytest.raises(ValueError, match=r"Places_LT_cls_freq\.json disagree.* 2 of 2 classes"):
+        annotated("places_lt", lists)
+
+
+def test_missing_images_are_named(places: Path) -> None:
+    lists = lists_of("places_lt", places)
+    (places / "train/bee/1.jpg").unlink()
+    with pytest.raises(FileNotFoundError, match=r"1 of the 3 images(.|\n)*train/bee/1\.jpg"):
+        annotated("places_lt", lists)
+    elsewhere = dataclasses.replace(lists, root=places / "images")
+    with pytest.raises(FileNotFoundError, match=r"images, does not exist"):
+        annotated("places_lt", elsewhere)
+
+
+def test_every_file_is_looked_for(places: Path) -> None:
+    found = annotated("places_lt", lists_of("places_lt", places))
+    found.check_all()
+    (places / "val/bee/7.jpg").unlink()
+    with pytest.raises(FileNotFoundError, match=r"val/bee/7\.jpg"):
+        found.check_all()
+
+
+def test_names_of_classes(tmp_path: Path) -> None:
+    paths = ("a/b/c/1.jpg", "a/d/1.jpg", "1.jpg")
+    touch(tmp_path, *paths)
+    (tmp_path / "list.txt").write_text("".join(f"{p} {c}\n" for c, p in enumerate(paths)))
+    assert class_names(ImageFiles.from_list(tmp_path / "list.txt", tmp_path)) == ("b/c", "d", "2")
+
+
+@pytest.mark.parametrize("part", ["test", "val"])
+def test_folders_of_classes(tmp_path: Path, part: str) -> None:
+    touch(tmp_path, "train/b/1.jpg", "train/b/2.png", "train/a/1.jpg", "train/c/1.jpg")
+    touch(tmp_path, f"{part}/b/1.jpg", f"{part}/c/1.jpg")
+    found = own_files(tmp_path)
+    assert len(found.remarks) == 1 and found.remarks[0].startswith("1 of 3 classes have training")
+    assert found.remarks[0].endswith(" no test image, so that no score speaks of them: a")
+    assert found.classes == found.test.classes == ("a", "b", "c")
+    assert found.train_counts.tolist() == [1, 2, 1] and found.test.labels.tolist() == [1, 2]
+    assert found.name == tmp_path.name and found.untested == ["a"]
+    touch(tmp_path, f"{part}/a/1.jpg")
+    again = own_files(tmp_path)
+    assert again.train_sha256 == list_hash(found.train) and again.remarks == ()
+    assert again.split_sha256 != found.split_sha256, "there is one more test image"
+
+
+def test_folders_that_are_wrong(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"--data\.root"):
+        own_files()
+    with pytest.raises(FileNotFoundError, match=r"away is not a folder.*<class>/<image>"):
+        own_files(tmp_path / "away")
+    touch(tmp_path, "own.csv")
+    with pytest.raises(FileNotFoundError, match=r"is a file.*--data\.train-list .*own\.csv, one"):
+        own_files(tmp_path / "own.csv")
+    touch(tmp_path / "tree", "a/1.jpg", "b/1.jpg")
+    neither = r"no folder of training images and none of test images.*tree/train/<class>.*tree/test"
+    with pytest.raises(FileNotFoundError, match=neither + r".*--data\.train-list and.*test-list"):
+        own_files(tmp_path / "tree")
+    touch(tmp_path / "one", "a/1.jpg", "a/2.jpg")  # one class teaches nothing
+    with pytest.raises(FileNotFoundError, match=r"none of test images.*with two classes or more"):
+        own_files(tmp_path / "one")
+    touch(tmp_path / "tree", "test/a/1.jpg")
+    with pytest.raises(FileNotFoundError, match=r"no folder of training images\. Expected"):
+        own_files(tmp_path / "tree")
+    touch(tmp_path, "train/a/1.jpg")
+    with pytest.raises(FileNotFoundError, match=r"no folder of test images\..*test/<class>"):
+        own_files(tmp_path)
+    touch(tmp_path, "test/a/1.jpg", "test/z/1.jpg")
+    with pytest.raises(ValueError, match="1 folders are no classes of the training images: z"):
+        own_files(tmp_path)
+
+
+def test_one_tree_is_divided_class_by_class_by_a_seed(tmp_path: Path) -> None:
+    sizes = {"ant": 1, "bee": 2, "cow": 7, "dog": 30}
+    for name, size in sizes.items():
+        touch(tmp_path / "tree", *(f"{name}/{i}.jpg" for i in range(size)))
+    found = own_files(tmp_path / "tree", seed=3)
+    assert found.classes == found.test.classes == tuple(sizes)
+    assert found.test.counts.tolist() == [0, 1, 1, 6] and found.train_counts.tolist() == [
+        1,
+        1,
+        6,
+        24,
+    ]
+    both = [*found.train.paths, *found.test.paths]
+    assert sorted(both) == sorted(f"{n}/{i}.jpg" for n, size in sizes.items() for i in range(size))
+    for part in (found.train, found.test):
+        labels = [found.classes.index(path.split("/")[0]) for path in part.paths]
+        assert part.labels.tolist() == labels
+        part.check_all()
+    said, untested = found.remarks
+    assert "8 of 40 images, drawn by data.seed 3" in said and found.split_sha256[:12] in said
+    assert untested.endswith("no score speaks of them: ant")
+    again, other = own_files(tmp_path / "tree", seed=3), own_files(tmp_path / "tree", seed=4)
+    assert again.split_sha256 == found.split_sha256 != other.split_sha256
+    assert again.test.paths == found.test.paths != other.test.paths
+    touch(tmp_path / "tree", "dog/new.jpg")  # the same images are tested, or one of them is not
+    assert len({*found.test.paths} - {*own_files(tmp_path / "tree", seed=3).test.paths}) <= 1
+
+
+def test_one_of_two_parts_is_not_taken_for_a_tree(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    touch(tmp_path / "photos/train", "a/1.jpg", "a/2.jpg", "b/1.jpg")
+    assert own_files(tmp_path / "photos/train").split_seed == 0, "there is no other part"
+    touch(tmp_path / "photos/val", "a/1.jpg", "a/2.jpg", "b/1.jpg")
+    for part in ("train", "val"):
+        with pytest.raises(
+            FileNotFoundError, match=r"mean the folder above\? --data\.root .*photos$"
+        ):
+            own_files(tmp_path / "photos" / part)
+    monkeypatch.chdir(tmp_path / "photos/train")
+    with pytest.raises(FileNotFoundError, match=rf"--data\.root {tmp_path / 'photos'}$"):
+        own_files(".")
+    assert own_files(tmp_path / "photos").split_seed is None
+
+
+def test_lists_and_tables(tmp_path: Path) -> None:
+    touch(tmp_path, "images/1.jpg", "images/2.jpg", "images/3.jpg")
+    (tmp_path / "train.csv").write_text("path,label\n1.jpg,cat\n2.jpg,ant\n")
+    (tmp_path / "test.csv").write_text("path,label\n3.jpg,cat\n")
+    lists = [str(tmp_path / "train.csv"), str(tmp_path / "test.csv")]
+    found = own_files(tmp_path / "images", *lists)
+    assert found.remarks[0].endswith("no score speaks of them: ant")
+    assert found.classes == ("ant", "cat") and found.test.labels.tolist() == [1]
+    (tmp_path / "train.txt").write_text("images/1.jpg 0\nimages/2.jpg 1\n")
+    (tmp_path / "test.txt").write_text("images/3.jpg 0\nimages/1.jpg 1\n")
+    plain = own_files(None, str(tmp_path / "train.txt"), str(tmp_path / "test.txt"))
+    assert plain.classes == ("0", "1") and plain.train.root == tmp_path
+    with pytest.raises(ValueError, match="or neither"):
+        own_files(tmp_path, lists[0])
+    with pytest.raises(FileNotFoundError, match="there is no list"):
+        own_files(tmp_path, lists[0] + "x", lists[1])
+    (tmp_path / "test.txt").write_text("images/3.jpg 2\n")
+    with pytest.raises(ValueError, match="line 1: the label 2 is outside the 2 classes"):
+        own_files(None, str(tmp_path / "train.txt"), str(tmp_path / "test.txt"))
+
+
+def test_parts_of_different_classes_are_refused(tmp_path: Path) -> None:
+    touch(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "test/a/1.jpg")
+    train, test = (ImageFiles.from_folder(tmp_path / part) for part in ("train", "test"))
+    with pytest.raises(ValueError, match="different classes"):
+        LongTailedFiles(train, test, "mine")
+
+
+def test_imagenet_is_scored_on_val(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = tmp_path / "imagenet"
+    touch(place, "train/n1/a.JPEG", "train/n1/b.JPEG", "train/n2/a.JPEG", "val/n2/v.JPEG")
+    touch(place, "test/no_labels.JPEG", "val/n1/v.JPEG")
+    monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path))
+    for found in (imagenet(str(place)), imagenet()):
+        assert found.name == "ImageNet" and found.classes == ("n1", "n2")
+        assert found.train_counts.tolist() == [2, 1]
+        assert found.test.paths == ("n1/v.JPEG", "n2/v.JPEG") and found.untested == []
+    touch(place, "val/n3/v.JPEG")
+    with pytest.raises(ValueError, match="no classes of the training images: n3"):
+        imagenet(str(place))
+    with pytest.raises(FileNotFoundError, match=r"ImageNet not found(.|\n)*image-net\.org"):
+        imagenet(str(tmp_path / "elsewhere"))
+
+
+def test_fewer_images_of_each_class_are_nested_and_drawn_by_the_seed(tmp_path: Path) -> None:
+    sizes = {"ant": 9, "bee": 4, "cat": 2}
+    touch(tmp_path, *(f"train/{name}/{i}.jpg" for name, n in sizes.items() for i in range(n)))
+    touch(tmp_path, *(f"test/{name}/7.jpg" for name in sizes))
+    data = own_files(tmp_path)
+    drawn = {n: with_at_most(data, n, 0) for n in (1, 3, 5, 20)}
+    for n, fewer in drawn.items():
+        assert fewer.train_counts.tolist() == [min(n, size) for size in sizes.values()]
+        for path, label in zip(fewer.train.paths, fewer.train.labels.tolist(), strict=True):
+            assert path.startswith(data.classes[label])
+        assert fewer.test.paths == data.test.paths
+    for small, large in ((1, 3), (3, 5), (5, 20)):
+        assert set(drawn[small].train.paths) < set(drawn[large].train.paths)
+    assert drawn[20].train.paths == with_at_most(data, 0, 0).train.paths == data.train.paths
+    assert len({with_at_most(data, 3, seed).train.paths for seed in range(5)}) > 1

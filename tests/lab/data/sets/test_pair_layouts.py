@@ -1,0 +1,235 @@
+"""Known sets in their published layout: lists, metadata, forms of paths, what is missing."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from batchformer.lab.data.sets.pair_layouts import (
+    ensure_present,
+    load_pairs,
+    place_of,
+    present,
+    read_pair_list,
+)
+from batchformer.lab.data.sets.pair_metadata import CONVERTED, METADATA, metadata_to_csv
+from batchformer.lab.data.sets.pair_table import pair_table, read_pairs
+
+#: Attributes, objects, seen pairs, unseen pairs, and the folder as published.
+SIZES = {
+    "ut_zappos": (16, 12, 83, 33, "ut-zap50k"),
+    "mit_states": (115, 245, 1262, 9, "mit-states"),
+}
+Entry = dict[str, str]
+Path_of = Callable[[Entry], str]
+
+
+def make_lists(place: Path, name: str) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Lists of the published size: seen pairs go round both words, so that all of them occur."""
+    attributes, objects, seen, unseen, _ = SIZES[name]
+    turns = [(f"A.{n % attributes}", f"o-{n % objects}") for n in range(max(attributes, objects))]
+    every = [(f"A.{a}", f"o-{o}") for a, o in product(range(attributes), range(objects))]
+    pairs = list(dict.fromkeys([*turns, *every]))[: seen + unseen]
+    trained, rest = pairs[:seen], pairs[seen:]
+    folder = place / "compositional-split-natural"
+    folder.mkdir(parents=True)
+    half = len(rest) // 2
+    for part, own in {
+        "train": trained,
+        "val": [*trained[:3], *rest[:half]],
+        "test": [*trained[2:5], *rest[half:]],
+    }.items():
+        (folder / f"{part}_pairs.txt").write_text("".join(f"{a} {o}\n" for a, o in own))
+    return trained, rest
+
+
+def entry(image: str, pair: tuple[str, str], part: str) -> Entry:
+    return {"image": image, "attr": pair[0], "obj": pair[1], "set": part, "_image": "old/x.jpg"}
+
+
+def make(
+    root: Path, name: str, on_disk: Path_of = lambda own: own["image"], space: str = " "
+) -> tuple[Path, list[Entry]]:
+    """A small set in the published layout; empty files stand for the images."""
+    place = root / SIZES[name][-1]
+    trained, rest = make_lists(place, name)
+    kept = [
+        *(entry(f"{p[0]}{space}{p[1]}/{n} 1.jpg", p, "train") for n, p in enumerate(trained[:70])),
+        entry(f"v{space}w/a b.jpg", trained[0], "val"),
+        entry(f"v{space}w/b.jpg", rest[0], "val"),
+        entry(f"v{space}w/c.jpg", rest[-1], "test"),
+    ]
+    left_out = [
+        entry("none/1.jpg", ("NA", trained[0][1]), "train"),
+        entry("none/2.jpg", ("NA", trained[0][1]), "NA"),
+        entry("none/3.jpg", trained[0], "NA"),
+        entry("none/4.jpg", ("unheard", "of"), "test"),
+    ]
+    for own in kept:
+        file = place / "images" / on_disk(own)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+    torch.save([left_out[0], *kept, *left_out[1:]], place / METADATA)
+    return place, kept
+
+
+def paths(files: Any) -> list[str]:
+    return [path for phase in ("train", "val", "test") for path in files.part(phase).paths]
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_the_published_layout(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path))
+    assert not present(name)
+    place, kept = make(tmp_path, name)
+    assert present(name) and present(name, tmp_path) and present(name, place)
+    assert place_of(name) == place
+    found = load_pairs(name)
+    attributes, objects, seen, unseen, _ = SIZES[name]
+    pairs = found.compositions
+    assert (len(pairs.attributes), len(pairs.objects)) == (attributes, objects)
+    assert (int(pairs.seen.sum()), len(pairs)) == (seen, seen + unseen)
+    assert not (pairs.val & pairs.test & ~pairs.seen).any()
+    assert paths(found) == [own["image"] for own in kept]
+    names = pairs.names
+    shown = [names[n] for phase in ("train", "val", "test") for n in found.part(phase).labels]
+    assert shown == [(own["attr"], own["obj"]) for own in kept]
+    assert found.sizes == {"train": 70, "val": 2, "test": 1}
+    assert found.skipped == {"attribute NA": 2, "set NA": 1, "pair in no list": 1}
+    assert found.train.root == place / "images"
+    found.check_all()
+
+
+def test_spaces_become_underscores_in_folders_alone(tmp_path: Path) -> None:
+    def moved(own: Entry) -> str:
+        folder, file = own["image"].split("/")
+        return f"{folder.replace(' ', '_')}/{file}"
+
+    _, kept = make(tmp_path, "mit_states", moved)
+    assert paths(load_pairs("mit_states", tmp_path)) == [moved(own) for own in kept]
+    assert moved(kept[-3]) == "v_w/a b.jpg"
+
+
+@pytest.mark.parametrize("between", ["_", " "])
+def test_folders_of_the_pairs(tmp_path: Path, between: str) -> None:
+    def moved(own: Entry) -> str:
+        return f"{own['attr']}{between}{own['obj']}/{own['image'].split('/')[1]}"
+
+    _, kept = make(tmp_path, "ut_zappos", moved, space="+")
+    assert paths(load_pairs("ut_zappos", tmp_path)) == [moved(own) for own in kept]
+
+
+def test_one_form_is_taken_for_all(tmp_path: Path) -> None:
+    place, kept = make(tmp_path, "ut_zappos")
+    other = place / "images" / kept[0]["image"].replace(" ", "_", 1)
+    other.parent.mkdir()
+    (place / "images" / kept[0]["image"]).rename(other)
+    with pytest.raises(FileNotFoundError, match=r"1 of the .* are not in .*images:\n  A.0 o-0/0 1"):
+        load_pairs("ut_zappos", tmp_path)
+
+
+def test_the_forms_that_were_tried_are_told(tmp_path: Path) -> None:
+    make(tmp_path, "ut_zappos", lambda own: f"elsewhere/{own['image']}")
+    with pytest.raises(FileNotFoundError) as caught:
+        load_pairs("ut_zappos", tmp_path)
+    words = str(caught.value)
+    assert (
+        f"none of the 73 images looked for (out of 73) is in {tmp_path}/ut-zap50k/images" in words
+    )
+    for tried in (
+        "  A.0 o-0/0 1.jpg (as written)\n",
+        "  A.0_o-0/0 1.jpg (underscores for the spaces of the folder)\n",
+        "  A.0_o-0/0 1.jpg (in a folder attribute_object)\n",
+    ):
+        assert tried in words
+
+
+def test_what_is_missing_is_described(tmp_path: Path) -> None:
+    place, _ = make(tmp_path, "ut_zappos")
+    (place / METADATA).unlink()
+    (place / "compositional-split-natural/val_pairs.txt").unlink()
+    (place / "images").rename(place / "pictures")
+    assert not present("ut_zappos", tmp_path)
+    with pytest.raises(FileNotFoundError) as caught:
+        ensure_present("ut_zappos", tmp_path)
+    words = str(caught.value)
+    said = f"no compositional-split-natural/val_pairs.txt, no {METADATA}, no folder images.\n"
+    assert f"UT-Zappos not found: looked in {place}, and there is {said}" in words
+    for part in ("https://", "--data.root", "BATCHFORMER_DATA (there also in a folder ut-zap50k)"):
+        assert part in words
+    with pytest.raises(FileNotFoundError, match="UT-Zappos not found"):
+        load_pairs("ut_zappos", tmp_path)
+
+
+def test_other_pairs_are_refused(tmp_path: Path) -> None:
+    place, _ = make(tmp_path, "ut_zappos")
+    with (place / "compositional-split-natural/test_pairs.txt").open("a") as file:
+        file.write("A.0 slipper\n")
+    with pytest.raises(ValueError, match=r"UT-Zappos .*: 13 objects instead of 12, 117 pairs inst"):
+        load_pairs("ut_zappos", tmp_path)
+
+
+def test_the_second_release_of_c_gqa_is_explained(tmp_path: Path) -> None:
+    place, _ = make(tmp_path, "ut_zappos")
+    place.rename(tmp_path / "C-GQA")
+    with pytest.raises(ValueError, match=r"453.* 870.* 6963\. C-GQA was released again.*convert-p"):
+        load_pairs("c_gqa", tmp_path)
+
+
+def test_an_unknown_set() -> None:
+    with pytest.raises(ValueError, match="unknown set of pairs 'mit'; choose one of mit_states"):
+        present("mit")
+
+
+def test_lists(tmp_path: Path) -> None:
+    file = tmp_path / "train_pairs.txt"
+    file.write_text("Faux.Fur Boots.Mid-Calf\r\n\n  wet   dog\n", encoding="utf-8-sig")
+    assert read_pair_list(file) == [("Faux.Fur", "Boots.Mid-Calf"), ("wet", "dog")]
+    for bad in ("wet", "very wet dog"):
+        file.write_text(f"old cat\n{bad}\n")
+        with pytest.raises(ValueError, match=f"train_pairs.txt, line 2: .* got '{bad}'"):
+            read_pair_list(file)
+
+
+def test_a_table_in_the_place_of_the_metadata(tmp_path: Path) -> None:
+    place, _ = make(tmp_path, "ut_zappos")
+    first = load_pairs("ut_zappos", tmp_path)
+    written, skipped = metadata_to_csv(place / METADATA, place / CONVERTED)
+    assert written == 74 and skipped == {"attribute NA": 2, "set NA": 1}
+    (place / METADATA).unlink()
+    second = load_pairs("ut_zappos", tmp_path)
+    assert second.split_sha256 == first.split_sha256
+    assert second.skipped == {"pair in no list": 1}
+    (place / "images/none").mkdir()
+    (place / "images/none/4.jpg").touch()
+    own = pair_table(place / CONVERTED, place / "images")
+    assert own.sizes == {"train": 70, "val": 2, "test": 2}
+
+
+def test_a_table_has_the_paths_as_they_lie(tmp_path: Path) -> None:
+    def moved(own: Entry) -> str:
+        return f"{own['attr']}_{own['obj']}/{own['image'].split('/')[1]}"
+
+    place, kept = make(tmp_path, "ut_zappos", moved, space="+")
+    for folder, path in ((None, lambda own: own["image"]), (place / "images", moved)):
+        metadata_to_csv(place / METADATA, tmp_path / "own.csv", folder)
+        found = [image.image for image in read_pairs(tmp_path / "own.csv")]
+        assert found[:-1] == [path(own) for own in kept]
+    with pytest.raises(FileNotFoundError, match="none of the 74 images looked for"):
+        metadata_to_csv(place / METADATA, tmp_path / "other.csv", tmp_path)
+    assert not (tmp_path / "other.csv").exists()
+
+
+def test_presence_is_answered_without_torch(tmp_path: Path) -> None:
+    code = (
+        "import sys; from batchformer.lab.data.sets.pair_layouts import present; "
+        f"assert not present('c_gqa', {str(tmp_path)!r}); assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

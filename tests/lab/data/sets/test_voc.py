@@ -1,0 +1,205 @@
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from batchformer.lab.data.sets.voc import VOC_CLASSES, BoxedImages, load_voc, read_annotation
+
+#: Name, box as VOC writes it, difficult.
+Written = tuple[str, tuple[float, float, float, float], int]
+Lists = Mapping[str, Mapping[str, Sequence[Written]]]
+LISTS = (("2007/trainval",), ("2007/test",))
+
+
+def annotation(objects: Sequence[Written]) -> str:
+    body = "".join(
+        f"<object><name>{name}</name><difficult>{difficult}</difficult><bndbox><xmax>{box[2]}"
+        f"</xmax><xmin>{box[0]}</xmin><ymax>{box[3]}</ymax><ymin>{box[1]}</ymin></bndbox></object>"
+        for name, box, difficult in objects
+    )
+    return f"<annotation><filename>other.jpg</filename>{body}</annotation>"
+
+
+def tree(root: Path, lists: Lists) -> Path:
+    """Lists as 2007/trainval of images, each with its objects; all images are grey."""
+    for name, images in lists.items():
+        year, part = name.split("/")
+        folder = root / f"VOC{year}"
+        for below in ("JPEGImages", "Annotations", "ImageSets/Main"):
+            (folder / below).mkdir(parents=True, exist_ok=True)
+        for image, objects in images.items():
+            Image.fromarray(np.full((30, 40, 3), 128, np.uint8)).save(
+                folder / "JPEGImages" / f"{image}.jpg"
+            )
+            (folder / "Annotations" / f"{image}.xml").write_text(annotation(objects))
+        (folder / "ImageSets" / "Main" / f"{part}.txt").write_text("\n".join([*images, ""]))
+    return root
+
+
+BOX = (3, 4, 12, 20)
+USUAL: Lists = {
+    "2007/trainval": {"a": [("dog", BOX, 0), ("cat", (1, 1, 40, 30), 1)], "empty": []},
+    "2007/test": {"b": [("person", BOX, 1), ("dog", BOX, 0)], "none": []},
+}
+
+
+def test_boxes_begin_at_0_and_include_their_last_pixel(tmp_path: Path) -> None:
+    data = load_voc(str(tree(tmp_path, USUAL)), *LISTS)
+    image = data.train[0]
+    assert image.boxes.tolist() == [[2, 3, 12, 20], [0, 0, 40, 30]]  # the second is all of it
+    assert image.boxes.dtype == torch.float32
+    assert [data.classes[label] for label in image.labels] == ["dog", "cat"]
+    assert image.difficult.tolist() == [False, True]
+    assert image.path.name == "a.jpg"
+
+
+def test_the_classes_of_voc_keep_their_order() -> None:
+    assert len(set(VOC_CLASSES)) == 20 and list(VOC_CLASSES) == sorted(VOC_CLASSES)
+
+
+def test_classes_are_vocs_or_those_found(tmp_path: Path) -> None:
+    data = load_voc(str(tree(tmp_path / "voc", USUAL)), *LISTS)
+    assert data.classes == VOC_CLASSES
+    assert data.train_counts.tolist() == [int(n in ("dog", "cat")) for n in VOC_CLASSES]
+    own = {**USUAL, "2007/test": {"b": [("zebra", BOX, 0)]}}
+    assert load_voc(str(tree(tmp_path / "own", own)), *LISTS).classes == ("cat", "dog", "zebra")
+
+
+def test_images_without_objects_are_scored_but_not_trained_on(tmp_path: Path) -> None:
+    data = load_voc(str(tree(tmp_path, USUAL)), *LISTS)
+    assert [image.path.stem for image in data.train] == ["a"]
+    assert [image.path.stem for image in data.test] == ["b", "none"]
+    assert data.test[1].boxes.shape == (0, 4) and data.test[1].labels.dtype == torch.int64
+
+
+def test_difficult_objects_may_be_left_out_of_the_training(tmp_path: Path) -> None:
+    data = load_voc(str(tree(tmp_path, USUAL)), *LISTS, difficult=False)
+    assert len(data.train[0].labels) == 1 and not data.train[0].difficult.any()
+    assert data.test[0].difficult.tolist() == [True, False]
+
+
+def test_several_lists_and_years(tmp_path: Path) -> None:
+    root = tree(tmp_path, {**USUAL, "2012/trainval": {"a": [("cow", BOX, 0)]}})
+    data = load_voc(str(root), ("2007/trainval", "2012/trainval"), ("2007/test",))
+    assert [image.path.parts[-3] for image in data.train] == ["VOC2007", "VOC2012"]
+
+
+def test_points_and_lines_are_left_out_and_said_once(tmp_path: Path) -> None:
+    bad: list[Written] = [("dog", (5, 5, 5, 9), 0), ("dog", (9, 5, 5, 9), 0), ("dog", BOX, 0)]
+    root = tree(tmp_path, {**USUAL, "2007/trainval": {"a": bad, "c": [("dog", (7, 7, 7, 7), 0)]}})
+    with pytest.warns(RuntimeWarning, match=r"3 boxes have no width .*/a\.xml") as said:
+        data = load_voc(str(root), *LISTS)
+    assert len(said) == 1
+    assert [image.path.stem for image in data.train] == ["a"]
+    assert data.train[0].boxes.tolist() == [[2, 3, 12, 20]]
+
+
+def test_agrees_with_torchvisions_reading(tmp_path: Path) -> None:
+    from torchvision.datasets import VOCDetection
+
+    stream = np.random.default_rng(0)
+
+    def drawn() -> list[Written]:
+        corners = np.sort(stream.uniform(1, 30, (4, 2, 2)), axis=1)
+        corners[:, 1] += 2
+        return [
+            (str(stream.choice(VOC_CLASSES)), tuple(c.round(2).reshape(4).tolist()), 0)
+            for c in corners
+        ]
+
+    lists = {"2007/trainval": {f"i{n}": drawn() for n in range(5)}, "2007/test": {"t": drawn()}}
+    root = tree(tmp_path / "VOCdevkit", lists)
+    ours = load_voc(str(root), *LISTS).train
+    theirs = VOCDetection(str(tmp_path), year="2007", image_set="trainval")
+    for image, (_, target) in zip(ours, theirs, strict=True):
+        for box, label, thing in zip(
+            image.boxes, image.labels, target["annotation"]["object"], strict=True
+        ):
+            read = [float(thing["bndbox"][side]) for side in ("xmin", "ymin", "xmax", "ymax")]
+            shifted = np.array(read) - [1, 1, 0, 0]
+            np.testing.assert_allclose(box.numpy(), shifted, rtol=1e-6)
+            assert VOC_CLASSES[label] == thing["name"]
+
+
+def test_parts_of_objects_are_no_objects(tmp_path: Path) -> None:
+    file = tmp_path / "a.xml"
+    part = "<part><name>hand</name><bndbox><xmin>1</xmin></bndbox></part>"
+    whole = annotation([("person", BOX, 0)]).replace("</object>", f"{part}</object>")
+    file.write_text(whole)
+    (found,) = read_annotation(file)
+    assert found.name == "person" and found.box == (2, 3, 12, 20)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("<annotation><object>", "no element found"),
+        ("", "no element found"),
+        ("<annotation><object></object></annotation>", "an object has no name"),
+        (
+            "<annotation><object><name>dog</name></object></annotation>",
+            "an object 'dog' has nothing for xmin",
+        ),
+        (annotation([("dog", BOX, 0)]).replace(">20<", ">low<"), "has 'low' for ymax"),
+    ],
+)
+def test_a_bad_annotation_is_named(text: str, words: str, tmp_path: Path) -> None:
+    file = tmp_path / "bad.xml"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=r"bad\.xml is no annotation") as raised:
+        read_annotation(file)
+    assert words in str(raised.value)
+
+
+def test_missing_files_are_named(tmp_path: Path) -> None:
+    root = tree(tmp_path, USUAL)
+    (root / "VOC2007" / "JPEGImages" / "a.jpg").unlink()
+    (root / "VOC2007" / "Annotations" / "b.xml").unlink()
+    with pytest.raises(FileNotFoundError, match="2 files of images and annotations") as raised:
+        load_voc(str(root), *LISTS)
+    assert "a.jpg" in str(raised.value) and "b.xml" in str(raised.value)
+    shutil.rmtree(root / "VOC2007" / "JPEGImages")
+    with pytest.raises(FileNotFoundError, match="5 files of images"):
+        load_voc(str(root), *LISTS)
+    with pytest.raises(FileNotFoundError, match=r"2012/ImageSets/Main/trainval\.txt"):
+        load_voc(str(root), ("2012/trainval",), ("2007/test",))
+
+
+def test_images_of_other_formats(tmp_path: Path) -> None:
+    root = tree(tmp_path, USUAL)
+    folder = root / "VOC2007" / "JPEGImages"
+    (folder / "a.jpg").rename(folder / "a.PNG")
+    shutil.copy(folder / "b.jpg", folder / "b.png")
+    data = load_voc(str(root), *LISTS)
+    assert [data.train[0].path.name, data.test[0].path.name] == ["a.PNG", "b.jpg"]
+
+
+def test_nothing_to_train_on_or_to_score(tmp_path: Path) -> None:
+    root = tree(tmp_path / "train", {**USUAL, "2007/trainval": {"a": []}})
+    with pytest.raises(ValueError, match="No image of 2007/trainval has an object to train on"):
+        load_voc(str(root), *LISTS)
+    root = tree(tmp_path / "test", {**USUAL, "2007/test": {"b": [("dog", BOX, 1)], "c": []}})
+    with pytest.raises(ValueError, match="No image of 2007/test has an object to score"):
+        load_voc(str(root), *LISTS)
+
+
+def test_the_hash_tells_annotations_apart(tmp_path: Path) -> None:
+    def hashed(place: str, lists: Lists) -> str:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            data: BoxedImages = load_voc(str(tree(tmp_path / place, lists)), *LISTS)
+        return data.split_sha256
+
+    first = hashed("one", USUAL)
+    assert first == hashed("two", USUAL)
+    moved = {**USUAL, "2007/trainval": {"a": [("dog", (3, 4, 12, 21), 0), ("cat", BOX, 1)]}}
+    assert first != hashed("three", moved)
+    easy = {**USUAL, "2007/test": {"b": [("person", BOX, 0), ("dog", BOX, 0)], "none": []}}
+    assert first != hashed("four", easy)

@@ -1,0 +1,102 @@
+"""Random erasing: boxes against timm's, and noise that is normal, keyed and without pattern."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+from scipy import stats
+from timm.data import random_erasing as reference
+from torch import Tensor
+
+from batchformer.lab.data.transforms.erasing import QUANTILES, RandomErasing, erase, keyed_noise
+
+Maker = Callable[..., Tensor]
+CPU = torch.device("cpu")
+
+
+class Told:
+    """In place of the module `random`: numbers of one row, in the order timm asks for them."""
+
+    def __init__(self, u: list[float]) -> None:
+        self.chosen, self.place = u[0], iter(u[21:23])
+        pairs = zip(u[1:11], u[11:21], strict=True)
+        self.shapes: Iterator[float] = (number for pair in pairs for number in pair)
+
+    def random(self) -> float:
+        return self.chosen
+
+    def uniform(self, low: float, high: float) -> float:
+        return low + (high - low) * next(self.shapes)
+
+    def randint(self, low: int, high: int) -> int:
+        return low + int(next(self.place) * (high - low + 1))
+
+
+@pytest.mark.parametrize(("height", "width", "area"), [(20, 31, 1 / 3), (6, 40, 0.9)])
+def test_boxes_are_timms(
+    height: int, width: int, area: float, numbers: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transform = RandomErasing(p=0.6, area=(0.02, area))
+    n = 200
+    u = numbers(n, transform.draws)
+    ours = transform(torch.full((n, 2, height, width), 9.0), u)
+    theirs = torch.full((n, 2, height, width), 9.0)
+    op = reference.RandomErasing(0.6, max_area=area, mode="const", device="cpu")
+    for row in range(n):
+        monkeypatch.setattr(reference, "random", Told(u[row].tolist()))
+        op(theirs[row])
+    assert torch.equal(ours != 9, theirs == 0)
+    erased = (theirs == 0).flatten(1).any(1)
+    assert 0.4 < erased.float().mean() < 0.75
+    if area == 0.9:  # where no box fits, nothing is erased
+        assert erased.sum() < (u[:, 0] < 0.6).sum()
+
+
+def test_noise_is_standard_normal_without_pattern() -> None:
+    key = torch.tensor([0, 1, -5, 2**31 - 1, -(2**31)], dtype=torch.int32)
+    noise = keyed_noise(key, (3, 64, 64), CPU).double()
+    assert noise.shape == (5, 3, 64, 64) and noise.abs().max() < 4.1
+    for one in noise:
+        # The table has steps, far finer than what 12,288 numbers can show.
+        assert stats.kstest(one.flatten().numpy(), "norm").pvalue > 1e-3
+    flat = noise.flatten(1)
+    # A correlation of independent numbers has a standard deviation of 0.009.
+    assert torch.corrcoef(flat).triu(1).abs().max() < 0.04
+    for shift in (1, 64, 64 * 64):
+        together = torch.stack([flat[:, shift:].flatten(), flat[:, :-shift].flatten()])
+        assert torch.corrcoef(together)[0, 1].abs() < 0.02
+        squares = torch.corrcoef(together.square())[0, 1]
+        assert squares.abs() < 0.02
+
+
+def test_every_quantile_is_about_equally_likely() -> None:
+    noise = keyed_noise(torch.arange(64, dtype=torch.int32), (64, 64), CPU)
+    counts = noise.flatten().unique(return_counts=True)[1]
+    assert len(counts) > 0.99 * QUANTILES
+    expected = noise.numel() / QUANTILES
+    chi2 = (counts - expected).square().sum().item() / expected
+    assert stats.chi2.sf(chi2, QUANTILES - 1) > 1e-3
+
+
+def test_rows_by_themselves_and_p(numbers: Maker) -> None:
+    transform = RandomErasing(p=0.5)
+    x = torch.randn(16, 3, 12, 12)
+    u, before = numbers(16, transform.draws), x.clone()
+    out = transform(x, u)
+    assert torch.equal(x, before)
+    changed = (out != x).flatten(1).any(1)
+    assert torch.equal(changed, u[:, 0] < 0.5) and changed.any() and not changed.all()
+    for row in range(16):
+        assert torch.equal(transform(x[row : row + 1], u[row : row + 1])[0], out[row])
+    assert torch.equal(RandomErasing(p=0.0)(x, u), x)
+    pasted = erase(x, torch.tensor([[1, 2, 3, 4]] * 16), torch.arange(16, dtype=torch.int32))
+    inside = pasted != x
+    assert inside[:, :, 1:4, 2:6].all() and inside.sum() == 16 * 3 * 3 * 4
+
+
+def test_whole_numbers_are_refused() -> None:
+    x = torch.zeros(1, 3, 8, 8, dtype=torch.uint8)
+    with pytest.raises(TypeError, match="needs normalised images"):
+        RandomErasing()(x, torch.zeros(1, RandomErasing.draws, dtype=torch.float64))

@@ -1,0 +1,196 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torchvision.transforms import v2
+
+from batchformer.lab.data.transforms import (
+    IMAGENET,
+    AutoAugment,
+    ColorJitter,
+    Cutout,
+    GaussianBlur,
+    Normalise,
+    RandomCrop,
+    RandomFlip,
+    RandomGrey,
+    RandomResizedCrop,
+    RandomSolarize,
+    Transform,
+    byol,
+    byol_colours,
+    cifar_test,
+    cifar_train,
+    digits_test,
+    digits_train,
+    domain_test,
+    domain_train,
+    imagenet_test,
+    imagenet_train,
+    moco_v2,
+    moco_v2_colours,
+)
+
+Maker = Callable[..., Tensor]
+CIFAR = ([0.4914, 0.4822, 0.4465], [0.2023, 0.1994, 0.2010])
+STATISTICS = ([0.485, 0.456, 0.406], [0.229, 0.224, 0.225])
+PUBLISHED: dict[str, tuple[Transform, tuple[Transform, ...], tuple[list[float], list[float]]]] = {
+    "cifar_train": (
+        cifar_train(),
+        (RandomCrop(4), RandomFlip(0.5), AutoAugment("cifar10", 128), Cutout(16)),
+        CIFAR,
+    ),
+    "imagenet_train": (
+        imagenet_train(24),
+        (
+            RandomResizedCrop(24, (0.08, 1), (3 / 4, 4 / 3)),
+            RandomFlip(0.5),
+            ColorJitter(0.4, 0.4, 0.4),
+        ),
+        STATISTICS,
+    ),
+    "moco_v2": (
+        moco_v2(24),
+        (
+            RandomResizedCrop(24, (0.2, 1), (3 / 4, 4 / 3)),
+            ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
+            RandomGrey(0.2),
+            GaussianBlur((0.1, 2.0), p=0.5),
+            RandomFlip(0.5),
+        ),
+        STATISTICS,
+    ),
+    "byol, first": (
+        byol(24, first=True),
+        (
+            RandomResizedCrop(24, (0.2, 1), (3 / 4, 4 / 3)),
+            ColorJitter(0.4, 0.4, 0.2, 0.1, p=0.8),
+            RandomGrey(0.2),
+            GaussianBlur((0.1, 2.0), p=1.0),
+            RandomFlip(0.5),
+        ),
+        STATISTICS,
+    ),
+    "byol, second": (
+        byol(24, first=False),
+        (
+            RandomResizedCrop(24, (0.2, 1), (3 / 4, 4 / 3)),
+            ColorJitter(0.4, 0.4, 0.2, 0.1, p=0.8),
+            RandomGrey(0.2),
+            GaussianBlur((0.1, 2.0), p=0.1),
+            RandomSolarize(128, p=0.2),
+            RandomFlip(0.5),
+        ),
+        STATISTICS,
+    ),
+    "domain_train": (
+        domain_train(24),
+        (
+            RandomResizedCrop(24, (0.7, 1), (3 / 4, 4 / 3)),
+            RandomFlip(0.5),
+            ColorJitter(0.3, 0.3, 0.3, 0.3, p=1),
+            RandomGrey(0.1),
+        ),
+        STATISTICS,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_training_follows_the_published_order(name: str, images: Maker, numbers: Maker) -> None:
+    preset, steps, (mean, std) = PUBLISHED[name]
+    x, u = images(32), numbers(32, preset.draws)
+    expected, used = x, 0
+    for step in steps:
+        expected = step(expected, u[:, used : used + step.draws])
+        used += step.draws
+    assert used == preset.draws
+    expected = expected / 255
+    expected = (expected - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
+    torch.testing.assert_close(preset(x, u), expected)
+
+
+@pytest.mark.parametrize(
+    ("preset", "resize", "crop"),
+    [(imagenet_test(24, 28), [28], 24), (domain_test(24), [24, 24], 24)],
+)
+def test_testing_is_torchvisions(
+    preset: Transform, resize: list[int], crop: int, images: Maker
+) -> None:
+    x = images(8, 3, 40, 56)
+    reference = v2.Compose(
+        [
+            v2.Resize(resize, antialias=True),
+            v2.CenterCrop(crop),
+            v2.ToDtype(torch.float32, scale=True),
+            v2.Normalize(*STATISTICS),
+        ]
+    )(x)
+    out = preset(x, torch.empty(8, 0, dtype=torch.float64))
+    assert preset.draws == 0
+    # One grey level, in units of the smallest deviation.
+    torch.testing.assert_close(out, reference, rtol=0, atol=1.001 / 255 / 0.224)
+
+
+def test_usual_sizes(images: Maker, numbers: Maker) -> None:
+    x = images(2, 3, 64, 72)
+    for preset in (
+        imagenet_train(),
+        moco_v2(),
+        byol(),
+        domain_train(),
+        imagenet_test(),
+        domain_test(),
+    ):
+        out = preset(x, numbers(2, preset.draws))
+        assert out.shape == (2, 3, 224, 224) and out.dtype == torch.float32
+
+
+def test_views_are_a_crop_and_what_follows_it() -> None:
+    crop = RandomResizedCrop(32, scale=(0.2, 1.0))
+    end = cifar_test()
+    for blur in (True, False):
+        moco = moco_v2(32, end, blur)
+        assert moco.transforms == (crop, *moco_v2_colours(end, blur).transforms)
+        assert any(isinstance(step, GaussianBlur) for step in moco.transforms) == blur
+        for first in (True, False):
+            view = byol(32, first, end, blur)
+            assert view.transforms == (crop, *byol_colours(first, end, blur).transforms)
+            assert any(isinstance(step, GaussianBlur) for step in view.transforms) == blur
+
+
+def test_without_jitter_and_with_other_statistics(images: Maker, numbers: Maker) -> None:
+    other = Normalise((0.466, 0.471, 0.380), (0.195, 0.194, 0.192))
+    x = images(4)
+    preset = imagenet_train(24, jitter=0, normalise=other)
+    u = numbers(4, preset.draws)
+    by_hand = RandomFlip()(RandomResizedCrop(24)(x, u[:, :22]), u[:, 22:])
+    assert torch.equal(preset(x, u), other(by_hand))
+    assert torch.equal(imagenet_train(24, jitter=0)(x, u), IMAGENET(by_hand))
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "channels", "size"),
+    [(cifar_train(), cifar_test(), 3, 32), (digits_train(), digits_test(), 1, 8)],
+)
+def test_small_images_keep_their_shape(
+    train: Transform, test: Transform, channels: int, size: int, images: Maker, numbers: Maker
+) -> None:
+    x = images(8, channels, size, size)
+    for transform in (train, test):
+        out = transform(x, numbers(8, transform.draws))
+        assert out.shape == x.shape
+        assert out.dtype == torch.float32
+        assert out.isfinite().all()
+
+
+def test_digits_statistics_are_those_of_the_set() -> None:
+    from sklearn.datasets import load_digits
+
+    x = torch.from_numpy(load_digits().images / 16)
+    preset = digits_test()
+    assert preset.mean == pytest.approx((x.mean().item(),), abs=1e-4)
+    assert preset.std == pytest.approx((x.std().item(),), abs=1e-4)

@@ -1,0 +1,36 @@
+"""One rank agrees with itself; several are in `test_parallel`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from batchformer.lab.engine import checkpoint
+from batchformer.lab.engine.distributed.agreement import first_gives, first_says, highest
+
+
+def test_one_rank_answers_by_itself() -> None:
+    assert (
+        highest(3) == 3
+        and first_gives(lambda: b"abc") == b"abc"
+        and first_gives(lambda: None) is None
+    )
+    given = (1, {"not": "made a list"})
+    assert first_says(lambda: given) is given
+    nothing: dict[str, int] = {}
+    with pytest.raises(KeyError):
+        first_says(lambda: nothing["missing"])
+
+
+def test_the_newest_checkpoint_of_the_first_rank_is_its_own(tmp_path: Path) -> None:
+    said: list[str] = []
+    assert checkpoint.load_newest_of_first(tmp_path, said.append) is None
+    checkpoint.save(tmp_path, 1, {"a": torch.ones(2)})
+    last = checkpoint.save(tmp_path, 2, {"a": torch.zeros(2)})
+    last.write_bytes(b"torn")
+    found = checkpoint.load_newest_of_first(tmp_path, said.append)
+    assert found is not None and found["a"].tolist() == [1, 1] and "damaged" in said[0]
+    content = next(path for path in tmp_path.glob("000000001*")).read_bytes()
+    assert checkpoint.read(content, tmp_path)["a"].tolist() == [1, 1]

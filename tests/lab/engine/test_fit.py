@@ -1,0 +1,432 @@
+"""The loop: resumed equals uninterrupted, divergence stops it, the arms are paired."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from batchformer import BatchFormer, match, two_streams
+from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.lab.data.feeds.feed import Feed
+from batchformer.lab.data.sets.images import ImageSplit
+from batchformer.lab.data.transforms import Normalise, digits_train
+from batchformer.lab.engine import checkpoint
+from batchformer.lab.engine.fit import Evaluation, Plan, fit, training
+from batchformer.lab.engine.interrupt import Interrupted, StopRequest
+from batchformer.lab.engine.log import read_records
+from batchformer.lab.engine.mechanics import Batch, Mechanics
+from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.window import DivergedError
+
+CPU = torch.device("cpu")
+
+
+class Net(Method):
+    def __init__(self, explode_at: int | None = None) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layers = nn.Sequential(
+            nn.Flatten(), nn.Linear(64, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.3)
+        )
+        self.encoder, self.head = BatchFormer(16), nn.Linear(16, 10)
+        self.explode_at, self.steps, self.epochs = explode_at, 0, []  # type: ignore[var-annotated]
+
+    def begin_epoch(self, epoch: int) -> None:
+        self.epochs.append(epoch)
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        logits = self.head(two_streams(self.layers(batch["x"]), self.encoder))
+        loss = F.cross_entropy(logits, match(logits, batch["y"]))
+        factor = float("nan") if self.steps == self.explode_at else 1.0
+        self.steps += 1
+        return {"loss": loss, "penalty": loss.detach() * factor}
+
+    def predict(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.layers(x))
+        return logits
+
+
+SPLIT = ImageSplit(
+    torch.randint(0, 256, (56, 1, 8, 8), dtype=torch.uint8, generator=torch.Generator()),
+    torch.arange(56) % 10,
+)
+
+
+def evaluate(method: Method, mechanics: Mechanics) -> Evaluation:
+    assert not method.training and not torch.is_grad_enabled()
+    logits = method.predict(SPLIT.x.float() / 255)
+    score = float((logits.argmax(1) == SPLIT.y).float().mean())
+    return Evaluation({"all": 100 * score, "mean": float(logits.mean())}, {"n": 56})
+
+
+def feed() -> Feed:
+    return Feed(SPLIT, digits_train(), batch_size=16, seed=3)
+
+
+def plan(folder: Path, **train: Any) -> Plan:
+    options = {"batch_size": 16, "updates": 30, "eval_every": 10, "log_every": 7, **train}
+    return Plan(
+        optim=OptimConfig(lr=0.1),
+        schedule=ScheduleConfig(kind="cosine", warmup=4),
+        train=TrainConfig(**options),
+        seed=3,
+        folder=folder,
+        device=CPU,
+        quiet=True,
+    )
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    found = read_records(folder / "metrics.jsonl")
+    return [{k: v for k, v in r.items() if k != "samples_per_s"} for r in found]
+
+
+def run(folder: Path, **train: Any) -> tuple[Net, Evaluation]:
+    net = Net()
+    return net, fit(net, feed(), evaluate, plan(folder, **train))
+
+
+def test_records_of_a_whole_run(tmp_path: Path) -> None:
+    net, evaluation = run(tmp_path)
+    seen = records(tmp_path)
+    assert [r["step"] for r in seen if r["kind"] == "eval"] == [10, 20, 30]
+    assert [r["step"] for r in seen if r["kind"] == "train"] == [7, 10, 14, 20, 21, 28, 30]
+    assert seen[-1]["all"] == evaluation.metrics["all"] and evaluation.figures == {"n": 56}
+    assert net.epochs[:4] == [0, 0, 1, 2] and max(net.epochs) == 7  # 4 updates an epoch
+    losses = [r["loss"] for r in seen if r["kind"] == "train"]
+    assert all(map(math.isfinite, losses)) and len(set(losses)) == len(losses)
+    assert len(list((tmp_path / "checkpoints").iterdir())) == 2
+
+
+OPTIONS = [
+    {},
+    {"checkpoint_every": 4},
+    {"ema": 0.9},
+    {"accumulate": 2, "clip_norm": 0.5},
+    {"precision": "bf16"},
+    {"select_on": "test"},
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("stop_at", [1, 13, 20])
+def test_interrupted_and_resumed_equals_uninterrupted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop_at: int, options: dict[str, Any]
+) -> None:
+    whole, expected = run(tmp_path / "whole", **options)
+
+    net = Net()
+    after = net.after_update
+    request: list[StopRequest] = []
+    made = StopRequest.__init__
+
+    def remember(self: StopRequest) -> None:
+        made(self)
+        request.append(self)
+
+    def interrupt() -> None:
+        after()
+        if net.steps == stop_at * options.get("accumulate", 1):
+            request[-1].signal_number = 15
+
+    monkeypatch.setattr(StopRequest, "__init__", remember)
+    net.__dict__["after_update"] = interrupt
+    with pytest.raises(Interrupted, match=f"saved at update {stop_at}"):
+        fit(net, feed(), evaluate, plan(tmp_path / "cut", **options))
+    torch.manual_seed(999)  # whatever happened in between
+    resumed, got = run(tmp_path / "cut", **options)
+
+    assert got.metrics == expected.metrics
+    assert records(tmp_path / "cut") == records(tmp_path / "whole")
+    for key, value in whole.state_dict().items():
+        assert torch.equal(resumed.state_dict()[key], value), key
+
+
+def test_the_seconds_of_all_sittings_are_added_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not those in between, nor what the clock of another machine begins with."""
+    now = [5.0]
+    monkeypatch.setattr("batchformer.lab.engine.stage.time.perf_counter", lambda: now[0])
+
+    def sitting(folder: str, net: Net, updates: int, seconds: float) -> float:
+        after = net.after_update
+
+        def work() -> None:
+            after()
+            now[0] += seconds
+
+        net.__dict__["after_update"] = work
+        return fit(net, feed(), evaluate, plan(tmp_path / folder, updates=updates)).seconds
+
+    assert sitting("one", Net(), 8, 2.0) == pytest.approx(16.0)
+    now[0] = 7e6
+    assert sitting("one", Net(), 20, 3.0) == pytest.approx(16.0 + 12 * 3.0)
+    assert sitting("two stages", TwoStages(), 4, 1.0) == pytest.approx(8.0)
+
+
+def test_a_finished_run_is_only_evaluated_again(tmp_path: Path) -> None:
+    _, expected = run(tmp_path)
+    before = records(tmp_path)
+    net, got = run(tmp_path)
+    assert net.steps == 0 and got.metrics == expected.metrics and records(tmp_path) == before
+
+
+@pytest.mark.parametrize("every", [5, 0])
+def test_divergence_stops_with_names_and_keeps_the_last_good(tmp_path: Path, every: int) -> None:
+    net = Net(explode_at=12)
+    with pytest.raises(DivergedError, match=r"'penalty'.*nan at update 12.*learning rate 0\.0"):
+        fit(net, feed(), evaluate, plan(tmp_path, checkpoint_every=every))
+    kept = sorted(path.name[:9] for path in (tmp_path / "checkpoints").iterdir())
+    assert kept[-1] == "000000010"
+    _, expected = run(tmp_path / "whole")
+    _, got = run(tmp_path)  # mended, it goes on from there
+    assert got.metrics == expected.metrics
+
+
+class TwoStages(Net):
+    stages = ("features", "classifier")
+
+    def begin_stage(self, stage: str) -> None:
+        self.stage = stage
+        self.layers.requires_grad_(stage == "features")
+
+
+def test_stages_follow_one_another_each_with_its_optimizers(tmp_path: Path) -> None:
+    net = TwoStages()
+    fit(net, feed(), evaluate, plan(tmp_path, updates=8, eval_every=0))
+    assert net.steps == 16 and net.stage == "classifier"
+    frozen = net.layers[1].weight.clone()
+    again = TwoStages()
+    fit(again, feed(), evaluate, plan(tmp_path, updates=8, eval_every=0))
+    assert again.steps == 0 and torch.equal(again.layers[1].weight, frozen)
+
+
+def test_a_second_stage_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    """Although its updates count from 0 again, and a copy has lost the times of its files."""
+    options: dict[str, Any] = {"updates": 8, "eval_every": 0, "checkpoint_every": 2}
+    whole = TwoStages()
+    fit(whole, feed(), evaluate, plan(tmp_path / "whole", **options))
+    request = StopRequest()
+    begun = training(TwoStages(), feed(), evaluate, plan(tmp_path / "a", **options), request)
+    for _ in range(8 + 3):
+        next(begun)
+    request.signal_number = 15
+    with pytest.raises(Interrupted, match="update 3"):
+        next(begun)
+    for number, path in enumerate(sorted((tmp_path / "a/checkpoints").iterdir(), reverse=True)):
+        os.utime(path, (10**9 + number, 10**9 + number))
+    rest = TwoStages()
+    fit(rest, feed(), evaluate, plan(tmp_path / "a", **options))
+    assert rest.steps == 5 and rest.stage == "classifier"
+    assert torch.equal(rest.head.weight, whole.head.weight)
+
+
+def test_a_training_that_starts_over_leaves_no_best_network_of_the_one_before(
+    tmp_path: Path,
+) -> None:
+    """Its own best comes earlier, so by updates it would be the older one."""
+
+    def best_at(updates: int) -> tuple[Net, Evaluation]:
+        net = Net()
+
+        def scored(_: Method, __: Mechanics) -> Evaluation:
+            return Evaluation({"all": 1.0, "val": -abs(net.steps - updates)})
+
+        return net, fit(net, feed(), scored, plan(tmp_path, select_on="val"))
+
+    def best() -> int:
+        return max(int(path.name[:9]) for path in (tmp_path / "best").iterdir())
+
+    best_at(30)
+    assert best() == 30
+    for path in (tmp_path / "checkpoints").iterdir():
+        path.unlink()
+    net, end = best_at(10)
+    assert net.steps == 30 and end.metrics["val"] == 0 and best() == 10
+
+
+def test_a_training_that_falls_back_leaves_no_network_of_what_was_lost(tmp_path: Path) -> None:
+    _, expected = run(tmp_path / "whole", select_on="test")
+    run(tmp_path, select_on="test")
+    newest = max((tmp_path / "checkpoints").iterdir())
+    newest.write_bytes(b"damaged")
+    checkpoint.save(tmp_path / "best", 30, {"method": "of another training"})
+    checkpoint.save(tmp_path / "other", 30, {"method": "of another training"})
+    _, got = run(tmp_path, select_on="test")
+    assert got.metrics == expected.metrics and not newest.exists()
+    assert not list((tmp_path / "other").iterdir())
+    kept = checkpoint.load_newest(tmp_path / "best")
+    assert kept is not None and kept["method"] != "of another training"
+
+
+def test_the_average_is_what_is_evaluated(tmp_path: Path) -> None:
+    net, evaluation = run(tmp_path, ema=0.5)
+    with torch.no_grad():
+        own = evaluate(net.eval(), None)  # type: ignore[arg-type]
+    assert own.metrics["mean"] != evaluation.metrics["mean"]
+
+
+def test_selection_on_the_test_set_is_by_name_only(tmp_path: Path) -> None:
+    scores = iter([30.0, 50.0, 40.0, 30.0, 50.0, 40.0, 50.0])  # the last for figures
+
+    def scripted(method: Method, mechanics: Mechanics) -> Evaluation:
+        return Evaluation({"all": next(scores)})
+
+    last = fit(Net(), feed(), scripted, plan(tmp_path / "last"))
+    best = fit(Net(), feed(), scripted, plan(tmp_path / "test", select_on="test"))
+    assert last.metrics == {"all": 40.0} and best.metrics == {"all": 50.0}
+
+
+def test_compiled_and_channels_last_train_the_same(tmp_path: Path) -> None:
+    _, expected = run(tmp_path / "plain", updates=4)
+    config = plan(tmp_path / "last", updates=4, channels_last=True)
+    got = fit(Net(), feed(), evaluate, config)
+    assert got.metrics["mean"] == pytest.approx(expected.metrics["mean"], abs=1e-5)
+    torch.compiler.reset()
+    with torch.compiler.set_stance("force_eager"):
+        compiled = fit(
+            Net(),
+            feed(),
+            evaluate,
+            dataclasses.replace(plan(tmp_path / "compiled", updates=4, compile=True)),
+        )
+    assert compiled.metrics == expected.metrics
+
+
+def test_determinism_is_one_switch(tmp_path: Path) -> None:
+    run(tmp_path / "a", updates=2, deterministic=True)
+    assert torch.are_deterministic_algorithms_enabled()
+    run(tmp_path / "b", updates=2)
+    assert not torch.are_deterministic_algorithms_enabled()
+
+
+class Formats(Net):
+    """Remembers in which memory format images came."""
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        images = {k: v for k, v in batch.items() if isinstance(v, Tensor) and v.ndim == 4}
+        self.seen = {
+            name: value.is_contiguous(memory_format=torch.channels_last)
+            for name, value in images.items()
+        }
+        return super().step(batch)
+
+
+def test_every_view_of_the_images_is_in_the_format(tmp_path: Path) -> None:
+    wide = ImageSplit(SPLIT.x.repeat(1, 3, 1, 1), SPLIT.y)
+    view = Normalise((0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
+    views = Feed(wide, view, batch_size=16, seed=3, second=view)
+    for on in (True, False):
+        net = Formats()
+        net.layers[1] = nn.Linear(3 * 64, 16)
+        run = training(
+            net,
+            views,
+            evaluate,
+            plan(tmp_path / str(on), channels_last=on, updates=2),
+            StopRequest(),
+        )
+        next(run)
+        assert net.seen == {"x": on, "view2": on}
+
+
+class Counts(Net):
+    """Tells what the loop told it, and gives a second network at the end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[dict[str, float]] = []
+
+    def after_evaluation(self, metrics: Any) -> None:
+        assert self.training
+        self.told.append(dict(metrics))
+
+    def conclude(self, batches: Any) -> dict[str, Method]:
+        assert batches.per_epoch == 4
+        other = Net()
+        with torch.no_grad():
+            other.head.weight.zero_()
+            other.head.bias.copy_(torch.arange(10) == 7)
+        return {"other": other}
+
+
+def test_other_networks_of_the_same_training_are_scored_at_its_end(tmp_path: Path) -> None:
+    method = Counts()
+    end = fit(method, feed(), evaluate, plan(tmp_path))
+    without = {f"without_other_{name}": value for name, value in method.told[-1].items()}
+    assert len(method.told) == 3 and without.items() <= end.metrics.items()
+    sevens = 100 * float((SPLIT.y == 7).float().mean())
+    assert end.metrics["all"] == pytest.approx(sevens)
+    assert list(end.metrics) == ["all", "mean", "without_other_all", "without_other_mean"]
+
+
+def test_selection_on_validation_data(tmp_path: Path) -> None:
+    """The evaluation that is best on it is reported, whatever the test score says."""
+    scores = iter([(10.0, 1.0), (30.0, 3.0), (50.0, 2.0), (30.0, 3.0)])  # the last for figures
+
+    def scored(_: Method, __: Mechanics) -> Evaluation:
+        target, val = next(scores)
+        return Evaluation({"target": target, "val": val})
+
+    end = fit(Net(), feed(), scored, plan(tmp_path, select_on="val"))
+    assert end.metrics == {"target": 30.0, "val": 3.0}
+    with pytest.raises(ValueError, match=r"no validation data; it measures all, mean.*last"):
+        fit(Net(), feed(), evaluate, plan(tmp_path / "none", select_on="val"))
+
+
+def test_the_figures_are_of_the_network_that_is_reported(tmp_path: Path) -> None:
+    """And it is kept, for whoever wants to use it."""
+    values = iter([1.0, 3.0, 2.0, 0.0])
+
+    def scored(method: Method, _: Mechanics) -> Evaluation:
+        weight = float(method.head.weight.detach().sum())  # type: ignore[union-attr, operator]
+        return Evaluation({"target": weight, "val": next(values)}, {"weight": weight})
+
+    end = fit(Net(), feed(), scored, plan(tmp_path, select_on="val"))
+    assert end.figures["weight"] == end.metrics["target"]
+    kept = checkpoint.load_newest(tmp_path / "best")
+    assert kept is not None
+    assert float(kept["method"]["head.weight"].sum()) == end.metrics["target"]
+    (path,) = (tmp_path / "best").glob("000000020.*.pt")
+    assert path.exists() and not (tmp_path / "best" / "000000030").exists()
+
+
+@pytest.mark.parametrize(
+    ("scores", "kept"),
+    [([math.nan, 2.0, 1.0], 2.0), ([2.0, math.nan, 1.0], 2.0), ([math.nan] * 3, math.nan)],
+)
+def test_a_score_that_could_not_be_measured_is_the_worst(
+    tmp_path: Path, scores: list[float], kept: float
+) -> None:
+    values = iter([*scores, 0.0])
+    end = fit(
+        Net(),
+        feed(),
+        lambda *_: Evaluation({"target": next(values), "val": 1.0}),
+        plan(tmp_path, select_on="test"),
+    )
+    assert end.metrics["target"] == pytest.approx(kept, nan_ok=True)
+
+
+def test_a_restart_changes_what_follows_it_only(tmp_path: Path) -> None:
+    losses = {}
+    for name, restart in (("without", 0), ("with", 12)):
+        one = plan(tmp_path / name, log_every=1)
+        schedule = dataclasses.replace(one.schedule, restart=restart)
+        fit(Net(), feed(), evaluate, dataclasses.replace(one, schedule=schedule))
+        records = read_records(tmp_path / name / "metrics.jsonl")
+        losses[name] = [r["loss"] for r in records if r["kind"] == "train"]
+        rates = [r["lr"] for r in records if r["kind"] == "train"]
+    assert rates[12:16] == pytest.approx(rates[:4]), "the warm-up again"
+    # The update at which it restarts sees the same weights: its loss is the last common one.
+    same = [a == b for a, b in zip(losses["without"], losses["with"], strict=True)]
+    assert all(same[:13]) and not any(same[14:])

@@ -1,0 +1,208 @@
+"""Learning rates against torch's schedulers and worked examples."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from batchformer import BatchFormer, param_groups
+from batchformer.lab.config.training import OptimConfig, ScheduleConfig
+from batchformer.lab.engine.optim import (
+    build_optimizer,
+    forget,
+    load_state,
+    lr_factor,
+    set_lr,
+    state_of,
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(updates=st.integers(2, 60))
+def test_cosine_is_torchs(updates: int) -> None:
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, updates)
+    for update in range(updates):
+        ours = lr_factor(ScheduleConfig(kind="cosine"), update, updates, 1)
+        assert ours == pytest.approx(optimizer.param_groups[0]["lr"], abs=1e-9)
+        optimizer.step()
+        scheduler.step()
+
+
+@settings(max_examples=30, deadline=None)
+@given(milestones=st.lists(st.integers(1, 40), unique=True), gamma=st.floats(0.01, 1))
+def test_multistep_is_torchs(milestones: list[int], gamma: float) -> None:
+    milestones = sorted(milestones)
+    optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=1.0)
+    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones, gamma)
+    config = ScheduleConfig(kind="multistep", milestones=tuple(milestones), gamma=gamma)
+    for update in range(45):
+        assert lr_factor(config, update, 45, 1) == pytest.approx(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+
+
+def test_the_released_schedule_by_hand() -> None:
+    """591 epochs of 21 updates: from 0.5 in 37 epochs to 1, then a cosine; the last epoch is 0."""
+    config = ScheduleConfig(kind="cosine", per="epoch", warmup=37, warmup_from=0.5, ahead=1)
+
+    def at(epoch: int, within: int = 0) -> float:
+        return lr_factor(config, epoch * 21 + within, 591 * 21, 21)
+
+    assert at(0) == at(0, 20) == pytest.approx(0.5 + 0.5 / 37)
+    assert at(35) == pytest.approx(0.5 + 0.5 * 36 / 37) and at(36) == 1.0
+    middle = 37 + (591 - 37) // 2
+    assert at(middle - 1) == pytest.approx(0.5)
+    assert at(590) == pytest.approx(0.0, abs=1e-12)
+    assert at(589) == pytest.approx(0.5 * (1 + math.cos(math.pi * 553 / 554)))
+
+
+def test_warmup_and_constant() -> None:
+    config = ScheduleConfig(kind="constant", warmup=4, warmup_from=0.2)
+    factors = [lr_factor(config, t, 10, 1) for t in range(6)]
+    assert factors == pytest.approx([0.2, 0.4, 0.6, 0.8, 1.0, 1.0])
+
+
+def test_pacos_released_warmup_by_hand() -> None:
+    """The rate times (epoch + 1) / 10 while epoch <= 10, counted from 0: 1.1 in the eleventh."""
+    options = {"kind": "multistep", "per": "epoch", "warmup": 9, "warmup_from": 0.1}
+    released = ScheduleConfig(**options, milestones=(320, 360), warmup_overshoot=1)  # type: ignore[arg-type]
+    rates = [lr_factor(released, epoch * 84 + 83, 400 * 84, 84) for epoch in range(400)]
+    assert rates[:11] == pytest.approx([(epoch + 1) / 10 for epoch in range(11)])
+    assert rates[11:] == pytest.approx([1.0] * 309 + [0.1] * 40 + [0.01] * 40)
+    paper = ScheduleConfig(**options)  # type: ignore[arg-type]
+    assert lr_factor(paper, 10 * 84, 400 * 84, 84) == 1.0
+    cosine = ScheduleConfig(kind="cosine", warmup=2, warmup_overshoot=2)
+    assert [lr_factor(cosine, t, 6, 1) for t in range(5)] == pytest.approx([0, 0.5, 1, 1.5, 2])
+    with pytest.raises(ValueError, match=r"needs a schedule\.warmup"):
+        ScheduleConfig(warmup_overshoot=1)
+    with pytest.raises(ValueError, match="-1, below 0"):
+        ScheduleConfig(warmup=3, warmup_overshoot=-1)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_each_group_is_scaled_from_its_own_rate(name: str) -> None:
+    groups = [{"params": [nn.Parameter(torch.zeros(1))], "lr": lr} for lr in (0.4, 0.04)]
+    optimizer = build_optimizer(groups, OptimConfig(name=name, lr=0.4))  # type: ignore[arg-type]
+    assert type(optimizer).__name__.lower() == name
+    for factor in (0.5, 0.25):  # from the base, not from the last value
+        set_lr(optimizer, factor)
+        rates = [group["lr"] for group in optimizer.param_groups]
+        assert rates == pytest.approx([0.4 * factor, 0.04 * factor])
+    state = optimizer.state_dict()
+    assert [group["base_lr"] for group in state["param_groups"]] == [0.4, 0.04]
+
+
+def test_a_rate_in_a_tensor_is_written_in_place() -> None:
+    rate = torch.tensor(0.1)
+    groups = [{"params": [nn.Parameter(torch.zeros(1))], "lr": rate}]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    optimizer.param_groups[0]["base_lr"] = 0.1
+    set_lr(optimizer, 0.5)
+    assert optimizer.param_groups[0]["lr"] is rate and rate.item() == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_a_state_keeps_moments_and_rates_and_leaves_the_device_its_way(name: str) -> None:
+    """A rate that is a tensor, as on a GPU, stays the same tensor: a graph reads it."""
+    config = OptimConfig(name=name, lr=0.1)  # type: ignore[arg-type]
+    first, second = nn.Linear(2, 1), nn.Linear(2, 1)
+    trained = build_optimizer([{"params": first.parameters()}], config)
+    first(torch.randn(3, 2)).sum().backward()
+    set_lr(trained, 0.5)
+    trained.step()
+    state = state_of(trained)
+    assert state["param_groups"][0]["lr"] == pytest.approx(0.05)
+
+    resumed = build_optimizer([{"params": second.parameters()}], config)
+    rate = torch.tensor(0.1)
+    resumed.param_groups[0]["lr"] = rate
+    resumed.param_groups[0]["fused"] = True
+    load_state(resumed, state)
+    assert resumed.param_groups[0]["lr"] is rate and float(rate) == pytest.approx(0.05)
+    assert resumed.param_groups[0]["fused"] is True
+    again = state_of(resumed)["state"]
+    for index, moments in state["state"].items():
+        for key, value in moments.items():
+            assert torch.equal(again[index][key], value)
+
+
+def test_the_power_by_hand() -> None:
+    config = ScheduleConfig(kind="power", rate=0.5, power=2.0, warmup=2)
+    factors = [lr_factor(config, update, 9, 1) for update in range(5)]
+    assert factors == pytest.approx([0.0, 0.5, 1.0, 1.5**-2, 2.0**-2])
+
+
+@pytest.mark.parametrize("kind", ["cosine", "multistep", "constant"])
+@pytest.mark.parametrize("per", ["update", "epoch"])
+def test_a_restart_is_a_schedule_over_the_updates_that_are_left(kind: Any, per: Any) -> None:
+    """As a new CosineAnnealingLR of that length, which IRM's and V-REx's library makes there."""
+    options: dict[str, Any] = {"kind": kind, "per": per, "milestones": (3,), "floor": 0.1}
+    plain, restarted = ScheduleConfig(**options), ScheduleConfig(**options, restart=4)
+    whole = [lr_factor(plain, update, 10, 2) for update in range(10)]
+    left = [lr_factor(plain, update, 6, 2) for update in range(6)]
+    got = [lr_factor(restarted, update, 10, 2) for update in range(10)]
+    assert got == [*whole[:4], *left]
+
+
+def test_a_restarted_cosine_is_torchs_and_ends_at_zero() -> None:
+    weight = nn.Parameter(torch.zeros(()))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 9_500)
+    restarted = ScheduleConfig(kind="cosine", restart=500)
+    for update in range(500, 10_000):
+        if update % 475 == 25 or update > 9_990:
+            (rate,) = cosine.get_last_lr()
+            assert lr_factor(restarted, update, 10_000, 500) == pytest.approx(rate, abs=1e-9)
+        optimizer.step()
+        cosine.step()
+    assert lr_factor(restarted, 9_999, 10_000, 500) < 1e-7
+
+
+@pytest.mark.parametrize("name", ["sgd", "adam", "adamw"])
+def test_an_optimizer_that_forgot_goes_on_as_a_new_one(name: str) -> None:
+    config = OptimConfig(name=name, lr=0.1, nesterov=name == "sgd")  # type: ignore[arg-type]
+    old, new = (nn.Parameter(torch.tensor([1.0, -2.0])) for _ in range(2))
+    used, fresh = (build_optimizer([{"params": [p]}], config) for p in (old, new))
+    for _ in range(3):
+        old.grad = torch.tensor([0.5, 3.0])
+        used.step()
+    kept = [value for moments in used.state.values() for value in moments.values()]
+    forget(used)
+    assert [v for moments in used.state.values() for v in moments.values()] == kept, "in place"
+    with torch.no_grad():
+        old.copy_(new)
+    for gradient in ([1.0, 2.0], [-1.0, 0.5]):
+        for parameter, optimizer in ((old, used), (new, fresh)):
+            parameter.grad = torch.tensor(gradient)
+            optimizer.step()
+        assert torch.equal(old, new)
+
+
+@pytest.mark.parametrize("decayed", ["all", "matrices"])
+def test_batchformer_may_have_a_weight_decay_of_its_own(
+    decayed: Literal["all", "matrices"],
+) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), BatchFormer(8))
+    groups = param_groups(model, 0.1)
+    config = OptimConfig(weight_decay=5e-4, module_weight_decay=0.01, decayed=decayed)
+    optimizer = build_optimizer(groups, config)
+    module = {id(p) for p in model[1].parameters()}
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            expected = 0.01 if id(parameter) in module else 5e-4
+            spared = decayed == "matrices" and parameter.ndim == 1
+            assert group["weight_decay"] == (0.0 if spared else expected)
+    usual = build_optimizer(groups, OptimConfig(weight_decay=5e-4))
+    assert {group["weight_decay"] for group in usual.param_groups} == {5e-4}
+
+
+def test_a_weight_decay_below_zero_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"optim\.module-weight-decay is -1, below 0"):
+        OptimConfig(module_weight_decay=-1)

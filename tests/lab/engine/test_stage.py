@@ -1,0 +1,560 @@
+"""One stage, update by update, against the same arithmetic in plain numbers."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.lab.engine import checkpoint
+from batchformer.lab.engine import stage as stage_module
+from batchformer.lab.engine.capture import WARM_UP, Captured, Recording
+from batchformer.lab.engine.interrupt import Interrupted, StopRequest
+from batchformer.lab.engine.log import NoLog, Progress
+from batchformer.lab.engine.mechanics import Batch, Mechanics
+from batchformer.lab.engine.method import Batches, Finding, Method
+from batchformer.lab.engine.plan import Evaluation, Plan
+from batchformer.lab.engine.stage import Stage
+from batchformer.lab.engine.window import DivergedError
+from batchformer.nn.randomness import seed_for
+
+LR, MOMENTUM, PER_EPOCH, SEED = 0.25, 0.5, 4, 11
+#: Of the learning rate, update by update: a warm-up of two.
+FACTORS = (0.5, 0.75, *[1.0] * 20)
+
+
+class Point(Method):
+    """One number, pulled towards that of a batch; it notes what it is told."""
+
+    def __init__(self, at: float = 0.0) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.tensor(at, dtype=torch.float64))
+        self.told: list[Any] = []
+        self.drawn: list[float] = []
+        self.batches: list[Batch] = []
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        self.batches.append(batch)
+        self.drawn.append(float(torch.rand(())))
+        return {"loss": 0.5 * (self.w - batch["x"].mean()) ** 2}
+
+    def predict(self, x: Tensor) -> Tensor:
+        self.told.append(("predict", x.dtype))
+        return self.w.expand(len(x))
+
+    def begin_stage(self, stage: str) -> None:
+        self.told.append(("stage", stage))
+
+    def begin_training(self, updates: int) -> None:
+        self.told.append(("training", updates))
+
+    def begin_epoch(self, epoch: int) -> None:
+        self.told.append(("epoch", epoch))
+
+    def before_evaluation(self) -> None:
+        self.told.append(("before", self.training, torch.is_grad_enabled()))
+
+    def after_evaluation(self, metrics: Mapping[str, float]) -> None:
+        self.told.append(("after", self.training, dict(metrics)))
+
+    def compile_step(self) -> None:
+        self.told.append("compiled")
+
+    def release_step(self) -> None:
+        self.told.append("released")
+
+
+class Targets:
+    """What the number is pulled towards; others by update where they are given."""
+
+    per_epoch = PER_EPOCH
+
+    def __init__(self, others: dict[int, float] | None = None) -> None:
+        self.others = others or {}
+
+    def at(self, step: int) -> float:
+        return self.others.get(step, 1.0 + step % 3)
+
+    def batch(self, step: int) -> dict[str, Any]:
+        x = torch.tensor([self.at(step)], dtype=torch.float64)
+        return {"x": x, "y": torch.zeros(2), "image": torch.zeros(2, 3, 4, 4), "step": step}
+
+
+class Log(NoLog):
+    """Keeps records in memory."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.rewound: list[int] = []
+        self.records: list[dict[str, Any]] = []
+
+    def rewind(self, update: int) -> None:
+        self.rewound.append(update)
+
+    def write(self, kind: str, epoch: int, step: int, values: Mapping[str, float]) -> None:
+        self.records.append({"kind": kind, "epoch": epoch, "step": step, **values})
+
+
+class Bar(Progress):
+    """Keeps what it is to say."""
+
+    def __init__(self) -> None:
+        super().__init__("run", 1, quiet=True)
+        self.notes: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
+
+
+def where(method: Method, mechanics: Mechanics) -> Evaluation:
+    """The number itself is the score."""
+    assert not method.training and not torch.is_grad_enabled()
+    at = float(method.w.detach())  # type: ignore[operator]
+    return Evaluation({"all": at}, {"at": at})
+
+
+def scripted(*values: float) -> Callable[[Method, Mechanics], Evaluation]:
+    """Scores of validation one after the other, beside the number itself."""
+    left = iter(values)
+
+    def score(method: Method, mechanics: Mechanics) -> Evaluation:
+        found = where(method, mechanics)
+        return Evaluation({**found.metrics, "val": next(left)}, found.figures)
+
+    return score
+
+
+def staged(
+    folder: Path,
+    method: Point | None = None,
+    evaluate: Any = where,
+    batches: Batches | None = None,
+    *,
+    index: int = 0,
+    resumed: bool = False,
+    restart: int = 0,
+    **train: Any,
+) -> Stage:
+    options = {"batch_size": 2, "updates": 6, "log_every": 50, **train}
+    plan = Plan(
+        optim=OptimConfig(lr=LR, momentum=MOMENTUM, weight_decay=0.0),
+        schedule=ScheduleConfig(kind="constant", warmup=2, warmup_from=0.5, restart=restart),
+        train=TrainConfig(**options),
+        seed=SEED,
+        folder=folder,
+        device=torch.device("cpu"),
+    )
+    found = checkpoint.load_newest(folder / "checkpoints") if resumed else None
+    return Stage(
+        method or Point(), batches or Targets(), evaluate, plan, Log(folder), Bar(), index, found
+    )
+
+
+def to_the_end(stage: Stage) -> Evaluation:
+    run = stage.train(StopRequest())
+    while True:
+        try:
+            next(run)
+        except StopIteration as end:
+            found: Evaluation = end.value
+            return found
+
+
+def by_hand(
+    updates: int, targets: Targets | None = None, restart: int = 0
+) -> tuple[list[float], list[float]]:
+    """Where the number is after each update, and the losses, without torch."""
+    w, moment, places, losses = 0.0, 0.0, [], []
+    for step in range(updates):
+        target = (targets or Targets()).at(step)
+        losses.append(0.5 * (w - target) ** 2)
+        since = step
+        if restart and step >= restart:
+            since = step - restart
+            moment = moment if since else 0.0
+        moment = MOMENTUM * moment + (w - target)
+        w -= LR * FACTORS[since] * moment
+        places.append(w)
+    return places, losses
+
+
+def saved(folder: Path) -> list[int]:
+    return sorted(int(path.name[:9]) for path in folder.glob("*.pt"))
+
+
+def test_updates_are_those_of_sgd_with_momentum_and_the_schedule(tmp_path: Path) -> None:
+    stage = staged(tmp_path, updates=9, log_every=4)
+    end = to_the_end(stage)
+    places, losses = by_hand(9)
+    assert end.metrics["all"] == pytest.approx(places[-1], abs=1e-12)
+    assert end.figures == {"at": end.metrics["all"]}
+    records = [r for r in stage.log.records if r["kind"] == "train"]  # type: ignore[attr-defined]
+    assert [r["epoch"] for r in records] == [0, 1, 2], "that of the last update in it"
+    for record, (first, last) in zip(records, ((0, 4), (4, 8), (8, 9)), strict=True):
+        assert record["step"] == last
+        mean = sum(losses[first:last]) / (last - first)
+        assert record["loss"] == pytest.approx(mean, rel=1e-6)
+        assert record["lr"] == pytest.approx(LR * FACTORS[last - 1])
+    assert stage.counters["update"] == 9 and stage.counters["seconds"] > 0
+
+
+def test_what_comes_when(tmp_path: Path) -> None:
+    stage = staged(tmp_path, eval_every=2, checkpoint_every=3, log_every=5)
+    events: list[tuple[str, int]] = []
+    for name in ("record", "save", "evaluate"):
+
+        def watched(name: str, inner: Callable[[], Any]) -> Any:
+            events.append((name, stage.update))
+            return inner()
+
+        setattr(stage, name, partial(watched, name, getattr(stage, name)))
+    to_the_end(stage)
+    assert events == [
+        *(("record", 2), ("evaluate", 2)),
+        ("save", 3),
+        *(("record", 4), ("evaluate", 4)),
+        ("record", 5),
+        *(("record", 6), ("save", 6), ("evaluate", 6)),
+    ]
+    assert saved(tmp_path / "checkpoints") == [3, 6]
+
+
+def test_by_default_it_is_evaluated_and_saved_at_the_end(tmp_path: Path) -> None:
+    stage = staged(tmp_path)
+    to_the_end(stage)
+    kinds = [(r["kind"], r["step"]) for r in stage.log.records]  # type: ignore[attr-defined]
+    assert kinds == [("train", 6), ("eval", 6)] and saved(tmp_path / "checkpoints") == [6]
+    assert stage.bar.notes == ["run: updates are eager: the device is cpu, not cuda"]  # type: ignore[attr-defined]
+
+
+def test_a_method_is_told_of_stages_epochs_and_evaluations(tmp_path: Path) -> None:
+    method = Point()
+    method.stages = ("first", "second")
+    stage = staged(tmp_path, method, updates=5, eval_every=4, index=1, compile=True)
+    end = to_the_end(stage)
+    places, _ = by_hand(5)
+    evaluations = [
+        [("before", True, True), ("after", True, {"all": pytest.approx(places[n - 1])})]
+        for n in (4, 5)
+    ]
+    assert method.told == [
+        *(("stage", "second"), ("training", 5), ("epoch", 0), "compiled", ("epoch", 0)),
+        *evaluations[0],
+        ("epoch", 1),
+        *(*evaluations[1], "released"),
+    ]
+    kept = checkpoint.load_newest(tmp_path / "checkpoints")
+    assert kept is not None and kept["counters"]["stage"] == 1
+    assert end.metrics == {"all": pytest.approx(places[4])}
+
+
+@pytest.mark.parametrize("stop_at", [1, 3, 4, 6])
+def test_a_stop_saves_and_the_rest_is_that_of_an_unbroken_run(tmp_path: Path, stop_at: int) -> None:
+    options: dict[str, Any] = {"updates": 7, "eval_every": 3, "log_every": 2}
+    whole = staged(tmp_path / "whole", **options)
+    expected = to_the_end(whole)
+    cut, request = staged(tmp_path / "cut", **options), StopRequest()
+    run = cut.train(request)
+    for _ in range(stop_at):
+        next(run)
+    request.signal_number = 15
+    with pytest.raises(Interrupted, match=f"run: stopped and saved at update {stop_at}") as stopped:
+        next(run)
+    assert stopped.value.exit_code == 143 and saved(tmp_path / "cut/checkpoints")[-1] == stop_at
+
+    method = Point(at=77.0)
+    again = staged(tmp_path / "cut", method, resumed=True, **options)
+    assert again.log.rewound == [stop_at] and again.bar.first == stop_at  # type: ignore[attr-defined]
+    assert method.told[-1] == ("epoch", stop_at // PER_EPOCH)
+    assert to_the_end(again) == expected
+    drawn: Any = whole.method.drawn
+    assert method.drawn == drawn[stop_at:], "so are dropout's draws"
+
+    def logged(stage: Stage) -> list[dict[str, Any]]:
+        kept: list[dict[str, Any]] = stage.log.records  # type: ignore[attr-defined]
+        return [{k: v for k, v in r.items() if k != "samples_per_s"} for r in kept]
+
+    kept = [r for r in logged(cut) if r["step"] < stop_at + (r["kind"] == "train")]
+    assert kept + logged(again) == logged(whole)
+
+
+class OneKind(Targets):
+    """Batches that one graph serves."""
+
+    def batch(self, step: int) -> dict[str, Any]:
+        return {name: value for name, value in super().batch(step).items() if name != "step"}
+
+
+@pytest.fixture
+def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What a training asks of a device that is only a stand-in, and of the disk, in order."""
+    noted: list[str] = []
+
+    class Graph:
+        def __init__(self, work: Callable[[], Any]) -> None:
+            self.work = work
+
+        def replay(self) -> None:
+            noted.append("replay")
+            self.work()
+
+        def reset(self) -> None:
+            noted.append("drop the graph")
+
+    def record(captured: Captured, batch: Batch) -> Recording:
+        static = dict(batch)
+        losses = {"loss": torch.zeros((), dtype=torch.float64)}
+
+        def work() -> None:
+            losses["loss"].copy_(captured.work(static)["loss"])
+
+        return Recording(Graph(work), static, losses)  # type: ignore[arg-type]
+
+    def write(folder: Path, *rest: Any) -> None:
+        noted.append("save")
+        save(folder, *rest)
+
+    save = stage_module.save
+    monkeypatch.setattr(stage_module, "why_eager", lambda *_: None)
+    monkeypatch.setattr(stage_module, "wait_for", lambda device: noted.append("wait"))
+    monkeypatch.setattr(stage_module, "save", write)
+    monkeypatch.setattr(Captured, "_record", record)
+    return noted
+
+
+def test_a_stop_waits_for_the_device_before_it_saves_and_before_graphs_go(
+    tmp_path: Path, events: list[str]
+) -> None:
+    stage, request = staged(tmp_path, batches=OneKind(), updates=9), StopRequest()
+    run = stage.train(request)
+    for _ in range(WARM_UP + 2):
+        next(run)
+    assert events == ["replay", "replay"]
+    request.signal_number = 15
+    with pytest.raises(Interrupted):
+        next(run)
+    assert events[2:] == ["wait", "save", "wait", "drop the graph"]
+    again = staged(tmp_path, Point(at=77.0), batches=OneKind(), updates=9, resumed=True)
+    assert to_the_end(again).metrics["all"] == pytest.approx(by_hand(9)[0][-1])
+
+
+@pytest.mark.parametrize("how", ["end", "left", "diverged", "evaluation"])
+def test_graphs_outlive_their_work_however_a_training_ends(
+    tmp_path: Path, events: list[str], how: str
+) -> None:
+    def fails(method: Method, mechanics: Mechanics) -> Evaluation:
+        raise KeyboardInterrupt
+
+    batches = OneKind({5: math.nan} if how == "diverged" else None)
+    evaluate = fails if how == "evaluation" else where
+    run = staged(tmp_path, evaluate=evaluate, batches=batches).train(StopRequest())
+    for _ in range(6):
+        next(run)
+    if how == "left":
+        run.close()
+    else:
+        kinds = {"end": StopIteration, "diverged": DivergedError, "evaluation": KeyboardInterrupt}
+        with pytest.raises(kinds[how]):
+            next(run)
+    assert events[:3] == ["replay"] * 3 and events[-2:] == ["wait", "drop the graph"]
+    assert events.count("save") == (how in ("end", "evaluation"))
+
+
+def test_an_error_of_the_device_does_not_hide_the_first_one(
+    tmp_path: Path, events: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(device: torch.device) -> None:
+        raise RuntimeError("an illegal memory access was encountered")
+
+    run = staged(tmp_path, batches=OneKind({2: math.nan}), log_every=1).train(StopRequest())
+    for _ in range(3):
+        next(run)
+    monkeypatch.setattr(stage_module, "wait_for", broken)
+    with pytest.raises(DivergedError):
+        next(run)
+
+
+def test_draws_are_a_function_of_the_seed_and_the_update(tmp_path: Path) -> None:
+    method = Point()
+    to_the_end(staged(tmp_path, method, updates=3))
+    expected = []
+    for update in range(3):
+        seed = seed_for(SEED, "dropout", update)
+        expected.append(float(torch.rand((), generator=torch.Generator().manual_seed(seed))))
+    assert method.drawn == expected and len(set(expected)) == 3
+
+
+def test_killed_in_an_evaluation_it_is_evaluated_again(tmp_path: Path) -> None:
+    def killed(method: Method, mechanics: Mechanics) -> Evaluation:
+        raise KeyboardInterrupt
+
+    stage = staged(tmp_path, evaluate=killed, eval_every=4)
+    with pytest.raises(KeyboardInterrupt):
+        to_the_end(stage)
+    assert saved(tmp_path / "checkpoints") == [4], "saved before it was evaluated"
+    again = staged(tmp_path, resumed=True, eval_every=4)
+    to_the_end(again)
+    scores = {r["step"]: r["all"] for r in again.log.records if r["kind"] == "eval"}  # type: ignore[attr-defined]
+    places, _ = by_hand(6)
+    assert scores == {4: pytest.approx(places[3]), 6: pytest.approx(places[5])}
+
+
+@pytest.mark.parametrize(("log_every", "checkpoint_every", "last"), [(1, 1, 3), (50, 2, 2)])
+def test_a_loss_that_is_no_number_is_never_saved(
+    tmp_path: Path, log_every: int, checkpoint_every: int, last: int
+) -> None:
+    bad = Targets({3: math.nan})
+    stage = staged(tmp_path, batches=bad, log_every=log_every, checkpoint_every=checkpoint_every)
+    with pytest.raises(DivergedError, match=r"'loss'.* nan at update 3"):
+        to_the_end(stage)
+    assert saved(tmp_path / "checkpoints")[-1] == last
+    mended = to_the_end(staged(tmp_path, resumed=True))
+    assert mended.metrics["all"] == pytest.approx(by_hand(6)[0][-1])
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"),
+    [
+        ((1.0, 3.0, 2.0), 4),
+        ((3.0, 3.0, 1.0), 2),
+        ((2.0, 1.0, 3.0), 6),
+    ],
+)
+def test_the_best_on_validation_is_kept_and_reported(
+    tmp_path: Path, scores: tuple[float, ...], best: int
+) -> None:
+    evaluate = scripted(*scores, 0.0)  # once more for the figures of the best
+    end = to_the_end(staged(tmp_path, evaluate=evaluate, eval_every=2, select_on="val"))
+    place = by_hand(6)[0][best - 1]
+    assert end.metrics["all"] == pytest.approx(place)
+    assert end.metrics["val"] == scores[best // 2 - 1]
+    assert end.figures == {"at": pytest.approx(place)}
+    kept = checkpoint.load_newest(tmp_path / "best")
+    assert kept is not None and kept.keys() == {"method"} and saved(tmp_path / "best")[-1] == best
+    assert float(kept["method"]["w"]) == pytest.approx(place)
+
+
+def test_without_selection_the_last_is_reported_and_none_is_kept_as_best(tmp_path: Path) -> None:
+    evaluate = scripted(1.0, 3.0, 2.0)
+    end = to_the_end(staged(tmp_path, evaluate=evaluate, eval_every=2))
+    assert end.metrics["val"] == 2.0 and not (tmp_path / "best").exists()
+
+
+def test_selection_on_data_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no validation data; it measures all\..*select-on last"):
+        to_the_end(staged(tmp_path, select_on="val"))
+    unmeasured = scripted(1.0, math.nan, 2.0)
+    with pytest.raises(ValueError, match=r"is not a number.*select-on last"):
+        to_the_end(staged(tmp_path / "nan", evaluate=unmeasured, eval_every=2, select_on="val"))
+
+
+def test_the_running_mean_of_the_weights_is_what_is_scored(tmp_path: Path) -> None:
+    method = Point()
+    end = to_the_end(staged(tmp_path, method, ema=0.75))
+    places, _ = by_hand(6)
+    mean = places[0]
+    for place in places[1:]:
+        mean = 0.75 * mean + 0.25 * place
+    assert end.metrics["all"] == pytest.approx(mean)
+    assert float(method.w.detach()) == pytest.approx(places[-1])
+
+
+def test_a_restart_forgets_moments_and_begins_the_schedule_anew(tmp_path: Path) -> None:
+    stage = staged(tmp_path, restart=3, log_every=1)
+    end = to_the_end(stage)
+    assert end.metrics["all"] == pytest.approx(by_hand(6, restart=3)[0][-1], abs=1e-12)
+    assert end.metrics["all"] != pytest.approx(by_hand(6)[0][-1])
+    rates = [r["lr"] for r in stage.log.records if r["kind"] == "train"]  # type: ignore[attr-defined]
+    assert rates == pytest.approx([LR * f for f in FACTORS[:3] * 2])
+
+
+class Several(Point):
+    """Gives another network at its end, and tells where it found it."""
+
+    unexpected = False
+
+    def conclude(self, batches: Batches) -> dict[str, Method]:
+        assert batches.per_epoch == PER_EPOCH
+        return {"swad": Point(at=9.0)}
+
+    def findings(self) -> dict[str, Finding]:
+        return {"swad": Finding({"first": 3}, "found at 3.", self.unexpected)}
+
+
+def test_another_network_is_what_is_reported_and_kept_under_its_name(tmp_path: Path) -> None:
+    end = to_the_end(staged(tmp_path, Several()))
+    place = pytest.approx(by_hand(6)[0][-1])
+    assert list(end.metrics.items()) == [("all", 9.0), ("without_swad_all", place)]
+    assert end.figures == {"at": 9.0, "without_swad_at": place}
+    kept = checkpoint.load_newest(tmp_path / "swad")
+    assert kept is not None and float(kept["method"]["w"]) == 9.0
+    assert saved(tmp_path / "swad") == [6]
+
+
+@pytest.mark.parametrize("unexpected", [False, True])
+def test_what_was_found_is_recorded_and_said_where_it_is_unexpected(
+    tmp_path: Path, unexpected: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    method = Several()
+    method.unexpected = unexpected
+    stage = staged(tmp_path, method)
+    end = to_the_end(stage)
+    assert end.findings == {"swad": {"first": 3}} and type(end.findings["swad"]) is dict
+    assert to_the_end(staged(tmp_path / "other")).findings == {}
+    records: list[dict[str, Any]] = stage.log.records  # type: ignore[attr-defined]
+    assert [r for r in records if r["kind"] == "swad"] == [
+        {"kind": "swad", "epoch": 6 // PER_EPOCH, "step": 6, "first": 3}
+    ]
+    assert ("found at 3." in capsys.readouterr().err) == unexpected, "it is quiet"
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "fp64"])
+def test_batches_come_in_the_precision_and_the_format_that_is_asked_for(
+    tmp_path: Path, precision: Any, channels_last: bool
+) -> None:
+    def predicts(method: Method, mechanics: Mechanics) -> Evaluation:
+        return Evaluation({"all": float(method.predict(torch.zeros(1)).sum())})
+
+    method = Point()
+    options: dict[str, Any] = {"precision": precision, "channels_last": channels_last}
+    to_the_end(staged(tmp_path, method, predicts, updates=1, **options))
+    batch = method.batches[0]
+    wide = torch.float64 if precision == "fp64" else torch.float32
+    assert batch["image"].dtype == batch["y"].dtype == wide and batch["step"] == 0
+    last = batch["image"].is_contiguous(memory_format=torch.channels_last)
+    assert last == channels_last
+    assert [told[1] for told in method.told if told[0] == "predict"] == [wide]
+
+
+def test_time_spent_on_evaluations_is_not_that_of_training(tmp_path: Path) -> None:
+    def slow(method: Method, mechanics: Mechanics) -> Evaluation:
+        time.sleep(0.05)
+        return where(method, mechanics)
+
+    stage = staged(tmp_path, evaluate=slow)
+    before = stage.window.started
+    stage.evaluate()
+    assert 0.05 <= stage.window.started - before < 5
+    assert stage.method.training
+
+
+def test_the_state_of_another_training_is_refused_by_its_folder(tmp_path: Path) -> None:
+    to_the_end(staged(tmp_path))
+
+    class Wider(Point):
+        def __init__(self) -> None:
+            super().__init__()
+            self.more = nn.Linear(2, 2)
+
+    with pytest.raises(ValueError, match=r"is not of this training .*more\.weight") as refused:
+        staged(tmp_path, Wider(), resumed=True)
+    assert str(tmp_path) in str(refused.value)

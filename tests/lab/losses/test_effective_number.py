@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batchformer.lab.data.sets.long_tail import class_counts
+from batchformer.lab.losses.effective_number import effective_number_weights
+
+
+def exact(counts: list[int], beta: Fraction) -> list[float]:
+    """The weights in rational numbers: one over 1 + beta + ... + beta^(n-1), of mean one."""
+    raw = [(1 - beta) / (1 - beta**n) for n in counts]
+    return [float(w / sum(raw) * len(counts)) for w in raw]
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    counts=st.lists(st.integers(1, 300), min_size=1, max_size=6),
+    beta=st.sampled_from(["0", "0.5", "0.99", "0.9999", "0.99999999"]),
+)
+def test_equals_rational_arithmetic(counts: list[int], beta: str) -> None:
+    weights = effective_number_weights(counts, float(beta))
+    expected = torch.tensor(exact(counts, Fraction(beta)))
+    torch.testing.assert_close(weights, expected, rtol=2e-6, atol=0)
+
+
+def test_weights_of_cifar_100_lt() -> None:
+    weights = effective_number_weights(class_counts(500, 100, 100))
+    assert weights.sum().item() == pytest.approx(100, rel=1e-6)
+    assert (weights.diff() >= 0).all()
+    # (1 - 0.9999^500) / (1 - 0.9999^5): nearly the ratio of the counts.
+    assert (weights[-1] / weights[0]).item() == pytest.approx(97.558, abs=1e-2)
+
+
+def test_beta_spans_from_equal_weights_to_inverse_frequencies() -> None:
+    counts = torch.tensor([4000, 70, 1])
+    assert effective_number_weights(counts, 0.0).tolist() == [1, 1, 1]
+    inverse = 1 / counts.double()
+    torch.testing.assert_close(
+        effective_number_weights(counts, 1 - 1e-12).double(),
+        3 * inverse / inverse.sum(),
+        rtol=1e-5,
+        atol=0,
+    )
+
+
+def test_very_large_classes_all_weigh_the_same() -> None:
+    weights = effective_number_weights([10**9, 10**7, 10**6])
+    torch.testing.assert_close(weights, torch.ones(3))
+
+
+def test_the_order_of_classes_does_not_matter() -> None:
+    counts, order = torch.tensor([900, 3, 41, 41]), torch.tensor([2, 0, 3, 1])
+    torch.testing.assert_close(
+        effective_number_weights(counts[order]), effective_number_weights(counts)[order]
+    )
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.9999])
+def test_an_allowed_empty_class_is_as_if_absent(beta: float) -> None:
+    weights = effective_number_weights([9, 0, 2], beta, allow_empty=True)
+    assert weights[1] == 0
+    torch.testing.assert_close(weights[[0, 2]], effective_number_weights([9, 2], beta))
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="classes 1"):
+        effective_number_weights([9, 0])
+    for beta in (1.0, -0.1, float("nan")):
+        with pytest.raises(ValueError, match="beta"):
+            effective_number_weights([9, 1], beta)

@@ -1,0 +1,292 @@
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from batchformer.lab.losses.balanced_softmax import balanced_softmax
+from batchformer.lab.losses.paco import PaCo, paco
+
+
+@dataclass
+class Inputs:
+    """N queries and keys (N, D), a queue (Q, D), centre logits (N, K), in float64."""
+
+    queries: Tensor
+    keys: Tensor
+    queue: Tensor
+    centres: Tensor
+    targets: Tensor
+    queue_targets: Tensor
+    counts: Tensor
+
+    def loss(self, alpha: float = 0.3, temperature: float = 0.2, **options: float) -> Tensor:
+        return self.masked_loss(None, alpha, temperature, **options)
+
+    def masked_loss(
+        self,
+        queue_valid: Tensor | None,
+        alpha: float = 0.3,
+        temperature: float = 0.2,
+        **options: float,
+    ) -> Tensor:
+        return paco(
+            self.queries,
+            self.keys,
+            self.queue,
+            self.centres,
+            self.targets,
+            self.queue_targets,
+            self.counts,
+            alpha=alpha,
+            temperature=temperature,
+            queue_valid=queue_valid,
+            **options,
+        )
+
+
+def draw(seed: int, n: int = 5, q: int = 7, k: int = 3, d: int = 4) -> Inputs:
+    generator = torch.Generator().manual_seed(seed)
+
+    def directions(rows: int) -> Tensor:
+        return F.normalize(torch.randn(rows, d, generator=generator, dtype=torch.float64), dim=1)
+
+    return Inputs(
+        directions(n),
+        directions(n),
+        directions(q),
+        2 * torch.randn(n, k, generator=generator, dtype=torch.float64),
+        torch.randint(k, (n,), generator=generator),
+        torch.randint(k, (q,), generator=generator),
+        torch.randint(1, 900, (k,), generator=generator),
+    )
+
+
+def brute_force(
+    x: Inputs,
+    *,
+    alpha: float,
+    temperature: float,
+    beta: float = 1.0,
+    gamma: float = 1.0,
+    supt: float = 1.0,
+    valid: list[bool] | None = None,
+) -> float:
+    """Anchor by anchor and score by score, with explicit exponentials."""
+    n, k = x.centres.shape
+    vectors = [*x.queries.tolist(), *x.keys.tolist(), *x.queue.tolist()]
+    labels = [*x.targets.tolist(), *x.targets.tolist(), *x.queue_targets.tolist()]
+    held = [True] * (2 * n) + (valid or [True] * len(x.queue))
+    images = sum(x.counts.tolist())
+    total = 0.0
+    for i in range(n):
+        y = int(x.targets[i])
+        exponentials, positives = [], []
+        for c in range(k):
+            prior = math.log(x.counts[c].item() / images + 1e-9)
+            score = math.exp((x.centres[i, c].item() + prior) / supt)
+            exponentials.append(score)
+            if c == y:
+                positives.append((beta, score))
+        for j, (vector, label) in enumerate(zip(vectors, labels, strict=True)):
+            if j == i or not held[j]:
+                continue
+            dot = sum(a * b for a, b in zip(vectors[i], vector, strict=True))
+            score = math.exp(dot / temperature)
+            exponentials.append(gamma * score)
+            if label == y:
+                positives.append((alpha, score))
+        log_p = sum(w * math.log(score / sum(exponentials)) for w, score in positives)
+        total -= log_p / sum(w for w, _ in positives)
+    return total / n
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    n=st.integers(1, 5),
+    q=st.integers(0, 6),
+    k=st.integers(1, 4),
+    alpha=st.sampled_from([0.0, 0.01, 0.05, 1.0]),
+    beta=st.sampled_from([0.5, 1.0]),
+    gamma=st.sampled_from([0.0, 0.3, 1.0]),
+    temperature=st.sampled_from([0.05, 0.2, 1.0]),
+    supt=st.sampled_from([0.5, 1.0]),
+)
+def test_equals_brute_force(
+    seed: int,
+    n: int,
+    q: int,
+    k: int,
+    alpha: float,
+    beta: float,
+    gamma: float,
+    temperature: float,
+    supt: float,
+) -> None:
+    x = draw(seed, n, q, k)
+    expected = brute_force(
+        x, alpha=alpha, temperature=temperature, beta=beta, gamma=gamma, supt=supt
+    )
+    loss = x.loss(alpha, temperature, beta=beta, gamma=gamma, supt=supt)
+    assert loss.item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+@pytest.mark.parametrize("valid", [[True] * 7, [False] * 7, [True, False] * 3 + [True]])
+def test_slots_without_a_key_are_as_if_absent(valid: list[bool]) -> None:
+    x = draw(1)
+    x.queue[~torch.tensor(valid)] = 1e6  # whatever lies there
+    mask = torch.tensor(valid)
+    kept = replace(x, queue=x.queue[mask], queue_targets=x.queue_targets[mask])
+    torch.testing.assert_close(x.masked_loss(mask), kept.loss())
+    if any(valid):
+        sane = replace(x, queue=x.queue.clamp(max=1.0))
+        expected = brute_force(sane, alpha=0.3, temperature=0.2, valid=valid)
+        assert sane.masked_loss(mask).item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_without_samples_it_is_balanced_softmax() -> None:
+    x = draw(2)
+    torch.testing.assert_close(
+        x.loss(alpha=0.0, gamma=0.0),
+        balanced_softmax(x.centres, x.targets, x.counts),
+        rtol=1e-6,
+        atol=1e-6,  # the floor under the prior
+    )
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.7])
+def test_gradient(gamma: float) -> None:
+    x = draw(3, n=3, q=2)
+
+    def loss(queries: Tensor, keys: Tensor, centres: Tensor) -> Tensor:
+        moved = replace(x, queries=queries, keys=keys, centres=centres)
+        return moved.masked_loss(torch.tensor([True, False]), gamma=gamma)
+
+    inputs = tuple(t.requires_grad_() for t in (x.queries, x.keys, x.centres))
+    assert torch.autograd.gradcheck(loss, inputs)
+
+
+def test_the_order_of_samples_queue_and_classes_does_not_matter() -> None:
+    x = draw(4, n=4, q=5, k=3)
+    rows, slots, order = (
+        torch.tensor([2, 0, 3, 1]),
+        torch.tensor([4, 1, 0, 3, 2]),
+        torch.tensor([2, 0, 1]),
+    )
+    renamed = order.argsort()
+    moved = Inputs(
+        x.queries[rows],
+        x.keys[rows],
+        x.queue[slots],
+        x.centres[rows][:, order],
+        renamed[x.targets[rows]],
+        renamed[x.queue_targets[slots]],
+        x.counts[order],
+    )
+    torch.testing.assert_close(moved.loss(), x.loss())
+
+
+def test_only_queries_are_anchors() -> None:
+    x = draw(5)
+    swapped = replace(x, queries=x.keys, keys=x.queries)
+    assert not torch.isclose(x.loss(), swapped.loss(), rtol=1e-3)
+
+
+def test_doubled_streams_are_rows_like_any_other() -> None:
+    plain, mixed = draw(6), draw(7)
+    both = Inputs(
+        torch.cat([plain.queries, mixed.queries]),
+        torch.cat([plain.keys, mixed.keys]),
+        plain.queue,
+        torch.cat([plain.centres, mixed.centres]),
+        torch.cat([plain.targets, plain.targets]),
+        plain.queue_targets,
+        plain.counts,
+    )
+    expected = brute_force(both, alpha=0.05, temperature=0.2)
+    assert both.loss(0.05).item() == pytest.approx(expected, rel=1e-9)
+
+
+def test_extreme_scores_stay_finite_in_float32() -> None:
+    """exp(1 / 0.005) and exp(1000) are infinite in float32; counts differ by 10^9."""
+    x = draw(8)
+    x = Inputs(
+        x.queries.float().requires_grad_(),
+        x.queries.float(),
+        x.queue.float(),
+        (500 * x.centres).float().requires_grad_(),
+        x.targets,
+        x.queue_targets,
+        torch.tensor([10**9, 1, 0]),
+    )
+    loss = x.loss(alpha=0.05, temperature=0.005)
+    loss.backward()
+    assert loss.isfinite()
+    exact = replace(
+        x, **{name: getattr(x, name).double() for name in ("queries", "keys", "queue", "centres")}
+    )
+    torch.testing.assert_close(loss.double(), exact.loss(0.05, 0.005), rtol=1e-5, atol=1e-5)
+    for leaf in (x.queries, x.centres):
+        assert leaf.grad is not None
+        assert leaf.grad.isfinite().all()
+
+
+def test_scores_are_taken_in_float32_under_autocast() -> None:
+    x = draw(9, n=16, q=32, d=32)
+    names = ("queries", "keys", "queue", "centres")
+    single = replace(x, **{name: getattr(x, name).float() for name in names})
+    with torch.autocast("cpu", torch.bfloat16):
+        loss = single.loss(temperature=0.05)
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, single.loss(temperature=0.05))
+    half = replace(x, **{name: getattr(x, name).bfloat16() for name in names})
+    exact = replace(half, **{name: getattr(half, name).double() for name in names})
+    torch.testing.assert_close(half.loss().double(), exact.loss(), rtol=1e-5, atol=1e-5)
+
+
+def test_module_equals_function_and_keeps_counts_out_of_the_state() -> None:
+    x = draw(10)
+    module = PaCo(x.counts, alpha=0.05, temperature=0.07, beta=0.9, gamma=0.8, supt=0.7)
+    mask = torch.tensor([True] * 6 + [False])
+    found = module(x.queries, x.keys, x.queue, x.centres, x.targets, x.queue_targets, mask)
+    expected = x.masked_loss(mask, 0.05, 0.07, beta=0.9, gamma=0.8, supt=0.7)
+    torch.testing.assert_close(found, expected)
+    assert module.state_dict() == {}
+    assert "classes=3, alpha=0.05, beta=0.9, gamma=0.8" in repr(module)
+
+
+def test_wrong_shapes_are_refused_by_name() -> None:
+    x = draw(11)
+    with pytest.raises(ValueError, match=r"targets \(5,\), got \(4,\).*2N rows"):
+        replace(x, targets=x.targets[:4]).loss()
+    for name in ("keys", "queue", "centres", "queue_targets", "counts"):
+        tensor = getattr(x, name)
+        short = tensor[:, :-1] if tensor.ndim == 2 else tensor[:-1]
+        with pytest.raises(ValueError, match="paco needs"):
+            replace(x, **{name: short}).loss()
+    with pytest.raises(ValueError, match="queue_valid"):
+        x.masked_loss(torch.ones(3, dtype=torch.bool))
+    with pytest.raises(ValueError, match="queries of two axes"):
+        replace(x, queries=x.queries[0]).loss()
+
+
+@pytest.mark.parametrize(
+    "bad", [{"alpha": -1.0}, {"beta": 0.0}, {"gamma": -0.1}, {"temperature": 0.0}, {"supt": 0.0}]
+)
+def test_wrong_weights_are_refused(bad: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(bad))):
+        PaCo([3, 1], **{"alpha": 0.05, "temperature": 0.2, **bad})
+
+
+def test_it_compiles_whole() -> None:
+    x = draw(12)
+    compiled = torch.compile(paco, backend="eager", fullgraph=True)
+    arguments = (x.queries, x.keys, x.queue, x.centres, x.targets, x.queue_targets, x.counts)
+    torch.testing.assert_close(compiled(*arguments, alpha=0.3, temperature=0.2), x.loss(0.3, 0.2))

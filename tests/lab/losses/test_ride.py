@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from batchformer.lab.data.sets.long_tail import class_counts
+from batchformer.lab.losses.effective_number import effective_number_weights
+from batchformer.lab.losses.ldam import ldam_margins
+from batchformer.lab.losses.ride import (
+    RIDE,
+    class_temperatures,
+    divergence,
+    ride,
+    ride_with_teacher,
+)
+
+
+def draw(seed: int, e: int, n: int, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Logits (E, N, K), targets (N,), margins, weights and temperatures (K,), in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(e, n, k, generator=generator, dtype=torch.float64)
+    targets = torch.randint(k, (n,), generator=generator)
+    margins, weights, temperatures = torch.rand(3, k, generator=generator, dtype=torch.float64)
+    return logits, targets, 0.5 * margins, 0.1 + weights, 0.3 + temperatures
+
+
+def softmax(row: list[float]) -> list[float]:
+    mass = [math.exp(z) for z in row]
+    return [m / sum(mass) for m in mass]
+
+
+def kl(p: list[float], q: list[float]) -> float:
+    return sum(a * math.log(a / b) for a, b in zip(p, q, strict=True))
+
+
+def brute_divergence(logits: Tensor, temperatures: list[float]) -> float:
+    """Sum over experts of Tm^2 times the mean divergence of the expert from the mean."""
+    experts, n, k = logits.shape
+    mean_temperature = sum(temperatures) / k
+    total = 0.0
+    for expert in range(experts):
+        for i in range(n):
+            mean = [sum(logits[e, i, c].item() for e in range(experts)) / experts for c in range(k)]
+            own = logits[expert, i].tolist()
+            p = softmax([z / t for z, t in zip(mean, temperatures, strict=True)])
+            q = softmax([z / t for z, t in zip(own, temperatures, strict=True)])
+            total += mean_temperature**2 * kl(p, q) / n
+    return total
+
+
+def brute_ldam(
+    logits: Tensor, targets: Tensor, margins: Tensor, scale: float, weights: list[float]
+) -> float:
+    """Sum over experts of the weighted mean cross-entropy with margins."""
+    total = 0.0
+    for expert in logits.tolist():
+        losses = weight_sum = 0.0
+        for row, y in zip(expert, targets.tolist(), strict=True):
+            shifted = [z - scale * margins[y].item() * (c == y) for c, z in enumerate(row)]
+            losses -= weights[y] * math.log(softmax(shifted)[y])
+            weight_sum += weights[y]
+        total += losses / weight_sum
+    return total
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 10_000),
+    e=st.integers(1, 4),
+    n=st.integers(1, 4),
+    k=st.integers(1, 5),
+    deferred=st.booleans(),
+    diversity=st.sampled_from([-0.45, -0.2, 0.0, 0.3]),
+)
+def test_equals_brute_force(
+    seed: int, e: int, n: int, k: int, deferred: bool, diversity: float
+) -> None:
+    logits, targets, margins, weights, temperatures = draw(seed, e, n, k)
+    w = weights.tolist() if deferred else [1.0] * k
+    t = temperatures.tolist() if deferred else [1.0] * k
+    expected = brute_ldam(logits, targets, margins, 4.0, w) + diversity * brute_divergence(
+        logits, t
+    )
+    loss = ride(
+        logits,
+        targets,
+        margins,
+        4.0,
+        weights if deferred else None,
+        diversity=diversity,
+        temperatures=temperatures if deferred else None,
+    )
+    assert loss.item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def test_temperatures_by_hand() -> None:
+    # Shares 0.6, 0.3 and 0.1 of three classes: w = 3 p f + 1 - f with f = 0.5.
+    torch.testing.assert_close(
+        class_temperatures([60, 30, 10], 0.5), torch.tensor([1.4, 0.95, 0.65]) / 1.4
+    )
+    assert class_temperatures([60, 30, 10], 0.0).tolist() == [1, 1, 1]
+    assert class_temperatures([5, 5], 0.9).tolist() == [1, 1]
+
+
+def test_temperatures_of_cifar_100_lt() -> None:
+    temperatures = class_temperatures(class_counts(500, 100, 100), 0.05)
+    # 10,847 images: w = 100 * 500 / 10847 * 0.05 + 0.95 = 1.180478 and w = 0.952305.
+    assert temperatures[0] == 1
+    assert temperatures[-1].item() == pytest.approx(0.952305 / 1.180478, rel=1e-5)
+    assert (temperatures.diff() <= 0).all()
+
+
+def test_an_empty_class_has_the_lowest_temperature() -> None:
+    torch.testing.assert_close(class_temperatures([4, 0], 0.5), torch.tensor([1.0, 0.5 / 1.5]))
+
+
+@pytest.mark.parametrize("factor", [-0.1, 1.0, math.nan])
+def test_a_factor_out_of_bounds_is_refused(factor: float) -> None:
+    with pytest.raises(ValueError, match="factor"):
+        class_temperatures([3, 1], factor)
+
+
+def test_equal_experts_do_not_diverge_and_one_expert_cannot() -> None:
+    logits, _, _, _, temperatures = draw(0, 1, 4, 5)
+    for same in (logits, logits.expand(3, -1, -1)):
+        assert divergence(same, temperatures).abs().item() < 1e-12
+
+
+def test_gradient_treats_the_mean_as_constant() -> None:
+    logits, _, _, _, temperatures = draw(1, 3, 2, 4)
+    logits.requires_grad_()
+    (found,) = torch.autograd.grad(divergence(logits, temperatures), [logits])
+    mean = logits.detach().mean(0)
+    scale = temperatures.mean() ** 2 / 2
+    expected = scale * ((logits / temperatures).softmax(-1) - (mean / temperatures).softmax(-1))
+    torch.testing.assert_close(found, (expected / temperatures).detach())
+
+
+def test_gradient_of_the_experts_losses() -> None:
+    logits, targets, margins, weights, _ = draw(2, 2, 3, 4)
+    logits.requires_grad_()
+    # Without the divergence, whose detached mean finite differences would see move.
+    assert torch.autograd.gradcheck(
+        lambda z: ride(z, targets, margins, 4.0, weights, diversity=0.0), (logits,)
+    )
+
+
+def test_the_order_of_experts_samples_and_classes_does_not_matter() -> None:
+    logits, targets, margins, weights, temperatures = draw(3, 3, 5, 4)
+    loss = ride(logits, targets, margins, 4.0, weights, temperatures=temperatures)
+    rows, order = torch.tensor([4, 0, 2, 1, 3]), torch.tensor([2, 0, 3, 1])
+    moved = ride(
+        logits[[2, 0, 1]][:, rows][..., order],
+        order.argsort()[targets[rows]],
+        margins[order],
+        4.0,
+        weights[order],
+        temperatures=temperatures[order],
+    )
+    torch.testing.assert_close(moved, loss)
+
+
+@pytest.mark.parametrize(("count", "times"), [("once", 1), ("per_expert", 3)])
+def test_distillation_is_counted_as_told(count: Literal["once", "per_expert"], times: int) -> None:
+    logits, targets, margins, _, _ = draw(4, 3, 2, 4)
+    teacher = draw(5, 1, 2, 4)[0][0].requires_grad_()
+    base = ride(logits, targets, margins, 4.0)
+    divergences = [
+        kl(softmax([z / 1.5 for z in t]), softmax([z / 1.5 for z in s]))
+        for t, s in zip(teacher.tolist(), logits.mean(0).tolist(), strict=True)
+    ]
+    expected = times * (base.item() + 0.7 * 1.5**2 * sum(divergences) / 2)
+    loss = ride_with_teacher(base, logits, teacher, factor=0.7, distillation_count=count)
+    assert loss.item() == pytest.approx(expected, rel=1e-9)
+    assert not loss.requires_grad, "the teacher is constant"
+
+
+def test_half_precision_logits_are_summed_in_float32() -> None:
+    logits, targets, margins, weights, temperatures = draw(6, 3, 4, 5)
+    half = (5 * logits).to(torch.bfloat16)
+    loss = ride(half, targets, margins, 4.0, weights, temperatures=temperatures)
+    assert loss.dtype == torch.float32
+    exact = ride(half.double(), targets, margins, 4.0, weights, temperatures=temperatures)
+    torch.testing.assert_close(loss.double(), exact, rtol=1e-5, atol=1e-5)
+
+
+def test_module_defers_weights_and_temperatures() -> None:
+    counts = [400, 30, 2]
+    logits, targets, _, _, _ = draw(7, 3, 8, 3)
+    module = RIDE(counts, diversity=-0.45, temperature_factor=0.05, scale=10.0, beta=0.99)
+    margins, weights = ldam_margins(counts), effective_number_weights(counts, 0.99)
+    before = ride(logits, targets, margins, 10.0, diversity=-0.45)
+    after = ride(
+        logits,
+        targets,
+        margins,
+        10.0,
+        weights,
+        diversity=-0.45,
+        temperatures=class_temperatures(counts, 0.05),
+    )
+    assert not torch.isclose(before, after, rtol=1e-2)
+    torch.testing.assert_close(module(logits, targets), before)
+    module.reweighted = True
+    torch.testing.assert_close(module(logits, targets), after)
+    assert module.state_dict() == {}
+    assert repr(module) == "RIDE(classes=3, diversity=-0.45, scale=10)"
+
+
+def test_wrong_arguments_are_refused() -> None:
+    logits, y, margins = torch.zeros(3, 6, 4), torch.zeros(6).long(), torch.zeros(4)
+    with pytest.raises(ValueError, match=r"ride needs the logits of all experts.*\(6, 4\)"):
+        ride(logits[0], y, margins)
+    with pytest.raises(ValueError, match="ride needs targets"):
+        ride(logits, y[:5], margins)
+    with pytest.raises(ValueError, match="one temperature per class"):
+        divergence(logits, torch.ones(6, 1))
+    with pytest.raises(ValueError, match="distillation needs"):
+        ride_with_teacher(logits.sum(), logits, logits)
+    with pytest.raises(ValueError, match="distillation_count"):
+        ride_with_teacher(logits.sum(), logits, logits[0], distillation_count="thrice")  # type: ignore[arg-type]

@@ -1,0 +1,146 @@
+"""Small methods and batches, and a run that is stopped and resumed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from batchformer.lab.config.methods import MethodConfig, ModuleConfig
+from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.lab.data.feeds.feed import Feed
+from batchformer.lab.data.sets.images import ImageSplit
+from batchformer.lab.data.transforms import digits_train
+from batchformer.lab.engine.fit import Evaluation, Plan, fit, training
+from batchformer.lab.engine.interrupt import Interrupted, StopRequest
+from batchformer.lab.engine.method import Method
+from batchformer.lab.methods import build_method
+from batchformer.lab.models.build import build_model
+from batchformer.lab.models.ride import ride_resnet32
+from batchformer.nn.randomness import drawing
+
+COUNTS = torch.tensor([50, 20, 10, 5, 1])
+Make = Callable[..., Method]
+
+
+def network_for(name: str, experts: int = 2) -> Any:
+    if name.startswith("ride"):
+        return ride_resnet32(5, experts, in_channels=1, widths=(4, 6, 8), depth=8)
+    return build_model("digits_net", 5)
+
+
+@pytest.fixture(scope="session")
+def make() -> Make:
+    """A method on a small network with five classes: its name, its settings, the module's."""
+
+    def made(
+        name: str, hyper: dict[str, Any] | None = None, options: Any = None, **module: Any
+    ) -> Method:
+        with drawing(0, "weights"):
+            network = network_for(name)
+        return build_method(
+            name,
+            network=network,
+            class_counts=COUNTS,
+            module=ModuleConfig(**module),
+            seed=0,
+            hyper=MethodConfig(**(hyper or {})),
+            **(options or {}),
+        )
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def batch() -> dict[str, Tensor]:
+    """Ten samples of five classes, a second view of them, and ten to judge by."""
+    draw = torch.Generator().manual_seed(0)
+
+    def images() -> Tensor:
+        return torch.randn(10, 1, 8, 8, generator=draw)
+
+    y = torch.tensor([0, 0, 0, 0, 1, 1, 2, 2, 3, 4])
+    meta = torch.arange(10) % 5
+    return {"x": images(), "y": y, "view2": images(), "meta_x": images(), "meta_y": meta}
+
+
+class Batches:
+    """Fourteen images, two views, in batches of ten and four: an epoch is two updates."""
+
+    per_epoch = 2
+
+    def __init__(self) -> None:
+        draw = torch.Generator().manual_seed(1)
+        x = torch.randint(0, 256, (14, 1, 8, 8), generator=draw, dtype=torch.uint8)
+        split = ImageSplit(x, torch.arange(14) % 5)
+        self.feed = Feed(split, digits_train(), 10, seed=2, second=digits_train())
+
+    def batch(self, step: int) -> dict[str, Any]:
+        got = self.feed.batch(step)
+        return {**got, "meta_x": got["view2"], "meta_y": got["y"]}
+
+
+def _evaluate(method: Method, _: Any) -> Evaluation:
+    x = torch.linspace(-1, 1, 3 * 64).view(3, 1, 8, 8)
+    return Evaluation({"all": float(method.predict(x).double().sum())})
+
+
+@pytest.fixture
+def assert_resumes(tmp_path: Path) -> Callable[[Callable[[], Method]], None]:
+    """Eight updates at one go, and stopped after five and resumed, end in the same state."""
+
+    def plan(folder: str) -> Plan:
+        return Plan(
+            optim=OptimConfig(lr=0.05),
+            schedule=ScheduleConfig(kind="cosine"),
+            train=TrainConfig(batch_size=10, updates=8),
+            seed=3,
+            folder=tmp_path / folder,
+            device=torch.device("cpu"),
+            quiet=True,
+        )
+
+    def check(build: Callable[[], Method]) -> None:
+        whole = build()
+        expected = fit(whole, Batches(), _evaluate, plan("whole"))
+        request = StopRequest()
+        run = training(build(), Batches(), _evaluate, plan("cut"), request)
+        for _ in range(5):
+            next(run)
+        request.signal_number = 15
+        with pytest.raises(Interrupted):
+            next(run)
+        torch.manual_seed(999)
+        resumed = build()
+        got = fit(resumed, Batches(), _evaluate, plan("cut"))
+        assert got.metrics == expected.metrics
+        state = resumed.state_dict()
+        for key, value in whole.state_dict().items():
+            assert torch.equal(state[key], value), key
+
+    return check
+
+
+@pytest.fixture(scope="session")
+def assert_trained_once() -> Callable[[Method, dict[str, Tensor]], None]:
+    """Every parameter that requires a gradient has one after a step and is in one group."""
+
+    def check(method: Method, batch: dict[str, Tensor]) -> None:
+        optimizers = method.optimizers(OptimConfig()).values()
+        held = [p for o in optimizers for group in o.param_groups for p in group["params"]]
+        wanted = {id(p) for p in method.parameters() if p.requires_grad}
+        assert len(held) == len(wanted) and {id(p) for p in held} == wanted
+        method.train()
+        method.zero_grad()
+        method.step(batch)["loss"].backward()
+        for name, parameter in method.named_parameters():
+            if not parameter.requires_grad:
+                assert parameter.grad is None, name
+            elif not name.startswith("sampler."):  # trained by the outer loss alone
+                assert parameter.grad is not None and parameter.grad.isfinite().all(), name
+
+    return check

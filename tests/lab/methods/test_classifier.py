@@ -1,0 +1,175 @@
+"""The classifier with two streams, against the computation written out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from batchformer import check
+from batchformer.lab.config.methods import MethodConfig, ModuleConfig
+from batchformer.lab.config.training import OptimConfig
+from batchformer.lab.methods import METHODS, build_method
+from batchformer.lab.methods.classifier import Classifier
+from batchformer.lab.models.build import build_model
+from batchformer.nn.randomness import drawing
+
+COUNTS = torch.tensor([50, 20, 10, 5, 1])
+X = torch.randn(6, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+Y = torch.tensor([0, 0, 1, 2, 3, 4])
+#: Methods for batches of several domains.
+DOMAINS = {"coral", "irm", "vrex", "mixstyle"}
+
+
+def method(
+    name: str = "cross_entropy", hyper: dict[str, Any] | None = None, **module: Any
+) -> Classifier:
+    with drawing(0, "weights"):
+        network = build_model("digits_net", 5)
+    built = build_method(
+        name,
+        network=network,
+        module=ModuleConfig(**module),
+        seed=0,
+        class_counts=COUNTS,
+        hyper=MethodConfig(**{"mixstyle_after": ("layer1",), **(hyper or {})}),
+        **({"groups": 2} if name in DOMAINS else {}),
+    )
+    assert isinstance(built, Classifier)
+    return built
+
+
+def plain_batchnorm(classifier: Classifier) -> Classifier:
+    for module in classifier.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.eval()
+    return classifier
+
+
+@pytest.mark.parametrize(
+    ("name", "shift"), [("cross_entropy", 0.0), ("balanced_softmax", COUNTS.log())]
+)
+def test_the_loss_is_the_mean_over_both_streams(name: str, shift: Any) -> None:
+    classifier = plain_batchnorm(method(name, dropout=0.0))
+    features = classifier.network.forward_features(X)
+    mixed = classifier.encoder.mix(features)
+    logits = classifier.network.fc(torch.cat((features, mixed)))
+    expected = F.cross_entropy(logits + shift, torch.cat((Y, Y)))
+    torch.testing.assert_close(classifier.step({"x": X, "y": Y})["loss"], expected)
+
+
+def test_the_variants_of_the_loss() -> None:
+    def loss(**module: Any) -> float:
+        built = plain_batchnorm(method(dropout=0.0, **module))
+        return built.step({"x": X, "y": Y})["loss"].item()
+
+    assert loss(loss_scale="official") == pytest.approx(3 * loss(), rel=1e-5)
+    assert loss(loss_scale="sum") == pytest.approx(2 * loss(), rel=1e-5)
+    assert loss(mixed_weight=0.0) == pytest.approx(loss(enabled=False), rel=1e-5)
+    halves = loss(enabled=False) + loss(streams="mixed_only")
+    assert loss(loss_scale="sum") == pytest.approx(halves, rel=1e-5)
+
+
+def test_prediction_is_the_plain_network_with_and_without() -> None:
+    with_module, without = method().eval(), method(enabled=False).eval()
+    assert torch.equal(with_module.predict(X), without.predict(X))
+    assert torch.equal(with_module(X), with_module.predict(X))
+
+
+def test_the_module_changes_no_shared_initial_weight() -> None:
+    own, other = method().state_dict(), method(enabled=False).state_dict()
+    assert all(torch.equal(own[key], value) for key, value in other.items())
+    assert {key for key in own if key not in other} and all(
+        key.startswith("encoder.") for key in own if key not in other
+    )
+
+
+def test_check_passes_on_every_method_with_one_classifier() -> None:
+    others = {"ride", "ride_assignment", "tau_norm"}
+    others |= {"cge", "compcos", "ce_gzsl", "eszsl"}  # told of pairs or features
+    others |= {"moco_v2", "moco_v3"}  # two encoders and no classifier
+    others |= {"linear_probe", "knn", "detector"}  # BatchFormer has no part in them
+    for name in (name for name in METHODS if name not in others):
+        classifier = method(name)
+        optimizer = classifier.optimizers(OptimConfig())["main"]
+        assert check(classifier, X, optimizer).passed
+
+
+def test_an_untrained_encoder_is_in_no_group() -> None:
+    classifier = method(trained=False)
+    (group,) = classifier.parameter_groups(OptimConfig())
+    assert group["name"] == "model"
+    classifier.step({"x": X, "y": Y})["loss"].backward()
+    assert all(p.grad is None for p in classifier.encoder.parameters())
+    assert classifier.network.conv1.weight.grad.any()
+
+
+def test_the_modules_rate_is_its_own() -> None:
+    groups = method(lr_factor=0.2).parameter_groups(OptimConfig(lr=0.5))
+    assert [(g["name"], g["lr"]) for g in groups] == [("model", 0.5), ("batchformer", 0.1)]
+
+
+@pytest.mark.parametrize("streams", ["shared", "mixed_only", "none"])
+def test_dropout_of_features_is_in_training_and_of_each_row(streams: str) -> None:
+    module = {"enabled": False} if streams == "none" else {"streams": streams}
+    classifier = method(hyper={"feature_dropout": 0.25}, dropout=0.0, **module)
+    plain = method(dropout=0.0, **module)
+    torch.manual_seed(0)
+    features = torch.rand(400, 64) + 0.5
+    rows, whole = classifier.streams(features), plain.streams(features)
+    assert len(rows) == (800 if streams == "shared" else 400)
+    kept = rows != 0
+    torch.testing.assert_close(rows[kept], (whole / 0.75)[kept])
+    assert kept.float().mean().item() == pytest.approx(0.75, abs=0.01)
+    if streams == "shared":
+        assert not torch.equal(*kept.chunk(2))
+    assert torch.equal(classifier.eval().streams(features), features)
+
+
+def test_prediction_drops_no_feature() -> None:
+    classifier, plain = method(hyper={"feature_dropout": 0.5}), method()
+    assert torch.equal(plain_batchnorm(classifier).predict(X), plain_batchnorm(plain).predict(X))
+    assert check(classifier, X).passed
+    assert list(classifier.state_dict()) == list(plain.state_dict())
+
+
+def test_without_dropout_nothing_is_drawn() -> None:
+    classifier = method(dropout=0.0)
+    before = torch.get_rng_state()
+    classifier.step({"x": X, "y": Y})
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_unknown_methods_are_named() -> None:
+    with pytest.raises(ValueError, match="there are cross_entropy, balanced_softmax"):
+        build_method("magic")
+
+
+@pytest.mark.parametrize("name", ["vit_tiny_patch16_224", "deit_small_patch16_224"])
+def test_transformers_are_classified_by_timms_own_path(name: str) -> None:
+    """BatchFormer stands between the class token, after the last normalisation, and the head."""
+    torch.manual_seed(0)
+    network: Any = build_model(name, 5, img_size=32)
+    built = build_method(
+        "cross_entropy",
+        network=network,
+        module=ModuleConfig(dropout=0.0),
+        seed=0,
+        class_counts=COUNTS,
+    )
+    assert isinstance(built, Classifier) and built.encoder is not None
+    x = torch.randn(4, 3, 32, 32)
+    with torch.no_grad():
+        built.eval()
+        logits = network(x)
+        token = network.forward_features(x)[:, 0]
+        assert torch.equal(built.predict(x), logits) and torch.equal(built(x), logits)
+        assert torch.equal(built.features(x), network.fc_norm(token))
+        built.train()
+        both = built(x)
+        torch.testing.assert_close(both[:4], logits)
+        mixed = network.head(built.encoder(built.features(x)))
+        torch.testing.assert_close(both[4:], mixed)
+    assert check(built, x).passed

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import copy
+from typing import Any, get_args
+
+import pytest
+import timm
+import torch
+from torch import Tensor
+
+from batchformer.lab.config.methods import MethodConfig, ModuleConfig
+from batchformer.lab.config.training import OptimConfig, TrainConfig
+from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.methods import build_method
+from batchformer.lab.methods.detector import Detector
+from batchformer.lab.models import faster_rcnn
+from batchformer.nn.randomness import seed_device
+
+CPU = torch.device("cpu")
+KINDS = get_args(faster_rcnn.Kind)
+PARTS = ["objectness", "proposals", "classes", "boxes"]
+
+
+@pytest.fixture(autouse=True)
+def few_regions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faster_rcnn, "REGIONS", 8)
+    few = {"training": (100, 50), "testing": (100, 12)}
+    monkeypatch.setattr(faster_rcnn, "PROPOSALS", {"c4": few, "fpn": few})
+
+
+def detector(kind: faster_rcnn.Kind = "c4", **changes: Any) -> Detector:
+    torch.manual_seed(0)
+    options: dict[str, Any] = {
+        "network": timm.create_model("resnet18", num_classes=7, zero_init_last=False),
+        "classes": ("ant", "bee", "cow"),
+        "module": ModuleConfig(),
+        "seed": 0,
+        "hyper": MethodConfig(detector=kind),
+        "class_counts": torch.tensor([5, 3, 1]),
+        **changes,
+    }
+    made = build_method("detector", **options)
+    assert isinstance(made, Detector)
+    return made
+
+
+def batch() -> dict[str, Any]:
+    """A red and a blue rectangle, of classes 0 and 2, and a green one of class 1."""
+    x = torch.full((2, 3, 64, 64), 100, dtype=torch.uint8)
+    x[0, 0, 8:40, 4:36], x[0, 2, 20:60, 40:62], x[1, 1, 10:50, 20:60] = 255, 255, 255
+    boxes = [
+        torch.tensor([[4.0, 8.0, 36.0, 40.0], [40.0, 20.0, 62.0, 60.0]]),
+        torch.tensor([[20.0, 10.0, 60.0, 50.0]]),
+    ]
+    return {
+        "x": [x[0], x[1, :, :60, :62]],
+        "boxes": boxes,
+        "labels": [torch.tensor([0, 2]), torch.tensor([1])],
+        "y": torch.tensor([2, 1]),
+        "index": torch.tensor([4, 2]),
+        "row": torch.arange(2),
+    }
+
+
+def updates(method: Detector, number: int, **train: Any) -> list[dict[str, Tensor]]:
+    mechanics = Mechanics(TrainConfig(batch_size=2, **train), CPU)
+    optimizers = method.optimizers(OptimConfig(lr=0.01, weight_decay=1e-4))
+    method.train()
+    losses = []
+    for step in range(number):
+        seed_device(CPU, step)
+        losses.append(method.update(batch(), optimizers, mechanics))
+    return losses
+
+
+@pytest.mark.parametrize(("kind", "precision"), [("c4", "fp32"), ("c4", "bf16"), ("fpn", "bf16")])
+def test_updates_lower_the_loss(kind: faster_rcnn.Kind, precision: str) -> None:
+    losses = updates(detector(kind), 8, precision=precision)
+    assert list(losses[0]) == ["loss", *PARTS]
+    for each in losses:
+        torch.testing.assert_close(each["loss"], torch.stack([each[p] for p in PARTS]).sum())
+    for name in ("loss", "classes", "objectness"):
+        last = (losses[-1][name] + losses[-2][name]) / 2
+        assert last < 0.95 * losses[0][name], name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_trained_parameter_is_registered_once(kind: faster_rcnn.Kind) -> None:
+    method = detector(kind)
+    (group,) = method.parameter_groups(OptimConfig(lr=0.02))
+    given = [id(parameter) for parameter in group["params"]]
+    assert len(given) == len(set(given)) and group["lr"] == 0.02
+    network: Any = method.network
+    head = {id(parameter) for parameter in network.get_classifier().parameters()}
+    of_network = {id(parameter) for parameter in network.parameters()}
+    of_detector = {id(parameter) for parameter in method.detector.parameters()}
+    assert set(given) == (of_network - head) | of_detector and len(head) == 2
+    state = method.state_dict()
+    own = {name.removeprefix("network.") for name in state if name.startswith("network.")}
+    assert own == set(network.state_dict())
+    assert method.deployed() is network
+    pointers = [value.data_ptr() for value in state.values()]
+    assert len(pointers) == len(set(pointers))
+
+
+def test_all_normalisation_is_trained_and_counted() -> None:
+    method = detector()
+    before = {name: value.clone() for name, value in method.state_dict().items()}
+    updates(method, 1)
+    after = method.state_dict()
+    means = [name for name in after if name.endswith("running_mean")]
+    assert len(means) == 21  # 20 of a ResNet-18, and one after its last stage
+    assert not any(torch.equal(before[name], after[name]) for name in means)
+    assert torch.equal(before["network.fc.weight"], after["network.fc.weight"])
+
+
+def test_batchformer_takes_no_part() -> None:
+    one, other = (detector(module=ModuleConfig(enabled=enabled)) for enabled in (True, False))
+    for (name, left), right in zip(
+        one.state_dict().items(), other.state_dict().values(), strict=True
+    ):
+        assert torch.equal(left, right), name
+    assert not any("batchformer" in name for name in one.state_dict())
+
+
+def test_weights_come_from_the_seed_alone() -> None:
+    torch.manual_seed(7)
+    one = detector(seed=3)
+    torch.rand(5)
+    state, again = one.detector.state_dict(), detector(seed=3).detector.state_dict()
+    assert all(torch.equal(state[name], again[name]) for name in state)
+    other = detector(seed=4).detector.state_dict()
+    name = "roi_heads.box_predictor.part.cls_score.weight"
+    assert not torch.equal(state[name], other[name])
+
+
+def test_parts_of_a_batch_have_their_own_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    method = detector()
+    seen: list[tuple[list[Any], list[Any]]] = []
+    whole = method.detector.forward
+
+    def noted(images: list[Tensor], targets: list[dict[str, Tensor]]) -> Any:
+        sizes = [tuple(image.shape[1:]) for image in images]
+        seen.append((sizes, [target["labels"].tolist() for target in targets]))
+        return whole(images, targets)
+
+    monkeypatch.setattr(method.detector, "forward", noted)
+    updates(method, 1, accumulate=2)
+    assert seen == [([(64, 64)], [[1, 3]]), ([(60, 62)], [[2]])]  # 0 is the background
+
+
+def test_predictions_are_of_the_classes() -> None:
+    method = detector().eval()
+    method.detector.roi_heads.score_thresh = 0.0
+    images = batch()["x"]
+    with torch.no_grad():
+        found = method.predict(images)
+        scaled = method.predict([image / 255 for image in images])
+    assert len(found) == 2
+    for each, again in zip(found, scaled, strict=True):
+        assert set(each) == {"boxes", "labels", "scores"}
+        assert each["labels"].min() >= 0 and each["labels"].max() <= 2
+        assert all(torch.equal(each[name], again[name]) for name in each)
+
+
+def test_an_image_is_judged_without_its_neighbours() -> None:
+    method = detector().eval()
+    method.detector.roi_heads.score_thresh = 0.0
+    images = [batch()["x"][0], batch()["x"][0].flip(2), batch()["x"][0].flip(1)]
+    with torch.no_grad():
+        together, (alone,) = method.predict(images), method.predict(images[1:2])
+    assert len(alone["scores"])
+    for name, value in alone.items():
+        torch.testing.assert_close(together[1][name], value, rtol=1e-4, atol=1e-4)
+
+
+def test_a_copy_trains_by_itself() -> None:
+    method = detector()
+    before = {name: value.clone() for name, value in method.state_dict().items()}
+    other = copy.deepcopy(method)
+    updates(other, 1)
+    assert all(torch.equal(before[name], value) for name, value in method.state_dict().items())
+    moved = [k for k, v in other.named_parameters() if not torch.equal(before[k], v)]
+    assert "network.conv1.weight" in moved and "network.layer4.1.conv2.weight" in moved
+
+
+def test_updates_are_not_recorded() -> None:
+    assert "differ in size" in str(detector().why_eager())

@@ -1,0 +1,134 @@
+"""The closed form of ESZSL against least squares, and how its settings are chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from batchformer.lab.config.features import FeatureConfig
+from batchformer.lab.config.methods import MethodConfig, ModuleConfig
+from batchformer.lab.config.training import OptimConfig, TrainConfig
+from batchformer.lab.data.sets.attribute_features import AttributeFeatures
+from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.methods import eszsl as module
+from batchformer.lab.methods.eszsl import (
+    Eszsl,
+    choose_exponents,
+    eszsl,
+    eszsl_accuracy,
+    eszsl_scores,
+)
+from batchformer.lab.tasks.generalized import GeneralizedTask
+
+
+@pytest.mark.parametrize("targets", ["signed", "indicator"])
+def test_the_minimum_by_least_squares(targets: Any) -> None:
+    draw = torch.Generator().manual_seed(0)
+    x, s = (torch.randn(*size, generator=draw).double() for size in ((30, 5), (4, 3)))
+    labels = torch.randint(0, 4, (30,), generator=draw)
+    gamma, lambda_ = 0.7, 2.5
+    y = np.full((30, 4), -1.0 if targets == "signed" else 0.0)
+    y[np.arange(30), labels] = 1
+    # vec(A V B') = (A kron B) vec(V), row by row; one block of equations for each term.
+    one_d, one_a = np.sqrt(gamma) * np.eye(5), np.sqrt(lambda_) * np.eye(3)
+    blocks = [np.kron(a, b) for a in (x.numpy(), one_d) for b in (s.numpy(), one_a)]
+    wanted = np.concatenate([y.ravel(), np.zeros(sum(len(b) for b in blocks[1:]))])
+    expected = np.linalg.lstsq(np.concatenate(blocks), wanted, rcond=None)[0].reshape(5, 3)
+    got = eszsl(x.float().double(), labels, s, gamma, lambda_, targets)
+    np.testing.assert_allclose(got.numpy(), expected, atol=1e-6)
+    assert got.dtype == torch.float64
+
+
+def test_scores_are_products() -> None:
+    x, v, s = torch.randn(6, 5), torch.randn(5, 3).double(), torch.randn(4, 3)
+    expected = [[float(x[n].double() @ v @ s[k].double()) for k in range(4)] for n in range(6)]
+    torch.testing.assert_close(eszsl_scores(x, v, s), torch.tensor(expected, dtype=torch.float64))
+
+
+def linear_classes(noise: float) -> AttributeFeatures:
+    """Twelve classes, whose means are linear in their attributes; the last three are unseen."""
+    draw = torch.Generator().manual_seed(1)
+    attributes = torch.nn.functional.normalize(torch.randn(12, 6, generator=draw), dim=1)
+    labels = torch.arange(12).repeat_interleave(20)
+    means = attributes @ torch.randn(6, 10, generator=draw)
+    features = means[labels] + noise * torch.randn(240, 10, generator=draw)
+    rows, held = torch.arange(180), torch.arange(180) % 4 == 0
+    return AttributeFeatures(
+        name="linear",
+        features=features,
+        labels=labels,
+        attributes=attributes,
+        classes=tuple("abcdefghijkl"),
+        trainval=rows[~held],
+        test_seen=rows[held],
+        test_unseen=torch.arange(180, 240),
+        val_classes=torch.tensor([2, 5]),
+    )
+
+
+def test_it_knows_classes_that_it_never_saw() -> None:
+    data = linear_classes(noise=0.3)
+    chosen = choose_exponents(data)
+    scores = eszsl_accuracy(data, chosen)
+    assert scores["hm"] > 90 and scores["unseen"] > 80
+    assert scores["hm"] > eszsl_accuracy(data, (3, 3))["hm"]
+    signed = eszsl_accuracy(data, choose_exponents(data, "signed"), "signed")
+    assert 20 < signed["unseen"] < scores["unseen"]
+
+
+def test_settings_are_chosen_without_the_test() -> None:
+    data = linear_classes(noise=1.0)
+    expected = choose_exponents(data)
+    tested = torch.cat((data.test_seen, data.test_unseen))
+    data.features[tested] = 1e3 * torch.randn(len(tested), 10)
+    assert choose_exponents(data) == expected
+    # The best of the grid on the classes of validation, by asking for each on its own.
+    inner = data.for_selection()
+    grid = (-2, 0, 2)
+    by_hand = {(g, a): eszsl_accuracy(inner, (g, a))["hm"] for g in grid for a in grid}
+    assert by_hand[choose_exponents(data, grid=grid)] == max(by_hand.values())
+    assert len(set(by_hand.values())) > 3
+    assert module.GRID == (-3, -2, -1, 0, 1, 2, 3)
+
+
+def test_as_a_method_it_is_the_closed_form() -> None:
+    draw = torch.Generator().manual_seed(0)
+    attributes = torch.randn(5, 4, generator=draw)
+    seen, unseen = torch.tensor([0, 2, 4]), torch.tensor([1, 3])
+    labels = seen[torch.arange(30) % 3]
+    features = attributes[labels] @ torch.randn(4, 6, generator=draw)
+    hyper = MethodConfig(eszsl_gamma=-1, eszsl_lambda=1)
+    options = {"module": ModuleConfig(enabled=False), "seed": 0, "hyper": hyper}
+    method = Eszsl(features, labels, attributes, seen, unseen, **options)  # type: ignore[arg-type]
+    own = torch.arange(30) % 3
+    matrix = eszsl(features, own, attributes[seen], 0.1, 10.0)
+    assert torch.equal(method.predict(features), eszsl_scores(features, matrix, attributes))
+    torch.testing.assert_close(method.deployed()(features.double()), method.predict(features))
+    assert method.optimizers(OptimConfig()) == {}
+    before = method.matrix.clone()
+    mechanics = Mechanics(TrainConfig(), torch.device("cpu"))
+    losses = method.update({"x": features, "y": labels}, {}, mechanics)
+    assert losses["loss"].isfinite() and torch.equal(method.matrix, before)
+    with pytest.raises(ValueError, match="--arms baseline"):
+        Eszsl(features, labels, attributes, seen, unseen, ModuleConfig(), 0)
+
+
+def test_features_are_scaled_as_those_of_the_recipe() -> None:
+    """Channels of other units and origins change nothing, and the method of a run says the same."""
+    data = linear_classes(noise=1.0)
+    draw = torch.Generator().manual_seed(2)
+    factor, shift = torch.rand(10, generator=draw) * 50 + 1, torch.randn(10, generator=draw) * 20
+    moved = dataclasses.replace(data, features=data.features * factor + shift)
+    chosen = choose_exponents(data)
+    assert choose_exponents(moved) == chosen
+    scores = eszsl_accuracy(moved, chosen)
+    assert scores == pytest.approx(eszsl_accuracy(data, chosen))
+    task = GeneralizedTask(moved, FeatureConfig(choose=False), torch.device("cpu"))
+    hyper = MethodConfig(eszsl_gamma=chosen[0], eszsl_lambda=chosen[1])
+    method = Eszsl(**task.method_options, module=ModuleConfig(enabled=False), seed=0, hyper=hyper)
+    found = task.evaluate(method, Mechanics(TrainConfig(), torch.device("cpu"))).metrics
+    assert {name: found[name] for name in scores} == pytest.approx(scores)

@@ -1,0 +1,80 @@
+"""LDAM-DRW against its formula, and when its weights begin."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from batchformer import check
+from batchformer.lab.config.training import OptimConfig
+from batchformer.lab.models.heads import CosineClassifier
+
+COUNTS = torch.tensor([50.0, 20.0, 10.0, 5.0, 1.0])
+
+
+def in_eval_norms(method: Any) -> Any:
+    for module in method.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.eval()
+    return method
+
+
+@pytest.mark.parametrize("reweighted", [False, True])
+def test_the_loss_of_both_streams_by_hand(make: Any, batch: Any, reweighted: bool) -> None:
+    method = in_eval_norms(make("ldam", {"reweight_epoch": 3}, dropout=0.0))
+    method.begin_epoch(3 if reweighted else 2)
+    features = method.network.forward_features(batch["x"])
+    rows = torch.cat((features, method.encoder.mix(features)))
+    cosines = F.normalize(rows) @ F.normalize(method.network.fc.weight).T
+    y = batch["y"].repeat(2)
+    margins = 0.5 * (1 / COUNTS) ** 0.25
+    lowered = cosines - F.one_hot(y, 5) * margins
+    effective = (1 - 0.9999 ** COUNTS.double()) / (1 - 0.9999)
+    weights = (1 / effective) * 5 / (1 / effective).sum()
+    losses = F.cross_entropy(30 * lowered, y, reduction="none").double()
+    w = weights[y] if reweighted else torch.ones(20)
+    expected = (w * losses).sum() / w.sum()
+    torch.testing.assert_close(method.step(batch)["loss"].double(), expected, rtol=1e-6, atol=0)
+
+
+def test_weights_begin_at_their_epoch_and_are_a_phase(make: Any) -> None:
+    method = make("ldam", {"reweight_epoch": 160})
+    phases = []
+    for epoch in (0, 159, 160, 199, 0):
+        method.begin_epoch(epoch)
+        phases.append(method.phase())
+    assert phases == [False, False, True, True, False]
+
+
+def test_the_head_is_a_cosine_one_and_the_prediction_plain(make: Any, batch: Any) -> None:
+    with_module, without = make("ldam").eval(), make("ldam", enabled=False).eval()
+    assert isinstance(with_module.network.fc, CosineClassifier)
+    assert torch.equal(with_module.predict(batch["x"]), without.predict(batch["x"]))
+    assert torch.equal(with_module.predict(batch["x"]), with_module.network(batch["x"]))
+    assert with_module.predict(batch["x"]).abs().max() <= 30.001
+
+
+def test_margin_and_scale_are_settings(make: Any, batch: Any) -> None:
+    method = in_eval_norms(make("ldam", {"margin": 0.0, "scale": 2.0}, enabled=False))
+    logits = method.network(batch["x"])
+    assert logits.abs().max() <= 2.001
+    torch.testing.assert_close(
+        method.step(batch)["loss"], F.cross_entropy(logits, batch["y"]), rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize("module", [{}, {"enabled": False}, {"streams": "mixed_only"}], ids=str)
+def test_trained_once(make: Any, batch: Any, module: Any, assert_trained_once: Any) -> None:
+    assert_trained_once(make("ldam", **module), batch)
+
+
+def test_resumed_equals_unbroken_across_the_change(make: Any, assert_resumes: Any) -> None:
+    assert_resumes(lambda: make("ldam", {"reweight_epoch": 3}))
+
+
+def test_it_is_acting(make: Any, batch: Any) -> None:
+    method = make("ldam")
+    assert check(method, batch["x"], method.optimizers(OptimConfig())["main"]).passed

@@ -1,0 +1,58 @@
+"""What holds for every method, by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from batchformer.lab.config.training import OptimConfig, TrainConfig
+from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.methods import METHODS
+
+CPU = torch.device("cpu")
+#: Methods for batches of several domains; accumulation would part them.
+DOMAINS = ("coral", "irm", "vrex", "mixstyle")
+#: Those of zero-shot learning are told of pairs or features, and neighbours of a bank of images:
+#: they have the same tests beside them.
+OTHERS = ("cge", "compcos", "ce_gzsl", "eszsl", "knn", "detector")
+OF_IMAGES = [name for name in METHODS if name not in OTHERS]
+TRAIN: list[dict[str, Any]] = [{"precision": "bf16"}, {"accumulate": 2}]
+CASES = [(name, t) for name in OF_IMAGES for t in (TRAIN[:1] if name in DOMAINS else TRAIN)]
+
+
+def made(make: Any, name: str) -> Any:
+    groups = {"groups": 2} if name in DOMAINS else None
+    return make(name, {"mixstyle_after": ("layer1",)}, groups)
+
+
+@pytest.mark.parametrize(("name", "train"), CASES, ids=str)
+def test_half_precision_and_accumulation(
+    make: Any, batch: Any, name: str, train: dict[str, Any]
+) -> None:
+    method = made(make, name).train()
+    optimizers = method.optimizers(OptimConfig())
+    before = {k: v.clone() for k, v in method.named_parameters()}
+    mechanics = Mechanics(TrainConfig(batch_size=10, **train), CPU)
+    losses = method.update({**batch, "x_target": batch["view2"]}, optimizers, mechanics)
+    method.after_update()
+    assert losses["loss"].isfinite() and losses["loss"].dtype == torch.float32
+    for key, value in method.named_parameters():
+        assert value.isfinite().all(), key
+        # Attention that is uniform at first has next to no gradient for some biases.
+        if value.requires_grad and value.ndim > 1:
+            assert not torch.equal(value, before[key]), key
+
+
+def test_settings_without_sense_are_refused_by_name(make: Any) -> None:
+    with pytest.raises(ValueError, match="never released"):
+        make("paco", loss_scale="official")
+
+
+@pytest.mark.parametrize("name", OF_IMAGES)
+def test_answers_in_eval_are_of_one_sample_alone(make: Any, batch: Any, name: str) -> None:
+    method = made(make, name).eval()
+    with torch.no_grad():
+        whole, alone = method.predict(batch["x"]), method.predict(batch["x"][3:4])
+    torch.testing.assert_close(whole[3:4], alone)

@@ -1,0 +1,376 @@
+"""What both MoCos have in common: the slower encoder, one module for both, and what is trained.
+
+Run as a script, this file is one of two ranks, and saves what a step gave it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch import distributed as dist
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from batchformer import check
+from batchformer.lab.config.methods import MethodConfig, ModuleConfig
+from batchformer.lab.config.training import OptimConfig, TrainConfig
+from batchformer.lab.engine.capture import Captured, Eager
+from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.methods import build_method
+from batchformer.lab.methods.moco import directions, watched
+from batchformer.lab.methods.moco_v3 import is_vision_transformer
+from batchformer.lab.models.build import build_model
+
+HYPER = {
+    "queue": 32,
+    "dim": 4,
+    "temperature": 0.2,
+    "momentum": 0.9,
+    "projection_hidden": 16,
+}
+BOTH = ["moco_v2", "moco_v3"]
+CPU = torch.device("cpu")
+
+
+def updated(method: Any, batch: Any, times: int = 1, lr: float = 0.1) -> Any:
+    """After so many updates; the first queue of MoCo-v2 is empty, and asks for nothing."""
+    optimizers = method.train().optimizers(OptimConfig(lr=lr))
+    for _ in range(times):
+        method.update(batch, optimizers, Mechanics(TrainConfig(), CPU))
+        method.after_update()
+    return method
+
+
+def parameters_of(*modules: Any) -> list[Tensor]:
+    return [p for module in modules for p in module.parameters()]
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+@pytest.mark.parametrize("name", BOTH)
+def test_the_slower_encoder_by_a_loop(make: Any, batch: Any, name: str, schedule: str) -> None:
+    updates = 50
+    method = make(name, {**HYPER, "momentum_schedule": schedule}).train()
+    method.begin_training(updates)
+    own = [p.double().clone() for p in parameters_of(method.key_network, method.key_head)]
+    optimizers = method.optimizers(OptimConfig(lr=0.05))
+    for t in range(1, updates + 1):
+        method.update(batch, optimizers, Mechanics(TrainConfig(), CPU))
+        method.after_update()
+        m = 0.9
+        if schedule == "cosine":
+            m = 1 - (1 - 0.9) * (math.cos(math.pi * t / updates) + 1) / 2
+        assert float(method.momentum()) == pytest.approx(m, abs=1e-6)
+        leaders = parameters_of(method.network, method.head)
+        own = [m * o + (1 - m) * p.detach().double() for o, p in zip(own, leaders, strict=True)]
+    assert int(method.updates) == updates
+    for slow, wanted, leader in zip(
+        parameters_of(method.key_network, method.key_head),
+        own,
+        parameters_of(method.network, method.head),
+        strict=True,
+    ):
+        torch.testing.assert_close(slow.double(), wanted, rtol=1e-4, atol=1e-5)
+        assert torch.equal(slow, leader) != leader.requires_grad  # only the classifier stays
+
+
+@pytest.mark.parametrize("trained", [True, False])
+@pytest.mark.parametrize("name", BOTH)
+def test_the_module_is_trained_by_gradients_alone(
+    make: Any, batch: Any, name: str, trained: bool
+) -> None:
+    method = updated(make(name, HYPER, trained=trained), batch)
+    method.zero_grad()
+    method.step(batch)["loss"].backward()
+    for key, parameter in method.encoder.named_parameters():
+        if trained and parameter.ndim > 1:
+            assert parameter.grad is not None and parameter.grad.any(), key
+        elif not trained:
+            assert parameter.grad is None, key
+    before = [p.clone() for p in method.encoder.parameters()]
+    method.after_update()
+    assert all(map(torch.equal, method.encoder.parameters(), before)), "it follows nobody"
+    held = {id(p) for p in parameters_of(method.key_network, method.key_head)}
+    assert not held & {id(p) for p in method.encoder.parameters()}
+
+
+@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize(
+    "module", [{}, {"enabled": False}, {"trained": False}, {"streams": "mixed_only"}], ids=str
+)
+def test_only_the_queries_way_is_trained(
+    make: Any, batch: Any, assert_trained_once: Any, name: str, module: dict[str, Any]
+) -> None:
+    method = make(name, HYPER, **module)
+    assert_trained_once(method, batch)
+    trained = {k.split(".")[0] for k, p in method.named_parameters() if p.requires_grad}
+    wanted = {"network", "head"} | ({"predictor"} if name == "moco_v3" else set())
+    learns = module.get("enabled", True) and module.get("trained", True)
+    assert trained == wanted | ({"encoder"} if learns else set())
+    assert not any(p.requires_grad for p in method.network.get_classifier().parameters())
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_both_arms_begin_alike(make: Any, name: str) -> None:
+    """Same network and same heads, so also of the same depth."""
+    own, other = make(name, HYPER).state_dict(), make(name, HYPER, enabled=False).state_dict()
+    assert all(torch.equal(own[key], value) for key, value in other.items())
+    assert {key.split(".")[0] for key in set(own) - set(other)} == {"encoder"}
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_what_is_deployed(make: Any, batch: Any, name: str) -> None:
+    method = updated(make(name, HYPER), batch, 2).eval()
+    x = batch["x"]
+    with torch.no_grad():
+        assert torch.equal(method.predict(x), method.network.forward_features(x))
+    assert method.deployed() is method.network
+    probe = build_model("digits_net", 5)
+    probe.load_state_dict(method.network.state_dict())
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_keys_are_normalised_by_their_own_batch(make: Any, batch: Any, name: str) -> None:
+    method = make(name, HYPER).train()
+    before = method.key_network.bn1.running_mean.clone(), method.network.bn1.running_mean.clone()
+    keys = method.keys(batch["view2"])
+    assert not keys.requires_grad and keys.shape == (20, 4)
+    assert not torch.equal(method.key_network.bn1.running_mean, before[0])
+    assert torch.equal(method.network.bn1.running_mean, before[1])
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_resumed_equals_unbroken(make: Any, assert_resumes: Any, name: str) -> None:
+    assert_resumes(lambda: make(name, {**HYPER, "momentum_schedule": "cosine"}))
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_a_step_writes_its_state_in_place(make: Any, batch: Any, name: str) -> None:
+    method = make(name, {**HYPER, "momentum_schedule": "cosine"})
+    method.begin_training(9)
+    places = {k: v.data_ptr() for k, v in method.state_dict().items()}
+    updated(method, batch)
+    assert {k: v.data_ptr() for k, v in method.state_dict().items()} == places
+    assert method.why_eager() is None and method.phase() is None
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_under_autocast_the_module_still_learns(make: Any, batch: Any, name: str) -> None:
+    """Keys come after the queries, or their cast of its weights would cut gradients off."""
+    method = updated(make(name, HYPER), batch)
+    method.zero_grad()
+    with torch.autocast("cpu", torch.bfloat16):
+        losses = method.step(batch)
+    losses["loss"].backward()
+    assert all(value.dtype == torch.float32 for value in losses.values())
+    assert all(p.grad is not None for p in method.encoder.parameters())
+
+
+def test_what_is_watched_by_hand() -> None:
+    draw = torch.Generator().manual_seed(0)
+    q, k = (directions(torch.randn(400, 16, generator=draw)) for _ in range(2))
+    seen = watched(q, k)
+    cosines = [float(a @ b) for a, b in zip(q, k, strict=True)]
+    assert float(seen["positive"]) == pytest.approx(sum(cosines) / 400, abs=1e-6)
+    assert float(seen["spread"]) == pytest.approx(1 / math.sqrt(16), rel=0.02)
+    alike = watched(q[:1].repeat(9, 1), q[:1].repeat(9, 1))
+    assert float(alike["spread"]) == pytest.approx(0, abs=1e-6)
+    assert float(alike["positive"]) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_what_has_no_sense_is_refused(make: Any, batch: Any, name: str) -> None:
+    with pytest.raises(ValueError, match="adds its terms"):
+        make(name, HYPER, loss_scale="official")
+    with pytest.raises(ValueError, match="no weight of its own"):
+        make(name, HYPER, mixed_weight=0.5)
+    with pytest.raises(ValueError, match="there is one stream"):
+        make(name, {**HYPER, "contrast_pairs": "plain"}, streams="mixed_only")
+    with pytest.raises(ValueError, match="there is one stream"):
+        make(name, {**HYPER, "enqueued": "mixed"}, streams="mixed_only")
+    make(name, HYPER, loss_scale="official", mixed_weight=0.5, enabled=False)
+    method = make(name, {**HYPER, "momentum_schedule": "cosine"})
+    with pytest.raises(RuntimeError, match=r"call begin_training\(updates\)"):
+        updated(method, batch)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_it_is_acting(make: Any, batch: Any, name: str) -> None:
+    method = make(name, HYPER)
+    assert check(method, batch["x"], method.optimizers(OptimConfig())["main"]).passed
+
+
+def test_vision_transformers_are_known() -> None:
+    timm = pytest.importorskip("timm")
+    small = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1, num_classes=3)
+    assert is_vision_transformer(small) and not is_vision_transformer(build_model("digits_net", 3))
+
+
+#: Rows of each rank, of the ten that one process has.
+ROWS = (4, 6)
+#: Without another sample's influence: alone, or each attending to itself.
+ALONE: list[dict[str, Any]] = [{"enabled": False}, {"attend": "self", "dropout": 0.0}]
+
+
+def without_statistics(module: nn.Module) -> None:
+    for name, part in module.named_children():
+        if isinstance(part, _BatchNorm):
+            setattr(module, name, nn.Identity())
+        else:
+            without_statistics(part)
+
+
+def two_steps(name: str, module: dict[str, Any], rows: slice) -> dict[str, Any]:
+    """Losses, a gradient and the queue after two steps on some of ten samples."""
+    torch.manual_seed(0)
+    method: Any = build_method(
+        name,
+        network=build_model("digits_net", 5).double(),
+        module=ModuleConfig(**module),
+        seed=0,
+        hyper=MethodConfig(**HYPER),  # type: ignore[arg-type]
+    ).double()
+    without_statistics(method)
+    draw = torch.Generator().manual_seed(1)
+    images = torch.randn(2, 2, 10, 1, 8, 8, generator=draw, dtype=torch.float64)
+    losses = []
+    for views in images:
+        method.zero_grad()
+        found = method.step({"x": views[0][rows], "view2": views[1][rows]})
+        found["loss"].backward()
+        losses.append(found["loss"].detach())
+    found = {"losses": torch.stack(losses), "gradient": method.head[0].weight.grad}
+    if name == "moco_v2":
+        found["queue"] = method.queue.keys
+    return found
+
+
+def statistics(rows: slice) -> Tensor:
+    """Of the first normalisation of the keys' encoder of MoCo-v2, after some of ten samples."""
+    torch.manual_seed(0)
+    network = build_model("digits_net", 5)
+    options: Any = {"module": ModuleConfig(enabled=False), "seed": 0}
+    method: Any = build_method(
+        "moco_v2",
+        network=network,
+        hyper=MethodConfig(**HYPER),  # type: ignore[arg-type]
+        **options,
+    )
+    images = torch.randn(10, 1, 8, 8) + torch.arange(10.0).view(10, 1, 1, 1)
+    method.train().key_streams(images[rows])
+    mean: Tensor = method.key_network.bn1.running_mean
+    return mean
+
+
+def in_four_parts(rows: slice) -> dict[str, Tensor]:
+    """Features of MoCo-v2 for some of eight samples, normalised in four parts, and a gradient."""
+    torch.manual_seed(0)
+    method: Any = build_method(
+        "moco_v2",
+        network=build_model("digits_net", 5).double(),
+        module=ModuleConfig(enabled=False),
+        seed=0,
+        hyper=MethodConfig(**HYPER, norm_parts=4),  # type: ignore[arg-type]
+    )
+    images = torch.randn(8, 1, 8, 8, dtype=torch.float64)
+    features = method.train().features(images[rows])
+    (features * torch.linspace(-1, 1, 8, dtype=torch.float64)[rows, None]).sum().backward()
+    return {"features": features.detach(), "gradient": method.network.conv1.weight.grad}
+
+
+def work(rank: int, folder: str) -> None:
+    store = f"file://{folder}/store"
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
+    rows = slice(sum(ROWS[:rank]), sum(ROWS[: rank + 1]))
+    found = {f"{name} {i}": two_steps(name, m, rows) for name in BOTH for i, m in enumerate(ALONE)}
+    parts = in_four_parts(slice(4 * rank, 4 * rank + 4))
+    torch.save((found, statistics(rows), parts), f"{folder}/{rank}.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def test_two_ranks_are_one_batch(
+    run_ranks: Callable[[str, Path, int], None], tmp_path: Path
+) -> None:
+    run_ranks(__file__, tmp_path, 2)
+    got, means, parts = zip(
+        *(torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)), strict=True
+    )
+    for name in BOTH:
+        for i, module in enumerate(ALONE):
+            one, ranks = two_steps(name, module, slice(0, 10)), [r[f"{name} {i}"] for r in got]
+            for part in ("losses", "gradient"):
+                mean = sum(n / 10 * r[part] for n, r in zip(ROWS, ranks, strict=True))
+                torch.testing.assert_close(mean, one[part], msg=f"{part} of {name}, {module}")
+            if name == "moco_v2":
+                for found in ranks:
+                    torch.testing.assert_close(found["queue"], one["queue"])
+    one = in_four_parts(slice(0, 8))
+    torch.testing.assert_close(torch.cat([rank["features"] for rank in parts]), one["features"])
+    torch.testing.assert_close(sum(rank["gradient"] for rank in parts), one["gradient"])
+    # Keys of a rank were normalised with samples of the other.
+    assert not torch.isclose(means[0], statistics(slice(0, 4))).all()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("enabled", [False, True])
+@pytest.mark.parametrize(("name", "parts"), [*((name, 1) for name in BOTH), ("moco_v2", 2)])
+@pytest.mark.parametrize(
+    "optim",
+    [OptimConfig(lr=0.05), OptimConfig(name="lars", lr=0.5, trust=0.02, decayed="matrices")],
+    ids=lambda optim: optim.name,
+)
+def test_recorded_updates_equal_eager_ones(
+    make: Any, name: str, parts: int, enabled: bool, optim: OptimConfig
+) -> None:
+    device = torch.device("cuda")
+    ends = []
+    for kind in (Eager, Captured):
+        hyper = {**HYPER, "momentum_schedule": "cosine", "norm_parts": parts}
+        method = make(name, hyper, enabled=enabled).to(device).train()
+        method.begin_training(12)
+        optimizers = method.optimizers(optim)
+        machinery = Mechanics(TrainConfig(), device)
+
+        def work(batch: Any, m: Any = method, o: Any = optimizers, k: Any = machinery) -> Any:
+            losses = m.update(batch, o, k)
+            m.after_update()
+            return losses
+
+        said: list[str] = []
+        updater: Any = (
+            Eager(work, device)
+            if kind is Eager
+            else Captured(work, device, method.phase, said.append)
+        )
+        draw = torch.Generator().manual_seed(2)
+        images = torch.randn(12, 2, 10, 1, 8, 8, generator=draw).to(device)
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            losses = [
+                float(updater({"x": x, "view2": view2}, seed=k)["loss"])
+                for k, (x, view2) in enumerate(images)
+            ]
+        assert not said and method.why_eager() is None
+        if kind is Captured:
+            assert updater.recordings
+        assert int(method.updates) == 12 and float(method.momentum()) == pytest.approx(1)
+        torch.cuda.synchronize()
+        ends.append((losses, [p.clone() for p in method.key_head.parameters()]))
+    assert ends[1][0] == pytest.approx(ends[0][0], rel=1e-3, abs=1e-4)
+    for recorded, eager in zip(ends[1][1], ends[0][1], strict=True):
+        torch.testing.assert_close(recorded, eager, rtol=1e-3, atol=1e-4)
+
+
+if __name__ == "__main__":
+    work(int(sys.argv[2]), sys.argv[1])
+    # gloo's threads may outlive the group, and an interpreter that ends beside them is aborted.
+    os._exit(0)

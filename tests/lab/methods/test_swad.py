@@ -1,0 +1,495 @@
+"""SWAD: the mean against recorded weights, its statistics, and that it resumes as it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from batchformer import BatchFormer, match, two_streams
+from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.lab.engine import checkpoint
+from batchformer.lab.engine.capture import Captured, Recording
+from batchformer.lab.engine.fit import Evaluation, Plan, fit, training
+from batchformer.lab.engine.interrupt import Interrupted, StopRequest
+from batchformer.lab.engine.mechanics import Batch, Mechanics
+from batchformer.lab.engine.method import Finding, Method
+from batchformer.lab.methods.swad import Swad
+
+CPU = torch.device("cpu")
+HIGH, LOW = 9.0, 1.0
+
+
+class Net(Method):
+    """Two layers, normalisation between them, dropout, and BatchFormer at a tenth of the rate."""
+
+    module_lr_factor = 0.1
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.4))
+        self.encoder, self.head = BatchFormer(6, heads=2), nn.Linear(6, 3)
+        self.calls: list[str] = []
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        logits = self.head(two_streams(self.body(batch["x"]), self.encoder))
+        return {"loss": F.cross_entropy(logits, match(logits, batch["y"]))}
+
+    def predict(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.body(x))
+        return logits
+
+    def after_update(self) -> None:
+        self.calls.append("after_update")
+
+    def after_evaluation(self, metrics: Mapping[str, float]) -> None:
+        self.calls.append(f"after_evaluation {metrics['val_loss']}")
+
+
+class Batches:
+    per_epoch = 3
+
+    def __init__(self, device: torch.device = CPU) -> None:
+        self.device = device
+
+    def batch(self, step: int) -> dict[str, Any]:
+        draw = torch.Generator().manual_seed(step)
+        x = torch.randn(8, 4, generator=draw) * (1 + step % self.per_epoch)
+        return {"x": x.to(self.device), "y": (torch.arange(8) % 3).to(self.device)}
+
+
+def weights(method: nn.Module) -> list[Tensor]:
+    return [p.detach().double().clone() for p in method.parameters()]
+
+
+def train(swad: Swad, segments: list[int], losses: list[float]) -> list[list[list[Tensor]]]:
+    """Segments of so many updates, each evaluated to its loss; the weights after every update."""
+    optimizers = swad.optimizers(OptimConfig(lr=0.5))
+    mechanics = Mechanics(TrainConfig(), CPU)
+    swad.train()
+    seen: list[list[list[Tensor]]] = []
+    step = 0
+    for updates, loss in zip(segments, losses, strict=True):
+        seen.append([])
+        for _ in range(updates):
+            swad.update(Batches().batch(step), optimizers, mechanics)
+            swad.after_update()
+            seen[-1].append(weights(swad.inner))
+            step += 1
+        swad.after_evaluation({"all": 1.0, "val_loss": loss})
+    return seen
+
+
+def assert_mean(averaged: Method, seen: list[list[Tensor]]) -> None:
+    for number, parameter in enumerate(averaged.parameters()):
+        expected = torch.stack([one[number] for one in seen]).mean(0)
+        torch.testing.assert_close(parameter.double(), expected, rtol=1e-5, atol=1e-6)
+
+
+VALLEYS = [
+    # Settings, losses, and the segments of the average, worked out by hand.
+    ((2, 2, 0.3), [3.0, 1.0, 1.1, 1.2, 2.0, 2.0, 2.0], [1, 2, 3]),
+    ((2, 4, 0.3), [3.0, 1.2, 1.0, 1.1, 1.2, 1.2, 2.0], [1, 2, 3, 4, 5]),
+    ((3, 1, 0.3), [3.0, 1.0, 1.1, 1.2, 1.3, 9.0, 1.0], [1, 2, 3, 4]),
+    ((3, 6, 0.3), [7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0], [6]),
+]
+
+
+@pytest.mark.parametrize(("settings", "losses", "expected"), VALLEYS, ids=str)
+def test_the_mean_is_that_of_every_update_of_the_valley(
+    settings: tuple[int, int, float], losses: list[float], expected: list[int]
+) -> None:
+    swad = Swad(Net(), *settings)
+    seen = train(swad, [3, 1, 4, 2, 5, 2, 3], losses)  # unequal: each update counts, not each part
+    last = weights(swad.inner)
+    averaged = swad.conclude(Batches())["swad"]
+    assert_mean(averaged, [one for number in expected for one in seen[number]])
+    assert not averaged.training and swad.inner.training
+    for before, after in zip(last, weights(swad.inner), strict=True):
+        assert torch.equal(before, after)  # training's own weights are left alone
+    again = swad.conclude(Batches())["swad"]
+    for one, two in zip(averaged.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, two)
+
+
+@pytest.mark.parametrize(("settings", "losses", "expected"), VALLEYS, ids=str)
+def test_where_the_valley_was(
+    settings: tuple[int, int, float], losses: list[float], expected: list[int]
+) -> None:
+    swad, lengths = Swad(Net(), *settings), [3, 1, 4, 2, 5, 2, 3]
+    assert swad.findings() == {}, "before the first update"
+    train(swad, lengths, losses)
+    found = swad.findings()["swad"]
+    first, last = sum(lengths[: expected[0]]) + 1, sum(lengths[: expected[-1] + 1])
+    assert found.values["first_update"] == first and found.values["last_update"] == last
+    assert found.values["updates"] == last - first + 1 and f"{first} to {last}" in found.words
+    start, end = expected[0] + 1, expected[-1] + 1  # a person counts from 1
+    assert (found.values["first_evaluation"], found.values["last_evaluation"]) == (start, end)
+    said = f"(evaluation {end})" if start == end else f"(evaluations {start} to {end})"
+    assert said in found.words
+    falling = losses == sorted(losses, reverse=True)
+    assert found.unexpected == falling == (not found.values["converged"])
+    assert found.values.get("threshold") == swad.valley.threshold
+    assert ("never converged" in found.words) == falling
+
+
+def test_the_valley_is_told_in_the_updates_of_the_whole_training() -> None:
+    swad, whole = Swad(Net(), 2, 2, 0.3), Swad(Net(), 2, 2, 0.3)
+    train(whole, [3, 1, 4, 2], [HIGH, LOW, LOW, HIGH])
+    train(swad, [3, 1], [HIGH, LOW])
+    resumed = Swad(Net(), 2, 2, 0.3)
+    resumed.load_state_dict(swad.state_dict())
+    train(resumed, [4, 2], [LOW, HIGH])
+    assert resumed.findings() == whole.findings() != {}
+    # A checkpoint from before this was kept: what is not known is not said.
+    state = swad.state_dict()
+    del state["_extra_state"]["done"], state["_extra_state"]["waiting"][1]["last"]
+    older = Swad(Net(), 2, 2, 0.3)
+    older.load_state_dict(state)
+    train(older, [4, 2], [LOW, HIGH])
+    values = older.findings()["swad"].values
+    assert values == {
+        key: value
+        for key, value in whole.findings()["swad"].values.items()
+        if key not in ("first_update", "last_update")
+    }
+
+
+def test_an_older_checkpoint_inside_the_valley_does_not_know_its_first_evaluation() -> None:
+    swad = Swad(Net(), 2, 2, 0.3)
+    train(swad, [3, 1, 4], [HIGH, LOW, LOW])
+    assert {"first_evaluation", "last_evaluation"} < swad.findings()["swad"].values.keys()
+    state = swad.state_dict()
+    del state["_extra_state"]["valley"]["first"]
+    older = Swad(Net(), 2, 2, 0.3)
+    older.load_state_dict(state)
+    found = older.findings()["swad"]
+    assert not any("evaluation" in key for key in found.values) and "(eval" not in found.words
+    assert (found.values["first_update"], found.values["last_update"]) == (4, 8)
+
+
+def test_what_waits_is_bounded_and_dropped_with_the_valley() -> None:
+    swad = Swad(Net(), 3, 6, 0.3)
+    for loss in [5.0] * 4 + [4.0, 3.0, 2.0, LOW] + [LOW] * 12:
+        train(swad, [1], [loss])
+        assert set(swad.waiting) == set(swad.valley.pending) and len(swad.waiting) <= 5
+    assert len(swad.waiting) == 5
+    train(swad, [1] * 6, [HIGH] * 6)
+    assert swad.valley.dead and not swad.waiting
+    mean = swad.mean
+    train(swad, [2], [LOW])
+    assert swad.mean is mean and not swad.waiting and int(swad.segment.updates) == 0
+
+
+def test_without_an_evaluation_the_mean_is_that_of_all_updates() -> None:
+    swad = Swad(Net(), 3, 6, 0.3)
+    untouched = swad.conclude(Batches())["swad"]
+    assert all(map(torch.equal, untouched.parameters(), swad.inner.parameters()))
+    optimizers = swad.optimizers(OptimConfig(lr=0.5))
+    seen = []
+    for step in range(4):
+        swad.update(Batches().batch(step), optimizers, Mechanics(TrainConfig(), CPU))
+        swad.after_update()
+        seen.append(weights(swad.inner))
+    assert_mean(swad.conclude(Batches())["swad"], seen)
+    assert swad.findings()["swad"].values == {
+        "updates": 4,
+        "converged": False,
+        "first_update": 1,
+        "last_update": 4,
+    }
+
+
+def test_an_evaluation_without_an_update_is_no_segment() -> None:
+    swad = Swad(Net(), 2, 2, 0.3)
+    swad.after_evaluation({"val_loss": 0.1})
+    train(swad, [1, 0, 2, 0], [HIGH, 0.1, LOW, 0.1])
+    assert swad.valley.losses == [HIGH, LOW] and sorted(swad.waiting) == [1]
+
+
+def test_a_task_without_a_validation_loss_is_told_so() -> None:
+    swad = Swad(Method(), 2, 2, 0.3)
+    with pytest.raises(ValueError, match=r"hyper\.swad .* measures all, many\. Turn hyper\.swad"):
+        swad.after_evaluation({"all": 1.0, "many": 2.0})
+
+
+def test_updates_are_added_in_place_and_ask_nothing_of_the_device() -> None:
+    swad = Swad(Net(), 1, 2, 0.3)
+    places = [buffer.data_ptr() for buffer in swad.segment.buffers()]
+    train(swad, [2, 2, 2], [LOW] * 3)
+    swad.load_state_dict(swad.state_dict())
+    swad.begin_stage("train")
+    assert places == [buffer.data_ptr() for buffer in swad.segment.buffers()]
+    # A tensor on "meta" has no values: to read one back is an error.
+    nowhere = Swad(Net(), 1, 2, 0.3).to("meta")
+    nowhere.after_update()
+    with pytest.raises(RuntimeError):
+        nowhere.after_evaluation({"val_loss": LOW})
+
+
+class PartlyFrozen(Net):
+    """One normalisation that stays in eval, and one that predictions do not pass."""
+
+    def __init__(self, live: bool) -> None:
+        super().__init__()
+        self.frozen, self.unused = nn.BatchNorm1d(4), nn.BatchNorm1d(3)
+        self.live = live
+
+    def train(self, mode: bool = True) -> PartlyFrozen:
+        super().train(mode)
+        self.frozen.eval()
+        if not self.live:
+            self.body.eval()
+            self.unused.eval()
+        return self
+
+    def predict(self, x: Tensor) -> Tensor:
+        return super().predict(self.frozen(x))
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_frozen_and_unused_normalisation_keeps_its_statistics(live: bool) -> None:
+    class Unasked(Batches):
+        def batch(self, step: int) -> dict[str, Any]:
+            assert live, "nothing is to be computed"
+            return super().batch(step)
+
+    swad = Swad(PartlyFrozen(live), 2, 2, 0.3)
+    inner: Any = swad.inner
+    for number, norm in enumerate([inner.frozen, inner.unused, inner.body[1]]):
+        norm.running_mean.fill_(0.1 * number + 0.1)
+        norm.running_var.fill_(2.0 + number)
+    train(swad, [0], [LOW])
+    swad.after_update()
+    got: Any = swad.conclude(Unasked())["swad"]
+    for name in ("frozen", "unused"):
+        kept, before = getattr(got, name), getattr(inner, name)
+        assert torch.equal(kept.running_mean, before.running_mean)
+        assert torch.equal(kept.running_var, before.running_var)
+    same = torch.equal(got.body[1].running_mean, inner.body[1].running_mean)
+    assert same != live and float(inner.body[1].running_mean[0]) == pytest.approx(0.3)
+
+
+class Watched(Net):
+    """Says what was asked of it."""
+
+    stages = ("features", "classifier")
+
+    def optimizers(self, optim: OptimConfig) -> Any:
+        return {"first": super().optimizers(optim)["main"]}
+
+    def update(self, batch: Batch, optimizers: Any, mechanics: Mechanics) -> dict[str, Tensor]:
+        return super().update(batch, {"main": optimizers["first"]}, mechanics)
+
+    def why_eager(self) -> str:
+        return "of its own"
+
+    def phase(self) -> str:
+        return "dusk"
+
+    def begin_stage(self, stage: str) -> None:
+        self.calls.append(f"begin_stage {stage}")
+
+    def begin_epoch(self, epoch: int) -> None:
+        self.calls.append(f"begin_epoch {epoch}")
+
+    def remarks(self) -> dict[str, float]:
+        return {"remarkable": 1.0}
+
+    def conclude(self, batches: Any) -> dict[str, Method]:
+        return {"other": self}
+
+    def findings(self) -> dict[str, Finding]:
+        return {"other": Finding({"at": 1}, "found.")}
+
+
+def test_all_else_is_the_inner_methods() -> None:
+    inner = Watched()
+    swad = Swad(inner, 2, 2, 0.3)
+    batch = Batches().batch(0)
+    assert swad.stages == inner.stages and swad.module_lr_factor == 0.1
+    assert swad.why_eager() == "of its own" and swad.phase() == "dusk"
+    assert swad.remarks() == {"remarkable": 1.0}
+    groups = [group["lr"] for group in swad.parameter_groups(OptimConfig(lr=1.0))]
+    assert groups == pytest.approx([1.0, 0.1])
+    optimizers = swad.optimizers(OptimConfig(lr=1.0))
+    swad.begin_stage("features")
+    swad.begin_epoch(4)
+    before = weights(inner)
+    assert set(swad.update(batch, optimizers, Mechanics(TrainConfig(), CPU))) == {"loss"}
+    assert not torch.equal(before[0], weights(inner)[0])
+    swad.after_update()
+    swad.after_evaluation({"val_loss": LOW})
+    assert inner.calls == [
+        "begin_stage features",
+        "begin_epoch 4",
+        "after_update",
+        "after_evaluation 1.0",
+    ]
+    torch.manual_seed(3)
+    loss = swad.step(batch)["loss"]
+    torch.manual_seed(3)
+    assert torch.equal(loss, inner.step(batch)["loss"])
+    others = swad.conclude(Batches())
+    assert set(others) == set(swad.findings()) == {"other", "swad"} and others["other"] is inner
+    assert torch.equal(swad.eval().predict(batch["x"]), inner.predict(batch["x"]))
+
+
+def test_a_stage_has_a_valley_of_its_own() -> None:
+    swad = Swad(Net(), 1, 1, 0.3)
+    train(swad, [2, 2], [LOW, LOW])
+    swad.after_update()
+    swad.begin_stage("classifier")
+    assert swad.mean is None and swad.valley.told == 0 and int(swad.segment.updates) == 0
+
+
+LOSSES = {4: 3.0, 8: 1.2, 12: 1.0, 16: 1.1, 20: 1.2, 24: 1.3, 28: 2.0, 30: 2.1}
+
+
+def run_plan(folder: Path, device: torch.device = CPU, **options: Any) -> Plan:
+    return Plan(
+        optim=OptimConfig(lr=0.3),
+        schedule=ScheduleConfig(kind="cosine"),
+        train=TrainConfig(batch_size=8, updates=30, eval_every=4, log_every=7, **options),
+        seed=3,
+        folder=folder,
+        device=device,
+        quiet=True,
+    )
+
+
+def scripted(swad: Swad) -> Callable[[Method, Mechanics], Evaluation]:
+    """Scores of the network itself, and a validation loss that falls and rises by the update."""
+
+    def evaluate(method: Method, mechanics: Mechanics) -> Evaluation:
+        x = Batches(swad.segment.updates.device).batch(77)["x"]
+        score = float(method.predict(x).double().sum())
+        at = 4 * swad.valley.told + 4
+        return Evaluation({"all": score, "val_loss": LOSSES[min(at, 30)]})
+
+    return evaluate
+
+
+def alike(one: Any, two: Any) -> bool:
+    """Equality of nested plain values and tensors, bit for bit."""
+    if isinstance(one, Tensor):
+        return torch.equal(one, two)
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(alike(one[key], two[key]) for key in one)
+    if isinstance(one, list):
+        return len(one) == len(two) and all(map(alike, one, two))
+    return bool(one == two)
+
+
+@pytest.mark.parametrize("options", [{}, {"checkpoint_every": 5}, {"ema": 0.5}], ids=str)
+@pytest.mark.parametrize("stop_at", [1, 8, 17, 29, 30])
+def test_interrupted_and_resumed_equals_uninterrupted(
+    tmp_path: Path, stop_at: int, options: dict[str, Any]
+) -> None:
+    def made() -> Swad:
+        return Swad(Net(), 2, 3, 0.3)
+
+    whole = made()
+    expected = fit(whole, Batches(), scripted(whole), run_plan(tmp_path / "whole", **options))
+    names = ["all", "val_loss", "without_swad_all", "without_swad_val_loss"]
+    assert list(expected.metrics) == names
+    assert expected.metrics["without_swad_all"] != expected.metrics["all"]
+    assert whole.mean is not None and whole.valley.threshold is not None
+
+    request, cut = StopRequest(), made()
+    run: Iterator[None] = training(
+        cut, Batches(), scripted(cut), run_plan(tmp_path / "cut", **options), request
+    )
+    for _ in range(stop_at):
+        next(run)
+    request.signal_number = 15
+    with pytest.raises(Interrupted):
+        next(run)
+    torch.manual_seed(999)
+    resumed = made()
+    got = fit(resumed, Batches(), scripted(resumed), run_plan(tmp_path / "cut", **options))
+    assert got.metrics == expected.metrics
+    assert alike(dict(resumed.state_dict()), dict(whole.state_dict()))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_recorded_updates_are_averaged_like_eager_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    device = torch.device("cuda")
+    recordings: list[Recording] = []
+    record = Captured._record
+
+    def counted(self: Captured, batch: Batch) -> Recording:
+        recordings.append(record(self, batch))
+        return recordings[-1]
+
+    monkeypatch.setattr(Captured, "_record", counted)
+    means = {}
+    for capture in (False, True):
+        swad = Swad(Net(), 2, 3, 0.3)
+        plan = run_plan(tmp_path / str(capture), device, capture=capture)
+        result = fit(swad, Batches(device), scripted(swad), plan)
+        assert "without_swad_all" in result.metrics
+        means[capture] = swad.final_mean()
+    assert len(recordings) == 1
+    eager, recorded = means[False], means[True]
+    assert eager is not None and recorded is not None and eager.updates == recorded.updates
+    for one, two in zip(eager.weights, recorded.weights, strict=True):
+        torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-4)
+
+
+def test_the_state_is_complete_and_plain(tmp_path: Path) -> None:
+    swad = Swad(Net(), 2, 4, 0.3)
+    losses = [3.0, 1.2, 1.0, 1.1, 1.2]
+    train(swad, [2] * 5, losses)
+    swad.after_update()
+    state = swad.state_dict()
+    kinds = {key.partition(".")[0] for key in state}
+    assert kinds == {"inner", "segment", "_extra_state"}
+    own = {key.removeprefix("inner."): v for key, v in state.items() if key.startswith("inner.")}
+    assert alike(own, dict(swad.inner.state_dict()))
+    loaded = checkpoint.load(checkpoint.save(tmp_path, 10, {"method": state}))  # weights_only
+    other = Swad(Net(), 2, 4, 0.3)
+    other.load_state_dict(loaded["method"])
+    assert alike(dict(other.state_dict()), dict(state))
+    for each in (swad, other):
+        torch.manual_seed(5)
+        train(each, [3, 1], [1.1, 2.0])
+    assert alike(dict(other.state_dict()), dict(swad.state_dict()))
+    one, two = (each.conclude(Batches())["swad"].state_dict() for each in (swad, other))
+    assert alike(dict(one), dict(two))
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "ldam", "paco", "crt", "balms", "ride"])
+def test_any_method_can_be_averaged(make: Any, batch: Any, name: str) -> None:
+    settings = {"swad_converge": 2, "swad_tolerance": 3, "swad_ratio": 0.5}
+    swad = make(name, {"swad": True, **settings}).train()
+    assert isinstance(swad, Swad) and swad.valley.converge == 2
+    assert (swad.valley.tolerance, swad.valley.ratio) == (3, 0.5)
+    assert type(swad.inner) is type(make(name)) and not isinstance(make(name), Swad)
+    optimizers = swad.optimizers(OptimConfig())
+    seen = []
+    for _ in range(3):
+        swad.update(batch, optimizers, Mechanics(TrainConfig(), CPU))
+        swad.after_update()
+        seen.append(weights(swad.inner))
+    swad.after_evaluation({"val_loss": LOW})
+
+    class Same:
+        per_epoch = 1
+
+        def batch(self, step: int) -> Any:
+            return batch
+
+    averaged = swad.conclude(Same())["swad"]
+    assert_mean(averaged, seen)
+    with torch.no_grad():
+        assert averaged.predict(batch["x"]).isfinite().all()

@@ -1,0 +1,371 @@
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+import sys
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from batchformer.lab.metrics.intervals import (
+    bootstrap_interval,
+    holm,
+    outcome,
+    paired,
+    seeds_needed,
+    summary,
+    verdict,
+)
+
+# Hundredths of a percent point, as tables print them.
+accuracies = st.integers(0, 10_000).map(lambda hundredths: hundredths / 100)
+arms = st.integers(3, 8).flatmap(
+    lambda n: st.tuples(*[st.lists(accuracies, min_size=n, max_size=n)] * 2)
+)
+
+
+def spread(baseline: list[float], other: list[float]) -> float:
+    differences = [b - a for a, b in zip(baseline, other, strict=True)]
+    return max(differences) - min(differences)
+
+
+# ---------------------------------------------------------------- summary
+
+
+@given(st.lists(accuracies, min_size=3, max_size=10))
+@settings(deadline=None)
+def test_summary_equals_scipy(values: list[float]) -> None:
+    assume(max(values) > min(values))
+    result = summary(values)
+    expected = stats.t.interval(0.95, len(values) - 1, np.mean(values), stats.sem(values))
+    assert (result.low, result.high) == pytest.approx(expected)
+    assert result.mean == pytest.approx(np.mean(values))
+    assert result.sd == pytest.approx(np.std(values, ddof=1))
+    assert (result.n, result.values) == (len(values), tuple(values))
+
+
+def test_summary_of_one_and_of_two() -> None:
+    one = summary([61.0])
+    assert (one.mean, one.sd, one.low, one.high, one.n) == (61.0, None, None, None, 1)
+    two = summary([61.0, 63.0])
+    assert two.mean == 62.0
+    assert two.sd == pytest.approx(math.sqrt(2))
+    assert (two.low, two.high, two.n, two.values) == (None, None, 2, (61.0, 63.0))
+
+
+def test_equal_values_have_no_spread() -> None:
+    result = summary([0.1] * 3)
+    assert (result.mean, result.sd, result.low, result.high) == (0.1, 0.0, 0.1, 0.1)
+
+
+@given(st.lists(accuracies, min_size=3, max_size=8), st.floats(-100, 100))
+@settings(deadline=None)
+def test_summary_shifts_and_flips(values: list[float], shift: float) -> None:
+    plain = summary(values)
+    shifted, flipped = summary([v + shift for v in values]), summary([-v for v in values])
+    assert plain.low is not None and plain.high is not None
+    assert (shifted.low, shifted.high) == pytest.approx(
+        (plain.low + shift, plain.high + shift), abs=1e-9
+    )
+    assert shifted.sd == pytest.approx(plain.sd, abs=1e-9)
+    assert (flipped.low, flipped.high) == pytest.approx((-plain.high, -plain.low), abs=1e-9)
+
+
+@pytest.mark.parametrize("n", [3, 6])
+def test_coverage_of_the_interval_is_95_percent(n: int) -> None:
+    trials, truth = 4000, 60.0
+    draws = np.random.default_rng(n).normal(truth, 0.7, size=(trials, n))
+    hits = 0
+    for row in draws.tolist():
+        result = summary(row)
+        assert result.low is not None and result.high is not None
+        hits += result.low <= truth <= result.high
+    # Four standard errors of the simulation: a normal quantile would cover 81% and 89%.
+    assert hits / trials == pytest.approx(0.95, abs=0.014)
+
+
+# ---------------------------------------------------------------- paired
+
+
+@given(arms)
+@settings(deadline=None)
+def test_paired_equals_scipy(values: tuple[list[float], list[float]]) -> None:
+    baseline, other = values
+    assume(spread(baseline, other) > 1e-6)
+    result = paired(baseline, other)
+    differences = np.subtract(other, baseline)
+    test = stats.ttest_1samp(differences, 0.0)
+    interval = stats.t.interval(0.95, len(baseline) - 1, differences.mean(), stats.sem(differences))
+    assert result.p_value == pytest.approx(test.pvalue)
+    assert (result.low, result.high) == pytest.approx(interval)
+    assert result.difference == pytest.approx(differences.mean(), abs=1e-9)
+    assert result.sd == pytest.approx(differences.std(ddof=1))
+    assert (result.baseline, result.other) == (tuple(baseline), tuple(other))
+
+
+@given(arms, st.integers(-100, 100))
+@settings(deadline=None)
+def test_paired_ignores_what_both_arms_share(
+    values: tuple[list[float], list[float]], shift: int
+) -> None:
+    baseline, other = values
+    assume(spread(baseline, other) > 1e-6)
+    plain = paired(baseline, other)
+    # A different shift per seed: an easy split moves both arms of that seed.
+    moved = [[v + shift * i for i, v in enumerate(arm)] for arm in (baseline, other)]
+    shifted = paired(*moved)
+    for name in ("difference", "sd", "low", "high", "p_value"):
+        assert getattr(shifted, name) == pytest.approx(getattr(plain, name), rel=1e-6, abs=1e-6)
+
+
+@given(arms)
+@settings(deadline=None)
+def test_swapping_the_arms_flips_the_interval(values: tuple[list[float], list[float]]) -> None:
+    baseline, other = values
+    assume(spread(baseline, other) > 1e-6)
+    forth, back = paired(baseline, other), paired(other, baseline)
+    assert forth.low is not None and forth.high is not None
+    assert (back.low, back.high) == pytest.approx((-forth.high, -forth.low))
+    assert back.difference == -forth.difference
+    assert back.p_value == pytest.approx(forth.p_value)
+    swapped = {"gain": "loss", "loss": "gain"}
+    assert outcome(back) == swapped.get(outcome(forth), outcome(forth))
+    assert outcome(back) == outcome(forth, higher_is_better=False)
+
+
+@pytest.mark.parametrize("n", [3, 6])
+def test_coverage_of_the_paired_interval_is_95_percent(n: int) -> None:
+    trials, effect = 1500, 1.3
+    generator = np.random.default_rng(10 + n)
+    seeds = generator.normal(60, 5, size=(trials, n))
+    noise = generator.normal(0, 0.5, size=(2, trials, n))
+    baseline, other = (seeds + noise[0]).tolist(), (seeds + effect + noise[1]).tolist()
+    hits = 0
+    for a, b in zip(baseline, other, strict=True):
+        result = paired(a, b)
+        assert result.low is not None and result.high is not None
+        hits += result.low <= effect <= result.high
+    assert hits / trials == pytest.approx(0.95, abs=0.022)
+
+
+@pytest.mark.filterwarnings("error")
+def test_identical_arms_differ_by_nothing() -> None:
+    for values in ([61.0, 62.0, 63.0], [0.0, 0.0, 0.0]):
+        result = paired(values, values)
+        numbers = (result.difference, result.sd, result.low, result.high, result.p_value)
+        assert numbers == (0.0, 0.0, 0.0, 0.0, 1.0)
+        assert outcome(result) == "inside the noise"
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_constant_difference_has_no_interval() -> None:
+    # In floating point these differences are not equal, only within rounding.
+    baseline = [60.1, 61.3, 99.9]
+    other = [value + 0.1 for value in baseline]
+    assert len({b - a for a, b in zip(baseline, other, strict=True)}) > 1
+    result = paired(baseline, other)
+    assert (result.sd, result.low, result.high, result.p_value) == (0.0, None, None, None)
+    assert verdict(result, 1.5) == "no spread: +0.10 in every seed, no interval, 3 seeds"
+
+
+def test_too_few_seeds_have_no_interval() -> None:
+    for n in (1, 2):
+        result = paired([61.0, 62.0][:n], [63.0, 63.0][:n])
+        assert (result.low, result.high, result.p_value, result.n) == (None, None, None, n)
+    assert paired([61.0], [63.0]).sd is None
+    assert paired([61.0, 62.0], [63.0, 63.0]).sd == pytest.approx(math.sqrt(0.5))
+
+
+def test_unpaired_and_missing_values_are_refused() -> None:
+    with pytest.raises(ValueError, match="2 baseline values and 3 others"):
+        paired([1.0, 2.0], [1.0, 2.0, 3.0])
+    with pytest.raises(ValueError, match="empty"):
+        summary([])
+    with pytest.raises(ValueError, match=r"values\[1\] is nan"):
+        summary([1.0, math.nan])
+    with pytest.raises(ValueError, match=r"other_values\[0\] is inf"):
+        paired([1.0], [math.inf])
+
+
+def test_results_cannot_be_changed() -> None:
+    for result in (summary([1.0]), paired([1.0], [2.0]), bootstrap_interval([1.0, 0.0])):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            result.low = 3.0  # type: ignore[misc]
+        assert not hasattr(result, "__dict__")
+
+
+# ---------------------------------------------------------------- verdict
+
+
+def test_verdict_words() -> None:
+    baseline = [60.0, 61.0, 62.0, 63.0]
+    up = paired(baseline, [61.0, 62.1, 62.9, 64.0])
+    assert verdict(up).startswith("gain: +1.00 [+0.87, +1.13], p = ")
+    assert verdict(up).endswith(", 4 seeds")
+    assert verdict(up, higher_is_better=False).startswith("loss: +1.00")
+    down = paired(baseline, [59.0, 60.1, 60.9, 62.0])
+    assert verdict(down).startswith("loss: -1.00")
+    assert verdict(down, higher_is_better=False).startswith("gain: -1.00")
+    noise = paired(baseline, [61.0, 60.5, 62.5, 62.9])
+    assert verdict(noise).startswith("inside the noise: +0.22")
+
+
+def test_verdict_of_too_few_seeds_shows_the_values() -> None:
+    text = verdict(paired([61.0, 61.5], [62.0, 62.25]), paper_effect=1.0)
+    assert text == "too few seeds: baseline 61.00, 61.50, other 62.00, 62.25, 2 seeds"
+
+
+def test_verdict_says_how_many_seeds_the_papers_effect_needs() -> None:
+    result = paired([60.0, 60.0, 60.0], [59.0, 60.0, 61.0])  # differences of sd 1
+    assert verdict(result, 1.0).endswith("; the paper's +1.00 needs 10 seeds at sd 1.00")
+    assert verdict(result, -0.5).endswith("; the paper's -0.50 needs 34 seeds at sd 1.00")
+    # Two seeds would do for the test, but two seeds give no interval here.
+    assert seeds_needed(40.0, 1.0) == 2
+    assert verdict(result, 40.0).endswith("needs 3 seeds at sd 1.00")
+    same = paired([60.0, 61.0, 62.0], [60.0, 61.0, 62.0])
+    assert verdict(same, 1.0) == "inside the noise: +0.00 [+0.00, +0.00], p = 1, 3 seeds"
+
+
+# ---------------------------------------------------------------- seeds_needed
+
+
+@pytest.mark.parametrize(("ratio", "n"), [(0.2, 199), (0.5, 34), (0.8, 15), (1.0, 10)])
+def test_textbook_sample_sizes(ratio: float, n: int) -> None:
+    assert seeds_needed(ratio, 1.0) == n
+    assert seeds_needed(-3 * ratio, 3.0) == n
+
+
+@pytest.mark.parametrize(("ratio", "power"), [(0.6, 0.8), (1.0, 0.8), (1.5, 0.9), (2.5, 0.8)])
+def test_power_by_simulation(ratio: float, power: float) -> None:
+    needed = seeds_needed(ratio, 1.0, power=power)
+    generator = np.random.default_rng(0)
+
+    def simulated(n: int) -> float:
+        draws = generator.normal(ratio, 1.0, size=(100_000, n))
+        t = draws.mean(axis=1) / (draws.std(axis=1, ddof=1) / math.sqrt(n))
+        return float((np.abs(t) > stats.t.ppf(0.975, n - 1)).mean())
+
+    standard_error = math.sqrt(power * (1 - power) / 100_000)
+    assert simulated(needed) > power - 4 * standard_error
+    assert simulated(needed - 1) < power + 4 * standard_error
+
+
+@given(st.floats(1e-3, 1e3), st.floats(1.1, 10))
+@settings(deadline=None, max_examples=50)
+def test_a_larger_effect_never_needs_more_seeds(ratio: float, factor: float) -> None:
+    assert 2 <= seeds_needed(ratio * factor, 1.0) <= seeds_needed(ratio, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("effect", "sd", "power"), [(0.0, 1.0, 0.8), (1.0, 0.0, 0.8), (1.0, math.nan, 0.8), (1, 1, 1.0)]
+)
+def test_what_no_number_of_seeds_can_show_is_refused(
+    effect: float, sd: float, power: float
+) -> None:
+    with pytest.raises(ValueError, match="seeds_needed"):
+        seeds_needed(effect, sd, power)
+
+
+# ---------------------------------------------------------------- holm
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=6))
+@settings(deadline=None)
+def test_holm_is_closed_testing_with_bonferroni(p_values: list[float]) -> None:
+    # The adjusted value is the largest Bonferroni p over every set of comparisons with it.
+    indices = range(len(p_values))
+    subsets = [s for r in indices for s in itertools.combinations(indices, r + 1)]
+    expected = [
+        max(min(1.0, len(s) * min(p_values[j] for j in s)) for s in subsets if i in s)
+        for i in indices
+    ]
+    assert holm(p_values) == pytest.approx(expected)
+
+
+def test_holm_leaves_out_what_was_not_tested() -> None:
+    assert holm([0.02, None, 0.01, None]) == [0.02, None, 0.02, None]
+    assert holm([None]) == [None]
+    assert holm([]) == []
+
+
+@pytest.mark.parametrize("p", [-0.1, 1.1, math.nan])
+def test_holm_refuses_what_is_no_probability(p: float) -> None:
+    with pytest.raises(ValueError, match=r"p_values\[1\]"):
+        holm([0.5, p])
+
+
+# ---------------------------------------------------------------- bootstrap over test images
+
+
+def test_bootstrap_equals_scipy() -> None:
+    generator = np.random.default_rng(0)
+    for values in (
+        generator.random(300) < 0.7,
+        generator.integers(-1, 2, 300),
+        generator.random(300),
+    ):
+        data = values.astype(float)
+        ours = bootstrap_interval(data.tolist(), resamples=4000)
+        theirs = stats.bootstrap(
+            (data,), np.mean, n_resamples=4000, batch=500, method="percentile", random_state=0
+        ).confidence_interval
+        error = 100 * data.std() / math.sqrt(300)
+        assert ours.low == pytest.approx(100 * theirs.low, abs=0.25 * error)
+        assert ours.high == pytest.approx(100 * theirs.high, abs=0.25 * error)
+        assert ours.mean == pytest.approx(100 * data.mean())
+        assert ours.images == 300
+
+
+def test_bootstrap_is_near_the_binomial_error_in_percent() -> None:
+    correct = torch.zeros(10_000, dtype=torch.bool)
+    correct[:6000] = True
+    result = bootstrap_interval(correct)
+    half = 1.96 * 100 * math.sqrt(0.6 * 0.4 / 10_000)
+    assert result.mean == pytest.approx(60.0)
+    assert (result.low, result.high) == pytest.approx((60 - half, 60 + half), abs=0.1)
+    narrow = bootstrap_interval(correct, level=0.5)
+    assert result.low < narrow.low < narrow.high < result.high
+    assert narrow.level == 0.5
+
+
+def test_bootstrap_repeats_by_seed() -> None:
+    values = [1.0, 0.0, 1.0, 1.0, 0.0, -1.0, 0.5, 0.25] * 5
+    assert bootstrap_interval(values) == bootstrap_interval(values)
+    assert bootstrap_interval(values, seed=1) != bootstrap_interval(values)
+
+
+def test_bootstrap_of_a_constant() -> None:
+    result = bootstrap_interval(torch.ones(50))
+    assert (result.mean, result.low, result.high) == (100.0, 100.0, 100.0)
+
+
+def test_bootstrap_refuses_senseless_input() -> None:
+    for values in ([], [[1.0]], [1.0, math.nan]):
+        with pytest.raises(ValueError, match="per test image"):
+            bootstrap_interval(torch.tensor(values))
+    with pytest.raises(ValueError, match="level"):
+        bootstrap_interval([1.0], level=95)
+
+
+def test_a_missing_scipy_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "scipy", None)
+    with pytest.raises(ImportError, match=r"batchformer\[lab\]"):
+        summary([1.0, 2.0, 3.0])
+
+
+@given(st.lists(st.floats(0, 100), min_size=3, max_size=6))
+def test_an_interval_ends_at_what_is_possible_and_holds_its_mean(values: list[float]) -> None:
+    free, cut = summary(values), summary(values, within=(0.0, 100.0))
+    assert free.low is not None and free.high is not None
+    assert (cut.mean, cut.sd, cut.n) == (free.mean, free.sd, free.n)
+    assert (cut.low, cut.high) == (max(free.low, 0.0), min(free.high, 100.0))
+
+
+def test_values_beyond_what_should_be_possible_still_lie_in_their_interval() -> None:
+    found = summary([101.0, 103.0, 105.0], within=(0.0, 100.0))
+    assert found.low is not None and found.low < found.mean == found.high

@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import accuracy_score, confusion_matrix, recall_score
+from torch import Tensor
+
+from batchformer.lab.metrics.calibration import expected_calibration_error
+from batchformer.lab.metrics.shots import (
+    LongTailedMetrics,
+    per_class_accuracy,
+    shot_accuracy,
+    shot_groups,
+    third_groups,
+)
+
+counts_lists = st.lists(st.integers(0, 1300), min_size=1, max_size=30)
+
+
+def exponential_counts(ratio: int) -> list[int]:
+    """CIFAR-100-LT training counts: 500 images in class 0, falling geometrically by ``ratio``."""
+    return [int(500 * (1 / ratio) ** (c / 99)) for c in range(100)]
+
+
+@pytest.mark.parametrize(("ratio", "sizes"), [(100, (35, 35, 30)), (200, (30, 31, 39))])
+def test_cifar100_lt_group_sizes(ratio: int, sizes: tuple[int, int, int]) -> None:
+    groups = shot_groups(exponential_counts(ratio))
+    assert tuple(int(mask.sum()) for mask in groups.values()) == sizes
+
+
+def test_limits_of_the_groups() -> None:
+    groups = shot_groups(torch.tensor([0, 19, 20, 100, 101]))
+    assert list(groups) == ["many", "medium", "few"]
+    assert groups["few"].tolist() == [True, True, False, False, False]
+    assert groups["medium"].tolist() == [False, False, True, True, False]
+    assert groups["many"].tolist() == [False, False, False, False, True]
+
+
+def test_limits_can_be_moved_but_not_crossed() -> None:
+    groups = shot_groups([1, 5, 6], many=5, few=5)
+    assert [int(mask.sum()) for mask in groups.values()] == [1, 1, 1]
+    with pytest.raises(ValueError, match="few <= many"):
+        shot_groups([1, 2], many=5, few=6)
+
+
+@given(counts_lists)
+@settings(deadline=None)
+def test_each_class_is_in_exactly_one_group(counts: list[int]) -> None:
+    for groups in (shot_groups(counts), third_groups(counts)):
+        assert torch.stack(list(groups.values())).sum(dim=0).tolist() == [1] * len(counts)
+
+
+@given(counts_lists)
+@settings(deadline=None)
+def test_thirds_are_even_and_ordered(counts: list[int]) -> None:
+    groups = third_groups(counts)
+    members = [torch.tensor(counts)[mask].tolist() for mask in groups.values()]
+    sizes = [len(group) for group in members]
+    assert sizes == sorted(sizes, reverse=True)
+    assert sizes[0] - sizes[2] <= 1
+    joined = [count for group in members for count in sorted(group, reverse=True)]
+    assert joined == sorted(counts, reverse=True)
+
+
+def test_thirds_break_ties_by_label() -> None:
+    groups = third_groups([7, 7, 7])
+    assert [mask.tolist().index(True) for mask in groups.values()] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("counts", [[], [3, -1], [[1, 2], [3, 4]]])
+def test_bad_counts_are_refused(counts: list[int]) -> None:
+    for function in (shot_groups, third_groups):
+        with pytest.raises(ValueError, match="train_counts"):
+            function(counts)
+
+
+def sample(seed: int, n: int, k: int) -> tuple[Tensor, Tensor]:
+    """Logits (N, K) that lean to their target, and targets (N,)."""
+    generator = torch.Generator().manual_seed(seed)
+    targets = torch.randint(k, (n,), generator=generator)
+    logits = torch.randn(n, k, generator=generator)
+    logits[torch.arange(n), targets] += 1.0
+    return logits, targets
+
+
+@settings(max_examples=25, deadline=None)
+@given(seed=st.integers(0, 10_000), n=st.integers(1, 80), k=st.integers(2, 9))
+def test_metrics_equal_sklearn_and_a_loop(seed: int, n: int, k: int) -> None:
+    logits, targets = sample(seed, n, k)
+    counts = torch.randint(0, 200, (k,), generator=torch.Generator().manual_seed(seed))
+    groups = shot_groups(counts)
+    metrics = LongTailedMetrics(k, groups)
+    for start in range(0, n, 7):
+        metrics.update(logits[start : start + 7], targets[start : start + 7])
+    result = metrics.compute()
+
+    predictions = logits.argmax(dim=1).tolist()
+    truth = targets.tolist()
+    labels = list(range(k))
+    assert (
+        metrics.confusion.tolist() == confusion_matrix(truth, predictions, labels=labels).tolist()
+    )
+    assert result["all"] == pytest.approx(100 * accuracy_score(truth, predictions))
+    recalls = recall_score(truth, predictions, labels=labels, average=None, zero_division=math.nan)
+    assert metrics.per_class.tolist() == pytest.approx((100 * recalls).tolist(), nan_ok=True)
+
+    expected: dict[str, list[float]] = {"mean_class": []}
+    for c in sorted(set(truth)):
+        right = [p == c for p, y in zip(predictions, truth, strict=True) if y == c]
+        count = int(counts[c])
+        name = "many" if count > 100 else "few" if count < 20 else "medium"
+        expected.setdefault(name, []).append(100 * sum(right) / len(right))
+        expected["mean_class"].append(100 * sum(right) / len(right))
+    assert set(result) == {"all", "ece", *expected}
+    for name, accuracies in expected.items():
+        assert result[name] == pytest.approx(sum(accuracies) / len(accuracies))
+    assert result["ece"] == pytest.approx(
+        expected_calibration_error(logits.softmax(dim=1), targets), abs=1e-9
+    )
+    assert all(type(value) is float for value in result.values())
+
+
+def test_groups_are_means_over_classes_and_all_is_over_samples() -> None:
+    confusion = torch.tensor([[90, 10, 0], [0, 1, 1], [1, 0, 0]])
+    groups = {"many": torch.tensor([True, True, False]), "few": torch.tensor([False, False, True])}
+    result = shot_accuracy(confusion, groups)
+    assert list(result) == ["all", "many", "few", "mean_class"]
+    assert result["all"] == pytest.approx(100 * 91 / 103)
+    assert result["many"] == pytest.approx((90 + 50) / 2)
+    assert result["few"] == 0.0
+    assert result["mean_class"] == pytest.approx((90 + 50 + 0) / 3)
+
+
+def test_a_class_without_test_samples_is_nan_and_not_averaged() -> None:
+    confusion = torch.tensor([[1, 1, 0], [0, 0, 0], [0, 0, 4]])
+    accuracies = per_class_accuracy(confusion)
+    assert accuracies.dtype == torch.float64
+    assert accuracies.tolist() == pytest.approx([50.0, math.nan, 100.0], nan_ok=True)
+    result = shot_accuracy(confusion, shot_groups([500, 300, 50]))
+    assert result["many"] == 50.0
+    assert result["mean_class"] == 75.0
+
+
+def test_groups_without_tested_classes_are_left_out() -> None:
+    confusion = torch.tensor([[2, 0], [0, 0]])
+    assert list(shot_accuracy(confusion, shot_groups([500, 50]))) == ["all", "many", "mean_class"]
+
+
+def test_reset_forgets() -> None:
+    metrics = LongTailedMetrics(2, shot_groups([500, 5]))
+    metrics.update(torch.tensor([[0.0, 9.0]]), torch.tensor([0]))
+    metrics.reset()
+    with pytest.raises(ValueError, match="update"):
+        metrics.compute()
+    metrics.update(torch.tensor([[9.0, 0.0]]), torch.tensor([0]))
+    assert metrics.compute()["all"] == 100.0
+
+
+def test_the_caller_may_reuse_its_target_memory() -> None:
+    metrics = LongTailedMetrics(2, {})
+    targets = torch.tensor([0])
+    metrics.update(torch.tensor([[9.0, 0.0]]), targets)
+    targets.fill_(1)
+    assert metrics.confusion.tolist() == [[1, 0], [0, 0]]
+
+
+def test_half_precision_logits_and_graphs_are_not_kept() -> None:
+    logits, targets = sample(0, 40, 5)
+    exact, half = LongTailedMetrics(5, {}), LongTailedMetrics(5, {})
+    rounded = logits.bfloat16().requires_grad_()
+    half.update(rounded, targets)
+    exact.update(rounded.detach().double(), targets)
+    assert half.compute() == pytest.approx(exact.compute(), abs=1e-4)
+    assert not half.per_class.requires_grad
+
+
+def test_deterministic_mode_changes_nothing_and_is_kept() -> None:
+    # Compared cell by cell, 2,000 samples of 1,000 classes would need 16 GB.
+    logits, targets = sample(0, 2000, 1000)
+    metrics = LongTailedMetrics(1000, {})
+    metrics.update(logits, targets)
+    expected = metrics.confusion
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    try:
+        assert torch.equal(metrics.confusion, expected)
+        assert torch.are_deterministic_algorithms_enabled()
+        assert torch.is_deterministic_algorithms_warn_only_enabled()
+    finally:
+        torch.use_deterministic_algorithms(False)
+    assert int(expected.sum()) == 2000
+
+
+def test_nan_logits_give_nan_calibration_and_no_crash() -> None:
+    metrics = LongTailedMetrics(2, {})
+    metrics.update(torch.full((3, 2), math.nan), torch.tensor([0, 1, 1]))
+    assert math.isnan(metrics.compute()["ece"])
+
+
+@pytest.mark.parametrize("target", [-1, 3])
+def test_foreign_targets_are_refused(target: int) -> None:
+    metrics = LongTailedMetrics(3, {})
+    metrics.update(torch.zeros(2, 3), torch.tensor([0, target]))
+    with pytest.raises(ValueError, match=r"outside 0\.\.2"):
+        metrics.compute()
+
+
+def test_wrong_shapes_and_groups_are_refused() -> None:
+    metrics = LongTailedMetrics(3, {})
+    for logits, targets in [((2, 4), (2,)), ((2, 3), (3,)), ((2, 3), (2, 3)), ((3,), (1,))]:
+        with pytest.raises(ValueError, match=r"logits \(N, 3\)"):
+            metrics.update(torch.zeros(logits), torch.zeros(targets))
+    with pytest.raises(ValueError, match="bool mask"):
+        LongTailedMetrics(3, shot_groups([1, 2]))
+    with pytest.raises(ValueError, match="bool mask"):
+        shot_accuracy(torch.eye(2), {"many": torch.tensor([0, 1])})
+    with pytest.raises(ValueError, match="'all'"):
+        LongTailedMetrics(2, {"all": torch.tensor([True, True])})
+    with pytest.raises(ValueError, match=r"\(K, K\)"):
+        per_class_accuracy(torch.zeros(2, 3))
+    with pytest.raises(ValueError, match="no test sample"):
+        shot_accuracy(torch.zeros(2, 2), {})

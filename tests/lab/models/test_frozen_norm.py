@@ -1,0 +1,110 @@
+"""Batch normalisation that keeps its statistics in training."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from batchformer.kernels import available
+from batchformer.lab.models.build import build_model
+from batchformer.lab.models.frozen_norm import freeze_norm
+
+
+def used(name: str) -> tuple[Any, Tensor]:
+    """A network whose statistics are not those it began with, and images for it."""
+    torch.manual_seed(0)
+    network = build_model(name, 5)
+    for module in network.modules():
+        if isinstance(module, _BatchNorm):
+            nn.init.ones_(module.weight)  # timm's ResNets begin some at 0
+    side = 8 if name == "digits_net" else 32
+    x = torch.randn(6, 1 if name == "digits_net" else 3, side, side)
+    for _ in range(3):
+        network.train()(2 * x + 1)
+    return network, x
+
+
+NETWORKS = ["digits_net", "resnet32", "resnet18", "mobilenetv3_small_050"]
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_training_normalises_as_eval_and_updates_nothing(name: str) -> None:
+    network, x = used(name)
+    without_dropout = [m for m in network.modules() if isinstance(m, nn.Dropout)]
+    features = network.eval().forward_features(x)
+    freeze_norm(network)
+    state = {key: value.clone() for key, value in network.state_dict().items()}
+    network.train()
+    for module in without_dropout:
+        module.eval()
+    torch.testing.assert_close(network.forward_features(x), features)
+    assert all(torch.equal(value, state[key]) for key, value in network.state_dict().items())
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_keys_and_objects_stay_and_scale_and_shift_learn(name: str) -> None:
+    network, x = used(name)
+    keys, parameters = list(network.state_dict()), list(network.parameters())
+    freeze_norm(network)
+    assert list(network.state_dict()) == keys
+    assert all(a is b for a, b in zip(network.parameters(), parameters, strict=True))
+    network.train()(x).square().sum().backward()
+    for module in network.modules():
+        if isinstance(module, _BatchNorm):
+            assert module.weight.grad is not None and module.bias.grad is not None
+            assert module.bias.grad.any()
+
+
+def test_it_is_learned_from_as_from_an_affine_map() -> None:
+    norm = nn.Sequential(nn.BatchNorm1d(3).double())
+    with torch.no_grad():
+        norm[0].running_mean.copy_(torch.tensor([1.0, -2.0, 0.5]))
+        norm[0].running_var.copy_(torch.tensor([4.0, 0.25, 1.0]))
+        norm[0].weight.copy_(torch.tensor([2.0, 1.0, -1.0]))
+    freeze_norm(norm)
+    x = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    norm.train()(x).sum().backward()
+    # Through statistics of the batch this gradient would be zero.
+    scale, variance = norm[0].weight.detach(), norm[0].running_var
+    expected = scale / (variance + 1e-5).sqrt()
+    torch.testing.assert_close(x.grad, expected.expand(5, 3))
+
+
+def test_copies_are_frozen_too_and_twice_is_once() -> None:
+    network, x = used("resnet32")
+    freeze_norm(network)
+    freeze_norm(network)
+    twin = copy.deepcopy(network).train()
+    before = twin.bn1.running_mean.clone()
+    assert torch.equal(twin(x), network.train()(x))
+    assert torch.equal(twin.bn1.running_mean, before)
+    assert twin.bn1.weight is not network.bn1.weight
+    assert not twin.layer1[0].bn1.training and twin.training
+
+
+def test_the_kernel_for_statistics_of_the_batch_leaves_it_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(available, "obstacle", lambda x: None)
+    network: Any = build_model("resnet32", 5).train()
+    y = torch.randn(2, 16, 4, 4, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
+    assert available.norm_obstacle(y, network.bn1) is None
+    freeze_norm(network)
+    network.train()
+    assert available.norm_obstacle(y, network.bn1) is not None
+    network.bn1.training = True  # even then
+    assert "is not BatchNorm2d itself" in str(available.norm_obstacle(y, network.bn1))
+
+
+def test_what_cannot_be_frozen_is_named() -> None:
+    with pytest.raises(ValueError, match="Sequential has no batch normalisation"):
+        freeze_norm(nn.Sequential(nn.LayerNorm(3)))
+    network = nn.Sequential(nn.BatchNorm1d(3), nn.BatchNorm1d(3, track_running_stats=False))
+    with pytest.raises(ValueError, match="normalisation 1 of Sequential keeps no statistics"):
+        freeze_norm(network)
+    assert type(network[0]) is nn.BatchNorm1d

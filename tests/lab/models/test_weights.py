@@ -1,0 +1,260 @@
+"""Weights from files: what is taken, what is dropped, what is refused."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+
+from batchformer.lab.models.build import build_model
+from batchformer.lab.models.weights import (
+    file_hash,
+    find_weights,
+    fit_weights,
+    read_stride,
+    read_weights,
+    timm_weights,
+)
+
+
+def equal(a: dict[str, Tensor], b: Any) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+@pytest.fixture(scope="module")
+def source() -> nn.Module:
+    return build_model("digits_net", 5)
+
+
+def in_parts(state: dict[str, Tensor]) -> dict[str, Any]:
+    head = {f"module.{k}": v for k, v in state.items() if k.startswith("fc.")}
+    body = {f"module.{k}": v for k, v in state.items() if not k.startswith("fc.")}
+    return {"epoch": 3, "state_dict_best": {"feat_model": body, "classifier": head}}
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda state: state,
+        lambda state: {"state_dict": {f"module.{k}": v for k, v in state.items()}, "epoch": 1},
+        lambda state: {"model": {f"_orig_mod.{k}": v for k, v in state.items()}},
+        in_parts,
+    ],
+)
+def test_state_dicts_in_what_scripts_save(tmp_path: Path, source: nn.Module, wrap: Any) -> None:
+    torch.save(wrap(source.state_dict()), tmp_path / "w.pth")
+    stored = read_weights(tmp_path / "w.pth")
+    assert equal(source.state_dict(), stored.tensors)
+    assert stored.stride is read_stride(tmp_path / "w.pth") is None
+
+
+def test_safetensors(tmp_path: Path, source: nn.Module) -> None:
+    from safetensors.torch import save_file
+
+    save_file(source.state_dict(), tmp_path / "w.safetensors")
+    stored = read_weights(tmp_path / "w.safetensors")
+    assert equal(source.state_dict(), stored.tensors)
+    assert stored.stride is None
+    (tmp_path / "d.safetensors").write_bytes(b"damaged")
+    for read in (read_weights, read_stride):
+        with pytest.raises(ValueError, match="damaged"):
+            read(tmp_path / "d.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "stride"),
+    [
+        ({"layout": "stride_in_1x1"}, "1x1"),
+        ({"layout": "stride_in_3x3"}, "3x3"),
+        ({"format": "pt"}, None),
+    ],
+)
+def test_where_a_file_says_that_bottlenecks_stride(
+    tmp_path: Path, source: nn.Module, metadata: dict[str, str], stride: str | None
+) -> None:
+    from safetensors.torch import save_file
+
+    file = tmp_path / "w.safetensors"
+    save_file(source.state_dict(), file, metadata=metadata)
+    stored = read_weights(file)
+    assert stored.stride == read_stride(file) == stride
+    assert equal(source.state_dict(), stored.tensors)
+
+
+def test_a_layout_that_is_not_known_is_refused_unless_somebody_says_it(
+    tmp_path: Path, source: nn.Module
+) -> None:
+    from safetensors.torch import save_file
+
+    file = tmp_path / "w.safetensors"
+    save_file(source.state_dict(), file, metadata={"layout": "stride_1x1"})
+    for read in (read_weights, read_stride):
+        with pytest.raises(
+            ValueError, match=r"'stride_1x1'.*stride_in_1x1, stride_in_3x3.*--stride"
+        ):
+            read(file)
+    assert read_stride(file, stride_told=True) is None
+    assert equal(source.state_dict(), read_weights(file, stride_told=True).tensors)
+
+
+def test_half_precision_arrives_in_the_type_of_the_network(source: nn.Module) -> None:
+    network = build_model("digits_net", 5)
+    halves = {k: v.half() if v.is_floating_point() else v for k, v in source.state_dict().items()}
+    fit_weights(network, halves, "file")
+    assert {p.dtype for p in network.parameters()} == {torch.float32}
+    for name, value in network.state_dict().items():
+        assert torch.equal(value, halves[name].to(value.dtype)), name
+
+
+class Anything:
+    """What a file of weights has no business to hold."""
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"state_dict": {"a": 1}}, "no state dict.*the entries a"),
+        ({}, "no state dict"),
+        ([torch.zeros(1)], "no state dict"),
+        ({"weights": Anything()}, r"only tensors are loaded.*torch\.save"),
+    ],
+)
+def test_files_without_weights(tmp_path: Path, content: Any, words: str) -> None:
+    torch.save(content, tmp_path / "w.pth")
+    with pytest.raises(ValueError, match=words):
+        read_weights(tmp_path / "w.pth")
+
+
+@pytest.mark.parametrize("content", [b"no weights", b"hello world\n", b"epoch,loss\n0,1.5\n", b"."])
+def test_a_damaged_file(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "w.pth").write_bytes(content)
+    with pytest.raises(ValueError, match=r"w\.pth holds more than weights, or is damaged"):
+        read_weights(tmp_path / "w.pth")
+
+
+def test_an_empty_file(tmp_path: Path) -> None:
+    (tmp_path / "w.pth").touch()
+    with pytest.raises(ValueError, match=r"w\.pth is empty: name another file"):
+        read_weights(tmp_path / "w.pth")
+
+
+def test_all_fits(source: nn.Module) -> None:
+    network: Any = build_model("digits_net", 5)
+    fitted = fit_weights(network, source.state_dict(), "file")
+    assert fitted.classifier and fitted.words == "begins with the weights of file."
+    assert equal(network.state_dict(), source.state_dict())
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_another_classifier_is_dropped_and_said(source: nn.Module, there: bool) -> None:
+    network: Any = build_model("digits_net", 4)
+    before = network.fc.weight.clone(), network.fc.bias.clone()
+    weights = {k: v for k, v in source.state_dict().items() if there or not k.startswith("fc.")}
+    fitted = fit_weights(network, {**weights, "ema": torch.zeros(1)}, "file")
+    shape = r"(5, 64)" if there else "absent"
+    assert not fitted.classifier and "not used: ema" in fitted.words
+    assert f"without its classifier (fc.weight is {shape} there and (4, 64) here)" in fitted.words
+    assert torch.equal(network.fc.weight, before[0]) and torch.equal(network.fc.bias, before[1])
+    body = {k: v for k, v in network.state_dict().items() if not k.startswith("fc.")}
+    assert body and all(torch.equal(source.state_dict()[k], v) for k, v in body.items())
+
+
+def test_half_a_classifier_is_dropped_whole(source: nn.Module) -> None:
+    """A bias of the same length says nothing if the weights are of other features."""
+    network: Any = build_model("digits_net", 5)
+    before = network.fc.bias.clone()
+    weights = {**source.state_dict(), "fc.weight": torch.zeros(5, 63)}
+    assert not fit_weights(network, weights, "file").classifier
+    assert torch.equal(network.fc.bias, before)
+
+
+def test_counters_may_be_missing() -> None:
+    state = build_model("resnet10", 3).state_dict()
+    weights = {k: v for k, v in state.items() if not k.endswith("num_batches_tracked")}
+    assert fit_weights(build_model("resnet10", 3), weights, "file").classifier
+
+
+def test_another_network_is_refused_and_nothing_is_loaded(source: nn.Module) -> None:
+    network = build_model("resnet10", 5)
+    before = {k: v.clone() for k, v in network.state_dict().items()}
+    other = build_model("resnet18", 5).state_dict()
+    changed = {**before, "conv1.weight": torch.zeros(64, 3, 3, 3)}
+    with pytest.raises(ValueError, match=r"conv1\.weight: \(64, 3, 3, 3\), here \(64, 3, 7, 7\)"):
+        fit_weights(network, changed, "file")
+    for weights in (source.state_dict(), {k: v for k, v in other.items() if "layer1" not in k}):
+        with pytest.raises(
+            ValueError, match=r"file is of another network than this ResNet.*--model"
+        ):
+            fit_weights(network, weights, "file")
+    assert equal(before, network.state_dict())
+
+
+def test_a_larger_network_is_refused_though_all_of_this_one_is_in_it() -> None:
+    network, larger = build_model("resnet18", 5), build_model("resnet34", 5)
+    before = {k: v.clone() for k, v in network.state_dict().items()}
+    assert before.keys() < larger.state_dict().keys()
+    words = r"file is of a larger network.*96 of its 218 tensors have no place here.*--model"
+    with pytest.raises(ValueError, match=words):
+        fit_weights(network, larger.state_dict(), "file")
+    assert equal(before, network.state_dict())
+
+
+def test_experts_have_several_classifiers() -> None:
+    network, other = (build_model("ride_resnet32", k, experts=2) for k in (3, 4))
+    fitted = fit_weights(network, other.state_dict(), "file")
+    assert not fitted.classifier and "classifiers.0" in fitted.words
+    weight = "branches.1.layer3.0.conv1.weight"
+    assert torch.equal(network.state_dict()[weight], other.state_dict()[weight])
+
+
+def test_where_a_file_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path / "data"))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileNotFoundError, match=rf"w\.pth or {tmp_path}/data/w\.pth.*--weights"):
+        find_weights("w.pth")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data/w.pth").write_bytes(b"far")
+    assert find_weights("w.pth") == tmp_path / "data/w.pth"
+    (tmp_path / "w.pth").write_bytes(b"near")
+    assert find_weights("w.pth").read_bytes() == b"near"
+    assert file_hash(Path("w.pth")) == hashlib.sha256(b"near").hexdigest()
+    with pytest.raises(FileNotFoundError, match=r"no file of weights /nowhere/w\.pth\."):
+        find_weights("/nowhere/w.pth")
+
+
+def test_a_file_beside_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its name in the folder of the data, or below a folder that holds several."""
+    monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path / "all"))
+    monkeypatch.chdir(tmp_path)
+    root = tmp_path / "mine/places_lt"
+    root.mkdir(parents=True)
+    places = f"{root}/places_lt/w.pth or {root}/w.pth or {tmp_path}/all/places_lt/w.pth"
+    with pytest.raises(FileNotFoundError, match=rf"{places}.*--weights FILE.*--weights timm"):
+        find_weights("places_lt/w.pth", str(root))
+    (root / "w.pth").write_bytes(b"beside")
+    for folder in (root, root.parent):
+        assert find_weights("places_lt/w.pth", str(folder)) == root / "w.pth"
+    with pytest.raises(FileNotFoundError, match=r"weights places_lt/w\.pth or [^ ]*/all/"):
+        find_weights("places_lt/w.pth", str(tmp_path / "cifar100_lt.npz"))
+
+
+def test_timms_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("resnet32", "resnet152.no_such_tag"):
+        with pytest.raises(ValueError, match="timm has no weights"):
+            timm_weights(name)
+
+    def unreachable(name: str, pretrained: bool) -> nn.Module:
+        assert pretrained
+        raise ConnectionError("no route")
+
+    monkeypatch.setattr(timm, "create_model", unreachable)
+    with pytest.raises(ValueError, match=r"no route.*needs the network.*--weights FILE"):
+        timm_weights("resnet152.tv_in1k")
+    made = build_model("resnet10", 3)
+    monkeypatch.setattr(timm, "create_model", lambda name, pretrained: made)
+    assert equal(made.state_dict(), timm_weights("resnet18"))

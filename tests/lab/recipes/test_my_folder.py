@@ -1,0 +1,245 @@
+"""A person's own images, from the command line to the result."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import multiprocessing
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from batchformer.cli import main as cli
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.engine.log import read_records
+from batchformer.lab.models.build import build_model
+from batchformer.lab.recipes.my_folder import my_folder
+from batchformer.lab.runs import run as runs
+from batchformer.lab.runs.compare import compare, run
+from batchformer.lab.runs.run import load_task, restore
+
+CPU = torch.device("cpu")
+SIZES = {"ant": 7, "bee": 4, "cow": 3}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder, stream = tmp_path_factory.mktemp("mine"), np.random.default_rng(0)
+    for name, size in SIZES.items():
+        for part, count in (("train", size), ("test", 2)):
+            (folder / part / name).mkdir(parents=True)
+            for i in range(count):
+                pixels = stream.integers(0, 256, (33 + i, 41, 3), dtype=np.uint8)
+                Image.fromarray(pixels).save(folder / part / name / f"{i}.png")
+    return folder
+
+
+def small(root: Path, weights: str = "", **train: Any) -> Recipe:
+    options = {"batch_size": 4, "updates": 6, "eval_every": 3, "workers": 0, **train}
+    recipe = my_folder()
+    return dataclasses.replace(
+        recipe,
+        data=dataclasses.replace(recipe.data, root=str(root), size=32),
+        model="resnet32",
+        weights=weights,
+        train=dataclasses.replace(recipe.train, **options),
+    )
+
+
+class StopsAt:
+    """Batches up to a step, and then an error."""
+
+    def __init__(self, feed: Any, step: int) -> None:
+        self.feed, self.step, self.per_epoch, self.close = feed, step, feed.per_epoch, feed.close
+
+    def batch(self, step: int) -> dict[str, Any]:
+        if step == self.step:
+            raise OSError("the disk is gone")
+        batch: dict[str, Any] = self.feed.batch(step)
+        return batch
+
+
+def test_resumed_on_files_equals_unbroken_and_workers_end_on_errors(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = run(small(root), "batchformer", 0, root=tmp_path / "a", device=CPU, quiet=True)
+    with monkeypatch.context() as patch:
+        made = runs.Run.feed
+        patch.setattr(runs.Run, "feed", lambda self: StopsAt(made(self), 5))
+        broken = small(root, workers=2)
+        with pytest.raises(OSError, match="the disk is gone"):
+            run(broken, "batchformer", 0, root=tmp_path / "b", device=CPU, quiet=True)
+    assert not multiprocessing.active_children(), "workers end with the run that fails"
+    # The number of workers changes no result, so a run may go on with another.
+    resumed = run(small(root), "batchformer", 0, root=tmp_path / "b", device=CPU, quiet=True)
+    records = [
+        [{k: v for k, v in r.items() if k != "samples_per_s"} for r in read_records(f)]
+        for f in (whole / "metrics.jsonl", resumed / "metrics.jsonl")
+    ]
+    assert records[0] == records[1]
+    states = [restore(folder, CPU)[0].state_dict() for folder in (whole, resumed)]
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+def test_arms_share_their_batches_side_by_side(root: Path, tmp_path: Path) -> None:
+    arms, results = ("baseline", "batchformer"), []
+    for together in (1, 2):
+        place = tmp_path / str(together)
+        folders = compare(
+            small(root, workers=1),
+            arms,
+            [0],
+            root=place,
+            device=CPU,
+            quiet=True,
+            together=together,
+        )
+        found = sorted(folders)
+        results.append([json.loads((f / "result.json").read_text())["metrics"] for f in found])
+    assert len(results[0]) == 2 and results[0] == results[1]
+    assert not multiprocessing.active_children()
+
+
+def test_a_class_without_a_test_image_is_said_once_and_stands_in_the_page(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    photos = shutil.copytree(root, tmp_path / "photos")
+    shutil.rmtree(photos / "test/bee")
+    arguments = ["compare", "my_folder", "--data", str(photos), "--data.size", "32"]
+    arguments += ["--model", "resnet32", "--train.updates", "1", "--train.batch-size", "4"]
+    arguments += ["--train.workers", "0", "--device", "cpu", "--seeds", "2"]
+    cli.main([*arguments, "--runs", str(tmp_path / "runs")])
+    said = capsys.readouterr().err.splitlines()
+    sizes = "3 classes, 14 training images: 7 in the largest class, 3 in the smallest"
+    assert said.count(f"photos: {sizes}; 0 many, 0 medium, 3 few") == 1
+    line = "1 of 3 classes have training images and no test image, so that no score speaks of them"
+    assert said.count(f"photos: {line}: bee") == 1
+    place = tmp_path / "runs/my_folder"
+    for folder in place.glob("*/seed*"):
+        assert json.loads((folder / "config.json").read_text())["data"]["remarks"] == [
+            f"{line}: bee"
+        ]
+    assert f"<li>{line}: bee.</li>" in (place / "report.html").read_text()
+    cli.main([*arguments, "--quiet", "--runs", str(tmp_path / "quiet")])
+    assert "photos:" not in capsys.readouterr().err
+
+
+def test_a_run_begins_with_a_file_of_weights(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    torch.manual_seed(0)
+    other = build_model("resnet32", 10)
+    file = tmp_path / "w.pth"
+    torch.save(other.state_dict(), file)
+    frozen = small(root, str(file), updates=1, eval_every=0)
+    frozen = dataclasses.replace(frozen, optim=dataclasses.replace(frozen.optim, lr=1e-12))
+    folder = run(frozen, "baseline", 0, root=tmp_path / "runs", device=CPU)
+    assert "without its classifier (fc.weight is (10, 64) there and (3, 64) here" in (
+        capsys.readouterr().err
+    )
+    config = json.loads((folder / "config.json").read_text())
+    assert config["weights"]["file"] == str(file) and len(config["weights"]["sha256"]) == 64
+    file.unlink()  # a trained run does not need it
+    method = restore(folder, CPU)[0]
+    weight = method.network.layer1[0].conv1.weight  # type: ignore[union-attr,index]
+    expected = other.layer1[0].conv1.weight  # type: ignore[union-attr,index]
+    torch.testing.assert_close(weight, expected, atol=1e-6, rtol=0)
+    with pytest.raises(FileNotFoundError, match="--weights FILE"):
+        run(frozen, "batchformer", 0, root=tmp_path / "runs", device=CPU)
+
+
+def test_weights_of_another_network_are_refused(root: Path, tmp_path: Path) -> None:
+    torch.save(build_model("digits_net", 3).state_dict(), tmp_path / "w.pth")
+    with pytest.raises(ValueError, match=r"w\.pth is of another network than this ResNetCifar"):
+        run(small(root, str(tmp_path / "w.pth")), "baseline", 0, root=tmp_path, device=CPU)
+
+
+def test_a_run_from_before_a_setting_existed_is_found_finished(root: Path, tmp_path: Path) -> None:
+    folder = run(small(root, updates=1), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    for recipe in (config["recipe"], config["trained"]):
+        del recipe["convolutions"], recipe["data"]["scored_on"], recipe["train"]["workers"]
+    path.write_text(json.dumps(config))
+    again = run(small(root, updates=1), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+    assert again == folder
+
+
+def test_from_the_command_line(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    load_task.cache_clear()
+    arguments = ["train", "my_folder", "--data.root", str(root), "--data.size", "32"]
+    arguments += ["--model", "resnet10", "--train.updates", "2", "--train.batch-size", "4"]
+    arguments += ["--train.workers", "0", "--device", "cpu", "--quiet", "--runs", str(tmp_path)]
+    cli.main(arguments)
+    assert "Finished" in capsys.readouterr().out
+    result = json.loads((tmp_path / "my_folder/batchformer/seed0/result.json").read_text())
+    assert set(result["metrics"]) == {"all", "few", "mean_class", "ece"}
+    for wrong, words in (
+        (["train", "my_folder"], "--data.root"),
+        (["train", "my_folder", "--data", str(tmp_path)], "none of test images"),
+        (["train", "imagenet_lt_paco", "--data.root", str(tmp_path)], "ImageNet-LT not found"),
+    ):
+        with pytest.raises(SystemExit):
+            cli.main(wrong)
+        assert words in capsys.readouterr().err
+
+
+def test_a_run_is_scored_and_exported_from_another_folder_and_after_its_data_has_moved(
+    root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("work", "elsewhere"):
+        (tmp_path / name).mkdir()
+    shutil.copytree(root, tmp_path / "work/photos")
+    monkeypatch.chdir(tmp_path / "work")
+    recipe = small(Path("photos"), updates=1)
+    folder = run(recipe, "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
+    expected = restore(folder, CPU)[0].deployed().state_dict()
+    config = json.loads((folder / "config.json").read_text())
+    place = str(tmp_path / "work/photos")
+    assert config["trained"]["data"]["root"] == config["recipe"]["data"]["root"] == place
+    assert run(recipe, "batchformer", 0, root=tmp_path, device=CPU, quiet=True) == folder
+
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    cli.main(["evaluate", str(folder), "--device", "cpu"])
+    scores = capsys.readouterr().out
+
+    (tmp_path / "work/photos").rename(tmp_path / "moved")
+    load_task.cache_clear()
+    with pytest.raises(SystemExit):
+        cli.main(["evaluate", str(folder), "--device", "cpu"])
+    assert place in capsys.readouterr().err
+    cli.main(["evaluate", str(folder), "--device", "cpu", "--data", "../moved"])
+    assert capsys.readouterr().out == scores
+
+    shutil.rmtree(tmp_path / "moved")
+    load_task.cache_clear()
+    cli.main(["export", str(folder), "--to", "plain.pt"])
+    found = torch.load("plain.pt", weights_only=True)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[key], value) for key, value in expected.items())
+
+
+def test_one_tree_is_divided_said_in_a_line_and_recorded(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(root / "train", tmp_path / "photos")
+    recipe = small(tmp_path / "photos", updates=1, figures=False)
+    folder = run(recipe, "baseline", 0, root=tmp_path, device=CPU)
+    said = [line for line in capsys.readouterr().err.splitlines() if "held out" in line]
+    assert len(said) == 1 and "3 of 14 images, drawn by data.seed 0" in said[0]
+    data = json.loads((folder / "config.json").read_text())["data"]
+    assert (data["train"], data["test"], data["split_seed"]) == (11, 3, 0)
+    assert data["split_sha256"][:12] in said[0]
+    assert json.loads((folder / "result.json").read_text())["metrics"]["all"] >= 0
+    restore(folder, CPU)
+    shutil.copy(tmp_path / "photos/ant/0.png", tmp_path / "photos/ant/new.png")
+    load_task.cache_clear()
+    with pytest.raises(ValueError, match=r"trained on other images.* --data\.root"):
+        restore(folder, CPU)

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from batchformer.lab.recipes import RECIPES, find_recipe
+from batchformer.lab.recipes.paper import ROWS, PaperRow, rows_for, rows_without_recipe
+
+Finder = Callable[[str, str, str, str, str], PaperRow]
+
+#: Numbers are printed to 0.1: half of it for the parts, half for what is computed from them.
+ROUNDING = 0.1 + 1e-9
+
+#: Tables that vary BatchFormer itself and so print no baseline.
+WITHOUT_BASELINE = {"Batch size", "Shared classifier", "Layers"}
+
+SHOT_CLASSES = {
+    "ImageNet-LT": (385, 479, 136),
+    "iNaturalist 2018": (842, 4076, 3224),
+    "Places-LT": (131, 163, 71),
+}
+
+
+def name(row: PaperRow) -> str:
+    return f"{row.table} / {row.data} / {row.model} / {row.method} / {row.arm}"
+
+
+def cifar_shot_classes(ratio: int) -> tuple[int, int, int]:
+    counts = [int(500 * (1 / ratio) ** (c / 99)) for c in range(100)]
+    many, few = sum(n > 100 for n in counts), sum(n < 20 for n in counts)
+    return many, 100 - many - few, few
+
+
+def shot_classes(data: str) -> tuple[int, int, int]:
+    if data.startswith("CIFAR-100-LT"):
+        return cifar_shot_classes(int(data.partition("r=")[2]))
+    return SHOT_CLASSES[data]
+
+
+def implied() -> Iterator[tuple[PaperRow, float]]:
+    """Rows whose headline follows from their other columns, with what those make it."""
+    for row in ROWS:
+        values = dict(row.numbers)
+        if {"all", "many", "medium", "few"} <= values.keys():
+            sizes = shot_classes(row.data)
+            parts = (values["many"], values["medium"], values["few"])
+            yield row, sum(n * v for n, v in zip(sizes, parts, strict=True)) / sum(sizes)
+        elif "average" in values and len(values) > 1:
+            average_of = [value for metric, value in values.items() if metric != "average"]
+            yield row, sum(average_of) / len(average_of)
+        elif row.table == "GZSL":
+            seen, unseen = values["seen"], values["unseen"]
+            yield row, 2 * seen * unseen / (seen + unseen)
+
+
+IMPLIED = list(implied())
+
+
+def test_every_table_is_there_whole() -> None:
+    assert Counter(row.table for row in ROWS) == {
+        "T1": 9,
+        "T2": 16,
+        "T3": 6,
+        "T4": 6,
+        "T5": 11,
+        "T6": 6,
+        "T6b": 18,
+        "T7": 8,
+        "T8": 4,
+        "GZSL": 5,
+        "OfficeHome": 6,
+        "VLCS": 2,
+        "TerraIncognita": 2,
+        "VisDA-2017": 2,
+        "VOC2007": 4,
+        "ImageNet": 2,
+        "Batch size": 6,
+        "Shared classifier": 2,
+        "Layers": 5,
+        "Without PaCo loss": 4,
+    }
+
+
+def test_no_row_stands_twice() -> None:
+    assert not [key for key, n in Counter(name(row) for row in ROWS).items() if n > 1]
+
+
+def test_numbers_are_percentages_and_spreads_belong_to_them() -> None:
+    for row in ROWS:
+        assert row.numbers, name(row)
+        assert all(0 < value < 100 for value in row.numbers.values()), name(row)
+        assert row.spread.keys() <= row.numbers.keys(), name(row)
+        assert all(0 <= value < 10 for value in row.spread.values()), name(row)
+
+
+def test_rows_of_one_block_share_their_metrics() -> None:
+    """But for dashes, which only shorten a row."""
+    for row in ROWS:
+        peers = [r for r in ROWS if (r.table, r.data) == (row.table, row.data)]
+        longest = max((r.numbers for r in peers), key=len)
+        assert row.numbers.keys() <= longest.keys(), name(row)
+        assert row.headline == next(iter(longest)), name(row)
+
+
+@pytest.mark.parametrize(
+    "row", [r for r in ROWS if r.arm == "batchformer" and r.table not in WITHOUT_BASELINE], ids=name
+)
+def test_each_batchformer_row_has_its_baseline(find_row: Finder, row: PaperRow) -> None:
+    baseline = find_row(row.table, row.data, row.model, row.method, "baseline")
+    assert baseline.numbers.keys() <= row.numbers.keys()
+    # RIDE's own two stages are others than those that BatchFormer is added to.
+    assert (baseline.recipe == row.recipe) == ("two stages" not in row.method)
+    assert not row.reproduced
+
+
+def test_the_tables_without_baselines_have_none() -> None:
+    assert {row.arm for row in ROWS if row.table in WITHOUT_BASELINE} == {"batchformer"}
+
+
+@pytest.mark.parametrize(("ratio", "sizes"), [(100, (35, 35, 30)), (200, (30, 31, 39))])
+def test_classes_by_shots_on_cifar100_lt(ratio: int, sizes: tuple[int, int, int]) -> None:
+    assert cifar_shot_classes(ratio) == sizes
+
+
+@pytest.mark.parametrize(("row", "value"), IMPLIED, ids=[name(row) for row, _ in IMPLIED])
+def test_headline_agrees_with_its_columns_or_a_note_says_what_they_imply(
+    row: PaperRow, value: float
+) -> None:
+    printed = row.numbers[row.headline]
+    if abs(printed - value) > ROUNDING:
+        assert f"printed {printed:.1f}, its own" in row.note
+        assert f" {value:.1f}" in row.note
+    else:
+        assert "its own" not in row.note
+
+
+def test_the_check_of_headlines_covers_the_tables_with_parts() -> None:
+    tables = {row.table for row, _ in IMPLIED}
+    assert tables == {row.table for row in ROWS} - {"T5", "T7", "T8", "VisDA-2017"} - {
+        "VOC2007",
+        "ImageNet",
+    }
+
+
+def test_contradictions_between_tables_are_noted_on_both_sides(find_row: Finder) -> None:
+    swad = ("PACS", "ResNet-18", "SWAD", "batchformer")
+    main, appendix = find_row("T7", *swad), find_row("T6b", *swad)
+    assert (main.numbers["average"], appendix.numbers["average"]) == (83.7, 83.9)
+    assert "83.9 in T6b" in main.note
+    assert "83.7 in T7" in appendix.note
+    for arm in ("baseline", "batchformer"):
+        first, second = (
+            find_row(table, "PACS", "ResNet-18", "Baseline", arm) for table in ("T6", "T6b")
+        )
+        assert str(second.numbers["average"]) in first.note
+        assert str(first.numbers["average"]) in second.note
+    t2 = find_row("T2", "ImageNet-LT", "ResNet-50", "Balanced Softmax", "batchformer")
+    ablated = find_row(
+        "Shared classifier", "ImageNet-LT", "ResNet-50", "Balanced Softmax", "batchformer"
+    )
+    for one, other in ((t2, ablated), (ablated, t2)):
+        assert ", ".join(map(str, other.numbers.values())) in one.note
+
+
+def test_rows_with_a_recipe_carry_its_numbers() -> None:
+    # SWEEP/LEVEL is no recipe by itself: tests/recipes/test_ablations.py.
+    named = [row for row in ROWS if row.recipe is not None and "/" not in row.recipe]
+    assert named
+    for row in named:
+        assert row.recipe in RECIPES, name(row)
+        recipe = find_recipe(row.recipe)
+        # Some rows are printed in two tables, where one may have fewer columns or differ.
+        rows = [r for r in named if (r.recipe, r.arm) == (row.recipe, row.arm)]
+        longest = max((r.numbers for r in rows), key=len)
+        assert list(recipe.paper[row.arm]) == list(longest), name(row)
+        for metric, value in recipe.paper[row.arm].items():
+            assert value == next(r.numbers[metric] for r in rows if metric in r.numbers), name(row)
+        tables = {r.table for r in rows}
+        assert any(recipe.table.startswith(table) for table in tables), name(row)
+        family = {"compositional": "zero_shot", "generalized": "zero_shot"}
+        task = "contrastive" if recipe.method == "linear_probe" else recipe.task
+        assert family.get(task, task) == row.task, name(row)
+
+
+def test_rows_for_a_recipe() -> None:
+    rows = rows_for("cifar100_lt_balanced_softmax_r200")
+    assert [row.arm for row in rows] == ["baseline", "batchformer"]
+    assert {row.data for row in rows} == {"CIFAR-100-LT r=200"}
+    assert rows_for("demo") == ()
+
+
+def test_rows_without_recipe_are_the_planned_rest() -> None:
+    missing = rows_without_recipe()
+    assert all(row.recipe is None and row.planned for row in missing)
+    unplanned = [row for row in ROWS if not row.planned]
+    assert len(missing) + len(unplanned) + sum(row.recipe is not None for row in ROWS) == len(ROWS)
+
+
+def test_unplanned_rows_are_comparison_systems_and_published_copies(find_row: Finder) -> None:
+    unplanned = {row.method for row in ROWS if not row.planned}
+    systems = {method for method in unplanned if not method.endswith(" (published)")}
+    assert systems == {"OLTR", "LFME", "BBN", "IZF", "TF-VAEGAN"}
+    for row in ROWS:
+        if row.method.endswith(" (published)"):
+            again = row.method.removesuffix(" (published)")
+            assert find_row(row.table, row.data, row.model, again, "baseline").reproduced
+
+
+def test_reading_the_rows_needs_no_torch() -> None:
+    code = "import sys, batchformer.lab.recipes.paper; print('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,189 @@
+"""CGE from a run's first update to its page: the network that was best on validation is kept."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+
+from batchformer.cli import main as cli
+from batchformer.lab.engine.log import read_records
+from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.models.build import build_model
+from batchformer.lab.recipes import find_recipe
+from batchformer.lab.runs.compare import compare
+from batchformer.lab.runs.plain import from_plain
+from batchformer.lab.runs.run import load_task, restore
+
+CPU = torch.device("cpu")
+RECIPE, ARMS = "my_pairs_cge", ("baseline", "batchformer")
+COLOURS = {"dark": 40, "grey": 120, "light": 210}
+#: Objects are stripes of these widths.
+STRIPES = {"fine": 2, "middle": 5, "coarse": 10}
+#: Pairs of the splits that only images of theirs show.
+UNSEEN = {"val": ("dark", "coarse"), "test": ("light", "fine")}
+SIDE = 32
+
+
+def picture(pair: tuple[str, str], stream: np.random.Generator) -> Image.Image:
+    stripes = np.arange(36) // STRIPES[pair[1]] % 2
+    level = COLOURS[pair[0]] + 40.0 * stripes[None, :, None]
+    noisy = level + stream.normal(scale=12, size=(36, 36, 3))
+    return Image.fromarray(noisy.clip(0, 255).astype(np.uint8))
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    place, stream = tmp_path_factory.mktemp("pairs"), np.random.default_rng(0)
+    rows = [["image", "attribute", "object", "split"]]
+    pairs = [(colour, stripe) for colour in COLOURS for stripe in STRIPES]
+    seen = [pair for pair in pairs if pair not in UNSEEN.values()]
+    for split, count in (("train", 3), ("val", 4), ("test", 4)):
+        for pair in seen + ([UNSEEN[split]] if split in UNSEEN else []):
+            for _ in range(count):
+                rows.append([f"{len(rows)}.png", *pair, split])
+                picture(pair, stream).save(place / rows[-1][0])
+    with (place / "pairs.csv").open("w", newline="") as file:
+        csv.writer(file).writerows(rows)
+    words = [f"{w} {' '.join(map(str, stream.normal(size=4)))}" for w in (*COLOURS, *STRIPES)]
+    (place / "vectors.txt").write_text("\n".join(words) + "\n")
+    yield place / "pairs.csv"
+    load_task.cache_clear()
+
+
+@pytest.fixture(scope="module")
+def root(table: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One seed of both arms, evaluated after each of five updates."""
+    place, recipe = tmp_path_factory.mktemp("runs"), find_recipe(RECIPE)
+    vectors = (str(table.parent / "vectors.txt"),)
+    tiny = dataclasses.replace(
+        recipe,
+        data=recipe.data_with(table=str(table), vectors=vectors, size=SIDE),
+        # A small network: each checkpoint of the recipe's has hundreds of megabytes.
+        model="resnet32",
+        weights="",
+        hyper=dataclasses.replace(recipe.hyper, graph_hidden=16, backbone_lr_factor=1.0),
+        optim=dataclasses.replace(recipe.optim, lr=1e-2),
+        train=dataclasses.replace(
+            recipe.train, batch_size=8, updates=5, eval_every=1, workers=0, log_every=1
+        ),
+    )
+    folders = list(compare(tiny, ARMS, [0], root=place, device=CPU, quiet=True))
+    assert folders == [place / RECIPE / arm / "seed0" for arm in ARMS]
+    return place
+
+
+@pytest.fixture(scope="module", params=ARMS)
+def folder(root: Path, request: pytest.FixtureRequest) -> Path:
+    return root / RECIPE / str(request.param) / "seed0"
+
+
+def metrics_of(folder: Path) -> dict[str, float]:
+    found: dict[str, float] = json.loads((folder / "result.json").read_text())["metrics"]
+    return found
+
+
+def scores(folder: Path) -> dict[str, float]:
+    method, task, config = restore(folder, CPU)
+    with torch.no_grad():
+        return task.evaluate(method, Mechanics(from_plain(config["trained"]).train, CPU)).metrics
+
+
+def evaluated(folder: Path) -> list[dict[str, Any]]:
+    return [r for r in read_records(folder / "metrics.jsonl") if r["kind"] == "eval"]
+
+
+def best(folder: Path) -> dict[str, Any]:
+    """The first of the evaluations with the best score on validation."""
+    return max(evaluated(folder), key=lambda record: float(record["val"]))
+
+
+def test_the_result_is_the_evaluation_that_was_best_on_validation(folder: Path) -> None:
+    found = metrics_of(folder)
+    names = ["auc", "hm", "seen", "unseen", "attribute", "object"]
+    assert list(found) == [*names, "attribute_unbiased", "object_unbiased", "val"]
+    assert [record["step"] for record in evaluated(folder)] == [1, 2, 3, 4, 5]
+    assert found == {name: best(folder)[name] for name in found}
+    assert json.loads((folder / "result.json").read_text())["selected"] == "val"
+
+
+def test_facts_name_what_was_found(folder: Path) -> None:
+    facts = json.loads((folder / "config.json").read_text())["data"]
+    assert (facts["attributes"], facts["objects"]) == (3, 3)
+    assert (facts["pairs"], facts["seen_pairs"]) == (9, 7)
+    assert (facts["train"], facts["val"], facts["test"]) == (21, 32, 32)
+    assert not facts["remarks"] and not facts["random_vectors"] and not facts["skipped"]
+
+
+def test_figures_are_those_of_the_result(folder: Path) -> None:
+    with np.load(folder / "figures.npz") as figures:
+        seen, unseen = figures["bias_seen"], figures["bias_unseen"]
+    assert seen.shape == unseen.shape and seen.ndim == 1
+    area = float(np.sum((unseen[1:] - unseen[:-1]) * (seen[1:] + seen[:-1]) / 2)) / 100
+    found = metrics_of(folder)
+    assert area == pytest.approx(found["auc"])
+    assert (seen.max(), unseen.max()) == (found["seen"], found["unseen"])
+
+
+def test_the_network_of_the_result_is_kept_and_restored(folder: Path, tmp_path: Path) -> None:
+    newest = max((folder / "best").glob("*.pt"))
+    assert int(newest.name.split(".")[0]) == best(folder)["step"]
+    assert scores(folder) == metrics_of(folder)
+    # Of the last update there is a checkpoint as well, which is not what is restored.
+    shutil.copytree(folder, tmp_path / "seed0")
+    shutil.rmtree(tmp_path / "seed0/checkpoints")
+    assert scores(tmp_path / "seed0") == metrics_of(folder)
+
+
+def test_without_it_the_last_network_is_restored(folder: Path, tmp_path: Path) -> None:
+    shutil.copytree(folder, tmp_path / "seed0")
+    shutil.rmtree(tmp_path / "seed0/best")
+    last = evaluated(folder)[-1]
+    assert scores(tmp_path / "seed0") == {name: last[name] for name in metrics_of(folder)}
+
+
+def test_one_of_the_arms_was_best_before_its_end(root: Path) -> None:
+    """Else the last network would have served all of these tests."""
+    arms = [root / RECIPE / arm / "seed0" for arm in ARMS]
+    assert any(metrics_of(own) != scores_of_last(own) for own in arms)
+
+
+def scores_of_last(folder: Path) -> dict[str, float]:
+    return {name: evaluated(folder)[-1][name] for name in metrics_of(folder)}
+
+
+def test_the_page_shows_seen_and_unseen_pairs(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "report.html"
+    cli.main(["report", str(root), "--to", str(page)])
+    html = page.read_text()
+    assert "Seen and unseen pairs" in html and "the area below is the AUC" in html
+    assert "baseline 1, batchformer 1" in html
+    table = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert "AUC" in [words[0] for words in table]
+
+
+def test_the_export_is_the_network_with_the_pairs_as_its_classifier(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "w.pt"
+    cli.main(["export", str(folder), "--to", str(file)])
+    said = "the weights of resnet32, with the classifier of cge, for load_state_dict(strict=True)"
+    assert said in capsys.readouterr().out
+    network: Any = build_model("resnet32", 9)
+    network.fc = nn.Sequential(nn.Identity(), nn.Linear(64, 9, bias=False))
+    network.load_state_dict(torch.load(file, weights_only=True), strict=True)
+    x = torch.randn(5, 3, SIDE, SIDE, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(network.eval()(x), restore(folder, CPU)[0].predict(x))

@@ -1,0 +1,211 @@
+"""CE-GZSL from a run's first update to its export: an epoch chosen by one training for another."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from batchformer.cli import main as cli
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.engine.log import read_records
+from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.methods import ce_gzsl
+from batchformer.lab.recipes import find_recipe
+from batchformer.lab.runs.compare import compare
+from batchformer.lab.runs.plain import from_plain
+from batchformer.lab.runs.run import load_task, restore
+
+CPU = torch.device("cpu")
+RECIPE = "my_features_ce_gzsl"
+ARMS = ("baseline", "batchformer")
+CLASSES, UNSEEN, CHANNELS, ROWS = 10, (8, 9), 6, 14
+#: Channels of the embedding, which recipes do not change.
+WIDTH = 64
+
+
+@pytest.fixture(scope="module")
+def features(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Ten classes around points that are linear in their attributes; two classes are unseen."""
+    stream = np.random.default_rng(0)
+    attributes = stream.normal(size=(CLASSES, 4))
+    labels = np.repeat(np.arange(CLASSES), ROWS)
+    points = (attributes @ stream.normal(size=(4, CHANNELS)))[labels]
+    unseen = np.isin(labels, UNSEEN)
+    tested = ~unseen & (np.arange(len(labels)) % ROWS < 6)
+    file = tmp_path_factory.mktemp("features") / "mine.npz"
+    np.savez(
+        file,
+        features=points + 0.5 * stream.normal(size=points.shape),
+        labels=labels,
+        att=attributes,
+        trainval_loc=np.flatnonzero(~unseen & ~tested),
+        test_seen_loc=np.flatnonzero(tested),
+        test_unseen_loc=np.flatnonzero(unseen),
+        val_classes=np.array([2, 5]),
+    )
+    return file
+
+
+@pytest.fixture(scope="module")
+def small() -> Iterator[None]:
+    """Networks of the method with few channels: a checkpoint of 2,048 has hundreds of megabytes."""
+    widths: dict[str, Any] = {"embedding": WIDTH, "direction": 32, "comparator": 64}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ce_gzsl, "CeGzsl", functools.partial(ce_gzsl.CeGzsl, **widths))
+        yield
+    load_task.cache_clear()
+
+
+def tiny(features: Path) -> Recipe:
+    recipe = find_recipe(RECIPE)
+    sizes = {"noise": 4, "gan_hidden": 128, "synthetic": 9, "classifier_epochs": 100}
+    return dataclasses.replace(
+        recipe,
+        data=recipe.data_with(root=str(features), batches=2),
+        hyper=dataclasses.replace(recipe.hyper, critic_steps=2, contrast=0.1, **sizes),  # type: ignore[arg-type]
+        optim=dataclasses.replace(recipe.optim, lr=1e-2),
+        train=dataclasses.replace(recipe.train, batch_size=16, epochs=6, eval_epochs=1),
+    )
+
+
+def run_again(features: Path, root: Path) -> list[Path]:
+    return list(compare(tiny(features), ARMS, [0, 1], root=root, device=CPU, quiet=True))
+
+
+@pytest.fixture(scope="module")
+def root(small: None, features: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both arms with two seeds."""
+    place = tmp_path_factory.mktemp("runs")
+    folders = run_again(features, place)
+    assert folders == [place / RECIPE / arm / f"seed{seed}" for seed in (0, 1) for arm in ARMS]
+    return place
+
+
+@pytest.fixture(scope="module", params=ARMS)
+def folder(root: Path, request: pytest.FixtureRequest) -> Path:
+    return root / RECIPE / str(request.param) / "seed0"
+
+
+def result_of(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return found
+
+
+def evaluated(folder: Path) -> list[dict[str, Any]]:
+    return [r for r in read_records(folder / "metrics.jsonl") if r["kind"] == "eval"]
+
+
+def state_of(folder: Path) -> dict[Path, tuple[bytes, int]]:
+    """Content and time of every file."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    return {p.relative_to(folder): (p.read_bytes(), p.stat().st_mtime_ns) for p in files}
+
+
+def test_a_run_consists_of_two_trainings(folder: Path) -> None:
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == {"choose", "train"}
+    facts = {
+        part: json.loads((folder / part / "config.json").read_text())["data"]
+        for part in ("choose", "train")
+    }
+    assert (facts["choose"]["seen_classes"], facts["choose"]["unseen_classes"]) == (6, 2)
+    assert (facts["train"]["seen_classes"], facts["train"]["unseen_classes"]) == (8, 2)
+    rows = {part: [own[name] for name in ("train", "test_seen")] for part, own in facts.items()}
+    assert sum(rows["choose"]) == 6 * 8, "training rows of the classes that are left"
+    assert rows["train"] == [8 * 8, 8 * 6]
+    assert [record["epoch"] for record in evaluated(folder / "choose")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_training_ends_with_the_epoch_that_was_best_in_the_other(root: Path) -> None:
+    chosen = []
+    for folder in sorted(root.glob(f"{RECIPE}/*/seed*")):
+        choosing = [record["hm"] for record in evaluated(folder / "choose")]
+        (training,) = evaluated(folder / "train")
+        place = choosing.index(max(choosing))
+        names = ("hm", "unseen", "seen", "auc")
+        result = result_of(folder)
+        assert training["epoch"] == place + 1
+        expected = {name: training[name] for name in names}
+        assert result["metrics"] == {**expected, "val": choosing[place]}
+        assert list(result["metrics"]) == [*names, "val"]
+        assert result["selected"] == f"epoch {place + 1}, by classes of validation"
+        parts = [result_of(folder / part) for part in ("choose", "train")]
+        assert result["updates"] == sum(part["updates"] for part in parts)
+        with np.load(folder / "figures.npz") as figures:
+            assert int(figures["chosen_epoch"]) == place + 1
+        chosen.append(place + 1)
+    assert min(chosen) < 6, "else the last epoch would do as well, and nothing was tested"
+
+
+def test_arms_have_the_same_data_and_other_scores(root: Path) -> None:
+    first, second = (root / RECIPE / arm / "seed0/train" for arm in ARMS)
+    facts = [json.loads((own / "config.json").read_text())["data"] for own in (first, second)]
+    assert facts[0] == facts[1]
+    assert [r["hm"] for r in evaluated(first)] != [r["hm"] for r in evaluated(second)]
+
+
+def test_a_finished_run_is_not_repeated(root: Path, features: Path) -> None:
+    before = state_of(root)
+    assert len(run_again(features, root)) == 4
+    assert state_of(root) == before
+
+
+@pytest.mark.parametrize("part", ["choose", "train"])
+def test_a_part_is_trained_again_and_the_other_kept(
+    part: str, root: Path, features: Path, tmp_path: Path
+) -> None:
+    other = "train" if part == "choose" else "choose"
+    shutil.copytree(root, tmp_path, dirs_exist_ok=True)
+    whole = tmp_path / RECIPE / "batchformer/seed0"
+    kept, before = state_of(whole / other), result_of(whole)
+    scores = [record["hm"] for record in evaluated(whole / part)]
+    shutil.rmtree(whole / part)
+    (whole / "result.json").unlink()
+    assert whole in run_again(features, tmp_path)
+    assert state_of(whole / other) == kept
+    assert [record["hm"] for record in evaluated(whole / part)] == scores
+    for name in ("metrics", "updates", "selected"):
+        assert result_of(whole)[name] == before[name]
+
+
+@pytest.mark.parametrize("part", ["choose", "train"])
+def test_a_part_predicts_as_it_was_recorded(part: str, folder: Path) -> None:
+    method, task, config = restore(folder / part, CPU)
+    mechanics = Mechanics(from_plain(config["trained"]).train, CPU)
+    with torch.no_grad():
+        found = task.evaluate(method, mechanics)
+    last = evaluated(folder / part)[-1]
+    assert found.metrics == {name: last[name] for name in ("hm", "unseen", "seen", "auc")}
+    assert found.metrics == result_of(folder / part)["metrics"]
+    with np.load(folder / part / "figures.npz") as figures:
+        np.testing.assert_array_equal(figures["correct"], found.figures["correct"])
+
+
+def test_a_whole_is_not_restored_and_its_parts_are_named(folder: Path) -> None:
+    with pytest.raises(ValueError, match=r"choose, train\. Name the folder of one of them"):
+        restore(folder, CPU)
+
+
+def test_the_export_is_a_network_of_features(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "w.pt"
+    cli.main(["export", str(folder / "train"), "--to", str(file)])
+    said = "the weights of the embedding, with the classifier of ce_gzsl, for load_state_dict"
+    assert f"{file}: {said}(strict=True)" in capsys.readouterr().out
+    network = nn.Sequential(nn.Linear(CHANNELS, WIDTH), nn.ReLU(), nn.Linear(WIDTH, CLASSES))
+    network.load_state_dict(torch.load(file, weights_only=True), strict=True)
+    method, _, _ = restore(folder / "train", CPU)
+    x = torch.rand(5, CHANNELS, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        torch.testing.assert_close(network(x), method.predict(x))
+        assert len(network(x).unique(dim=0)) == 5

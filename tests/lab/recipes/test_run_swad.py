@@ -1,0 +1,311 @@
+"""SWAD from a run's first update to its export: the averaged network beside the other."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from batchformer.cli import main as cli
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.config.training import TrainConfig
+from batchformer.lab.engine.checkpoint import load_newest
+from batchformer.lab.engine.log import read_records
+from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.models.build import build_model
+from batchformer.lab.recipes import find_recipe
+from batchformer.lab.report.figures.valley import valleys
+from batchformer.lab.report.results.runs import read_run
+from batchformer.lab.runs.compare import run
+from batchformer.lab.runs.folder import write_json
+from batchformer.lab.runs.run import restore
+from batchformer.lab.runs.start import final_state, trained_network
+
+pytestmark = pytest.mark.usefixtures("three_angles")
+
+CPU = torch.device("cpu")
+OPTIONS: dict[str, Any] = {"device": CPU, "quiet": True}
+ANGLES = ("r0", "r45", "r75")
+RECIPE = "rotated_digits_coral"
+
+
+def short(swad: bool = True, target: str = "each", **changes: Any) -> Recipe:
+    recipe = find_recipe(RECIPE)
+    train = {"batch_size": 8, "updates": 8, "eval_every": 2, "select_on": "last"}
+    return dataclasses.replace(
+        recipe,
+        data=recipe.data_with(target=target),
+        hyper=dataclasses.replace(recipe.hyper, swad=swad, swad_converge=2, swad_tolerance=2),
+        train=dataclasses.replace(recipe.train, **train),  # type: ignore[arg-type]
+        **changes,
+    )
+
+
+def result(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "result.json").read_text())
+    return found
+
+
+def metrics(folder: Path) -> dict[str, float]:
+    found: dict[str, float] = result(folder)["metrics"]
+    return found
+
+
+def scores(folder: Path) -> dict[str, float]:
+    method, task, _ = restore(folder, CPU)
+    with torch.no_grad():
+        return task.evaluate(method, Mechanics(TrainConfig(), CPU)).metrics
+
+
+def network_of(folder: Path) -> nn.Module:
+    method: Any = restore(folder, CPU)[0]
+    network: nn.Module = method.network
+    return network
+
+
+@pytest.fixture(scope="module")
+def root(three_angles: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Runs over every target, with SWAD and in a folder beside it without."""
+    place = tmp_path_factory.mktemp("runs")
+    for swad in (True, False):
+        run(short(swad), "batchformer", 0, root=place / str(swad), **OPTIONS)
+    return place
+
+
+@pytest.fixture(scope="module")
+def averaged(root: Path) -> Path:
+    return root / "True" / RECIPE / "batchformer/seed0"
+
+
+@pytest.fixture(scope="module")
+def plain(root: Path) -> Path:
+    return root / "False" / RECIPE / "batchformer/seed0"
+
+
+def test_the_headline_is_swads_and_the_other_network_follows(averaged: Path, plain: Path) -> None:
+    found = metrics(averaged)
+    without = [f"without_swad_{name}" for name in ANGLES]
+    held_out = ["val", "without_swad_val"]
+    assert list(found) == ["average", *ANGLES, "without_swad", *without, *held_out]
+    for name in ANGLES:
+        own = metrics(averaged / name)
+        scored = (name, "val", "val_loss")
+        assert list(own) == [*scored, *(f"without_swad_{key}" for key in scored)]
+        assert found[name] == own[name]
+        assert found[f"without_swad_{name}"] == own[f"without_swad_{name}"]
+        last = [r for r in read_records(averaged / name / "metrics.jsonl") if r["kind"] == "eval"]
+        # Evaluations by update are of the network in training.
+        assert all(last[-1][key] == own[f"without_swad_{key}"] for key in scored)
+    for key in held_out:
+        values = [metrics(averaged / name)[key] for name in ANGLES]
+        assert found[key] == pytest.approx(sum(values) / 3)
+    assert found["average"] == pytest.approx(sum(found[name] for name in ANGLES) / 3)
+    assert found["without_swad"] == pytest.approx(sum(found[name] for name in without) / 3)
+    assert found["average"] != found["without_swad"]
+    # What SWAD adds leaves the training itself as it is.
+    assert found["without_swad"] == metrics(plain)["average"]
+    assert list(metrics(plain)) == ["average", *ANGLES, "val"]
+    assert found["without_swad_val"] == metrics(plain)["val"] != found["val"]
+
+
+def test_one_target_has_the_names_of_all(averaged: Path, tmp_path: Path) -> None:
+    """The paper's number of SWAD stands beside the averaged network."""
+    folder = run(short(target="r45"), "batchformer", 0, root=tmp_path, **OPTIONS)
+    assert metrics(folder) == metrics(averaged / "r45")
+    assert scores(folder)["r45"] == metrics(folder)["r45"] == metrics(averaged)["r45"]
+    # Labels of classes are those of the averaged network too.
+    with np.load(folder / "figures.npz") as arrays:
+        right = {name: 100 * arrays[f"{name}correct"].mean() for name in ("", "without_swad_")}
+    for name, value in right.items():
+        assert value == pytest.approx(metrics(folder)[f"{name}r45"])
+    assert read_run(folder).scores == metrics(folder)
+
+
+def test_runs_of_earlier_versions_are_read_as_todays(averaged: Path, tmp_path: Path) -> None:
+    """They had plain names for the network without the average."""
+    folder = tmp_path / RECIPE / "batchformer/seed0"
+    shutil.copytree(averaged, folder)
+    wanted = metrics(averaged)
+    for name in ANGLES:
+        own = metrics(folder / name)
+        before = {key: own[f"without_swad_{key}"] for key in (name, "val", "val_loss")}
+        before |= {f"swad_{key}": own[key] for key in (name, "val", "val_loss")}
+        write_json(folder / name / "result.json", {**result(folder / name), "metrics": before})
+        with np.load(folder / name / "figures.npz") as arrays:
+            now = dict(arrays)
+        once = {k.removeprefix("without_swad_"): v for k, v in now.items() if "swad" in k}
+        once |= {f"swad_{k}": v for k, v in now.items() if "swad" not in k}
+        np.savez(folder / name / "figures.npz", **once)
+        read = read_run(folder / name)
+        assert read.scores == own and next(iter(read.scores)) == name
+        assert np.array_equal(read.figures["correct"], now["correct"])
+    (folder / "result.json").unlink()
+    run(short(), "batchformer", 0, root=tmp_path, **OPTIONS)
+    assert metrics(folder) == wanted
+    with np.load(folder / "figures.npz") as ours, np.load(averaged / "figures.npz") as theirs:
+        assert np.array_equal(ours["correct"], theirs["correct"])
+    before = {key: value for key, value in wanted.items() if key != "without_swad_val"}
+    before["val"] = wanted["without_swad_val"]
+    write_json(folder / "result.json", {**result(folder), "metrics": before})
+    assert read_run(folder).scores == {k: v for k, v in wanted.items() if k != "val"}
+
+
+def test_a_run_says_where_the_valley_was(averaged: Path, plain: Path) -> None:
+    for name in ANGLES:
+        records = read_records(averaged / name / "metrics.jsonl")
+        (found,) = [record for record in records if record["kind"] == "swad"]
+        assert found["step"] == 8 and 1 <= found["first_update"] <= found["last_update"] <= 8
+        assert found["updates"] == found["last_update"] - found["first_update"] + 1
+        assert found["converged"] == ("threshold" in found)
+        # Evaluated after every second update.
+        assert found["first_update"] == 2 * found["first_evaluation"] - 1
+        assert found["last_update"] == 2 * found["last_evaluation"]
+        values = {key: found[key] for key in found if key not in ("kind", "epoch", "step")}
+        assert result(averaged / name)["findings"] == {"swad": values}
+        assert result(averaged)["findings"][f"{name}/swad"] == values
+        assert "findings" not in result(plain / name)
+        kinds = {record["kind"] for record in read_records(plain / name / "metrics.jsonl")}
+        assert kinds == {"train", "eval"}
+    kinds = {record["kind"] for record in read_records(averaged / "metrics.jsonl")}
+    assert kinds == {"train", "eval"}, "a mean of valleys is no valley"
+    assert len(result(averaged)["findings"]) == len(ANGLES) and "findings" not in result(plain)
+
+
+def test_the_page_reads_the_valley_of_this_version_and_of_earlier_ones(
+    averaged: Path, plain: Path, tmp_path: Path
+) -> None:
+    """Those had it in the records of the parts, and not in results."""
+    wanted = {name: result(averaged / name)["findings"]["swad"] for name in ANGLES}
+    assert valleys(read_run(averaged)) == wanted and valleys(read_run(plain)) == {}
+    assert valleys(read_run(averaged / "r45")) == {"": wanted["r45"]}
+    earlier = tmp_path / RECIPE / "batchformer/seed0"
+    shutil.copytree(averaged, earlier)
+    for path in earlier.rglob("result.json"):
+        own = json.loads(path.read_text())
+        del own["findings"]
+        write_json(path, own)
+    assert valleys(read_run(earlier)) == wanted
+    assert valleys(read_run(earlier / "r45")) == {"": wanted["r45"]}
+    # Combined anew, it has the parts' in its result.
+    (earlier / "result.json").unlink()
+    run(short(), "batchformer", 0, root=tmp_path, **OPTIONS)
+    assert result(earlier)["findings"] == result(averaged)["findings"]
+
+
+@pytest.mark.parametrize("name", ANGLES)
+def test_the_averaged_network_is_kept_and_restored(name: str, averaged: Path, plain: Path) -> None:
+    folder = averaged / name
+    kept = load_newest(folder / "swad")
+    assert kept is not None and not (plain / name / "swad").exists()
+    recorded = metrics(folder)
+    assert scores(folder) == {key: recorded[key] for key in (name, "val", "val_loss")}
+    state = restore(folder, CPU)[0].state_dict()
+    assert set(state) == set(kept["method"])
+    assert all(torch.equal(state[key], value) for key, value in kept["method"].items())
+
+
+@pytest.mark.parametrize("name", ANGLES)
+def test_without_swad_the_network_of_the_last_update_is_restored(
+    name: str, averaged: Path, plain: Path
+) -> None:
+    assert scores(plain / name) == metrics(plain / name)
+    last, mean = network_of(plain / name).state_dict(), network_of(averaged / name).state_dict()
+    assert not torch.equal(last["fc.weight"], mean["fc.weight"])
+
+
+def test_a_checkpoint_of_a_run_with_swad_is_that_of_its_inner_method(
+    averaged: Path, plain: Path, tmp_path: Path
+) -> None:
+    """Where the averaged network is not there yet, the method itself is what is loaded."""
+    (tmp_path / "checkpoints").symlink_to(averaged / "r45/checkpoints")
+    inner, expected = final_state(tmp_path), final_state(plain / "r45")
+    assert inner is not None and expected is not None and set(inner) == set(expected)
+    assert all(torch.equal(inner[key], value) for key, value in expected.items())
+
+
+@pytest.mark.parametrize("kind", ["averaged", "plain"])
+def test_a_whole_is_not_restored_and_its_parts_are_named(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    folder: Path = request.getfixturevalue(kind)
+    with pytest.raises(ValueError, match=r"r0, r45, r75\. Name the folder of one of them"):
+        restore(folder, CPU)
+
+
+def test_export_writes_the_averaged_network(
+    averaged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "w.pt"
+    cli.main(["export", str(averaged / "r45"), "--to", str(file)])
+    assert "the weights of digits16_net, for load_state_dict(strict=True)" in (
+        capsys.readouterr().out
+    )
+    network = build_model("digits16_net", 10).eval()
+    network.load_state_dict(torch.load(file, weights_only=True), strict=True)
+    x = torch.rand(5, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.equal(network(x), restore(averaged / "r45", CPU)[0].predict(x))
+    with pytest.raises(SystemExit):
+        cli.main(["export", str(averaged), "--to", str(file)])
+    assert "Name the folder of one of them" in capsys.readouterr().err
+
+
+def started(**changes: Any) -> Recipe:
+    """Runs that take the networks of others and leave them as they are."""
+    recipe = short(swad=False, name="second", start=RECIPE, **changes)
+    return dataclasses.replace(
+        recipe,
+        optim=dataclasses.replace(recipe.optim, lr=1e-30, weight_decay=0.0),
+        train=dataclasses.replace(recipe.train, updates=1),
+    )
+
+
+def test_runs_start_from_the_averaged_network_of_the_same_target(
+    root: Path, averaged: Path
+) -> None:
+    folder = run(started(), "batchformer", 0, root=root / "True", **OPTIONS)
+    for name in ANGLES:
+        weights = dict(network_of(folder / name).named_parameters())
+        start = trained_network(averaged / name)
+        assert set(weights) <= set(start)
+        assert all(torch.equal(start[key], value) for key, value in weights.items()), name
+
+
+def test_one_target_does_not_start_from_a_run_over_all(root: Path) -> None:
+    recipe = started(target="r45")
+    recipe = dataclasses.replace(recipe, name="third")
+    with pytest.raises(ValueError, match=r"r0, r45, r75: .* Set --data.target each"):
+        run(recipe, "batchformer", 0, root=root / "True", **OPTIONS)
+
+
+def test_a_start_without_one_of_its_parts_is_answered_with_the_command(
+    root: Path, averaged: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(averaged, tmp_path / RECIPE / "batchformer/seed0")
+    shutil.rmtree(tmp_path / RECIPE / "batchformer/seed0/r45")
+    words = f"batchformer train {RECIPE} --arm batchformer --seed 0 --runs {tmp_path}"
+    with pytest.raises(FileNotFoundError, match=words):
+        run(started(), "batchformer", 0, root=tmp_path, **OPTIONS)
+
+
+def test_stopped_and_run_again_averages_as_if_unbroken(averaged: Path, tmp_path: Path) -> None:
+    """What waits to join the average is in the checkpoint."""
+    folder = tmp_path / RECIPE / "batchformer/seed0"
+    shutil.copytree(averaged, folder)
+    shutil.rmtree(folder / "r45/swad")
+    for path in (folder, folder / "r45"):
+        (path / "result.json").unlink()
+    max((folder / "r45/checkpoints").glob("*.pt")).unlink()
+    assert load_newest(folder / "r45/checkpoints") is not None
+    run(short(), "batchformer", 0, root=tmp_path, **OPTIONS)
+    assert metrics(folder) == metrics(averaged)
+    assert metrics(folder / "r45") == metrics(averaged / "r45")
+    states = [network_of(place / "r45").state_dict() for place in (folder, averaged)]
+    assert all(torch.equal(states[0][key], value) for key, value in states[1].items())

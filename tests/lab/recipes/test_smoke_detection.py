@@ -1,0 +1,163 @@
+"""Every recipe of detection trains: two updates at 64 pixels, on coloured rectangles.
+
+Networks are the recipes' own, with random weights; so are losses and optimizers. Of the regions
+that a detector proposes, a few are looked at.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from batchformer.cli import main as cli
+from batchformer.lab.config.arms import with_arm
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.data.feeds.feed import close
+from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.models import faster_rcnn
+from batchformer.lab.recipes import RECIPES, find_recipe
+from batchformer.lab.runs.compare import run
+from batchformer.lab.runs.run import build, load_task, restore
+
+CPU = torch.device("cpu")
+NAMES = [name for name in RECIPES if find_recipe(name).task == "detection"]
+COLOURS = {"dog": (220, 40, 40), "cat": (40, 40, 220)}
+LISTS = {"2007/trainval": 4, "2012/trainval": 2, "2007/test": 2}
+
+
+@pytest.fixture(autouse=True)
+def few_regions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(faster_rcnn, "REGIONS", 4)
+    few = {"training": (60, 30), "testing": (60, 6)}
+    monkeypatch.setattr(faster_rcnn, "PROPOSALS", {"c4": few, "fpn": few})
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    place, stream = tmp_path_factory.mktemp("VOCdevkit"), np.random.default_rng(0)
+    for name, images in LISTS.items():
+        year, part = name.split("/")
+        folder = place / f"VOC{year}"
+        for below in ("JPEGImages", "Annotations", "ImageSets/Main"):
+            (folder / below).mkdir(parents=True, exist_ok=True)
+        stems = [f"{part}_{number}" for number in range(images)]
+        for stem in stems:
+            pixels = stream.integers(90, 140, (80, 96, 3), dtype=np.uint8)
+            objects = ""
+            for number, (label, colour) in enumerate(COLOURS.items()):
+                left, top = (int(v) for v in stream.integers(1, 12, 2))
+                left, top = left + 40 * number, top + 10 * number
+                right, bottom = left + 38, top + 40
+                pixels[top - 1 : bottom, left - 1 : right] = colour
+                objects += (
+                    f"<object><name>{label}</name><difficult>0</difficult><bndbox><xmin>{left}"
+                    f"</xmin><ymin>{top}</ymin><xmax>{right}</xmax><ymax>{bottom}</ymax></bndbox>"
+                    "</object>"
+                )
+            Image.fromarray(pixels).save(folder / "JPEGImages" / f"{stem}.jpg")
+            file = folder / "Annotations" / f"{stem}.xml"
+            file.write_text(f"<annotation>{objects}</annotation>")
+        (folder / "ImageSets/Main" / f"{part}.txt").write_text("\n".join(stems))
+    yield place
+    load_task.cache_clear()
+
+
+def tiny(name: str, root: Path, **changes: Any) -> Recipe:
+    """The recipe on small images, two in a batch."""
+    recipe = find_recipe(name)
+    data = recipe.data_with(root=str(root), shorter=(48, 64), shorter_at_test=64, longest=96)
+    data = dataclasses.replace(data, precise_norm=min(1, data.precise_norm))
+    train = dataclasses.replace(
+        recipe.train, batch_size=2, updates=2, eval_every=0, checkpoint_every=1, workers=0
+    )
+    return dataclasses.replace(recipe, data=data, train=train, start="", **changes)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_updates(name: str, root: Path) -> None:
+    recipe = with_arm(tiny(name, root), "baseline")
+    task = load_task(recipe.data, CPU)
+    assert task.facts()["train"] == sum(LISTS[part] for part in recipe.data_with().trained_on)
+    method: Any = build(recipe, 0, task)
+    optimizers, mechanics = method.optimizers(recipe.optim), Mechanics(recipe.train, CPU)
+    before = {key: value.detach().clone() for key, value in method.named_parameters()}
+    feed = task.feed(recipe.train, seed=0)
+    method.train()
+    try:
+        for step in range(2):
+            losses = method.update(feed.batch(step), optimizers, mechanics)
+            assert all(math.isfinite(value) for value in losses.values()), losses
+            assert list(losses) == ["loss", "objectness", "proposals", "classes", "boxes"]
+    finally:
+        close(feed)
+    moved = {k for k, v in method.named_parameters() if not torch.equal(before[k], v)}
+    assert "network.conv1.weight" in moved and "network.layer4.2.conv3.weight" in moved
+    assert not any(key.startswith("network.fc") for key in moved)
+    assert any(key.startswith("detector.rpn") for key in moved)
+    method.detector.roi_heads.score_thresh = 0.0  # so that something is found
+    with torch.no_grad():
+        found = task.evaluate(method.eval(), mechanics)
+    assert list(found.metrics)[:4] == ["ap", "ap50", "ap75", "voc07_ap"]
+    assert all(0 <= value <= 100 for value in found.metrics.values())
+
+
+def test_a_stopped_run_goes_on_as_if_it_had_not_been(root: Path, tmp_path: Path) -> None:
+    recipe = tiny("my_voc", root, model="resnet18")
+    recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, precision="fp32"))
+    states = []
+    for stopped in (False, True):
+        place = tmp_path / str(stopped)
+        folder = run(recipe, "baseline", 0, root=place, device=CPU, quiet=True)
+        if stopped:
+            newest = max((folder / "checkpoints").iterdir(), key=lambda file: file.name)
+            newest.unlink()
+            (folder / "result.json").unlink()
+            assert run(recipe, "baseline", 0, root=place, device=CPU, quiet=True) == folder
+        result = json.loads((folder / "result.json").read_text())
+        states.append((result["metrics"], restore(folder, CPU)[0].state_dict()))
+    assert states[0][0] == states[1][0]
+    for key, value in states[0][1].items():
+        assert torch.equal(value, states[1][1][key]), key
+
+
+def test_from_the_command_line(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = {
+        "--data.root": str(root),
+        "--data.shorter": "64",
+        "--data.shorter-at-test": "64",
+        "--train.updates": "1",
+        "--train.batch-size": "2",
+        "--train.workers": "2",
+        "--model": "resnet18",
+        "--runs": str(tmp_path),
+        "--device": "cpu",
+    }
+    given = [word for pair in options.items() for word in pair]
+    with pytest.raises(SystemExit):
+        cli.main(["train", "my_voc", "--arm", "batchformer", *given])
+    assert "BatchFormer takes no part in detector" in capsys.readouterr().err
+    cli.main(["train", "my_voc", *given])
+    folder = tmp_path / "my_voc" / "baseline" / "seed0"
+    config = json.loads((folder / "config.json").read_text())
+    assert config["data"]["classes"] == 20 and config["data"]["train"] == 4
+    with np.load(folder / "figures.npz") as figures:
+        assert figures["class_ap"].shape == (20,)
+        scored = ~np.isnan(figures["class_ap"])
+        assert sorted(figures["classes"][scored]) == ["cat", "dog"]
+    capsys.readouterr()
+    cli.main(["evaluate", str(folder), "--device", "cpu"])
+    assert "ap50" in capsys.readouterr().out
+    cli.main(["export", str(folder), "--to", str(tmp_path / "network.pt"), "--device", "cpu"])
+    exported = torch.load(tmp_path / "network.pt", weights_only=True)
+    assert "conv1.weight" in exported and not any("detector" in name for name in exported)

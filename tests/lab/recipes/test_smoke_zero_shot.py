@@ -1,0 +1,366 @@
+"""Every recipe of zero-shot learning trains: two updates, on noise laid out as its data.
+
+Networks are the recipes' own, with random weights; so are losses, optimizers and worlds. Pairs and
+classes are few, and so are the channels of vectors, features and generators.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import math
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.io import savemat
+from torch import Tensor
+
+from batchformer.lab.config.arms import with_arm
+from batchformer.lab.config.features import FeatureConfig
+from batchformer.lab.config.pairs import PairConfig
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.data.feeds.feed import close
+from batchformer.lab.data.sets.attribute_sets import ATTRIBUTE_SETS
+from batchformer.lab.data.sets.pair_layouts import PAIR_SETS
+from batchformer.lab.data.sets.pair_metadata import METADATA
+from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.method import Method
+from batchformer.lab.metrics.compositional import CompositionalScores
+from batchformer.lab.recipes import RECIPES, find_recipe
+from batchformer.lab.runs.parts import parts_of as ready_trainings
+from batchformer.lab.runs.run import Run, build, load_task
+from batchformer.lab.tasks import compositional
+from batchformer.lab.tasks.compositional import CompositionalTask
+from batchformer.lab.tasks.load import Task
+
+CPU = torch.device("cpu")
+OF_PAIRS = [name for name in RECIPES if find_recipe(name).task == "compositional"]
+OF_FEATURES = [name for name in RECIPES if find_recipe(name).task == "generalized"]
+PAIR_SCORES = ["auc", "hm", "seen", "unseen", "attribute", "object"]
+PAIR_SCORES += ["attribute_unbiased", "object_unbiased", "val"]
+#: Of three attributes and three objects: five pairs are seen, and two pairs are in no list.
+SEEN = [
+    ("Faux.Fur", "Boots.Mid-Calf"),
+    ("Faux.Fur", "cat"),
+    ("old", "cat"),
+    ("old", "dog"),
+    ("wet", "dog"),
+]
+UNSEEN = {"val": ("wet", "cat"), "test": ("old", "Boots.Mid-Calf")}
+WORDS = ("faux", "fur", "old", "wet", "boots", "mid", "calf", "cat", "dog")
+#: Files of word vectors by their names in the recipes, with their dimensions.
+VECTORS = {"word2vec.txt": 5, "fasttext.txt": 3, "vectors.txt": 4}
+#: Folder as published, and where an image of a pair lies in it, while the metadata has "a o/".
+FOLDERS = {
+    "mit_states": ("mit-states", "{0}_{1}"),
+    "ut_zappos": ("ut-zap50k", "{0}_{1}"),
+    "c_gqa": ("cgqa", "{0} {1}"),
+}
+#: Rows of pairs in a split, of each pair that it shows.
+EACH = {"train": 3, "val": 2, "test": 2}
+CLASSES, UNSEEN_CLASSES, VALIDATION_CLASSES, ROWS, CHANNELS, ATTRIBUTES = 8, 2, 2, 6, 7, 4
+#: What makes CE-GZSL small; embedding, comparator and BatchFormer keep their channels.
+SMALL = {"gan_hidden": 16, "noise": 6, "synthetic": 5, "classifier_epochs": 2}
+
+
+def shown() -> list[tuple[tuple[str, str], str]]:
+    """Pair and split of every image."""
+    pairs = {split: [*SEEN, *([UNSEEN[split]] if split in UNSEEN else [])] for split in EACH}
+    return [(pair, split) for split, n in EACH.items() for pair in pairs[split] for _ in range(n)]
+
+
+def write_image(path: Path, stream: np.random.Generator) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(stream.integers(0, 256, (36, 36, 3), dtype=np.uint8)).save(path)
+
+
+def write_pairs(place: Path, folder: str, stream: np.random.Generator) -> None:
+    """Lists, metadata and images, in the published layout."""
+    entries = []
+    for number, (pair, split) in enumerate(shown()):
+        write_image(place / "images" / folder.format(*pair) / f"{number}.jpg", stream)
+        own = {"image": f"{pair[0]} {pair[1]}/{number}.jpg", "attr": pair[0], "obj": pair[1]}
+        entries.append({**own, "set": split})
+    lists = place / "compositional-split-natural"
+    lists.mkdir()
+    for split in EACH:
+        own_pairs = sorted({pair for pair, other in shown() if other == split})
+        (lists / f"{split}_pairs.txt").write_text("".join(f"{a} {o}\n" for a, o in own_pairs))
+    torch.save([*entries, {**entries[0], "attr": "NA"}], place / METADATA)
+
+
+def write_table(place: Path, stream: np.random.Generator) -> None:
+    rows = []
+    for number, (pair, split) in enumerate(shown()):
+        write_image(place / f"{number}.png", stream)
+        rows.append([f"{number}.png", *pair, split])
+    with (place / "pairs.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["image", "attribute", "object", "split"], *rows])
+
+
+def write_vectors(place: Path, stream: np.random.Generator) -> None:
+    for name, dim in VECTORS.items():
+        rows = [" ".join([word, *map(str, stream.normal(size=dim))]) for word in WORDS]
+        (place / name).write_text("\n".join(rows) + "\n")
+
+
+def features(stream: np.random.Generator) -> dict[str, Any]:
+    """Rows of eight classes, the last two unseen; one row of each seen class is tested on."""
+    labels = np.repeat(np.arange(CLASSES), ROWS)
+    seen = labels < CLASSES - UNSEEN_CLASSES
+    tested = seen & (np.arange(len(labels)) % ROWS == 0)
+    return {
+        "features": stream.random((len(labels), CHANNELS)).astype(np.float32),
+        "labels": labels,
+        "att": stream.random((CLASSES, ATTRIBUTES)).astype(np.float32),
+        "trainval_loc": np.flatnonzero(seen & ~tested),
+        "test_seen_loc": np.flatnonzero(tested),
+        "test_unseen_loc": np.flatnonzero(~seen),
+        "val_classes": np.arange(VALIDATION_CLASSES),
+    }
+
+
+def write_features(place: Path, stream: np.random.Generator) -> None:
+    """The same rows as the benchmark's two files, samples in columns and from 1, and as .npz."""
+    given = features(stream)
+    np.savez(place / "mine.npz", **given)
+    np.savez(place / "cub_gzsl.npz", **given)
+    (place / "mat/CUB").mkdir(parents=True)
+    labels = given["labels"][:, None] + 1.0
+    savemat(place / "mat/CUB/res101.mat", {"features": given["features"].T, "labels": labels})
+    rows = {key: given[key][:, None] + 1.0 for key in given if key.endswith("_loc")}
+    chosen = np.isin(given["labels"][given["trainval_loc"]], given["val_classes"])
+    rows["val_loc"], rows["train_loc"] = rows["trainval_loc"][chosen], rows["trainval_loc"][~chosen]
+    savemat(place / "mat/CUB/sent_splits.mat", {"att": given["att"].T, **rows})
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of the data, which every set is in; known sets are of these sizes."""
+    place, stream = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    for folder, form in FOLDERS.values():
+        write_pairs(place / folder, form, stream)
+    write_table(place, stream)
+    write_vectors(place, stream)
+    write_features(place, stream)
+    sizes: dict[str, Any] = {"attributes": 3, "objects": 3, "seen": 5, "pairs": 7}
+    cub = ATTRIBUTE_SETS["cub"]
+    small = dataclasses.replace(cub, classes=CLASSES, seen=CLASSES - UNSEEN_CLASSES)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BATCHFORMER_DATA", str(place))
+        for name, known in list(PAIR_SETS.items()):
+            patch.setitem(PAIR_SETS, name, dataclasses.replace(known, **sizes))
+        patch.setitem(ATTRIBUTE_SETS, "cub", small)
+        load_task.cache_clear()
+        yield place
+    load_task.cache_clear()
+
+
+def tiny_pairs(name: str, place: Path) -> Recipe:
+    """The recipe at 32 pixels with six images in a batch; vectors and sets are where it says."""
+    recipe = find_recipe(name)
+    changes: dict[str, Any] = {"size": 32}
+    if recipe.data.name == "table":
+        changes["table"] = str(place / "pairs.csv")
+    train = dataclasses.replace(
+        recipe.train, batch_size=6, updates=2, epochs=0, eval_every=0, workers=0
+    )
+    return dataclasses.replace(recipe, data=recipe.data_with(**changes), train=train, weights="")
+
+
+def tiny_features(name: str, root: Path) -> Recipe:
+    recipe = find_recipe(name)
+    return dataclasses.replace(
+        recipe,
+        data=recipe.data_with(root=str(root)),
+        hyper=dataclasses.replace(recipe.hyper, **SMALL),  # type: ignore[arg-type]
+        train=dataclasses.replace(recipe.train, batch_size=12, updates=2, epochs=0, eval_every=0),
+    )
+
+
+def forms(name: str) -> list[str]:
+    """What a recipe's features are read from: the benchmark's files or one of all arrays."""
+    return ["mine.npz"] if find_recipe(name).data.name == "npz" else ["mat", "cub_gzsl.npz"]
+
+
+def scores(method: Method, task: Task, recipe: Recipe) -> dict[str, float]:
+    method.before_evaluation()
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = task.evaluate(method.eval(), Mechanics(recipe.train, CPU))
+    assert all(0 <= value <= 100 for value in found.metrics.values()), found.metrics
+    return found.metrics
+
+
+def moved_parts(before: Mapping[str, Tensor], method: Method) -> set[str]:
+    """Parts of the method with a parameter that is not what it was."""
+    now = method.named_parameters()
+    return {name.split(".")[0] for name, value in now if not torch.equal(before[name], value)}
+
+
+def parts_of(method: Method) -> set[str]:
+    """Parts of the method that have parameters."""
+    return {name.split(".")[0] for name, _ in method.named_parameters()}
+
+
+def two_updates(recipe: Recipe, task: Task, method: Method) -> dict[str, Tensor]:
+    """Train, with finite losses; gives the parameters from before."""
+    optimizers, mechanics = method.optimizers(recipe.optim), Mechanics(recipe.train, CPU)
+    before = {name: value.detach().clone() for name, value in method.named_parameters()}
+    feed = task.feed(recipe.train, seed=0)
+    method.train()
+    try:
+        for step in range(2):
+            method.begin_epoch(step)
+            batch = feed.batch(step)
+            times = recipe.data.batches if isinstance(recipe.data, FeatureConfig) else 1
+            assert len(batch["x"]) == len(batch["y"]) == times * recipe.train.batch_size
+            losses = method.update(batch, optimizers, mechanics)
+            method.after_update()
+            assert "loss" in losses
+            assert all(math.isfinite(value) for value in losses.values()), losses
+    finally:
+        close(feed)
+    return before
+
+
+@pytest.mark.parametrize("name", OF_PAIRS)
+def test_two_updates_on_pairs(
+    name: str, data: Path, only_built: Callable[[], AbstractContextManager[None]]
+) -> None:
+    recipe = tiny_pairs(name, data)
+    task = cast(CompositionalTask, load_task(recipe.data, CPU))
+    opened = name.endswith("_open")
+    assert task.num_classes == (9 if opened else 7) and int(task.compositions.seen.sum()) == 5
+    config = cast(PairConfig, recipe.data)
+    assert (config.world, config.mask) == (("open", True) if opened else ("closed", False))
+    assert task.words.matrix.shape == (6, sum(VECTORS[file] for file in config.vectors))
+    assert not task.words.random and "Faux.Fur" in task.words.composed
+
+    method: Any = build(with_arm(recipe, "batchformer"), 0, task)
+    assert type(method.network).__name__ == "ResNet"
+    blocks = {"resnet18.tv_in1k": "BasicBlock", "resnet50": "Bottleneck"}
+    assert type(method.network.layer1[0]).__name__ == blocks[recipe.model]
+    before = two_updates(recipe, task, method)
+    expected = {"encoder", "network", "graph"}
+    if name == "ut_zappos_cge":
+        expected |= {"embedder"}
+    if recipe.method == "compcos":
+        expected = {"encoder", "attributes", "objects", "composition", "embedder"}
+        assert not method.network.training, "the features are frozen"
+        unseen = ~task.compositions.seen
+        lowered = method.margins[unseen] != 0
+        assert lowered.all() if opened else not lowered.any()
+        assert not method.margins[~unseen].any()
+    assert moved_parts(before, method) == expected
+    assert list(scores(method, task, recipe)) == PAIR_SCORES
+    assert set(recipe.paper.get("baseline", {})) <= set(PAIR_SCORES)
+    with torch.no_grad():
+        assert method.predict(torch.zeros(2, 3, 32, 32)).shape == (2, task.num_classes)
+
+    parts = parts_of(method)
+    del method, before
+    with only_built():
+        baseline = build(with_arm(recipe, "baseline"), 0, task)
+    assert parts_of(baseline) == parts - {"encoder"}
+
+
+def test_the_mask_leaves_out_what_is_not_feasible(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = tiny_pairs("ut_zappos_compcos_open", data)
+    task = cast(CompositionalTask, load_task(recipe.data, CPU))
+    method: Any = build(recipe, 0, task)
+    scored: list[Any] = []
+
+    def recorded(*arguments: Any, **options: Any) -> Any:
+        scored.append(CompositionalScores(*arguments, **options))
+        return scored[-1]
+
+    monkeypatch.setattr(compositional, "CompositionalScores", recorded)
+    scores(method, task, recipe)
+    feasible = method.feasibility()
+    unseen = ~task.compositions.seen
+    val, test = scored
+    assert (val.phase, test.phase) == ("val", "test")
+    threshold, _ = val.choose()
+    (left,) = test.levels
+    assert left.tolist() == ((feasible >= threshold) & unseen).nonzero()[:, 0].tolist()
+    assert torch.equal(test.seen, (~unseen).nonzero()[:, 0])
+    open_only = dataclasses.replace(recipe, data=recipe.data_with(mask=False))
+    scored.clear()
+    scores(method, load_task(open_only.data, CPU), open_only)
+    assert [torch.equal(*found.levels, unseen.nonzero()[:, 0]) for found in scored] == [True] * 2
+
+
+def trainings_of(run: Run) -> tuple[Run, ...]:
+    """All trainings of a run, as if those that others wait for had ended after an epoch."""
+    first, *_ = parts = ready_trainings(run)
+    if not first.part:
+        return parts
+    first.folder.mkdir(parents=True)
+    record = {"kind": "eval", "epoch": 1, "step": 1, "hm": 1.0}
+    (first.folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    (first.folder / "result.json").write_text('{"metrics": {}}')
+    return ready_trainings(run)
+
+
+@pytest.mark.parametrize(
+    ("name", "root"), [(name, root) for name in OF_FEATURES for root in forms(name)]
+)
+def test_two_updates_on_features(name: str, root: str, data: Path, tmp_path: Path) -> None:
+    closed = find_recipe(name).method == "eszsl"
+    arm = "baseline" if closed else "batchformer"
+    whole = Run(tiny_features(name, data / root), arm, 0, tmp_path, CPU)
+    trainings = {part.part: part for part in trainings_of(whole)}
+    assert list(trainings) == ([""] if closed else ["choose", "train"])
+    for part, one in trainings.items():
+        recipe, task = one.trained, one.task
+        assert task.num_classes == (CLASSES - UNSEEN_CLASSES if part == "choose" else CLASSES)
+        method: Any = build(recipe, 0, task)
+        before = two_updates(recipe, task, method)
+        expected = {"generator", "critic", "embedding", "comparator", "encoder"}
+        assert moved_parts(before, method) == (set() if closed else expected)
+        metrics = scores(method, task, recipe)
+        assert list(metrics) == ["hm", "unseen", "seen", "auc"]
+        u, s = metrics["unseen"], metrics["seen"]
+        assert metrics["hm"] == pytest.approx(2 * u * s / (u + s) if u + s else 0)
+        with torch.no_grad():
+            assert method.predict(torch.zeros(2, CHANNELS)).shape == (2, task.num_classes)
+        if not closed:
+            baseline = parts_of(build(with_arm(one.recipe, "baseline"), 0, task))
+            assert baseline == (expected | {"classifier"}) - {"encoder"}
+
+
+def test_both_forms_of_the_benchmark_give_the_same(data: Path, tmp_path: Path) -> None:
+    facts = []
+    for root in ("mat", "cub_gzsl.npz"):
+        recipe = tiny_features("cub_ce_gzsl", data / root)
+        for one in trainings_of(Run(recipe, "baseline", 0, tmp_path / root, CPU)):
+            found = one.task.facts()
+            facts.append({key: value for key, value in found.items() if key != "name"})
+    assert facts[:2] == facts[2:] and facts[0] != facts[1]
+    assert facts[0]["seen_classes"] == 4 and facts[0]["unseen_classes"] == VALIDATION_CLASSES
+    assert facts[1]["seen_classes"] == 6 and facts[1]["unseen_classes"] == UNSEEN_CLASSES
+
+
+def test_every_set_has_a_recipe() -> None:
+    assert {find_recipe(name).data.name for name in OF_PAIRS} == {*PAIR_SETS, "table"}
+    assert {find_recipe(name).data.name for name in OF_FEATURES} == {"cub", "npz"}
+
+
+@pytest.mark.parametrize("name", ["ut_zappos_cge", "mit_states_compcos"])
+def test_an_encoder_that_is_frozen_stays(name: str, data: Path) -> None:
+    recipe = with_arm(tiny_pairs(name, data), "batchformer_frozen")
+    task = load_task(recipe.data, CPU)
+    method = build(recipe, 0, task)
+    moved = moved_parts(two_updates(recipe, task, method), method)
+    assert "embedder" in moved and "encoder" not in moved and "encoder" in parts_of(method)

@@ -1,0 +1,152 @@
+"""Predictions between shot groups: against counting image by image, and paired intervals."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from batchformer.lab.report.figures import head_tail
+from batchformer.lab.report.figures.head_tail import between_groups, gather, shots_of
+from batchformer.lab.report.results.configuration import one_group
+from batchformer.lab.report.results.runs import find_runs
+
+Writer = Callable[..., Any]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), min_size=1, max_size=60),
+    st.lists(st.integers(0, 2), min_size=5, max_size=5),
+)
+def test_rates_are_those_of_the_images(pairs: list[tuple[int, int]], shots: list[int]) -> None:
+    confusion = np.zeros((5, 5))
+    for target, predicted in pairs:
+        confusion[target, predicted] += 1
+    rates, right = between_groups(confusion, np.array(shots))
+    for group in range(3):
+        own = [(t, p) for t, p in pairs if shots[t] == group]
+        if not own:
+            assert np.isnan(rates[group]).all() and np.isnan(right[group])
+            continue
+        for other in range(3):
+            share = 100 * np.mean([shots[p] == other for _, p in own])
+            assert rates[group, other] == pytest.approx(share)
+        assert right[group] == pytest.approx(100 * np.mean([t == p for t, p in own]))
+
+
+def test_differences_are_paired_over_seeds(write_run: Writer, runs_root: Path) -> None:
+    folders = {
+        arm: [write_run(arm, seed, classes=12) for seed in range(4)]
+        for arm in ("baseline", "batchformer")
+    }
+    data = gather(one_group(find_runs(runs_root)))
+    assert data is not None and data.groups == ["many", "medium", "few"]
+
+    def few_as_many(folder: Path) -> float:
+        with np.load(folder / "figures.npz") as arrays:
+            counts, confusion = arrays["train_counts"], arrays["confusion"]
+        rows = confusion[counts < 20]
+        return float(100 * rows[:, counts > 100].sum() / rows.sum())
+
+    left, right = ([few_as_many(f) for f in folders[arm]] for arm in ("baseline", "batchformer"))
+    assert data.by_arm["baseline"].rates[2, 0] == pytest.approx(np.mean(left))
+    differences = data.by_arm["batchformer"].differences
+    assert differences is not None and data.by_arm["baseline"].differences is None
+    interval = stats.ttest_rel(right, left).confidence_interval(0.95)
+    found = differences[2][0]
+    assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+    assert np.sum([d.difference for d in differences[2]]) == pytest.approx(0, abs=1e-9)
+    said = head_tail.words(data).note
+    assert "on the same seeds, ± half the width of its 95% t interval. Red is more" in said
+    assert "a cell whose interval holds 0 has no colour. Each interval is for its cell al" in said
+    assert f"baseline {np.mean(left):.1f}%; batchformer {np.mean(right):.1f}%" in said
+
+
+def test_the_figure_has_the_rates_and_the_differences(write_run: Writer, runs_root: Path) -> None:
+    for seed in range(3):
+        write_run("baseline", seed, classes=12)
+        write_run("batchformer", seed, classes=12)
+    data = gather(one_group(find_runs(runs_root)))
+    assert data is not None
+    figure = head_tail.figure(data)
+    visible = [axes for axes in figure.axes if axes.get_visible()]
+    assert [axes.get_title(loc="left") for axes in visible] == [
+        "baseline, %",
+        "batchformer, %",
+        "− baseline, points",
+    ]
+    texts = [text.get_text() for text in visible[0].texts]
+    found = data.by_arm["baseline"]
+    assert texts[0] == f"{found.rates[0, 0]:.1f}\n({found.right[0]:.1f})"
+    assert texts[1] == f"{found.rates[0, 1]:.1f}"
+    differences = [text.get_text() for text in visible[2].texts]
+    assert len(differences) == 9 and all("±" in text for text in differences)
+    assert len(head_tail.numbers(data)) == 3
+
+
+def test_two_seeds_have_no_interval(write_run: Writer, runs_root: Path) -> None:
+    for seed in range(2):
+        write_run("baseline", seed)
+        write_run("batchformer", seed)
+    data = gather(one_group(find_runs(runs_root)))
+    assert data is not None and "±" not in head_tail.words(data).note
+    assert "without intervals, and so without colour" in head_tail.words(data).note
+    texts = [t.get_text() for axes in head_tail.figure(data).axes for t in axes.texts]
+    assert not any("±" in text for text in texts)
+
+
+def test_groups_are_those_of_the_runs_scores(
+    write_run: Writer, recipe_of: Writer, add_insight: Writer, make_insight: Writer, runs_root: Path
+) -> None:
+    counts = np.array([9, 8, 7, 3, 2, 1])
+    write_run("baseline", 0, recipe=recipe_of("third", data__shots="thirds"))
+    write_run("baseline", 0, recipe=recipe_of("count"))
+    kept = make_insight("baseline", 0, classes=6)
+    kept["shot_of_class"] = np.array([2, 2, 1, 1, 0, 0])
+    add_insight(write_run("baseline", 0, recipe=recipe_of("seen")), kept)
+    count, seen, third = find_runs(runs_root)
+    assert shots_of(third, counts).tolist() == [0, 0, 1, 1, 2, 2]
+    assert shots_of(count, counts).tolist() == [2] * 6
+    assert shots_of(seen, counts).tolist() == [2, 2, 1, 1, 0, 0]
+
+
+def test_classes_of_one_group_have_no_figure(write_run: Writer, runs_root: Path) -> None:
+    folder = write_run("baseline", 0)
+    with np.load(folder / "figures.npz") as arrays:
+        kept = dict(arrays)
+    np.savez(folder / "figures.npz", **(kept | {"train_counts": np.full(10, 500)}))
+    assert gather(one_group(find_runs(runs_root))) is None
+    del kept["confusion"]
+    np.savez(folder / "figures.npz", **kept)
+    assert head_tail.shown(one_group(find_runs(runs_root))) is None
+
+
+def test_only_differences_apart_from_0_have_a_colour(write_run: Writer, runs_root: Path) -> None:
+    for seed in range(4):
+        write_run("baseline", seed, classes=12)
+        for arm in ("batchformer", "batchformer_self", "batchformer_frozen"):
+            write_run(arm, seed, classes=12, gain=0.02)
+    data = gather(one_group(find_runs(runs_root)))
+    assert data is not None
+    figure = head_tail.figure(data)
+    panels = [axes for axes in figure.axes if axes.get_title(loc="left").startswith("−")]
+    apart = []
+    for axes, arm in zip(
+        [a for a in panels if a.get_visible()], list(data.by_arm)[1:], strict=True
+    ):
+        coloured = np.asarray(axes.collections[0].get_array()).reshape(3, 3)
+        low, high = axes.collections[0].get_clim()
+        assert low == -high <= -head_tail.LEAST_REACH
+        for i, row in enumerate(data.by_arm[arm].differences or []):
+            for j, found in enumerate(row):
+                assert found.low is not None and found.high is not None
+                apart.append(found.low > 0 or found.high < 0)
+                assert coloured[i, j] == (found.difference if apart[-1] else 0)
+    assert 0 < sum(apart) < len(apart) == 27
+    assert "by chance about 1 of 27 would have one" in head_tail.words(data).note

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from batchformer.lab.report.figures.earlier import classes
+from batchformer.lab.report.figures.per_class import MOST_POINTS, accuracy_by_class, by_class
+from batchformer.lab.report.results.configuration import one_group
+from batchformer.lab.report.results.names import COLOURS
+from batchformer.lab.report.results.runs import find_runs
+
+Writer = Callable[..., Any]
+
+
+def rewrite(folder: Path, **changes: Any) -> None:
+    with np.load(folder / "figures.npz") as arrays:
+        kept = dict(arrays)
+    kept |= changes
+    np.savez(folder / "figures.npz", **{k: v for k, v in kept.items() if v is not None})
+
+
+def load(folder: Path, name: str) -> Any:
+    with np.load(folder / "figures.npz") as arrays:
+        return arrays[name]
+
+
+@pytest.fixture
+def pairs(write_run: Writer) -> dict[str, list[Path]]:
+    return {arm: [write_run(arm, seed) for seed in range(4)] for arm in ("baseline", "batchformer")}
+
+
+def test_classes_go_from_frequent_to_rare_with_their_paired_interval(
+    pairs: dict[str, list[Path]], runs_root: Path
+) -> None:
+    order = np.random.default_rng(0).permutation(10)
+    for folder in pairs["baseline"] + pairs["batchformer"]:
+        shuffled = {k: load(folder, k)[order] for k in ("per_class", "train_counts", "classes")}
+        rewrite(folder, **shuffled)
+    data = by_class(find_runs(runs_root))
+    assert data is not None
+    assert data.counts == sorted(data.counts, reverse=True)
+    assert data.names == [f"class {i}" for i in range(10)]
+    assert (data.classes, data.together, data.seeds) == (10, 1, {"baseline": 4, "batchformer": 4})
+    restored = np.argsort(order)
+    values = {
+        arm: np.array([load(folder, "per_class")[restored] for folder in folders])
+        for arm, folders in pairs.items()
+    }
+    assert data.accuracy["batchformer"] == pytest.approx(values["batchformer"].mean(0))
+    for i, found in enumerate(data.differences["batchformer"]):
+        test = stats.ttest_rel(values["batchformer"][:, i], values["baseline"][:, i])
+        interval = test.confidence_interval(0.95)
+        assert found is not None
+        assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
+
+
+def test_a_class_without_test_images_is_a_gap(
+    pairs: dict[str, list[Path]], runs_root: Path
+) -> None:
+    for folder in pairs["baseline"] + pairs["batchformer"]:
+        values = load(folder, "per_class")
+        values[4] = np.nan
+        rewrite(folder, per_class=values)
+    data = by_class(find_runs(runs_root))
+    assert data is not None
+    assert [i for i, d in enumerate(data.differences["batchformer"]) if d is None] == [4]
+    assert np.isnan(data.accuracy["baseline"]).nonzero()[0].tolist() == [4]
+    assert len(accuracy_by_class(find_runs(runs_root)).axes) == 3
+
+
+@pytest.mark.parametrize(
+    ("classes", "together", "points"), [(100, 1, 100), (101, 2, 51), (250, 3, 84)]
+)
+def test_many_classes_are_averaged_over_neighbours(
+    write_run: Writer, runs_root: Path, classes: int, together: int, points: int
+) -> None:
+    folders = [write_run("baseline", seed, classes=classes) for seed in range(2)]
+    data = by_class(find_runs(runs_root))
+    assert data is not None
+    assert (data.together, len(data.counts)) == (together, points)
+    assert len(data.counts) <= MOST_POINTS
+    first = np.mean([load(folder, "per_class")[:together] for folder in folders])
+    assert data.accuracy["baseline"][0] == pytest.approx(first)
+    assert data.places[0] == (together + 1) / 2
+    assert data.places[-1] <= classes
+    assert data.names == []
+
+
+def test_two_seeds_have_differences_without_bars(write_run: Writer, runs_root: Path) -> None:
+    for seed in range(2):
+        write_run("baseline", seed)
+        write_run("batchformer", seed)
+    data = by_class(find_runs(runs_root))
+    assert data is not None
+    assert all(d is not None and d.low is None for d in data.differences["batchformer"])
+    figure = accuracy_by_class(find_runs(runs_root))
+    assert not figure.axes[2].collections
+
+
+def test_the_figure_has_counts_accuracies_and_a_panel_for_every_other_arm(
+    pairs: dict[str, list[Path]], write_run: Writer, runs_root: Path
+) -> None:
+    for seed in range(3):
+        write_run("batchformer_self", seed)
+    figure = accuracy_by_class(find_runs(runs_root))
+    counts, accuracy, *differences = figure.axes
+    assert counts.get_yscale() == "log"
+    assert [line.get_label() for line in accuracy.lines] == [
+        "baseline",
+        "batchformer",
+        "batchformer_self",
+    ]
+    titles = [axes.get_title(loc="left") for axes in differences]
+    assert [title.split()[0] for title in titles] == ["batchformer", "batchformer_self"]
+    assert differences[0].get_ylim() == differences[1].get_ylim()
+    lines: Any = differences[0].collections[0]
+    bars = lines.get_segments()
+    data = by_class(find_runs(runs_root))
+    assert data is not None
+    first = data.differences["batchformer"][0]
+    assert first is not None
+    assert bars[0][:, 1].tolist() == pytest.approx([first.low, first.high])
+
+
+def test_names_with_dollars_and_classes_without_images_are_drawn(
+    write_run: Writer, runs_root: Path
+) -> None:
+    folder = write_run("baseline", 0)
+    counts = load(folder, "train_counts")
+    counts[-1] = 0
+    rewrite(folder, train_counts=counts, classes=np.array([f"${i}^" for i in range(10)]))
+    figure = accuracy_by_class(find_runs(runs_root))
+    figure.canvas.draw()
+    assert figure.axes[-1].get_xticklabels()[0].get_text() == "$0^"
+
+
+def test_runs_without_accuracies_by_class_have_no_figure(
+    write_run: Writer, runs_root: Path
+) -> None:
+    rewrite(write_run("baseline", 0), per_class=None)
+    assert by_class(find_runs(runs_root)) is None
+    with pytest.raises(ValueError, match="per_class"):
+        accuracy_by_class(find_runs(runs_root))
+
+
+def test_differences_and_hollow_markers_follow_the_reference(
+    pairs: dict[str, list[Path]], write_run: Writer, runs_root: Path
+) -> None:
+    control = [write_run("batchformer_self", seed) for seed in range(4)]
+    runs = find_runs(runs_root)
+    data = by_class(runs, "batchformer_self")
+    assert data is not None
+    assert list(data.accuracy) == ["batchformer_self", "baseline", "batchformer"]
+    assert list(data.differences) == ["baseline", "batchformer"]
+    left = np.array([load(folder, "per_class") for folder in control])
+    right = np.array([load(folder, "per_class") for folder in pairs["batchformer"]])
+    found = [d.difference for d in data.differences["batchformer"] if d is not None]
+    assert found == pytest.approx((right - left).mean(0))
+    _, accuracy, *differences = accuracy_by_class(runs, "batchformer_self").axes
+    hollow = [line.get_label() for line in accuracy.lines if line.get_markerfacecolor() == "none"]
+    assert hollow == ["batchformer_self"]
+    assert [line.get_color() for line in accuracy.lines] == [COLOURS[arm] for arm in data.accuracy]
+    assert [axes.get_title(loc="left") for axes in differences] == [
+        "baseline − batchformer_self, points",
+        "batchformer − batchformer_self, points",
+    ]
+
+
+def test_of_many_arms_only_the_reference_and_the_main_one_lie_upon_one_another(
+    write_run: Writer, runs_root: Path
+) -> None:
+    arms = ["baseline", "batchformer", "batchformer_self", "batchformer_frozen"]
+    for arm in arms:
+        write_run(arm, 0)
+    write_run("baseline_loss3x", 1)  # without a seed of the baseline, and so without a difference
+    figure = accuracy_by_class(find_runs(runs_root))
+    lines = [line.get_label() for line in figure.axes[1].lines]
+    assert lines == ["baseline", "batchformer", "baseline_loss3x"]
+    titles = [axes.get_title(loc="left").split()[0] for axes in figure.axes[2:]]
+    assert titles == arms[1:]
+    shown = classes(one_group(find_runs(runs_root)))
+    assert shown is not None
+    drawn = "accuracy, drawn of the baseline and batchformer and baseline_loss3x alone, mean over"
+    assert drawn in shown.words.note
+    data = by_class([run for run in find_runs(runs_root) if run.arm in arms[:3]])
+    assert data is not None and data.drawn == arms[:3], "few enough"

@@ -1,0 +1,199 @@
+"""`batchformer show`: a file, numbers, or what to do."""
+
+from __future__ import annotations
+
+import io
+import sys
+import types
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+from rich.console import Console
+
+from batchformer.cli import main as cli
+from batchformer.lab.report.figures.canvas import INK
+from batchformer.lab.report.figures.catalogue import FIGURES
+from batchformer.lab.report.figures.show import PRINT_INK, in_ink, show
+
+Writer = Callable[..., Any]
+DRAWN = [name for name in FIGURES if name != "convergence"]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory, make_run: Writer, add_insight: Writer) -> Path:
+    """Two seeds of both arms, with what only some tasks keep."""
+    root = tmp_path_factory.mktemp("show")
+    more: dict[str, Any] = {
+        "bias_of": np.array("classes"),
+        "bias_seen": np.array([60.0, 40.0, 0.0]),
+        "bias_unseen": np.array([0.0, 30.0, 50.0]),
+        "choice_epochs": np.array([50, 100]),
+        "choice_hm": np.array([40.0, 45.0]),
+        "chosen_epoch": np.array(100),
+    }
+    for arm in ("baseline", "batchformer"):
+        for seed in range(2):
+            folder = make_run(root, arm, seed, classes=12)
+            with np.load(folder / "figures.npz") as arrays:
+                kept: dict[str, Any] = dict(arrays)
+            np.savez(folder / "figures.npz", **kept, **more)
+            add_insight(folder)
+    return root
+
+
+def printed(name: str, *paths: Path, **options: Any) -> str:
+    out = io.StringIO()
+    show(name, paths, console=Console(file=out, width=100), **options)
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_without_a_file_the_numbers_are_printed(root: Path, name: str) -> None:
+    text = printed(name, root)
+    shown = FIGURES[name].load()(_group(root))
+    assert shown is not None
+    assert text.startswith(f"{shown.title}: ")
+    tables = [*shown.numbers, *shown.folded]
+    assert tables
+    for table in tables:
+        assert table.caption in text
+        assert table.rows[-1][-1] in text
+
+
+def _group(root: Path) -> Any:
+    from batchformer.lab.report.results.configuration import one_group
+    from batchformer.lab.report.results.runs import find_runs
+
+    return one_group(find_runs(root))
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_an_svg_has_a_title_and_words(root: Path, name: str, tmp_path: Path) -> None:
+    path = tmp_path / "new" / f"{name}.svg"
+    assert str(path) in printed(name, root, to=path).replace("\n", "")
+    content = path.read_text()
+    tree = ElementTree.fromstring(content)
+    shown = FIGURES[name].load()(_group(root))
+    assert shown is not None
+    spoken = " ".join(" ".join(tree.itertext()).split())
+    assert shown.title in spoken
+    assert " ".join(shown.words.alternative.split())[:60] in spoken
+    assert len(content) < 1_000_000
+
+
+def test_png_and_pdf_can_be_printed(root: Path, tmp_path: Path) -> None:
+    printed("head_tail", root, to=tmp_path / "figure.PNG")
+    with Image.open(tmp_path / "figure.PNG") as image:
+        assert image.width == 990 and image.getpixel((image.width - 1, 0))[3] == 0
+        assert "Description" in image.info
+    printed("cam", root, to=tmp_path / "figure.pdf")
+    assert (tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_paper_has_darker_ink(root: Path) -> None:
+    from matplotlib.colors import to_hex
+
+    shown = FIGURES["reliability"].load()(_group(root))
+    assert shown is not None
+    figure = shown.figure()
+    in_ink(figure, PRINT_INK)
+    diagonal, *lines = figure.axes[0].lines
+    assert to_hex(diagonal.get_color()) == PRINT_INK
+    assert to_hex(lines[-1].get_color()) not in (INK, PRINT_INK)
+    figure.canvas.draw()
+    assert to_hex(figure.axes[0].get_yticklabels()[0].get_color()) == PRINT_INK
+
+
+def test_options_reach_the_figure(root: Path, tmp_path: Path) -> None:
+    assert "length of the gradient" in printed("influence", root, options={"measure": "l2"})
+    text = printed("cam", root, options={"shots": "few", "rule": "change", "images": 2})
+    assert "2 test images" in " ".join(text.split())
+    assert "difference to batchformer" in " ".join(
+        printed("head_tail", root, against="batchformer").split()
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "words"),
+    [
+        ("influnce", {}, "Did you mean influence?"),
+        ("cam", {"options": {"measure": "l2"}}, "does not take --measure; its own options: --rule"),
+        ("features", {"options": {"by_shots": True}}, "--by-shots; its own options: none"),
+        ("cam", {"to": Path("figure.jpg")}, "written as .svg, .png or .pdf"),
+        ("convergence", {}, "drawn from metrics.jsonl of a linear probe, and no run"),
+        ("attention", {"options": {"arm": "batchformer_self"}}, "though some were looked at"),
+    ],
+)
+def test_mistakes_are_named(root: Path, name: str, options: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        printed(name, root, **options)
+
+
+def test_what_is_missing_is_computed_if_asked_for(
+    write_run: Writer, add_insight: Writer, runs_root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = add_insight(write_run("batchformer", 0))
+    folder = write_run("batchformer", 1)
+    (done / "insight.npz").rename(runs_root / "aside.npz")
+    with pytest.raises(ValueError, match=f"`batchformer show influence {runs_root} --compute`"):
+        printed("influence", runs_root)
+    (runs_root / "aside.npz").rename(done / "insight.npz")
+    asked: list[Path] = []
+
+    def compute(path: Path) -> None:
+        asked.append(path)
+        add_insight(path)
+
+    text = " ".join(printed("influence", runs_root, compute=compute).split())
+    assert asked == [folder] and "(batchformer 2)" in text
+    assert f"Looking at {folder}" in capsys.readouterr().err
+    printed("influence", runs_root, compute=compute)
+    printed("training", runs_root, compute=compute)
+    assert asked == [folder]
+
+
+def test_where_there_is_nothing_to_see_it_is_said(write_run: Writer, runs_root: Path) -> None:
+    write_run("baseline", 0)
+    with pytest.raises(ValueError, match="nothing of the kind to see"):
+        printed("cam", runs_root, compute=lambda folder: None)
+
+
+def test_the_command_lists_writes_and_computes(
+    root: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    write_run: Writer,
+    add_insight: Writer,
+    runs_root: Path,
+) -> None:
+    cli.main(["show"])
+    assert "  influence" in capsys.readouterr().out
+    cli.main(["show", "influence", str(root), "--to", str(tmp_path / "a.svg"), "--cumulative"])
+    assert "cumulative mean" in (tmp_path / "a.svg").read_text()
+    with pytest.raises(SystemExit):
+        cli.main(["show", "cam", str(root), "--on", "images"])
+    assert "does not take --on" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        cli.main(["show", "cam"])
+    assert "needs a run folder" in capsys.readouterr().err
+    places: list[tuple[Path, str]] = []
+
+    def insight_of(folder: Path, device: Any, root: str | None) -> None:
+        assert root == "moved"
+        places.append((folder, str(device)))
+        add_insight(folder)
+
+    computing = types.ModuleType("batchformer.lab.runs.insight")
+    monkeypatch.setattr(computing, "insight_of", insight_of, raising=False)
+    monkeypatch.setitem(sys.modules, "batchformer.lab.runs.insight", computing)
+    folder = write_run("batchformer", 0)
+    given = ["--compute", "--device", "cpu", "--data", "moved"]
+    cli.main(["show", "attention", str(runs_root), *given])
+    assert places == [(folder, "cpu")]
+    assert "Where attention goes" in capsys.readouterr().out

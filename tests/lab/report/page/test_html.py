@@ -1,0 +1,235 @@
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from batchformer.lab.report.page.html import render, write_page
+from batchformer.lab.report.results.runs import find_runs
+
+Writer = Callable[..., Any]
+VOID = {"meta", "link", "br", "wbr", "img"}
+
+
+class Outline(HTMLParser):
+    """Tags that are opened and closed in order, ids, and the text between."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.words: list[str] = []
+        self.feed(page)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        for key, value in attrs:
+            if key == "id":
+                self.ids.append(value or "")
+            if key in ("href", "src"):
+                self.links.append(value or "")
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self.open:
+            self.words.append(data)
+
+    @property
+    def text(self) -> str:
+        return " ".join("".join(self.words).split())
+
+
+@pytest.fixture(scope="module")
+def several(
+    make_run: Writer, make_recipe: Writer, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """Three arms of one recipe, another with two seeds, a damaged and an unfinished run."""
+    root = tmp_path_factory.mktemp("several") / "runs"
+    for arm in ("baseline", "batchformer", "batchformer_self"):
+        for seed in range(3):
+            make_run(root, arm, seed)
+    for arm in ("baseline", "batchformer"):
+        for seed in range(2):
+            make_run(root, arm, seed, recipe=make_recipe("second", paper={}))
+    make_run(root, "baseline", 5, finished=False)
+    (make_run(root, "baseline", 6) / "config.json").write_text("{")
+    (make_run(root, "baseline", 7) / "figures.npz").unlink()
+    return root
+
+
+@pytest.fixture(scope="module")
+def page(several: Path) -> str:
+    """The page of these runs, as it is by default."""
+    return render(find_runs(several), title="A title")
+
+
+def test_the_page_is_well_formed_and_needs_nothing_else(several: Path, tmp_path: Path) -> None:
+    path = write_page(find_runs(several), tmp_path / "new" / "report.html")
+    page = path.read_text()
+    outline = Outline(page)
+    assert outline.open == []
+    assert len(outline.ids) == len(set(outline.ids))
+    for link in outline.links:
+        assert link == "data:," or link.removeprefix("#") in outline.ids, link
+    assert not re.search(r"https?://|<script|@import|url\((?!#)", page)
+
+
+def test_it_shows_numbers_verdicts_the_paper_and_provenance(page: str) -> None:
+    text = Outline(page).text
+    for words in (
+        "A title",
+        "batchformer − baseline",
+        "This page holds 15 comparisons",
+        "too few seeds",
+        "paper 51.7 (+1.0)",
+        "The 95% interval is Student's t over seeds",
+        "bootstrap interval over the 400 images",
+        "Example CPU, 2 cores, 8 GB",
+        "5f1d" * 16,
+        "batchformer train tail --arm baseline --seed 0",
+        "train.batch_size",
+        "control: attention masked to the diagonal",
+    ):
+        assert words in text, words
+
+
+def test_what_describes_is_shown_without_strip_and_verdict(
+    make_run: Callable[..., Path], tmp_path: Path
+) -> None:
+    for seed in range(3):
+        make_run(tmp_path, "baseline", seed, scores={"knn": 20.0 + seed, "uniformity": -0.8})
+        scores = {"knn": 20.5 + 2 * seed, "uniformity": -1.3 - seed / 100}
+        make_run(tmp_path, "batchformer", seed, scores=scores)
+        other = tmp_path.parent / "far"  # what describes does not set the scale of the others
+        make_run(other, "baseline", seed, scores={"knn": 20.0 + seed, "uniformity": -90.0})
+        make_run(other, "batchformer", seed, scores=scores)
+    page = render(find_runs(tmp_path))
+    near, far = (re.findall("<svg.*?</svg>", one, re.S) for one in (page, render(find_runs(other))))
+    assert near[0] == far[0]
+    text = Outline(page).text
+    assert "This page holds 1 comparison." in text
+    assert "Uniformity<small>not tested</small>" in page
+    assert "−0.510 [−0.535, −0.485]" in text
+    table = page[page.index("<table") : page.index("</table>")]
+    assert table.count("<svg") == table.count('class="verdict') == 1, "of k-NN alone"
+    assert "lower is better" not in table
+
+
+def test_what_is_not_included_is_named(page: str) -> None:
+    text = Outline(page).text
+    part = text[text.index("Not included") :]
+    assert "tail/baseline/seed5 has not finished" in part
+    assert "tail/baseline/seed6 is damaged: config.json" in part
+    assert "In the tables, but incomplete: tail/baseline/seed7: figures.npz is missing" in part
+
+
+def test_every_figure_and_region_has_words_for_those_who_cannot_see_it(page: str) -> None:
+    figures = re.findall(r"<figure.*?</figure>", page, flags=re.DOTALL)
+    assert len(figures) == 6
+    for figure in figures:
+        assert re.search(r'<svg [^>]*role="img"[^>]*aria-label="[^"]{40,}"', figure) or re.search(
+            r'<svg [^>]*aria-label="[^"]{40,}"[^>]*role="img"', figure
+        )
+        assert "<figcaption>" in figure
+    assert page.count('class="scroll') == page.count('role="region" aria-label=')
+    assert '<html lang="en">' in page
+
+
+def test_names_from_files_cannot_inject_markup(
+    write_run: Writer, recipe_of: Writer, runs_root: Path
+) -> None:
+    bad = "<img src=x onerror=alert(1)>"
+    recipe = recipe_of("hostile", summary=bad, model=bad, table='"><b>')
+    folder = write_run("baseline", 0, recipe=recipe, provenance={"command": bad})
+    with np.load(folder / "figures.npz") as arrays:
+        kept = dict(arrays) | {"classes": np.array([bad] * 10)}
+    np.savez(folder / "figures.npz", **kept)
+    page = render(find_runs(runs_root), title=bad)
+    assert "<img" not in page
+    assert "&lt;img src=x" in page
+    assert Outline(page).open == []
+
+
+def test_equal_runs_give_equal_pages(several: Path, page: str) -> None:
+    assert render(find_runs(several), title="A title") == page
+
+
+def test_no_finished_run_is_a_page_that_says_so(write_run: Writer, runs_root: Path) -> None:
+    write_run("baseline", 0, finished=False)
+    text = Outline(render(find_runs(runs_root))).text
+    assert "No run has finished" in text
+    assert "tail/baseline/seed0 has not finished" in text
+    assert "nothing to compare" in Outline(render([])).text
+
+
+def test_a_failure_leaves_the_old_page(
+    write_run: Writer, runs_root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run("baseline", 0)
+    path = tmp_path / "report.html"
+    path.write_text("old")
+
+    def fail(*_: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.fsync", fail)
+    with pytest.raises(OSError, match="disk full"):
+        write_page(find_runs(runs_root), path)
+    assert path.read_text() == "old"
+    monkeypatch.undo()
+    write_page(find_runs(runs_root), path)
+    assert path.read_text().startswith("<!doctype html>")
+
+
+def test_a_folder_for_a_page_is_refused_with_a_name(tmp_path: Path) -> None:
+    with pytest.raises(IsADirectoryError, match=r"report\.html"):
+        write_page([], tmp_path)
+
+
+def test_the_page_names_the_reference_everywhere(several: Path, tmp_path: Path) -> None:
+    path = write_page(find_runs(several), tmp_path / "page.html", "t", reference="batchformer_self")
+    text = Outline(path.read_text()).text
+    for words in (
+        "to batchformer_self, same seeds",
+        "and the difference to batchformer_self on the same seeds",
+        "batchformer − batchformer_self",
+        "batchformer compared with batchformer_self",
+        "second has no finished batchformer_self: nothing to compare with",
+        "This page holds 10 comparisons",
+    ):
+        assert words in text, words
+    assert "to the baseline" not in text
+    assert "− baseline" not in text
+    assert "paper 51.7 (" not in text, "the paper has no difference to the control"
+    tail = text[text.index("batchformer_self control: attention") :]
+    assert tail.index("baseline the network") < tail.index("batchformer BatchFormer as in")
+
+
+def test_a_page_says_to_what_by_default(page: str) -> None:
+    text = Outline(page).text
+    assert "to the baseline, same seeds" in text
+    assert "compared with" not in text
+
+
+def test_an_arm_has_one_colour_whatever_it_is_compared_with(several: Path, page: str) -> None:
+    swatches = []
+    for seen in (page, render(find_runs(several), reference="batchformer_self")):
+        found = re.findall(r'background: (#\w+)"[^>]*></span><strong>([\w.]+)</strong>', seen)
+        swatches.append({arm: colour for colour, arm in found})
+    assert swatches[0] == swatches[1]
+    assert len(swatches[0]) == 3

@@ -1,0 +1,395 @@
+"""Tables of published pages, made from records."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from batchformer.cli.main import main
+from batchformer.lab.metrics.intervals import paired
+from batchformer.lab.metrics.intervals import summary as mean_and_interval
+from batchformer.lab.report.page.results_page import make_page
+from batchformer.lab.report.results.records import Record, records_in, save
+
+ROOT = Path(__file__).parents[4]
+PAGES = [
+    *(ROOT / name for name in ("RESULTS.md", "README.md", "docs/should-i-use-it.md")),
+    *sorted((ROOT / "docs/results").glob("*.md")),
+]
+BASELINE = {0: 50.0, 1: 51.0, 2: 50.4, 3: 50.2}
+OTHER = {0: 51.5, 1: 51.8, 2: 51.9, 3: 51.1}
+
+
+def put(
+    root: Path, variant: str, scores: Mapping[str, Mapping[int, Mapping[str, float | None]]]
+) -> None:
+    """Write records of the recipe my_folder; scores by arm, seed and metric."""
+    save(
+        [
+            Record("my_folder", variant, arm, seed, {}, {}, [], metrics)
+            for arm, by_seed in scores.items()
+            for seed, metrics in by_seed.items()
+        ],
+        root,
+    )
+
+
+def of_all(by_seed: Mapping[int, float]) -> dict[int, dict[str, float | None]]:
+    return {seed: {"all": value} for seed, value in by_seed.items()}
+
+
+def table(root: Path, *lines: str) -> list[list[str]]:
+    """The rows of one table."""
+    text = "before\n<!-- table one\n" + "\n".join(lines) + "\n-->\nold\n<!-- /table -->\nafter\n"
+    made = make_page(text, root)
+    head, _, rest = made.partition("-->\n")
+    body, _, tail = rest.partition("\n<!-- /table -->")
+    assert head == text.partition("-->\n")[0] and tail == "\nafter\n", "words stay as they are"
+    assert make_page(made, root) == made
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in body.splitlines()]
+    return [row for row in rows if set("".join(row)) != set("-:")]
+
+
+def test_rows_have_means_and_the_paired_difference(tmp_path: Path) -> None:
+    put(tmp_path, "five", {"baseline": of_all(BASELINE), "batchformer": of_all(OTHER)})
+    header, row = table(
+        tmp_path,
+        "kind: rows",
+        "metric: all",
+        "columns: baseline; batchformer = + BatchFormer; batchformer - baseline = difference; "
+        "p batchformer - baseline = p",
+        "row: my_folder/five = 5 images a class",
+    )
+    assert header[1:] == ["baseline", "+ BatchFormer", "difference", "p"]
+    differences = [OTHER[seed] - BASELINE[seed] for seed in BASELINE]
+    half = stats.t.ppf(0.975, 3) * statistics.stdev(differences) / 2
+    mean = statistics.mean(differences)
+    p = stats.ttest_rel([*OTHER.values()], [*BASELINE.values()]).pvalue
+    assert row == [
+        "5 images a class, 4 seeds",
+        f"{statistics.mean(BASELINE.values()):.2f}",
+        f"{statistics.mean(OTHER.values()):.2f}",
+        f"**{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]**",
+        f"{p:.3f}",
+    ]
+
+
+def test_holm_is_over_the_family_of_a_row_and_not_over_its_primary_test(tmp_path: Path) -> None:
+    control = {0: 50.9, 1: 51.0, 2: 51.2, 3: 50.3}
+    put(
+        tmp_path,
+        "five",
+        {
+            "baseline": {s: {"all": v, "few": v - 20} for s, v in BASELINE.items()},
+            "batchformer": {s: {"all": v, "few": v - 20.5 + s} for s, v in OTHER.items()},
+            "batchformer_self": of_all(control),
+        },
+    )
+    header, row = table(
+        tmp_path,
+        "kind: rows",
+        "metric: all",
+        "columns: batchformer - baseline = primary; batchformer - batchformer_self = control; "
+        "batchformer - baseline on few = few",
+        "family: batchformer - batchformer_self on all; batchformer - baseline on few",
+        "row: my_folder/five",
+    )
+    assert header[1:] == ["primary", "control", "few"] and row[0] == "my_folder/five, 4 seeds"
+    few = [OTHER[s] - 20.5 + s for s in OTHER], [v - 20 for v in BASELINE.values()]
+    p = {
+        "control": stats.ttest_rel([*OTHER.values()], [*control.values()]).pvalue,
+        "few": stats.ttest_rel(*few).pvalue,
+    }
+    assert p["control"] < p["few"], "so Holm doubles the first and leaves the second"
+    assert ", p " not in row[1]
+    assert row[2].endswith(f", p {2 * p['control']:.3f}")
+    assert row[3].endswith(f", p {max(p['few'], 2 * p['control']):.3f}")
+
+
+def test_a_row_of_means_is_tested_first_and_the_rest_of_the_table_is_corrected(
+    tmp_path: Path,
+) -> None:
+    more = {0: 53.0, 1: 52.1, 2: 53.4, 3: 52.2}
+    put(tmp_path, "five", {"baseline": of_all(BASELINE), "batchformer": of_all(OTHER)})
+    put(tmp_path, "ten", {"baseline": of_all(BASELINE), "batchformer": of_all(more)})
+    _, *rows = table(
+        tmp_path,
+        "kind: rows",
+        "metric: all",
+        "columns: batchformer; batchformer - baseline",
+        "primary: first",
+        "row: my_folder/five & my_folder/ten = mean",
+        "row: my_folder/five",
+        "row: my_folder/ten",
+    )
+    means = [(OTHER[s] + more[s]) / 2 for s in BASELINE]
+    baseline = [*BASELINE.values()]
+    differences = [a - b for a, b in zip(means, baseline, strict=True)]
+    half = stats.t.ppf(0.975, 3) * statistics.stdev(differences) / 2
+    mean = statistics.mean(differences)
+    assert rows[0][1:] == [
+        f"{statistics.mean(means):.2f}",
+        f"**{mean:+.2f} [{mean - half:+.2f}, {mean + half:+.2f}]**",
+    ], "the primary test is not corrected"
+    p = [stats.ttest_rel([*v.values()], baseline).pvalue for v in (OTHER, more)]
+    for row, value, other in zip(rows[1:], p, p[::-1], strict=True):
+        holm = 2 * value if value < other else max(value, 2 * other)
+        assert row[2].endswith(f", p {holm:.3f}")
+
+
+def test_one_comparison_by_arms_has_the_papers_rows_and_the_correction(tmp_path: Path) -> None:
+    scores = {
+        "baseline": {s: {"all": v, "few": v - 18} for s, v in BASELINE.items()},
+        "batchformer": {s: {"all": v, "few": v - 19} for s, v in OTHER.items()},
+    }
+    records = [
+        Record("cifar100_lt_balanced_softmax", "", arm, seed, {}, {}, [], metrics)
+        for arm, by_seed in scores.items()
+        for seed, metrics in by_seed.items()
+    ]
+    save(records, tmp_path)
+    rows = table(
+        tmp_path,
+        "kind: arms",
+        "records: cifar100_lt_balanced_softmax",
+        "arms: baseline = Baseline; batchformer = + BatchFormer",
+        "contrasts: batchformer - baseline = difference",
+        "metrics: all few",
+        "paper: yes",
+    )
+    names = [row[0] for row in rows]
+    assert names == ["", "Baseline, 4 seeds", "paper", "+ BatchFormer, 4 seeds", "paper",
+                     "difference", "p (Holm over 2)"]  # fmt: skip
+    assert rows[0][1:] == ["All", "Few"] and rows[2][1:] == ["50.7", "31.9"]
+    few = [OTHER[s] - BASELINE[s] - 1 for s in BASELINE]
+    p = stats.ttest_1samp(few, 0).pvalue
+    assert rows[5][2].startswith(f"{statistics.mean(few):+.2f} [")
+    assert rows[6][2] == f"{p:.2f} ({p:.2f})", "the larger of two is not raised by Holm"
+
+
+def test_a_score_that_is_missing_in_a_seed_is_told(tmp_path: Path) -> None:
+    half = {0: {"all": 50.0, "few": None}, 1: {"all": 51.0, "few": 30.0}}
+    put(tmp_path, "five", {"baseline": half})
+    rows = table(tmp_path, "kind: arms", "records: my_folder/five", "metrics: all few")
+    assert rows[1] == ["baseline, 2 seeds", "50.50", "30.00 (1 seed)"]
+
+
+def test_the_means_of_a_row_are_over_the_seeds_that_its_arms_share(tmp_path: Path) -> None:
+    fewer = {seed: OTHER[seed] for seed in (0, 1, 2)}
+    arms = {"baseline": of_all(BASELINE), "batchformer_frozen": of_all(fewer)}
+    put(tmp_path, "five", {**arms, "batchformer": of_all(OTHER)})
+    _, first, second = table(
+        tmp_path,
+        "kind: rows",
+        "metric: all",
+        "columns: baseline; batchformer; batchformer - baseline",
+        "row: my_folder/five = trained",
+        "row: my_folder/five with batchformer_frozen = untrained",
+    )
+    assert first[0] == "trained, 4 seeds" and second[0] == "untrained, 3 seeds"
+    means = [statistics.mean(by[seed] for seed in fewer) for by in (BASELINE, OTHER)]
+    assert second[1:3] == [f"{mean:.2f}" for mean in means]
+    assert second[3].startswith(f"**{means[1] - means[0]:+.2f} ["), "as the two means say"
+
+
+def test_several_comparisons_are_pooled_each_counting_once(tmp_path: Path) -> None:
+    put(tmp_path, "five", {"baseline": of_all(BASELINE), "batchformer": of_all(OTHER)})
+    more = {seed: value + 0.1 for seed, value in BASELINE.items()}
+    put(tmp_path, "ten", {"baseline": of_all(BASELINE), "batchformer": of_all({**more, 4: 99.0})})
+    (_, row) = table(
+        tmp_path,
+        "kind: rows",
+        "columns: baseline on all; batchformer - baseline on all",
+        "row: my_folder/five + my_folder/ten = both",
+    )
+    first = statistics.mean(OTHER[seed] - BASELINE[seed] for seed in BASELINE)
+    assert row[:2] == ["both, 8 seeds", ""], "a mean over both would mix them"
+    assert row[2].startswith(f"{(first + 0.1) / 2:+.2f} [")
+
+
+def typed(root: Path) -> None:
+    """The comparison of 5 images, and a summary with a metric that no record has."""
+    put(root, "five", {"baseline": of_all(BASELINE), "batchformer": of_all(OTHER)})
+    known = {"difference": -0.5, "low": -1.5, "high": 0.5, "p": 0.21, "holm": 0.42}
+    summary: dict[str, Any] = {
+        "source": "typed from RESULTS.md",
+        "recipe": "my_folder",
+        "arms": {
+            "baseline": {
+                "seeds": 4,
+                "metrics": {
+                    "all": {"mean": 1.0, "low": 0.0, "high": 2.0},
+                    "few": {"mean": 32.0, "low": 31.0, "high": 33.0},
+                },
+            },
+        },
+        "contrasts": [
+            {
+                "arm": "batchformer",
+                "against": "baseline",
+                "seeds": 4,
+                "metrics": {"few": known, "all": {"difference": 9.0, "p": 0.5, "holm": "<0.001"}},
+            }
+        ],
+    }
+    (root / "my_folder/five/summary.json").write_text(json.dumps(summary))
+
+
+def test_a_summary_of_several_comparisons_names_them(tmp_path: Path) -> None:
+    put(tmp_path, "five", {"baseline": of_all(BASELINE), "batchformer": of_all(OTHER)})
+    put(tmp_path, "ten", {"baseline": of_all(BASELINE), "batchformer": of_all(OTHER)})
+    few = {"difference": 0.7, "low": 0.1, "high": 1.3, "p": 0.02}
+    contrast = {"arm": "batchformer", "against": "baseline", "seeds": 8, "metrics": {"few": few}}
+    summary = {"recipe": "pooled", "contrasts": [contrast]}
+    (tmp_path / "pooled").mkdir()
+    pools = {"pools": ["my_folder/five", "my_folder/ten"]}
+    (tmp_path / "pooled/summary.json").write_text(json.dumps(summary | pools))
+    columns = "columns: batchformer - baseline on all few"
+    _, row = table(tmp_path, "kind: rows", columns, "row: pooled = both")
+    mean = statistics.mean(OTHER[seed] - BASELINE[seed] for seed in BASELINE)
+    assert row[0] == "both, 8 seeds" and row[1].lstrip("*").startswith(f"{mean:+.2f} [")
+    assert row[2] == "+0.70 [+0.10, +1.30]", "as it was typed"
+
+
+def test_typed_numbers_fill_in_where_no_seed_was_kept(tmp_path: Path) -> None:
+    typed(tmp_path)
+    rows = table(
+        tmp_path,
+        "kind: arms",
+        "records: my_folder/five",
+        "metrics: all few",
+        "contrasts: batchformer - baseline",
+    )
+    assert rows[1][1:] == ["50.40 [49.71, 51.09]", "32.00 [31.00, 33.00]"], "seeds go first"
+    assert rows[-2][2] == "-0.50 [-1.50, +0.50]"
+    assert rows[-1][2] == "0.21 (0.42)"
+    assert rows[-1][1].endswith("(<0.001)"), "the correction was over both, so both are as typed"
+
+
+def test_the_chance_to_find_the_papers_effect_has_a_range(tmp_path: Path) -> None:
+    scores = {"baseline": of_all(BASELINE), "batchformer": of_all(OTHER)}
+    save(
+        [
+            Record("cifar100_lt_balanced_softmax", "", arm, seed, {}, {}, [], metrics)
+            for arm, by_seed in scores.items()
+            for seed, metrics in by_seed.items()
+        ],
+        tmp_path,
+    )
+    (_, row) = table(
+        tmp_path,
+        "kind: rows",
+        "metric: all",
+        "columns: paper batchformer - baseline; chance batchformer - baseline",
+        "row: cifar100_lt_balanced_softmax = CIFAR",
+    )
+    assert row[1] == "+1.0"
+    sd = statistics.stdev(OTHER[seed] - BASELINE[seed] for seed in BASELINE)
+    shift, critical = 1.0 / sd * 2, stats.t.ppf(0.975, 3)
+    chance = stats.nct.sf(critical, 3, shift) + stats.nct.cdf(-critical, 3, shift)
+    assert row[2].startswith(f"{100 * chance:.0f}% (")
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        (["kind: rows", "row: my_folder/five"], "needs one line `columns: ...`"),
+        (["kind: rows", "columns: baseline", "row: my_folder/five"], "names no metric"),
+        (["kind: rows", "columns: base line - x on all"], "is not understood"),
+        (["kind: arms", "records: nowhere"], "there are no records in .*nowhere"),
+        (
+            ["kind: rows", "metric: all", "columns: basline", "row: my_folder/five"],
+            "no record has the arm 'basline'; there are baseline",
+        ),
+        (
+            ["kind: arms", "records: my_folder/five", "contrasts: batchformer - baseline"],
+            "no record has the arm 'batchformer'",
+        ),
+        (["kind: bars"], "kind is 'bars'; there are arms, rows"),
+        (["kind: arms", "record: x"], "has no line record; its lines are"),
+        (["nothing"], "is not `key: value`"),
+    ],
+)
+def test_a_table_that_cannot_be_made_is_named(tmp_path: Path, lines: list[str], said: str) -> None:
+    put(tmp_path, "five", {"baseline": of_all(BASELINE)})
+    with pytest.raises(ValueError, match=f"the page, table one: .*{said}"):
+        table(tmp_path, *lines)
+
+
+def test_a_table_that_is_not_closed_is_told(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="opens 1 tables and 0 of them can be read"):
+        make_page("<!-- table one\nkind: arms\n-->\n", tmp_path)
+
+
+def test_a_table_in_a_block_of_code_is_an_example(tmp_path: Path) -> None:
+    text = "```text\n<!-- table one\nkind: arms\nrecords: nowhere\n-->\n<!-- /table -->\n```\n"
+    assert make_page(text, tmp_path) == text
+
+
+def test_the_command_makes_a_page_and_says_whether_it_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    put(tmp_path / "results", "five", {"baseline": of_all(BASELINE)})
+    page = tmp_path / "RESULTS.md"
+    description = "<!-- table one\nkind: arms\nrecords: my_folder/five\n-->\n"
+    page.write_text(f"Words.\n{description}<!-- /table -->\n")
+    call = ["record", "--make", str(page), "--to", str(tmp_path / "results")]
+    main(call)
+    assert "tables made again" in capsys.readouterr().out
+    assert "| baseline, 4 seeds | 50.40 [49.71, 51.09] |" in page.read_text()
+    main(call)
+    assert "its tables are up to date" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["record", "--make", str(tmp_path / "none.md")])
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_published_tables_are_those_of_the_records(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert make_page(text, ROOT / "results", page.name) == text, (
+        f"the tables of {page.name} are not those of results/: make results"
+    )
+
+
+def test_results_stay_short_and_every_record_is_small() -> None:
+    assert (ROOT / "RESULTS.md").stat().st_size <= 25_000
+    for path in (ROOT / "results").rglob("*.json"):
+        assert path.stat().st_size < 10_000, path
+
+
+def summaries() -> list[Path]:
+    return sorted((ROOT / "results").rglob("summary.json"))
+
+
+@pytest.mark.parametrize("path", summaries(), ids=lambda path: path.parent.name)
+def test_what_was_typed_of_all_seeds_is_what_the_seeds_say(path: Path) -> None:
+    typed = json.loads(path.read_text())
+    values: dict[tuple[str, str], dict[int, float]] = {}
+    for record in records_in(path.parent):
+        for metric, value in record.metrics.items():
+            assert value is not None
+            values.setdefault((record.arm, metric), {})[record.seed] = value
+    for arm, known in typed["arms"].items():
+        for metric, shown in known["metrics"].items():
+            by_seed = values.get((arm, metric), {})
+            if len(by_seed) == known["seeds"]:
+                found = mean_and_interval([*by_seed.values()])
+                assert (found.mean, found.low, found.high) == pytest.approx(
+                    (shown["mean"], shown["low"], shown["high"]), abs=0.016
+                ), f"{arm}, {metric}"
+    for contrast in typed["contrasts"]:
+        for metric, shown in contrast["metrics"].items():
+            other = values.get((contrast["arm"], metric), {})
+            reference = values.get((contrast["against"], metric), {})
+            shared = sorted(other.keys() & reference.keys())
+            if len(shared) == contrast["seeds"]:
+                result = paired([reference[s] for s in shared], [other[s] for s in shared])
+                assert (result.difference, result.low, result.high) == pytest.approx(
+                    (shown["difference"], shown["low"], shown["high"]), abs=0.016
+                ), f"{contrast['arm']}, {metric}"

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchformer.lab.report.page import sections
+from batchformer.lab.report.page.sections import Section, sections_of
+from batchformer.lab.report.results.configuration import one_group
+from batchformer.lab.report.results.runs import find_runs
+
+Writer = Callable[..., Any]
+
+
+def test_captions_say_what_is_plotted_and_over_how_many_seeds(
+    write_run: Writer, runs_root: Path
+) -> None:
+    for seed in range(4):
+        write_run("baseline", seed, classes=40)
+    for seed in range(3):
+        write_run("batchformer", seed, classes=40)
+    curves, classes, _ = sections_of(one_group(find_runs(runs_root)), "p")
+    assert "(baseline 4, batchformer 3)" in curves.note
+    assert "lowest to the highest seed" in curves.note
+    assert "(baseline 4, batchformer 3)" in classes.note
+    assert "40 classes" in classes.note
+    assert "by chance about 2 of 40 would miss 0" in classes.note
+    assert all(section.html.startswith("<svg ") for section in (curves, classes))
+
+
+def test_with_two_seeds_the_caption_says_there_are_no_intervals(
+    write_run: Writer, runs_root: Path
+) -> None:
+    for seed in range(2):
+        write_run("baseline", seed)
+        write_run("batchformer", seed)
+    classes = sections_of(one_group(find_runs(runs_root)), "p")[1]
+    assert "without intervals, since an arm shares only 2 seeds" in classes.note
+    assert "95%" not in classes.note
+
+
+def test_figures_without_numbers_are_left_out(write_run: Writer, runs_root: Path) -> None:
+    folder = write_run("baseline", 0)
+    (folder / "figures.npz").unlink()
+    assert [s.title for s in sections_of(one_group(find_runs(runs_root)), "p")] == ["Training"]
+    (folder / "metrics.jsonl").write_text("")
+    assert sections_of(one_group(find_runs(runs_root)), "p") == []
+
+
+def test_figures_of_relations_come_in_this_order(
+    write_run: Writer, add_insight: Writer, runs_root: Path
+) -> None:
+    for arm in ("baseline", "batchformer"):
+        add_insight(write_run(arm, 0))
+    made = sections_of(one_group(find_runs(runs_root)), "p")
+    assert [s.title for s in made if s.title != "Inside a batch"] == [
+        "Training",
+        "Accuracy by class",
+        "From head to tail",
+        "Reliability",
+        "Influence by gradient",
+        "Attention between samples",
+        "Feature space",
+        "Where the network looks",
+    ]
+    names = [make.__name__ for make in sections.SECTIONS]
+    assert names.index("explorer") == 7 and names[-1] == "speed_section"
+    assert "expected calibration error" in made[3].note.lower()
+    assert '<div class="scroll runs"' in made[3].html, "its table lies below it"
+    total = sum(len(section.html) for section in made)
+    assert total < 2_000_000
+    assert sections_of(one_group(find_runs(runs_root)), "p") == made, "equal runs, equal figures"
+
+
+def test_a_further_figure_is_one_line(
+    write_run: Writer, runs_root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_run("baseline", 0)
+    more = (*sections.SECTIONS, lambda group, prefix: Section("New", f"<b>{prefix}</b>", "note"))
+    monkeypatch.setattr(sections, "SECTIONS", more)
+    made = sections_of(one_group(find_runs(runs_root)), "p")
+    assert made[-1] == Section("New", "<b>p</b>", "note")
+
+
+@pytest.mark.parametrize(
+    ("reference", "words"),
+    [(None, "difference to the baseline on"), ("batchformer", "difference to batchformer on")],
+)
+def test_the_caption_names_the_reference(
+    write_run: Writer, runs_root: Path, reference: str | None, words: str
+) -> None:
+    for seed in range(3):
+        write_run("baseline", seed)
+        write_run("batchformer", seed)
+    curves, classes, groups = sections_of(one_group(find_runs(runs_root), reference), "p")
+    assert words in classes.note
+    order = "baseline 3, batchformer 3" if reference is None else "batchformer 3, baseline 3"
+    assert order in curves.note
+    assert order in classes.note
+    panel = "batchformer − baseline" if reference is None else "baseline − batchformer"
+    assert panel in classes.html
+    assert words in groups.note
+
+
+def test_a_run_of_several_trainings_shows_the_first_and_says_so(
+    write_run: Writer, add_insight: Writer, runs_root: Path
+) -> None:
+    for arm in ("baseline", "batchformer"):
+        folder = write_run(arm, 0)
+        add_insight(folder)
+        for part in ("sketch", "cartoon"):
+            (folder / part).mkdir()
+            shutil.copy(folder / "insight.npz", folder / part)
+        (folder / "insight.npz").unlink()
+    made = {s.title: s.note for s in sections_of(one_group(find_runs(runs_root)), "p")}
+    assert len(made) > 6, "those of relations are there"
+    of_a_part = {title for title, note in made.items() if "in the part cartoon of each run" in note}
+    assert "Feature space" in of_a_part and "Training" not in of_a_part
+    assert not any("sketch" in note for note in made.values())

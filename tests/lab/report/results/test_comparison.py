@@ -1,0 +1,378 @@
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from batchformer.lab.report.results.comparison import compare_runs
+from batchformer.lab.report.results.results import Comparison
+from batchformer.lab.report.results.runs import find_runs
+
+Writer = Callable[..., Any]
+BASELINE = [61.0, 62.5, 60.2, 61.8, 62.0]
+BETTER = [62.4, 63.1, 61.9, 62.6, 63.8]
+
+
+def write_arm(write: Writer, arm: str, values: list[float], **options: Any) -> None:
+    for seed, value in enumerate(values):
+        write(arm, seed, scores={"all": value}, **options)
+
+
+def holm_by_hand(p_values: list[float]) -> list[float]:
+    """Each p by its definition: the largest of the scaled p-values up to its own rank."""
+    ranked = sorted(p_values)
+    n = len(ranked)
+    return [
+        min(1.0, max((n - i) * ranked[i] for i in range(n) if ranked[i] <= p)) for p in p_values
+    ]
+
+
+def test_summaries_and_differences_are_those_of_scipy(write_run: Writer, runs_root: Path) -> None:
+    write_arm(write_run, "baseline", BASELINE)
+    write_arm(write_run, "batchformer", BETTER)
+    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+    score = recipe.scores["batchformer", "all"]
+    low, high = stats.t.interval(0.95, 4, sum(BETTER) / 5, stats.sem(BETTER))
+    assert (score.summary.low, score.summary.high) == pytest.approx((low, high))
+    assert (score.seeds, score.paper) == ((0, 1, 2, 3, 4), 51.7)
+    test = stats.ttest_rel(BETTER, BASELINE)
+    difference = recipe.differences["batchformer", "all"]
+    interval = test.confidence_interval(0.95)
+    assert difference.paired.p_value == pytest.approx(test.pvalue)
+    assert difference.paired.low == pytest.approx(interval.low)
+    assert difference.paired.high == pytest.approx(interval.high)
+    assert (difference.outcome, difference.stands) == ("gain", True)
+    assert difference.paper_effect == pytest.approx(1.0)
+
+
+def test_the_seeds_needed_would_be_enough(write_run: Writer, runs_root: Path) -> None:
+    write_arm(write_run, "baseline", BASELINE)
+    write_arm(write_run, "batchformer", BETTER)
+    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+    difference = recipe.differences["batchformer", "all"]
+    assert difference.needed is not None
+    spread = difference.paired.sd
+    assert spread is not None
+
+    def power(n: int) -> float:
+        shift = 1.0 / spread * math.sqrt(n)
+        critical = stats.t.ppf(0.975, n - 1)
+        return float(stats.nct.sf(critical, n - 1, shift) + stats.nct.cdf(-critical, n - 1, shift))
+
+    assert power(difference.needed) >= 0.8 > power(difference.needed - 1)
+
+
+def test_every_comparison_of_every_recipe_is_corrected_for(
+    write_run: Writer, recipe_of: Writer, runs_root: Path
+) -> None:
+    other = {"recipe": recipe_of("other", paper={})}
+    write_arm(write_run, "baseline", BASELINE)
+    write_arm(write_run, "batchformer", BETTER)
+    write_arm(write_run, "batchformer_self", [61.3, 62.2, 60.9, 61.5, 62.3])
+    write_arm(write_run, "baseline", BASELINE, **other)
+    write_arm(write_run, "batchformer", [61.9, 63.0, 60.1, 62.9, 62.4], **other)
+    write_arm(write_run, "batchformer_self", [61.3, 62.2], **other)
+    comparison = compare_runs(find_runs(runs_root))
+    found = [d for recipe in comparison.recipes for d in recipe.differences.values()]
+    assert (comparison.comparisons, comparison.tested) == (4, 3)
+    tested = [d for d in found if d.paired.p_value is not None]
+    expected = holm_by_hand([d.paired.p_value or 0.0 for d in tested])
+    assert [d.adjusted for d in tested] == pytest.approx(expected)
+    assert [d.adjusted for d in found if d.paired.p_value is None] == [None]
+
+
+def test_a_gain_that_the_correction_undoes_does_not_stand(
+    write_run: Writer, runs_root: Path
+) -> None:
+    values = [61.6, 62.9, 61.0, 62.0, 62.2]
+    write_arm(write_run, "baseline", BASELINE)
+    for arm in ("batchformer", "batchformer_self", "batchformer_frozen", "x", "y", "z", "w"):
+        write_arm(write_run, arm, values if arm == "batchformer" else BASELINE[::-1])
+    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+    difference = recipe.differences["batchformer", "all"]
+    assert difference.outcome == "gain"
+    assert difference.paired.p_value is not None
+    assert difference.paired.p_value < 0.05 < 7 * difference.paired.p_value
+    assert not difference.stands
+
+
+def test_pairs_are_the_seeds_both_have(write_run: Writer, runs_root: Path) -> None:
+    write_arm(write_run, "baseline", BASELINE)
+    for seed, value in [(9, 99.0), (3, 62.6), (1, 63.1), (4, 63.8)]:
+        write_run("batchformer", seed, scores={"all": value})
+    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+    difference = recipe.differences["batchformer", "all"]
+    assert difference.seeds == (1, 3, 4)
+    assert difference.paired.baseline == (62.5, 61.8, 62.0)
+    assert difference.paired.other == (63.1, 62.6, 63.8)
+    assert recipe.scores["batchformer", "all"].summary.n == 4
+    assert any("shares with the baseline: 1, 3, 4" in warning for warning in recipe.warnings)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_too_few_seeds_have_values_and_no_verdict(
+    write_run: Writer, runs_root: Path, n: int
+) -> None:
+    write_arm(write_run, "baseline", BASELINE[:n])
+    write_arm(write_run, "batchformer", BETTER[:n])
+    comparison = compare_runs(find_runs(runs_root))
+    (recipe,) = comparison.recipes
+    difference = recipe.differences["batchformer", "all"]
+    assert (difference.outcome, difference.stands) == ("too few seeds", False)
+    assert (difference.paired.low, difference.paired.p_value, difference.needed) == (None,) * 3
+    assert recipe.scores["baseline", "all"].summary.values == tuple(BASELINE[:n])
+    assert (comparison.comparisons, comparison.tested, recipe.over_images) == (1, 0, {})
+
+
+def test_a_lower_calibration_error_is_a_gain(write_run: Writer, runs_root: Path) -> None:
+    for seed, (before, after) in enumerate([(9.0, 7.1), (8.8, 7.0), (9.3, 7.0)]):
+        write_run("baseline", seed, scores={"all": 60.0 + seed, "ece": before})
+        write_run("batchformer", seed, scores={"all": 60.0 + seed, "ece": after})
+    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+    assert recipe.differences["batchformer", "ece"].outcome == "gain"
+    assert recipe.differences["batchformer", "all"].outcome == "inside the noise"
+
+
+def test_what_describes_features_has_an_interval_and_no_verdict(
+    write_run: Writer, recipe_of: Writer, runs_root: Path
+) -> None:
+    """Every value moves far beyond its spread, so that a test of any of them would find it."""
+    both = [(0.16, 0.02), (0.17, 0.02), (0.15, 0.03)]
+    names = ("alignment", "uniformity", "feature_std")
+    for seed, (before, after) in enumerate(both):
+        write_run("baseline", seed, scores={"all": 20.0 + seed} | dict.fromkeys(names, before))
+        write_run("random_weights", seed, scores={"all": 6.0} | dict.fromkeys(names, after))
+    comparison = compare_runs(find_runs(runs_root))
+    (recipe,) = comparison.recipes
+    assert (comparison.comparisons, comparison.tested) == (1, 1)
+    tested = recipe.differences["random_weights", "all"]
+    assert tested.outcome == "loss" and tested.adjusted == tested.paired.p_value
+    first, second = zip(*both, strict=True)
+    interval = stats.ttest_rel(second, first).confidence_interval(0.95)
+    for name in names:
+        found = recipe.differences["random_weights", name]
+        assert (found.outcome, found.paired.p_value, found.adjusted) == (None, None, None)
+        assert (found.paired.low, found.paired.high) == pytest.approx((interval.low, interval.high))
+        assert interval.high < 0, "away from 0"
+        assert recipe.scores["baseline", name].summary.sd == pytest.approx(0.01)
+    assert recipe.main_metric == "all"
+    assert any("not counted as comparisons" in line for line in recipe.warnings)
+
+
+@pytest.mark.parametrize("value", [math.nan, None])
+def test_a_seed_that_was_not_measured_is_named(
+    write_run: Writer, runs_root: Path, value: float | None
+) -> None:
+    write_arm(write_run, "baseline", BASELINE[:4])
+    write_arm(write_run, "batchformer", BETTER[:4])
+    write_run("batchformer", 2, scores={"all": value})
+    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+    assert recipe.differences["batchformer", "all"].seeds == (0, 1, 3)
+    assert any("tail/batchformer/seed2: 'all' is" in warning for warning in recipe.warnings)
+
+
+def test_a_metric_no_run_measured_is_not_compared(write_run: Writer, runs_root: Path) -> None:
+    for arm in ("baseline", "batchformer"):
+        write_run(arm, 0, scores={"all": 50.0, "few": math.nan})
+    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+    assert recipe.metrics == ("all",)
+
+
+def test_nothing_measured_at_all_is_no_error(write_run: Writer, runs_root: Path) -> None:
+    for arm in ("baseline", "batchformer"):
+        write_run(arm, 0, scores={"all": math.nan})
+    comparison = compare_runs(find_runs(runs_root))
+    assert (comparison.comparisons, comparison.recipes[0].main_arm) == (0, None)
+
+
+@pytest.mark.parametrize("accuracy", ["all", "top1"])
+def test_a_class_mean_that_repeats_the_accuracy_is_not_counted_twice(
+    accuracy: str, write_run: Writer, runs_root: Path
+) -> None:
+    for seed in range(3):
+        for arm, value in (("baseline", 60.0), ("batchformer", 61.0 + seed)):
+            write_run(arm, seed, scores={accuracy: value, "mean_class": value + 1e-9})
+    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+    assert recipe.metrics == (accuracy,)
+    assert any("The class mean equals" in warning for warning in recipe.warnings)
+    write_run("batchformer", 0, scores={accuracy: 61.0, "mean_class": 60.0})
+    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+    assert recipe.metrics == (accuracy, "mean_class")
+
+
+def test_thirds_are_not_taken_for_the_limits_of_the_paper(
+    write_run: Writer, recipe_of: Writer, runs_root: Path
+) -> None:
+    write_run("baseline", 0)
+    write_run("baseline", 0, recipe=recipe_of("small", data__shots="thirds"))
+    small, tail = compare_runs(find_runs(runs_root)).recipes
+    assert any("thirds of the classes" in warning for warning in small.warnings)
+    assert not any("thirds" in warning for warning in tail.warnings)
+
+
+def test_remarks_on_data_are_notes_and_split_no_comparison(
+    write_run: Writer, runs_root: Path
+) -> None:
+    """Runs of an earlier version have no remarks on the same data."""
+    for seed in range(3):
+        config = write_run("baseline", seed) / "config.json"
+        content = json.loads(config.read_text())
+        if seed:
+            content["data"]["remarks"] = ["1 of 3 classes have no test image: ant"]
+        config.write_text(json.dumps(content))
+    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+    assert recipe.scores["baseline", "all"].seeds == (0, 1, 2)
+    assert [line for line in recipe.warnings if "no test image" in line] == [
+        "1 of 3 classes have no test image: ant"
+    ]
+
+
+def test_without_a_baseline_there_is_no_difference(write_run: Writer, runs_root: Path) -> None:
+    write_arm(write_run, "batchformer", BETTER)
+    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+    assert (dict(recipe.differences), recipe.main_arm) == ({}, None)
+    assert any("no finished baseline" in warning for warning in recipe.warnings)
+
+
+def test_the_control_can_be_the_reference(write_run: Writer, runs_root: Path) -> None:
+    control = [61.3, 62.2, 60.9, 61.5, 62.3]
+    write_arm(write_run, "baseline", BASELINE)
+    write_arm(write_run, "batchformer", BETTER)
+    write_arm(write_run, "batchformer_self", control)
+    (recipe,) = compare_runs(find_runs(runs_root), reference="batchformer_self").recipes
+    assert recipe.reference == "batchformer_self"
+    assert recipe.arms == ("batchformer_self", "baseline", "batchformer")
+    assert (recipe.others, recipe.main_arm) == (("baseline", "batchformer"), "batchformer")
+    for arm, values in (("batchformer", BETTER), ("baseline", BASELINE)):
+        difference = recipe.differences[arm, "all"]
+        test = stats.ttest_rel(values, control)
+        interval = test.confidence_interval(0.95)
+        assert difference.paired.p_value == pytest.approx(test.pvalue)
+        assert difference.paired.low == pytest.approx(interval.low)
+        assert difference.paired.high == pytest.approx(interval.high)
+        assert difference.paired.baseline == tuple(control)
+    assert recipe.differences["batchformer", "all"].outcome == "gain"
+    assert recipe.differences["baseline", "all"].outcome == "inside the noise"
+    assert recipe.over_images.keys() == {"baseline", "batchformer"}
+
+
+def test_the_effect_of_the_paper_needs_its_numbers_of_both_arms(
+    write_run: Writer, recipe_of: Writer, runs_root: Path
+) -> None:
+    paper = {"baseline": {"all": 50.7, "few": 31.9}, "batchformer": {"all": 51.7}}
+    for arm, shift in (("baseline", 0.0), ("batchformer", 1.0), ("batchformer_self", 0.2)):
+        for seed, value in enumerate(BASELINE):
+            scores = {"all": value + shift * seed, "few": value - shift * seed}
+            write_run(arm, seed, scores=scores, recipe=recipe_of(paper=paper))
+    runs = find_runs(runs_root)
+    effects = {
+        reference: {
+            key: None if found.paper_effect is None else round(found.paper_effect, 6)
+            for key, found in compare_runs(runs, reference).recipes[0].differences.items()
+        }
+        for reference in ("baseline", "batchformer", "batchformer_self")
+    }
+    nothing = {(arm, m): None for arm in ("baseline", "batchformer") for m in ("all", "few")}
+    control = {("batchformer_self", metric): None for metric in ("all", "few")}
+    assert effects["baseline"] == control | {
+        ("batchformer", "all"): 1.0,
+        ("batchformer", "few"): None,
+    }
+    assert effects["batchformer"] == control | {
+        ("baseline", "all"): -1.0,
+        ("baseline", "few"): None,
+    }
+    assert effects["batchformer_self"] == nothing
+    (recipe,) = compare_runs(runs, "batchformer_self").recipes
+    assert all(difference.needed is None for difference in recipe.differences.values())
+    assert recipe.scores["batchformer", "all"].paper == 51.7
+
+
+def test_a_reference_that_has_not_finished_leaves_nothing_to_compare(
+    write_run: Writer, runs_root: Path
+) -> None:
+    write_arm(write_run, "baseline", BASELINE)
+    write_arm(write_run, "batchformer", BETTER)
+    comparison = compare_runs(find_runs(runs_root), reference="batchformer_self")
+    (recipe,) = comparison.recipes
+    assert (comparison.comparisons, recipe.over_images) == (0, {})
+    assert "tail has no finished batchformer_self: nothing to compare with" in recipe.warnings
+
+
+def test_seeds_shared_with_another_reference_are_named(write_run: Writer, runs_root: Path) -> None:
+    write_arm(write_run, "batchformer_self", BASELINE[:3])
+    write_arm(write_run, "batchformer_frozen", BETTER)
+    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+    assert recipe.differences["batchformer_frozen", "all"].seeds == (0, 1, 2)
+    assert recipe.warnings == (
+        "tail has no finished baseline and is compared with batchformer_self",
+        "batchformer_frozen is compared on the seeds it shares with batchformer_self: 0, 1, 2",
+    )
+
+
+def test_what_is_left_out_is_named(write_run: Writer, runs_root: Path) -> None:
+    write_run("baseline", 0)
+    (write_run("baseline", 1) / "figures.npz").unlink()
+    write_run("baseline", 2, finished=False)
+    (write_run("baseline", 3) / "config.json").write_text("")
+    comparison = compare_runs(find_runs(runs_root))
+    unfinished, damaged = comparison.left_out
+    assert unfinished == "tail/baseline/seed2 has not finished: last record at update 200"
+    assert damaged.startswith("tail/baseline/seed3 is damaged: config.json is not JSON")
+    assert comparison.remarks[0].startswith("tail/baseline/seed1: figures.npz is missing")
+    assert comparison.recipes[0].scores["baseline", "all"].summary.n == 2
+
+
+def test_no_run_is_an_empty_comparison() -> None:
+    assert compare_runs([]) == Comparison((), 0, 0, (), ())
+
+
+tenths = st.integers(400, 900).map(lambda value: value / 10)
+
+
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    st.integers(3, 5).flatmap(lambda n: st.tuples(*[st.lists(tenths, min_size=n, max_size=n)] * 2))
+)
+def test_swapping_the_arms_turns_the_verdict(
+    tmp_path_factory: pytest.TempPathFactory,
+    make_run: Writer,
+    values: tuple[list[float], list[float]],
+) -> None:
+    turned: dict[str | None, str] = {"gain": "loss", "loss": "gain"}
+    found = []
+    for one, two in (values, values[::-1]):
+        root = tmp_path_factory.mktemp("runs")
+        for seed, (a, b) in enumerate(zip(one, two, strict=True)):
+            make_run(root, "baseline", seed, scores={"all": a})
+            make_run(root, "batchformer", seed, scores={"all": b})
+        (recipe,) = compare_runs(find_runs(root)).recipes
+        found.append(recipe.differences["batchformer", "all"])
+    (recipe,) = compare_runs(find_runs(root), reference="batchformer").recipes
+    turned_reference = recipe.differences["baseline", "all"]
+    assert turned_reference.outcome == found[0].outcome
+    assert turned_reference.paired.difference == pytest.approx(found[0].paired.difference)
+    assert found[0].outcome == turned.get(found[1].outcome, found[1].outcome)
+    assert found[0].paired.difference == pytest.approx(-found[1].paired.difference)
+
+
+def test_an_arm_that_the_paper_lacks_is_said(
+    write_run: Writer, recipe_of: Writer, runs_root: Path
+) -> None:
+    recipe = recipe_of("ride", paper={"baseline": {"all": 48.0}})
+    write_arm(write_run, "baseline", BASELINE, recipe=recipe)
+    write_arm(write_run, "batchformer", BETTER, recipe=recipe)
+    write_arm(write_run, "baseline", BASELINE)
+    write_arm(write_run, "batchformer", BETTER)
+    said = {r.name: r.warnings for r in compare_runs(find_runs(runs_root)).recipes}
+    words = "The paper has no numbers of this recipe with BatchFormer"
+    assert words in said["ride"] and words not in said["tail"]

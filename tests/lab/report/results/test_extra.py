@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchformer.lab import report
+from batchformer.lab.report.figures.curves import training_curves
+from batchformer.lab.report.page.html import write_page
+from batchformer.lab.report.results.comparison import compare_runs
+from batchformer.lab.report.results.extra import extra
+from batchformer.lab.report.results.runs import find_runs
+from batchformer.lab.report.results.table import print_table
+
+Writer = Callable[..., Any]
+
+
+def test_reading_and_comparing_import_no_optional_library() -> None:
+    folder = Path(report.__file__ or "").parent
+    modules = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
+    assert len(modules) > 10
+    imports = "; ".join(f"import batchformer.lab.report.{module}" for module in modules)
+    found = "{'matplotlib', 'jinja2', 'rich', 'scipy', 'torchvision'} & sys.modules.keys()"
+    code = f"import sys; {imports}; assert not ({found}), {found}"
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("library", "name"), [("matplotlib", "report"), ("jinja2", "report"), ("rich", "lab")]
+)
+def test_a_missing_library_is_one_line_that_names_its_extra(
+    write_run: Writer,
+    runs_root: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    library: str,
+    name: str,
+) -> None:
+    write_run("baseline", 0)
+    runs = find_runs(runs_root)
+    for module in [m for m in sys.modules if m.partition(".")[0] == library]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.setitem(sys.modules, library, None)
+    uses: dict[str, Callable[[], object]] = {
+        "matplotlib": lambda: training_curves(runs),
+        "jinja2": lambda: write_page(runs, tmp_path / "page.html"),
+        "rich": lambda: print_table(compare_runs(runs)),
+    }
+    with pytest.raises(ModuleNotFoundError) as caught:
+        uses[library]()
+    assert str(caught.value) == f"{library} is not installed: pip install 'batchformer[{name}]'"
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_other_errors_pass_through() -> None:
+    with pytest.raises(ZeroDivisionError), extra("report"):
+        _ = 1 / 0

@@ -1,0 +1,130 @@
+"""Notes are said once, whatever the number of runs they are about."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batchformer.lab.report.page.html import render
+from batchformer.lab.report.results.comparison import compare_runs
+from batchformer.lab.report.results.notes import (
+    arms_note,
+    metric_notes,
+    remarks_on,
+    reweighting_note,
+)
+from batchformer.lab.report.results.runs import find_runs
+from batchformer.lab.report.results.sweep_comparison import compare_sweep
+from batchformer.lab.report.results.sweeps import split_sweeps
+
+Writer = Callable[..., Any]
+
+
+def test_what_all_runs_of_a_recipe_lack_is_one_line(
+    write_run: Writer, recipe_of: Writer, runs_root: Path
+) -> None:
+    for name in ("tail", "other"):
+        for arm in ("baseline", "batchformer"):
+            for seed in range(3):
+                folder = write_run(arm, seed, recipe=recipe_of(name))
+                (folder / "figures.npz").unlink()
+    write_run("baseline", 9, finished=False)
+    runs = find_runs(runs_root)
+    expected = (
+        "figures.npz is missing in 6 of 6 runs (baseline seed0, baseline seed1, baseline seed2 "
+        "and 3 more): not in the figures by class and by image"
+    )
+    assert compare_runs(runs).remarks == (f"other: {expected}", f"tail: {expected}")
+    page = render(runs)
+    assert page.count("figures.npz is missing") == 2 and f"tail: {expected}." in page
+
+
+def test_other_runs_are_counted_and_other_remarks_stay_apart(
+    write_run: Writer, runs_root: Path
+) -> None:
+    folders = [write_run("baseline", seed) for seed in range(4)]
+    for folder in folders[:2]:
+        (folder / "figures.npz").unlink()
+    (folders[3] / "figures.npz").write_bytes(b"no archive")
+    first, second = remarks_on(find_runs(runs_root))
+    assert first.startswith("tail: figures.npz is missing in 2 of 4 runs (baseline seed0, ")
+    assert "more" not in first
+    assert second.startswith("tail/baseline/seed3: figures.npz is damaged")
+
+
+def test_a_metric_that_several_runs_lack_is_one_line(write_run: Writer, runs_root: Path) -> None:
+    for arm in ("baseline", "batchformer"):
+        for seed in range(3):
+            few = 30.0 if arm == "baseline" else math.nan
+            write_run(arm, seed, scores={"all": 60.0 + seed, "few": few})
+    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+    (line,) = [line for line in recipe.warnings if "'few'" in line]
+    assert line.startswith(
+        "tail: 'few' was not measured in 3 of 6 runs (batchformer seed0, batchformer seed1, "
+        "batchformer seed2), so these seeds are not in the means"
+    )
+
+
+def test_in_a_sweep_a_run_is_named_by_its_level(make_sweep: Writer, tmp_path: Path) -> None:
+    values = {
+        (arm, level): {seed: {"all": 50.0 + seed} for seed in range(3)}
+        for arm, level in (("baseline", "1"), ("batchformer", "1"), ("batchformer", "2"))
+    }
+    for seed in (0, 2):
+        values["batchformer", "2"][seed]["all"] = math.nan
+    (sweep,), _ = split_sweeps(find_runs(make_sweep(tmp_path, values)))
+    (line,) = [line for line in compare_sweep(sweep).warnings if "not measured" in line]
+    assert "in 2 of 9 runs (2 batchformer seed0, 2 batchformer seed2)" in line
+
+
+def test_a_metric_says_what_it_is() -> None:
+    assert metric_notes(["all", "few", "ece"]) == []
+    (description,) = metric_notes(["knn", "alignment", "feature_std"])
+    assert "neither more nor less is better: Alignment, Feature SD" in description
+    assert "not counted as comparisons" in description
+
+
+@pytest.mark.parametrize(
+    ("method", "start", "said"),
+    [
+        ("balanced_softmax", "", ""),
+        ("crt", "first", ""),
+        ("knn", "moco", "an arm names the arm of moco whose network it begins with"),
+        ("detector", "", "baseline and batchformer are the same training"),
+        ("linear_probe", "moco/baseline", "all begin with the network of moco/baseline"),
+    ],
+)
+def test_arms_are_explained_where_batchformer_takes_no_part(
+    method: str, start: str, said: str
+) -> None:
+    lines = arms_note({"method": method, "start": start}, ["baseline", "batchformer"])
+    assert len(lines) == bool(said) and said in "".join(lines)
+    alone = arms_note({"method": method, "start": start}, ["baseline"])
+    assert alone == (lines if start == "moco" else [])
+
+
+def test_a_re_weighting_that_never_began_is_said(
+    write_run: Writer, recipe_of: Writer, runs_root: Path
+) -> None:
+    write_run("baseline", 0)  # 10 epochs
+    runs = find_runs(runs_root)
+    late = recipe_of("late", method="ldam", hyper={"reweight_epoch": 160})
+    assert reweighting_note(late, runs) == [
+        "The re-weighting of ldam was to begin with epoch 160, and no run came to it"
+    ]
+    assert (
+        reweighting_note(recipe_of("in_time", method="ldam", hyper={"reweight_epoch": 8}), runs)
+        == []
+    )
+    # An evaluation after ten epochs counts as of epoch 10, and the last update is of epoch 9.
+    ends = (("train", 9), ("eval", 10))
+    records = tuple({"kind": kind, "step": 400, "epoch": epoch} for kind, epoch in ends)
+    ended = [dataclasses.replace(run, metrics=records) for run in runs]
+    never = recipe_of("never", method="ldam", hyper={"reweight_epoch": 10})
+    assert len(reweighting_note(never, ended)) == 1
+    assert reweighting_note(recipe_of("none", hyper={"reweight_epoch": 160}), runs) == []

@@ -1,0 +1,234 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batchformer.lab.report.results.comparison import compare_runs
+from batchformer.lab.report.results.results import Comparison
+from batchformer.lab.report.results.runs import find_runs
+from batchformer.lab.report.results.words import (
+    counted,
+    headline,
+    interval,
+    number,
+    over_images_sentence,
+    p_value,
+    paper_sentence,
+    short_verdict,
+    signed,
+)
+
+Writer = Callable[..., Any]
+
+
+@given(st.floats(-200, 200))
+def test_numbers_are_rounded_and_zero_has_no_sign(value: float) -> None:
+    assert float(number(value)) == pytest.approx(value, abs=0.00501)
+    assert float(signed(value)) == float(number(value))
+    text = signed(value)
+    assert text[0] == ("0" if float(text) == 0 else "+" if value > 0 else "-")
+
+
+@given(st.floats(0, 1))
+def test_a_p_value_never_reads_as_zero(p: float) -> None:
+    text = p_value(p)
+    assert text == "<0.001" if p < 0.001 else float(text) > 0
+    assert len(text) <= 6
+
+
+def test_an_interval_that_is_not_there_is_nothing() -> None:
+    assert (interval(None, None), interval(-1.0, 2.0, sign=True)) == ("", "[-1.00, +2.00]")
+
+
+def compared(
+    write: Writer, root: Path, pairs: list[tuple[float, float]], **more: Any
+) -> Comparison:
+    for seed, (baseline, other) in enumerate(pairs):
+        write("baseline", seed, scores={"all": baseline}, **more)
+        write("batchformer", seed, scores={"all": other}, **more)
+    return compare_runs(find_runs(root))
+
+
+GAIN = [(61.0, 62.4), (62.5, 63.6), (60.2, 61.9), (61.8, 62.9)]
+NOISE = [(61.0, 61.6), (62.5, 61.9), (60.2, 60.9)]
+
+
+def test_a_gain_is_said_with_its_interval_and_seeds(write_run: Writer, runs_root: Path) -> None:
+    comparison = compared(write_run, runs_root, GAIN)
+    (recipe,) = comparison.recipes
+    text = headline(recipe, comparison.comparisons)
+    result = recipe.differences["batchformer", "all"].paired
+    assert text.startswith("batchformer: a gain of +1.32 points on All, 95% interval ")
+    assert interval(result.low, result.high, sign=True) in text
+    assert "over 4 paired seeds" in text
+    assert "The paper's +1.0 lies inside this interval. At this spread it takes 3 seeds" in text
+    assert "does not stand" not in text
+
+
+def test_noise_is_said_plainly_and_how_many_seeds_are_missing(
+    write_run: Writer, runs_root: Path
+) -> None:
+    comparison = compared(write_run, runs_root, NOISE)
+    (recipe,) = comparison.recipes
+    needed = recipe.differences["batchformer", "all"].needed
+    text = headline(recipe, comparison.comparisons)
+    assert text.startswith("batchformer is inside the noise: +0.23 points on All")
+    assert "gain" not in text
+    assert f"takes {needed} seeds to see an effect of that size four times in five" in text
+    assert text.endswith("; there are 3.")
+    assert paper_sentence(recipe, "batchformer").endswith(f"at this spread: All +1.0: {needed}.")
+
+
+def test_where_the_paper_s_effect_lies_is_said(write_run: Writer, runs_root: Path) -> None:
+    larger = [(a, b + 1.0) for a, b in GAIN]
+    comparison = compared(write_run, runs_root, larger)
+    text = headline(comparison.recipes[0], comparison.comparisons)
+    assert "95% interval [+1.87, +2.78]" in text
+    assert "The paper's +1.0 lies outside this interval." in text
+
+
+def test_a_gain_undone_by_the_correction_says_so(write_run: Writer, runs_root: Path) -> None:
+    near = [(61.0, 61.4), (62.5, 63.6), (60.2, 60.5), (61.8, 62.9)]
+    for arm in ("x", "y", "z"):
+        for seed, (value, _) in enumerate(near):
+            write_run(arm, seed, scores={"all": value + 0.1 * (-1) ** seed})
+    comparison = compared(write_run, runs_root, near)
+    (recipe,) = comparison.recipes
+    difference = recipe.differences["batchformer", "all"]
+    assert difference.outcome == "gain"
+    text = headline(recipe, comparison.comparisons)
+    adjusted = p_value(difference.adjusted)
+    assert f"for the 4 comparisons shown, it does not stand (p = {adjusted})" in text
+    assert short_verdict(difference) == "gain uncorrected"
+
+
+def test_two_seeds_give_both_values_and_nothing_more(write_run: Writer, runs_root: Path) -> None:
+    comparison = compared(write_run, runs_root, GAIN[:2])
+    (recipe,) = comparison.recipes
+    text = headline(recipe, comparison.comparisons)
+    assert text.startswith("Too few seeds")
+    assert all(value in text for value in ("61.00 and 62.40", "62.50 and 63.60"))
+    assert not any(word in text for word in ("[", "gain", "noise", "paper"))
+    assert paper_sentence(recipe, "batchformer") == over_images_sentence(recipe) == ""
+    assert counted(comparison) == "This table holds 1 comparison, none of them tested."
+
+
+def test_the_same_difference_in_every_seed_is_no_certainty(
+    write_run: Writer, runs_root: Path
+) -> None:
+    comparison = compared(write_run, runs_root, [(60.0, 61.0), (61.0, 62.0), (62.0, 63.0)])
+    text = headline(comparison.recipes[0], 1)
+    assert "+1.00 points on All in each of 3 paired seeds" in text
+    assert "no verdict" in text
+
+
+def test_without_a_baseline_the_headline_says_so(write_run: Writer, runs_root: Path) -> None:
+    write_run("batchformer", 0)
+    comparison = compare_runs(find_runs(runs_root))
+    assert "nothing to compare" in headline(comparison.recipes[0], 0)
+    assert counted(comparison) == "This table holds no comparison."
+
+
+def test_the_bootstrap_says_what_it_is_over(write_run: Writer, runs_root: Path) -> None:
+    text = over_images_sentence(compared(write_run, runs_root, NOISE).recipes[0])
+    assert text.startswith(
+        "Accuracy over all test images, difference with a 95% bootstrap interval over the 400 "
+    )
+    assert "says nothing about training again" in text
+
+
+def test_where_all_metrics_only_describe_there_is_no_verdict(
+    write_run: Writer, runs_root: Path
+) -> None:
+    for seed in range(3):
+        write_run("baseline", seed, scores={"uniformity": -0.8 - seed / 100})
+        write_run("batchformer", seed, scores={"uniformity": -1.3 - seed / 50})
+    comparison = compare_runs(find_runs(runs_root))
+    (recipe,) = comparison.recipes
+    text = headline(recipe, comparison.comparisons)
+    assert (
+        text == "Uniformity describes features and is not tested: there is no verdict on "
+        "batchformer."
+    )
+    assert counted(comparison) == "This table holds no comparison."
+
+
+def test_a_metric_where_lower_is_better_says_so(write_run: Writer, runs_root: Path) -> None:
+    for seed, (before, after) in enumerate([(9.0, 7.1), (8.8, 7.0), (9.3, 7.0)]):
+        write_run("baseline", seed, scores={"ece": before})
+        write_run("batchformer", seed, scores={"ece": after})
+    comparison = compare_runs(find_runs(runs_root))
+    assert "a gain of -2.00 points on ECE, where lower is better" in headline(
+        comparison.recipes[0], 1
+    )
+
+
+CONTROL = "batchformer_self"
+
+
+def against_control(
+    write: Writer, root: Path, pairs: list[tuple[float, float]], **more: Any
+) -> Comparison:
+    for seed, (control, other) in enumerate(pairs):
+        write(CONTROL, seed, scores={"all": control}, **more)
+        write("batchformer", seed, scores={"all": other}, **more)
+    return compare_runs(find_runs(root), reference=CONTROL)
+
+
+@pytest.mark.parametrize(
+    ("pairs", "words"),
+    [
+        (GAIN, "batchformer compared with batchformer_self: a gain of +1.32 points on All"),
+        (NOISE, "batchformer compared with batchformer_self is inside the noise: +0.23 points"),
+        (
+            [(60.0, 61.0), (61.0, 62.0), (62.0, 63.0)],
+            "batchformer compared with batchformer_self differs by +1.00 points",
+        ),
+        (GAIN[:2], "Too few seeds for a verdict. All of batchformer_self and of batchformer, seed"),
+    ],
+)
+def test_the_headline_names_another_reference(
+    write_run: Writer, runs_root: Path, pairs: list[tuple[float, float]], words: str
+) -> None:
+    (recipe,) = against_control(write_run, runs_root, pairs).recipes
+    text = headline(recipe, 1)
+    assert text.startswith(words)
+    assert "baseline" not in text
+    assert "paper" not in text, "the paper has no numbers of the control"
+    assert paper_sentence(recipe, "batchformer") == ""
+
+
+def test_the_sentences_below_name_another_reference(write_run: Writer, runs_root: Path) -> None:
+    compared(write_run, runs_root, GAIN)
+    (recipe,) = compare_runs(find_runs(runs_root), reference="batchformer").recipes
+    assert "not over seeds: baseline compared with batchformer -" in over_images_sentence(recipe)
+    assert paper_sentence(recipe, "baseline").startswith(
+        "Seeds that see the paper's effect of baseline compared with batchformer four times in "
+    )
+
+
+def test_arms_that_share_nothing_with_the_reference_say_so(
+    write_run: Writer, runs_root: Path
+) -> None:
+    write_run("batchformer", 0)
+    write_run(CONTROL, 1)
+    (recipe,) = compare_runs(find_runs(runs_root), reference=CONTROL).recipes
+    assert headline(recipe, 0) == (
+        "No arm shares a finished seed with batchformer_self: there is nothing to compare."
+    )
+
+
+def test_a_main_metric_not_shared_with_the_reference_is_said(
+    write_run: Writer, runs_root: Path
+) -> None:
+    write_run(CONTROL, 0, scores={"few": 20.0})
+    write_run("batchformer", 0, scores={"all": 60.0, "few": 21.0})
+    (recipe,) = compare_runs(find_runs(runs_root), reference=CONTROL).recipes
+    assert headline(recipe, 1) == (
+        "batchformer and batchformer_self share no seed in which All was measured."
+    )

@@ -1,0 +1,562 @@
+"""The explorer in a real browser: mouse, keys and fingers, light and dark, desk and phone."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from batchformer.insight.record import FILE, save
+from batchformer.lab.report.page import sections
+from batchformer.lab.report.page.explorer import explorer_section
+from batchformer.lab.report.page.html import render
+from batchformer.lab.report.results.runs import find_runs
+
+sync_api = pytest.importorskip("playwright.sync_api")
+CHROMIUM = shutil.which("chromium")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+NAMES = [
+    *("maple tree", "streetcar", "pickup truck", "leopard", "mushroom", "orange", "wardrobe"),
+    *("chimpanzee", "skyscraper", "sunflower", "motorcycle", "lawn mower", "pine tree", "castle"),
+    *("telephone", "otter", "<b>a class</b> with a very long name that no list is wide enough for"),
+    *("girl", "seal", "bowl"),
+]
+COUNTS = np.round(500 * 0.01 ** (np.arange(20) / 19)).astype(np.int64)
+SAMPLES, HEADS, BATCHES = 64, 4, 2
+Insight = dict[str, NDArray[Any]]
+
+
+def simulated(seed: int) -> Insight:
+    """Batches in which samples attend to their class, and rare classes move others more."""
+    random = np.random.default_rng(seed)
+    shape = (BATCHES, SAMPLES)
+    labels = random.integers(0, len(NAMES), shape)
+    wrong = random.random(shape) < 0.3
+    predictions = np.where(wrong, random.integers(0, len(NAMES), shape), labels)
+    same = labels[:, :, None] == labels[:, None, :]
+    logits = random.normal(0, 0.9, (BATCHES, HEADS, SAMPLES, SAMPLES)) + 1.4 * same[:, None]
+    attention = np.exp(logits)
+    attention /= attention.sum(-1, keepdims=True)
+    attention[:, :, 7, 9] = 2**-20  # so small that half precision writes it in another way
+    gradient = np.exp(random.normal(-9, 0.8, (BATCHES, SAMPLES, SAMPLES)) + same)
+    gradient *= (COUNTS[labels] ** -0.3)[:, :, None] * ~np.eye(SAMPLES, dtype=bool)
+    return {
+        "classes": np.array(NAMES),
+        "train_counts": COUNTS,
+        "shot_of_class": np.where(COUNTS > 100, 0, np.where(COUNTS >= 20, 1, 2)),
+        "batch_thumbnails": thumbnails(labels, random),
+        "batch_labels": labels,
+        "batch_predictions": predictions,
+        "batch_attention": attention.astype(np.float16),
+        "batch_gradient": gradient.astype(np.float32),
+    }
+
+
+def alone(insight: Insight) -> Insight:
+    """The same batches where every sample attends to itself and moves no other."""
+    attention, gradient = insight["batch_attention"], insight["batch_gradient"]
+    itself = np.broadcast_to(np.eye(SAMPLES, dtype=np.float16), attention.shape)
+    return insight | {"batch_attention": itself, "batch_gradient": np.zeros_like(gradient)}
+
+
+def tied(insight: Insight) -> Insight:
+    """In the first batch all weights are alike; in the second five samples share the largest."""
+    attention = np.full_like(insight["batch_attention"], 1 / SAMPLES)
+    attention[0, :, 6] *= 1 + np.linspace(-0.004, 0.004, SAMPLES)
+    attention[1, ...] = 2**-7
+    attention[1, ..., :5] = 2**-5
+    return insight | {"batch_attention": attention}
+
+
+def thumbnails(labels: NDArray[Any], random: np.random.Generator) -> NDArray[Any]:
+    """A bright ellipse on waves, (B, N, 32, 32, 3): colours and waves belong to the class."""
+    y, x = np.mgrid[-1:1:32j, -1:1:32j]
+    images = np.zeros((*labels.shape, 32, 32, 3))
+    for place, label in np.ndenumerate(labels):
+        own = np.random.default_rng(int(label))
+        ground, figure, (a, b) = own.random(3), own.random(3), own.uniform(1, 5, 2)
+        waves = 0.5 + 0.3 * np.sin(a * x + b * y + random.uniform(0, 6))
+        dx, dy = random.uniform(-0.4, 0.4, 2)
+        inside = ((x - dx) / own.uniform(0.3, 0.8)) ** 2 + ((y - dy) / 0.6) ** 2 < 1
+        image = np.where(inside[..., None], 0.3 + 0.7 * figure, waves[..., None] * ground)
+        images[place] = image + random.normal(0, 0.04, image.shape)
+    return (255 * images.clip(0, 1)).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def insight() -> Insight:
+    return simulated(0)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with sync_api.sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture(scope="module")
+def page_file(
+    tmp_path_factory: pytest.TempPathFactory,
+    make_run: Callable[..., Path],
+    make_recipe: Callable[..., dict[str, Any]],
+    insight: Insight,
+) -> Path:
+    """A page of three recipes; the first has two arms with batches, of the second no sample acts on
+    another and all classes are of one shot group, of the third weights are equal. Only explorers
+    are drawn.
+    """
+    root = tmp_path_factory.mktemp("explorer")
+    kept = {("head", "batchformer"): insight, ("head", "batchformer_frozen"): simulated(1)}
+    many = {"shot_of_class": np.zeros(len(NAMES), np.int64)}
+    kept["tail", "batchformer_self"] = alone(simulated(2)) | many
+    kept["tied", "batchformer"] = tied(simulated(3))
+    baselines = [(name, "baseline") for name in ("head", "tail", "tied")]
+    for recipe, arm in [*kept, *baselines]:
+        folder = make_run(root / "runs", arm, 0, recipe=make_recipe(recipe))
+        if (recipe, arm) in kept:
+            save(folder / FILE, kept[recipe, arm])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sections, "SECTIONS", (explorer_section,))
+        text = render(find_runs(root / "runs"))
+    path = root / "report.html"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+class Opened:
+    """The page with what it complains of; ``explorer`` is that of the first recipe."""
+
+    def __init__(self, context: Any, path: Path) -> None:
+        self.context, self.page = context, context.new_page()
+        self.complaints: list[str] = []
+        self.requests: list[str] = []
+        self.page.on("console", lambda message: self.complaints.append(message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.goto(path.as_uri())
+        for explorer in range(3):
+            self.page.locator(".explorer.live").nth(explorer).wait_for()
+        self.explorer = self.page.locator(".explorer").first
+
+    def tile(self, sample: int) -> Any:
+        return self.explorer.locator(".samples button").nth(sample)
+
+    def chosen(self, explorer: int = 0) -> int:
+        """The sample that is chosen; there is always exactly one."""
+        script = """([e]) => [...document.querySelectorAll('.explorer')[e]
+            .querySelectorAll('.samples button')].flatMap((tile, i) =>
+            tile.classList.contains('chosen') ? [i] : [])"""
+        (found,) = self.page.evaluate(script, [explorer])
+        return int(found)
+
+    def select(self, part: str, value: str) -> None:
+        self.explorer.locator(f"select[data-part={part}]").select_option(value=value)
+
+    def listed(self) -> list[tuple[int, str, str]]:
+        """Sample, class name and number of each row of the list."""
+        script = """list => [...list.children].map(row => [+row.dataset.sample,
+            row.querySelector('strong').textContent, row.lastChild.firstChild.textContent])"""
+        rows = self.explorer.locator("ol").evaluate(script)
+        return [(sample, name, number) for sample, name, number in rows]
+
+    def text(self, part: str) -> str:
+        return str(self.explorer.locator(f"[data-part={part}]").text_content())
+
+
+Opener = Callable[..., Opened]
+SWITCHES = [
+    (0, 5, "attends", "mean"),
+    (0, 42, "attends", "2"),
+    (0, 17, "moves", ""),
+    (0, 63, "moved", ""),
+    (1, 0, "attended", "mean"),
+    (1, 31, "attended", "3"),
+    (1, 5, "attends", "0"),
+    (1, 17, "moves", ""),
+    (1, 8, "moved", ""),
+]
+"""Batch, sample, relation and head."""
+
+
+@pytest.fixture
+def opened(browser: Any, page_file: Path) -> Iterator[Opener]:
+    """Opens the page; at the end it must have been silent and must have asked for nothing."""
+    pages: list[Opened] = []
+
+    def open_page(**options: Any) -> Opened:
+        desk = {"viewport": {"width": 1280, "height": 1400}, "reduced_motion": "reduce"}
+        pages.append(Opened(browser.new_context(**{**desk, **options}), page_file))
+        return pages[-1]
+
+    yield open_page
+    for page in pages:
+        assert page.complaints == []
+        outside = [url for url in page.requests if not url.startswith("data:")]
+        assert outside == [page_file.as_uri()]
+        page.context.close()
+
+
+def expected(insight: Insight, batch: int, sample: int, mode: str, head: str) -> NDArray[Any]:
+    """What the chosen sample has to do with each one, (N,), from the arrays themselves."""
+    if mode in ("moves", "moved"):
+        matrix = insight["batch_gradient"][batch].astype(float)
+    else:
+        heads = insight["batch_attention"][batch].astype(float)
+        matrix = heads.mean(0) if head == "mean" else heads[int(head)]
+    values: NDArray[Any] = matrix[sample] if mode in ("attends", "moves") else matrix[:, sample]
+    return values
+
+
+def test_the_list_and_the_tiles_hold_the_numbers_of_the_arrays(
+    opened: Opener, insight: Insight
+) -> None:
+    page = opened()
+    for batch, sample, mode, head in SWITCHES:
+        page.select("batch", str(batch))
+        page.explorer.locator(f"input[value={mode}]").check()
+        if mode in ("attends", "attended"):
+            page.select("head", head)
+        page.tile(sample).hover()
+        assert page.chosen() == sample
+        values = expected(insight, batch, sample, mode, head)
+        shares = values / values.sum() if mode in ("moves", "moved") else values
+        order = np.argsort(-values, kind="stable")[:8]
+        rows = page.listed()
+        assert [row[0] for row in rows] == order.tolist()
+        labels = insight["batch_labels"][batch]
+        assert [row[1] for row in rows] == [NAMES[labels[j]] for j in order]
+        shown = [float(number.rstrip("%")) for *_, number in rows]
+        np.testing.assert_allclose(shown, 100 * shares[order], atol=0.0501)
+        on_tiles = page.explorer.locator(".samples b").all_text_contents()
+        assert {j for j, text in enumerate(on_tiles) if text} == set(order.tolist())
+        assert [on_tiles[j] for j in order] == [number for *_, number in rows]
+        alike = np.flatnonzero((labels == labels[sample]) & (np.arange(SAMPLES) != sample))
+        share = 100 * values[alike].sum() / (values.sum() - values[sample])
+        if len(alike):
+            (said,) = re.findall(r"Same class: ([\d.]+)%", page.text("share"))
+            assert float(said) == pytest.approx(share, abs=0.0501)
+            assert f"({len(alike)} of 63)" in page.text("share")
+        else:
+            assert page.text("share") == "No other sample is of its class."
+
+
+def test_hovering_lights_up_what_is_attended_to(opened: Opener, insight: Insight) -> None:
+    page = opened()
+    page.tile(7).hover()
+    values = expected(insight, 0, 7, "attends", "mean")
+    values[7] = 0
+    frames = page.explorer.locator(".samples button").evaluate_all(
+        "all => all.map(tile => parseFloat(getComputedStyle(tile).boxShadow.split('px ')[3]))"
+    )
+    frames[7] = 0
+    strengths = page.explorer.locator(".samples button").evaluate_all(
+        "all => all.map(tile => Number(tile.style.getPropertyValue('--strength')))"
+    )
+    np.testing.assert_allclose(strengths, values / values.max(), rtol=1e-6)
+    assert 0 < strengths[9] < 1e-4
+    np.testing.assert_allclose(frames, 6 * values / values.max(), atol=0.05)
+    clear = page.explorer.locator(".samples canvas").evaluate_all(
+        "all => all.map(picture => Number(getComputedStyle(picture).opacity))"
+    )
+    assert clear[7] == clear[int(values.argmax())] == 1
+    assert clear[int(np.argsort(values)[1])] < 0.7
+    same = page.explorer.locator(".samples button").evaluate_all(
+        "all => all.flatMap((tile, i) => tile.classList.contains('same') ? [i] : [])"
+    )
+    labels = insight["batch_labels"][0]
+    assert same == [j for j in range(SAMPLES) if j != 7 and labels[j] == labels[7]]
+
+
+def test_bars_are_as_long_as_numbers_are_large_also_that_of_the_sample_itself(
+    opened: Opener, insight: Insight
+) -> None:
+    page = opened()
+    weights = insight["batch_attention"][0].astype(float).mean(0)
+    others = np.where(np.eye(SAMPLES, dtype=bool), 0, weights).max(1)
+    sample = int((np.diag(weights) - others).argmax())
+    assert weights[sample, sample] > 1.05 * others[sample]
+    page.tile(sample).hover()
+    listed = [row[0] for row in page.listed()]
+    assert listed[0] == sample
+    bars = page.explorer.locator("ol li").evaluate_all(
+        "all => all.map(row => Number(row.style.getPropertyValue('--strength')))"
+    )
+    np.testing.assert_allclose(bars, weights[sample, listed] / weights[sample, sample], rtol=1e-6)
+
+
+def test_the_summary_says_it_in_words(opened: Opener, insight: Insight) -> None:
+    page = opened()
+    labels, predictions = insight["batch_labels"][0], insight["batch_predictions"][0]
+    wrong = int(np.flatnonzero((labels != predictions) & (labels < 16) & (predictions < 16))[0])
+    page.tile(wrong).hover()
+    said, rows = page.text("summary"), page.listed()
+    about = f"Sample {wrong + 1} of 64, {NAMES[labels[wrong]]} ("
+    assert said.startswith(about)
+    assert f"{COUNTS[labels[wrong]]} training images" in said
+    assert f"predicted as {NAMES[predictions[wrong]]}. It attends most to sample" in said
+    for sample, _, number in [row for row in rows if row[0] != wrong][:3]:
+        assert f"sample {sample + 1} (" in said
+        assert f", {number})" in said
+    assert page.explorer.locator("[data-part=summary]").get_attribute("aria-live") == "polite"
+
+
+def test_a_click_keeps_a_sample_until_it_is_let_go(opened: Opener) -> None:
+    page = opened()
+    page.tile(3).click()
+    assert page.tile(3).get_attribute("aria-pressed") == "true"
+    assert page.text("summary").startswith("Kept: Sample 4 of 64")
+    page.tile(9).hover()
+    assert page.chosen() == 3
+    page.tile(9).click()
+    assert page.chosen() == 9
+    page.tile(9).click()
+    assert page.tile(9).get_attribute("aria-pressed") == "false"
+    page.tile(3).hover()
+    assert page.chosen() == 3
+
+
+def test_the_keyboard_reaches_everything(opened: Opener, insight: Insight) -> None:
+    page = opened()
+    press = page.page.keyboard.press
+    stops = page.explorer.locator(".samples button[tabindex='0']")
+    assert stops.count() == 1
+    # Before any touch the rarest class of the batch is chosen.
+    first = page.chosen()
+    assert insight["batch_labels"][0][first] == insight["batch_labels"][0].max()
+    page.explorer.locator("select[data-part=shot]").focus()
+    press("Tab")
+    assert page.tile(first).evaluate("tile => tile === document.activeElement")
+    walk = [("Home", 0), ("ArrowLeft", 0), ("ArrowRight", 1), ("ArrowDown", 9), ("ArrowUp", 1)]
+    walk += [("ArrowUp", 1), ("End", 63), ("ArrowRight", 63), ("ArrowDown", 63), ("ArrowUp", 55)]
+    for key, sample in walk:
+        press(key)
+        assert page.chosen() == sample, key
+        assert page.tile(sample).evaluate("tile => tile === document.activeElement"), key
+        assert stops.count() == 1
+    press("Enter")
+    press("ArrowLeft")
+    assert page.chosen() == 55
+    weight = f"{100 * expected(insight, 0, 55, 'attends', 'mean')[54]:.1f}%"
+    name = NAMES[insight["batch_labels"][0][54]]
+    label = page.tile(54).get_attribute("aria-label")
+    assert label.startswith(f"Sample 55, {name}, ")
+    assert label.endswith(f", {weight}")
+    press("Escape")
+    assert page.chosen() == 54
+    assert not page.tile(54).get_attribute("aria-label").endswith("%")
+    press("Tab")
+    assert not page.explorer.locator(".samples button:focus").count()
+
+
+def test_filters_dim_the_others(opened: Opener, insight: Insight) -> None:
+    page = opened()
+    labels = insight["batch_labels"][0]
+    shots = insight["shot_of_class"][labels]
+
+    def dimmed() -> list[int]:
+        script = "all => all.flatMap((t, i) => t.classList.contains('dimmed') ? [i] : [])"
+        found: list[int] = page.explorer.locator(".samples button").evaluate_all(script)
+        return found
+
+    assert dimmed() == []
+    options = page.explorer.locator("select[data-part=shot] option").all_text_contents()
+    assert options == ["all (64)"] + [
+        f"{name} ({(shots == i).sum()})" for i, name in enumerate(("many", "medium", "few"))
+    ]
+    page.select("shot", "few")
+    assert dimmed() == np.flatnonzero(shots != 2).tolist()
+    page.select("shot", "all")
+    label = int(labels[0])
+    options = page.explorer.locator("select[data-part=class] option").all_text_contents()
+    assert options[0] == "all (64)"
+    counts = [(NAMES[k], int((labels == k).sum())) for k in np.unique(labels)]
+    assert options[1:] == [f"{name} ({count})" for name, count in counts]
+    page.select("class", str(label))
+    assert dimmed() == np.flatnonzero(labels != label).tolist()
+
+
+def test_arms_and_batches_can_be_changed(opened: Opener, insight: Insight) -> None:
+    page = opened()
+    arms = page.explorer.locator("select[data-part=arm] option").all_text_contents()
+    assert arms == ["batchformer, seed 0", "batchformer_frozen, seed 0"]
+    other = simulated(1)
+    for arm, batch, arrays in [("1", "0", other), ("1", "1", other), ("0", "1", insight)]:
+        page.select("arm", arm)
+        page.select("batch", batch)
+        page.tile(11).hover()
+        values = expected(arrays, int(batch), 11, "attends", "mean")
+        order = np.argsort(-values, kind="stable")[:8].tolist()
+        assert [row[0] for row in page.listed()] == order
+        page.page.mouse.move(0, 0)
+
+
+def test_tiles_show_the_images_of_the_batch(opened: Opener, insight: Insight) -> None:
+    page = opened()
+    page.select("batch", "1")
+    script = """all => all.map(picture => { const {width, height} = picture;
+        const {data} = picture.getContext('2d').getImageData(0, 0, width, height);
+        return [width, height, ...[0, 1, 2].map(c => data.reduce(
+            (sum, value, i) => sum + (i % 4 === c ? value : 0), 0) / (width * height))]; })"""
+    found = page.explorer.locator(".samples canvas").evaluate_all(script)
+    images = insight["batch_thumbnails"][1].astype(float)
+    assert all(size == [32, 32] for size in (row[:2] for row in found))
+    np.testing.assert_allclose([row[2:] for row in found], images.mean((1, 2)), atol=3)
+
+
+def test_a_phone(opened: Opener, insight: Insight) -> None:
+    page = opened(viewport={"width": 360, "height": 740}, has_touch=True, is_mobile=True)
+    assert page.page.evaluate("document.documentElement.scrollWidth") == 360
+    outside = """root => [...root.querySelectorAll('*')].filter(element =>
+        element.getBoundingClientRect().right > 360.5).map(element => element.outerHTML)"""
+    assert page.explorer.evaluate(outside) == []
+    for target in (".samples button", "select:visible", "fieldset label"):
+        boxes = [box.bounding_box() for box in page.explorer.locator(target).all()]
+        assert min(min(box["width"], box["height"]) for box in boxes) >= 40, target
+    page.tile(20).tap()
+    values = expected(insight, 0, 20, "attends", "mean")
+    assert [row[0] for row in page.listed()] == np.argsort(-values, kind="stable")[:8].tolist()
+    assert page.text("summary").startswith("Kept: Sample 21 of 64")
+    page.tile(8).tap()
+    assert page.chosen() == 8
+    page.tile(8).tap()
+    # A finger that scrolls over tiles chooses nothing.
+    page.tile(2).dispatch_event("pointerover", {"pointerType": "touch", "bubbles": True})
+    assert page.chosen() == 8
+    page.explorer.locator("fieldset label").nth(2).tap()
+    assert "gradient of its loss" in page.text("unit")
+    assert page.explorer.evaluate(outside) == []
+    # Wherever the tiles are, the summary is in sight.
+    page.tile(0).scroll_into_view_if_needed()
+    box = page.explorer.locator("[data-part=summary]").bounding_box()
+    assert box["y"] >= 0
+    assert box["y"] + box["height"] <= 740.5
+
+
+def test_light_and_dark_are_those_of_the_page(opened: Opener) -> None:
+    def brightness(page: Opened, selector: str, value: str) -> float:
+        script = f"e => getComputedStyle(e).{value}.match(/[0-9.]+/g).slice(0, 3).map(Number)"
+        return float(np.mean(page.explorer.locator(selector).first.evaluate(script)) / 255)
+
+    light, dark = opened(color_scheme="light"), opened(color_scheme="dark")
+    for selector in (".summary", "li strong", "select", ".samples b:not(:empty)"):
+        assert brightness(light, selector, "color") < 0.4, selector
+        assert brightness(dark, selector, "color") > 0.6, selector
+    for selector in ("select", ".samples b:not(:empty)"):
+        assert brightness(light, selector, "backgroundColor") > 0.9, selector
+        assert brightness(dark, selector, "backgroundColor") < 0.2, selector
+
+
+def test_two_explorers_leave_each_other_alone(opened: Opener) -> None:
+    page = opened()
+    ids = page.page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
+    assert len(ids) == len(set(ids))
+    second = page.page.locator(".explorer").nth(1)
+    before = page.chosen(), page.listed()
+    assert second.locator("select[data-part=arm]").is_hidden()
+    second.locator("input[value=moved]").check()
+    second.locator(".samples button").nth(30).click()
+    assert (page.chosen(), page.listed()) == before
+    assert page.chosen(explorer=1) == 30
+    assert page.explorer.locator("input:checked").get_attribute("value") == "attends"
+
+
+def test_samples_that_act_on_no_other(opened: Opener) -> None:
+    page = opened()
+    page.explorer = page.page.locator(".explorer").nth(1)
+    page.tile(30).hover()
+    assert [(sample, number) for sample, _, number in page.listed()] == [(30, "100.0%")]
+    assert page.text("summary").endswith("It attends to no other sample.")
+    page.explorer.locator("input[value=moved]").check()
+    assert page.listed() == []
+    assert page.text("summary").endswith("It is moved by the loss of no other sample.")
+    shown = page.explorer.text_content()
+    assert "NaN" not in shown
+    assert "Infinity" not in shown
+
+
+@pytest.mark.parametrize("sample", [2, 6])
+def test_what_is_alike_is_not_ranked(opened: Opener, sample: int) -> None:
+    page = opened()
+    page.explorer = page.page.locator(".explorer").nth(2)
+    for mode, said in (("attends", "It attends to"), ("attended", "It is attended by")):
+        page.explorer.locator(f"input[value={mode}]").check()
+        page.tile(sample).hover()
+        assert page.text("summary").endswith(f"{said} all others alike (1.6% each).")
+        assert page.listed() == []
+        assert not any(page.explorer.locator(".samples b").all_text_contents())
+        assert page.text("unit").startswith("Nothing to rank: all others are within 1% of")
+        strengths = page.explorer.locator(".samples button").evaluate_all(
+            "all => all.map(tile => tile.style.getPropertyValue('--strength'))"
+        )
+        assert set(strengths[:sample] + strengths[sample + 1 :]) == {"0.25"}
+    page.explorer.locator("input[value=moves]").check()
+    assert "Its loss moves most sample" in page.text("summary"), "gradients have an order"
+    assert len(page.listed()) == 8
+
+
+def test_of_equal_ones_none_is_called_the_largest(opened: Opener) -> None:
+    page = opened()
+    page.explorer = page.page.locator(".explorer").nth(2)
+    page.select("batch", "1")
+    page.tile(30).hover()
+    assert page.text("summary").endswith("It attends most to 5 samples alike (3.1% each).")
+    assert [row[0] for row in page.listed()] == [0, 1, 2, 3, 4], "59 equal ones follow"
+    page.tile(4).hover()
+    assert page.text("summary").endswith("It attends most to 4 samples alike (3.1% each).")
+
+
+def test_motion_is_for_those_who_want_it(opened: Opener) -> None:
+    script = "e => getComputedStyle(e).transitionDuration"
+    assert opened(reduced_motion="no-preference").tile(0).evaluate(script) == "0.12s"
+    assert opened(reduced_motion="reduce").tile(0).evaluate(script) == "0s"
+
+
+def test_paper_shows_the_grid(opened: Opener) -> None:
+    page = opened()
+    page.page.emulate_media(media="print")
+    assert page.tile(0).is_visible()
+    assert page.tile(63).is_visible()
+    assert page.explorer.locator("ol").is_visible()
+    assert page.explorer.locator(".controls").is_hidden()
+
+
+def test_without_scripts_the_images_are_seen(browser: Any, page_file: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(page_file.as_uri())
+    pictures = page.locator(".explorer img")
+    assert pictures.count() == 4 * BATCHES
+    assert all(picture.is_visible() for picture in pictures.all())
+    assert page.locator(".explorer .controls").first.is_hidden()
+    context.close()
+
+
+def test_one_shot_group_is_neither_named_nor_asked_for(opened: Opener) -> None:
+    page = opened()
+    page.explorer = page.page.locator(".explorer").nth(1)
+    labels = simulated(2)["batch_labels"][0]
+    page.tile(3).hover()
+    count = COUNTS[labels[3]]
+    assert f"({count} training image{'s' if count > 1 else ''})" in page.text("summary")
+    assert page.tile(3).get_attribute("aria-label") == f"Sample 4, {NAMES[labels[3]]}"
+    assert not page.explorer.locator("select[data-part=shot]").is_visible()
+    page.select("class", str(labels[3]))
+    dimmed = page.explorer.locator(".samples button.dimmed").count()
+    assert dimmed == (labels != labels[3]).sum()

@@ -1,0 +1,204 @@
+"""Runs side by side: paired, each kept as it finishes, none lost by another's end."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from batchformer.lab.config.arms import ARMS
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.engine.interrupt import StopRequest
+from batchformer.lab.engine.window import DivergedError
+from batchformer.lab.recipes import find_recipe
+from batchformer.lab.recipes.demo import demo
+from batchformer.lab.runs.compare import compare, folders_of, run, side_by_side, train_runs
+from batchformer.lab.runs.run import Run, load_task
+
+CPU = torch.device("cpu")
+
+
+def short(**train: Any) -> Recipe:
+    options = {"updates": 12, "eval_every": 6, "log_every": 5, **train}
+    return dataclasses.replace(demo(), train=dataclasses.replace(demo().train, **options))
+
+
+def test_a_finished_run_is_not_repeated(tmp_path: Path) -> None:
+    folder = run(short(), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+    before = (folder / "result.json").stat().st_mtime_ns
+    run(short(), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+    assert (folder / "result.json").stat().st_mtime_ns == before
+
+
+def test_side_by_side_gives_the_results_of_one_after_the_other(tmp_path: Path) -> None:
+    arms, seeds = ("baseline", "batchformer"), (0, 1)
+    options: dict[str, Any] = {"device": CPU, "quiet": True}
+    run(short(), "baseline", 1, root=tmp_path / "together", **options)  # found finished
+    kept = (tmp_path / "together/demo/baseline/seed1/result.json").read_bytes()
+    for name, together in (("alone", 1), ("together", 3)):
+        root = tmp_path / name
+        folders = list(compare(short(), arms, seeds, root=root, together=together, **options))
+        assert sorted(folders) == sorted(root / f"demo/{a}/seed{s}" for a in arms for s in seeds)
+    assert (tmp_path / "together/demo/baseline/seed1/result.json").read_bytes() == kept
+    for result in (tmp_path / "alone").rglob("result.json"):
+        other = tmp_path / "together" / result.relative_to(tmp_path / "alone")
+        metrics = [json.loads(path.read_text())["metrics"] for path in (result, other)]
+        assert metrics[0] == metrics[1]
+
+
+def test_finished_runs_take_no_place_beside_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
+    list(compare(short(), ("baseline",), (0, 1), **options))
+    sizes = []
+
+    def watched(runs: Any, *rest: Any) -> Any:
+        sizes.append((len(runs), sum(not one.finished for one in runs)))
+        return train_runs(runs, *rest)
+
+    monkeypatch.setattr("batchformer.lab.runs.compare.train_runs", watched)
+    assert len(list(compare(short(), ("baseline", "batchformer"), (0, 1), **options))) == 4
+    assert sizes == [(1, 1), (1, 1)]
+    sizes.clear()
+    arms = ("baseline", "batchformer", "batchformer_self")
+    list(compare(short(), arms, (0, 1), together=2, **options))
+    assert sizes == [(2, 2)]
+
+
+def test_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
+    run(short(), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+    with pytest.raises(ValueError, match=r"train\.updates was 12, is 13.*--runs"):
+        run(short(updates=13), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+
+
+def test_a_diverged_run_does_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wild = dataclasses.replace(short(), optim=dataclasses.replace(demo().optim, lr=1e30))
+    folders = list(
+        compare(wild, ["baseline", "batchformer"], [0], root=tmp_path, device=CPU, quiet=True)
+    )
+    seen = capsys.readouterr().err
+    assert not folders
+    assert "baseline seed 0: The 'loss' part" in seen and "batchformer seed 0: The 'loss'" in seen
+
+
+def test_groups_share_their_data(tmp_path: Path) -> None:
+    """First what has finished, all at once; then so many at a time, none with other data."""
+    other = dataclasses.replace(demo(), data=demo().data_with(ratio=20.0))
+    runs = [
+        Run(recipe, "baseline", number, tmp_path / f"{number}", CPU)
+        for number, recipe in enumerate((demo(), other, demo(), demo(), other, demo()))
+    ]
+    for one in (runs[1], runs[3]):
+        one.folder.mkdir()
+        (one.folder / "result.json").write_text('{"metrics": {}}')
+    groups = [[one.seed for one in group] for group in side_by_side(runs, 2)]
+    assert groups == [[1, 3], [0, 2], [4], [5]]
+    assert [len(group) for group in side_by_side(runs, 1)] == [2, 1, 1, 1, 1]
+
+
+def test_arms_that_were_stopped_at_different_updates_read_their_batches_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that is ahead waits, so that the reader does not start anew for every batch."""
+    recipe, steps = short(checkpoint_every=4, eval_every=12), []
+
+    class Enough(Exception):
+        pass
+
+    def feed(one: Run) -> Any:
+        found: Any = unpatched(one)
+        batch = found.batch
+
+        def noted(step: int) -> Any:
+            if steps[-3:] == [9, 9, 10]:
+                raise Enough  # before the runs are scored
+            steps.append(step)
+            return batch(step)
+
+        found.batch = noted
+        return found
+
+    unpatched = Run.feed
+    monkeypatch.setattr(Run, "feed", feed)
+    ahead = Run.below(tmp_path, recipe, "baseline", 0, CPU)
+    ahead.begin()
+    training = ahead.training(ahead.feed(), StopRequest(), quiet=True, wandb=None, alone=True)
+    assert len(list(itertools.islice(training, 9))) == 9
+    training.close()
+    steps.clear()
+    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
+    with pytest.raises(Enough):
+        list(compare(recipe, ("baseline", "batchformer"), (0,), together=2, **options))
+    assert steps == [8, *range(9), 9, 9, 10]
+
+
+def steeper(recipe: Recipe) -> Recipe:
+    return dataclasses.replace(recipe, data=recipe.data_with(ratio=20.0))
+
+
+def test_an_arm_trains_on_the_data_that_it_asks_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It equals a recipe with these data, in its facts and in its scores."""
+    monkeypatch.setitem(ARMS, "steeper", (steeper, "BatchFormer on a steeper tail"))
+    options: dict[str, Any] = {"device": CPU, "quiet": True}
+    arms = ("baseline", "steeper", "batchformer")
+    made: list[tuple[str, Any]] = []
+
+    def feed(one: Run) -> Any:
+        made.append((one.arm, found := unpatched(one)))
+        return found
+
+    unpatched = Run.feed
+    monkeypatch.setattr(Run, "feed", feed)
+    folders = list(compare(short(), arms, (0,), root=tmp_path, together=3, **options))
+    assert [arm for arm, _ in made] == ["baseline", "steeper"], "arms with the same data share"
+    by_arm = {folder.parent.name: folder for folder in folders}
+    direct = run(steeper(short()), "batchformer", 0, root=tmp_path / "direct", **options)
+    configs = [json.loads((one / "config.json").read_text()) for one in (by_arm["steeper"], direct)]
+    expected = load_task(steeper(demo()).data, CPU).facts()
+    assert configs[0]["data"] == configs[1]["data"] == expected
+    assert expected != load_task(demo().data, CPU).facts()
+    results = [json.loads((one / "result.json").read_text()) for one in (by_arm["steeper"], direct)]
+    assert results[0]["metrics"] == results[1]["metrics"]
+
+
+def test_runs_that_came_to_their_end_are_given_and_others_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one = Run(demo(), "baseline", 0, tmp_path / "0", CPU)
+    part = Run(demo(), "baseline", 1, tmp_path / "1", CPU, part="cartoon")
+    assert list(folders_of(iter([(one, None), (part, DivergedError("too wild"))]))) == [one.folder]
+    assert capsys.readouterr().err == "demo baseline seed 1 cartoon: too wild\n"
+
+
+def test_one_run_that_diverges_raises(tmp_path: Path) -> None:
+    wild = dataclasses.replace(short(), optim=dataclasses.replace(demo().optim, lr=1e30))
+    with pytest.raises(DivergedError, match="The 'loss' part of the loss became"):
+        run(wild, "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+    assert not (tmp_path / "demo/baseline/seed0/result.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "arm", "words"),
+    [
+        ("digits_moco_v3", "batchformer_official_loss", "adds its terms"),
+        ("digits_moco_v3", "random_weights", "the baseline under another name"),
+        ("demo", "batchformer_official_grouping", "has no such parts"),
+    ],
+)
+def test_an_arm_that_is_not_possible_is_refused_before_another_trains(
+    tmp_path: Path, name: str, arm: str, words: str
+) -> None:
+    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
+    with pytest.raises(ValueError, match=words):
+        next(compare(find_recipe(name), ("baseline", arm), (0, 1), **options))
+    assert not list(tmp_path.iterdir()), "nothing was begun"

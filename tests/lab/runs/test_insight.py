@@ -1,0 +1,186 @@
+"""What is seen of runs: kept at their end, and made again of a folder."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from batchformer.cli.main import main
+from batchformer.cli.results import print_report
+from batchformer.insight.look import measure, measured_rows, nearly_equal
+from batchformer.lab.config.arms import with_arm
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.engine import log
+from batchformer.lab.recipes.demo import demo
+from batchformer.lab.recipes.rotated_digits import rotated_digits_erm
+from batchformer.lab.report.figures import influence
+from batchformer.lab.report.figures.influence_numbers import gather
+from batchformer.lab.report.results.configuration import one_group
+from batchformer.lab.report.results.runs import find_runs
+from batchformer.lab.runs.building import build, load_task
+from batchformer.lab.runs.compare import run
+from batchformer.lab.runs.insight import cam_of, insight_of
+
+CPU = torch.device("cpu")
+
+
+def short(recipe: Recipe, **train: Any) -> Recipe:
+    options = {"updates": 8, "epochs": 0, "eval_every": 4, **train}
+    return dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **options))
+
+
+def arrays(file: Path) -> dict[str, Any]:
+    with np.load(file, allow_pickle=False) as found:
+        return dict(found)
+
+
+def test_a_run_keeps_it_and_a_folder_gives_it_again(tmp_path: Path) -> None:
+    """Of the mean of weights, which is what is scored; its loss changes with the epoch."""
+    recipe = dataclasses.replace(
+        demo(), method="ldam", hyper=dataclasses.replace(demo().hyper, reweight_epoch=0)
+    )
+    folder = run(short(recipe, ema=0.5), "batchformer", 2, root=tmp_path, device=CPU, quiet=True)
+    file = folder / "insight.npz"
+    kept = arrays(file)
+    counts = arrays(folder / "figures.npz")["train_counts"]
+    assert kept["train_counts"].tolist() == counts.tolist()
+    assert kept["reliability_correct"][0].sum() == arrays(folder / "figures.npz")["correct"].sum()
+    file.unlink()
+    assert insight_of(folder, CPU) == file
+    again = arrays(file)
+    assert set(again) == set(kept)
+    for name, value in kept.items():
+        np.testing.assert_array_equal(again[name], value, err_msg=name)
+
+
+def test_a_control_has_learnt_nothing(tmp_path: Path) -> None:
+    """Random weights of the seed, statistics of the measured images, the loss of the end."""
+    folder = run(short(demo()), "batchformer", 1, root=tmp_path, device=CPU, quiet=True)
+    kept = arrays(folder / "insight.npz")
+    task = load_task(demo().data, CPU).seeded(1)
+    method = build(with_arm(demo(), "batchformer"), 1, task)
+    relations, shown = method.relations(), task.shown(0)  # type: ignore[union-attr]
+    assert relations is not None
+    rows = measured_rows(shown.labels, 4096, 1)
+    with torch.no_grad():
+        for module in method.train().modules():
+            if isinstance(module, torch.nn.BatchNorm2d):
+                module.momentum = None
+        size = nearly_equal(len(rows), 128)
+        for x in shown.batches(rows, size):
+            relations.features(x)
+        method.eval()
+        expected = measure(relations, shown, rows, 128, 0)
+    np.testing.assert_allclose(kept["gradient_untrained_abs"], expected["gradient_abs"], rtol=1e-4)
+    assert kept["untrained_correct"] == expected["reliability_correct"][0].sum()
+    assert not np.allclose(kept["gradient_untrained_abs"], kept["gradient_abs"], rtol=0.1)
+
+
+def test_a_network_that_learnt_nothing_gets_no_verdict(tmp_path: Path) -> None:
+    recipe = short(demo(), updates=1, eval_every=0)
+    run(recipe, "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
+    data = gather(one_group(find_runs(tmp_path)))
+    assert data is not None
+    said = influence.words(data).note
+    assert "no verdict on the paper's claim" in said and "Before training it is" in said
+
+
+def test_heat_maps_of_another_layer_are_made_of_a_checkpoint(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arm in ("baseline", "batchformer"):
+        run(short(demo()), arm, 0, root=tmp_path, device=CPU, quiet=True)
+    folder = tmp_path / "demo/batchformer/seed0"
+    before = (folder / "insight.npz").read_bytes()
+    kept, other = arrays(folder / "insight.npz"), cam_of(folder, CPU, "layer1")
+    assert str(kept["cam_layer"]) != str(other["cam_layer"]) == "layer1"
+    assert not np.allclose(other["cam_heat"], kept["cam_heat"], atol=0.1)
+    for name in ("cam_rows", "cam_confidence", "cam_predictions"):
+        np.testing.assert_allclose(other[name], kept[name], rtol=1e-5)
+    main(["show", "cam", str(tmp_path), "--cam-layer", "layer1", "--device", "cpu"])
+    assert "for the true class at layer1, seed 0" in " ".join(capsys.readouterr().out.split())
+    assert (folder / "insight.npz").read_bytes() == before, "what is kept stays as it is"
+    with pytest.raises(SystemExit):
+        main(["show", "cam", str(tmp_path), "--cam-layer", "released", "--device", "cpu"])
+    assert "DigitsNet has no layer layer3; its parts are conv1" in capsys.readouterr().err
+
+
+def test_arms_are_seen_on_the_same_images(tmp_path: Path) -> None:
+    found = {}
+    for arm, seed in (("baseline", 0), ("batchformer", 1)):
+        folder = run(short(demo()), arm, seed, root=tmp_path, device=CPU, quiet=True)
+        found[arm] = arrays(folder / "insight.npz")
+    assert "attention" in found["batchformer"] and "attention" not in found["baseline"]
+    for name in ("cam_rows", "cam_thumbnails", "projection_labels"):
+        assert np.array_equal(found["baseline"][name], found["batchformer"][name])
+
+
+def test_a_failure_costs_no_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: Any, **__: Any) -> None:
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr("batchformer.lab.runs.insight_arrays.look", fails)
+    folder = run(short(demo()), "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
+    assert json.loads((folder / "result.json").read_text())["metrics"]["all"] >= 0
+    assert not (folder / "insight.npz").exists()
+    said = capsys.readouterr().err
+    assert said.count("no figures of relations: RuntimeError: no room") == 1
+    assert insight_of(folder, CPU) is None
+
+
+@pytest.mark.usefixtures("three_angles")
+def test_every_target_has_its_own(tmp_path: Path) -> None:
+    recipe = short(rotated_digits_erm(), eval_every=0)
+    folder = run(recipe, "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
+    for target in ("r0", "r45", "r75"):
+        kept = arrays(folder / target / "insight.npz")
+        assert kept["gradient_samples"].sum() == kept["reliability_count"][0].sum() > 0
+    assert insight_of(folder / "r45", CPU) == folder / "r45" / "insight.npz"
+    with pytest.raises(FileNotFoundError, match="not a run folder"):
+        insight_of(tmp_path, CPU)
+
+
+def test_a_person_is_told_that_figures_are_measured_and_how_far(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(log, "EVERY_S", 0.0)
+    run(short(demo()), "batchformer", 0, root=tmp_path, device=CPU)
+    seen = capsys.readouterr()
+    assert "demo batchformer seed 0: measuring figures on 500 test images" in seen.err
+    assert "--train.no-figures" in seen.err
+    told = [line for line in seen.out.splitlines() if ": figures: " in line]
+    steps = [line.removeprefix("demo batchformer seed 0: figures: ") for line in told]
+    total = 4 + 1 + 3  # batches of 125, one of Grad-CAM, three to explore
+    trained = [f"{done}/{total}" for done in range(1, total + 1)]
+    assert steps == [*trained, "1/4", "2/4", "3/4", "4/4"], "then those of the untrained control"
+
+
+def test_figures_can_be_left_out_which_is_recorded_and_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = short(demo(), figures=False)
+    folders = [
+        run(recipe, arm, 0, root=tmp_path, device=CPU) for arm in ("baseline", "batchformer")
+    ]
+    assert "figures" not in capsys.readouterr().err
+    config = json.loads((folders[1] / "config.json").read_text())
+    assert config["trained"]["train"]["figures"] is False
+    assert not (folders[1] / "insight.npz").exists()
+    page = tmp_path / "page.html"
+    print_report(folders, page)
+    words = "left out by --train.no-figures"
+    assert words in " ".join(capsys.readouterr().out.split()) and words in page.read_text()
+    # A run with figures is the same run; and they can be measured later.
+    assert run(short(demo()), "baseline", 0, root=tmp_path, device=CPU, quiet=True) == folders[0]
+    for folder in folders:
+        insight_of(folder, CPU)
+    print_report(folders, page)
+    assert words not in " ".join(capsys.readouterr().out.split())

@@ -1,0 +1,161 @@
+"""Every run in a process of its own gives the results of all in one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from batchformer.cli import main as cli
+from batchformer.cli import training
+from batchformer.lab.engine.checkpoint import load_newest
+from batchformer.lab.recipes.ablations import find_sweep
+from batchformer.lab.recipes.demo import demo
+from batchformer.lab.runs.cluster import JobConfig
+from batchformer.lab.runs.launch import (
+    Launch,
+    runs_of_comparison,
+    runs_of_sweep,
+    visible_devices,
+)
+from batchformer.lab.runs.plain import from_plain
+from batchformer.lab.runs.taking_over import DESCRIPTION
+
+UPDATES = 30
+LENGTH = {"updates": UPDATES, "eval-every": UPDATES, "checkpoint-every": 4}
+COMPARE = ["compare", "demo", "--quiet", "--device", "cpu"]
+COMPARE += [word for name, value in LENGTH.items() for word in (f"--train.{name}", str(value))]
+JOBS = JobConfig()
+FOLDERS = [f"demo/{arm}/seed{seed}" for seed in (0, 1) for arm in ("baseline", "batchformer")]
+
+
+def contents(folder: Path) -> tuple[object, dict[str, bytes], dict[str, bytes]]:
+    """Scores, arrays of figures, and final weights of a run, to the bit."""
+    metrics = json.loads((folder / "result.json").read_text())["metrics"]
+    with np.load(folder / "figures.npz") as arrays:
+        figures = {name: arrays[name].tobytes() for name in arrays.files}
+    state = load_newest(folder / "checkpoints")
+    assert state is not None
+    weights = {name: value.numpy().tobytes() for name, value in state["method"].items()}
+    return metrics, figures, weights
+
+
+def local_jobs(root: Path, seeds: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The command that trains by jobs, as a person gives it."""
+    monkeypatch.setenv("OMP_NUM_THREADS", str(torch.get_num_threads()))
+    command = [*COMPARE, "--seeds", str(seeds), "--runs", str(root)]
+    command += ["--launcher", "local", "--jobs.at-once", "2"]
+    monkeypatch.setattr(sys, "argv", ["batchformer", *command])
+    return command
+
+
+def kill_the_job(root: Path, run: str) -> None:
+    """Kill the process that trains a run, once it has saved something."""
+    end = time.monotonic() + 300
+    while not list((root / run / "checkpoints").glob("0*.pt")) and time.monotonic() < end:
+        time.sleep(0.005)
+    lock = (root / run).with_name(f".{Path(run).name}.lock")
+    held = f":{lock.stat().st_ino} "
+    lines = Path("/proc/locks").read_text().splitlines()
+    holders = [line.split()[4] for line in lines if held in line]
+    os.kill(int(holders[0]), signal.SIGKILL)
+
+
+@pytest.fixture
+def reported(monkeypatch: pytest.MonkeyPatch) -> list[list[Path]]:
+    """Folders of each report, none of which is written: pages take longer than these runs."""
+    found: list[list[Path]] = []
+    monkeypatch.setattr(training, "print_report", lambda folders, *rest: found.append(folders))
+    return found
+
+
+@pytest.mark.skipif(not Path("/proc/locks").exists(), reason="finds a process as Linux shows it")
+def test_jobs_give_what_one_process_gives_though_one_is_killed(
+    tmp_path: Path,
+    reported: list[list[Path]],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    root, (other, killed) = tmp_path / "jobs", FOLDERS[:2]
+    command = local_jobs(root, 1, monkeypatch)
+    killer = threading.Thread(target=kill_the_job, args=(root, killed))
+    killer.start()
+    with pytest.raises(SystemExit) as end:
+        cli.main(command)
+    killer.join()
+    seen = capsys.readouterr()
+    assert end.value.code == 1
+    assert "1 of 2 runs have not finished: demo batchformer seed 0. The same" in seen.err
+    assert "demo batchformer seed 0: job " in seen.err and "ended without a result" in seen.err
+    assert reported == [[root / other]]
+    state = load_newest(root / killed / "checkpoints")
+    assert state is not None and 0 < state["counters"]["update"] < UPDATES
+    done = (root / other / "result.json").stat().st_mtime_ns
+
+    cli.main(command)  # goes on with that one
+    assert (root / other / "result.json").stat().st_mtime_ns == done
+    config = json.loads((root / killed / "config.json").read_text())
+    assert config["provenance"]["command"] == shlex.join(["batchformer", *command])
+
+    written = {path: path.stat().st_mtime_ns for path in (root / "demo").rglob("*.*")}
+    cli.main(command)  # nothing is left to do
+    assert {*(root / "demo").rglob("*.*")} == {*written}
+    assert reported[1:] == [[root / other, root / killed]] * 2
+    assert {path: path.stat().st_mtime_ns for path in written} == written
+
+    cli.main([*COMPARE, "--seeds", "1", "--runs", str(tmp_path / "here")])
+    for run in (other, killed):
+        assert contents(root / run) == contents(tmp_path / "here" / run), run
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("reported")
+def test_a_whole_comparison_by_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    cli.main(local_jobs(tmp_path / "jobs", 2, monkeypatch))
+    cli.main([*COMPARE, "--seeds", "2", "--runs", str(tmp_path / "here")])
+    for run in FOLDERS:
+        assert contents(tmp_path / "jobs" / run) == contents(tmp_path / "here" / run), run
+
+
+def test_runs_are_those_of_the_comparison(tmp_path: Path) -> None:
+    runs = runs_of_comparison(demo(), ("baseline", "batchformer"), (0, 1), tmp_path)
+    assert [run.folder for run in runs] == [tmp_path / folder for folder in FOLDERS]
+
+
+def test_runs_of_a_sweep_are_described_and_nothing_is_trained(tmp_path: Path) -> None:
+    sweep = find_sweep("demo_layers")
+    runs = runs_of_sweep(sweep, demo(), ("batchformer",), ("1", "2"), (0, 1), tmp_path)
+    found = [run.folder.relative_to(tmp_path).as_posix() for run in runs]
+    cells = ("1/baseline", "1/batchformer", "2/batchformer")
+    assert found == [f"demo_layers/{cell}/seed{seed}" for seed in (0, 1) for cell in cells]
+    assert {run.recipe.module.layers for run in runs} == {1, 2}
+    assert [path.name for path in (tmp_path / "demo_layers").iterdir()] == [DESCRIPTION]
+
+
+def test_a_job_has_the_whole_recipe(tmp_path: Path) -> None:
+    sweep = find_sweep("demo_layers")
+    launch = Launch("local", JOBS, tmp_path, sweep.name, "cpu", quiet=True)
+    for run in runs_of_sweep(sweep, demo(), ("batchformer",), ("1", "2"), (0,), tmp_path):
+        job = launch.job_of(run)
+        assert from_plain(job.recipe) == run.recipe
+        assert Path(job.root) / run.recipe.name / job.arm / f"seed{job.seed}" == run.folder
+
+
+def test_jobs_side_by_side_have_a_gpu_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert visible_devices(torch.device("cpu")) == [None]
+    assert visible_devices(torch.device("cuda")) == ["0", "1", "2"]
+    assert visible_devices(torch.device("cuda:1")) == ["1"]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,7")
+    assert visible_devices(torch.device("cuda")) == ["5", "7"]
+    assert visible_devices(torch.device("cuda:1")) == ["7"]

@@ -1,0 +1,145 @@
+"""What there is to run, as it is shown."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from batchformer.lab.config.arms import ARMS
+from batchformer.lab.recipes import RECIPES, find_recipe
+from batchformer.lab.recipes.paper import ROWS
+from batchformer.lab.runs.data_state import data_state, ensure_data
+from batchformer.lab.runs.listing import paper_numbers, print_data, print_listing, print_matching
+
+TABLES = ("T1", "T2", "T3", "T4")
+
+
+def shown(width: int, printer: object = print_listing) -> str:
+    stream = io.StringIO()
+    printer(Console(file=stream, width=width))  # type: ignore[operator]
+    return stream.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_everything_is_listed_and_names_are_whole(width: int) -> None:
+    text = shown(width)
+    lines = {line.split()[0] for line in text.splitlines() if line.strip()}
+    assert set(RECIPES) <= lines and set(ARMS) <= lines
+    assert max(map(len, text.splitlines())) <= width
+    words = " ".join(text.split())
+    assert "OLTR" in words and "not implemented" in words
+
+
+def test_words_choose_recipes_and_a_word_that_none_has_names_near_ones() -> None:
+    text = shown(120, lambda console: print_matching(["CIFAR", "ride"], console))
+    names = {line.split()[0] for line in text.splitlines() if not line.startswith(" ")}
+    expected = {name for name in RECIPES if "cifar" in name and "ride" in name}
+    assert names == {"Recipes", "recipe", *expected} and 1 < len(expected) < len(RECIPES)
+    assert "batchformer_frozen" not in text and "not implemented" not in text
+    for word, near in (("cifr", "Near: cifar10"), ("cifar100_lt_rid_", "Near: cifar100_lt_ride")):
+        with pytest.raises(ValueError, match=rf"No recipe has '{word}' .*{near}"):
+            print_matching([word])
+    with pytest.raises(ValueError, match=r"of the paper\. `batchformer list` shows all"):
+        print_matching(["qqqq"])
+
+
+def test_the_state_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path))
+    recipe = find_recipe("cifar100_lt_balanced_softmax")
+    assert data_state(find_recipe("demo")) == "embedded" and data_state(recipe) == "absent"
+    assert str(tmp_path) in "".join(shown(200, print_data).split())
+    (tmp_path / "cifar100_lt.npz").touch()
+    assert data_state(recipe) == "present"
+    ensure_data(recipe)
+
+
+def test_the_papers_numbers() -> None:
+    assert paper_numbers(find_recipe("cifar100_lt_balanced_softmax")) == "50.7 -> 51.7"
+    assert paper_numbers(find_recipe("demo")) == "-"
+    assert paper_numbers(find_recipe("cifar100_lt_ride")) == "48"
+    assert paper_numbers(find_recipe("imagenet_lt_ride_resnet10_two_stage")) == "-> 47.6"
+
+
+def test_the_state_of_image_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path))
+    recipe = find_recipe("places_lt_paco")
+    assert data_state(recipe) == "absent" and data_state(find_recipe("my_folder")) == "yours"
+    with pytest.raises(FileNotFoundError, match="Places-LT not found"):
+        ensure_data(recipe)
+    words = "".join(shown(200, print_data).split())
+    assert f"lookedforPlaces_LT_train.txtandPlaces_LT_test.txtin{tmp_path}" in words
+    for part in ("train", "test"):
+        (tmp_path / "places_lt").mkdir(exist_ok=True)
+        (tmp_path / f"places_lt/Places_LT_{part}.txt").touch()
+    assert data_state(recipe) == "present"
+    ensure_data(recipe)
+    assert f"places_ltpresent{tmp_path}/places_lt" in "".join(shown(200, print_data).split())
+
+
+def test_long_tailed_tables_are_complete_but_for_systems_that_are_not_planned() -> None:
+    rest = {row.method for row in ROWS if row.table in TABLES and row.recipe is None}
+    assert rest == {"OLTR", "LFME", "BBN", "RIDE, 3 experts (published)"}
+
+
+def rows_below(width: int) -> list[str]:
+    """Rows without a recipe as shown, each from its first line to its last."""
+    below = shown(width).split("Rows of the paper without a recipe")[1].splitlines()[2:]
+    rows: list[str] = []
+    for line in below:
+        if line.split(" ")[0]:
+            rows.append("")
+        if line.strip():
+            rows[-1] += f"{line} "
+    return [" ".join(row.split()) for row in rows]
+
+
+def test_rows_without_a_recipe_show_all_their_numbers() -> None:
+    wanted = [row for row in ROWS if row.recipe is None]
+    found = rows_below(200)
+    assert len(found) == len(wanted) and any(len(row.numbers) == 6 for row in wanted)
+    for row, text in zip(wanted, found, strict=True):
+        numbers = ", ".join(f"{name} {value:g}" for name, value in row.numbers.items())
+        assert numbers in text and text.startswith(f"{row.table} {row.method}"), text
+
+
+def test_a_published_row_names_the_recipe_of_its_method() -> None:
+    states = {
+        "CGE (published) auc 6.5": "mit_states_cge",
+        "CE-GZSL (published)": "cub_ce_gzsl",
+        "RIDE, 3 experts (published)": "inaturalist18_ride",
+    }
+    rows = rows_below(200)
+    for words, recipe in states.items():
+        (text,) = [row for row in rows if words in row]
+        assert "published; see" in text and text.endswith(recipe), text
+    for text in rows_below(80):
+        assert ("not implemented" in text) == ("(published)" not in text), text
+
+
+def test_every_recipe_stands_beside_its_row_of_the_paper() -> None:
+    text = shown(80).split("Arms")[0]
+    below: dict[str, str] = {}
+    for line in text.splitlines()[2:]:
+        if line.strip() and not line.startswith(" "):
+            below[name := line.split()[0]] = ""
+        elif line.strip():
+            below[name] += f" {line.strip()}"
+    assert list(below) == list(RECIPES)
+    for name, words in below.items():
+        assert words.endswith(f" {find_recipe(name).table}"), name
+
+
+def test_a_row_that_two_tables_print_otherwise_says_so() -> None:
+    """What the list shows is the number that a report compares with."""
+    recipe = find_recipe("pacs_swad")
+    assert paper_numbers(recipe) == "82.9 -> 83.9"
+    assert recipe.table == "T6b (T7: 83.7) PACS, SWAD, ResNet-18"
+    assert RECIPES["pacs_swad"].__doc__.startswith(  # type: ignore[union-attr]
+        "Appendix: SWAD 82.9, + BatchFormer 83.9 (average; 83.7 in table 7)"
+    )
+    for name in RECIPES:
+        printed = {(r.arm, r.numbers[r.headline]) for r in ROWS if r.recipe == name}
+        assert len(printed) <= 2 or name == "pacs_swad", name

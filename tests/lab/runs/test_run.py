@@ -1,0 +1,268 @@
+"""One run: its folder, and the weights it begins with."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from batchformer.cli import main as cli
+from batchformer.lab.config.arms import ARMS, with_arm
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.models.build import OWN
+from batchformer.lab.models.digits_net import DigitsNet
+from batchformer.lab.models.stride import move_stride
+from batchformer.lab.recipes.demo import demo
+from batchformer.lab.runs.compare import run
+from batchformer.lab.runs.run import Run, build, load_task, restore
+
+CPU = torch.device("cpu")
+
+
+def short(**train: Any) -> Recipe:
+    options = {"updates": 12, "eval_every": 6, "log_every": 5, **train}
+    return dataclasses.replace(demo(), train=dataclasses.replace(demo().train, **options))
+
+
+def test_a_run_folder_holds_all_a_report_needs(tmp_path: Path) -> None:
+    folder = run(short(), "batchformer", 1, root=tmp_path, device=CPU, quiet=True)
+    assert folder == tmp_path / "demo/batchformer/seed1"
+    config = json.loads((folder / "config.json").read_text())
+    assert config["arm"] == "batchformer" and config["seed"] == 1
+    assert config["recipe"]["train"]["updates"] == 12 and len(config["data"]["split_sha256"]) == 64
+    assert config["provenance"]["torch"] == torch.__version__
+    assert len(config["provenance"]["code_sha256"]) == 64
+    result = json.loads((folder / "result.json").read_text())
+    assert result["updates"] == 12 and set(result["metrics"]) >= {"all", "many", "medium", "few"}
+    with np.load(folder / "figures.npz", allow_pickle=False) as figures:
+        assert figures["per_class"].shape == (10,) and figures["correct"].dtype == bool
+    size = sum(p.stat().st_size for p in folder.rglob("*") if "checkpoints" not in p.parts)
+    assert size < 5e6
+
+
+def test_a_choice_by_validation_needs_it_before_anything_is_trained(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no validation data; .*--train\.select-on last"):
+        run(short(select_on="val"), "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
+    assert not list(tmp_path.rglob("*.json*")), "nothing of it was begun"
+
+
+class Normalised(DigitsNet):
+    """Batch normalisation where nothing of the image's plane is left, as at the end of a ResNet."""
+
+    def __init__(self, num_classes: int) -> None:
+        super().__init__(num_classes)
+        self.norm = nn.BatchNorm1d(self.num_features)
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        normalised: Tensor = self.norm(super().forward_features(x))
+        return normalised
+
+
+def test_a_batch_of_one_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = short(updates=2, batch_size=1)
+    run(one, "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+    monkeypatch.setitem(OWN, "normalised", Normalised)
+    words = r"given a single image.*--train\.batch-size.*--train\.drop-last.*\[1, 64\]"
+    with pytest.raises(ValueError, match=words):
+        other = dataclasses.replace(one, name="other", model="normalised")
+        run(other, "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+
+
+def test_arms_are_paired(tmp_path: Path) -> None:
+    """Adding the module changes no pixel, no order and no shared initial weight."""
+    recipe, task = short(), load_task(demo().data, CPU)
+    states, batches = {}, {}
+    # All of them have random weights, and none is of irm.
+    arms = [arm for arm in ARMS if arm not in ("random_weights", "batchformer_official_grouping")]
+    for arm in arms:
+        armed = with_arm(recipe, arm)
+        torch.manual_seed(hash(arm) % 1000)  # whatever the global generator holds
+        states[arm] = build(armed, 4, task).state_dict()
+        feed = task.feed(armed.train, 4)
+        batches[arm] = [feed.batch(step) for step in (0, 7)]
+    for arm in arms:
+        for key, value in states["baseline"].items():
+            assert torch.equal(states[arm][key], value), (arm, key)
+        for mine, others in zip(batches[arm], batches["baseline"], strict=True):
+            assert all(torch.equal(mine[key], others[key]) for key in ("x", "y", "index"))
+    encoders = [s for s in states.values() if "encoder.layers.0.linear1.weight" in s]
+    weights = [s["encoder.layers.0.linear1.weight"] for s in encoders]
+    assert len(weights) == 7 and all(torch.equal(weights[0], w) for w in weights)
+
+
+def test_restore_gives_the_trained_method(tmp_path: Path) -> None:
+    for arm, train in (("batchformer", {}), ("baseline", {"ema": 0.5})):
+        root = tmp_path / arm
+        folder = run(short(**train), arm, 0, root=root, device=CPU, quiet=True)
+        method, task, _ = restore(folder, CPU)
+        with torch.no_grad():
+            from batchformer.lab.config.training import TrainConfig
+            from batchformer.lab.engine.mechanics import Mechanics
+
+            metrics = task.evaluate(method, Mechanics(TrainConfig(), CPU)).metrics
+        assert metrics == json.loads((folder / "result.json").read_text())["metrics"]
+    with pytest.raises(FileNotFoundError, match="not a run folder"):
+        restore(tmp_path, CPU)
+
+
+def bottlenecks(num_classes: int) -> nn.Module:
+    from timm.models.resnet import Bottleneck, ResNet
+
+    sizes: dict[str, Any] = {"in_chans": 1, "channels": (4, 8, 8, 8), "zero_init_last": False}
+    network: nn.Module = ResNet(Bottleneck, (1, 1, 1, 1), num_classes, **sizes)
+    return network
+
+
+@pytest.fixture
+def first_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
+    """A short recipe that begins with a file of weights whose bottlenecks stride in the 1x1."""
+    from safetensors.torch import save_file
+
+    monkeypatch.setitem(OWN, "bottlenecks", bottlenecks)
+    file = tmp_path / "w.safetensors"
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        halves = {k: v.half() for k, v in bottlenecks(10).state_dict().items()}
+    save_file(halves, file, metadata={"layout": "stride_in_1x1"})
+    recipe = short(updates=2, eval_every=2, checkpoint_every=1)
+    return dataclasses.replace(recipe, model="bottlenecks", weights=str(file))
+
+
+def images() -> Tensor:
+    return torch.rand(32, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+
+
+def test_a_run_keeps_the_stride_of_its_weights(
+    tmp_path: Path, first_layout: Recipe, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run(first_layout, "batchformer", 0, root=tmp_path, device=CPU)
+    assert "stride in their first 1x1 convolution, as its metadata says" in capsys.readouterr().err
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["recipe"]["stride"], config["trained"]["stride"]) == ("auto", "1x1")
+    Path(first_layout.weights).unlink()
+    method: Any = restore(folder, CPU)[0]
+    network = bottlenecks(10).eval()
+    network.load_state_dict(method.network.state_dict())
+    with torch.no_grad():
+        stock = network(images())
+        move_stride(network, "1x1")
+        predicted = method.predict(images())
+        torch.testing.assert_close(predicted, network(images()))
+        assert not torch.allclose(predicted, stock, rtol=1e-2)
+    capsys.readouterr()
+    cli.main(["evaluate", str(folder), "--device", "cpu"])
+    score = json.loads((folder / "result.json").read_text())["metrics"]["all"]
+    assert f"all {score:.2f}" in capsys.readouterr().out
+    cli.main(["export", str(folder), "--to", str(tmp_path / "exported.pt")])
+    assert "stride in their first 1x1 convolution" in capsys.readouterr().out
+    network = bottlenecks(10).eval()
+    network.load_state_dict(torch.load(tmp_path / "exported.pt", weights_only=True), strict=True)
+    move_stride(network, "1x1")
+    with torch.no_grad():
+        torch.testing.assert_close(network(images()), predicted)
+    run(first_layout, "batchformer", 0, root=tmp_path, device=CPU)  # found finished, not refused
+
+
+@pytest.mark.parametrize("gone", [False, True])
+def test_a_stopped_run_goes_on_with_the_stride_of_its_weights(
+    tmp_path: Path, first_layout: Recipe, gone: bool
+) -> None:
+    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
+    folder = run(first_layout, "batchformer", 0, **options)
+    results, states, configs = [], [], []
+    for again in (False, True):
+        if again:  # as it was after the first update
+            (folder / "result.json").unlink()
+            max((folder / "checkpoints").glob("*.pt")).unlink()
+            if gone:
+                Path(first_layout.weights).unlink()
+            run(first_layout, "batchformer", 0, **options)
+        results.append(json.loads((folder / "result.json").read_text())["metrics"])
+        states.append(restore(folder, CPU)[0].state_dict())
+        configs.append(json.loads((folder / "config.json").read_text()))
+    assert results[0] == results[1]
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+    for key in ("trained", "weights"):
+        assert configs[0][key] == configs[1][key]
+    (folder / "result.json").unlink()
+    for checkpoint in (folder / "checkpoints").glob("*.pt"):
+        checkpoint.unlink()
+    if gone:
+        with pytest.raises(FileNotFoundError, match="no file of weights"):
+            run(first_layout, "batchformer", 0, **options)
+
+
+def test_strides_that_disagree_are_refused_before_training(
+    tmp_path: Path, first_layout: Recipe
+) -> None:
+    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
+    with pytest.raises(ValueError, match="says 1x1, the recipe says 3x3"):
+        run(dataclasses.replace(first_layout, stride="3x3"), "baseline", 0, **options)
+    assert not (tmp_path / "demo").exists()
+    run(first_layout, "baseline", 0, **options)
+    from safetensors.torch import save_file
+
+    save_file(bottlenecks(10).state_dict(), first_layout.weights)
+    with pytest.raises(ValueError, match="stride was 1x1, is auto"):
+        run(first_layout, "baseline", 0, **options)
+
+
+def test_random_weights_are_of_the_network_that_the_file_is_of(
+    tmp_path: Path, first_layout: Recipe
+) -> None:
+    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
+    folder = run(first_layout, "random_weights", 0, **options)
+    config = json.loads((folder / "config.json").read_text())
+    assert (config["trained"]["stride"], config["trained"]["weights"]) == ("1x1", "")
+    assert "weights" not in config, "none were loaded"
+    method: Any = restore(folder, CPU)[0]
+    assert method.network.layer2[0].conv1.stride == (2, 2)
+    Path(first_layout.weights).unlink()
+    run(first_layout, "random_weights", 0, **options)  # found finished, not refused
+    with pytest.raises(FileNotFoundError, match="no file of weights"):
+        run(first_layout, "random_weights", 1, **options)
+
+
+def started_from(recipe: Recipe) -> Recipe:
+    changes: dict[str, Any] = {"name": "second", "method": "crt", "start": "demo/baseline"}
+    return dataclasses.replace(recipe, weights="", **changes)
+
+
+def test_runs_that_start_from_a_run_stride_as_it_does(tmp_path: Path, first_layout: Recipe) -> None:
+    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
+    run(first_layout, "baseline", 0, **options)
+    second = started_from(first_layout)
+    folder = run(second, "baseline", 0, **options)
+    method: Any = restore(folder, CPU)[0]
+    assert method.network.layer2[0].conv1.stride == (2, 2)
+    shutil.rmtree(tmp_path / "demo")
+    run(second, "baseline", 0, **options)  # found finished, not refused
+    method = restore(folder, CPU)[0]
+    assert method.network.layer2[0].conv1.stride == (2, 2)
+
+
+def test_a_start_of_another_stride_is_refused(tmp_path: Path, first_layout: Recipe) -> None:
+    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
+    run(dataclasses.replace(first_layout, weights=""), "baseline", 0, **options)
+    second = dataclasses.replace(started_from(first_layout), stride="1x1")
+    with pytest.raises(ValueError, match="seed0 says 3x3, the recipe says 1x1"):
+        run(second, "baseline", 0, **options)
+
+
+def test_weights_of_a_try_in_which_nothing_was_trained_are_forgotten(tmp_path: Path) -> None:
+    one = Run.below(tmp_path, short(), "baseline", 0, CPU)
+    one.begin()
+    path = one.folder / "config.json"
+    before = json.loads(path.read_text())
+    before["trained"]["weights"] = "old.pth"
+    path.write_text(json.dumps({**before, "weights": {"file": "old.pth", "sha256": "0"}}))
+    one.begin()
+    assert "weights" not in (found := json.loads(path.read_text()))
+    assert found["trained"]["weights"] == ""

@@ -1,0 +1,276 @@
+"""Sweeps on the digits: layout, pairing, what is kept and what is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.recipes.ablations import SWEEPS
+from batchformer.lab.recipes.changes import unchanged
+from batchformer.lab.recipes.demo import demo
+from batchformer.lab.recipes.sweep import Level, Sweep
+from batchformer.lab.runs import sweep_run
+from batchformer.lab.runs.compare import compare, run
+from batchformer.lab.runs.folder import RECORD
+from batchformer.lab.runs.run import Run
+from batchformer.lab.runs.sweep_run import run_sweep
+
+CPU = torch.device("cpu")
+DEPTH = SWEEPS["demo_layers"]
+
+
+def short(**train: Any) -> Recipe:
+    options = {"updates": 6, "eval_every": 3, "checkpoint_every": 2, "log_every": 3, **train}
+    return dataclasses.replace(demo(), train=dataclasses.replace(demo().train, **options))
+
+
+def train(root: Path, base: Recipe | None = None, sweep: Sweep = DEPTH, **options: Any) -> set[str]:
+    settings = {"arms": ["batchformer"], "levels": sweep.level_names[:2], "seeds": [0, 1]}
+    settings |= {"root": root, "device": CPU, "quiet": True} | options
+    folders = run_sweep(sweep, base or short(), **settings)  # type: ignore[arg-type]
+    return {folder.relative_to(root).as_posix() for folder in folders}
+
+
+def metrics(folder: Path) -> Any:
+    return json.loads((folder / "result.json").read_text())["metrics"]
+
+
+def test_levels_are_ordinary_runs_side_by_side_or_not(tmp_path: Path) -> None:
+    expected = {
+        f"demo_layers/{cell}/seed{seed}"
+        for cell in ("1/baseline", "1/batchformer", "2/batchformer")
+        for seed in (0, 1)
+    }
+    assert train(tmp_path / "a") == expected
+    assert train(tmp_path / "b", together=4) == expected
+    for name in expected:
+        assert metrics(tmp_path / "a" / name) == metrics(tmp_path / "b" / name)
+    config = json.loads((tmp_path / "a/demo_layers/2/batchformer/seed1/config.json").read_text())
+    assert config["trained"]["module"]["layers"] == 2 and config["seed"] == 1
+    plain = run(short(), "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
+    assert metrics(plain) == metrics(tmp_path / "a/demo_layers/1/batchformer/seed0")
+
+
+def test_finished_runs_are_kept_and_a_sweep_can_grow(tmp_path: Path) -> None:
+    train(tmp_path, seeds=[0])
+    before = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("result.json")}
+    assert len(before) == 3
+    assert len(train(tmp_path, seeds=[0, 1], together=2)) == 6
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+
+
+def test_a_stopped_level_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
+    name = "demo_layers/2/batchformer/seed0"
+    train(tmp_path / "whole", seeds=[0])
+    train(tmp_path / "broken", seeds=[0])
+    folder = tmp_path / "broken" / name
+    (folder / "result.json").unlink()
+    older, newest = sorted((folder / "checkpoints").glob("*.pt"))[-2:]
+    newest.unlink()
+    assert older.exists(), "there is nothing to go on from"
+    assert name in train(tmp_path / "broken", seeds=[0])
+    assert metrics(folder) == metrics(tmp_path / "whole" / name)
+
+
+def test_a_folder_has_one_base(tmp_path: Path) -> None:
+    train(tmp_path, seeds=[0], levels=["1"])
+    with pytest.raises(ValueError, match=r"begun with other settings: train\.updates was 6, is 7"):
+        train(tmp_path, short(updates=7), seeds=[0], levels=["2"])
+    assert not (tmp_path / "demo_layers/2").exists()
+
+
+def test_a_sweep_that_trained_nothing_does_not_hold_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError("no such network")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("batchformer.lab.runs.sweep_run.train_all", fails)
+        with pytest.raises(OSError, match="no such network"):
+            train(tmp_path, seeds=[0], levels=["1"])
+    path = tmp_path / "demo_layers/sweep.json"
+    assert json.loads(path.read_text())["base"]["train"]["updates"] == 6
+    submitted = path.with_name(RECORD)
+    submitted.touch()
+    with pytest.raises(ValueError, match="begun with other settings"):
+        train(tmp_path, short(updates=7), seeds=[0], levels=["1"])
+    submitted.unlink()
+    train(tmp_path, short(updates=7), seeds=[0], levels=["1"])
+    assert json.loads(path.read_text())["base"]["train"]["updates"] == 7
+
+
+def test_a_diverged_level_does_not_stop_the_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wild(recipe: Recipe) -> Recipe:
+        return dataclasses.replace(recipe, optim=dataclasses.replace(recipe.optim, lr=1e30))
+
+    levels = (Level(name="wild", change=wild), Level(name="tame", change=unchanged))
+    options: dict[str, Any] = {"base": "demo", "factor": "rate", "reference": "tame"}
+    sweep = Sweep(name="rates", levels=levels, baseline="each", **options)
+    folders = train(tmp_path, sweep=sweep, seeds=[0], together=4)
+    assert folders == {"rates/tame/baseline/seed0", "rates/tame/batchformer/seed0"}
+    assert "rates/wild baseline seed 0: The 'loss' part" in capsys.readouterr().err
+
+
+def test_levels_with_other_data_do_not_share_batches(tmp_path: Path) -> None:
+    """Side by side each trains as it would alone."""
+
+    def flatter(recipe: Recipe) -> Recipe:
+        return dataclasses.replace(recipe, data=dataclasses.replace(recipe.data, ratio=10.0))
+
+    levels = (Level(name="50", change=unchanged), Level(name="10", change=flatter))
+    options: dict[str, Any] = {"base": "demo", "factor": "ratio", "reference": "50"}
+    sweep = Sweep(name="ratios", levels=levels, baseline="each", **options)
+    for name, together in (("alone", 1), ("together", 4)):
+        train(tmp_path / name, sweep=sweep, seeds=[0], together=together)
+    found = sorted((tmp_path / "alone").rglob("seed0"))
+    assert len(found) == 4
+    for folder in found:
+        other = tmp_path / "together" / folder.relative_to(tmp_path / "alone")
+        assert metrics(folder) == metrics(other)
+
+
+ARMS = ("baseline", "batchformer")
+
+
+@pytest.fixture(scope="module")
+def base_runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What a comparison of the base leaves."""
+    root = tmp_path_factory.mktemp("compared")
+    list(compare(short(), ARMS, [0, 1], root=root, device=CPU, quiet=True))
+    return root
+
+
+@pytest.fixture
+def root(base_runs: Path, tmp_path: Path) -> Path:
+    """The same, for a test to change."""
+    return Path(shutil.copytree(base_runs, tmp_path / "runs"))
+
+
+@pytest.fixture
+def trained(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Titles of the runs that are trained, not merely found."""
+    titles: list[str] = []
+    original = Run.training
+
+    def training(one: Run, *args: Any, **options: Any) -> Any:
+        titles.append(one.title)
+        return original(one, *args, **options)
+
+    monkeypatch.setattr(Run, "training", training)
+    return titles
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def config_of(folder: Path) -> Any:
+    return json.loads((folder / "config.json").read_text())
+
+
+def test_what_a_comparison_of_the_base_trained_is_taken_over(
+    root: Path, trained: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert len(train(root)) == 6
+    assert trained == [f"demo_layers/2 batchformer seed {seed}" for seed in (0, 1)]
+    names = [f"demo/{arm}/seed{seed}" for seed in (0, 1) for arm in ARMS]
+    line = f"4 runs were trained already, and taken over: {', '.join(names)}\n"
+    assert capsys.readouterr().err == line
+    for name in names:
+        before, after = content(root / name), content(root / name.replace("demo", "demo_layers/1"))
+        old, new = (json.loads(files.pop("config.json")) for files in (before, after))
+        assert before == after and {"result.json", "metrics.jsonl", "figures.npz"} < before.keys()
+        assert new["taken_from"] == name and new["provenance"] == old["provenance"]
+        for part in ("recipe", "trained"):
+            assert new[part]["name"] == "demo_layers/1" and "layers: 1" in new[part]["summary"]
+            changed = {key for key in new[part] if new[part][key] != old[part][key]}
+            assert changed <= {"name", "summary", "table", "paper"}
+    train(root)
+    assert len(trained) == 2 and capsys.readouterr().err == "", "all is there"
+
+
+def test_the_same_numbers_as_without_taking_over(root: Path, tmp_path: Path) -> None:
+    taken = train(root, levels=["1"], seeds=[1])
+    assert train(tmp_path / "alone", levels=["1"], seeds=[1]) == taken and len(taken) == 2
+    for name in taken:
+        assert metrics(root / name) == metrics(tmp_path / "alone" / name)
+
+
+def test_another_sweep_has_them_as_well(
+    root: Path, trained: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The one who trained them is named, also where they pass through several hands."""
+    train(root, levels=["1", "2"], seeds=[0])
+    shutil.rmtree(root / "demo")
+    other = dataclasses.replace(DEPTH, name="depth_again")
+    capsys.readouterr()
+    trained.clear()
+    train(root, sweep=other, levels=["1", "2", "4"], seeds=[0])
+    assert trained == ["depth_again/4 batchformer seed 0"]
+    assert "3 runs were trained already" in capsys.readouterr().err
+    origins = [
+        config_of(root / "depth_again" / f"{level}/batchformer/seed0")["taken_from"]
+        for level in ("1", "2")
+    ]
+    assert origins == ["demo/batchformer/seed0", "demo_layers/2/batchformer/seed0"]
+
+
+def altered(path: Path, *keys: str, value: object) -> None:
+    whole = part = json.loads(path.read_text())
+    for key in keys[:-1]:
+        part = part[key]
+    part[keys[-1]] = value
+    path.write_text(json.dumps(whole))
+
+
+def test_a_base_run_of_something_else_is_not_taken(
+    root: Path, trained: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Other settings, other images under the same settings, unfinished, damaged."""
+    configs = {
+        name: root / "demo" / name / "config.json"
+        for name in ("baseline/seed0", "batchformer/seed0", "baseline/seed1")
+    }
+    for part in ("recipe", "trained"):
+        altered(configs["baseline/seed0"], part, "optim", "lr", value=0.5)
+    altered(configs["batchformer/seed0"], "data", "split_sha256", value="0" * 64)
+    (configs["baseline/seed1"].parent / "result.json").unlink()
+    figures = root / "demo/batchformer/seed1/figures.npz"
+    figures.write_bytes(figures.read_bytes()[:-40])
+    train(root, levels=["1"])
+    assert len(trained) == 4 and capsys.readouterr().err == ""
+    assert not any("taken_from" in config_of(folder) for folder in root.glob("*/*/*/seed?"))
+
+
+def test_settings_of_no_effect_may_be_others(root: Path, trained: list[str]) -> None:
+    train(root, short(workers=3), levels=["1"])
+    assert trained == []
+
+
+def test_a_run_that_is_begun_goes_on_itself(root: Path, trained: list[str]) -> None:
+    folder = root / "demo_layers/1/batchformer/seed0"
+    train(root, levels=["1"], seeds=[0])
+    (folder / "result.json").unlink()
+    before = metrics(root / "demo/batchformer/seed0")
+    train(root, levels=["1"], seeds=[0])
+    assert trained == ["demo_layers/1 batchformer seed 0"] and metrics(folder) == before
+    assert metrics(root / "demo/batchformer/seed0") == before
+    assert list((root / "demo/batchformer/seed0/checkpoints").glob("*.pt")), "shared, not moved"
+
+
+def test_the_first_rank_takes_over(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sweep_run, "first_says", lambda make: None)
+    monkeypatch.setattr(sweep_run, "train_all", lambda *_: iter(()))
+    assert train(root) == set()
+    assert not (root / "demo_layers").exists(), "another rank writes nothing"

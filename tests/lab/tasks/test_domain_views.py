@@ -1,0 +1,83 @@
+"""Views of images in memory and from files have the same parts, as the protocols list them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torchvision.transforms import v2
+
+from batchformer.lab.config.domains import DomainConfig
+from batchformer.lab.data.feeds import framing
+from batchformer.lab.data.transforms import (
+    IMAGENET,
+    ColorJitter,
+    Compose,
+    RandomFlip,
+    RandomGrey,
+    RandomResizedCrop,
+    Transform,
+    digits_test,
+    digits_train,
+    domain_train,
+)
+from batchformer.lab.tasks.domain_views import (
+    scored_file_view,
+    scored_view,
+    training_file_view,
+    training_view,
+)
+
+
+def steps(transform: Transform) -> tuple[Transform, ...]:
+    assert isinstance(transform, Compose)
+    return transform.transforms
+
+
+def test_the_protocol_of_generalization() -> None:
+    config = DomainConfig(size=160)
+    assert training_view(config) == domain_train(160)
+    geometry, transform = training_file_view(config)
+    assert geometry == framing.RandomResizedCrop(160, scale=(0.7, 1.0))
+    assert steps(transform) == (
+        RandomFlip(),
+        ColorJitter(0.3, 0.3, 0.3, 0.3),
+        RandomGrey(0.1),
+        IMAGENET,
+    )
+
+
+def test_without_grey() -> None:
+    for view in (training_view, lambda c: training_file_view(c)[1]):
+        parts = steps(view(DomainConfig(augment="scale")))
+        assert not any(isinstance(part, RandomGrey) for part in parts)
+        assert any(isinstance(part, ColorJitter) for part in parts)
+
+
+def test_the_middle_of_the_image() -> None:
+    config = DomainConfig(augment="centre")
+    geometry, transform = training_file_view(config)
+    assert geometry == framing.ResizeCentreCrop(224, 256)
+    assert steps(transform) == (RandomFlip(), IMAGENET)
+    assert scored_file_view(config) == (geometry, IMAGENET)
+    assert not any(isinstance(p, RandomResizedCrop) for p in steps(training_view(config)))
+
+
+@pytest.mark.parametrize("augment", ["domain", "centre"])
+def test_scored_images_are_those_of_torchvision(augment: str) -> None:
+    """In memory and from files, within a grey level."""
+    config = DomainConfig(augment=augment, size=28)  # type: ignore[arg-type]
+    x = torch.randint(0, 256, (3, 3, 40, 40), dtype=torch.uint8)
+    sizes = {"domain": [v2.Resize((28, 28))], "centre": [v2.Resize(32), v2.CenterCrop(28)]}
+    wanted = v2.Compose(sizes[augment])(x)
+    expected = IMAGENET(wanted)
+    nothing = torch.empty(3, 0, dtype=torch.float64)
+    level = 1 / 255 / 0.224 + 1e-4
+    assert (scored_view(config)(x, nothing) - expected).abs().max() < level
+    geometry, transform = scored_file_view(config)
+    framed = torch.stack([geometry(image, row) for image, row in zip(x, nothing, strict=True)])
+    assert (transform(framed, nothing) - expected).abs().max() < level
+
+
+def test_the_digits_have_their_own() -> None:
+    config = DomainConfig(name="rotated_digits", augment="shift", size=16)
+    assert training_view(config) == digits_train() and scored_view(config) == digits_test()

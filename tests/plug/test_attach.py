@@ -1,0 +1,275 @@
+"""One line in, one line out."""
+
+from __future__ import annotations
+
+import copy
+import sys
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from batchformer import BatchFormer, attach, check, detach, export, match, param_groups
+from batchformer.plug.attach import AttachError, unwrap
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(8, 8), nn.BatchNorm1d(8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.norm(self.linear(x)).relu()
+
+
+class Net(nn.Module):
+    def __init__(self, blocks: int = 3) -> None:
+        super().__init__()
+        self.stem = nn.Linear(6, 8)
+        self.blocks = nn.Sequential(*(Block() for _ in range(blocks)))
+        self.dropout = nn.Dropout()
+        self.fc = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(self.dropout(self.blocks(self.stem(x))))
+
+
+X = torch.randn(7, 6, generator=torch.Generator().manual_seed(0))
+
+
+def test_in_training_rows_double_and_eval_is_the_model_it_was() -> None:
+    model = Net()
+    before = model.eval()(X)
+    keys, parameters = list(model.state_dict()), dict(model.named_parameters())
+    model.train()
+    state = torch.get_rng_state()
+    stats = copy.deepcopy(model.state_dict())
+    assert attach(model, verbose=False) is model
+    assert model.training and torch.equal(torch.get_rng_state(), state)
+    assert all(torch.equal(model.state_dict()[k], v) for k, v in stats.items())
+    assert model(X).shape == (14, 5)
+    model.load_state_dict(stats, strict=False)
+    assert torch.equal(model.eval()(X), before)
+    added = [key for key in model.state_dict() if key not in keys]
+    assert added and all(".batchformer." in key for key in added)
+    now = dict(model.named_parameters())
+    assert all(now[name] is parameter for name, parameter in parameters.items())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in model.modules())
+
+
+def test_the_numbers_are_those_of_two_streams() -> None:
+    model = attach(Net(), dropout=0.0, verbose=False)
+    features: list[Tensor] = []
+    for module in model.modules():
+        if isinstance(module, (nn.Dropout, nn.BatchNorm1d)):
+            module.eval()
+    encoder = model.fc.batchformer
+    with torch.no_grad():
+        features = model.blocks(model.stem(X))
+        expected = torch.cat((features, encoder.mix(features)))
+        torch.testing.assert_close(model(X), F.linear(expected, model.fc.weight, model.fc.bias))
+
+
+def test_one_line_is_printed_and_names_the_next(capsys: pytest.CaptureFixture[str]) -> None:
+    attach(Net())
+    (line,) = capsys.readouterr().out.splitlines()
+    for words in ("'fc'", "8 channels", "+464 parameters", "2N rows", "match(logits, y)"):
+        assert words in line
+    attach(Net(), streams="mixed_only")
+    assert "N mixed rows" in capsys.readouterr().out
+
+
+def test_options_reach_the_module() -> None:
+    model = attach(Net(), heads=2, layers=3, dropout=0.1, attend="self", verbose=False)
+    encoder = model.fc.batchformer
+    assert isinstance(encoder, BatchFormer)
+    assert (encoder.heads, len(encoder.layers), encoder.dropout, encoder.attend) == (
+        2,
+        3,
+        0.1,
+        "self",
+    )
+
+
+def test_mixed_only_gives_one_stream() -> None:
+    model = attach(Net(), streams="mixed_only", dropout=0.0, verbose=False)
+    assert model(X).shape == (7, 5)
+    assert torch.equal(model.eval()(X), detach(copy.deepcopy(model)).eval()(X))
+
+
+def test_several_places_double_once() -> None:
+    model = attach(Net(), at=["fc", "blocks.1", "blocks.2"], verbose=False)
+    places = [model.blocks[1], model.blocks[2], model.fc]
+    assert [place._place.role for place in places] == [
+        "double",
+        "mix_second_half",
+        "mix_second_half",
+    ]
+    assert len({id(place.batchformer) for place in places}) == 3
+    assert model(X).shape == (14, 5)
+    with pytest.raises(ValueError, match=r"batchformer\.match"):
+        F.cross_entropy(model(X), torch.zeros(7, dtype=torch.long))
+
+
+def test_the_plain_half_passes_several_places_untouched() -> None:
+    model = Net()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    model.eval()
+    expected = model(X)
+    attach(model, at=["blocks.0", "blocks.2", "fc"], verbose=False)
+    for module in model.modules():
+        if isinstance(module, BatchFormer):
+            module.train()
+    out = model(X)
+    torch.testing.assert_close(out[:7], expected, atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(out[7:], expected)
+
+
+def test_the_seed_decides_the_encoder_and_nothing_else_sees_it() -> None:
+    def encoder_of(seed: int, **options: object) -> list[Tensor]:
+        torch.manual_seed(seed)
+        model = attach(Net(), verbose=False, **options)  # type: ignore[arg-type]
+        return [m.layers[0].linear1.weight for m in model.modules() if isinstance(m, BatchFormer)]
+
+    def order_after(prepare: Callable[[nn.Module], object]) -> Tensor:
+        torch.manual_seed(1)
+        prepare(Net())
+        return torch.randperm(100)
+
+    baseline = order_after(lambda model: None)
+    assert torch.equal(order_after(lambda model: attach(model, verbose=False)), baseline)
+    assert torch.equal(encoder_of(0)[0], encoder_of(0)[0])
+    assert not torch.equal(encoder_of(0)[0], encoder_of(1)[0])
+    first, second = encoder_of(0, at=["blocks.1", "fc"])
+    assert not torch.equal(first, second), "each place has weights of its own"
+    torch.manual_seed(0)
+    ensemble = [attach(Net(), verbose=False).fc.batchformer for _ in range(2)]
+    first, second = (member.layers[0].linear1.weight for member in ensemble)
+    assert not torch.equal(first, second)
+
+
+def test_share_uses_one_module_under_one_key() -> None:
+    model = attach(Net(), at=["blocks.0", "blocks.2"], share=True, verbose=False)
+    assert sum(isinstance(m, BatchFormer) for m in model.modules()) == 1
+    assert not any(key.startswith("blocks.2.batchformer") for key in model.state_dict())
+    twin = copy.deepcopy(model)
+    assert twin.blocks[2]._place.encoder is twin.blocks[0].batchformer
+    assert twin.blocks[2]._place.encoder is not model.blocks[0].batchformer
+
+
+def test_batch_norm_after_the_insertion() -> None:
+    joint = attach(Net(), at="blocks.1", verbose=False)
+    assert type(joint.blocks[2].norm) is nn.BatchNorm1d
+    apart = attach(Net(), at="blocks.1", batch_norm="per_stream", verbose=False)
+    kinds = [type(block.norm) is nn.BatchNorm1d for block in apart.blocks]
+    assert kinds == [True, False, False], "only norms after the insertion change"
+    assert apart(X).shape == (14, 5)
+    detach(apart)
+    assert all(type(block.norm) is nn.BatchNorm1d for block in apart.blocks)
+
+
+def test_attaching_twice_or_onto_a_wrapper_is_refused() -> None:
+    model = attach(Net(), verbose=False)
+    with pytest.raises(AttachError, match=r"detach\(model\) first"):
+        attach(model)
+    refusals = {
+        nn.DataParallel: "train with DistributedDataParallel",
+        lambda m: torch.compile(m, backend="eager"): "wrap it afterwards",
+    }
+    for wrap, words in refusals.items():
+        with pytest.raises(AttachError, match=words):
+            attach(wrap(Net()))
+        wrapped = wrap(attach(Net(), verbose=False))
+        assert isinstance(export(wrapped), Net) and isinstance(unwrap(wrapped), Net)
+    compiled = Net()
+    compiled.compile(backend="eager")
+    with pytest.raises(AttachError, match="wrap it afterwards"):
+        attach(compiled)
+    with pytest.raises(AttachError, match="TorchScript"):
+        attach(torch.jit.script(nn.Linear(4, 2)))
+
+
+def test_a_wrong_head_count_leaves_the_model_alone() -> None:
+    model = Net()
+    with pytest.raises(ValueError, match="use heads= one of 1, 2, 4, 8"):
+        attach(model, heads=3)
+    assert type(model.fc) is nn.Linear
+
+
+@pytest.mark.parametrize("labels", [False, True])
+def test_lazy_modules_take_their_shapes_from_the_example(labels: bool) -> None:
+    def build() -> nn.Sequential:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.LazyLinear(8), nn.LazyBatchNorm1d(), nn.ReLU(), nn.LazyLinear(5))
+
+    model, twin = build(), build()
+    with pytest.raises(AttachError, match=r"'0\.weight' has no shape.*Pass example="):
+        attach(model)
+    assert isinstance(model[0], nn.LazyLinear)
+    attach(model, example=(X, torch.zeros(7)) if labels else X, verbose=False)
+    assert model(X).shape == (14, 5) and type(detach(model)[0]) is nn.Linear
+    torch.manual_seed(0)
+    twin.eval()(X)
+    model[1].reset_running_stats()
+    assert torch.equal(model.eval()(X), twin(X)), "the weights of a first batch of its own"
+
+
+def test_training_with_it_lowers_the_loss_of_the_plain_model() -> None:
+    torch.manual_seed(0)
+    y = (X.sum(1) > 0).long()
+    model = attach(Net(), verbose=False)
+    optimizer = torch.optim.Adam(param_groups(model, 1e-2, lr_factor=1.0))
+    first = F.cross_entropy(model.eval()(X), y).item()
+    model.train()
+    for _ in range(60):
+        out = model(X)
+        optimizer.zero_grad()
+        F.cross_entropy(out, match(out, y)).backward()
+        optimizer.step()
+    assert F.cross_entropy(export(model)(X), y).item() < 0.5 * first
+
+
+def test_a_norm_that_is_itself_the_place_cannot_keep_the_streams_apart() -> None:
+    with pytest.raises(AttachError, match="name the layer before it"):
+        attach(Net(), at="blocks.1.norm", batch_norm="per_stream", verbose=False)
+
+
+def test_one_module_cannot_serve_several_widths() -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 16), nn.Linear(16, 3))
+    with pytest.raises(AttachError, match=r"inputs of \[8, 16\] channels"):
+        attach(model, at=["1", "2"], share=True)
+    assert attach(model, at=["1", "2"], verbose=False)(X).shape == (14, 3)
+
+
+def test_exchange_is_passed_on_and_named(capsys: pytest.CaptureFixture[str]) -> None:
+    model = attach(Net(), exchange=True)
+    assert model.fc.batchformer.nn.exchange
+    line = capsys.readouterr().out
+    assert "over the samples of all ranks" in line
+    assert "stream_loss(criterion, logits, y, exchange=True)" in line
+    assert model(X).shape == (14, 5)
+    assert not attach(Net(), verbose=False).fc.batchformer.nn.exchange
+
+
+def test_an_encoder_that_outweighs_the_network_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        attach(Net(), verbose=False)  # it outweighs this one too, and nobody minds
+    monkeypatch.setattr(sys.modules["batchformer.attach"], "HEAVY", 100)
+    with pytest.warns(UserWarning, match=r"'fc' reads 8 channels.*attach\(model, dim=512\)"):
+        attach(Net(), verbose=False)
+
+
+def test_a_bottleneck_is_attached_checked_and_taken_away() -> None:
+    torch.manual_seed(0)
+    model = attach(Net(), dim=4, verbose=False)
+    optimizer = torch.optim.SGD(param_groups(model, lr=0.1))
+    assert model.fc.batchformer.layers[0].linear1.in_features == 4
+    result = check(model, X, optimizer)
+    assert result, str(result)
+    assert list(export(model).state_dict()) == list(Net().state_dict())

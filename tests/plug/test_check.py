@@ -1,0 +1,319 @@
+"""check tells the good from the broken, and leaves no trace."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from batchformer import BatchFormer, attach, check, two_streams
+from batchformer.plug.findings import (
+    ATTEND,
+    CALLED,
+    EVAL,
+    LEARN,
+    MEMBER,
+    STAY,
+    STREAMS,
+    THERE,
+    CheckResult,
+)
+
+X = torch.randn(6, 8, generator=torch.Generator().manual_seed(0))
+
+
+class Backbone(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 16)
+        )
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.body(x))
+
+
+def failed(result: CheckResult) -> list[str]:
+    return [finding.question for finding in result.failures]
+
+
+def snapshot(model: nn.Module) -> tuple[Any, ...]:
+    return (
+        copy.deepcopy(model.state_dict()),
+        [m.training for m in model.modules()],
+        [p.requires_grad for p in model.parameters()],
+        [None if p.grad is None else p.grad.clone() for p in model.parameters()],
+        torch.get_rng_state(),
+        [getattr(m, "dropout", None) for m in model.modules() if isinstance(m, BatchFormer)],
+    )
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    return bool(a == b)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_good_model_passes_and_is_left_as_it_was(training: bool) -> None:
+    model = attach(Backbone(), verbose=False).train(training)
+    model(X).sum().backward()
+    before = snapshot(model)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    result = check(model, (X, torch.zeros(6)), optimizer)
+    assert result.passed and bool(result) and len(result.findings) == 13
+    assert "BatchFormer is acting." in str(result)
+    assert same(before, snapshot(model))
+    assert not any(m._forward_hooks for m in model.modules())
+
+
+class OwnCode(Backbone):
+    """The model calls the module itself."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = BatchFormer(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(two_streams(self.body(x), self.encoder))
+
+
+def test_a_model_that_calls_it_in_its_own_code_passes() -> None:
+    assert check(OwnCode(), X).passed
+
+
+# The broken copies found in public code, each in miniature.
+
+
+def stock(dim: int, batch_first: bool = False) -> nn.TransformerEncoderLayer:
+    return nn.TransformerEncoderLayer(dim, 4, dim, 0.5, batch_first=batch_first)
+
+
+class LengthOneAxis(Backbone):
+    """Batch-first attention over (N, 1, C): no sample ever meets another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = stock(16, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        f = self.body(x)
+        if self.training:
+            f = torch.cat((f, self.encoder(f.unsqueeze(1)).squeeze(1)))
+        return self.head(f)
+
+
+class OnAtTest(Backbone):
+    """Attention stays on at test, and there is no shared stream."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = stock(16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(self.body(x).unsqueeze(1)).squeeze(1))
+
+
+class NoSecondStream(OnAtTest):
+    """Identity at test, but the classifier never sees plain features in training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        f = self.body(x)
+        return self.head(self.encoder(f.unsqueeze(1)).squeeze(1) if self.training else f)
+
+
+class FlattenedThenMixup(nn.Module):
+    """Tokens flattened into one huge width, doubled by hand, then mixed up across streams."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Linear(2, 8)
+        self.encoder = stock(4 * 8)
+        self.head = nn.Linear(32, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        f = self.embed(x.view(-1, 4, 2)).flatten(1)
+        if self.training:
+            f = torch.cat((f, self.encoder(f.unsqueeze(1)).squeeze(1)))
+            f = 0.7 * f + 0.3 * f[torch.randperm(len(f))]
+        return self.head(f)
+
+
+class LabelsThreaded(OnAtTest):
+    """forward(x, y, is_train): eval() does not switch it off."""
+
+    def forward(self, x: Tensor, y: Tensor, is_train: bool = True) -> Any:  # type: ignore[override]
+        f = self.body(x)
+        if is_train:
+            f = torch.cat((f, self.encoder(f.unsqueeze(1)).squeeze(1)))
+            y = torch.cat((y, y))
+        return self.head(f), y
+
+
+@pytest.mark.parametrize(
+    ("model", "questions"),
+    [
+        (LengthOneAxis, {ATTEND}),
+        (OnAtTest, {STREAMS, EVAL}),
+        (NoSecondStream, {STREAMS}),
+        (FlattenedThenMixup, {STAY}),
+        (LabelsThreaded, {EVAL}),
+    ],
+)
+def test_broken_copies_are_caught(model: type[nn.Module], questions: set[str]) -> None:
+    batch = (X, torch.zeros(6).long()) if model is LabelsThreaded else X
+    result = check(model(), batch)
+    assert questions <= set(failed(result)), str(result)
+    assert all(finding.remedy in str(result) for finding in result.failures)
+
+
+def test_a_backbone_that_mixes_samples_is_reported_as_such() -> None:
+    class Centred(Backbone):
+        def forward(self, x: Tensor) -> Any:
+            f = self.body(x)
+            return self.head(f - f.mean(0))
+
+    result = check(attach(Centred(), verbose=False), X)
+    assert failed(result) == [STAY] and "mixes samples elsewhere" in str(result)
+
+
+def test_an_optimizer_without_the_parameters_is_reported() -> None:
+    model = Backbone()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.warns(UserWarning, match="NOT BE TRAINED"):
+        attach(model, verbose=False)
+    assert failed(check(model, X, optimizer)) == [MEMBER]
+
+
+def test_frozen_parameters_are_reported() -> None:
+    model = attach(Backbone(), verbose=False)
+    model.head.batchformer.requires_grad_(False)
+    result = check(model, X)
+    assert failed(result) == [LEARN] and "12 of 12 parameters are frozen" in str(result)
+    assert not any(p.requires_grad for p in model.head.batchformer.parameters())
+
+
+def test_a_replaced_head_is_reported() -> None:
+    model = attach(Backbone(), verbose=False)
+    model.head = nn.Linear(16, 4)
+    result = check(model, X)
+    assert failed(result) == [THERE] and "attach(model) again" in str(result)
+
+
+def test_a_zero_classifier_does_not_hide_the_module() -> None:
+    model = Backbone()
+    nn.init.zeros_(model.head.weight)
+    result = check(attach(model, verbose=False), X)
+    assert result.passed and "begins after the first step" in str(result)
+
+
+def test_controls_and_ablations_are_recognised() -> None:
+    result = check(attach(Backbone(), attend="self", verbose=False), X)
+    assert result.passed and "the control" in str(result)
+    result = check(attach(Backbone(), streams="mixed_only", verbose=False), X)
+    assert result.passed and "as asked" in str(result)
+
+
+class MixedOnly(OwnCode):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.encoder(self.body(x)))
+
+
+def test_one_stream_in_one_s_own_code_is_right_only_where_it_is_meant() -> None:
+    assert STREAMS in failed(check(MixedOnly(), X))
+    assert check(MixedOnly(), X, mixed_only=True).passed
+
+
+class Loud(OwnCode):
+    """Features so large that attention has one sample for all."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(two_streams(3e4 * self.body(x), self.encoder))
+
+
+def test_features_of_any_size_show_whether_samples_meet() -> None:
+    assert check(Loud(), X).passed
+    alone = Loud()
+    alone.encoder.attend = "self"
+    result = check(alone, X)
+    assert result.passed and "the control" in str(result)
+
+
+def test_one_sample_among_many_is_seen_in_low_precision() -> None:
+    torch.manual_seed(0)
+    model = OwnCode().to(torch.bfloat16)
+    assert check(model, torch.randn(512, 8, dtype=torch.bfloat16)).passed
+
+
+def test_a_plain_model_is_told_to_call_attach() -> None:
+    result = check(Backbone(), X)
+    assert failed(result) == [THERE] and len(result.findings) == 1
+    assert "none found" in str(result) and "-> call attach(model)" in str(result)
+
+
+@pytest.mark.parametrize("batch", [X[:1], X[:1].expand(4, 8)])
+def test_batches_that_cannot_show_anything_are_refused(batch: Tensor) -> None:
+    with pytest.raises(ValueError, match=r"check\(\) needs"):
+        check(attach(Backbone(), verbose=False), batch)
+
+
+def test_tokens_work_as_well_as_numbers() -> None:
+    class Text(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embedding, self.head = nn.Embedding(20, 8), nn.Linear(8, 2)
+
+        def forward(self, ids: Tensor, mask: Tensor | None = None) -> Tensor:
+            return self.head(self.embedding(ids).mean(1))
+
+    model = attach(Text(), verbose=False)
+    ids = torch.randint(20, (5, 4), generator=torch.Generator().manual_seed(1))
+    assert check(model, {"ids": ids, "mask": torch.ones(5, 4), "labels": torch.zeros(5)}).passed
+
+
+def test_norms_converted_after_attach_are_reported() -> None:
+    class NormAfter(Backbone):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Linear(8, 3))
+
+    model = attach(NormAfter(), at="head", batch_norm="per_stream", verbose=False)
+    assert check(model, X).passed
+    converted = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+    assert failed(check(converted, X)) == [THERE]
+
+
+def test_whatever_gradient_mode_it_is_called_in() -> None:
+    model = attach(Backbone(), verbose=False)
+    with torch.no_grad():
+        result = check(model, X)
+    assert result.passed and result.influence, str(result)
+    with torch.inference_mode():
+        result = check(model, X.clone())
+    assert result.passed and result.influence, str(result)
+
+
+def test_a_few_samples_and_passes_are_enough() -> None:
+    """Time is spent in forward passes: 21 samples of 64, where all sizes took hundreds."""
+    model, rows = attach(Backbone(), verbose=False), list[int]()
+    model.body.register_forward_pre_hook(lambda module, args: rows.append(len(args[0])))
+    assert check(model, torch.randn(64, 8))
+    # Eval, one sample in eval, batch statistics, and three that are compared.
+    assert rows == [4, 1, 4, 4, 4, 4]
+
+
+def test_a_part_of_the_encoder_that_is_never_called_is_named() -> None:
+    model = attach(Backbone(), verbose=False)
+    layer = model.head.batchformer.layers[0]  # type: ignore[union-attr]
+    layer.self_attn.register_forward_hook(lambda *_: None)
+    result = check(model, X)
+    assert failed(result) == [CALLED]
+    assert "head.batchformer.layers.0.self_attn" in str(result)

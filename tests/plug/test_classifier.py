@@ -1,0 +1,133 @@
+"""The classifier is found by following the gradient back from the outputs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from batchformer.plug.classifier import AttachError, find_heads, is_layer, output_tensors, trace
+from batchformer.plug.example import find_batch
+
+
+class Net(nn.Module):
+    """Two layers declared in the opposite order of their calls, with the output of ``combine``."""
+
+    def __init__(self, combine: str) -> None:
+        super().__init__()
+        self.head = nn.Linear(8, 3)
+        self.other = nn.Linear(8, 3)
+        self.body = nn.Linear(4, 8)
+        self.combine = combine
+
+    def forward(self, x: Tensor) -> Any:
+        h = self.body(x).relu()
+        if self.combine == "one":
+            return self.head(h)
+        if self.combine == "sum":
+            return self.head(h) + self.other(h.tanh())
+        if self.combine == "same features":
+            return {"a": self.head(h), "b": self.other(h)}
+        if self.combine == "different features":
+            return self.head(h), self.other(h.tanh())
+        if self.combine == "logits":
+            return {"logits": self.head(h), "hidden": h}
+        return self.head(h).argmax(1)
+
+
+class Cosine(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 8)
+        self.classifier = CosineHead()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.body(x)) * 16
+
+
+class CosineHead(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(F.normalize(x, dim=1), F.normalize(self.weight, dim=1))
+
+
+def heads(model: nn.Module) -> list[str]:
+    return find_heads(model, trace(model, find_batch(model, torch.randn(3, 4))))
+
+
+def test_one_head_wherever_it_is_declared() -> None:
+    assert heads(Net("one")) == ["head"]
+    assert heads(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3), nn.Softplus())) == ["2"]
+
+
+def test_a_frozen_model_has_a_head_too_and_stays_frozen() -> None:
+    model = Net("one").requires_grad_(False)
+    assert heads(model) == ["head"]
+    assert not any(p.requires_grad for p in model.parameters())
+
+
+def test_a_classifier_with_weights_of_its_own() -> None:
+    assert heads(Cosine()) == ["classifier"]
+
+
+def test_heads_that_belong_together() -> None:
+    assert sorted(heads(Net("sum"))) == ["head", "other"]
+    assert heads(Net("same features")) == ["head", "other"]
+
+
+def test_logits_are_preferred_to_what_else_a_mapping_holds() -> None:
+    assert heads(Net("logits")) == ["head"]
+
+
+@pytest.mark.parametrize("combine", ["different features", "argmax"])
+def test_no_single_classifier_lists_the_candidates(combine: str) -> None:
+    with pytest.raises(AttachError, match=r"Candidates for at=.*'head' \(Linear, input \(3, 8\)"):
+        heads(Net(combine))
+
+
+class Timm(nn.Module):
+    """The contract of timm models."""
+
+    def __init__(self, classifier: nn.Module) -> None:
+        super().__init__()
+        self.body, self.classifier = nn.Linear(4, 8), classifier
+
+    def get_classifier(self) -> nn.Module:
+        return self.classifier
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.classifier(self.body(x))
+
+
+def test_what_the_model_declares_wins() -> None:
+    assert heads(Timm(nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 3)))) == ["classifier"]
+    with pytest.raises(AttachError, match="reset_classifier"):
+        heads(Timm(nn.Identity()))
+
+
+def test_trace_counts_calls_and_leaves_no_hook() -> None:
+    shared = nn.Linear(4, 4)
+    model = nn.Sequential(shared, nn.ReLU(), shared)
+    record = trace(model, find_batch(model))
+    assert record.calls["0"].times == 2 and list(record.calls) == ["0", "1"]
+    assert "called 2 times" in record.calls["0"].describe()
+    assert "There is no candidate" in record.candidates()
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_layers_are_leaves_with_weights() -> None:
+    assert is_layer(nn.Linear(2, 2)) and is_layer(nn.Conv2d(1, 1, 1)) and is_layer(CosineHead())
+    assert not is_layer(nn.LayerNorm(4)) and not is_layer(nn.Sequential(nn.Linear(2, 2)))
+
+
+def test_output_tensors_are_those_a_loss_would_use() -> None:
+    a, b = torch.zeros(2), torch.zeros(2, 3)
+    assert output_tensors({"logits": a, "hidden": b}) == [a]
+    found = output_tensors((a, [b], torch.zeros(()), torch.zeros(2).long(), None))
+    assert len(found) == 2 and found[0] is a and found[1] is b

@@ -1,0 +1,125 @@
+"""Inputs are guessed for models of many kinds, or asked for."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from batchformer.plug.example import ROWS, as_batch, find_batch, fit_batch
+
+
+class Text(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 6)
+        self.head = nn.Linear(6, 2)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.embedding(ids).mean(1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, batch_first: bool) -> None:
+        super().__init__()
+        self.rnn = nn.LSTM(5, 6, batch_first=batch_first)
+        self.head = nn.Linear(6, 2)
+        self.step = (slice(None), -1) if batch_first else -1
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.rnn(x)[0][self.step])
+
+
+class Lenet(nn.Module):
+    """Only 28 x 28 fits its Linear."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 5)
+        self.head = nn.Linear(4 * 24 * 24, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.conv(x).flatten(1))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Linear(7, 2),
+        nn.Sequential(nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 2)),
+        nn.Sequential(nn.Conv1d(2, 4, 3), nn.AdaptiveAvgPool1d(1), nn.Flatten(), nn.Linear(4, 2)),
+        nn.Sequential(nn.Conv3d(2, 4, 3), nn.AdaptiveAvgPool3d(1), nn.Flatten(), nn.Linear(4, 2)),
+        nn.Sequential(nn.Conv2d(5, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)),
+        Lenet(),
+        Text(),
+        Recurrent(True),
+        Recurrent(False),
+        nn.Linear(7, 2).double(),
+        nn.Linear(7, 2).bfloat16(),
+    ],
+    ids=lambda model: type(model).__name__,
+)
+def test_a_batch_is_found_and_accepted(model: nn.Module) -> None:
+    state = torch.get_rng_state()
+    batch = find_batch(model)
+    assert torch.equal(torch.get_rng_state(), state), "guessing advanced the caller's generator"
+    assert batch.rows == ROWS and batch.run(model).shape == (ROWS, 2)
+
+
+class TwoTables(nn.Module):
+    """Every embedding sees the same indices, and remembers the largest."""
+
+    def __init__(self, *sizes: int) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.Embedding(size, 6) for size in sizes)
+        self.head, self.largest = nn.Linear(6, 2), 0
+
+    def forward(self, ids: Tensor) -> Tensor:
+        self.largest = max(self.largest, int(ids.max()))
+        return self.head(sum(table(ids).mean(1) for table in self.tables))
+
+
+@pytest.mark.parametrize("sizes", [(1000, 7), (7, 1000), (1000, 1)])
+def test_no_guess_is_out_of_range_for_any_embedding(sizes: tuple[int, ...]) -> None:
+    model = TwoTables(*sizes)
+    assert find_batch(model).run(model).shape == (ROWS, 2)
+    # On a GPU one index too large would be an assertion that nothing recovers from.
+    assert model.largest < min(sizes)
+
+
+class Odd(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, image: Tensor, meta: dict[str, Tensor]) -> Tensor:
+        return self.head(image + meta["offset"])
+
+
+def test_what_cannot_be_guessed_is_asked_for() -> None:
+    with pytest.raises(ValueError, match="Pass example="):
+        find_batch(Odd())
+    example = (torch.randn(3, 4), {"offset": torch.zeros(3, 4)})
+    assert find_batch(Odd(), example).run(Odd()).shape == (3, 2)
+    with pytest.raises(ValueError, match="at least 2 samples"):
+        find_batch(nn.Linear(4, 2), torch.randn(1, 4))
+
+
+@pytest.mark.parametrize("example", [3, "word", (), {}, {"lr": 0.1}])
+def test_an_example_without_rows_is_refused(example: Any) -> None:
+    with pytest.raises(TypeError, match="no tensor with rows"):
+        as_batch(example)
+
+
+def test_labels_that_came_along_are_left_out() -> None:
+    model, x, y = nn.Linear(4, 2), torch.randn(3, 4), torch.zeros(3)
+    assert len(fit_batch(model, (x, y)).args) == 1
+    assert fit_batch(model, {"input": x, "labels": y}).kwargs.keys() == {"input"}
+
+
+def test_a_batch_can_be_cut() -> None:
+    batch = as_batch({"x": torch.zeros(5, 2), "names": list("abcde"), "scale": 2.0}).head(2)
+    assert batch.rows == 2 and batch.kwargs["x"].shape == (2, 2)
+    assert batch.kwargs["names"] == ["a", "b"] and batch.kwargs["scale"] == 2.0

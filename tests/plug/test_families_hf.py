@@ -1,0 +1,229 @@
+"""attach, check, detach and export on Hugging Face classifiers, from tiny random configurations."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+transformers = pytest.importorskip("transformers")
+
+from batchformer import attach, check, detach, export, match, split  # noqa: E402
+from batchformer.plug.classifier import AttachError  # noqa: E402
+
+N, LENGTH, CLASSES = 5, 7, 3
+TINY = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "num_labels": CLASSES,
+}
+PATCHES = {"image_size": 16, "patch_size": 8}
+TEXT = {"vocab_size": 50, "max_position_embeddings": 40}
+
+
+def build(kind: str, config: str, **settings: Any) -> Any:
+    torch.manual_seed(0)
+    made = getattr(transformers, kind)(getattr(transformers, config)(**settings))
+    for norm in (m for m in made.modules() if isinstance(m, (nn.BatchNorm1d, nn.BatchNorm2d))):
+        norm.momentum = 1.0
+    with torch.no_grad():  # settles the statistics: untrained ones let the features vanish
+        made.train()(**batch_for(made))
+    return made.eval()
+
+
+def batch_for(model: Any) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    if model.main_input_name == "pixel_values":
+        side = getattr(model.config, "image_size", 32)
+        return {"pixel_values": torch.randn(N, 3, side, side, generator=generator)}
+    ids = torch.randint(2, 50, (N, LENGTH), generator=generator)
+    mask = torch.ones_like(ids)
+    mask[0, 4:] = 0  # texts of unequal length
+    return {"input_ids": ids, "attention_mask": mask}
+
+
+FAMILIES: dict[str, Callable[[], Any]] = {
+    "ViT": lambda: build("ViTForImageClassification", "ViTConfig", **TINY, **PATCHES),
+    "ConvNext": lambda: build(
+        "ConvNextForImageClassification",
+        "ConvNextConfig",
+        image_size=32,
+        hidden_sizes=[8, 8, 16, 16],
+        depths=[1, 1, 1, 1],
+        num_labels=CLASSES,
+    ),
+    "ResNet": lambda: build(
+        "ResNetForImageClassification",
+        "ResNetConfig",
+        embedding_size=8,
+        hidden_sizes=[8, 16],
+        depths=[1, 1],
+        layer_type="basic",
+        num_labels=CLASSES,
+    ),
+    "Swin": lambda: build(
+        "SwinForImageClassification",
+        "SwinConfig",
+        image_size=32,
+        patch_size=2,
+        embed_dim=8,
+        depths=[1, 1],
+        num_heads=[2, 2],
+        window_size=4,
+        num_labels=CLASSES,
+    ),
+    "DeiT with teacher": lambda: build(
+        "DeiTForImageClassificationWithTeacher", "DeiTConfig", **TINY, **PATCHES
+    ),
+    "LeViT with teacher": lambda: build(
+        "LevitForImageClassificationWithTeacher",
+        "LevitConfig",
+        image_size=64,
+        hidden_sizes=[16, 16, 16],
+        num_attention_heads=[2, 2, 2],
+        depths=[1, 1, 1],
+        key_dim=[4, 4, 4],
+        num_labels=CLASSES,
+    ),
+    "BERT": lambda: build("BertForSequenceClassification", "BertConfig", **TINY, **TEXT),
+    "RoBERTa": lambda: build("RobertaForSequenceClassification", "RobertaConfig", **TINY, **TEXT),
+    "DistilBERT": lambda: build(
+        "DistilBertForSequenceClassification",
+        "DistilBertConfig",
+        dim=16,
+        n_layers=1,
+        n_heads=2,
+        hidden_dim=16,
+        num_labels=CLASSES,
+        **TEXT,
+    ),
+    "BERT for tokens": lambda: build("BertForTokenClassification", "BertConfig", **TINY, **TEXT),
+}
+
+family = pytest.mark.parametrize("make", FAMILIES.values(), ids=FAMILIES.keys())
+
+
+def logits_of(model: Any, batch: dict[str, Tensor]) -> Tensor:
+    return torch.as_tensor(model(**batch).logits)
+
+
+@family
+def test_a_family_from_attach_to_detach(make: Callable[[], Any]) -> None:
+    model = make()
+    batch = batch_for(model)
+    keys, kinds = list(model.state_dict()), [type(m) for m in model.modules()]
+    with torch.no_grad():
+        before = logits_of(model, batch)
+
+    attach(model, verbose=False)
+    added = [key for key in model.state_dict() if key not in keys]
+    assert added
+    assert all(".batchformer." in key for key in added)
+    with torch.no_grad():
+        assert torch.equal(logits_of(model.eval(), batch), before)
+        assert torch.equal(logits_of(export(model, batch), batch), before)
+    seen = check(model, batch)
+    assert seen, str(seen)
+
+    logits = logits_of(model.train(), batch)
+    assert logits.shape == (2 * N, *before.shape[1:])
+    y = torch.arange(N) % CLASSES if logits.ndim == 2 else torch.ones(N, LENGTH).long()
+    F.cross_entropy(logits.flatten(0, -2), match(logits, y).flatten()).backward()
+    assert all(p.grad is not None for n, p in model.named_parameters() if ".batchformer." in n)
+
+    detach(model)
+    assert list(model.state_dict()) == keys
+    assert [type(m) for m in model.modules()] == kinds
+    assert logits_of(model.train(), batch).shape == before.shape
+
+
+# Models with a teacher are for inference in this library: they take no labels.
+@pytest.mark.parametrize("name", [name for name in FAMILIES if "teacher" not in name])
+def test_the_models_own_loss_on_two_streams(name: str) -> None:
+    """What Trainer relies on: the forward pass with doubled labels gives the mean over 2N rows."""
+    model = attach(FAMILIES[name](), verbose=False).train()
+    batch = batch_for(model)
+    torch.manual_seed(2)
+    logits = logits_of(model, batch)
+    y = torch.arange(N) % CLASSES if logits.ndim == 2 else torch.ones(N, LENGTH).long()
+    torch.manual_seed(2)  # the same dropout
+    loss = model(**batch, labels=torch.cat((y, y))).loss
+    plain, mixed = (F.cross_entropy(half.flatten(0, -2), y.flatten()) for half in split(logits))
+    torch.testing.assert_close(loss.as_subclass(Tensor), (plain + mixed) / 2)
+
+
+@family
+def test_a_frozen_backbone_trains_head_and_batchformer(make: Callable[[], Any]) -> None:
+    model = make()
+    model.base_model.requires_grad_(False)
+    attach(model, verbose=False)
+    trainable = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert not any(name.startswith(model.base_model_prefix) for name in trainable)
+    assert check(model, batch_for(model))
+    start = copy.deepcopy(model.state_dict())
+    optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.5)
+    for _ in range(2):  # a head may begin at zero and let nothing through in its first step
+        optimizer.zero_grad()
+        logits_of(model.train(), batch_for(model)).square().sum().backward()
+        optimizer.step()
+    moved = {n for n, p in model.named_parameters() if not torch.equal(p, start[n])}
+    assert moved <= trainable
+    assert any(".batchformer." in name for name in moved)
+    assert any(".batchformer." not in name for name in moved)
+
+
+def test_tensors_that_a_model_keeps_for_eval_do_not_stop_copies() -> None:
+    model = attach(FAMILIES["LeViT with teacher"](), verbose=False).eval()
+    batch = batch_for(model)
+    expected = logits_of(model, batch)  # with gradient: what it keeps is no leaf
+    assert check(model, batch)
+    logits_of(model, batch)
+    assert torch.equal(logits_of(export(model, batch), batch), expected)
+
+
+def test_the_printed_line_names_the_positions(capsys: pytest.CaptureFixture[str]) -> None:
+    attach(FAMILIES["BERT for tokens"]())
+    assert "before 'classifier' (16 channels, at each of 8 positions)" in capsys.readouterr().out
+    attach(FAMILIES["BERT"]())
+    assert "before 'classifier' (16 channels):" in capsys.readouterr().out
+
+
+def test_tokens_meet_the_same_position_of_other_texts_only() -> None:
+    model = attach(FAMILIES["BERT for tokens"](), verbose=False).eval()
+    encoder = model.classifier.batchformer
+    seen: list[Tensor] = []
+    handle = encoder.register_forward_hook(lambda module, args, out: seen.append(args[0]))
+    encoder.train()
+    with torch.no_grad():
+        model(**batch_for(model))
+        handle.remove()
+        (features,) = seen
+        mixed = encoder.mix(features)
+        for position in range(LENGTH):
+            alone = encoder.mix(features[:, position])
+            torch.testing.assert_close(mixed[:, position], alone, rtol=1e-5, atol=1e-5)
+
+
+def test_a_token_wise_head_pooled_later_is_refused() -> None:
+    settings = {"n_embd": 16, "n_layer": 1, "n_head": 2, "vocab_size": 50, "n_positions": 40}
+    tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 1}
+    model = build(
+        "GPT2ForSequenceClassification", "GPT2Config", num_labels=CLASSES, **settings, **tokens
+    )
+    keys = list(model.state_dict())
+    with pytest.raises(AttachError, match=r"pooled later.*two_streams.*Candidates for at=") as told:
+        attach(model)
+    assert "Embedding" not in str(told.value), "indices cannot be mixed"
+    assert list(model.state_dict()) == keys
+    assert logits_of(model.train(), batch_for(model)).shape == (N, CLASSES)

@@ -1,0 +1,533 @@
+"""What attach promises, kept by every family of model, or refused with the candidates named."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+import torchvision.models as tv
+from torch import Tensor, nn
+
+from batchformer import BatchFormer, attach, check, detach, export, match
+from batchformer.plug.classifier import AttachError, output_tensors
+from batchformer.plug.insertion import PerStream
+
+N, K = 3, 5
+
+
+class Mlp(nn.Module):
+    head: nn.Module
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Dropout(0.3))
+        self.head = nn.Linear(16, K)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.body(x))
+
+
+class Lstm(nn.Module):
+    def __init__(self, batch_first: bool = True) -> None:
+        super().__init__()
+        self.tokens, self.rnn = nn.Embedding(20, 6), nn.LSTM(6, 16, batch_first=batch_first)
+        self.head = nn.Linear(16, K)
+
+    def forward(self, x: Tensor) -> Any:
+        last = self.rnn(self.tokens(x))[1][0]
+        return self.head(last[-1])
+
+
+class Conv1dNet(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = Residual1d(4, 8), Residual1d(8, 12)
+        self.head = nn.Linear(12, K)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.second(self.first(x)).mean(dim=-1))
+
+
+class Residual1d(nn.Module):
+    def __init__(self, width_in: int, width_out: int) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(width_in)
+        self.conv = nn.Conv1d(width_in, width_out, 3, padding=1)
+        self.skip = nn.Conv1d(width_in, width_out, 1)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.skip(x) + self.conv(self.norm(x)).relu()
+
+
+class CosineClassifier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight, self.scale = nn.Parameter(torch.randn(K, 16)), nn.Parameter(torch.tensor(9.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * F.linear(F.normalize(x), F.normalize(self.weight))
+
+
+class MultiTask(nn.Module):
+    """Two heads on the same features."""
+
+    def __init__(self, classes: int = 4) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 16), nn.ReLU())
+        self.kind, self.colour = nn.Linear(16, K), nn.Linear(16, classes)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        features = self.body(x)
+        return {"kind": self.kind(features), "colour": self.colour(features)}
+
+
+class Ages(Mlp):
+    """Regression: one number a sample, without an axis of classes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(16, 1)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.body(x)).squeeze(-1)
+
+
+def narrow_vgg() -> Any:
+    model = tv.vgg11_bn(num_classes=2, init_weights=False)
+    # The published width of 4096 means 100 million parameters in BatchFormer; 64 tests the same.
+    widths = {(512 * 49, 4096): (512 * 49, 64), (4096, 4096): (64, 64), (4096, 2): (64, K)}
+    for index, layer in enumerate(model.classifier):
+        if isinstance(layer, nn.Linear):
+            model.classifier[index] = nn.Linear(*widths[layer.in_features, layer.out_features])
+    return model
+
+
+def weight_normed() -> nn.Module:
+    head = nn.utils.parametrizations.weight_norm(nn.Linear(16, K))
+    return nn.Sequential(OrderedDict(body=nn.Linear(6, 16), act=nn.ReLU(), head=head))
+
+
+def images(side: int) -> Callable[[], Tensor]:
+    return lambda: torch.randn(N, 3, side, side)
+
+
+def rows(*shape: int) -> Callable[[], Tensor]:
+    return lambda: torch.randn(N, *shape)
+
+
+def words() -> Tensor:
+    return torch.randint(0, 20, (N, 7))
+
+
+class Family(NamedTuple):
+    build: Callable[[], nn.Module]
+    inputs: Callable[[], Tensor]
+    places: tuple[str, ...]
+
+
+def from_timm(name: str, **options: Any) -> Callable[[], nn.Module]:
+    return lambda: timm.create_model(name, num_classes=K, **options)
+
+
+SMALL_VIT = {"img_size": 32, "depth": 2}
+SMALL_SWIN = {"img_size": 56, "depths": (1, 1, 1, 1)}
+TIMM = {
+    "timm resnet18": Family(from_timm("resnet18"), images(32), ("fc",)),
+    "timm vit": Family(from_timm("vit_tiny_patch16_224", **SMALL_VIT), images(32), ("head",)),
+    "timm convnext": Family(from_timm("convnext_atto"), images(32), ("head.fc",)),
+    "timm efficientnet": Family(from_timm("efficientnet_b0"), images(32), ("classifier",)),
+    "timm swin": Family(
+        from_timm("swin_tiny_patch4_window7_224", **SMALL_SWIN), images(56), ("head.fc",)
+    ),
+    "timm mobilenetv3": Family(from_timm("mobilenetv3_small_050"), images(32), ("classifier",)),
+    "timm levit": Family(from_timm("levit_128s"), images(224), ("head", "head_dist")),
+    "timm distilled deit": Family(
+        from_timm("deit_tiny_distilled_patch16_224", **SMALL_VIT), images(32), ("head", "head_dist")
+    ),
+}
+TORCHVISION = {
+    "resnet18": Family(lambda: tv.resnet18(num_classes=K), images(32), ("fc",)),
+    "vgg11_bn": Family(narrow_vgg, images(32), ("classifier.6",)),
+    "densenet121": Family(lambda: tv.densenet121(num_classes=K), images(32), ("classifier",)),
+    "vision transformer": Family(
+        lambda: tv.VisionTransformer(32, 8, 2, 2, 32, 64, num_classes=K),
+        images(32),
+        ("heads.head",),
+    ),
+    "swin": Family(
+        lambda: tv.SwinTransformer([4, 4], 16, [1, 1], [2, 2], [4, 4], num_classes=K),
+        images(32),
+        ("head",),
+    ),
+    "efficientnet_b0": Family(
+        lambda: tv.efficientnet_b0(num_classes=K), images(32), ("classifier.1",)
+    ),
+    "squeezenet1_0": Family(lambda: tv.squeezenet1_0(num_classes=K), images(48), ("classifier.1",)),
+    "googlenet without aux": Family(
+        lambda: tv.googlenet(num_classes=K, aux_logits=False, init_weights=False),
+        images(32),
+        ("fc",),
+    ),
+    "fcn segmentation": Family(
+        lambda: tv.segmentation.fcn_resnet50(weights_backbone=None, num_classes=K),
+        images(32),
+        ("classifier.4",),
+    ),
+}
+BY_HAND = {
+    "sequential": Family(
+        lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, K)), rows(6), ("2",)
+    ),
+    "mlp": Family(Mlp, rows(6), ("head",)),
+    "lstm": Family(Lstm, words, ("head",)),
+    "1-d convolutions": Family(Conv1dNet, rows(4, 20), ("head",)),
+    "cosine classifier": Family(
+        lambda: nn.Sequential(nn.Linear(6, 16), nn.ReLU(), CosineClassifier()), rows(6), ("2",)
+    ),
+    "weight norm": Family(weight_normed, rows(6), ("head",)),
+    "multi-task": Family(MultiTask, rows(6), ("kind", "colour")),
+    "regression": Family(Ages, rows(6), ("head",)),
+}
+FAMILIES = TIMM | TORCHVISION | BY_HAND
+
+
+def classes_of(model: nn.Module) -> dict[str, type]:
+    return {name: type(module) for name, module in model.named_modules()}
+
+
+def outputs_of(model: nn.Module, x: Tensor) -> list[Tensor]:
+    with torch.no_grad():
+        return output_tensors(model(x))
+
+
+def equal(these: list[Tensor], those: list[Tensor]) -> bool:
+    return len(these) == len(those) > 0 and all(map(torch.equal, these, those))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_every_promise_is_kept(name: str) -> None:
+    torch.manual_seed(0)
+    family = FAMILIES[name]
+    model, x = family.build(), family.inputs()
+    before = outputs_of(model.eval(), x)
+    state = copy.deepcopy(model.state_dict())
+    keys, parameters, classes = list(state), dict(model.named_parameters()), classes_of(model)
+    model.train()
+
+    assert attach(model, verbose=False) is model
+    assert model.training
+    assert model.__dict__["_batchformer_attachment"].places == family.places
+    now = model.state_dict()
+    assert all(torch.equal(now[key], value) for key, value in state.items()), "weights moved"
+    added = [key for key in now if key not in keys]
+    assert added and all(".batchformer." in key for key in added)
+    assert [key for key in now if key not in added] == keys
+    held = dict(model.named_parameters())
+    assert all(held[key] is parameter for key, parameter in parameters.items())
+    assert equal(outputs_of(model.eval(), x), before), "eval is the model it was, to the bit"
+
+    result = check(model, x)
+    assert result.passed, str(result)
+    plain = export(model, example=x)
+    assert equal(outputs_of(plain, x), before) and classes_of(plain) == classes
+
+    model.train()
+    trained = output_tensors(model(x))
+    assert [len(t) for t in trained] == [2 * N] * len(before)
+    sum(t.square().mean() for t in trained).backward()  # type: ignore[union-attr]
+    gradients = [p.grad for key, p in model.named_parameters() if key in added]
+    assert gradients and all(g is not None and g.isfinite().all() for g in gradients)
+
+    assert detach(model) is model
+    assert list(model.state_dict()) == keys and classes_of(model) == classes
+    held = dict(model.named_parameters())
+    assert all(held[key] is parameter for key, parameter in parameters.items())
+    assert len(output_tensors(model(x))[0]) == N
+    model.load_state_dict(state, strict=True)
+    assert equal(outputs_of(model.eval(), x), before)
+
+
+def test_a_dense_head_is_said_to_act_at_each_position(capsys: pytest.CaptureFixture[str]) -> None:
+    attach(tv.squeezenet1_0(num_classes=K), example=torch.randn(N, 3, 48, 48))
+    assert "'classifier.1' (512 channels, at each of 4 positions)" in capsys.readouterr().out
+
+
+def test_at_each_position_samples_meet_only_there() -> None:
+    head = nn.Conv2d(8, K, 1)
+    model = attach(nn.Sequential(nn.Conv2d(3, 8, 1), head), dropout=0.0, verbose=False)
+    x = torch.randn(N, 3, 4, 4)
+    changed = x.clone()
+    changed[0, :, 1, 2] += 1.0
+    moved = (model(x) - model(changed)).abs().amax(dim=1) > 1e-6
+    elsewhere = torch.ones(4, 4, dtype=torch.bool)
+    elsewhere[1, 2] = False
+    assert moved[N:, 1, 2].all() and moved[0, 1, 2]
+    assert not moved[1:N].any() and not moved[:, elsewhere].any()
+
+
+def test_heads_on_the_same_features_read_one_mixed_stream() -> None:
+    model = MultiTask(classes=K)
+    model.colour.load_state_dict(model.kind.state_dict())
+    attach(model, verbose=False)
+    out = model(torch.randn(N, 6))  # with dropout: two draws would differ
+    assert torch.equal(out["kind"], out["colour"])
+    assert sum(isinstance(module, BatchFormer) for module in model.modules()) == 1
+
+
+class DropsEachTime(MultiTask):
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        features = self.body(x)
+        return {"kind": self.kind(F.dropout(features, 0.5, self.training))} | {
+            "colour": self.colour(F.dropout(features, 0.5, self.training))
+        }
+
+
+class SkipsOneInTraining(MultiTask):
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        features = self.body(x)
+        both = {"kind": self.kind(features)}
+        return both if self.training else both | {"colour": self.colour(features)}
+
+
+@pytest.mark.parametrize("kind", [DropsEachTime, SkipsOneInTraining])
+def test_heads_that_share_features_in_eval_alone_keep_nothing_alive(
+    kind: type[MultiTask],
+) -> None:
+    model = attach(kind(), verbose=False)
+    out = model(torch.randn(N, 6))
+    assert {len(t) for t in out.values()} == {2 * N}
+    sum(t.sum() for t in out.values()).backward()
+    copy.deepcopy(model)  # fails on features with a graph, kept from the last pass
+    pickle.dumps(model)
+
+
+def test_separate_modules_on_the_same_features_keep_nothing_alive() -> None:
+    model = attach(MultiTask(), at=["kind", "colour"], verbose=False)
+    sum(t.sum() for t in model(torch.randn(N, 6)).values()).backward()
+    assert sum(isinstance(module, BatchFormer) for module in model.modules()) == 2
+    assert len(pickle.dumps(copy.deepcopy(model))) == len(pickle.dumps(model))
+
+
+def test_multi_label_and_regression_losses_take_matched_targets() -> None:
+    x, labels, ages = torch.randn(N, 6), torch.randint(0, 2, (N, K)).float(), torch.rand(N)
+    for model, criterion, targets in (
+        (Mlp(), F.binary_cross_entropy_with_logits, labels),
+        (Ages(), F.mse_loss, ages),
+    ):
+        attach(model, verbose=False)
+        outputs = model(x)
+        loss = criterion(outputs, match(outputs, targets))
+        halves = [criterion(half, targets) for half in outputs.chunk(2)]
+        torch.testing.assert_close(loss, (halves[0] + halves[1]) / 2)
+        with pytest.raises((RuntimeError, ValueError), match="two streams"):
+            criterion(outputs, targets)
+
+
+# Blocks in the middle of a network: the channels are where the block reads them.
+
+
+@pytest.mark.parametrize(
+    ("build", "at", "width"),
+    [
+        (from_timm("swin_tiny_patch4_window7_224", **SMALL_SWIN), "layers.2.blocks.0", 384),
+        (TORCHVISION["swin"].build, "features.3", 32),
+        (from_timm("convnext_atto"), "stages.3.blocks.0", 320),
+        (from_timm("vit_tiny_patch16_224", **SMALL_VIT), "blocks.1", 192),
+        (from_timm("levit_128s"), "stages.2", 256),
+        (lambda: tv.resnet18(num_classes=K), "layer4", 256),
+        (Conv1dNet, "second", 8),
+    ],
+)
+def test_blocks_are_entered_along_their_own_channels(
+    build: Callable[[], nn.Module], at: str, width: int
+) -> None:
+    model = attach(build(), at=at, verbose=False)
+    (encoder,) = (module for module in model.modules() if isinstance(module, BatchFormer))
+    assert encoder.dim == width
+
+
+@pytest.mark.parametrize(
+    ("name", "at"), [("efficientnet_b0", "blocks.6.0"), ("levit_128s", "stages.2.blocks.0")]
+)
+def test_norms_per_stream_do_to_the_mixed_rows_what_they_do_to_the_plain(
+    name: str, at: str
+) -> None:
+    model = timm.create_model(name, num_classes=K)
+    kinds = (nn.BatchNorm1d, nn.BatchNorm2d)
+    norms = [module for module in model.get_submodule(at).modules() if isinstance(module, kinds)]
+    attach(model, at=at, batch_norm="per_stream", verbose=False)
+    assert norms and all(isinstance(norm, PerStream) for norm in norms)
+    for norm in norms:
+        shape = (N, norm.num_features, 2, 2)[: 4 if isinstance(norm, nn.BatchNorm2d) else 2]
+        plain, others = torch.randn(shape), torch.randn(shape)
+        twin = copy.deepcopy(norm)
+        detach(holder := nn.Sequential(twin))
+        expected = holder(plain)  # timm's norms apply an activation as well
+        torch.testing.assert_close(norm(torch.cat((plain, others)))[:N], expected)
+        torch.testing.assert_close(norm.running_mean, twin.running_mean)
+        torch.testing.assert_close(norm.running_var, twin.running_var)
+        torch.testing.assert_close(norm(torch.cat((others, plain)))[N:], expected)
+        assert norm.track_running_stats
+
+
+# What cannot work is refused, says where else to look, and leaves the model as it was.
+
+
+class DifferentFeatures(MultiTask):
+    def __init__(self) -> None:
+        super().__init__()
+        self.colour = nn.Linear(6, 4)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        return {"kind": self.kind(self.body(x)), "colour": self.colour(x)}
+
+
+class HeadCalledTwice(Mlp):
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.body(x)) + self.head(self.body(-x))
+
+
+class HeadOfTwoTensors(Mlp):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Bilinear(16, 16, K)
+
+    def forward(self, x: Tensor) -> Any:
+        return self.head(self.body(x), self.body(-x))
+
+
+class WeightOutsideLayers(nn.Module):
+    """Without a submodule for the classifier, the last layer of the body would be taken for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 12))
+        self.weight = nn.Parameter(torch.randn(K, 12))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(F.normalize(self.body(x)), F.normalize(self.weight))
+
+
+class RunsItsChildren(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for child in self.children():
+            x = child(x)
+        return x
+
+
+class RegistersNoClassifier(Mlp):
+    def get_classifier(self) -> nn.Module:
+        return nn.Identity()
+
+
+REFUSED: dict[str, tuple[Callable[[], nn.Module], str | None, str]] = {
+    "heads on different features": (DifferentFeatures, None, "no single classifier"),
+    "a head called twice": (HeadCalledTwice, None, "called 2 times"),
+    "a head of two tensors": (HeadOfTwoTensors, None, "not one tensor of samples"),
+    "a weight outside layers": (WeightOutsideLayers, None, "'weight'.*no layer"),
+    "no classifier": (RegistersNoClassifier, None, "num_classes=0"),
+    "a container that runs its children": (
+        lambda: nn.Sequential(nn.Linear(6, 16), RunsItsChildren(), nn.Linear(16, K)),
+        "1",
+        "first layer instead",
+    ),
+    "a dictionary that runs its children": (
+        lambda: tv.densenet121(num_classes=K),
+        "features.denseblock4",
+        "a training pass fails",
+    ),
+    "one branch of a residual": (
+        lambda: tv.resnet18(num_classes=K),
+        "layer4.0.conv1",
+        "a training pass fails",
+    ),
+    "an unknown name": (Mlp, "haed", "no submodule 'haed'"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_refusals_list_candidates_and_leave_no_trace(name: str) -> None:
+    build, at, reason = REFUSED[name]
+    model = build()
+    keys, classes = list(model.state_dict()), classes_of(model)
+    state = copy.deepcopy(model.state_dict())
+    with pytest.raises(AttachError, match=reason) as refusal:
+        attach(model, at=at, verbose=False)
+    none = name in ("a head called twice", "a head of two tensors")  # whose bodies run twice too
+    words = "There is no candidate for at=" if none else "Candidates for at=: '"
+    assert words in str(refusal.value)
+    assert model.training and list(model.state_dict()) == keys and classes_of(model) == classes
+    assert all(torch.equal(model.state_dict()[key], value) for key, value in state.items())
+    assert not any("_place" in m.__dict__ or m._forward_pre_hooks for m in model.modules())
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param("inception_v3", marks=pytest.mark.slow), "googlenet"]
+)
+def test_auxiliary_classifiers_keep_their_rows(name: str) -> None:
+    side = {"inception_v3": 299, "googlenet": 64}[name]
+    model = attach(getattr(tv, name)(num_classes=K, init_weights=False), verbose=False)
+    assert hasattr(model.fc, "batchformer")
+    main, *auxiliary = model(torch.randn(2, 3, side, side))
+    assert len(main) == 4 and auxiliary and all(len(part) == 2 for part in auxiliary)
+
+
+def test_the_last_layer_inside_a_container_still_works_by_name() -> None:
+    model = WeightOutsideLayers()
+    attach(model, at="body.2", verbose=False)
+    assert model(torch.randn(N, 6)).shape == (2 * N, K)
+
+
+def test_caches_filled_in_eval_do_not_outlive_a_check() -> None:
+    model = attach(timm.create_model("levit_128s", num_classes=K), verbose=False)
+    x = torch.randn(N, 3, 224, 224)
+    assert check(model, x)  # runs in eval, where LeViT remembers its attention biases
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(1.5)
+    fresh = timm.create_model("levit_128s", num_classes=K)
+    fresh.load_state_dict(detach(copy.deepcopy(model)).state_dict())
+    assert equal(outputs_of(model.eval(), x), outputs_of(fresh.eval(), x))
+
+
+def test_buffers_that_cannot_be_written_are_left_alone() -> None:
+    model = Mlp()
+    model.register_buffer("prior", torch.zeros(1).expand(K))
+    attach(model, verbose=False)
+    assert check(model, torch.randn(N, 6)) and model.get_buffer("prior").stride() == (0,)
+
+
+def test_sequence_first_batches_are_checked_along_their_samples() -> None:
+    ids = torch.randint(0, 20, (7, N))
+    model = attach(Lstm(batch_first=False), example=ids, input_axis=1, verbose=False)
+    result = check(model, ids)
+    assert result.passed, str(result)
+    assert torch.equal(export(model, ids)(ids), model.eval()(ids))
+
+
+class SequenceFirst(nn.Module):
+    """(L, N, C) in, (N, K) out, guessed from its first layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(6, 16), nn.Linear(16, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.rnn(x)[0][-1])
+
+
+def test_a_guessed_sequence_first_input_is_remembered() -> None:
+    model = attach(SequenceFirst(), verbose=False)
+    result = check(model, torch.randn(9, N, 6))
+    assert result.passed, str(result)

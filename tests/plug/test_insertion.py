@@ -1,0 +1,91 @@
+"""What an insertion does to the rows that pass it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from batchformer import BatchFormer
+from batchformer.plug.insertion import Place, SharedStream, insert, normalise_per_stream, remove
+
+
+def owner_of(encoder: BatchFormer) -> nn.Module:
+    owner = nn.Module()
+    owner.batchformer = encoder
+    return owner
+
+
+def test_the_roles() -> None:
+    encoder = BatchFormer(8, dropout=0.0)
+    owner = owner_of(encoder)
+    x = torch.randn(4, 8)
+    mixed = encoder(x)
+    assert torch.equal(Place("double", (owner,))(x), torch.cat((x, mixed)))
+    assert torch.equal(Place("mix_all", (owner,))(x), mixed)
+    assert Place("pass", (owner,))(x) is x
+    again = Place("mix_second_half", (owner,))(torch.cat((x, x)))
+    assert torch.equal(again, torch.cat((x, mixed)))
+    encoder.eval()
+    for role in ("double", "mix_all", "mix_second_half", "pass"):
+        assert Place(role, (owner,))(x) is x  # type: ignore[arg-type]
+
+
+def test_heads_that_read_the_same_tensor_get_the_same_stream() -> None:
+    encoder, stream = BatchFormer(8), SharedStream(readers=2)  # dropout on: draws would differ
+    x, other = torch.randn(4, 8), torch.randn(4, 8)
+    first = stream.double(x, encoder)
+    assert stream.double(x, encoder) is first
+    assert stream.source is None and stream.doubled is None, "nothing is kept alive"
+    assert stream.double(x, encoder) is not first, "the next pass draws anew"
+    assert stream.double(other, encoder) is not first, "other features are not confused"
+
+
+def test_insert_and_remove() -> None:
+    layer, encoder = nn.Linear(8, 3), BatchFormer(8, dropout=0.0)
+    x = torch.randn(4, 8)
+    insert(layer, Place("double", (layer,)), encoder)
+    assert torch.equal(layer(x), F.linear(torch.cat((x, encoder(x))), layer.weight, layer.bias))
+    added = [key for key in layer.state_dict() if key not in ("weight", "bias")]
+    assert added and all(key.startswith("batchformer.") for key in added)
+    remove(layer)
+    assert type(layer) is nn.Linear and list(layer.state_dict()) == ["weight", "bias"]
+    assert set(vars(layer)) == set(vars(nn.Linear(8, 3)))
+
+
+def test_a_shared_module_is_registered_once() -> None:
+    layers, encoder = nn.ModuleList(nn.Linear(8, 8) for _ in range(2)), BatchFormer(8)
+    for index, layer in enumerate(layers):
+        insert(layer, Place("double", (layers[0],)), encoder if index == 0 else None)
+    assert not any(key.startswith("1.batchformer") for key in layers.state_dict())
+
+
+def test_a_module_that_replaces_the_child_acts_from_then_on() -> None:
+    layer, encoder = nn.Linear(8, 3), BatchFormer(8, dropout=0.0)
+    insert(layer, Place("double", (layer,)), encoder)
+    layer.batchformer = other = BatchFormer(8, dropout=0.0)
+    x = torch.randn(4, 8)
+    assert torch.equal(layer(x), F.linear(torch.cat((x, other(x))), layer.weight, layer.bias))
+    del layer.batchformer
+    with pytest.raises(RuntimeError, match=r"batchformer\.detach\(model\) takes BatchFormer away"):
+        layer(x)
+
+
+@pytest.mark.parametrize("kind", [nn.BatchNorm1d, nn.BatchNorm2d])
+def test_norms_per_stream(kind: type[nn.Module]) -> None:
+    shape = (5, 3) if kind is nn.BatchNorm1d else (5, 3, 2, 2)
+    plain, mixed = torch.randn(shape), 4 * torch.randn(shape) + 2
+    alone, norm = kind(3), kind(3)
+    driver = BatchFormer(8)
+    normalise_per_stream(norm, owner_of(driver))
+    out = norm(torch.cat((plain, mixed)))
+    torch.testing.assert_close(out[:5], alone(plain))
+    torch.testing.assert_close(norm.running_mean, alone.running_mean)
+    torch.testing.assert_close(norm.running_var, alone.running_var)
+    assert norm.num_batches_tracked == 1
+    torch.testing.assert_close(out[5:], kind(3)(mixed))
+    driver.eval()  # one stream only: an ordinary norm
+    torch.testing.assert_close(norm(mixed), alone(mixed))
+    remove(norm)
+    assert type(norm) is kind and "_driver" not in vars(norm)

@@ -1,0 +1,255 @@
+"""The experiments that check makes."""
+
+from __future__ import annotations
+
+import random
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from batchformer import BatchFormer, attach
+from batchformer.plug.example import as_batch
+from batchformer.plug.noise import held_noise, seed, zeros_filled
+from batchformer.plug.observe import (
+    PROBE,
+    Experiment,
+    as_rows,
+    equal_pairs,
+    find_layout,
+    gradients,
+    moved,
+    probe_batch,
+    reachable,
+    replaced,
+    shifted,
+    source_of,
+)
+
+
+def test_moved_ignores_rounding_and_looks_at_every_output() -> None:
+    before = [torch.randn(5, 4), 1e3 * torch.randn(5, 2)]
+    after = [t.clone() for t in before]
+    after[0][0] += 1
+    after[0][3] *= 1 + 1e-7
+    after[1][4] += 1
+    assert moved(before, after).tolist() == [True, False, False, False, True]
+
+
+def test_equal_rows_are_found_up_to_rounding() -> None:
+    x = torch.randn(4, 3)
+    x[2] = x[0] * (1 + 1e-7)
+    expected = torch.eye(4).bool()
+    expected[0, 2] = expected[2, 0] = True
+    assert torch.equal(equal_pairs([x]), expected)
+    assert equal_pairs([x, torch.arange(4.0)[:, None]]).sum() == 4
+
+
+def test_a_few_samples_are_taken_and_the_replaced_one_differs_from_its_source() -> None:
+    model = nn.Linear(2, 2)
+    x = torch.zeros(10, 2)
+    x[7] = 1.0
+    few = probe_batch(model, x, 0)
+    assert few.rows == PROBE
+    changed = replaced(few, 0)
+    assert not torch.equal(few.args[0][0], changed.args[0][0])
+    assert torch.equal(few.args[0][1:], changed.args[0][1:])
+    for batch, reason in ((x[:1], "at least 2 samples"), (x[:5], "samples that differ")):
+        with pytest.raises(ValueError, match=reason):
+            probe_batch(model, batch, 0)
+    turned = probe_batch(nn.Linear(10, 2), x.T.contiguous(), 1)
+    assert turned.args[0].shape == (2, PROBE) and turned.axis == 1
+
+
+class TakesAList(nn.Module):
+    """A list of images as detectors take it, or of features of several scales."""
+
+    def __init__(self, samples: bool, rows: bool = True) -> None:
+        super().__init__()
+        self.linear, self.samples, self.rows = nn.Linear(8, 2), samples, rows
+
+    def forward(self, parts: list[Tensor]) -> Any:
+        if self.samples:
+            parts = [torch.stack([part.sum(0) for part in parts if len(part) == 3])]
+        out = sum(self.linear(part) for part in parts)
+        return out if self.rows else {"loss": out.mean()}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("n", [3, 6])
+@pytest.mark.parametrize("as_argument", [True, False])
+def test_a_list_of_samples_is_told_from_a_list_of_tensors_with_rows(
+    n: int, as_argument: bool
+) -> None:
+    images = list(torch.randn(n, 3, 8))
+    few = probe_batch(TakesAList(samples=True), (images,) if as_argument else images, 0)
+    assert few.rows == len(few.args[0]) == min(n, PROBE)
+    assert all(any(torch.equal(part, image) for image in images) for part in few.args[0])
+    changed = replaced(few, 0).args[0]
+    assert torch.equal(changed[0], few.args[0][source_of(0, few.rows)])
+    assert all(map(torch.equal, changed[1:], few.args[0][1:]))
+    scales = ([torch.randn(n, 8), torch.randn(n, 8)],)
+    few = probe_batch(TakesAList(samples=False), scales, 0)
+    assert few.rows == min(n, PROBE) and {len(part) for part in few.args[0]} == {few.rows}
+
+
+def test_a_list_of_samples_without_rows_and_packed_sequences_get_a_clear_word() -> None:
+    with pytest.raises(TypeError, match=r"a list of 6 samples, and gives no tensor with a row"):
+        probe_batch(TakesAList(samples=True, rows=False), list(torch.randn(6, 3, 8)), 0)
+    packed = nn.utils.rnn.pack_padded_sequence(torch.randn(5, 3, 2), torch.tensor([5, 4, 2]))
+    with pytest.raises(TypeError, match=r"PackedSequence cannot be cut.*let forward pack"):
+        probe_batch(nn.GRU(2, 2), packed, 0)
+    with pytest.raises(TypeError, match="PackedSequence"):
+        probe_batch(nn.GRU(2, 2), {"input": packed}, 0)
+
+
+def test_rows_of_nested_arguments_are_cut_and_replaced() -> None:
+    class Pair(NamedTuple):
+        first: Tensor
+        scale: float
+
+    x, same = torch.arange(12.0).reshape(6, 2), torch.zeros(6, 2)
+    nest = {"a": [x, 3], "b": (Pair(2 * x, 0.5), list("abcdef"))}
+
+    class Nested(nn.Module):
+        def forward(self, x: Tensor, nest: Any) -> Tensor:
+            return x + nest["a"][0] + nest["b"][0].first
+
+    few = probe_batch(Nested(), {"x": same, "nest": nest}, 0)  # they differ inside the nest alone
+    inside = few.kwargs["nest"]
+    assert few.rows == PROBE and inside["a"][1] == 3 and inside["b"][0].scale == 0.5
+    torch.testing.assert_close(inside["b"][0].first, 2 * inside["a"][0])
+    after = replaced(few, 0).kwargs["nest"]
+    assert torch.equal(after["a"][0][0], inside["a"][0][2])
+    assert after["b"][1] == [inside["b"][1][row] for row in (2, 1, 2, 3)]
+
+
+def test_the_first_error_is_raised_if_the_model_takes_the_pair_and_fails() -> None:
+    class Needs(nn.Module):
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            raise RuntimeError("lengths must be sorted")
+
+    with pytest.raises(RuntimeError, match="lengths must be sorted"):
+        probe_batch(Needs(), (torch.randn(3, 2), torch.arange(3)), 0)
+
+
+def test_labels_that_came_along_are_left_out() -> None:
+    x, y = torch.randn(6, 2), torch.arange(6)
+    assert len(probe_batch(nn.Linear(2, 2), (x, y), 0).args) == 1
+    kept = probe_batch(nn.Linear(2, 2), {"input": x, "labels": y, "scale": torch.ones(9)}, 0).kwargs
+    assert {key: len(value) for key, value in kept.items()} == {"input": PROBE, "scale": 9}
+
+
+@pytest.mark.parametrize(
+    ("one", "many", "train", "rows"),
+    [
+        ((1, 5), (4, 5), (8, 5), (8, 5)),
+        ((8, 1, 2), (8, 4, 2), (8, 8, 2), (8, 16)),  # (L, N, K) with L = 2N
+        ((7, 5), (28, 5), (56, 5), (8, 35)),  # tokens in one axis with the samples
+        ((2, 5), (8, 5), (8, 5), (8, 5)),  # two streams in eval as well
+        ((1,), (4,), (8,), (8, 1)),
+    ],
+)
+def test_rows_are_found_by_what_grows_with_the_batch(
+    one: tuple[int, ...], many: tuple[int, ...], train: tuple[int, ...], rows: tuple[int, int]
+) -> None:
+    layout = find_layout([torch.zeros(one)], [torch.zeros(many)], (1, 4))
+    assert as_rows([torch.zeros(train)], 4, layout)[0].shape == rows
+
+
+def test_without_eval_outputs_rows_are_found_by_their_number() -> None:
+    assert as_rows([torch.zeros(6, 2, 3)], 3, [])[0].shape == (6, 6)
+    assert as_rows([torch.zeros(9, 6, 2)], 3, [])[0].shape == (6, 18)
+
+
+class Noisy(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.ReLU())
+        self.bare = nn.BatchNorm1d(8, track_running_stats=False)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.bare(self.body(x)))
+
+
+def test_noise_is_held_and_comes_back() -> None:
+    torch.manual_seed(0)
+    model = attach(Noisy(), verbose=False)
+    encoder: BatchFormer = model.head.batchformer
+    batch = probe_batch(model, torch.randn(5, 4), 0)
+    kept = (model.body[1].momentum, model.bare.running_mean, model.bare.track_running_stats)
+    with held_noise(model, batch):
+        assert encoder.dropout == 0.0 and encoder.training and not model.body[2].training
+        experiment = Experiment(model, batch, [encoder])
+        a, b, c = experiment.run(), experiment.run(), experiment.run(replaced(batch, 0))
+    assert torch.equal(a.outputs[0], b.outputs[0]) and not a.noisy
+    assert moved(a.rows, c.rows).tolist() == [True, False, False, False] + [True] * 4
+    assert encoder.dropout == 0.5
+    assert kept == (model.body[1].momentum, model.bare.running_mean, model.bare.track_running_stats)
+
+
+class CallsDropout(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.dropout(x, 0.5, self.training) + torch.dropout(x, 0.5, self.training)
+        first = F.scaled_dot_product_attention(x, x, x, dropout_p=0.5)
+        return first + F.scaled_dot_product_attention(x, x, x, None, 0.5)
+
+
+def test_dropout_that_is_called_as_a_function_is_off() -> None:
+    model, x = CallsDropout(), torch.randn(PROBE, 3, 8)
+    with held_noise(model, as_batch(x)):
+        held = Experiment(model, as_batch(x), []).run()
+    assert not held.noisy
+    torch.testing.assert_close(
+        held.outputs[0], 2 * F.scaled_dot_product_attention(2 * x, 2 * x, 2 * x)
+    )
+    assert not torch.equal(model(x), held.outputs[0])  # on again
+
+
+def test_held_norms_normalise_by_the_batch() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(3, momentum=0.1))
+    x = 100 + 50 * torch.randn(PROBE, 3)
+    with held_noise(model, as_batch(x)):
+        held = model(x)
+    torch.testing.assert_close(held, (x - x.mean(0)) / x.std(0), rtol=1e-3, atol=1e-3)
+
+
+def test_every_usual_generator_is_seeded() -> None:
+    numpy = pytest.importorskip("numpy")
+    drawn = []
+    for _ in range(2):
+        seed(3)
+        drawn.append((random.random(), float(torch.rand(())), float(numpy.random.rand())))
+    assert drawn[0] == drawn[1]
+
+
+def test_zero_matrices_are_filled_for_a_while_but_not_those_of_an_encoder() -> None:
+    model = nn.Sequential(nn.Linear(3, 2), BatchFormer(4))
+    for parameter in model.parameters():
+        nn.init.zeros_(parameter)
+    with zeros_filled(model) as names:
+        assert names == ["0.weight"] and model[0].weight.all() and not model[0].bias.any()
+    assert not any(p.any() for p in model.parameters())
+
+
+def test_which_weights_have_a_gradient_and_how_near_they_are() -> None:
+    first, last, unused = nn.Linear(3, 4), nn.Linear(4, 2), nn.Linear(3, 2)
+    out = last(first(torch.randn(4, 3)).relu())
+    leaves = reachable([out])
+    assert next(iter(leaves)) in {id(last.weight), id(last.bias)}
+    assert leaves[id(last.weight)][1] < leaves[id(first.weight)][1]
+    assert id(unused.weight) not in leaves
+    weights = [first.weight, last.weight, unused.weight]
+    assert gradients([out], weights) == [True, True, False]
+    assert gradients([out.detach()], weights) == [False] * 3
+    assert all(p.grad is None for p in weights)
+
+
+def test_a_shifted_weight_comes_back() -> None:
+    weight = nn.Parameter(torch.randn(3, 3))
+    before = weight.detach().clone()
+    with shifted(weight):
+        assert not torch.equal(weight, before)
+    assert torch.equal(weight, before)

@@ -1,0 +1,175 @@
+"""Names become places, and the dry run settles what each place does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from batchformer import attach
+from batchformer.plug.classifier import AttachError, trace
+from batchformer.plug.example import Batch, find_batch
+from batchformer.plug.placement import axes_of, resolve, usable
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(4, 8),
+        nn.Sequential(nn.ReLU(), nn.Linear(8, 8)),
+        nn.BatchNorm1d(8),
+        nn.Linear(8, 3),
+    )
+
+
+def traced(model: nn.Module, x: Tensor | None = None):  # type: ignore[no-untyped-def]
+    batch = find_batch(model, x)
+    return batch, trace(model, batch)
+
+
+def test_names_are_resolved_in_the_order_of_calls() -> None:
+    model = mlp()
+    _, record = traced(model)
+    assert resolve(model, ["3", "0"], record) == ["0", "3"]
+    assert resolve(model, None, record) == ["3"]
+    assert resolve(model, "1", record) == ["1.0"], "a Sequential stands for its first layer"
+
+
+@pytest.mark.parametrize(
+    ("at", "words"), [("nope", "no submodule 'nope'"), ("", "no submodule"), (["3", "3"], "twice")]
+)
+def test_bad_names(at: str, words: str) -> None:
+    model = mlp()
+    _, record = traced(model)
+    with pytest.raises(AttachError, match=words):
+        resolve(model, at, record)
+
+
+def test_a_module_stands_for_its_name() -> None:
+    model = mlp()
+    _, record = traced(model)
+    assert resolve(model, model[3], record) == ["3"]
+    assert resolve(model, [model[3], "0"], record) == ["0", "3"]
+    with pytest.raises(AttachError, match="a Linear that is no submodule of this Sequential"):
+        attach(model, at=nn.Linear(8, 3))
+    for at in (2, [2], 2.5):
+        with pytest.raises(AttachError, match=r"takes the name of a submodule.*not 2"):
+            attach(model, at=at)  # type: ignore[arg-type]
+
+
+def test_candidates_are_layers_that_read_samples() -> None:
+    model = TwoInputs()
+    _, record = traced(model, torch.randn(3, 4))
+    assert record.candidates() == "Candidates for at=: 'body' (Linear, input (3, 4))"
+    regions = nn.Sequential(nn.Flatten(0, 1), nn.Linear(4, 8), nn.Linear(8, 2))
+    with pytest.raises(AttachError, match="no layer is called once") as told:
+        attach(regions, example=torch.randn(3, 5, 4))
+    assert str(told.value).count("two_streams(x, encoder)") == 1
+
+
+class Unused(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.used(x)
+
+
+def test_a_module_that_is_never_called_is_not_a_silent_no_op() -> None:
+    with pytest.raises(AttachError, match="is not called in a forward pass"):
+        attach(Unused(), at="unused", verbose=False)
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Bilinear(8, 8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.body(x)
+        return self.head(h, h.relu())
+
+
+def test_a_head_of_two_tensors_is_refused() -> None:
+    model = TwoInputs()
+    batch, record = traced(model, torch.randn(3, 4))
+    with pytest.raises(AttachError, match=r"not one tensor of samples.*Candidates"):
+        usable(record.calls["head"], batch, record)
+
+
+def test_a_forward_set_on_the_object_is_refused_for_that_reason() -> None:
+    model = mlp()
+    head = model[3]
+    head.forward = head.forward  # as hooks of Accelerate do
+    with pytest.raises(AttachError, match=r"'3' has a forward of its own.*remove_hook_from_module"):
+        attach(model)
+    del head.forward
+    assert attach(model, verbose=False)(torch.randn(5, 4)).shape == (10, 3)
+
+
+class SequenceFirst(nn.Module):
+    """(L, N, C) inside, as in many sequence models."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x).transpose(0, 1)).mean(0)
+
+
+def test_the_batch_axis_is_found() -> None:
+    model = SequenceFirst()
+    batch, record = traced(model, torch.randn(3, 6, 4))
+    assert axes_of(record.calls["body"], batch, None, None, record) == (0, -1)
+    assert axes_of(record.calls["head"], batch, None, None, record) == (1, -1)
+    attach(model, example=torch.randn(3, 6, 4), verbose=False)
+    assert model.head.batchformer.batch_axis == 1
+    assert model(torch.randn(5, 6, 4)).shape == (10, 3)
+
+
+class Flattened(SequenceFirst):
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x).flatten(0, 1)).view(x.shape[0], -1)
+
+
+def test_samples_hidden_in_a_flattened_axis_are_refused() -> None:
+    with pytest.raises(AttachError, match="no axis holds the samples"):
+        attach(Flattened(), example=torch.randn(3, 6, 4), verbose=False)
+
+
+class Pooled(nn.Module):
+    """A token-wise head whose rows are picked afterwards by the number of inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))[torch.arange(x.shape[0]), -1]
+
+
+def test_lost_mixed_rows_are_refused_and_the_model_is_as_it_was() -> None:
+    model = Pooled()
+    keys = list(model.state_dict())
+    with pytest.raises(AttachError, match="Mixed rows are lost"):
+        attach(model, example=torch.randn(3, 6, 4), verbose=False)
+    assert list(model.state_dict()) == keys and type(model.head) is nn.Linear
+
+
+class NeedsRows(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.mid, self.head = nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.mid(self.body(x)) + self.body(x))
+
+
+def test_a_failing_training_pass_is_reported_with_its_reason() -> None:
+    with pytest.raises(AttachError, match=r"a training pass fails: .*size"):
+        attach(NeedsRows(), at="mid", verbose=False)
+
+
+def test_rows_of_other_arguments_count() -> None:
+    assert Batch((torch.zeros(3, 2), None), {}, 3).head(2).args[0].shape == (2, 2)

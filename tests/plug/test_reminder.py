@@ -1,0 +1,316 @@
+"""A forgotten match is called by name; everything else behaves like a tensor."""
+
+from __future__ import annotations
+
+import copy
+import io
+import itertools
+import warnings
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from batchformer import attach, match, split
+from batchformer.plug.reminder import COMPILER_KNOWS_SUBCLASSES, TwoStreamTensor, remember
+
+Y = torch.tensor([0, 1, 2, 3])
+SIGN = torch.tensor([1.0, -1.0, -1.0, 1.0])
+
+
+def timm_accuracy() -> Callable[..., object]:
+    return pytest.importorskip("timm.utils").accuracy  # type: ignore[no-any-return]
+
+
+def torchmetrics_accuracy() -> Callable[..., object]:
+    metrics = pytest.importorskip("torchmetrics.classification")
+    return metrics.MulticlassAccuracy(num_classes=5)  # type: ignore[no-any-return]
+
+
+def logits(rows: int = 8) -> Tensor:
+    return remember(torch.randn(rows, 5, requires_grad=True) * 1.0)
+
+
+@pytest.mark.parametrize(
+    "criterion",
+    [
+        lambda out: F.cross_entropy(out, torch.zeros(4, dtype=torch.long)),
+        lambda out: nn.CrossEntropyLoss(label_smoothing=0.1)(out, torch.zeros(4).long()),
+        lambda out: F.binary_cross_entropy_with_logits(out, torch.zeros(4, 5)),
+        lambda out: F.mse_loss(out, torch.zeros(4, 5)),
+        lambda out: (-torch.zeros(4, 5) * F.log_softmax(out, dim=-1)).sum(-1).mean(),
+        lambda out: F.cross_entropy(out.flatten(1).float(), torch.zeros(4, dtype=torch.long)),
+        lambda out: F.gaussian_nll_loss(out, torch.zeros(4, 5), torch.ones(4, 5)),
+        # What would go on without a word, and train the plain rows alone, or all pairs of rows.
+        lambda out: -F.log_softmax(out, 1)[torch.arange(4), Y].mean(),
+        lambda out: -F.log_softmax(out, 1)[range(4), Y].mean(),
+        lambda out: -F.log_softmax(out, 1)[list(range(4)), Y.tolist()].mean(),
+        lambda out: -F.log_softmax(out, 1).gather(1, Y[:, None]).mean(),
+        lambda out: -F.log_softmax(out, 1).gather(dim=-1, index=Y[:, None]).mean(),
+        lambda out: -torch.gather(F.log_softmax(out, 1), 1, Y.unsqueeze(1)).mean(),
+        lambda out: ((out[:, :1] - Y) ** 2).mean(),
+        lambda out: ((Y - out[:, :1]) ** 2).mean(),
+        lambda out: F.mse_loss(out[:, :1], Y.float()),
+        lambda out: F.mse_loss(Y.float(), out[:, :1]),
+        lambda out: F.l1_loss(out[:, :1], Y.float()),
+        lambda out: F.smooth_l1_loss(out[:, :1], Y.float()),
+        lambda out: F.huber_loss(out[:, :1], target=Y.float()),
+        lambda out: ((out[:, 0] - Y) ** 2).mean(),
+        lambda out: F.poisson_nll_loss(out[:, :1], Y.float()),
+        lambda out: nn.PoissonNLLLoss(reduction="none")(out[:, :1], Y.float()),
+        lambda out: F.kl_div(out[:, :1], Y.float(), reduction="sum"),
+        lambda out: F.hinge_embedding_loss(out[:, :1], SIGN),
+        lambda out: F.multilabel_soft_margin_loss(out[:, :1], SIGN),
+        lambda out: torch.dist(out[:, :1], Y.float()),
+        # A loss written by hand pairs every row with every target until its mean is taken.
+        lambda out: F.relu(1 - SIGN * out[:, :1]).mean(),
+        lambda out: (1 - out[:, :1] * SIGN).clamp(min=0).sum(),
+        lambda out: torch.log1p(torch.exp(-SIGN * out[:, :1])).mean(),
+        lambda out: (out[:, :1].exp() - Y * out[:, :1]).mean(),
+        lambda out: -(Y * F.logsigmoid(out[:, :1]) + (1 - Y) * F.logsigmoid(-out[:, :1])).mean(),
+        lambda out: torch.where(SIGN > 0, out[:, :1], -out[:, :1]).mean(),
+        lambda out: torch.where(SIGN > 0, F.softplus(-out[:, :1]), 0.0).sum(dtype=torch.float64),
+        # Metrics: what has no gradient remembers too.
+        lambda out: (out.argmax(1) == Y).float().mean(),
+        lambda out: (out.detach().max(1)[1] == Y).sum(),
+        lambda out: (out.softmax(1).topk(2).indices == Y[:, None]).any(1).float().mean(),
+        lambda out: ((out[:, :1].detach() > 0) == Y).float().mean(),
+        lambda out: timm_accuracy()(out, Y, topk=(1, 2)),
+        lambda out: torchmetrics_accuracy()(out, Y),
+        lambda out: torchmetrics_accuracy()(out.detach().softmax(1), Y),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_a_forgotten_match_is_named(criterion: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises((ValueError, RuntimeError), match=r"batchformer\.match\(outputs, targets\)"):
+        criterion(logits())
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda out: out[torch.arange(4)],
+        lambda out: out[torch.tensor([0, 1]), torch.tensor([2, 2])],
+        lambda out: out[torch.arange(8), torch.zeros(8).long()],
+        lambda out: out[:, torch.arange(4)],
+        lambda out: out[None, :, 0],
+        lambda out: out[..., 0],
+        lambda out: out[torch.ones(8, dtype=torch.bool), 0],
+        lambda out: out.gather(1, torch.zeros(8, 1).long()),
+        lambda out: out.gather(0, torch.zeros(4, 5).long()),
+        lambda out: out.mean(1, keepdim=True) - out,
+        lambda out: out[:, :1] * torch.ones(4),
+        lambda out: out - out.mean(0),
+        lambda out: out[:4][torch.arange(4), Y],
+        lambda out: F.mse_loss(out, torch.zeros(8, 5)),
+        lambda out: (out[:4].argmax(1) == Y).sum(),
+        # Targets of the right length and shape.
+        lambda out: F.poisson_nll_loss(out[:, 0], match(out, Y).float()),
+        lambda out: F.poisson_nll_loss(out[:, :1], match(out, Y[:, None]).float()),
+        lambda out: F.relu(1 - match(out, SIGN) * out[:, 0]).mean(),
+        lambda out: F.relu(1 - match(out, SIGN[:, None]) * out[:, :1]).mean(),
+        lambda out: F.relu(1 - SIGN * split(out).plain[:, 0]).mean(),
+        lambda out: torch.where(match(out, SIGN) > 0, out[:, 0], -out[:, 0]).mean(),
+        # As many classes, thresholds or scales as samples, by chance.
+        lambda out: (out[:, :4].amax(1, keepdim=True) * torch.ones(4) * out[:, :4]).mean(),
+        lambda out: (out[:, :1] * torch.arange(4.0)).softmax(1)[range(8), [*range(4)] * 2].mean(),
+        lambda out: (out[:, :1] * torch.arange(4.0)).sum(1).mean(),
+        lambda out: torch.where(SIGN > 0, out[:, :4], 0.0).mean(),
+        lambda out: (nn.Parameter(torch.arange(4.0)) - out[:, :1]).sigmoid().mean(),
+        lambda out: (nn.Parameter(torch.arange(4.0)) * out[:, :1]).tanh().mean(),
+        # The streams are halves.
+        lambda out: out.view(2, 4, 5).mean(0),
+        lambda out: out.reshape(2, -1, 5),
+        lambda out: out.unflatten(0, (2, 4)),
+        lambda out: out.unflatten(1, (1, 5)),
+        lambda out: out.view(torch.int32),
+        lambda out: out[:, :4].unflatten(1, (2, 2)),
+        lambda out: out.reshape(-1),
+        lambda out: out.view(8, 1, 5),
+        lambda out: out.mT.reshape(4, 10),
+        # Two rows for each sample: four samples, plain and mixed.
+        lambda out: out.view(-1, 2, 5).mean(1),
+    ],
+)
+def test_what_pairs_no_targets_is_left_alone(use: Callable[[Tensor], Tensor]) -> None:
+    out = logits()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(use(out), use(out.as_subclass(Tensor)))
+
+
+@pytest.mark.parametrize(
+    "reshape",
+    [
+        lambda out, rows: out.view(rows, -1),
+        lambda out, rows: out.reshape((rows, 10)),
+        lambda out, rows: torch.reshape(out, shape=(rows, -1)),
+        lambda out, rows: out.argmax(1).view(rows, 2),
+        lambda out, rows: out.reshape(rows, 2, 5).mean(1),
+        lambda out, rows: out.view(rows, 2, -1).mean(1),
+        lambda out, rows: out.unflatten(0, (rows, 2)),
+        lambda out, rows: out.unflatten(dim=-2, sizes=(rows, -1)),
+    ],
+)
+def test_a_reshape_that_joins_different_samples_is_named(
+    reshape: Callable[[Tensor, int], Tensor],
+) -> None:
+    with pytest.raises(RuntimeError, match=r"rows i and 3 \+ i belong to sample i.*split"):
+        reshape(logits(6), 3)
+    out = reshape(logits(6).as_subclass(Tensor), 3)
+    if out.shape[1] == 2 or out.shape == (3, 5):
+        # An even N may also be two rows for each of N / 2 samples: a warning that says how.
+        with pytest.warns(UserWarning, match=r"rows i and 4 \+ i .* reshape to \(-1, 2, \.\.\.\)"):
+            reshape(logits(8), 4)
+    else:
+        with pytest.raises(RuntimeError, match=r"rows i and 4 \+ i belong to sample i"):
+            reshape(logits(8), 4)
+    reshape(logits(4), 2)  # (2, 2, K) is halves
+
+
+def cross_entropies(rows: object, targets: object) -> Tensor:
+    """A loss taken row by row."""
+    pairs = zip(rows, targets, strict=False)  # type: ignore[call-overload]
+    return torch.stack([F.cross_entropy(row[None], y[None]) for row, y in pairs]).mean()
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda out: cross_entropies(out, Y),
+        lambda out: cross_entropies(out.log_softmax(1), Y),
+        lambda out: sum(F.cross_entropy(row, y) for y, row in zip(Y, out, strict=False)),
+        lambda out: sum(map(F.cross_entropy, out, Y)),
+    ],
+)
+def test_a_loop_over_twice_the_rows_is_named_in_the_backward_pass(
+    loss: Callable[[Tensor], Tensor],
+) -> None:
+    with pytest.raises(RuntimeError, match=r"pairs 4 targets with 8 rows.\n.*match\(outputs"):
+        loss(logits()).backward()
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda out: cross_entropies(out, match(out, Y)),
+        lambda out: cross_entropies(split(out).plain, Y) + cross_entropies(split(out).mixed, Y),
+        lambda out: sum(F.cross_entropy(row, y) for y, row in zip(match(out, Y), out, strict=True)),
+        # Rows that are only looked at.
+        lambda out: F.cross_entropy(out, match(out, Y)) + 0 * sum(itertools.islice(out, 4)).sum(),
+        lambda out: F.cross_entropy(out, match(out, Y)) + len([*zip(out, Y, strict=False)]),
+        lambda out: out[0].sum() + next(iter(out)).sum(),
+        lambda out: torch.stack(list(out)[:4]).sum(),
+    ],
+)
+def test_a_loop_that_takes_every_row_is_left_alone(loss: Callable[[Tensor], Tensor]) -> None:
+    x = torch.randn(8, 5, requires_grad=True)
+    (marked,) = torch.autograd.grad(loss(remember(x * 2)), x)
+    (plain,) = torch.autograd.grad(loss(x * 2), x)
+    assert torch.equal(marked, plain)
+
+
+def test_a_loop_over_one_sample_twice_is_left_alone() -> None:
+    out, doubled = logits(2), Y[[0, 0]]
+    cross_entropies(out, doubled).backward(retain_graph=True)
+    sum(F.cross_entropy(row, y) for y, row in zip(doubled, out, strict=True)).backward()
+
+
+@pytest.mark.skipif(not COMPILER_KNOWS_SUBCLASSES, reason="the compiler traces no subclass")
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_a_compiled_model_reminds_as_well(backend: str) -> None:
+    torch.compiler.reset()
+    model = attach(nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 5)), dropout=0.0, verbose=False)
+    compiled, x = torch.compile(model, backend=backend, fullgraph=True), torch.randn(4, 6)
+    out = compiled(x)
+    torch.testing.assert_close(out.detach(), model(x).detach())
+    for criterion in (
+        lambda: F.cross_entropy(compiled(x), Y),
+        lambda: -F.log_softmax(compiled(x), 1)[torch.arange(4), Y].mean(),
+        lambda: (compiled(x).argmax(1) == Y).float().mean(),
+        lambda: F.poisson_nll_loss(compiled(x)[:, :1], Y),
+        lambda: F.relu(1 - SIGN * compiled(x)[:, :1]).mean(),
+        lambda: torch.where(SIGN > 0, compiled(x)[:, :1], 0.0).mean(),
+        lambda: cross_entropies(compiled(x), Y).backward(),
+    ):
+        with pytest.raises((ValueError, RuntimeError), match="8 rows for 4 samples"):
+            criterion()
+    with pytest.raises(RuntimeError, match="rows i and 4"):
+        compiled(x).view(4, -1)
+    F.cross_entropy(out, match(out, Y)).backward()
+    cross_entropies(compiled(x), match(out, Y)).backward()
+    assert type(compiled.eval()(x)) is Tensor
+
+
+def test_a_stock_loop_that_forgets_it_is_told() -> None:
+    model = attach(nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3)), verbose=False)
+    y = torch.zeros(4, dtype=torch.long)
+    with pytest.raises(ValueError, match="8 rows for 4 samples"):
+        F.cross_entropy(model(torch.randn(4, 6)), y)
+    out = model(torch.randn(4, 6))
+    F.cross_entropy(out, match(out, y)).backward()
+    F.cross_entropy(model.eval()(torch.randn(4, 6)), y)
+
+
+def test_other_errors_are_left_alone() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        logits() @ torch.zeros(3, 3)
+    assert "batchformer" not in str(caught.value)
+
+
+def test_what_keeps_the_rows_keeps_the_memory() -> None:
+    out = logits()
+    assert type(out.flatten(1)) is TwoStreamTensor and type(out[:, :3]) is TwoStreamTensor
+    assert type(out.detach()) is TwoStreamTensor and type(out.argmax(1)) is TwoStreamTensor
+    loss = F.cross_entropy(out, torch.zeros(8, dtype=torch.long))
+    assert type(loss) is Tensor
+    assert type(out[:4]) is Tensor and type(split(out).plain) is Tensor
+    assert type(out.mean(0)) is Tensor and type(out.as_subclass(Tensor)) is Tensor
+
+
+def test_copies_and_files_hold_an_ordinary_tensor() -> None:
+    out = logits().detach()
+    buffer = io.BytesIO()
+    torch.save({"logits": out}, buffer)
+    buffer.seek(0)
+    for twin in (copy.deepcopy(out), torch.load(buffer, weights_only=True)["logits"]):
+        assert type(twin) is Tensor and torch.equal(twin, out)
+    assert out.numpy().shape == (8, 5) and len(out.tolist()) == 8
+
+
+def test_gradients_flow_as_through_a_tensor() -> None:
+    x = torch.randn(8, 5, requires_grad=True)
+    target = torch.zeros(8, dtype=torch.long)
+    (plain,) = torch.autograd.grad(F.cross_entropy(x * 2, target), x)
+    (marked,) = torch.autograd.grad(F.cross_entropy(remember(x * 2), target), x)
+    assert torch.equal(plain, marked)
+
+
+def test_a_compiled_loss_takes_it() -> None:
+    target = torch.zeros(8, dtype=torch.long)
+    # Before torch 2.8 the compiler traces into no tensor subclass: the loss is taken, as a break.
+    whole = torch.__version__ >= "2.8"
+    compiled = torch.compile(nn.CrossEntropyLoss(), backend="eager", fullgraph=whole)
+    out = logits()
+    torch.testing.assert_close(compiled(out, target), F.cross_entropy(out, target))
+
+
+def test_only_what_awaits_a_gradient_is_marked() -> None:
+    assert type(remember(torch.zeros(4, 2))) is Tensor
+    assert type(remember(torch.zeros((), requires_grad=True) * 1)) is Tensor
+    assert remember((1, 2)) == (1, 2)
+
+
+@pytest.mark.skipif(not COMPILER_KNOWS_SUBCLASSES, reason="the compiler traces no subclass")
+def test_a_compiled_step_of_loops_and_reshapes_stays_whole() -> None:
+    torch.compiler.reset()
+
+    def step(out: Tensor, y: Tensor) -> Tensor:
+        two = out.view(2, 4, 5).mean(0).sum() + F.relu(1 - y * out[:, 0]).mean()
+        return two + cross_entropies(out, y)
+
+    out, y = logits(), match(logits(), Y)
+    compiled = torch.compile(step, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(out, y), step(out, y))

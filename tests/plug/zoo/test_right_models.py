@@ -1,0 +1,941 @@
+"""Every family of models with BatchFormer in it, put in correctly: check accuses none of them."""
+
+from __future__ import annotations
+
+import os
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import peft
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+import torchvision.models as tv
+import transformers
+from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
+from torch.utils.checkpoint import checkpoint
+
+from batchformer import BatchFormer, attach, check, param_groups, two_streams
+from batchformer.nn.encoder import EncoderWeights, batch_former
+from batchformer.plug.findings import ATTEND, EVAL, LEARN, MEMBER, STAY, STREAMS
+
+N, C, K = 6, 16, 5
+RIGHT: dict[str, Callable[[], Any]] = {}
+Build = Callable[[], Any]
+
+
+def right(build: Any) -> Any:
+    """Enter a model class or a function that builds a model: alone, or with batch and options."""
+    RIGHT[build.__name__] = build
+    return build
+
+
+def attached(name: str, build: Build, batch: Callable[[], Any], **options: Any) -> None:
+    RIGHT[name] = lambda: (attach(build(), verbose=False, **options), batch())
+
+
+def x() -> Tensor:
+    return torch.randn(N, 8)
+
+
+def images(side: int = 32) -> Callable[[], Tensor]:
+    return lambda: torch.randn(N, 3, side, side)
+
+
+def tokens() -> Tensor:
+    return torch.randn(N, 7, 8)
+
+
+def words() -> Tensor:
+    return torch.randint(0, 20, (N, 7))
+
+
+def mlp() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(8, C), nn.ReLU(), nn.Linear(C, K))
+
+
+def normed() -> nn.Sequential:
+    return nn.Sequential(
+        nn.Linear(8, C), nn.BatchNorm1d(C), nn.ReLU(), nn.Dropout(0.5), nn.Linear(C, K)
+    )
+
+
+# attach, with each of its options.
+
+attached("mlp", mlp, x)
+attached("batch norm and dropout", normed, x)
+attached("two layers", mlp, x, layers=2)
+attached("one head", mlp, x, heads=1)
+attached("no dropout", mlp, x, dropout=0.0)
+attached("much dropout", mlp, x, dropout=0.9)
+attached("the control", mlp, x, attend="self")
+attached("mixed only", normed, x, streams="mixed_only")
+attached("exchange", mlp, x, exchange=True)
+attached("a hidden layer", lambda: nn.Sequential(*mlp()[:2], nn.Linear(C, C), mlp()[2]), x, at="2")
+attached(
+    "several places",
+    lambda: nn.Sequential(nn.Linear(8, C), nn.Linear(C, C), nn.ReLU(), nn.Linear(C, K)),
+    x,
+    at=["1", "3"],
+)
+attached(
+    "several places, one module",
+    lambda: nn.Sequential(nn.Linear(8, C), nn.Linear(C, C), nn.ReLU(), nn.Linear(C, K)),
+    x,
+    at=["1", "3"],
+    share=True,
+)
+for how in ("joint", "per_stream"):
+    attached(
+        f"{how} batch norm after the place",
+        lambda: nn.Sequential(nn.Linear(8, C), nn.Linear(C, C), nn.BatchNorm1d(C), nn.Linear(C, K)),
+        x,
+        at="1",
+        batch_norm=how,
+    )
+attached("a batch of two", mlp, lambda: torch.randn(2, 8))
+attached("a batch of three", normed, lambda: torch.randn(3, 8))
+attached("a large batch with copies", mlp, lambda: torch.randn(3, 8).repeat_interleave(50, 0))
+attached("bfloat16", lambda: mlp().bfloat16(), lambda: x().bfloat16())
+attached("float64", lambda: mlp().double(), lambda: x().double())
+
+
+def scaled(factor: float) -> nn.Sequential:
+    model = mlp()
+    with torch.no_grad():
+        model[2].weight.mul_(factor)
+    return model
+
+
+attached("zero classifier", lambda: scaled(0.0), x)
+attached("young classifier", lambda: scaled(1e-3), x)
+attached("loud classifier", lambda: scaled(1e3), x)
+
+
+@right
+def in_eval() -> nn.Module:
+    return attach(normed(), verbose=False).eval()
+
+
+@right
+def only_the_head_is_in_training() -> nn.Module:
+    model = attach(normed(), verbose=False).eval()
+    model[-1].train()
+    return model
+
+
+@right
+def frozen_backbone() -> Any:
+    model = normed()
+    model[:-1].requires_grad_(False)
+    attach(model, verbose=False)
+    return model, x(), {"optimizer": torch.optim.SGD(param_groups(model, 0.1))}
+
+
+@right
+def with_labels_and_optimizer() -> Any:
+    model = attach(mlp(), verbose=False)
+    optimizer = torch.optim.SGD(param_groups(model, 0.1))
+    return model, (x(), torch.zeros(N).long()), {"optimizer": optimizer}
+
+
+@right
+def an_average_of_weights() -> nn.Module:
+    return AveragedModel(attach(normed(), verbose=False))
+
+
+@right
+def compiled() -> Any:
+    return torch.compile(attach(mlp(), verbose=False))
+
+
+@right
+def compiled_in_place() -> nn.Module:
+    model = attach(mlp(), verbose=False)
+    model.compile()
+    return model
+
+
+@right
+def trained_for_a_while() -> Any:
+    model, batch = attach(normed(), verbose=False), x()
+    optimizer = torch.optim.SGD(param_groups(model, 0.1, weight_decay=5e-4), momentum=0.9)
+    for _ in range(50):
+        optimizer.zero_grad()
+        F.cross_entropy(model(batch), torch.arange(2 * N) % K).backward()
+        optimizer.step()
+    return model, batch, {"optimizer": optimizer}
+
+
+# Families by hand.
+
+
+class Lstm(nn.Module):
+    def __init__(self, batch_first: bool = True) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, 6)
+        self.rnn = nn.LSTM(6, C, 2, batch_first=batch_first, dropout=0.2)
+        self.head = nn.Linear(C, K)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return self.head(self.rnn(self.words(ids))[1][0][-1])
+
+
+class Cosine(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(K, C))
+
+    def forward(self, f: Tensor) -> Tensor:
+        return 9.0 * F.linear(F.normalize(f), F.normalize(self.weight))
+
+
+class MultiTask(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.kind, self.colour = nn.Linear(8, C), nn.Linear(C, K), nn.Linear(C, 4)
+
+    def forward(self, f: Tensor) -> dict[str, Tensor]:
+        f = self.body(f).relu()
+        return {"kind": self.kind(f), "colour": self.colour(f)}
+
+
+class Regression(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(8, C), nn.Linear(C, 1)
+
+    def forward(self, f: Tensor) -> Tensor:
+        return self.head(self.body(f).relu()).squeeze(-1)
+
+
+class Tagger(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(8, C), nn.Linear(C, K)
+
+    def forward(self, f: Tensor) -> Tensor:
+        return self.head(self.body(f).relu())
+
+
+class Residual(nn.Module):
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(8, 8, 3, padding=1, bias=False), norm
+
+    def forward(self, f: Tensor) -> Tensor:
+        return f + self.norm(self.conv(f)).relu()
+
+
+def cnn(norm: Callable[[int], nn.Module] = nn.BatchNorm2d) -> nn.Sequential:
+    return nn.Sequential(
+        OrderedDict(
+            stem=nn.Conv2d(3, 8, 3, 2),
+            one=Residual(norm(8)),
+            two=Residual(norm(8)),
+            pool=nn.AdaptiveAvgPool2d(1),
+            flat=nn.Flatten(),
+            head=nn.Linear(8, K),
+        )
+    )
+
+
+def segmenter() -> nn.Sequential:
+    return nn.Sequential(nn.Conv2d(3, 8, 3, 2, 1), nn.ReLU(), nn.Conv2d(8, K, 1), nn.Upsample(16))
+
+
+attached("lstm", Lstm, words)
+attached(
+    "lstm, sequence first",
+    lambda: Lstm(batch_first=False),
+    lambda: words().T.contiguous(),
+    example=torch.randint(0, 20, (7, 3)),
+    input_axis=1,
+)
+attached(
+    "1-d convolutions",
+    lambda: nn.Sequential(
+        nn.Conv1d(7, C, 3), nn.BatchNorm1d(C), nn.AdaptiveAvgPool1d(1), nn.Flatten(), mlp()[2]
+    ),
+    tokens,
+)
+attached("cosine classifier", lambda: nn.Sequential(nn.Linear(8, C), nn.ReLU(), Cosine()), x)
+attached(
+    "weight norm",
+    lambda: nn.Sequential(nn.Linear(8, C), nn.utils.parametrizations.weight_norm(nn.Linear(C, K))),
+    x,
+)
+attached("multi-task", MultiTask, x)
+attached("regression", Regression, x)
+attached("tokens", Tagger, tokens, example=torch.randn(3, 7, 8))
+attached("cnn", cnn, images())
+attached("cnn with group norm", lambda: cnn(lambda width: nn.GroupNorm(2, width)), images())
+attached("cnn with instance norm", lambda: cnn(nn.InstanceNorm2d), images())
+attached(
+    "norms without running statistics",
+    lambda: cnn(lambda width: nn.BatchNorm2d(width, track_running_stats=False)),
+    images(),
+)
+attached("inside a cnn", cnn, images(), at="two", batch_norm="per_stream")
+attached("segmentation", segmenter, images(16), example=torch.randn(3, 3, 16, 16))
+
+# Libraries.
+
+
+def from_timm(name: str, **options: Any) -> Build:
+    return lambda: timm.create_model(name, num_classes=K, **options)
+
+
+VIT = {"img_size": 32, "depth": 2, "embed_dim": 48, "num_heads": 2}
+attached("timm resnet", from_timm("resnet10t"), images())
+attached("timm vit", from_timm("vit_tiny_patch16_224", **VIT), images())
+attached(
+    "timm vit with stochastic depth",
+    from_timm("vit_tiny_patch16_224", **VIT, drop_path_rate=0.5, proj_drop_rate=0.2),
+    images(),
+)
+attached(
+    "timm vit, inside", from_timm("vit_tiny_patch16_224", **VIT), images(), at=["blocks.0", "head"]
+)
+attached("timm convnext", from_timm("convnext_atto", depths=(1, 1, 1, 1)), images())
+attached("timm mobilenet", from_timm("mobilenetv3_small_050", drop_rate=0.2), images())
+attached(
+    "timm distilled",
+    from_timm("deit_tiny_distilled_patch16_224", img_size=32, depth=1),
+    images(),
+)
+attached("torchvision resnet", lambda: tv.resnet18(num_classes=K), images())
+attached("torchvision resnet, inside", lambda: tv.resnet18(num_classes=K), images(), at="layer4")
+attached(
+    "torchvision vit",
+    lambda: tv.VisionTransformer(32, 8, 2, 2, 32, 64, dropout=0.1, num_classes=K),
+    images(),
+)
+attached(
+    "torchvision swin with stochastic depth",
+    lambda: tv.SwinTransformer(
+        [4, 4], 16, [1, 1], [2, 2], [4, 4], num_classes=K, stochastic_depth_prob=0.4
+    ),
+    images(),
+)
+attached("torchvision squeezenet", lambda: tv.squeezenet1_1(num_classes=K), images(48))
+attached("torchvision shufflenet", lambda: tv.shufflenet_v2_x0_5(num_classes=K), images())
+
+TINY = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+    "num_labels": K,
+}
+TEXT = {"vocab_size": 50, "max_position_embeddings": 40}
+
+
+def hugging_face(kind: str, config: str, **settings: Any) -> Any:
+    return getattr(transformers, kind)(getattr(transformers, config)(**settings))
+
+
+def bert() -> Any:
+    return hugging_face("BertForSequenceClassification", "BertConfig", **TINY, **TEXT)
+
+
+def text() -> dict[str, Tensor]:
+    ids = torch.randint(2, 50, (N, 7))
+    mask = torch.ones_like(ids)
+    mask[0, 4:] = 0
+    return {"input_ids": ids, "attention_mask": mask, "labels": torch.zeros(N).long()}
+
+
+attached("bert", bert, text)
+attached(
+    "bert for tokens",
+    lambda: hugging_face("BertForTokenClassification", "BertConfig", **TINY, **TEXT),
+    text,
+)
+attached(
+    "roberta",
+    lambda: hugging_face("RobertaForSequenceClassification", "RobertaConfig", **TINY, **TEXT),
+    text,
+)
+attached(
+    "hugging face vit",
+    lambda: hugging_face(
+        "ViTForImageClassification", "ViTConfig", **TINY, image_size=16, patch_size=8
+    ),
+    lambda: {"pixel_values": torch.randn(N, 3, 16, 16)},
+)
+attached(
+    "hugging face resnet",
+    lambda: hugging_face(
+        "ResNetForImageClassification",
+        "ResNetConfig",
+        embedding_size=8,
+        hidden_sizes=[8, 16],
+        depths=[1, 1],
+        layer_type="basic",
+        num_labels=K,
+    ),
+    lambda: {"pixel_values": torch.randn(N, 3, 32, 32)},
+)
+
+
+def lora(model: Any) -> Any:
+    config = peft.LoraConfig(r=2, target_modules=["query", "value"], modules_to_save=["classifier"])
+    return peft.get_peft_model(model, config)
+
+
+attached("peft, then attach", lambda: lora(bert()), text)
+RIGHT["random slopes"] = lambda: (
+    attach(nn.Sequential(nn.Linear(8, 16), nn.RReLU(), nn.Linear(16, 3)), verbose=False),
+    torch.randn(6, 8),
+)
+RIGHT["attach, then peft"] = lambda: (lora(attach(bert(), verbose=False)), text())
+
+
+# One's own code.
+
+
+class Own(nn.Module):
+    """A backbone, our module and one classifier."""
+
+    def __init__(self, width: int = C, **options: Any) -> None:
+        super().__init__()
+        self.body = nn.Sequential(
+            nn.Linear(8, C), nn.BatchNorm1d(C), nn.ReLU(), nn.Dropout(0.5), nn.Linear(C, C)
+        )
+        self.batchformer, self.head = BatchFormer(width, **options), nn.Linear(C, K)
+
+    def forward(self, batch: Tensor) -> Any:
+        return self.rows(self.body(batch))
+
+    def rows(self, f: Tensor) -> Any:
+        return self.head(two_streams(f, self.batchformer))
+
+
+right(Own)
+
+
+@right
+class TwoStreamsByHand(Own):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, self.batchformer(f)]) if self.training else f)
+
+
+@right
+class FunctionalDropout(Own):
+    def rows(self, f: Tensor) -> Tensor:
+        f = two_streams(F.dropout(f, 0.3, self.training), self.batchformer)
+        return self.head(F.dropout(f, 0.3, self.training))
+
+
+@right
+class LargeFeatures(Own):
+    def rows(self, f: Tensor) -> Tensor:
+        return super().rows(3e4 * f)
+
+
+@right
+class FrozenFeatures(Own):
+    def forward(self, batch: Tensor) -> Tensor:
+        with torch.no_grad():
+            f = self.body(batch)
+        return self.rows(f)
+
+
+@right
+class WithResidual(Own):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, f + self.batchformer(f)]) if self.training else f)
+
+
+@right
+class ThroughABottleneck(Own):
+    def __init__(self) -> None:
+        super().__init__(8)
+        self.down, self.up = nn.Linear(C, 8), nn.Linear(8, C)
+
+    def rows(self, f: Tensor) -> Tensor:
+        if self.training:
+            f = torch.cat([f, f + self.up(self.batchformer(self.down(f)))])
+        return self.head(f)
+
+
+@right
+class TwoOutputs(Own):
+    def rows(self, f: Tensor) -> Any:
+        plain = self.head(f)
+        return (plain, self.head(self.batchformer(f))) if self.training else plain
+
+
+@dataclass
+class Answer:
+    logits: Tensor
+    features: Tensor
+    name: str = "answer"
+
+
+@right
+class GivesADataclass(Own):
+    def rows(self, f: Tensor) -> Answer:
+        f = two_streams(f, self.batchformer)
+        return Answer(self.head(f), f)
+
+
+@right
+class SeveralHeads(Own):
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Sequential(nn.Linear(C, C), nn.BatchNorm1d(C), nn.Linear(C, 2))
+
+    def rows(self, f: Tensor) -> dict[str, Tensor]:
+        f = two_streams(f, self.batchformer)
+        return {"one": self.head(f), "two": self.other(f)}
+
+
+@right
+class AuxiliaryHeadOnPlainRows(Own):
+    def __init__(self) -> None:
+        super().__init__()
+        self.aux = nn.Linear(C, 2)
+
+    def rows(self, f: Tensor) -> dict[str, Tensor]:
+        return {"main": self.head(two_streams(f, self.batchformer)), "aux": self.aux(f)}
+
+
+@right
+class OneNormForEachStream(Own):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.BatchNorm1d(C), nn.BatchNorm1d(C)
+
+    def rows(self, f: Tensor) -> Tensor:
+        plain = self.first(f)
+        if self.training:
+            return self.head(torch.cat([plain, self.second(self.batchformer(f))]))
+        return self.head(plain)
+
+
+@right
+class TeacherInEval(Own):
+    def __init__(self) -> None:
+        super().__init__()
+        self.teacher = Own().requires_grad_(False).eval()
+
+    def train(self, mode: bool = True) -> Any:
+        super().train(mode)
+        self.teacher.eval()
+        return self
+
+
+@right
+class Checkpointed(Own):
+    def forward(self, batch: Tensor) -> Tensor:
+        return self.rows(checkpoint(self.body, batch, use_reentrant=False))
+
+
+@right
+class ReentrantCheckpoint(Own):
+    def forward(self, batch: Tensor) -> Tensor:
+        return self.rows(checkpoint(self.body, batch.requires_grad_(), use_reentrant=True))
+
+
+@right
+class EncoderInAReentrantCheckpoint(Own):
+    """No gradient can be asked for: that is not judged."""
+
+    def rows(self, f: Tensor) -> Tensor:
+        if self.training:
+            f = checkpoint(two_streams, f, self.batchformer, use_reentrant=True)
+        return self.head(f)
+
+
+@right
+class GivesProbabilities(Own):
+    def rows(self, f: Tensor) -> Tensor:
+        return super().rows(f).softmax(-1)
+
+
+@right
+class GivesItsLossToo(Own):
+    def rows(self, f: Tensor) -> dict[str, Tensor]:
+        logits = super().rows(f)
+        return {"loss": logits.square().mean(), "logits": logits}
+
+
+@right
+class Functional(Own):
+    def rows(self, f: Tensor) -> Tensor:
+        if self.training:
+            weights = [EncoderWeights.of(self.batchformer.layers[0])]
+            f = torch.cat([f, batch_former(f, weights)])
+        return self.head(f)
+
+
+@right
+class MixCalledDirectly(Own):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, self.batchformer.mix(f)]) if self.training else f)
+
+
+@right
+def mixed_only_on_purpose() -> Any:
+    class MixedOnly(Own):
+        def rows(self, f: Tensor) -> Tensor:
+            return self.head(self.batchformer(f))
+
+    return MixedOnly(), x(), {"mixed_only": True}
+
+
+@right
+def rows_of_all_tokens_in_one_axis() -> Any:
+    class Flattened(Own):
+        def forward(self, batch: Tensor) -> Tensor:  # (N, 7, 8) to (2N * 7, K) in training
+            f = self.body(batch.flatten(0, 1)).unflatten(0, (-1, 7))
+            return self.rows(f).flatten(0, 1)
+
+    return Flattened(), tokens()
+
+
+@right
+def sequence_first_tokens() -> Any:
+    class SequenceFirst(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(8, C), nn.Linear(C, K)
+            self.batchformer = BatchFormer(C, batch_axis=1)
+
+        def forward(self, batch: Tensor) -> Tensor:  # (N, L, 8), (L, N, C) inside
+            f = self.body(batch).transpose(0, 1)
+            return self.head(two_streams(f, self.batchformer)).transpose(0, 1)
+
+    return SequenceFirst(), tokens()
+
+
+@right
+def a_list_of_samples() -> Any:
+    class TakesAList(Own):
+        def forward(self, samples: list[Tensor]) -> Tensor:  # type: ignore[override]
+            return super().forward(torch.stack(samples))
+
+    return TakesAList(), list(x())
+
+
+@right
+def nested_arguments() -> Any:
+    class Nested(Own):
+        def forward(self, batch: Tensor, more: Any) -> Tensor:  # type: ignore[override]
+            return super().forward(batch + more["side"][0])
+
+    return Nested(), {"batch": x(), "more": {"side": [x(), 1.0]}}
+
+
+class Stock(Own):
+    """The six lines of the paper, with a stock layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batchformer = nn.TransformerEncoderLayer(C, 4, C, 0.5)
+
+    def rows(self, f: Tensor) -> Tensor:
+        if self.training:
+            f = torch.cat([f, self.batchformer(f.unsqueeze(1)).squeeze(1)])
+        return self.head(f)
+
+
+right(Stock)
+
+
+@right
+def stock_with_its_optimizer() -> Any:
+    model = Stock()
+    return model, x(), {"optimizer": torch.optim.SGD(model.parameters(), 0.1)}
+
+
+@right
+def first_step_of_a_warm_up() -> Any:
+    """The rate is zero now and will not stay so: that is not judged."""
+    model = attach(mlp(), verbose=False)
+    optimizer = torch.optim.SGD(param_groups(model, 0.1))
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 10)
+    return model, x(), {"optimizer": optimizer}
+
+
+class Gated(Own):
+    """The encoder's output is multiplied by weights that begin at zero, or close to it."""
+
+    def __init__(self, gate: Tensor) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(gate)
+
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(
+            torch.cat([f, f + self.gate * self.batchformer(f)]) if self.training else f
+        )
+
+
+class StockGated(Gated):
+    def __init__(self, gate: Tensor) -> None:
+        super().__init__(gate)
+        self.batchformer = nn.TransformerEncoderLayer(C, 4, C, 0.5)
+
+    def rows(self, f: Tensor) -> Tensor:
+        if self.training:
+            f = torch.cat([f, f + self.gate * self.batchformer(f.unsqueeze(1)).squeeze(1)])
+        return self.head(f)
+
+
+RIGHT["gate of zero"] = lambda: Gated(torch.zeros(1))
+RIGHT["gate of zero for each channel"] = lambda: Gated(torch.zeros(C))
+RIGHT["stock, gate of zero"] = lambda: StockGated(torch.zeros(()))
+RIGHT["stock, layer scale"] = lambda: StockGated(torch.full((C,), 1e-6))
+
+
+@right
+class StockZeroOutputProjection(Stock):
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.zeros_(self.batchformer.self_attn.out_proj.weight)
+
+
+@right
+def zero_output_projection() -> nn.Module:
+    model: Any = attach(mlp(), verbose=False)
+    nn.init.zeros_(model[2].batchformer.layers[0].self_attn.out_proj.weight)
+    return model
+
+
+@right
+def gate_of_zero_in_the_optimizer() -> Any:
+    model = Gated(torch.zeros(1))
+    return model, x(), {"optimizer": torch.optim.SGD(model.parameters(), 0.1)}
+
+
+@right
+class StockSpectralNorm(Stock):
+    """Every training pass updates the buffers u and v."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.utils.spectral_norm(self.head)
+
+
+attached(
+    "spectral norm",
+    lambda: nn.Sequential(
+        nn.Linear(8, C), nn.ReLU(), nn.utils.parametrizations.spectral_norm(nn.Linear(C, K))
+    ),
+    x,
+)
+
+
+@right
+class MovingAverage(Own):
+    """Features are centred by an average of earlier batches, a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("average", torch.zeros(C))
+
+    def rows(self, f: Tensor) -> Tensor:
+        logits = super().rows(f - self.average)
+        if self.training:
+            self.average = 0.9 * self.average + 0.1 * f.detach().mean(0)
+        return logits
+
+
+@right
+class OwnGenerator(Own):
+    """Noise from a generator of the model's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.generator = torch.Generator()
+
+    def rows(self, f: Tensor) -> Tensor:
+        if self.training:
+            f = f + 0.1 * torch.randn(f.shape, generator=self.generator)
+        return super().rows(f)
+
+
+@right
+class StockStack(Stock):
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(C, 4, C, 0.5, norm_first=True)
+        self.batchformer = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+
+@right
+class StockZeroClassifier(Stock):
+    def __init__(self) -> None:
+        super().__init__()
+        nn.init.zeros_(self.head.weight)
+
+
+@right
+class AttentionByHand(Stock):
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.norm = nn.Linear(C, 3 * C), nn.LayerNorm(C)
+        del self.batchformer
+
+    def rows(self, f: Tensor) -> Tensor:
+        if self.training:
+            q, k, v = self.qkv(f).chunk(3, -1)
+            f = torch.cat([f, self.norm(f + (q @ k.T / C**0.5).softmax(-1) @ v)])
+        return self.head(f)
+
+
+@right
+class MultiheadByHand(Stock):
+    def __init__(self) -> None:
+        super().__init__()
+        del self.batchformer
+        self.attention = nn.MultiheadAttention(C, 4, dropout=0.5)
+
+    def rows(self, f: Tensor) -> Tensor:
+        if self.training:
+            s = f.unsqueeze(1)
+            f = torch.cat([f, f + self.attention(s, s, s)[0].squeeze(1)])
+        return self.head(f)
+
+
+def noise_for_some(f: Tensor) -> Tensor:
+    """Noise on the positive entries alone: how much is drawn depends on the samples."""
+    some = f > 0
+    return f.masked_scatter(some, f[some] + 0.1 * torch.randn(int(some.sum())))
+
+
+@right
+class NoiseForSomeEntries(Own):
+    def rows(self, f: Tensor) -> Tensor:
+        return super().rows(noise_for_some(f) if self.training else f)
+
+
+@right
+class StockNoiseForSomeEntries(Stock):
+    def rows(self, f: Tensor) -> Tensor:
+        return super().rows(noise_for_some(f) if self.training else f)
+
+
+def deep(layers: int, activation: type[nn.Module]) -> nn.Sequential:
+    hidden = (part for _ in range(layers) for part in (nn.Linear(C, C), activation()))
+    return nn.Sequential(nn.Linear(8, C), *hidden)
+
+
+class DeepStock(Stock):
+    """An untrained network so deep that all samples have almost the same features."""
+
+    def __init__(self, layers: int, activation: type[nn.Module]) -> None:
+        super().__init__()
+        self.body = deep(layers, activation)
+
+
+RIGHT["stock after 40 layers"] = lambda: DeepStock(40, nn.ReLU)
+RIGHT["stock after 80 layers"] = lambda: DeepStock(80, nn.Tanh)
+attached("after 80 layers", lambda: deep(80, nn.Tanh).append(nn.Linear(C, K)), x)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_it_is_not_accused(name: str) -> None:
+    torch.manual_seed(0)
+    built = RIGHT[name]()
+    model, batch, *rest = built if isinstance(built, tuple) else (built, x())
+    result = check(model, batch, **(rest[0] if rest else {}))
+    assert result and not result.failures, str(result)
+    assert "BatchFormer is acting" in str(result) and "not proven" not in str(result)
+
+
+class NoiseForSomeWords(Own):
+    """No gradient reaches words, so that gradients cannot say who depends on whom."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(20, C)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        f, some = self.words(ids), ids > 9
+        if self.training:
+            noise = torch.randn(int(some.sum()), C)
+            f = f.masked_scatter(some.unsqueeze(-1), f[some] + 0.1 * noise)
+        return self.rows(f.mean(1))
+
+
+def uneven_words() -> Tensor:
+    return torch.arange(7 * N).reshape(N, 7) % 20
+
+
+@pytest.mark.parametrize(
+    ("build", "batch", "words"),
+    [
+        (NoiseForSomeWords, uneven_words, "how many random numbers the model draws depends on"),
+        (lambda: DeepStock(80, nn.Sigmoid), x, "all samples have almost the same outputs"),
+    ],
+)
+def test_what_no_pass_and_no_gradient_shows_is_not_judged(
+    build: Build, batch: Build, words: str
+) -> None:
+    torch.manual_seed(0)
+    result = check(build(), batch())
+    assert not result and not result.failures and "not proven" in str(result), str(result)
+    (found,) = (finding for finding in result.findings if finding.question == ATTEND)
+    assert found.passed is None and words in found.seen
+
+
+OUTSIDE = torch.Generator()
+
+
+class NoiseFromOutside(Own):
+    """Noise from a generator that the model does not hold, so that nobody can find it."""
+
+    def rows(self, f: Tensor) -> Tensor:
+        return super().rows(f + 0.1 * torch.randn(f.shape, generator=OUTSIDE))
+
+
+def test_what_cannot_be_judged_is_said_and_neither_passes_nor_fails() -> None:
+    result = check(NoiseFromOutside(), x())
+    assert not result and not result.passed and not result.failures  # not proven, not accused
+    answers = {finding.question: finding.passed for finding in result.findings}
+    assert answers[ATTEND] is None and answers[STAY] is None and answers[EVAL] is None
+    assert answers[STREAMS] and answers[LEARN] and not result.failures
+    assert "?     do samples attend to each other?    not judged: the outputs change" in str(result)
+    assert "not proven" in str(result) and "BatchFormer is acting." not in str(result)
+    result = check(EncoderInAReentrantCheckpoint(), x())
+    (unjudged,) = (finding for finding in result.findings if finding.passed is None)
+    assert unjudged.question == LEARN and "use_reentrant=True" in unjudged.seen
+    assert "BatchFormer is acting; 1 not judged." in str(result)
+
+
+@pytest.mark.parametrize(("start", "words"), [(0.0, "is zero"), (1e-6, "is nearly zero")])
+def test_a_gate_that_starts_closed_is_said_and_left_as_it_was(start: float, words: str) -> None:
+    model = StockGated(torch.full((C,), start))
+    result = check(model, x())
+    assert result and f"(gate {words}: it begins after the first step)" in str(result)
+    assert (model.gate == start).all()
+
+
+def test_a_rate_that_is_zero_now_is_said_and_not_judged() -> None:
+    model, batch, options = first_step_of_a_warm_up()
+    result = check(model, batch, **options)
+    assert result and [f.question for f in result.findings if f.passed is None] == [MEMBER]
+    assert "12 of 12 parameters, 12 of them at a rate of 0 now (a warm-up?)" in str(result)
+    # The encoder's rate alone is zero, for the first steps of its own schedule.
+    optimizer = torch.optim.SGD(param_groups(model, 0.1))
+    later = [lambda step: 1.0, lambda step: float(step > 5)]
+    torch.optim.lr_scheduler.LambdaLR(optimizer, later[-len(optimizer.param_groups) :])
+    assert {group["lr"] for group in optimizer.param_groups} == {0.0, 0.1}
+    (found,) = (f for f in check(model, batch, optimizer).findings if f.question == MEMBER)
+    assert found.passed is None
+
+
+def test_the_readme_counts_them() -> None:
+    readme = Path(__file__).parents[3] / "README.md"
+    assert f"{len(RIGHT)} right ones" in readme.read_text(encoding="utf-8")
