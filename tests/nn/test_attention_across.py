@@ -23,9 +23,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from batchformer import BatchFormer, attach, check, split, stream_loss
 from batchformer.nn import encoder, exchange
-from batchformer.nn.attention_across import attention_across
-from batchformer.nn.keyed_dropout import KeyedDropout
-from batchformer.nn.meeting import AllRows
+from batchformer.nn.attention import attention_across
+from batchformer.nn.exchange import AllRows, KeyedDropout
 
 SEED = 11
 BUCKET_BYTES = 2048
@@ -396,7 +395,7 @@ def test_blocks_and_fused_kernels_are_the_explicit_path(monkeypatch: pytest.Monk
         found = []
         for budget in (2**26, 2 * 4 * 7 * 4 * 2):
             monkeypatch.setattr("batchformer.nn.attention.BLOCK_BUDGET", budget)
-            monkeypatch.setattr("batchformer.nn.attention_across.BLOCK_BUDGET", budget)
+            monkeypatch.setattr("batchformer.nn.attention.BLOCK_BUDGET", budget)
             monkeypatch.setattr("batchformer.nn.attention.EXPLICIT_BUDGET", budget)
             torch.manual_seed(0)
             qkv = torch.randn(2, 7, 24, dtype=torch.float64, requires_grad=True)

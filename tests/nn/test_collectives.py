@@ -11,7 +11,7 @@ import torch
 from torch import distributed as dist
 
 import batchformer
-from batchformer.nn import collectives
+from batchformer.nn import exchange as collectives
 
 CALLED = re.compile(r"dist\.(all_\w+|broadcast\w*|reduce\w*|scatter\w*|gather\w*)\(")
 

@@ -17,8 +17,8 @@ from torch import Tensor
 from torch import distributed as dist
 
 from batchformer.nn import exchange
-from batchformer.nn.ranks import rank as own_rank
-from batchformer.nn.ranks import ranks as all_ranks
+from batchformer.nn.exchange import rank as own_rank
+from batchformer.nn.exchange import ranks as all_ranks
 
 #: Rows of each rank, by the number of ranks.
 SIZES = {2: ((4, 4), (3, 5), (0, 4)), 3: ((4, 4, 4), (5, 1, 3), (0, 6, 2))}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from batchformer.nn.keyed_dropout import STEPS, KeyedDropout, random_bits
+from batchformer.nn.exchange import STEPS, KeyedDropout, random_bits
 
 MASK = 2**64 - 1
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from batchformer.nn.meeting import AllRows, meet
+from batchformer.nn.exchange import AllRows, meet
 
 CPU = torch.device("cpu")
 #: Rows, positions and seed, as ranks 0 and 2 tell them.
@@ -22,10 +22,10 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
         said.append(own)
         return [FIRST, own, LAST]
 
-    monkeypatch.setattr("batchformer.nn.meeting.ranks", lambda group=None: 3)
+    monkeypatch.setattr("batchformer.nn.exchange.ranks", lambda group=None: 3)
     monkeypatch.setattr("batchformer.nn.exchange.ranks", lambda group=None: 3)
     monkeypatch.setattr("batchformer.nn.exchange.rank", lambda group=None: 1)
-    monkeypatch.setattr("batchformer.nn.meeting.from_all", from_all)
+    monkeypatch.setattr("batchformer.nn.exchange.from_all", from_all)
     return said
 
 

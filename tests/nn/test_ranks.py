@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from torch import distributed as dist
 
-from batchformer.nn.ranks import alone, leads, rank, ranks
+from batchformer.nn.exchange import alone, leads, rank, ranks
 
 
 @pytest.fixture

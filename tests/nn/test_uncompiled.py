@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from batchformer.nn.uncompiled import uncompiled
+from batchformer.nn.exchange import uncompiled
 
 
 @uncompiled

@@ -15,15 +15,21 @@ from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from batchformer.kernels.available import obstacle
 from batchformer.kernels.small_layer import PLACES, obstacle_to_small_layer
-from batchformer.nn.attention import Attend, attention, inspectable_attention, split_heads
-from batchformer.nn.attention_across import attention_across
-from batchformer.nn.keyed_dropout import (
+from batchformer.nn.attention import (
+    Attend,
+    attention,
+    attention_across,
+    inspectable_attention,
+    split_heads,
+)
+from batchformer.nn.exchange import (
     AFTER_ATTENTION,
     AFTER_FEED_FORWARD,
     IN_FEED_FORWARD,
+    AllRows,
     KeyedDropout,
+    meet,
 )
-from batchformer.nn.meeting import AllRows, meet
 
 #: Elements of (L, N, C) from which one fused kernel is faster than torch's three or four.
 FUSED_ELEMENTS = 2**20

@@ -19,8 +19,7 @@ from batchformer.nn.encoder import (
     encode,
     meet_all,
 )
-from batchformer.nn.meeting import AllRows
-from batchformer.nn.ranks import group_of
+from batchformer.nn.exchange import AllRows, group_of
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from batchformer.nn.exchange import total_rows
-from batchformer.nn.ranks import group_of, ranks
+from batchformer.nn.exchange import group_of, ranks, total_rows
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

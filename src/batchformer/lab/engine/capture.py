@@ -18,8 +18,8 @@ from torch import Tensor
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.mechanics import Batch
 from batchformer.lab.engine.method import Method
+from batchformer.nn.exchange import ranks
 from batchformer.nn.randomness import seed_device
-from batchformer.nn.ranks import ranks
 
 Losses = dict[str, Tensor]
 Work = Callable[[Batch], Losses]

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 
 from batchformer.lab.engine.distributed.agreement import first_gives
-from batchformer.nn.ranks import ranks
+from batchformer.nn.exchange import ranks
 
 KEPT = 2
 #: Counts up when what a checkpoint holds can no longer be read by versions from before.

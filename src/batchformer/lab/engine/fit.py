@@ -19,7 +19,7 @@ from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.plan import BEST, Evaluate, Evaluation, Plan, Position
 from batchformer.lab.engine.precision import products_in
 from batchformer.lab.engine.stage import Stage
-from batchformer.nn.ranks import leads, ranks
+from batchformer.nn.exchange import leads, ranks
 
 __all__ = [
     "BEST",

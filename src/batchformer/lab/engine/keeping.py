@@ -22,7 +22,7 @@ from batchformer.lab.engine.distributed.sharding import (
     whole,
 )
 from batchformer.lab.engine.optim import load_state, state_of
-from batchformer.nn.ranks import leads, ranks
+from batchformer.nn.exchange import leads, ranks
 
 if TYPE_CHECKING:
     from batchformer.lab.engine.stage import Stage

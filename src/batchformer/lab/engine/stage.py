@@ -37,8 +37,8 @@ from batchformer.lab.engine.plan import BEST, Evaluate, Evaluation, Plan, Positi
 from batchformer.lab.engine.precision import in_double, predicting_in_double
 from batchformer.lab.engine.selection import is_better
 from batchformer.lab.engine.window import Window
+from batchformer.nn.exchange import rank, ranks
 from batchformer.nn.randomness import seed_for
-from batchformer.nn.ranks import rank, ranks
 
 
 class Stage:

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.engine.distributed.in_step import mean_of_ranks
-from batchformer.nn.exchange import total_rows
-from batchformer.nn.ranks import ranks
+from batchformer.nn.exchange import ranks, total_rows
 
 
 class DivergedError(RuntimeError):

@@ -12,10 +12,8 @@ from torch import Tensor
 
 from batchformer.lab.data.transforms.mixup import one_hot
 from batchformer.nn.attention import Attend
-from batchformer.nn.collectives import add_up_
+from batchformer.nn.exchange import add_up_, ranks, uncompiled
 from batchformer.nn.module import BatchFormer
-from batchformer.nn.ranks import ranks
-from batchformer.nn.uncompiled import uncompiled
 
 
 class ClassContext(BatchFormer):

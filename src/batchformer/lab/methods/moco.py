@@ -14,8 +14,8 @@ from batchformer.lab.engine.method import Method
 from batchformer.lab.losses.info_nce import PairList, pair_divisor
 from batchformer.lab.methods.encoder import make_encoder
 from batchformer.lab.methods.momentum import follow, follower
+from batchformer.nn.exchange import ranks
 from batchformer.nn.module import two_streams
-from batchformer.nn.ranks import ranks
 
 
 class Moco(Method):

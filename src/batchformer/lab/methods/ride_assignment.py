@@ -12,9 +12,8 @@ from batchformer.lab.engine.mechanics import Batch
 from batchformer.lab.engine.method import Method
 from batchformer.lab.methods.routing import ExpertRouters, running_means, worth_going_on
 from batchformer.lab.models.ride import RideNetwork
-from batchformer.nn.exchange import summed
+from batchformer.nn.exchange import ranks, summed
 from batchformer.nn.randomness import drawing
-from batchformer.nn.ranks import ranks
 
 
 class AssignedExperts(Method):

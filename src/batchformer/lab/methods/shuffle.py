@@ -7,8 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from batchformer.nn.exchange import gather, own_rows, row_counts
-from batchformer.nn.ranks import ranks
+from batchformer.nn.exchange import gather, own_rows, ranks, row_counts
 
 
 class Shuffled(NamedTuple):

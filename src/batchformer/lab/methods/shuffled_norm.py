@@ -15,8 +15,8 @@ from torch import Tensor
 from batchformer.lab.config.training import require
 from batchformer.lab.methods.shuffle import shuffle, unshuffle
 from batchformer.lab.models.norm_in_parts import collect, deal
+from batchformer.nn.exchange import ranks
 from batchformer.nn.randomness import seed_for
-from batchformer.nn.ranks import ranks
 
 #: Makes this order differ from the other orders that are drawn from the seed of a run.
 _SHUFFLE = 2

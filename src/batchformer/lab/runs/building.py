@@ -21,8 +21,8 @@ from batchformer.lab.runs.start import Weights
 from batchformer.lab.tasks.image_files import ImageFileTask
 from batchformer.lab.tasks.load import Task, load
 from batchformer.lab.tasks.long_tailed import LongTailedTask
+from batchformer.nn.exchange import ranks
 from batchformer.nn.randomness import drawing
-from batchformer.nn.ranks import ranks
 
 
 def pick_device(name: str = "auto") -> torch.device:

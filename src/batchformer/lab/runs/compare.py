@@ -20,7 +20,7 @@ from batchformer.lab.runs.held import held
 from batchformer.lab.runs.opening import Opening
 from batchformer.lab.runs.parts import combine, parts_of
 from batchformer.lab.runs.run import Run
-from batchformer.nn.ranks import leads, ranks
+from batchformer.nn.exchange import leads, ranks
 
 #: A run that has ended, and why it ended early if it did.
 Ended = tuple[Run, DivergedError | None]

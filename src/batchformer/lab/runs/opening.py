@@ -9,7 +9,7 @@ from batchformer.lab.runs.folder import recorded
 from batchformer.lab.runs.run import Run
 from batchformer.lab.tasks.facts import class_sizes
 from batchformer.lab.tasks.remarks import remarks_in
-from batchformer.nn.ranks import leads
+from batchformer.nn.exchange import leads
 
 
 class Opening:

@@ -28,7 +28,7 @@ from batchformer.lab.runs.insight_arrays import keep, seen_of
 from batchformer.lab.runs.networks import TIMM, take_given_weights
 from batchformer.lab.runs.start import final_state, trained_network
 from batchformer.lab.tasks.load import Task
-from batchformer.nn import ranks as group
+from batchformer.nn import exchange as group
 
 if TYPE_CHECKING:
     from batchformer.lab.runs.run import Run

@@ -28,9 +28,8 @@ from batchformer.lab.metrics.detection import (
     voc_average_precision,
     voc_rule,
 )
-from batchformer.nn.exchange import gather
+from batchformer.nn.exchange import gather, rank, ranks
 from batchformer.nn.randomness import drawing
-from batchformer.nn.ranks import rank, ranks
 
 
 @dataclass(frozen=True)

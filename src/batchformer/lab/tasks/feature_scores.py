@@ -19,7 +19,7 @@ from batchformer.lab.engine.method import Method
 from batchformer.lab.metrics.representation import alignment, feature_std, uniformity
 from batchformer.lab.tasks.bank import Extract
 from batchformer.lab.tasks.contrast_views import Viewed, two_views
-from batchformer.nn.ranks import alone
+from batchformer.nn.exchange import alone
 
 #: Test images whose two views are compared, and how many of them make a batch.
 ALIGNED, ALIGNED_BATCH = 1024, 128

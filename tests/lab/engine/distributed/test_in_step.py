@@ -19,7 +19,7 @@ from batchformer.lab.data.feeds.sharding import own_positions
 from batchformer.lab.engine.distributed import in_step
 from batchformer.lab.engine.distributed.sync_norm import RanksNorm, synchronise_norms
 from batchformer.lab.tasks.detection import of_all_ranks
-from batchformer.nn.ranks import ranks
+from batchformer.nn.exchange import ranks
 
 RANKS = 3
 #: Rows of all ranks, of which the first ones have one more.

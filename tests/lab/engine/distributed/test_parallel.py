@@ -36,8 +36,8 @@ from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.window import DivergedError
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
-from batchformer.nn.ranks import alone
-from batchformer.nn.ranks import ranks as all_ranks
+from batchformer.nn.exchange import alone
+from batchformer.nn.exchange import ranks as all_ranks
 
 CPU = torch.device("cpu")
 #: Batches of 8 and, at the end of an epoch, of 6: on three ranks 3, 3, 2 and 2, 2, 2 rows.

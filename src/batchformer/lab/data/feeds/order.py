@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.data.feeds.sharding import block_sizes, own_positions, own_sizes, require_rows
+from batchformer.nn.exchange import ranks
 from batchformer.nn.randomness import generator
-from batchformer.nn.ranks import ranks
 
 
 class Sampler(Protocol):

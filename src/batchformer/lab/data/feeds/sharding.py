@@ -12,8 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from batchformer.nn.exchange import gather, own_rows
-from batchformer.nn.ranks import rank, ranks
+from batchformer.nn.exchange import gather, own_rows, rank, ranks
 
 
 def part_sizes(rows: int) -> list[int]:

@@ -12,8 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import distributed as dist
 
-from batchformer.nn.collectives import from_first_, largest_
-from batchformer.nn.ranks import alone, ranks
+from batchformer.nn.exchange import alone, from_first_, largest_, ranks
 
 T = TypeVar("T")
 

@@ -9,10 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from batchformer.nn.collectives import add_up_, from_first_, largest_
-from batchformer.nn.exchange import summed
-from batchformer.nn.ranks import ranks
-from batchformer.nn.uncompiled import uncompiled
+from batchformer.nn.exchange import add_up_, from_first_, largest_, ranks, summed, uncompiled
 
 
 @uncompiled

@@ -22,8 +22,7 @@ from torch.optim import Optimizer
 
 from batchformer.lab.config.training import require
 from batchformer.lab.engine.distributed.in_step import average_gradients
-from batchformer.nn.exchange import total_rows
-from batchformer.nn.ranks import ranks
+from batchformer.nn.exchange import ranks, total_rows
 
 Step = Callable[[Any], dict[str, Tensor]]
 

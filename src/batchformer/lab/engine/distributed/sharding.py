@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from batchformer.lab.config.training import TrainConfig, require
 from batchformer.lab.engine.method import Method
-from batchformer.nn.ranks import ranks
+from batchformer.nn.exchange import ranks
 
 #: Parameters from which a block is gathered by itself, and not with what is around it.
 LEAST_PARAMETERS = 100_000

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from batchformer.lab.engine.distributed.in_step import sum_of_ranks
-from batchformer.nn.ranks import ranks
+from batchformer.nn.exchange import ranks
 
 
 class RanksNorm(_BatchNorm):
