@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from batchformer import attach, detach
-from batchformer.plug.attachment import RECORD, Attachment, refuse_attached
 from batchformer.plug.classifier import AttachError
+from batchformer.plug.insertion import RECORD, Attachment, refuse_attached
 
 
 def network() -> nn.Sequential:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer import attach, match, split
-from batchformer.plug.reminder import COMPILER_KNOWS_SUBCLASSES, TwoStreamTensor, remember
+from batchformer.plug.two_stream_tensor import COMPILER_KNOWS_SUBCLASSES, TwoStreamTensor, remember
 
 Y = torch.tensor([0, 1, 2, 3])
 SIGN = torch.tensor([1.0, -1.0, -1.0, 1.0])

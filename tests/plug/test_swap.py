@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import remove_parametrizations
 
-from batchformer.plug.swap import Swapped, swap, unswap
+from batchformer.plug.insertion import Swapped, swap, unswap
 
 
 class Doubling(Swapped):

@@ -17,7 +17,7 @@ from batchformer.plug.alive import LOGGED_AS, watched_influence
 from batchformer.plug.attach import RECORD, attach, plain_state_dict
 from batchformer.plug.check import check as check_model
 from batchformer.plug.classifier import AttachError
-from batchformer.plug.wrappers import unwrap
+from batchformer.plug.export import unwrap
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

@@ -20,9 +20,9 @@ from batchformer.lab.data.feeds.test_images import thumbnails
 from batchformer.plug.attach import RECORD, Attachment
 from batchformer.plug.classifier import find_heads, output_tensors, trace
 from batchformer.plug.example import find_batch
+from batchformer.plug.export import unwrap
 from batchformer.plug.insertion import WithBatchFormer
 from batchformer.plug.preserve import untouched
-from batchformer.plug.wrappers import unwrap
 
 #: Images that are looked at, at most: all of them are held in memory.
 MOST = 1024

@@ -16,11 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer.nn.module import BatchFormer, without_exchange
-from batchformer.plug.attachment import RECORD, Attachment
+from batchformer.plug.export import unwrap
+from batchformer.plug.insertion import RECORD, Attachment
 from batchformer.plug.noise import held_noise, not_compiled
 from batchformer.plug.observe import Experiment, Pass, probe_batch
 from batchformer.plug.preserve import untouched
-from batchformer.plug.wrappers import unwrap
 
 NEXT_TO_NOTHING = 1e-3
 """Nats: below this, one sample has no say in another's loss; as in the laboratory's reports."""

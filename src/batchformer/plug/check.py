@@ -16,6 +16,7 @@ from batchformer.plug.attach import RECORD, Attachment, same_bits
 from batchformer.plug.classifier import output_tensors
 from batchformer.plug.evidence import Seen, look
 from batchformer.plug.example import Batch
+from batchformer.plug.export import unwrap
 from batchformer.plug.findings import (
     CALLED,
     EVAL,
@@ -49,7 +50,6 @@ from batchformer.plug.observe import (
     replaced,
 )
 from batchformer.plug.preserve import Buffers, own_generators, untouched
-from batchformer.plug.wrappers import unwrap
 
 #: The mixins that attach puts in front of a module's class.
 OURS = (WithBatchFormer, PerStream)

@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig
 from batchformer.lab.engine.lars import Lars
-from batchformer.plug.parameter_groups import MODULE
+from batchformer.plug.attach import MODULE
 
 
 def build_optimizer(groups: list[dict[str, Any]], config: OptimConfig) -> Optimizer:

@@ -16,7 +16,7 @@ from batchformer.lab.methods.class_context import ClassContext, class_row_loss
 from batchformer.lab.methods.encoder import make_encoder
 from batchformer.nn.module import two_streams
 from batchformer.nn.streams import stream_loss
-from batchformer.plug.parameter_groups import MODULE
+from batchformer.plug.attach import MODULE
 
 
 class Classifier(Method):

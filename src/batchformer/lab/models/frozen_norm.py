@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from batchformer.plug.swap import Swapped, swap
+from batchformer.plug.insertion import Swapped, swap
 
 
 class Frozen(Swapped):

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from batchformer.plug.swap import Swapped, swap
+from batchformer.plug.insertion import Swapped, swap
 
 
 class InParts(Swapped):
