@@ -46,7 +46,8 @@ def test_attention(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Values and gradients, with weights kept for the backward pass and without."""
-    from batchformer.kernels import attention, softmax
+    from batchformer.kernels import attention
+    from batchformer.kernels import attention as softmax
     from batchformer.kernels.dropout import threshold_and_scale
 
     n, heads, width, dropout = case

@@ -10,7 +10,7 @@ import torch
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
 @pytest.mark.parametrize("shape", [(1, 5), (64, 32), (130, 3, 21)])
 def test_against_float64(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> None:
-    from batchformer.kernels.column_sums import column_sums
+    from batchformer.kernels.dropout import column_sums
 
     torch.manual_seed(0)
     partial = torch.randn(shape, device=device)

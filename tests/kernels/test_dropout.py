@@ -35,7 +35,7 @@ def test_eight_rows_share_one_call_of_the_generator(
     philox: Callable[[int, tuple[int, int, int, int]], tuple[int, ...]], device: torch.device
 ) -> None:
     """Seen through the softmax, which drops by these tiles."""
-    from batchformer.kernels.softmax import softmax_dropout_
+    from batchformer.kernels.attention import softmax_dropout_
 
     seed, heads, rows, columns = 2**61 + 12345, 2, 11, 5
     scores = torch.zeros(heads, rows, columns, device=device)

@@ -13,7 +13,7 @@ from torch import Tensor
 def test_masks_are_independent_of_the_block_and_differ_by_head_row_and_seed(
     device: torch.device,
 ) -> None:
-    from batchformer.kernels.softmax import softmax_dropout_
+    from batchformer.kernels.attention import softmax_dropout_
 
     def mask(seed: int, rows: slice, n: int = 40) -> Tensor:
         part = torch.zeros(2, 40, n, device=device)[:, rows].contiguous()
@@ -40,7 +40,7 @@ def test_weights_and_sums_of_a_block_of_rows(
     relative: Callable[[Tensor, Tensor], float],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from batchformer.kernels import softmax
+    from batchformer.kernels import attention as softmax
     from batchformer.kernels.dropout import threshold_and_scale
 
     monkeypatch.setattr(softmax, "FORWARD", (16, 4))
@@ -64,7 +64,7 @@ def test_weights_and_sums_of_a_block_of_rows(
 def test_products_are_summed_within_heads(
     device: torch.device, relative: Callable[[Tensor, Tensor], float]
 ) -> None:
-    from batchformer.kernels.softmax import output_times_gradient
+    from batchformer.kernels.attention import output_times_gradient
 
     torch.manual_seed(0)
     a, b = torch.randn(5, 15, device=device), torch.randn(5, 15, device=device)

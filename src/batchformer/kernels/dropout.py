@@ -1,9 +1,4 @@
-"""Dropout as a function of (seed, row, column): a kernel can draw the same mask again.
-
-One call of Philox gives 128 bits, which decide eight elements of a tile with sixteen bits each. So
-a probability is a multiple of 1/65536, and what is kept is scaled by exactly what that multiple
-asks for: the expectation is unchanged.
-"""
+"""Dropout by (seed, row, column), and sums in a fixed order: what kernels share."""
 
 from __future__ import annotations
 
@@ -11,6 +6,12 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+
+# Dropout as a function of (seed, row, column): a kernel can draw the same mask again.
+#
+# One call of Philox gives 128 bits, which decide eight elements of a tile with sixteen bits each.
+# So a probability is a multiple of 1/65536, and what is kept is scaled by exactly what that
+# multiple asks for: the expectation is unchanged.
 
 #: Values that sixteen random bits can take.
 STEPS = 65536
@@ -45,3 +46,31 @@ def threshold_and_scale(probability: float) -> tuple[int, float]:
     """
     threshold = round(probability * STEPS)
     return threshold, 0.0 if threshold == STEPS else STEPS / (STEPS - threshold)
+
+
+# Sums over the first axis of partial results, in a fixed order.
+
+#: Columns of one program, and rows it adds at a time.
+SUM_COLUMNS, SUM_ROWS = 32, 64
+
+
+@triton.jit
+def _sum(partial, out, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)[None, :]
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for start in range(0, rows, ROWS):
+        row = start + tl.arange(0, ROWS)[:, None]
+        inside = (row < rows) & (column < columns)
+        total += tl.load(partial + row.to(tl.int64) * columns + column, mask=inside, other=0.0)
+    here = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    tl.store(out + here, tl.sum(total, 0).to(out.dtype.element_ty), mask=here < columns)
+
+
+def column_sums(partial: Tensor, dtype: torch.dtype) -> Tensor:
+    """``(programs, ...)`` contiguous float32 to the sums ``(...)`` over the programs."""
+    out = torch.empty(partial.shape[1:], dtype=dtype, device=partial.device)
+    grid = (triton.cdiv(out.numel(), SUM_COLUMNS),)
+    _sum[grid](
+        partial, out, len(partial), out.numel(), ROWS=SUM_ROWS, COLUMNS=SUM_COLUMNS, num_warps=4
+    )
+    return out

@@ -10,8 +10,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from batchformer.kernels.column_sums import column_sums
-from batchformer.kernels.dropout import ROWS, keep_tile, threshold_and_scale
+from batchformer.kernels.dropout import ROWS, column_sums, keep_tile, threshold_and_scale
 
 #: Columns of a tile, and programs along the rows; each sums the bias's gradient over its rows.
 COLUMNS, PROGRAMS = 256, 128

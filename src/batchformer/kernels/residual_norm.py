@@ -10,8 +10,7 @@ import triton.language as tl
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from batchformer.kernels.column_sums import column_sums
-from batchformer.kernels.dropout import ROWS, keep_tile, threshold_and_scale
+from batchformer.kernels.dropout import ROWS, column_sums, keep_tile, threshold_and_scale
 
 #: Programs of the backward pass; each sums the gradients of the affine parameters over its rows.
 PROGRAMS = 528

@@ -13,7 +13,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from batchformer.kernels.column_sums import column_sums
+from batchformer.kernels.dropout import column_sums
 from batchformer.kernels.small_projection import Block, places, read_weight
 from batchformer.kernels.small_rows import RowGradients
 
