@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchformer.lab.config.contrast import ContrastConfig
-from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.data import ContrastConfig, LongTailConfig
 
 #: Settings that both have, each with another value than its default.
 SHARED: dict[str, Any] = {

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from batchformer.lab.config.contrast_sense import require_contrast_sense
-from batchformer.lab.config.methods import MethodConfig, ModuleConfig
+from batchformer.lab.config.methods import MethodConfig, ModuleConfig, require_contrast_sense
 from batchformer.lab.recipes import find_recipe
 
 REFUSED: list[tuple[dict[str, Any], dict[str, Any], str]] = [

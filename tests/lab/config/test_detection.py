@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchformer.lab.config.detection import DetectionConfig
+from batchformer.lab.config.data import DetectionConfig
 
 
 @pytest.mark.parametrize(

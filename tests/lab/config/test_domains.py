@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchformer.lab.config.domains import DomainConfig
+from batchformer.lab.config.data import DomainConfig
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchformer.lab.config.features import FeatureConfig
+from batchformer.lab.config.data import FeatureConfig
 
 
 @pytest.mark.parametrize(

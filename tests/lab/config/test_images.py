@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.data import LongTailConfig
 
 
 def test_the_default_is_the_papers_main_set() -> None:

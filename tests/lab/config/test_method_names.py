@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import get_args
 
-from batchformer.lab.config.method_names import MethodName
+from batchformer.lab.config.methods import MethodName
 from batchformer.lab.methods import METHODS
 
 

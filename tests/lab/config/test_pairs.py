@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchformer.lab.config.pairs import PairConfig
+from batchformer.lab.config.data import PairConfig
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from batchformer.lab.config.features import FeatureConfig
+from batchformer.lab.config.data import FeatureConfig
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.sets.attribute_features import AttributeFeatures

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from batchformer.lab.config.domains import DomainConfig
+from batchformer.lab.config.data import DomainConfig
 from batchformer.lab.engine.optim import lr_factor
 from batchformer.lab.methods.mdd import Mdd
 from batchformer.lab.models.digits_net import digits16_net

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from batchformer.lab.config.pairs import PairConfig
+from batchformer.lab.config.data import PairConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.optim import lr_factor
 from batchformer.lab.metrics.compositional import CompositionalResult

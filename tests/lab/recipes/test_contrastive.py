@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batchformer.lab.config.arms import with_arm
-from batchformer.lab.config.contrast import ContrastConfig
-from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.data import ContrastConfig, LongTailConfig
 from batchformer.lab.engine.optim import lr_factor
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.recipes.contrastive import IMAGES

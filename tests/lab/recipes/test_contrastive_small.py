@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from batchformer.lab.config.arms import with_arm
-from batchformer.lab.config.contrast import ContrastConfig
-from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.data import ContrastConfig, LongTailConfig
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.recipes.epochs import IMAGES
 

@@ -5,7 +5,7 @@ from typing import get_args
 import pytest
 
 from batchformer.lab.config.arms import with_arm
-from batchformer.lab.config.detection import DetectionConfig
+from batchformer.lab.config.data import DetectionConfig
 from batchformer.lab.models.faster_rcnn import Kind
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.plain import as_plain, from_plain

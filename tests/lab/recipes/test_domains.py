@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from batchformer.lab.config.domains import DomainConfig
+from batchformer.lab.config.data import DomainConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.optim import lr_factor
 from batchformer.lab.recipes import RECIPES, find_recipe

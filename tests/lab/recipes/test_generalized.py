@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from batchformer.lab.config.features import FeatureConfig
+from batchformer.lab.config.data import FeatureConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.feature_feed import FeatureFeed
 from batchformer.lab.engine.optim import lr_factor

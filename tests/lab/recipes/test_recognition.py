@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batchformer.cli import main as cli
-from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.optim import lr_factor
 from batchformer.lab.recipes import find_recipe

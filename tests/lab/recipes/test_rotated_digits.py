@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batchformer.lab.config.domains import DomainConfig
+from batchformer.lab.config.data import DomainConfig
 from batchformer.lab.engine.optim import lr_factor
 from batchformer.lab.recipes import RECIPES, find_recipe
 

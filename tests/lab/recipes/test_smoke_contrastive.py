@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 
 from batchformer.lab.config.arms import with_arm
-from batchformer.lab.config.contrast import ContrastConfig
+from batchformer.lab.config.data import ContrastConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.feed import close

@@ -20,7 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from batchformer.lab.config.arms import with_arm
-from batchformer.lab.config.domains import DomainConfig
+from batchformer.lab.config.data import DomainConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.feed import close
 from batchformer.lab.engine.mechanics import Mechanics

@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 from batchformer.lab.config.arms import with_arm
-from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.feed import close
 from batchformer.lab.data.sets import annotated

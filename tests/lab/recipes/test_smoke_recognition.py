@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from batchformer.lab.config.arms import with_arm
-from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.data.feeds.feed import close
 from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.recipes import RECIPES, find_recipe

@@ -24,8 +24,7 @@ from scipy.io import savemat
 from torch import Tensor
 
 from batchformer.lab.config.arms import with_arm
-from batchformer.lab.config.features import FeatureConfig
-from batchformer.lab.config.pairs import PairConfig
+from batchformer.lab.config.data import FeatureConfig, PairConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.feed import close
 from batchformer.lab.data.sets.attribute_sets import ATTRIBUTE_SETS

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from batchformer.lab.config.arms import with_arm
-from batchformer.lab.config.domains import DomainConfig
+from batchformer.lab.config.data import DomainConfig
 from batchformer.lab.engine.method import Method
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.building import (

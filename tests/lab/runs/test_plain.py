@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchformer.lab.config.data import BY_TASK
-from batchformer.lab.config.domains import DomainConfig
+from batchformer.lab.config.data import BY_TASK, DomainConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.plain import as_plain, completed, from_plain

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.data.feeds import framing
 from batchformer.lab.data.transforms import (
     IMAGENET,

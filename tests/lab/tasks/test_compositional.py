@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torchvision.io import write_png
 
-from batchformer.lab.config.pairs import PairConfig
+from batchformer.lab.config.data import PairConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.framing import RandomResizedCrop, ResizeCentreCrop
 from batchformer.lab.engine.mechanics import Mechanics

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from batchformer.lab.config.contrast import ContrastConfig
+from batchformer.lab.config.data import ContrastConfig
 from batchformer.lab.data.feeds import framing
 from batchformer.lab.data.transforms import (
     IMAGENET,

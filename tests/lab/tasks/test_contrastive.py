@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from batchformer.lab.config.contrast import ContrastConfig
+from batchformer.lab.config.data import ContrastConfig
 from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.feed import close

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from batchformer.lab.config.detection import DetectionConfig
+from batchformer.lab.config.data import DetectionConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Method

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torchvision.transforms import v2
 
-from batchformer.lab.config.domains import DomainConfig
+from batchformer.lab.config.data import DomainConfig
 from batchformer.lab.data.feeds import framing
 from batchformer.lab.data.transforms import (
     IMAGENET,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torchvision.io import write_png
 
-from batchformer.lab.config.domains import DomainConfig
+from batchformer.lab.config.data import DomainConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Method

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData
 from batchformer.lab.data.sets.long_tail import class_counts
 from batchformer.lab.tasks.facts import class_sizes, split_facts

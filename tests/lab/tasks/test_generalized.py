@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from batchformer.lab.config.features import FeatureConfig
+from batchformer.lab.config.data import FeatureConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Method

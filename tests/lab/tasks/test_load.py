@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.tasks.load import load
 from batchformer.lab.tasks.long_tailed import LongTailedTask
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Method

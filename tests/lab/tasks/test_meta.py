@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.tasks.long_tailed import LongTailedTask
 from batchformer.lab.tasks.meta import WithMeta, close

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torchmetrics.functional.classification import multiclass_accuracy
 
-from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.fit import Evaluation
 from batchformer.lab.engine.mechanics import Mechanics

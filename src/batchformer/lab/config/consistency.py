@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from batchformer.lab.config.contrast import ContrastConfig
-from batchformer.lab.config.contrast_sense import require_contrast_sense
-from batchformer.lab.config.data import BY_TASK
-from batchformer.lab.config.detection import DetectionConfig
-from batchformer.lab.config.domains import DomainConfig
-from batchformer.lab.config.features import FeatureConfig
-from batchformer.lab.config.images import LongTailConfig
-from batchformer.lab.config.methods import require_sense
-from batchformer.lab.config.pairs import PairConfig
+from batchformer.lab.config.data import (
+    BY_TASK,
+    ContrastConfig,
+    DetectionConfig,
+    DomainConfig,
+    FeatureConfig,
+    LongTailConfig,
+    PairConfig,
+)
+from batchformer.lab.config.methods import require_contrast_sense, require_sense
 from batchformer.lab.config.training import TrainConfig, require
 
 if TYPE_CHECKING:

@@ -1,15 +1,365 @@
-"""The data of any task; nothing here needs torch."""
+"""Which data a task uses."""
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
-from batchformer.lab.config.contrast import ContrastConfig
-from batchformer.lab.config.detection import DetectionConfig
-from batchformer.lab.config.domains import DomainConfig
-from batchformer.lab.config.features import FeatureConfig
-from batchformer.lab.config.images import LongTailConfig
-from batchformer.lab.config.pairs import PairConfig
+from batchformer.lab.config.training import require
+
+# Which data a task uses; nothing here needs torch.
+
+#: Data sets that are read from image files.
+FILES = ("imagenet", "imagenet_lt", "inaturalist18", "places_lt", "folder")
+#: Augmentations of image files.
+OF_FILES = ("jitter", "resized", "paco", "simclr", "deit")
+
+
+@dataclass(frozen=True, kw_only=True)
+class LongTailConfig:
+    """Long-tailed data."""
+
+    name: Literal[
+        "cifar10",
+        "cifar100",
+        "digits",
+        "imagenet",
+        "imagenet_lt",
+        "inaturalist18",
+        "places_lt",
+        "folder",
+    ] = "cifar100"
+    """Which images; "folder" is your own, in folders of classes or by lists."""
+    ratio: float = 100.0
+    """Images of the largest class over those of the smallest, where the tail is drawn here."""
+    profile: Literal["exponential", "step"] = "exponential"
+    """How class sizes fall."""
+    seed: int = 0
+    """Of the draw; the same for all runs, so that arms and seeds share one training set."""
+    root: str | None = None
+    """Folder or .npz file; by default $BATCHFORMER_DATA, else ~/.cache/batchformer. Your own images
+    lie in train/<class>/ and test/<class>/ (or val/<class>/) of it; or in <class>/ alone, and a
+    fifth of each class is held out as the test set, drawn by data.seed."""
+    train_list: str | None = None
+    """Image files: list of the training images, `path label` a line or a .csv with these columns;
+    paths start from data.root."""
+    test_list: str | None = None
+    """Image files: list of the test images."""
+    per_class: int = 0
+    """Image files: train on at most this many images of each class. They are the first of an order
+    drawn by data.seed, so that a smaller set is contained in a larger one. 0: all images."""
+    size: int = 224
+    """Image files: side of the squares they are cut to; at test the middle of 8/7 of it."""
+    scored_on: Literal["test", "val"] = "test"
+    """imagenet_lt, places_lt: which of the published lists scores are measured on."""
+    shots: Literal["counts", "thirds"] = "counts"
+    """Many (> 100 training images), medium, few (< 20), or thirds of the classes by count."""
+    augment: Literal[
+        "autoaugment", "standard", "rotation", "paco", "jitter", "resized", "simclr", "deit"
+    ] = "autoaugment"
+    """CIFAR: AutoAugment and Cutout after crop and flip; standard crop and flip; crop, flip and
+    rotation (RIDE). Image files: resized crop, flip and colour jitter; resized crop and flip; two
+    views as SimCLR's; resized crop, flip, RandAugment and erasing (DeiT). Both: PaCo's two views,
+    the second as SimCLR's. The digits have their own."""
+    sampler: Literal["shuffle", "class_balanced", "repeated"] = "shuffle"
+    """Every image once an epoch; every class equally often; or a third of the images three times
+    (DeiT)."""
+    scores: Literal["shots", "top", "both"] = "shots"
+    """Accuracy by shots, the five highest answers (top1, top5), or both."""
+    views: Literal["none", "moco_v2", "byol"] = "none"
+    """Method knn: the two views of test images by which alignment is measured, beside uniformity
+    and feature_std; those that the features were learnt from, as data.views there."""
+    meta_batch: int = 0
+    """Samples of a second, class-balanced batch in each update, for balms; 0 for none."""
+    meta_from: Literal["train", "val"] = "train"
+    """Where the second batch comes from; "val" is the third list of imagenet_lt and places_lt."""
+
+    @property
+    def of_files(self) -> bool:
+        """Whether images are read from files as they are needed, rather than lie in memory."""
+        return self.name in FILES
+
+    def __post_init__(self) -> None:
+        require(self.ratio >= 1, f"data.ratio is {self.ratio}, below 1")
+        require(self.meta_batch >= 0, f"data.meta-batch is {self.meta_batch}, below 0")
+        require(self.size >= 1, f"data.size is {self.size}, below 1")
+        require(self.per_class >= 0, f"data.per-class is {self.per_class}, below 0")
+        require(
+            self.of_files or not self.per_class,
+            f"data.per-class is for image files; {self.name} is shortened by data.ratio",
+        )
+        if self.name == "digits":
+            require(self.root is None, "data.root is for files; the digits are embedded")
+            require(self.profile == "exponential", "the digits have the exponential profile only")
+            own = self.augment in ("autoaugment", "paco")
+            require(own, "the digits have an augmentation of their own; leave data.augment")
+        elif self.of_files:
+            known = ", ".join(OF_FILES)
+            right = self.augment in OF_FILES
+            require(right, f"{self.name} has data.augment {known}, not {self.augment}")
+        else:
+            right = self.augment not in ("jitter", "resized", "simclr", "deit")
+            require(right, f"data.augment {self.augment} is for image files, not {self.name}")
+            lists = self.train_list is None and self.test_list is None
+            require(lists, f"{self.name} has no lists; data.train-list is for image files")
+        lists = self.train_list is None and self.test_list is None
+        require(lists or self.name != "imagenet", "imagenet has no lists; use the name folder")
+        third = self.name in ("imagenet_lt", "places_lt")
+        val = "val" in (self.scored_on, self.meta_from)
+        require(third or not val, f"{self.name} has no third list, so val means nothing here")
+
+
+# Data for learning without labels; nothing here needs torch.
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContrastConfig:
+    """Images in two views, without their labels; labels serve to score what was learnt."""
+
+    name: Literal["cifar10", "cifar100", "digits", "imagenet", "imagenet_lt", "folder"] = "cifar100"
+    """Which images; "folder" is your own, in folders of classes or by lists."""
+    ratio: float = 100.0
+    """Images of the largest class over those of the smallest, where the tail is drawn here; 1: all
+    images."""
+    seed: int = 0
+    """Of that draw; the same for all runs."""
+    root: str | None = None
+    """Folder or .npz file; by default $BATCHFORMER_DATA, else ~/.cache/batchformer."""
+    train_list: str | None = None
+    """Image files: list of the training images, `path label` a line or a .csv with these columns;
+    paths start from data.root."""
+    test_list: str | None = None
+    """Image files: list of the test images."""
+    size: int = 224
+    """Image files: side of the squares they are cut to."""
+    views: Literal["moco_v2", "byol"] = "moco_v2"
+    """Two views alike, as MoCo-v2; or the first always blurred and the second rarely, but sometimes
+    solarised, as BYOL and MoCo-v3. Images of CIFAR's size are not blurred; the digits are shifted.
+    """
+
+    def __post_init__(self) -> None:
+        self.images()
+
+    def images(self, **changes: Any) -> LongTailConfig:
+        """The same images with their labels, as they are scored.
+
+        Args:
+            changes: other settings of theirs.
+        """
+        of_files = self.name in ("imagenet", "imagenet_lt", "folder")
+        require(self.ratio >= 1, f"data.ratio is {self.ratio}, below 1")
+        return LongTailConfig(
+            **{
+                "name": self.name,
+                "ratio": self.ratio,
+                "seed": self.seed,
+                "root": self.root,
+                "train_list": self.train_list,
+                "test_list": self.test_list,
+                "size": self.size,
+                "augment": "resized" if of_files else "autoaugment",
+                **changes,
+            }
+        )
+
+
+# Images with boxes; nothing here needs torch.
+
+
+@dataclass(frozen=True, kw_only=True)
+class DetectionConfig:
+    """Images with boxes, in the folders of Pascal VOC."""
+
+    name: Literal["voc"] = "voc"
+    """Layout of the folders."""
+    root: str | None = None
+    """Folder VOCdevkit, with VOC2007 and others in it; by default in $BATCHFORMER_DATA, else
+    ~/.cache/batchformer."""
+    trained_on: tuple[str, ...] = ("2007/trainval", "2012/trainval")
+    """Year and list of images, VOC<year>/ImageSets/Main/<list>.txt."""
+    scored_on: tuple[str, ...] = ("2007/test",)
+    """The same of the images that scores are measured on."""
+    shorter: tuple[int, ...] = tuple(range(480, 801, 32))
+    """Lengths of the shorter side in training, one drawn for each image."""
+    shorter_at_test: int = 800
+    """Length of the shorter side at test."""
+    longest: int = 1333
+    """Largest length of the longer side."""
+    difficult: bool = True
+    """Train on objects that are marked as difficult; they are never scored."""
+
+    precise_norm: int = 0
+    """Training batches over which statistics of normalisation are measured anew before every
+    scoring, the weights left as they are (detectron2's precise-BN); 0: running means."""
+
+    def __post_init__(self) -> None:
+        require(self.precise_norm >= 0, f"data.precise-norm is {self.precise_norm}, below 0")
+        require(bool(self.trained_on) and bool(self.scored_on), "data names no list of images")
+        for name in (*self.trained_on, *self.scored_on):
+            right = len(name.split("/")) == 2 and all(name.split("/"))
+            require(right, f"{name!r} is no list of images; write it as 2007/trainval")
+        sides = (*self.shorter, self.shorter_at_test)
+        require(bool(self.shorter) and min(sides) >= 1, "data.shorter has no length of a side")
+        require(self.longest >= max(sides), f"data.longest is {self.longest}, below data.shorter")
+
+
+# Which data of several domains a task uses; nothing here needs torch.
+
+#: The target that stands for every domain, left out one after the other.
+EACH = "each"
+
+
+@dataclass(frozen=True, kw_only=True)
+class DomainConfig:
+    """Data of several domains."""
+
+    name: Literal[
+        "pacs", "vlcs", "office_home", "terra_incognita", "visda", "rotated_digits", "tree"
+    ] = "pacs"
+    """Which images; "tree" is your own, in folders DOMAIN/CLASS/IMAGE."""
+    root: str | None = None
+    """Folder of the domains; by default $BATCHFORMER_DATA, else ~/.cache/batchformer, and in it the
+    data set's usual name."""
+    lists: bool = False
+    """Read the lists of images in ROOT/image_list instead of the folders."""
+    target: str = EACH
+    """The domain that is left out and scored; "each": one run for every domain, and their mean."""
+    source: str = ""
+    """The one domain that is trained on. Empty: all but the target."""
+    size: int = 224
+    """Side of the squares that images are cut to."""
+    held_out: float = 0.2
+    """Share of each domain that is held out for validation, drawn by the seed of the run."""
+    scored_on: Literal["all", "in"] = "all"
+    """All images of the target, or those not held out, as in the code of SWAD and DomainBed."""
+    sampler: Literal["shuffle", "domains"] = "shuffle"
+    """Every image of the sources once an epoch, or the same number of each domain in a batch, one
+    domain after the other."""
+    domains_in_batch: int = 0
+    """Sampler of domains: how many a batch has, drawn anew for each; 0: all sources."""
+    epoch: int = 0
+    """Sampler of domains: updates that are counted as an epoch; 0: as the largest source needs."""
+    adapt: bool = False
+    """Images of the target, without their labels, in every batch: domain adaptation."""
+    augment: Literal["domain", "scale", "centre", "shift"] = "domain"
+    """Resized crop, flip, jitter and grey; the same without grey; the middle of the image and a
+    flip (VisDA); a shift by a pixel (the digits)."""
+    memory: bool = False
+    """Read all images once and keep them on the device; they must be squares of one size."""
+
+    @property
+    def of_files(self) -> bool:
+        """Whether images are read from files."""
+        return self.name != "rotated_digits"
+
+    def __post_init__(self) -> None:
+        require(self.size >= 1, f"data.size is {self.size}, below 1")
+        require(0 <= self.held_out < 1, f"data.held-out is {self.held_out}, outside [0, 1)")
+        require(self.domains_in_batch >= 0, "data.domains-in-batch is below 0")
+        require(self.epoch >= 0, f"data.epoch is {self.epoch}, below 0")
+        by_domain = self.sampler == "domains"
+        require(
+            by_domain or not (self.domains_in_batch or self.epoch),
+            "data.domains-in-batch and data.epoch are for data.sampler domains",
+        )
+        require(
+            not self.adapt or self.target != EACH,
+            "adaptation is to one domain; name it by data.target",
+        )
+        require(
+            not self.source or self.target != EACH,
+            f"data.source {self.source} is trained on alone, so it is not left out in its turn; "
+            "name the domain that is scored by --data.target",
+        )
+        if self.name == "rotated_digits":
+            require(self.root is None, "data.root is for files; the digits are embedded")
+            require(self.augment == "shift", "the digits have data.augment shift")
+        else:
+            require(self.augment != "shift", "data.augment shift is for the digits")
+
+
+# Which features of generalized zero-shot learning a task uses; nothing here needs torch.
+
+
+@dataclass(frozen=True, kw_only=True)
+class FeatureConfig:
+    """Features of images, and attributes of classes, some of which are never trained on."""
+
+    name: Literal["cub", "awa1", "awa2", "sun", "apy", "flo", "npz"] = "cub"
+    """Which features: the benchmark's .mat files, or an .npz of the same arrays."""
+    root: str | None = None
+    """Folder of the set, by default in $BATCHFORMER_DATA, else in ~/.cache/batchformer; or the .npz
+    itself."""
+    unseen: Literal["test", "val"] = "test"
+    """Which classes are left out: those of the test, or those of validation, without the test's."""
+    choose: bool = True
+    """Train twice: with the classes of validation left out, and then on all seen ones; the epoch
+    that was best in the first is reported of the second."""
+
+    batches: int = 5
+    """Random batches of an update, one for each step of a critic."""
+
+    @property
+    def of_files(self) -> bool:
+        """Features are read from a file."""
+        return True
+
+    def __post_init__(self) -> None:
+        require(self.batches >= 1, f"data.batches is {self.batches}, below 1")
+        both = self.unseen == "val" and self.choose
+        require(not both, "data.choose trains with the classes of validation unseen by itself")
+
+
+# Which images of attributes and objects a task uses; nothing here needs torch.
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairConfig:
+    """Images that show an attribute and an object; some pairs of them are never trained on."""
+
+    name: Literal["mit_states", "ut_zappos", "c_gqa", "table"] = "mit_states"
+    """Which images; "table" is your own, by a .csv of image, attribute, object and split."""
+    root: str | None = None
+    """Folder of the set, by default in $BATCHFORMER_DATA, else in ~/.cache/batchformer; of your own
+    images, the folder that the paths of the table start from."""
+    table: str | None = None
+    """Your own: the .csv, with the columns image, attribute, object and split (train, val, test).
+    `batchformer data pairs` makes one of a tree DOMAIN/CLASS/IMAGE."""
+    world: Literal["closed", "open"] = "closed"
+    """Which pairs an image can be said to show: those of the set, or every attribute with every
+    object."""
+    mask: bool = False
+    """Open world: leave out pairs whose feasibility is below a threshold chosen on validation."""
+    vectors: tuple[str, ...] = ()
+    """Files of word vectors (GloVe, word2vec or fastText, as text); several are put side by side.
+    A relative path is also looked for in the folder of the data."""
+    replacements: tuple[str, ...] = ()
+    """Words for which another has a vector, as WORD=OTHER."""
+    missing_words: Literal["raise", "random"] = "raise"
+    """What to do about names of which no part has a vector: stop and list them, or draw one."""
+    size: int = 224
+    """Side of the squares that images are cut to; at test the middle of 8/7 of it."""
+    augment: Literal["resized", "none"] = "resized"
+    """Resized crop and flip, or as at test, which a frozen network sees once and for all."""
+    memory: bool = False
+    """Read all images once and keep them on the device; they must be of one size."""
+
+    @property
+    def of_files(self) -> bool:
+        """Images are read from files."""
+        return True
+
+    def __post_init__(self) -> None:
+        require(self.size >= 1, f"data.size is {self.size}, below 1")
+        own = self.name == "table"
+        require(not own or bool(self.table), "your own pairs are in a table; name it: data.table")
+        require(own or self.table is None, f"data.table is for your own images, not {self.name}")
+        require(self.world == "open" or not self.mask, "data.mask is for data.world open")
+        for pair in self.replacements:
+            require("=" in pair, f"data.replacements has {pair!r}, and needs WORD=OTHER")
+
+
+# The data of any task; nothing here needs torch.
 
 DataConfig = (
     LongTailConfig | DomainConfig | PairConfig | FeatureConfig | ContrastConfig | DetectionConfig

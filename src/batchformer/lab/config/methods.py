@@ -1,14 +1,108 @@
-"""Settings of the methods around BatchFormer; nothing here needs torch."""
+"""Settings of the methods around BatchFormer, and values they cannot have."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from batchformer.lab.config.limits import require_possible
-from batchformer.lab.config.method_names import MethodName as MethodName
 from batchformer.lab.config.module import ModuleConfig as ModuleConfig
 from batchformer.lab.config.module import require_sense as require_sense
+from batchformer.lab.config.training import require
+
+# Names of the methods, as a recipe and the command line say them.
+
+MethodName = Literal[
+    "cross_entropy",
+    "balanced_softmax",
+    "ldam",
+    "ride",
+    "ride_assignment",
+    "paco",
+    "crt",
+    "tau_norm",
+    "lws",
+    "balms",
+    "coral",
+    "irm",
+    "vrex",
+    "mixstyle",
+    "mdd",
+    "cge",
+    "compcos",
+    "ce_gzsl",
+    "eszsl",
+    "moco_v2",
+    "moco_v3",
+    "linear_probe",
+    "knn",
+    "detector",
+]
+
+
+# Values that settings of methods cannot have.
+
+#: Settings by the least value that makes sense.
+_AT_LEAST = {
+    1: (
+        *("router_width", "projection_layers", "projection_hidden", "neighbours", "norm_parts"),
+        *("image_hidden", "graph_hidden"),
+        *("noise", "gan_hidden", "critic_steps", "synthetic", "classifier_epochs"),
+    ),
+    0: (
+        *("margin", "mixup", "cutmix"),
+        *("image_embedding", "feasibility_margin", "feasibility_epochs", "backbone_lr_factor"),
+        *("contrast", "gradient_penalty"),
+    ),
+}
+
+
+def require_possible(hyper: MethodConfig) -> None:
+    """Refuse a value that cannot be meant, whichever method reads it.
+
+    >>> from batchformer.lab.config.methods import MethodConfig
+    >>> MethodConfig(noise=0)
+    Traceback (most recent call last):
+    ...
+    ValueError: Not possible: hyper.noise is 0, below 1...
+    """
+    require(hyper.scale > 0, f"hyper.scale is {hyper.scale} and must be above 0")
+    require(hyper.reweight_epoch >= 0, f"hyper.reweight-epoch is {hyper.reweight_epoch}, below 0")
+    require(hyper.experts >= 1, f"hyper.experts is {hyper.experts}, below 1")
+    require(hyper.teacher_experts >= 1, f"hyper.teacher-experts is {hyper.teacher_experts}")
+    require(hyper.router_top >= 1, f"hyper.router-top is {hyper.router_top}, below 1")
+    require(hyper.queue >= 1, f"hyper.queue is {hyper.queue}, below 1")
+    require(hyper.dim >= 1, f"hyper.dim is {hyper.dim}, below 1")
+    require(0 <= hyper.momentum <= 1, f"hyper.momentum is {hyper.momentum}, outside [0, 1]")
+    for bound, names in _AT_LEAST.items():
+        for name in names:
+            value, option = getattr(hyper, name), f"hyper.{name.replace('_', '-')}"
+            require(value >= bound, f"{option} is {value}, below {bound}")
+    temperatures = ("distillation_temperature", "vote_temperature", "contrast_temperature")
+    for name in (*temperatures, "cosine_scale"):
+        value, option = getattr(hyper, name), f"hyper.{name.replace('_', '-')}"
+        require(value > 0, f"{option} is {value} and must be above 0")
+    require(hyper.tau >= 0, f"hyper.tau is {hyper.tau}, below 0")
+    require(hyper.sampler_lr > 0, f"hyper.sampler-lr is {hyper.sampler_lr} and must be above 0")
+    require(hyper.inner_lr >= 0, f"hyper.inner-lr is {hyper.inner_lr}, below 0")
+    shares = {
+        "feature-dropout": hyper.feature_dropout,
+        "pair-dropout": hyper.pair_dropout,
+        "mixstyle-p": hyper.mixstyle_p,
+        "mix-switch": hyper.mix_switch,
+        "mix-prob": hyper.mix_prob,
+        "smoothing": hyper.smoothing,
+        "drop-path": hyper.drop_path,
+    }
+    for name, value in shares.items():
+        require(0 <= value <= 1, f"hyper.{name} is {value}, outside [0, 1]")
+    require(hyper.mixstyle_alpha > 0, f"hyper.mixstyle-alpha is {hyper.mixstyle_alpha}, not > 0")
+    require(hyper.bottleneck >= 1, f"hyper.bottleneck is {hyper.bottleneck}, below 1")
+    require(hyper.reversal_updates >= 1, "hyper.reversal-updates is below 1")
+    require(hyper.swad_converge >= 1, f"hyper.swad-converge is {hyper.swad_converge}, below 1")
+    require(hyper.swad_tolerance >= 1, f"hyper.swad-tolerance is {hyper.swad_tolerance}, below 1")
+
+
+# Settings of the methods around BatchFormer; nothing here needs torch.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,3 +297,39 @@ class MethodConfig:
 
     def __post_init__(self) -> None:
         require_possible(self)
+
+
+# What MoCo with BatchFormer cannot be told; nothing here needs torch.
+
+
+def require_contrast_sense(method: str, module: ModuleConfig, hyper: MethodConfig) -> None:
+    """Refuse settings of the streams that mean nothing to MoCo, or to this one.
+
+    Args:
+        method: moco_v2 or moco_v3.
+        module: BatchFormer's settings; without it there is nothing to refuse.
+        hyper: the method's own.
+    """
+    if not module.enabled:
+        return
+    require(
+        module.loss_scale != "official",
+        'the released code of MoCo-v3 adds its terms, which is module.loss-scale "sum", and that '
+        'of MoCo-v2 takes their mean, which is "mean"; the official loss is that of Balanced '
+        "Softmax",
+    )
+    require(
+        module.mixed_weight == 1,
+        "in MoCo both streams are contrasted with each other, so the mixed one has no weight of "
+        "its own; leave module.mixed-weight at 1, or choose hyper.contrast-pairs",
+    )
+    require(
+        module.streams == "shared" or (hyper.contrast_pairs == "all" and hyper.enqueued == "both"),
+        'with module.streams "mixed_only" there is one stream, and nothing to choose from; leave '
+        "hyper.contrast-pairs all and hyper.enqueued both",
+    )
+    require(
+        method != "moco_v2" or hyper.contrast_pairs in ("all", "plain"),
+        f"hyper.contrast-pairs {hyper.contrast_pairs} is a list of the released MoCo-v3; "
+        "moco_v2 has all and plain",
+    )

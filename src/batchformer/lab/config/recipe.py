@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from batchformer.lab.config.consistency import require_consistent
-from batchformer.lab.config.data import DataConfig
-from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.data import DataConfig, LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from batchformer.lab.config.contrast_sense import require_contrast_sense
-from batchformer.lab.config.methods import MethodConfig, ModuleConfig
+from batchformer.lab.config.methods import MethodConfig, ModuleConfig, require_contrast_sense
 from batchformer.lab.engine.mechanics import Batch
 from batchformer.lab.losses.info_nce import queue_contrast, stream_pairs
 from batchformer.lab.methods.moco import Moco, by_stream, directions, watched

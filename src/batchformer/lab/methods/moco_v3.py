@@ -8,8 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from batchformer.lab.config.contrast_sense import require_contrast_sense
-from batchformer.lab.config.methods import MethodConfig, ModuleConfig
+from batchformer.lab.config.methods import MethodConfig, ModuleConfig, require_contrast_sense
 from batchformer.lab.engine.mechanics import Batch
 from batchformer.lab.losses.info_nce import batch_contrast, stream_pairs
 from batchformer.lab.methods.moco import Moco, by_stream, directions, watched

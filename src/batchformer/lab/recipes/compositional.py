@@ -13,8 +13,8 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
+from batchformer.lab.config.data import PairConfig
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
-from batchformer.lab.config.pairs import PairConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.recipes.paper import numbers_for

@@ -21,8 +21,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from batchformer.lab.config.contrast import ContrastConfig
-from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.data import ContrastConfig, LongTailConfig
 from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig

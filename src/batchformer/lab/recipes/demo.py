@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 
-from batchformer.lab.config.detection import DetectionConfig
+from batchformer.lab.config.data import DetectionConfig
 from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig

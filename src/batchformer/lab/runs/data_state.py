@@ -5,13 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from batchformer.lab.config.contrast import ContrastConfig
-from batchformer.lab.config.data import DataConfig
-from batchformer.lab.config.detection import DetectionConfig
-from batchformer.lab.config.domains import DomainConfig
-from batchformer.lab.config.features import FeatureConfig
-from batchformer.lab.config.images import LongTailConfig
-from batchformer.lab.config.pairs import PairConfig
+from batchformer.lab.config.data import (
+    ContrastConfig,
+    DataConfig,
+    DetectionConfig,
+    DomainConfig,
+    FeatureConfig,
+    LongTailConfig,
+    PairConfig,
+)
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.files.location import available, ensure_present_or_reachable
 from batchformer.lab.data.sets import (

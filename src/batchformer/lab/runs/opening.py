@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.runs.folder import recorded
 from batchformer.lab.runs.run import Run
 from batchformer.lab.tasks.facts import class_sizes

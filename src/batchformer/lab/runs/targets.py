@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from batchformer.lab.config.domains import EACH, DomainConfig
+from batchformer.lab.config.data import EACH, DomainConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.checkpoint import write_atomically
 from batchformer.lab.engine.log import read_records

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.data.feeds import framing
 from batchformer.lab.data.feeds.loader import View
 from batchformer.lab.data.transforms import (

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from batchformer.lab.config.pairs import PairConfig
+from batchformer.lab.config.data import PairConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
 from batchformer.lab.data.feeds.feed import Feed

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from batchformer.lab.config.contrast import ContrastConfig
-from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.data import ContrastConfig, LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
 from batchformer.lab.data.feeds.feed import Feed

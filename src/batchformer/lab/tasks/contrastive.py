@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from batchformer.lab.config.contrast import ContrastConfig
+from batchformer.lab.config.data import ContrastConfig
 from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.sharding import all_rows

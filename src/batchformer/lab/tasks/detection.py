@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from batchformer.lab.config.detection import DetectionConfig
+from batchformer.lab.config.data import DetectionConfig
 from batchformer.lab.config.training import TrainConfig, require
 from batchformer.lab.data.feeds.detection_feed import DetectionFeed, scored_images
 from batchformer.lab.data.feeds.feed import close

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchformer.lab.config.domains import DomainConfig
+from batchformer.lab.config.data import DomainConfig
 from batchformer.lab.data.feeds import framing
 from batchformer.lab.data.feeds.loader import View
 from batchformer.lab.data.transforms import (

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from batchformer.insight.classes import Classes
-from batchformer.lab.config.domains import EACH, DomainConfig
+from batchformer.lab.config.data import EACH, DomainConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.domain_order import DomainSteps
 from batchformer.lab.data.feeds.feed import Feed

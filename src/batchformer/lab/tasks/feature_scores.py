@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.feed import close
 from batchformer.lab.data.feeds.sharding import all_rows

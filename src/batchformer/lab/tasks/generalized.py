@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from batchformer.lab.config.features import FeatureConfig
+from batchformer.lab.config.data import FeatureConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.feature_feed import FeatureFeed
 from batchformer.lab.data.feeds.sharding import all_rows, scored_rows

@@ -6,12 +6,14 @@ from typing import Any, Protocol
 
 import torch
 
-from batchformer.lab.config.contrast import ContrastConfig
-from batchformer.lab.config.data import DataConfig
-from batchformer.lab.config.detection import DetectionConfig
-from batchformer.lab.config.domains import DomainConfig
-from batchformer.lab.config.features import FeatureConfig
-from batchformer.lab.config.pairs import PairConfig
+from batchformer.lab.config.data import (
+    ContrastConfig,
+    DataConfig,
+    DetectionConfig,
+    DomainConfig,
+    FeatureConfig,
+    PairConfig,
+)
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.fit import Evaluation
 from batchformer.lab.engine.mechanics import Mechanics

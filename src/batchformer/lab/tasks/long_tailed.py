@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from batchformer.insight.classes import Classes
-from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.feed import Feed
 from batchformer.lab.data.feeds.samplers import ClassBalanced, sampler_named

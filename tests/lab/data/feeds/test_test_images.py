@@ -9,8 +9,7 @@ import torch
 from PIL import Image
 
 from batchformer.insight.classes import Classes
-from batchformer.lab.config.domains import DomainConfig
-from batchformer.lab.config.images import LongTailConfig
+from batchformer.lab.config.data import DomainConfig, LongTailConfig
 from batchformer.lab.data.feeds import framing
 from batchformer.lab.data.feeds.test_images import ShownFiles, ShownInMemory, thumbnails
 from batchformer.lab.data.files.files import ImageFiles
