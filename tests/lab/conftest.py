@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager, contextmanager
 import pytest
 import torch
 
+from batchformer.lab.data.sets.digits import rotated_digits
 from batchformer.lab.data.sets.domains import DomainImages
 from batchformer.lab.data.sets.images import ImageSplit
-from batchformer.lab.data.sets.rotated_digits import rotated_digits
 from batchformer.lab.recipes.paper import ROWS, PaperRow
 from batchformer.lab.runs.run import load_task
 from batchformer.lab.tasks import domains

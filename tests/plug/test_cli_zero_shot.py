@@ -18,8 +18,7 @@ from PIL import Image
 
 from batchformer.cli import main as cli
 from batchformer.lab.data.sets.attribute_sets import ATTRIBUTE_SETS
-from batchformer.lab.data.sets.pair_layouts import PAIR_SETS
-from batchformer.lab.data.sets.pair_metadata import METADATA
+from batchformer.lab.data.sets.known_pairs import METADATA, PAIR_SETS
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.run import load_task
 

@@ -17,8 +17,8 @@ from PIL import Image
 from batchformer.cli import main as cli
 from batchformer.lab.data.feeds.framing import RandomResizedCrop
 from batchformer.lab.data.feeds.loader import FileFeed
-from batchformer.lab.data.files.files import ImageFiles
-from batchformer.lab.data.transforms.compose import Compose
+from batchformer.lab.data.files.image_files import ImageFiles
+from batchformer.lab.data.transforms.base import Compose
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.log import read_records
 

@@ -55,7 +55,7 @@ def data(arguments: list[str]) -> None:
     if name == "pairs":
         _make_pairs(parse(PairsOptions, rest, "data pairs"))
     elif name == "convert-pairs":
-        from batchformer.lab.data.sets.pair_metadata import METADATA, metadata_to_csv
+        from batchformer.lab.data.sets.known_pairs import METADATA, metadata_to_csv
 
         needed = f"a file, such as mit-states/{METADATA}"
         files, rest = leading_paths(rest, "data convert-pairs", "file", needed)

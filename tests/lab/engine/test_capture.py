@@ -15,10 +15,10 @@ from torchvision.io import write_png
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.data.feeds.feed import Feed
 from batchformer.lab.data.feeds.framing import RandomResizedCrop
 from batchformer.lab.data.feeds.loader import FileFeed
-from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.feeds.memory import Feed
+from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import cifar_train
 from batchformer.lab.engine import capture

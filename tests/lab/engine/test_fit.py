@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from batchformer import BatchFormer, match, two_streams
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.data.feeds.feed import Feed
+from batchformer.lab.data.feeds.memory import Feed
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import Normalise, digits_train
 from batchformer.lab.engine import checkpoint

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchformer.lab.data.sets.long_tail import class_counts
+from batchformer.lab.data.sets.images import class_counts
 from batchformer.lab.losses.effective_number import effective_number_weights
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from batchformer.lab.data.sets.long_tail import class_counts
+from batchformer.lab.data.sets.images import class_counts
 from batchformer.lab.losses.effective_number import effective_number_weights
 from batchformer.lab.losses.ldam import ldam_margins
 from batchformer.lab.losses.ride import (

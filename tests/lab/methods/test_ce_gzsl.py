@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.data.feeds.feature_feed import FeatureFeed
+from batchformer.lab.data.feeds.memory import FeatureFeed
 from batchformer.lab.engine.capture import Captured, Eager
 from batchformer.lab.engine.fit import Evaluation, Plan, fit, training
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest

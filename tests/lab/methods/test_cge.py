@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from batchformer import check
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.data.sets.compositions import Compositions
+from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.engine.average import RunningMean
 from batchformer.lab.engine.capture import WARM_UP, Captured, Eager
 from batchformer.lab.engine.mechanics import Mechanics

@@ -12,7 +12,7 @@ import torch
 from batchformer.lab.config.data import FeatureConfig
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.data.sets.attribute_features import AttributeFeatures
+from batchformer.lab.data.sets.attributes import AttributeFeatures
 from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.methods import eszsl as module
 from batchformer.lab.methods.eszsl import (

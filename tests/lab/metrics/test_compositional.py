@@ -13,7 +13,7 @@ from scipy.integrate import trapezoid
 from scipy.stats import hmean
 from torch import Tensor
 
-from batchformer.lab.data.sets.compositions import Compositions
+from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.metrics import compositional
 from batchformer.lab.metrics.compositional import CompositionalScores, compositional_scores
 

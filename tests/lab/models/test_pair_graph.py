@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from batchformer.lab.data.sets.compositions import Compositions
+from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.models.pair_graph import GraphNetwork, node_features, pair_graph
 
 FEW = Compositions.of(

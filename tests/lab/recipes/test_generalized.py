@@ -7,7 +7,7 @@ import torch
 
 from batchformer.lab.config.data import FeatureConfig
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.data.feeds.feature_feed import FeatureFeed
+from batchformer.lab.data.feeds.memory import FeatureFeed
 from batchformer.lab.engine.optim import lr_factor
 from batchformer.lab.methods import ce_gzsl
 from batchformer.lab.metrics.generalized import generalized_accuracy

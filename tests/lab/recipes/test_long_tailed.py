@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER
-from batchformer.lab.data.sets.long_tail import class_counts
+from batchformer.lab.data.sets.images import class_counts
 from batchformer.lab.recipes.long_tailed import (
     IMAGES,
     cifar100_lt_balanced_softmax,

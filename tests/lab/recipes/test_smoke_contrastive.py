@@ -19,9 +19,8 @@ from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.data import ContrastConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.data.feeds.feed import close
-from batchformer.lab.data.sets.images import ImageSplit
-from batchformer.lab.data.sets.long_tail import class_counts
+from batchformer.lab.data.feeds.memory import close
+from batchformer.lab.data.sets.images import ImageSplit, class_counts
 from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.report.page.html import render

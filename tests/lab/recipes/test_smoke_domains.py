@@ -22,7 +22,7 @@ from torch import Tensor
 from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.data import DomainConfig
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.data.feeds.feed import close
+from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Method
 from batchformer.lab.recipes import RECIPES, find_recipe

@@ -16,7 +16,7 @@ from PIL import Image
 from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.data.feeds.feed import close
+from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.sets import annotated
 from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.recipes import RECIPES, find_recipe

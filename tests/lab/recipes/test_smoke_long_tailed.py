@@ -13,7 +13,7 @@ import torch
 from batchformer.lab.config.arms import ARMS, with_arm
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.data.sets.long_tail import class_counts
+from batchformer.lab.data.sets.images import class_counts
 from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.compare import run

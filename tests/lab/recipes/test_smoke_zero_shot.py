@@ -26,10 +26,9 @@ from torch import Tensor
 from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.data import FeatureConfig, PairConfig
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.data.feeds.feed import close
+from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.sets.attribute_sets import ATTRIBUTE_SETS
-from batchformer.lab.data.sets.pair_layouts import PAIR_SETS
-from batchformer.lab.data.sets.pair_metadata import METADATA
+from batchformer.lab.data.sets.known_pairs import METADATA, PAIR_SETS
 from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Method
 from batchformer.lab.metrics.compositional import CompositionalScores

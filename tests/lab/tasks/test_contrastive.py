@@ -14,7 +14,7 @@ from torch import Tensor
 from batchformer.lab.config.data import ContrastConfig
 from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.data.feeds.feed import close
+from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.transforms import digits_test
 from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Method

@@ -6,8 +6,7 @@ import pytest
 import torch
 
 from batchformer.lab.config.data import LongTailConfig
-from batchformer.lab.data.sets.images import ImageSplit, LongTailedData
-from batchformer.lab.data.sets.long_tail import class_counts
+from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, class_counts
 from batchformer.lab.tasks.facts import class_sizes, split_facts
 
 

@@ -13,7 +13,7 @@ from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.framing import ResizeCentreCrop
 from batchformer.lab.data.feeds.loader import FileFeed
 from batchformer.lab.data.files.decode import DamagedImageError
-from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.transforms import IMAGENET, Compose, RandomFlip
 from batchformer.lab.tasks.file_feed import file_feed
 

@@ -15,8 +15,8 @@ from torchvision.transforms import v2
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.data.feeds.feed import close
 from batchformer.lab.data.feeds.loader import FileFeed
+from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.sets import annotated
 from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Method

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, RandomSampler
 
 from batchformer.lab.data.feeds.framing import RandomResizedCrop
 from batchformer.lab.data.feeds.loader import FileFeed
-from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.transforms import Compose, Normalise, RandomFlip
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)

@@ -14,7 +14,7 @@ from batchformer.lab.bench.settings import BenchSettings
 from batchformer.lab.bench.spread import spread_of
 from batchformer.lab.bench.table import Table
 from batchformer.lab.bench.timing import Stopwatch, Timer, measured
-from batchformer.lab.data.feeds.feed import CHUNK_BYTES, Feed
+from batchformer.lab.data.feeds.memory import CHUNK_BYTES, Feed
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import Transform, cifar_train
 from batchformer.lab.report.results.extra import extra

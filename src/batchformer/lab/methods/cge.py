@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from batchformer.insight.relations import Relations
 from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.data.sets.compositions import Compositions
+from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.engine.mechanics import Batch
 from batchformer.lab.methods.classifier import Classifier
 from batchformer.lab.methods.head import replace_classifier

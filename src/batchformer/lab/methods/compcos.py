@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from batchformer.lab.config.methods import MethodConfig
-from batchformer.lab.data.sets.compositions import Compositions
+from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.engine.mechanics import Batch
 from batchformer.lab.methods.cge import OnPairs
 from batchformer.lab.methods.frozen import OnFrozenFeatures

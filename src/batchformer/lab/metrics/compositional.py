@@ -18,7 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.sets.compositions import Compositions, Phase
+from batchformer.lab.data.sets.pairs import Compositions, Phase
 
 World = Literal["closed", "open"]
 

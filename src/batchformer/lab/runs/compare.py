@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.data.feeds.feed import close
+from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.engine import onednn
 from batchformer.lab.engine.method import Batches
 from batchformer.lab.engine.together import Job, train_together

@@ -16,13 +16,8 @@ from batchformer.lab.config.data import (
 )
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.files.location import available, ensure_present_or_reachable
-from batchformer.lab.data.sets import (
-    attribute_sets,
-    domain_layouts,
-    imagenet_layout,
-    pair_layouts,
-    voc_layout,
-)
+from batchformer.lab.data.sets import attribute_sets, domain_layouts, imagenet_layout, voc_layout
+from batchformer.lab.data.sets import known_pairs as pair_layouts
 from batchformer.lab.data.sets.annotated import ANNOTATED, Lists, ensure_present, lists_of, present
 
 State = Literal["present", "absent", "embedded", "yours"]

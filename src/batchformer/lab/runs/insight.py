@@ -10,7 +10,7 @@ import torch
 from batchformer.insight.look import Arrays, look_cam
 from batchformer.insight.record import FILE
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.data.feeds.feed import close
+from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.engine.log import Progress
 from batchformer.lab.runs.building import build_untrained
 from batchformer.lab.runs.insight_arrays import keep, network_of, seen_of

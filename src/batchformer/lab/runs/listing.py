@@ -10,13 +10,8 @@ from typing import TYPE_CHECKING
 from batchformer.lab.config.arms import ARMS
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.files.location import available, looked_in
-from batchformer.lab.data.sets import (
-    attribute_sets,
-    domain_layouts,
-    imagenet_layout,
-    pair_layouts,
-    voc_layout,
-)
+from batchformer.lab.data.sets import attribute_sets, domain_layouts, imagenet_layout, voc_layout
+from batchformer.lab.data.sets import known_pairs as pair_layouts
 from batchformer.lab.data.sets.annotated import ANNOTATED, lists_of, present
 from batchformer.lab.recipes import RECIPES
 from batchformer.lab.recipes.paper import ROWS, PaperRow

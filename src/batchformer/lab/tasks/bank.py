@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.feeds.samplers import ClassBalanced
+from batchformer.lab.data.feeds.order import ClassBalanced
 from batchformer.lab.data.feeds.sharding import all_rows
 
 #: Classes count as balanced while the largest has fewer than this many times the smallest's images.

@@ -16,17 +16,15 @@ from torch import Tensor
 from batchformer.lab.config.data import PairConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
-from batchformer.lab.data.feeds.feed import Feed
 from batchformer.lab.data.feeds.in_memory import read_all
 from batchformer.lab.data.feeds.loader import FileFeed, View, evaluation_batches
+from batchformer.lab.data.feeds.memory import Feed
 from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
 from batchformer.lab.data.files.location import looked_in
 from batchformer.lab.data.files.word_vectors import Embedded, embed, read_vectors, words_of
-from batchformer.lab.data.sets.compositions import Compositions, Phase
 from batchformer.lab.data.sets.images import ImageSplit
-from batchformer.lab.data.sets.pair_files import PHASES, PairFiles
-from batchformer.lab.data.sets.pair_layouts import load_pairs
-from batchformer.lab.data.sets.pair_table import pair_table
+from batchformer.lab.data.sets.known_pairs import load_pairs
+from batchformer.lab.data.sets.pairs import PHASES, Compositions, PairFiles, Phase, pair_table
 from batchformer.lab.data.transforms import (
     IMAGENET,
     CentreCrop,

@@ -7,9 +7,9 @@ import torch
 from batchformer.lab.config.data import ContrastConfig, LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
-from batchformer.lab.data.feeds.feed import Feed
 from batchformer.lab.data.feeds.loader import FileFeed, View
-from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.feeds.memory import Feed
+from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import (
     CONTRAST_SCALE,

@@ -12,8 +12,8 @@ import torch
 
 from batchformer.lab.config.data import DetectionConfig
 from batchformer.lab.config.training import TrainConfig, require
-from batchformer.lab.data.feeds.detection_feed import DetectionFeed, scored_images
-from batchformer.lab.data.feeds.feed import close
+from batchformer.lab.data.feeds.detection import DetectionFeed, scored_images
+from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.feeds.sharding import all_rows, part_sizes, scored_rows
 from batchformer.lab.data.sets.voc import BoxedImages, count_objects, load_voc
 from batchformer.lab.engine.fit import Evaluation

@@ -15,19 +15,18 @@ from torch import Tensor
 from batchformer.insight.classes import Classes
 from batchformer.lab.config.data import EACH, DomainConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.data.feeds.domain_order import DomainSteps
-from batchformer.lab.data.feeds.feed import Feed
 from batchformer.lab.data.feeds.in_memory import read_all
 from batchformer.lab.data.feeds.loader import evaluation_batches
-from batchformer.lab.data.feeds.order import Order
+from batchformer.lab.data.feeds.memory import Feed
+from batchformer.lab.data.feeds.order import DomainSteps, Order
 from batchformer.lab.data.feeds.sharding import scored_rows
 from batchformer.lab.data.feeds.test_images import Shown, ShownFiles, ShownInMemory
 from batchformer.lab.data.feeds.with_domain import WithDomain, WithTarget
+from batchformer.lab.data.sets.digits import rotated_digits
 from batchformer.lab.data.sets.domain_layouts import load_domains
 from batchformer.lab.data.sets.domain_split import DomainSplit
 from batchformer.lab.data.sets.domains import DomainFiles, DomainImages
 from batchformer.lab.data.sets.images import ImageSplit
-from batchformer.lab.data.sets.rotated_digits import rotated_digits
 from batchformer.lab.engine.fit import Evaluation
 from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Batches, Method

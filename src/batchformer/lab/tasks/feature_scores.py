@@ -10,9 +10,9 @@ from torch import Tensor
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.data.feeds.feed import close
+from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.feeds.sharding import all_rows
-from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.engine.fit import Evaluation
 from batchformer.lab.engine.method import Method

@@ -7,7 +7,7 @@ import torch
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.loader import FileFeed, View
 from batchformer.lab.data.feeds.order import Order, Sampler
-from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.files.image_files import ImageFiles
 
 
 def file_feed(

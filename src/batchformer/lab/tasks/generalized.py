@@ -11,10 +11,9 @@ import torch
 
 from batchformer.lab.config.data import FeatureConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.data.feeds.feature_feed import FeatureFeed
+from batchformer.lab.data.feeds.memory import FeatureFeed
 from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
-from batchformer.lab.data.sets.attribute_features import AttributeFeatures
-from batchformer.lab.data.sets.attribute_reading import load_attribute_features
+from batchformer.lab.data.sets.attributes import AttributeFeatures, load_attribute_features
 from batchformer.lab.engine.fit import Evaluation
 from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Batches, Method

@@ -13,15 +13,15 @@ from torch import Tensor
 from batchformer.insight.classes import Classes
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.data.feeds.feed import Feed
-from batchformer.lab.data.feeds.samplers import ClassBalanced, sampler_named
+from batchformer.lab.data.feeds.memory import Feed
+from batchformer.lab.data.feeds.order import ClassBalanced, sampler_named
 from batchformer.lab.data.feeds.sharding import scored_rows
 from batchformer.lab.data.feeds.test_images import Shown, ShownInMemory
 from batchformer.lab.data.sets.cifar import cifar_lt
 from batchformer.lab.data.sets.digits import digits_lt
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData
 from batchformer.lab.data.transforms import cifar_test, digits_test
-from batchformer.lab.data.transforms.normalise import Normalise
+from batchformer.lab.data.transforms.base import Normalise
 from batchformer.lab.engine.fit import Evaluation
 from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Batches, Method

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from batchformer.lab.data.feeds.feed import close
+from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.engine.method import Batches
 
 

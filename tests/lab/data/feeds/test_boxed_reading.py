@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
-from batchformer.lab.data.feeds.boxed_reading import decode_in_thread, resized, shown
+from batchformer.lab.data.feeds.detection import decode_in_thread, resized, shown
 from batchformer.lab.data.files.decode import decode
 
 

@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from batchformer.lab.data.feeds.boxed_reading import ShownReader
-from batchformer.lab.data.feeds.detection_feed import (
+from batchformer.lab.data.feeds.detection import (
     DetectionFeed,
+    ShownReader,
     scored_images,
 )
 from batchformer.lab.data.files.decode import DamagedImageError

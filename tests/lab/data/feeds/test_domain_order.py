@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from batchformer.lab.data.feeds.domain_order import BLOCK, DomainSteps
+from batchformer.lab.data.feeds.order import BLOCK, DomainSteps
 
 
 @st.composite

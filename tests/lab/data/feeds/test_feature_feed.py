@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from batchformer.lab.data.feeds.feature_feed import FeatureFeed
+from batchformer.lab.data.feeds.memory import FeatureFeed
 
 X, Y = torch.arange(30.0).view(10, 3), torch.arange(10)
 

@@ -7,9 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchformer.lab.data.feeds.domain_order import DomainSteps
-from batchformer.lab.data.feeds.feed import Feed
-from batchformer.lab.data.feeds.order import Shuffle
+from batchformer.lab.data.feeds.memory import Feed
+from batchformer.lab.data.feeds.order import DomainSteps, Shuffle
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import digits_test, digits_train
 from batchformer.nn.randomness import generator

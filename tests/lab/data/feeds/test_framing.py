@@ -21,7 +21,7 @@ from batchformer.lab.data.feeds.framing import (
     ResizeWhole,
     random_window,
 )
-from batchformer.lab.data.transforms.resized_crop import ATTEMPTS, random_boxes
+from batchformer.lab.data.transforms.resize import ATTEMPTS, random_boxes
 
 SCALE, RATIO = (0.08, 1.0), (3 / 4, 4 / 3)
 

@@ -14,7 +14,7 @@ from batchformer.lab.data.feeds import in_memory
 from batchformer.lab.data.feeds.framing import RandomResizedCrop, ResizeWhole
 from batchformer.lab.data.feeds.in_memory import common_side, read_all
 from batchformer.lab.data.files.decode import DamagedImageError, decode
-from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.files.image_files import ImageFiles
 
 IMAGES = 7
 

@@ -16,12 +16,11 @@ from PIL import Image
 from torch import Tensor
 
 from batchformer.lab.data.feeds import loader
-from batchformer.lab.data.feeds.domain_order import DomainSteps
 from batchformer.lab.data.feeds.framing import Geometry, RandomResizedCrop, ResizeCentreCrop
 from batchformer.lab.data.feeds.loader import FileFeed
-from batchformer.lab.data.feeds.order import Sampler
+from batchformer.lab.data.feeds.order import DomainSteps, Sampler
 from batchformer.lab.data.files.decode import DamagedImageError, decode
-from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.transforms import IMAGENET, ColorJitter, Compose, RandomFlip
 from batchformer.nn.randomness import generator
 

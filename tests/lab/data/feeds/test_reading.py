@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from batchformer.lab.data.feeds.framing import RandomResizedCrop
-from batchformer.lab.data.feeds.reading import Job, Reader
+from batchformer.lab.data.feeds.workers import Job, Reader
 from batchformer.lab.data.files.decode import DamagedImageError, decode
 
 GEOMETRY = RandomResizedCrop(16)

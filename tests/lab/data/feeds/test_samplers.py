@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from timm.data.distributed_sampler import RepeatAugSampler
 
-from batchformer.lab.data.feeds.order import Steps
-from batchformer.lab.data.feeds.samplers import ClassBalanced, Repeated, sampler_named
+from batchformer.lab.data.feeds.order import ClassBalanced, Repeated, Steps, sampler_named
 from batchformer.nn.randomness import generator
 
 

@@ -17,14 +17,12 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from batchformer.lab.data.feeds import sharding as dealing
-from batchformer.lab.data.feeds.detection_feed import DetectionFeed
-from batchformer.lab.data.feeds.domain_order import DomainSteps
-from batchformer.lab.data.feeds.feature_feed import FeatureFeed
-from batchformer.lab.data.feeds.feed import Feed
+from batchformer.lab.data.feeds.detection import DetectionFeed
 from batchformer.lab.data.feeds.framing import RandomResizedCrop, ResizeCentreCrop
 from batchformer.lab.data.feeds.loader import FileFeed, evaluation_batches
-from batchformer.lab.data.feeds.order import Share, Shuffle, Steps
-from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.feeds.memory import FeatureFeed, Feed
+from batchformer.lab.data.feeds.order import DomainSteps, Share, Shuffle, Steps
+from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.sets.voc import BoxedImage
 from batchformer.lab.data.transforms import IMAGENET, Compose, RandomFlip, digits_train

@@ -12,7 +12,7 @@ from batchformer.insight.classes import Classes
 from batchformer.lab.config.data import DomainConfig, LongTailConfig
 from batchformer.lab.data.feeds import framing
 from batchformer.lab.data.feeds.test_images import ShownFiles, ShownInMemory, thumbnails
-from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import IMAGENET, digits_test
 from batchformer.lab.metrics.shots import third_groups

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from batchformer.lab.data.feeds.domain_order import DomainSteps
-from batchformer.lab.data.feeds.feed import Feed
+from batchformer.lab.data.feeds.memory import Feed
+from batchformer.lab.data.feeds.order import DomainSteps
 from batchformer.lab.data.feeds.with_domain import WithDomain, WithTarget
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import digits_test, digits_train

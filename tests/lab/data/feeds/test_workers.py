@@ -18,8 +18,7 @@ import torch
 from PIL import Image
 
 from batchformer.lab.data.feeds.framing import ResizeCentreCrop
-from batchformer.lab.data.feeds.reading import Job, Reader
-from batchformer.lab.data.feeds.workers import Stream, usable_workers
+from batchformer.lab.data.feeds.workers import Job, Reader, Stream, usable_workers
 from batchformer.lab.data.files.decode import DamagedImageError
 
 IMAGES = 6
@@ -167,7 +166,7 @@ import numpy as np
 from pathlib import Path
 from batchformer.lab.data.files.decode import DamagedImageError
 from batchformer.lab.data.feeds.framing import ResizeCentreCrop
-from batchformer.lab.data.feeds.reading import Job, Reader
+from batchformer.lab.data.feeds.workers import Job, Reader
 from batchformer.lab.data.feeds.workers import Stream
 if __name__ == "__main__":
     stream = Stream(Reader(Path({str(root)!r}), ResizeCentreCrop(8, shorter=8)), 1, 2, False)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from batchformer.lab.data.files.class_frequencies import require_published
-from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.files.image_files import ImageFiles
+from batchformer.lab.data.sets.long_tailed_files import require_published
 
 COUNTS = [3, 1, 2, 1]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torchvision.datasets import ImageFolder
 
-from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.files.image_files import ImageFiles
 
 
 def touch(root: Path, *paths: str) -> None:

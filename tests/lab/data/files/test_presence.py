@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batchformer.lab.data.files import presence
+from batchformer.lab.data.files import location as presence
 
 
 def fill(root: Path, paths: list[str]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchformer.lab.data.files.spelling import called, names_in
+from batchformer.lab.data.files.location import called, names_in
 
 
 @pytest.mark.parametrize("spelling", ["Real World", "Real_World", "RealWorld", "real-world"])

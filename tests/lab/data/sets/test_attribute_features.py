@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sklearn.preprocessing import MinMaxScaler
 from torch import Tensor
 
-from batchformer.lab.data.sets.attribute_features import AttributeFeatures
+from batchformer.lab.data.sets.attributes import AttributeFeatures
 
 #: Rows of each class: 0, 2, 3, 5 are seen; 1 and 4 are not.
 SIZES, SEEN, UNSEEN = (10, 6, 15, 20, 4, 5), (0, 2, 3, 5), (1, 4)

@@ -11,8 +11,8 @@ import pytest
 import torch
 from scipy.io import savemat
 
-from batchformer.lab.data.sets.attribute_reading import load_attribute_features, read_mat, read_npz
 from batchformer.lab.data.sets.attribute_sets import ATTRIBUTE_SETS
+from batchformer.lab.data.sets.attributes import load_attribute_features, read_mat, read_npz
 
 CLASSES, SEEN, EACH, CHANNELS, ATTRIBUTES = 32, 20, 6, 5, 4
 

@@ -12,8 +12,7 @@ import pytest
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from batchformer.lab.data.sets.cifar import available, cifar_lt
-from batchformer.lab.data.sets.images import LongTailedData
-from batchformer.lab.data.sets.long_tail import class_counts, draw
+from batchformer.lab.data.sets.images import LongTailedData, class_counts, draw
 
 PER_CLASS = 6
 

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchformer.lab.data.sets.compositions import Compositions, Pair
+from batchformer.lab.data.sets.pairs import Compositions, Pair
 
 words = st.sampled_from(["burnt", "old", "wet", "Faux.Fur", "ancient", "Boots.Mid-Calf"])
 some_pairs = st.lists(st.tuples(words, words), max_size=12)

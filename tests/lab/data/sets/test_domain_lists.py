@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchformer.lab.data.sets.domain_lists import domain_lists
+from batchformer.lab.data.sets.domains import domain_lists
 
 CLASSES = ("dog", "cat", "ant")  # not sorted: the numbers of the lists stay as they are
 

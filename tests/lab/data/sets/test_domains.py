@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.domains import DomainFiles, DomainImages, domain_folders, domain_tree
 from batchformer.lab.data.sets.images import ImageSplit
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchformer.lab.data.sets.long_tail import class_counts, draw, split_hash
+from batchformer.lab.data.sets.images import class_counts, draw, split_hash
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets import annotated as known_sets
 from batchformer.lab.data.sets.annotated import ANNOTATED, lists_of
 from batchformer.lab.data.sets.long_tailed_files import (

@@ -5,8 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from batchformer.lab.data.sets.long_tail import class_counts
-from batchformer.lab.data.sets.npz import read_long_tail
+from batchformer.lab.data.sets.cifar import read_long_tail
+from batchformer.lab.data.sets.images import class_counts
 
 K, N_MAX, RATIO = 6, 40, 10
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from batchformer.lab.data.files.files import ImageFiles
-from batchformer.lab.data.sets.compositions import Compositions
-from batchformer.lab.data.sets.pair_files import PairFiles, PairImage, pair_names
+from batchformer.lab.data.files.image_files import ImageFiles
+from batchformer.lab.data.sets.pairs import Compositions, PairFiles, PairImage, pair_names
 
 IMAGES = [
     PairImage("a/1.jpg", "wet", "dog", "train"),

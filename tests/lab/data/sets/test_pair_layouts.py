@@ -12,15 +12,17 @@ from typing import Any
 import pytest
 import torch
 
-from batchformer.lab.data.sets.pair_layouts import (
+from batchformer.lab.data.sets.known_pairs import (
+    CONVERTED,
+    METADATA,
     ensure_present,
     load_pairs,
+    metadata_to_csv,
     place_of,
     present,
     read_pair_list,
 )
-from batchformer.lab.data.sets.pair_metadata import CONVERTED, METADATA, metadata_to_csv
-from batchformer.lab.data.sets.pair_table import pair_table, read_pairs
+from batchformer.lab.data.sets.pairs import pair_table, read_pairs
 
 #: Attributes, objects, seen pairs, unseen pairs, and the folder as published.
 SIZES = {
@@ -229,7 +231,7 @@ def test_a_table_has_the_paths_as_they_lie(tmp_path: Path) -> None:
 
 def test_presence_is_answered_without_torch(tmp_path: Path) -> None:
     code = (
-        "import sys; from batchformer.lab.data.sets.pair_layouts import present; "
+        "import sys; from batchformer.lab.data.sets.known_pairs import present; "
         f"assert not present('c_gqa', {str(tmp_path)!r}); assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

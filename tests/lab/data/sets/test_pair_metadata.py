@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from batchformer.lab.data.sets.pair_metadata import CONVERTED, metadata_to_csv, read_metadata
+from batchformer.lab.data.sets.known_pairs import CONVERTED, metadata_to_csv, read_metadata
 
 
 def entry(image: str, pair: tuple[str, str], part: str) -> dict[str, str]:

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchformer.lab.data.sets.pair_files import PairImage
-from batchformer.lab.data.sets.pair_table import (
+from batchformer.lab.data.sets.pairs import (
+    PairImage,
     pair_table,
     read_pairs,
     remarks_on,

@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchformer.lab.data.sets.compositions import Pair
-from batchformer.lab.data.sets.pair_table import pair_table, read_pairs
+from batchformer.lab.data.sets.pairs import Pair, pair_table, read_pairs
 from batchformer.lab.data.sets.pairs_from_tree import (
     deal,
     draw_unseen,

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from scipy import ndimage
 from sklearn.datasets import load_digits
 
-from batchformer.lab.data.sets.long_tail import split_hash
-from batchformer.lab.data.sets.rotated_digits import ANGLES, SIDE, deal, rotated_digits, turned
+from batchformer.lab.data.sets.digits import ANGLES, SIDE, deal, rotated_digits, turned
+from batchformer.lab.data.sets.images import split_hash
 
 SOURCE = load_digits()
 LABELS = torch.from_numpy(SOURCE.target)

@@ -9,9 +9,13 @@ from torch import Tensor
 from torchvision.transforms import AutoAugment as Reference
 from torchvision.transforms import AutoAugmentPolicy
 
-from batchformer.lab.data.transforms.autoaugment import AutoAugment, auto_augment
-from batchformer.lab.data.transforms.grouped import IDENTITY, OPERATIONS
-from batchformer.lab.data.transforms.policies import POLICIES, PolicyName
+from batchformer.lab.data.transforms.autoaugment import (
+    POLICIES,
+    AutoAugment,
+    PolicyName,
+    auto_augment,
+)
+from batchformer.lab.data.transforms.color import IDENTITY, OPERATIONS
 
 FILL = 128
 

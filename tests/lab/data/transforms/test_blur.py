@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.transforms.v2 import functional as V
 
-from batchformer.lab.data.transforms.blur import GaussianBlur, gaussian_blur, kernel_size_for
+from batchformer.lab.data.transforms.resize import GaussianBlur, gaussian_blur, kernel_size_for
 
 Maker = Callable[..., Tensor]
 

@@ -36,7 +36,7 @@ from batchformer.lab.data.transforms import (
     imagenet_train,
     moco_v2,
 )
-from batchformer.lab.data.transforms.contract import columns, require_uint8, send
+from batchformer.lab.data.transforms.base import columns, require_uint8, send
 
 HALF = ((0.5,) * 3, (0.5,) * 3)
 RANDOM: dict[str, Transform] = {

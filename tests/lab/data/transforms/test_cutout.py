@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.transforms.cutout import Cutout, cutout
-from batchformer.lab.data.transforms.normalise import normalise
+from batchformer.lab.data.transforms.base import normalise
+from batchformer.lab.data.transforms.erase import Cutout, cutout
 
 
 def _by_slices(x: Tensor, row: int, column: int, side: int) -> Tensor:

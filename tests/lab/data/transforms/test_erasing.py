@@ -10,7 +10,7 @@ from scipy import stats
 from timm.data import random_erasing as reference
 from torch import Tensor
 
-from batchformer.lab.data.transforms.erasing import QUANTILES, RandomErasing, erase, keyed_noise
+from batchformer.lab.data.transforms.erase import QUANTILES, RandomErasing, erase, keyed_noise
 
 Maker = Callable[..., Tensor]
 CPU = torch.device("cpu")

@@ -11,8 +11,8 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms.autoaugment import _apply_op
 from torchvision.transforms.functional import adjust_hue
 
-from batchformer.lab.data.transforms import ops
-from batchformer.lab.data.transforms.grouped import (
+from batchformer.lab.data.transforms import color as ops
+from batchformer.lab.data.transforms.color import (
     ENHANCEMENTS,
     IDENTITY,
     OPERATIONS,

@@ -11,7 +11,7 @@ from PIL import Image
 from timm.data import auto_augment as reference
 from torch import Tensor
 
-from batchformer.lab.data.transforms.grouped import IDENTITY, OPERATIONS, apply_in_sequence
+from batchformer.lab.data.transforms.color import IDENTITY, OPERATIONS, apply_in_sequence
 from batchformer.lab.data.transforms.increasing_randaugment import (
     CHOICES,
     MEAN_COLOUR,

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms import v2
 
-from batchformer.lab.data.transforms.jitter import ORDERS, ColorJitter, color_jitter
+from batchformer.lab.data.transforms.color import ORDERS, ColorJitter, color_jitter
 
 Maker = Callable[..., Tensor]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torchvision.transforms import AutoAugment, RandAugment
 
-from batchformer.lab.data.transforms.magnitudes import has_sign, magnitudes, parameters
+from batchformer.lab.data.transforms.autoaugment import has_sign, magnitudes, parameters
 
 SPACE = {**AutoAugment()._augmentation_space(10, (32, 48))}
 NAMES = {

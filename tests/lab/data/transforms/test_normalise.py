@@ -4,7 +4,7 @@ import pytest
 import torch
 from torchvision.transforms.v2 import functional as V
 
-from batchformer.lab.data.transforms.normalise import Normalise, normalise
+from batchformer.lab.data.transforms.base import Normalise, normalise
 
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 

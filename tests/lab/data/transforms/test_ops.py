@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.transforms.v2 import functional as V
 
-from batchformer.lab.data.transforms import ops
+from batchformer.lab.data.transforms import color as ops
 
 
 def worst(ours: Tensor, theirs: Tensor) -> int:

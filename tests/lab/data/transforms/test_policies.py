@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from torchvision.transforms import AutoAugment, AutoAugmentPolicy
 
-from batchformer.lab.data.transforms.policies import POLICIES, PolicyName
+from batchformer.lab.data.transforms.autoaugment import POLICIES, PolicyName
 
 SPELLED = {"AutoContrast": "autocontrast", "ShearX": "shear_x", "ShearY": "shear_y"}
 SPELLED |= {"TranslateX": "translate_x", "TranslateY": "translate_y"}

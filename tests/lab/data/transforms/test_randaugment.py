@@ -9,8 +9,8 @@ from torchvision.transforms import InterpolationMode
 from torchvision.transforms import RandAugment as Reference
 from torchvision.transforms.autoaugment import _apply_op
 
-from batchformer.lab.data.transforms.grouped import IDENTITY, OPERATIONS
-from batchformer.lab.data.transforms.randaugment import CHOICES, RandAugment, rand_augment
+from batchformer.lab.data.transforms.autoaugment import CHOICES, RandAugment, rand_augment
+from batchformer.lab.data.transforms.color import IDENTITY, OPERATIONS
 
 Maker = Callable[..., Tensor]
 
@@ -52,7 +52,7 @@ def test_choices_and_signs_are_equally_likely(
         seen.update(code=code, parameter=parameter)
         return x
 
-    monkeypatch.setattr("batchformer.lab.data.transforms.randaugment.apply_in_sequence", note)
+    monkeypatch.setattr("batchformer.lab.data.transforms.autoaugment.apply_in_sequence", note)
     transform = RandAugment(num_ops=3)
     assert transform.draws == 6
     transform(torch.zeros(1, 3, 8, 8, dtype=torch.uint8).expand(n, -1, -1, -1), numbers(n, 6))

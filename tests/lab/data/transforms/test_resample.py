@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision.transforms.v2 import functional as V
 
-from batchformer.lab.data.transforms.resample import (
+from batchformer.lab.data.transforms.resize import (
     CentreCrop,
     Resize,
     resize,

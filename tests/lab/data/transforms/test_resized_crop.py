@@ -12,7 +12,7 @@ from torch import Tensor
 from torchvision.transforms import RandomResizedCrop as Reference
 from torchvision.transforms.v2 import functional as V
 
-from batchformer.lab.data.transforms.resized_crop import (
+from batchformer.lab.data.transforms.resize import (
     RandomResizedCrop,
     central_box,
     random_boxes,

@@ -8,7 +8,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as V
 
-from batchformer.lab.data.transforms.rotation import RandomRotation
+from batchformer.lab.data.transforms.geometry import RandomRotation
 
 Maker = Callable[..., Tensor]
 
@@ -35,7 +35,7 @@ def test_angles_have_their_range(numbers: Maker, monkeypatch: pytest.MonkeyPatch
         seen.append(degrees)
         return torch.zeros(len(degrees), 2, 3)
 
-    monkeypatch.setattr("batchformer.lab.data.transforms.warps.rotate", note)
+    monkeypatch.setattr("batchformer.lab.data.transforms.geometry.rotate", note)
     RandomRotation(15)(torch.zeros(5000, 1, 2, 2, dtype=torch.uint8), numbers(5000, 1))
     (angle,) = seen
     assert -15 <= angle.min() < -14.9 and 14.9 < angle.max() < 15

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from batchformer.lab.data.transforms import separable
-from batchformer.lab.data.transforms.separable import Taps, weighted_sums
+from batchformer.lab.data.transforms import resize as separable
+from batchformer.lab.data.transforms.resize import Taps, weighted_sums
 
 Maker = Callable[..., Tensor]
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as V
 
-from batchformer.lab.data.transforms.tone import RandomGrey, RandomSolarize
+from batchformer.lab.data.transforms.color import RandomGrey, RandomSolarize
 
 Maker = Callable[..., Tensor]
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from batchformer.lab.data.transforms.uniform import between, whole
+from batchformer.lab.data.transforms.base import between, whole
 
 LARGEST = 1 - 2.0**-53  # the largest number that torch.rand gives in float64
 

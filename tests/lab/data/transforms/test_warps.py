@@ -10,8 +10,8 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms.v2 import functional as V
 
-from batchformer.lab.data.transforms import warps
-from batchformer.lab.data.transforms.warps import warp
+from batchformer.lab.data.transforms import geometry as warps
+from batchformer.lab.data.transforms.geometry import warp
 
 FILL = 128
 

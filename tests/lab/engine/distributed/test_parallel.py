@@ -21,8 +21,8 @@ from torch.optim import Optimizer
 from batchformer import BatchFormer, match, two_streams
 from batchformer.lab.config.methods import ModuleConfig
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.data.feeds.domain_order import DomainSteps
-from batchformer.lab.data.feeds.feed import Feed
+from batchformer.lab.data.feeds.memory import Feed
+from batchformer.lab.data.feeds.order import DomainSteps
 from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import digits_train

@@ -18,7 +18,7 @@ from torch import distributed as dist
 from torch.nn import functional as F
 
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.data.feeds.feed import Feed
+from batchformer.lab.data.feeds.memory import Feed
 from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import digits_train

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, Protocol
 
 from torch import Tensor
 
-from batchformer.lab.data.transforms.resized_crop import ATTEMPTS, central_box
+from batchformer.lab.data.transforms.resize import ATTEMPTS, central_box
 
 Interpolation = Literal["bilinear", "bicubic"]
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from batchformer.lab.data.feeds.framing import Geometry
 from batchformer.lab.data.feeds.loader import evaluation_batches
 from batchformer.lab.data.files.decode import decode
-from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
-from batchformer.lab.data.transforms.compose import Compose
+from batchformer.lab.data.transforms.base import Compose
 
 #: Images that a worker reads at a time.
 BATCH = 64

@@ -14,11 +14,10 @@ from torch import Tensor
 
 from batchformer.lab.data.feeds.framing import Geometry
 from batchformer.lab.data.feeds.order import InOrder, Order, Sampler, Share, Steps, order_of
-from batchformer.lab.data.feeds.reading import Job, OnDamaged, Read, Reader
 from batchformer.lab.data.feeds.sharding import scored_rows
-from batchformer.lab.data.feeds.workers import Stream, usable_workers
-from batchformer.lab.data.files.files import ImageFiles
-from batchformer.lab.data.transforms.contract import Transform
+from batchformer.lab.data.feeds.workers import Job, OnDamaged, Read, Reader, Stream, usable_workers
+from batchformer.lab.data.files.image_files import ImageFiles
+from batchformer.lab.data.transforms.base import Transform
 from batchformer.nn.randomness import generator
 
 #: What makes a view of an image: its geometry, by the workers, and its transform, on the device.

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from batchformer.insight.classes import Classes
 from batchformer.lab.data.feeds.loader import View, evaluation_batches
-from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
-from batchformer.lab.data.transforms.contract import Transform
+from batchformer.lab.data.transforms.base import Transform
 
 #: Images read at a time for thumbnails.
 READ = 64

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.feeds.feed import close
+from batchformer.lab.data.feeds.memory import close
 
 
 class Batches(Protocol):

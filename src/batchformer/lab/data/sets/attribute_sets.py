@@ -6,8 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from batchformer.lab.data.files.location import looked_in
-from batchformer.lab.data.files.spelling import called, names_in
+from batchformer.lab.data.files.location import called, looked_in, names_in
 
 #: One file of a person's own features, not one of the known sets.
 OWN = "npz"

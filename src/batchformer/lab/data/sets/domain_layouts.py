@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchformer.lab.data.files.location import looked_in
-from batchformer.lab.data.files.spelling import called, names_in
+from batchformer.lab.data.files.location import called, looked_in, names_in
 
 if TYPE_CHECKING:
     from batchformer.lab.data.sets.domains import DomainFiles
@@ -116,8 +115,7 @@ def load_domains(name: str, root: str | Path | None = None, lists: bool = False)
             ``<domain>_val.txt``, ...; labels begin at 0 or 1.
     """
     ensure_present(name, root, lists)
-    from batchformer.lab.data.sets.domain_lists import domain_lists
-    from batchformer.lab.data.sets.domains import domain_folders, domain_tree
+    from batchformer.lab.data.sets.domains import domain_folders, domain_lists, domain_tree
 
     place = place_of(name, root)
     if name == TREE:

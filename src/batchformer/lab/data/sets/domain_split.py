@@ -10,7 +10,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.sets.long_tail import split_hash
+from batchformer.lab.data.sets.images import split_hash
 from batchformer.nn.randomness import generator
 
 # Keeps an exact count such as 0.29 * 100 from being rounded down to one image less.

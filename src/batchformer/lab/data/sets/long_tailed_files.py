@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,14 +13,50 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.files.class_frequencies import require_published
-from batchformer.lab.data.files.content_hash import content_hash
 from batchformer.lab.data.files.file_lists import some
-from batchformer.lab.data.files.files import ImageFiles
+from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.annotated import ANNOTATED, Annotated, Lists, ensure_present
 from batchformer.lab.data.sets.imagenet_layout import ensure_present as ensure_imagenet
 from batchformer.lab.data.sets.imagenet_layout import folder_of
+from batchformer.lab.data.sets.images import content_hash
 from batchformer.nn.randomness import generator
+
+# A training list held against the numbers of images that are published for every class.
+
+
+def require_published(published: Path, file: Path, files: ImageFiles) -> None:
+    """Refuse a training list whose classes have other sizes than published, and say which.
+
+    Args:
+        published: a .json list of K numbers in label order; nothing is done where it is not there.
+        file: the training list.
+        files: what that list names.
+
+    Raises:
+        ValueError: they disagree, or the numbers cannot be read.
+    """
+    if not published.is_file():
+        return
+    try:
+        counts = json.loads(published.read_bytes())
+    except ValueError as error:
+        raise ValueError(f"{published} is no complete .json file: {error}") from error
+    if not isinstance(counts, list) or len(counts) != len(files.classes):
+        raise ValueError(
+            f"{published} is no list of {len(files.classes)} numbers, one for each class: put the "
+            "published file in its place, or take it away"
+        )
+    pairs = enumerate(zip(files.counts.tolist(), counts, strict=True))
+    other = [f"class {c} has {n} instead of {wanted}" for c, (n, wanted) in pairs if n != wanted]
+    if other:
+        raise ValueError(
+            f"{file} and {published} disagree on the training images of {len(other)} of "
+            f"{len(counts)} classes: {some(other)}. Take the published list, or take the other "
+            "file away"
+        )
+
+
+# Data sets of image files, most of them long-tailed: known ones, and a person's own.
 
 #: Names of the folder of test images, in the order they are looked for.
 TEST_FOLDERS = ("test", "val")

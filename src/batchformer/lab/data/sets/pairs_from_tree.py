@@ -9,10 +9,8 @@ from pathlib import Path
 
 import torch
 
-from batchformer.lab.data.sets.compositions import Pair, Phase
 from batchformer.lab.data.sets.domains import domain_tree
-from batchformer.lab.data.sets.pair_files import PairImage
-from batchformer.lab.data.sets.pair_table import write_pair_table
+from batchformer.lab.data.sets.pairs import Pair, PairImage, Phase, write_pair_table
 from batchformer.nn.randomness import generator
 
 Fractions = tuple[float, float, float]

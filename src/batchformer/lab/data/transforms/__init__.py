@@ -14,16 +14,12 @@ torch.Size([1, 1, 3, 3])
 
 from __future__ import annotations
 
-from batchformer.lab.data.transforms.autoaugment import AutoAugment
-from batchformer.lab.data.transforms.blur import GaussianBlur
-from batchformer.lab.data.transforms.compose import Compose
-from batchformer.lab.data.transforms.contract import Transform
-from batchformer.lab.data.transforms.cutout import Cutout
-from batchformer.lab.data.transforms.erasing import RandomErasing
-from batchformer.lab.data.transforms.geometry import RandomCrop, RandomFlip
+from batchformer.lab.data.transforms.autoaugment import AutoAugment, RandAugment
+from batchformer.lab.data.transforms.base import Compose, Normalise, Transform
+from batchformer.lab.data.transforms.color import ColorJitter, RandomGrey, RandomSolarize
+from batchformer.lab.data.transforms.erase import Cutout, RandomErasing
+from batchformer.lab.data.transforms.geometry import RandomCrop, RandomFlip, RandomRotation
 from batchformer.lab.data.transforms.increasing_randaugment import IncreasingRandAugment
-from batchformer.lab.data.transforms.jitter import ColorJitter
-from batchformer.lab.data.transforms.normalise import Normalise
 from batchformer.lab.data.transforms.presets import (
     CONTRAST_SCALE,
     IMAGENET,
@@ -40,11 +36,12 @@ from batchformer.lab.data.transforms.presets import (
     moco_v2,
     moco_v2_colours,
 )
-from batchformer.lab.data.transforms.randaugment import RandAugment
-from batchformer.lab.data.transforms.resample import CentreCrop, Resize
-from batchformer.lab.data.transforms.resized_crop import RandomResizedCrop
-from batchformer.lab.data.transforms.rotation import RandomRotation
-from batchformer.lab.data.transforms.tone import RandomGrey, RandomSolarize
+from batchformer.lab.data.transforms.resize import (
+    CentreCrop,
+    GaussianBlur,
+    RandomResizedCrop,
+    Resize,
+)
 
 __all__ = [
     "CONTRAST_SCALE",

@@ -1,29 +1,140 @@
-"""AutoAugment over whole batches of uint8 images.
-
-One of 25 sub-policies is drawn for each sample; each of its two operations acts with its own
-probability. Magnitudes are torchvision's, in bins of 10. Older implementations on PIL images differ
-from them slightly, for instance solarizing from 256 instead of 255.
-"""
+"""AutoAugment and RandAugment over whole batches of uint8 images."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.transforms.contract import columns
-from batchformer.lab.data.transforms.grouped import (
+from batchformer.lab.data.transforms.base import columns, whole
+from batchformer.lab.data.transforms.color import (
     ENHANCEMENTS,
     IDENTITY,
     OPERATIONS,
+    WARPS,
     apply_in_sequence,
 )
-from batchformer.lab.data.transforms.magnitudes import has_sign, magnitudes, parameters
-from batchformer.lab.data.transforms.policies import POLICIES, PolicyName
-from batchformer.lab.data.transforms.uniform import whole
+
+# The policies of AutoAugment: 25 pairs of (operation, probability, bin of 10).
+#
+# The bin is 0 where it has no meaning.
+
+PolicyName = Literal["cifar10", "imagenet"]
+Policy = tuple[tuple[tuple[str, float, int], tuple[str, float, int]], ...]
+
+CIFAR10: Policy = (
+    (("invert", 0.1, 0), ("contrast", 0.2, 6)),
+    (("rotate", 0.7, 2), ("translate_x", 0.3, 9)),
+    (("sharpness", 0.8, 1), ("sharpness", 0.9, 3)),
+    (("shear_y", 0.5, 8), ("translate_y", 0.7, 9)),
+    (("autocontrast", 0.5, 0), ("equalize", 0.9, 0)),
+    (("shear_y", 0.2, 7), ("posterize", 0.3, 7)),
+    (("color", 0.4, 3), ("brightness", 0.6, 7)),
+    (("sharpness", 0.3, 9), ("brightness", 0.7, 9)),
+    (("equalize", 0.6, 0), ("equalize", 0.5, 0)),
+    (("contrast", 0.6, 7), ("sharpness", 0.6, 5)),
+    (("color", 0.7, 7), ("translate_x", 0.5, 8)),
+    (("equalize", 0.3, 0), ("autocontrast", 0.4, 0)),
+    (("translate_y", 0.4, 3), ("sharpness", 0.2, 6)),
+    (("brightness", 0.9, 6), ("color", 0.2, 8)),
+    (("solarize", 0.5, 2), ("invert", 0.0, 0)),
+    (("equalize", 0.2, 0), ("autocontrast", 0.6, 0)),
+    (("equalize", 0.2, 0), ("equalize", 0.6, 0)),
+    (("color", 0.9, 9), ("equalize", 0.6, 0)),
+    (("autocontrast", 0.8, 0), ("solarize", 0.2, 8)),
+    (("brightness", 0.1, 3), ("color", 0.7, 0)),
+    (("solarize", 0.4, 5), ("autocontrast", 0.9, 0)),
+    (("translate_y", 0.9, 9), ("translate_y", 0.7, 9)),
+    (("autocontrast", 0.9, 0), ("solarize", 0.8, 3)),
+    (("equalize", 0.8, 0), ("invert", 0.1, 0)),
+    (("translate_y", 0.7, 9), ("autocontrast", 0.9, 0)),
+)
+
+IMAGENET: Policy = (
+    (("posterize", 0.4, 8), ("rotate", 0.6, 9)),
+    (("solarize", 0.6, 5), ("autocontrast", 0.6, 0)),
+    (("equalize", 0.8, 0), ("equalize", 0.6, 0)),
+    (("posterize", 0.6, 7), ("posterize", 0.6, 6)),
+    (("equalize", 0.4, 0), ("solarize", 0.2, 4)),
+    (("equalize", 0.4, 0), ("rotate", 0.8, 8)),
+    (("solarize", 0.6, 3), ("equalize", 0.6, 0)),
+    (("posterize", 0.8, 5), ("equalize", 1.0, 0)),
+    (("rotate", 0.2, 3), ("solarize", 0.6, 8)),
+    (("equalize", 0.6, 0), ("posterize", 0.4, 6)),
+    (("rotate", 0.8, 8), ("color", 0.4, 0)),
+    (("rotate", 0.4, 9), ("equalize", 0.6, 0)),
+    (("equalize", 0.0, 0), ("equalize", 0.8, 0)),
+    (("invert", 0.6, 0), ("equalize", 1.0, 0)),
+    (("color", 0.6, 4), ("contrast", 1.0, 8)),
+    (("rotate", 0.8, 8), ("color", 1.0, 2)),
+    (("color", 0.8, 8), ("solarize", 0.8, 7)),
+    (("sharpness", 0.4, 7), ("invert", 0.6, 0)),
+    (("shear_x", 0.6, 5), ("equalize", 1.0, 0)),
+    (("color", 0.4, 0), ("equalize", 0.6, 0)),
+    (("equalize", 0.4, 0), ("solarize", 0.2, 4)),
+    (("solarize", 0.6, 5), ("autocontrast", 0.6, 0)),
+    (("invert", 0.6, 0), ("equalize", 1.0, 0)),
+    (("color", 0.6, 4), ("contrast", 1.0, 8)),
+    (("equalize", 0.8, 0), ("equalize", 0.6, 0)),
+)
+
+POLICIES: dict[PolicyName, Policy] = {"cifar10": CIFAR10, "imagenet": IMAGENET}
+
+
+# Magnitudes of the operations of AutoAugment and RandAugment, as in torchvision.
+
+# The largest shift, 150 pixels of an image of 331, that the policies were searched with.
+_LARGEST_SHIFT = 150 / 331
+
+
+def magnitudes(operation: str, height: int, width: int, bins: int) -> Tensor:
+    """(bins,) float64 magnitude of each bin of an operation, before the sign."""
+    # In float32 first, as torchvision's: a shift loses its fraction, so the last bit can matter.
+    return _magnitudes(operation, height, width, bins).double()
+
+
+def _magnitudes(operation: str, height: int, width: int, bins: int) -> Tensor:
+    if operation in ("shear_x", "shear_y"):
+        return torch.linspace(0, 0.3, bins)
+    if operation in ("translate_x", "translate_y"):
+        side = width if operation == "translate_x" else height
+        return torch.linspace(0, _LARGEST_SHIFT * side, bins)
+    if operation == "rotate":
+        return torch.linspace(0, 30, bins)
+    if operation in ENHANCEMENTS:
+        return torch.linspace(0, 0.9, bins)
+    if operation == "posterize":
+        return 8 - (torch.arange(bins) / ((bins - 1) / 4)).round()
+    if operation == "solarize":
+        return torch.linspace(255, 0, bins)
+    return torch.zeros(bins)
+
+
+def has_sign(operation: str) -> bool:
+    """Whether the magnitude may be turned into its negative."""
+    return operation in WARPS or operation in ENHANCEMENTS
+
+
+def parameters(magnitude: Tensor, negative: Tensor, signed: Tensor, factor: Tensor) -> Tensor:
+    """What `grouped.apply_in_sequence` takes, out of magnitudes, all of one shape.
+
+    Args:
+        magnitude: before the sign.
+        negative: whether the sign is to be negative.
+        signed: whether the operation's magnitude has a sign (`has_sign`).
+        factor: whether the operation is an enhancement, whose factor is 1 + magnitude.
+    """
+    return magnitude.where(~(signed & negative), -magnitude) + factor
+
+
+# AutoAugment over whole batches of uint8 images.
+#
+# One of 25 sub-policies is drawn for each sample; each of its two operations acts with its own
+# probability. Magnitudes are torchvision's, in bins of 10. Older implementations on PIL images
+# differ from them slightly, for instance solarizing from 256 instead of 255.
 
 BINS = 10
 
@@ -93,3 +204,95 @@ class AutoAugment:
         chance, sign = torch.stack(rest[:2]), torch.stack(rest[2:])
         sub_policy = whole(sub_policy, len(POLICIES[self.policy]))
         return auto_augment(x, sub_policy, chance, sign < 0.5, self.policy, self.fill)
+
+
+# RandAugment over whole batches of uint8 images.
+#
+# Each sample draws its own operations; all of them act at one magnitude. Operations and magnitudes
+# are torchvision's. The other family of implementations, timm's, is in increasing_randaugment.py.
+
+CHOICES = (
+    "identity",
+    "shear_x",
+    "shear_y",
+    "translate_x",
+    "translate_y",
+    "rotate",
+    "brightness",
+    "color",
+    "contrast",
+    "sharpness",
+    "posterize",
+    "solarize",
+    "autocontrast",
+    "equalize",
+)
+_CODES = torch.tensor(
+    [OPERATIONS.index(name) if name in OPERATIONS else IDENTITY for name in CHOICES]
+)
+_SIGNED = torch.tensor([has_sign(name) for name in CHOICES])
+_FACTOR = torch.tensor([name in ENHANCEMENTS for name in CHOICES])
+
+
+@lru_cache
+def _strengths(magnitude: int, bins: int, height: int, width: int) -> Tensor:
+    """(14,) magnitude of each choice for images of one size."""
+    return torch.stack([magnitudes(name, height, width, bins)[magnitude] for name in CHOICES])
+
+
+def rand_augment(
+    x: Tensor,
+    choice: Tensor,
+    negative: Tensor,
+    magnitude: int = 9,
+    bins: int = 31,
+    fill: int = 0,
+) -> Tensor:
+    """Apply the drawn operations to `x` (N, C, H, W) uint8.
+
+    Args:
+        x: (N, C, H, W) uint8.
+        choice: (P, N) on the CPU: places in `CHOICES`, for P operations one after the other.
+        negative: (P, N) bool on the CPU: whether a magnitude that has a sign is negative.
+        magnitude: 0..bins - 1.
+        bins: how many magnitudes there are from the weakest to the strongest.
+        fill: value of pixels that a warp takes from outside the image.
+    """
+    size = _strengths(magnitude, bins, *x.shape[-2:])[choice]
+    parameter = parameters(size, negative, _SIGNED[choice], _FACTOR[choice])
+    return apply_in_sequence(x, _CODES[choice], parameter, fill)
+
+
+@dataclass(frozen=True)
+class RandAugment:
+    """`num_ops` operations per sample, each any of 14 with equal chance, and either sign."""
+
+    num_ops: int = 2
+    magnitude: int = 9
+    num_magnitude_bins: int = 31
+    fill: int = 0
+
+    def __post_init__(self) -> None:
+        if self.num_ops < 1 or self.num_magnitude_bins < 2:
+            raise ValueError(f"at least 1 operation and 2 bins of magnitude are needed, got {self}")
+        if not 0 <= self.magnitude < self.num_magnitude_bins:
+            raise ValueError(
+                f"magnitude must be one of the {self.num_magnitude_bins} bins 0.."
+                f"{self.num_magnitude_bins - 1}, got {self.magnitude}"
+            )
+
+    @property
+    def draws(self) -> int:
+        return 2 * self.num_ops
+
+    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
+        columns(self, x, u)
+        choice, sign = torch.split(u.T, self.num_ops)
+        return rand_augment(
+            x,
+            whole(choice, len(CHOICES)),
+            sign < 0.5,
+            self.magnitude,
+            self.num_magnitude_bins,
+            self.fill,
+        )

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.transforms.contract import columns
-from batchformer.lab.data.transforms.grouped import IDENTITY, OPERATIONS, apply_in_sequence
-from batchformer.lab.data.transforms.uniform import whole
+from batchformer.lab.data.transforms.base import columns, whole
+from batchformer.lab.data.transforms.color import IDENTITY, OPERATIONS, apply_in_sequence
 
 #: The strongest level.
 LARGEST = 10.0

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from batchformer.lab.data.transforms.autoaugment import AutoAugment
-from batchformer.lab.data.transforms.blur import GaussianBlur
-from batchformer.lab.data.transforms.compose import Compose
-from batchformer.lab.data.transforms.contract import Transform
-from batchformer.lab.data.transforms.cutout import Cutout
+from batchformer.lab.data.transforms.base import Compose, Normalise, Transform
+from batchformer.lab.data.transforms.color import ColorJitter, RandomGrey, RandomSolarize
+from batchformer.lab.data.transforms.erase import Cutout
 from batchformer.lab.data.transforms.geometry import RandomCrop, RandomFlip
-from batchformer.lab.data.transforms.jitter import ColorJitter
-from batchformer.lab.data.transforms.normalise import Normalise
-from batchformer.lab.data.transforms.resample import CentreCrop, Resize
-from batchformer.lab.data.transforms.resized_crop import RandomResizedCrop
-from batchformer.lab.data.transforms.tone import RandomGrey, RandomSolarize
+from batchformer.lab.data.transforms.resize import (
+    CentreCrop,
+    GaussianBlur,
+    RandomResizedCrop,
+    Resize,
+)
 
 #: Normalisation by the statistics of ImageNet.
 IMAGENET = Normalise(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))

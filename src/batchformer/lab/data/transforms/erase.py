@@ -1,10 +1,4 @@
-"""Random erasing (Zhong et al., 2020): a box of noise in some samples, over whole batches.
-
-The noise is a pixel's own, from the standard normal distribution, as in timm's mode ``pixel``. It
-is a function of the sample's uniform numbers: one of them is a key, a hash of the key and of the
-pixel's place is a place in a table of quantiles. So it is the same on every device to the bit, and
-no generator of the device is needed.
-"""
+"""Cutout and random erasing over whole batches."""
 
 from __future__ import annotations
 
@@ -16,9 +10,56 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.transforms.contract import columns, send
-from batchformer.lab.data.transforms.resized_crop import ATTEMPTS
-from batchformer.lab.data.transforms.uniform import between, whole
+from batchformer.lab.data.transforms.base import between, columns, send, whole
+from batchformer.lab.data.transforms.resize import ATTEMPTS
+
+# Cutout: one square hole per sample, over whole batches, any dtype.
+
+
+def cutout(x: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
+    """Set to zero the pixels within `side // 2` before, or less than that after, the centre.
+
+    The centre lies inside the image and the hole is clipped at the borders, so that a hole near a
+    border is smaller.
+
+    Args:
+        x: (N, C, H, W).
+        row: (N,) row of each centre.
+        column: (N,) column of each centre.
+        side: side of the hole in pixels.
+    """
+    inside_rows = _hole(send(row, x.device), x.shape[-2], side)
+    inside_columns = _hole(send(column, x.device), x.shape[-1], side)
+    return x.masked_fill(inside_rows[:, None, :, None] & inside_columns[:, None, None, :], 0)
+
+
+def _hole(centre: Tensor, length: int, side: int) -> Tensor:
+    """(N, length) bool: whether a row, or a column, meets the hole."""
+    offset = torch.arange(length, device=centre.device) - centre[:, None]
+    return (offset >= -(side // 2)) & (offset < side // 2)
+
+
+@dataclass(frozen=True)
+class Cutout:
+    """One square hole of zeros per sample, its centre uniform over the image.
+
+    To be placed before normalisation. It may come before or after the change to float: 0 stays 0.
+    """
+
+    side: int = 16
+    draws: ClassVar[int] = 2
+
+    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
+        row, column = columns(self, x, u)
+        return cutout(x, whole(row, x.shape[-2]), whole(column, x.shape[-1]), self.side)
+
+
+# Random erasing (Zhong et al., 2020): a box of noise in some samples, over whole batches.
+#
+# The noise is a pixel's own, from the standard normal distribution, as in timm's mode ``pixel``. It
+# is a function of the sample's uniform numbers: one of them is a key, a hash of the key and of the
+# pixel's place is a place in a table of quantiles. So it is the same on every device to the bit,
+# and no generator of the device is needed.
 
 #: Quantiles in the table. The largest is 4.0; the table is just small enough for `send` to copy it
 #: without page-locked memory.

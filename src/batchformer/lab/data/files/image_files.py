@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.files import presence
+from batchformer.lab.data.files import location as presence
 from batchformer.lab.data.files.file_lists import (
     by_name_or_number,
     by_number,

@@ -1,4 +1,4 @@
-"""Batches of images in memory, as a function of the step: order and augmentation need no state."""
+"""Batches of images or features in memory, as a function of the step."""
 
 from __future__ import annotations
 
@@ -11,10 +11,13 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.data.feeds.order import Order, Sampler, Share, order_of
+from batchformer.lab.data.feeds.sharding import own_positions, require_rows
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import Transform
-from batchformer.lab.data.transforms.contract import send
+from batchformer.lab.data.transforms.base import send
 from batchformer.nn.randomness import generator
+
+# Batches of images in memory, as a function of the step: order and augmentation need no state.
 
 #: Bytes of augmented images that are made at a time on a GPU, where launches cost more than work.
 CHUNK_BYTES = 128 * 2**20
@@ -139,3 +142,51 @@ def close(feed: Any) -> None:
     end = getattr(feed, "close", None)
     if end is not None:
         end()
+
+
+# Random batches of feature vectors that live on the device, as a function of the step.
+
+
+class FeatureFeed:
+    """Batches drawn from all rows, each without a row twice; a method may take several at a time.
+
+    Args:
+        features: (M, D).
+        labels: (M,).
+        batch_size: N, rows of a batch; at most M are taken.
+        seed: of the run.
+        device: where the features live.
+        times: batches of one step, one after the other; with several ranks, each has its own part
+            of every one.
+
+    >>> feed = FeatureFeed(torch.eye(3), torch.arange(3), batch_size=2, seed=0, times=2)
+    >>> feed.per_epoch, feed.batch(0)["x"].shape
+    (2, torch.Size([4, 3]))
+    """
+
+    def __init__(
+        self,
+        features: Tensor,
+        labels: Tensor,
+        batch_size: int,
+        seed: int,
+        device: torch.device | str = "cpu",
+        times: int = 1,
+    ) -> None:
+        if not len(features) or len(features) != len(labels):
+            raise ValueError(f"{len(features)} features and {len(labels)} labels make no batch")
+        self.features, self.labels = features.to(device), labels.to(device)
+        self.batch_size, self.seed, self.times = min(batch_size, len(features)), seed, times
+        self.per_epoch = -(-len(features) // self.batch_size)
+        require_rows([self.batch_size])
+
+    def batch(self, step: int) -> dict[str, Any]:
+        """The rows of one step: ``x`` (times * N, D), ``y`` and ``index`` (times * N,)."""
+        rows = [
+            torch.randperm(len(self.labels), generator=generator(self.seed, "order", step, number))
+            for number in range(self.times)
+        ]
+        size = self.batch_size
+        own = own_positions([size] * self.times)
+        index = send(torch.cat([row[:size] for row in rows])[own], self.features.device)
+        return {"x": self.features[index], "y": self.labels[index], "index": index}

@@ -1,0 +1,144 @@
+"""What every transform is, composition, normalisation, and numbers drawn for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+# What every transform is, and what it asks of its input.
+
+# Copies of at most this many bytes from ordinary memory to a CUDA device return at once; larger
+# ones may wait for the device unless they start from page-locked memory.
+_STAGED_BYTES = 64 * 1024
+
+
+class Transform(Protocol):
+    """A pure function of images and uniform numbers, sample by sample.
+
+    Row n of the result depends on row n of both inputs alone, so that rows may be put together and
+    taken apart in any way without a change of one bit. Nothing waits for the device of the images.
+    """
+
+    @property
+    def draws(self) -> int:
+        """How many uniform numbers one sample needs."""
+
+    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
+        """Images (N, C, H, W) and numbers (N, draws), float64 in [0, 1) on the CPU, to images."""
+
+
+def columns(transform: Transform, x: Tensor, u: Tensor) -> tuple[Tensor, ...]:
+    """The `draws` columns (N,) of `u`, or an error that says what u should have been."""
+    wanted = (len(x), transform.draws)
+    if tuple(u.shape) != wanted or u.dtype != torch.float64 or u.device.type != "cpu":
+        raise ValueError(
+            f"{type(transform).__name__} needs u of shape {wanted}, torch.float64 on the CPU, got "
+            f"{tuple(u.shape)}, {u.dtype} on {u.device}; draw it with "
+            f"torch.rand(len(x), transform.draws, dtype=torch.float64, generator=...)"
+        )
+    return u.unbind(1)
+
+
+def require_uint8(name: str, x: Tensor) -> None:
+    """Refuse images that are not whole grey levels."""
+    if x.dtype != torch.uint8:
+        raise TypeError(
+            f"{name} acts on uint8 images 0..255, got {x.dtype}; put it before Normalise"
+        )
+
+
+def send(parameter: Tensor, device: torch.device) -> Tensor:
+    """Move a tensor from the CPU to the device of the images without waiting for that device."""
+    if device.type == "cuda" and parameter.nbytes > _STAGED_BYTES:
+        # An expanded tensor has fewer elements in memory than pinning would write.
+        parameter = parameter.contiguous().pin_memory()
+    return parameter.to(device, non_blocking=True)
+
+
+# Parameters out of uniform numbers in [0, 1), on the CPU in float64.
+
+
+def whole(u: Tensor, count: int | Tensor) -> Tensor:
+    """Whole numbers 0..count - 1, all equally likely; `count` may differ by sample.
+
+    >>> import torch
+    >>> whole(torch.tensor([0.0, 0.3, 0.99], dtype=torch.float64), 4)
+    tensor([0, 1, 3])
+    """
+    return (u * count).floor().long()
+
+
+def between(u: Tensor, low: float, high: float) -> Tensor:
+    """Numbers from `low` up to, but without, `high`, evenly spread."""
+    return low + (high - low) * u
+
+
+# Transforms in sequence, as one transform.
+
+
+@dataclass(frozen=True)
+class Compose:
+    """Transforms one after the other; each is given its own columns of the uniform numbers.
+
+    >>> from batchformer.lab.data.transforms import RandomCrop, RandomFlip
+    >>> Compose((RandomCrop(), RandomFlip())).draws
+    3
+    """
+
+    transforms: tuple[Transform, ...]
+
+    @property
+    def draws(self) -> int:
+        return sum(transform.draws for transform in self.transforms)
+
+    def __call__(self, x: Tensor, u: Tensor | None = None) -> Tensor:
+        """`u` may be left out where nothing is random."""
+        if u is None:
+            u = torch.empty(len(x), 0, dtype=torch.float64)
+        columns(self, x, u)
+        for transform in self.transforms:
+            own, u = u[:, : transform.draws], u[:, transform.draws :]
+            x = transform(x, own)
+        return x
+
+
+# Normalisation of whole batches to zero mean and unit deviation per channel.
+
+
+def normalise(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
+    """`(x - mean) / std` per channel, on images scaled to 0..1.
+
+    Args:
+        x: (N, C, H, W), uint8 in 0..255 (becomes float32) or floating point in 0..1.
+        mean: C means of images in 0..1.
+        std: C deviations.
+    """
+    if x.shape[1] != len(mean):
+        raise ValueError(f"x has {x.shape[1]} channels (N, C, H, W) but mean has {len(mean)}")
+    white = 1 if x.is_floating_point() else 255
+    x = x.clone() if x.is_floating_point() else x.float()
+    # Statistics scaled to the range of x, not x to theirs: CUDA divides by a plain number through
+    # its reciprocal and would differ from the CPU in the last bit.
+    # In place on what was just made: new memory for a large batch costs more than the arithmetic.
+    return x.sub_(_per_channel(mean, white, x)).div_(_per_channel(std, white, x))
+
+
+def _per_channel(values: tuple[float, ...], white: int, like: Tensor) -> Tensor:
+    scaled = [value * white for value in values]
+    on_cpu = torch.tensor(scaled, dtype=like.dtype).view(1, -1, 1, 1)
+    return send(on_cpu, like.device)
+
+
+@dataclass(frozen=True)
+class Normalise:
+    """`normalise` with fixed statistics; nothing is random, so `u` may be left out."""
+
+    mean: tuple[float, ...]
+    std: tuple[float, ...]
+    draws: ClassVar[int] = 0
+
+    def __call__(self, x: Tensor, u: Tensor | None = None) -> Tensor:
+        return normalise(x, self.mean, self.std)
