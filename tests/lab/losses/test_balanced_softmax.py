@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from batchformer.lab.losses.balanced_softmax import BalancedSoftmax, Reduction, balanced_softmax
+from batchformer.lab.losses.long_tailed import BalancedSoftmax, Reduction, balanced_softmax
 
 
 def draw(seed: int, n: int, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

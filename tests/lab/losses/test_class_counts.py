@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from batchformer.lab.losses.class_counts import checked_counts
+from batchformer.lab.losses.long_tailed import checked_counts
 
 
 @pytest.mark.parametrize("dtype", [torch.int64, torch.float64])

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from batchformer.lab.losses.coral import coral
+from batchformer.lab.losses.domains import coral
 
 
 def draw(seed: int, groups: int, n: int, channels: int) -> Tensor:

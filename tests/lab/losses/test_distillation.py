@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from batchformer.lab.losses.distillation import distillation, kl_from
+from batchformer.lab.losses.ride import distillation, kl_from
 
 
 def kl(p_logits: list[float], q_logits: list[float]) -> float:

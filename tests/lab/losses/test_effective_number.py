@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchformer.lab.data.sets.images import class_counts
-from batchformer.lab.losses.effective_number import effective_number_weights
+from batchformer.lab.losses.long_tailed import effective_number_weights
 
 
 def exact(counts: list[int], beta: Fraction) -> list[float]:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from batchformer.lab.losses.info_nce import (
+from batchformer.lab.losses.contrast import (
     batch_contrast,
     pair_divisor,
     queue_contrast,

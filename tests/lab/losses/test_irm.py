@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from batchformer.lab.losses.irm import irm_penalty
+from batchformer.lab.losses.domains import irm_penalty
 
 
 def draw(seed: int, groups: int, n: int, k: int) -> tuple[Tensor, Tensor]:

@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from batchformer.lab.data.sets.images import class_counts
-from batchformer.lab.losses.effective_number import effective_number_weights
-from batchformer.lab.losses.ldam import LDAM, ldam, ldam_margins
+from batchformer.lab.losses.long_tailed import LDAM, effective_number_weights, ldam, ldam_margins
 
 
 def draw(seed: int, n: int, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:

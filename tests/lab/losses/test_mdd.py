@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from batchformer.lab.losses.mdd import log_other, mdd
+from batchformer.lab.losses.domains import log_other, mdd
 
 
 def draw(seed: int, rows: tuple[int, int], k: int, scale: float = 2.0) -> list[Tensor]:

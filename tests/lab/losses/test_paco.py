@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from batchformer.lab.losses.balanced_softmax import balanced_softmax
+from batchformer.lab.losses.long_tailed import balanced_softmax
 from batchformer.lab.losses.paco import PaCo, paco
 
 

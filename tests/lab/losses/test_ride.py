@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from batchformer.lab.data.sets.images import class_counts
-from batchformer.lab.losses.effective_number import effective_number_weights
-from batchformer.lab.losses.ldam import ldam_margins
+from batchformer.lab.losses.long_tailed import effective_number_weights, ldam_margins
 from batchformer.lab.losses.ride import (
     RIDE,
     class_temperatures,

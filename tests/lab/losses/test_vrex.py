@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchformer.lab.losses.vrex import vrex
+from batchformer.lab.losses.domains import vrex
 
 
 def test_by_hand() -> None:

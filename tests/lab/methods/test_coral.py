@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from batchformer.lab.losses.coral import coral
+from batchformer.lab.losses.domains import coral
 
 
 @pytest.mark.parametrize("streams", ["shared", "mixed_only", "none"])

@@ -15,7 +15,7 @@ from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.transforms.mixup import draw_mix
 from batchformer.lab.engine.mechanics import Batch, Mechanics
-from batchformer.lab.losses.balanced_softmax import balanced_softmax
+from batchformer.lab.losses.long_tailed import balanced_softmax
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.mixing import MixingClassifier
 from batchformer.lab.models.build import build_model

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 
 from batchformer import check
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.losses.distillation import distillation
-from batchformer.lab.losses.ride import RIDE
+from batchformer.lab.losses.ride import RIDE, distillation
 from batchformer.lab.models.ride import RideNetwork, ride_resnet32
 
 COUNTS = torch.tensor([50, 20, 10, 5, 1])

@@ -1,12 +1,15 @@
-"""Contrast of samples with samples (Khosla et al., 2020), and of samples with classes."""
+"""Losses that compare samples: supervised contrast and InfoNCE."""
 
 from __future__ import annotations
 
 import math
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+# Contrast of samples with samples (Khosla et al., 2020), and of samples with classes.
 
 
 def supervised_contrast(directions: Tensor, labels: Tensor, temperature: float) -> Tensor:
@@ -58,5 +61,164 @@ def class_contrast(scores: Tensor, targets: Tensor, temperature: float) -> Tenso
 
 
 def _require_positive(temperature: float) -> None:
+    if not temperature > 0:
+        raise ValueError(f"the temperature must be above 0, got {temperature}.")
+
+
+# Which of many keys belongs to a query: InfoNCE as MoCo-v2 and MoCo-v3 have it.
+
+PairList = Literal["all", "plain", "first_release", "readme"]
+
+
+class StreamPair(NamedTuple):
+    """Whose queries are contrasted with whose keys.
+
+    ``"own_mixed"`` are no keys: they are the mixed queries of the same view, without gradients.
+    """
+
+    query: Literal["plain", "mixed"]
+    key: Literal["plain", "mixed", "own_mixed"]
+
+
+_AA, _AB = StreamPair("plain", "plain"), StreamPair("plain", "mixed")
+_BA, _BB = StreamPair("mixed", "plain"), StreamPair("mixed", "mixed")
+_OWN = StreamPair("plain", "own_mixed")
+_LISTS: dict[PairList, tuple[tuple[StreamPair, ...], tuple[StreamPair, ...]]] = {
+    "all": ((_AA, _AB, _BA, _BB),) * 2,
+    "plain": ((_AA,),) * 2,
+    "first_release": ((_AA, _AB, _BA, _BA), (_AA, _AB, _AA, _AB)),
+    "readme": ((_AA, _AB, _BA, _BA, _OWN), (_AA, _AB, _AA, _AB, _OWN)),
+}
+
+
+def stream_pairs(kind: PairList, view: int) -> tuple[StreamPair, ...]:
+    """The pairs of streams that are contrasted for the queries of one view.
+
+    ``"all"``
+        Every stream of the queries with every stream of the keys.
+    ``"plain"``
+        Plain queries with plain keys alone.
+    ``"first_release"``
+        The list of the first release of MoCo-v3 with BatchFormer, which repeats some pairs and
+        lacks others; its author called that a typing error.
+    ``"readme"``
+        That list, and plain queries with the mixed queries of the same view: the place in the
+        released code to which its README points.
+
+    Args:
+        kind: the name of the list.
+        view: of the queries, 1 or 2.
+
+    >>> [query + " " + key for query, key in stream_pairs("first_release", 2)]
+    ['plain plain', 'plain mixed', 'plain plain', 'plain mixed']
+    """
+    if kind not in _LISTS or view not in (1, 2):
+        raise ValueError(
+            f"stream_pairs(): {kind!r} and view {view}; lists are {', '.join(_LISTS)}, and views "
+            "are 1 and 2."
+        )
+    return _LISTS[kind][view - 1]
+
+
+def pair_divisor(kind: PairList, loss_scale: Literal["mean", "sum"]) -> int:
+    """What the sum of a view's terms is divided by.
+
+    ``"sum"`` adds the listed terms as the release of MoCo-v3 does. ``"mean"`` divides by the number
+    of pairs of a view, so that the loss has the baseline's scale, ``ctr(q1, k2) + ctr(q2, k1)``.
+    With ``"readme"`` both divide by 5, its pairs of a view, as that part of the release does.
+
+    >>> pair_divisor("all", "mean"), pair_divisor("all", "sum"), pair_divisor("readme", "sum")
+    (4, 1, 5)
+    """
+    return len(stream_pairs(kind, 1)) if loss_scale == "mean" or kind == "readme" else 1
+
+
+def queue_contrast(
+    queries: Tensor,
+    keys: Tensor,
+    queue: Tensor,
+    temperature: float,
+    valid: Tensor | None = None,
+) -> Tensor:
+    """MoCo-v2's loss: each query's own key against the queue; a scalar, the mean over queries.
+
+    Cross-entropy of ``[q . k, q . queue] / temperature`` with the first as target. MoCo's queue
+    begins with random keys, ours is empty: what is not valid has no part in the loss, and with
+    nothing valid the loss is 0. It is taken in float32 or wider, also under autocast; shapes are
+    static and nothing is read back from the device.
+
+    Args:
+        queries: (N, D), of length one: the caller normalises, since the queue holds directions.
+        keys: (N, D), of length one, of the same samples; compute them without gradients.
+        queue: (Q, D), of length one, keys of earlier samples.
+        temperature: divides the similarities.
+        valid: (Q,) booleans, False where the queue holds no key yet; None if all hold one.
+
+    >>> q = torch.tensor([[1.0, 0.0]])
+    >>> queue_contrast(q, q, torch.tensor([[0.0, 1.0]]), temperature=1.0)  # log(e + 1) - 1
+    tensor(0.3133)
+    """
+    _require_positive_temperature(temperature)
+    shapes = tuple(queries.shape), tuple(keys.shape), tuple(queue.shape)
+    if queries.ndim != 2 or shapes[1] != shapes[0] or shapes[2][1:] != shapes[0][1:]:
+        raise ValueError(
+            "queue_contrast needs queries (N, D), keys (N, D) and a queue (Q, D), got "
+            f"{', '.join(map(str, shapes))}."
+        )
+    if valid is not None and valid.shape != queue.shape[:1]:
+        raise ValueError(
+            f"queue_contrast needs valid ({len(queue)},), one for each key in the queue, got "
+            f"{tuple(valid.shape)}."
+        )
+    q, k = _widened(queries, keys)
+    with torch.autocast(q.device.type, enabled=False):
+        others = q @ queue.to(q.dtype).T
+    if valid is not None:
+        others = others.masked_fill(~valid, -math.inf)
+    own = (q * k).sum(1, keepdim=True)
+    scores = torch.cat((own, others), 1) / temperature
+    return F.cross_entropy(scores, torch.zeros(len(q), dtype=torch.int64, device=q.device))
+
+
+def batch_contrast(queries: Tensor, keys: Tensor, temperature: float, first: int = 0) -> Tensor:
+    """MoCo-v3's loss: each query's own key against all other keys; a scalar, the mean over queries.
+
+    ``2 T`` times the cross-entropy of ``norm(q) . norm(k)^T / T``; the key of query i is
+    ``first + i``. It is taken in float32 or wider, also under autocast.
+
+    Args:
+        queries: (N, D), of any length: they are normalised here.
+        keys: (M, D), likewise; compute them without gradients.
+        temperature: T.
+        first: where the keys of these queries begin, among those of all ranks.
+
+    >>> q = torch.tensor([[3.0, 0.0]])
+    >>> batch_contrast(q, torch.tensor([[0.0, 1.0], [2.0, 0.0]]), temperature=1.0, first=1)
+    tensor(0.6265)
+    """
+    _require_positive_temperature(temperature)
+    if queries.ndim != 2 or keys.ndim != 2 or queries.shape[1] != keys.shape[1]:
+        raise ValueError(
+            "batch_contrast needs queries (N, D) and keys (M, D), got "
+            f"{tuple(queries.shape)} and {tuple(keys.shape)}."
+        )
+    if not 0 <= first <= len(keys) - len(queries):
+        raise ValueError(
+            f"batch_contrast: {len(keys)} keys are too few for {len(queries)} queries whose keys "
+            f"begin at {first}."
+        )
+    q, k = (F.normalize(rows, dim=1) for rows in _widened(queries, keys))
+    with torch.autocast(q.device.type, enabled=False):
+        scores = q @ k.T / temperature
+    own = torch.arange(first, first + len(q), device=q.device)
+    return 2 * temperature * F.cross_entropy(scores, own)
+
+
+def _widened(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+    dtype = torch.promote_types(torch.promote_types(queries.dtype, keys.dtype), torch.float32)
+    return queries.to(dtype), keys.to(dtype)
+
+
+def _require_positive_temperature(temperature: float) -> None:
     if not temperature > 0:
         raise ValueError(f"the temperature must be above 0, got {temperature}.")

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from batchformer.lab.losses.class_counts import ClassCounts, checked_counts
+from batchformer.lab.losses.long_tailed import ClassCounts, checked_counts
 
 #: Added to the share of each class, so that a class without images has a finite logarithm.
 PRIOR_FLOOR = 1e-9

@@ -1,4 +1,4 @@
-"""RIDE (Wang et al., 2021): experts with margins, kept apart from their own mean."""
+"""RIDE (Wang et al., 2021) and distillation (Hinton et al., 2015)."""
 
 from __future__ import annotations
 
@@ -6,11 +6,60 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
-from batchformer.lab.losses.class_counts import ClassCounts, checked_counts
-from batchformer.lab.losses.distillation import distillation, kl_from
-from batchformer.lab.losses.effective_number import effective_number_weights
-from batchformer.lab.losses.ldam import ldam, ldam_margins
+from batchformer.lab.losses.long_tailed import (
+    ClassCounts,
+    checked_counts,
+    effective_number_weights,
+    ldam,
+    ldam_margins,
+)
+
+# Distillation (Hinton et al., 2015): a student's softened probabilities follow a teacher's.
+
+
+def kl_from(reference: Tensor, logits: Tensor) -> Tensor:
+    """``KL(softmax(reference) || softmax(logits))``, averaged over samples; a scalar.
+
+    No gradient passes through the reference.
+
+    Args:
+        reference: (N, K).
+        logits: (N, K), or (E, N, K) whose E divergences are summed.
+    """
+    log_q = logits.log_softmax(-1)
+    p = reference.detach().softmax(-1).expand_as(log_q)
+    return F.kl_div(log_q, p, reduction="sum") / len(reference)
+
+
+def distillation(student_logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tensor:
+    """``T^2 KL(softmax(teacher / T) || softmax(student / T))``, averaged over samples; a scalar.
+
+    The factor T^2 keeps the size of gradients comparable over temperatures. Taken in float32 or
+    wider.
+
+    Args:
+        student_logits: (N, K).
+        teacher_logits: (N, K), taken as constant.
+        temperature: T.
+
+    >>> logits = torch.tensor([[1.0, 2.0]])
+    >>> distillation(logits, logits + 5, temperature=2.0).abs() < 1e-6
+    tensor(True)
+    """
+    if student_logits.ndim != 2 or teacher_logits.shape != student_logits.shape:
+        raise ValueError(
+            f"distillation needs logits (N, K) of student and teacher, got "
+            f"{tuple(student_logits.shape)} and {tuple(teacher_logits.shape)}; with two streams, "
+            f"repeat the teacher's rows for both"
+        )
+    dtype = torch.promote_types(student_logits.dtype, torch.float32)
+    teacher, student = teacher_logits.to(dtype), student_logits.to(dtype)
+    return temperature**2 * kl_from(teacher / temperature, student / temperature)
+
+
+# RIDE (Wang et al., 2021): experts with margins, kept apart from their own mean.
 
 DistillationCount = Literal["once", "per_expert"]
 
@@ -75,7 +124,7 @@ def ride(
     Args:
         expert_logits: (E, N, K), cosines already multiplied by `scale`.
         targets: (N,) class indices.
-        margins: (K,), from :func:`~batchformer.lab.losses.ldam.ldam_margins`.
+        margins: (K,), from :func:`~batchformer.lab.losses.long_tailed.ldam_margins`.
         scale: of the logits; it multiplies the margins.
         class_weights: (K,) once re-weighting has begun, else None.
         diversity: negative drives the experts apart.

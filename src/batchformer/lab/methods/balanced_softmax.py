@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from batchformer.lab.losses.balanced_softmax import BalancedSoftmax
+from batchformer.lab.losses.long_tailed import BalancedSoftmax
 from batchformer.lab.methods.mixing import MixingClassifier
 
 

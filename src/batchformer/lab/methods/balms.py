@@ -18,7 +18,7 @@ from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig, require
 from batchformer.lab.engine.mechanics import Batch, Mechanics
 from batchformer.lab.engine.optim import build_optimizer, set_lr
-from batchformer.lab.losses.balanced_softmax import BalancedSoftmax, balanced_softmax
+from batchformer.lab.losses.long_tailed import BalancedSoftmax, balanced_softmax
 from batchformer.lab.methods.frozen import OnFrozenFeatures
 from batchformer.lab.methods.head import classifier_of
 from batchformer.nn.randomness import drawing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from batchformer.lab.losses.coral import coral
+from batchformer.lab.losses.domains import coral
 from batchformer.lab.methods.by_domain import Penalised
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from batchformer.lab.losses.irm import irm_penalty
+from batchformer.lab.losses.domains import irm_penalty
 from batchformer.lab.methods.by_domain import Penalised, by_domain
 
 

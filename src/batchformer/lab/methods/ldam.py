@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from batchformer.lab.config.methods import MethodConfig
-from batchformer.lab.losses.ldam import LDAM
+from batchformer.lab.losses.long_tailed import LDAM
 from batchformer.lab.methods.classifier import Classifier
 from batchformer.lab.methods.head import replace_classifier
 from batchformer.lab.models.heads import CosineClassifier

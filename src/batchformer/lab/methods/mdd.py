@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.mechanics import Batch
-from batchformer.lab.losses.mdd import mdd
+from batchformer.lab.losses.domains import mdd
 from batchformer.lab.methods.classifier import Classifier
 from batchformer.lab.methods.head import replace_classifier
 from batchformer.lab.models.gradient_reversal import reverse_gradient

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.engine.method import Method
-from batchformer.lab.losses.info_nce import PairList, pair_divisor
+from batchformer.lab.losses.contrast import PairList, pair_divisor
 from batchformer.lab.methods.encoder import make_encoder
 from batchformer.lab.methods.momentum import follow, follower
 from batchformer.nn.exchange import ranks

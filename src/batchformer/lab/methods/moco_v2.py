@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig, require_contrast_sense
 from batchformer.lab.engine.mechanics import Batch
-from batchformer.lab.losses.info_nce import queue_contrast, stream_pairs
+from batchformer.lab.losses.contrast import queue_contrast, stream_pairs
 from batchformer.lab.methods.moco import Moco, by_stream, directions, watched
 from batchformer.lab.methods.queue import KeyQueue
 from batchformer.lab.methods.shuffled_norm import (

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig, require_contrast_sense
 from batchformer.lab.engine.mechanics import Batch
-from batchformer.lab.losses.info_nce import batch_contrast, stream_pairs
+from batchformer.lab.losses.contrast import batch_contrast, stream_pairs
 from batchformer.lab.methods.moco import Moco, by_stream, directions, watched
 from batchformer.lab.models.contrast_heads import normalised_projector, predictor
 from batchformer.nn.exchange import gather, own_rows, row_counts

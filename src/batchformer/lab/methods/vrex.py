@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from batchformer.lab.losses.vrex import vrex
+from batchformer.lab.losses.domains import vrex
 from batchformer.lab.methods.by_domain import Penalised
 
 

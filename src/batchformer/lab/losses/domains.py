@@ -1,0 +1,141 @@
+"""Losses that compare domains: CORAL, IRM, V-REx and MDD."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+# CORAL (Sun and Saenko, 2016): how far the first two moments of domains lie apart.
+
+
+def coral(features: Tensor) -> Tensor:
+    """Mean over pairs of domains of their squared distance in mean and covariance; a scalar.
+
+    For domains i < j with means ``mu`` (C,) and unbiased covariances ``S`` (C, C) it is the mean of
+    ``mean((mu_i - mu_j)^2) + mean((S_i - S_j)^2)``. The mean over pairs of a squared difference is
+    twice the unbiased variance over the domains, which is what is computed, in float32 or wider,
+    also under autocast.
+
+    Args:
+        features: (G, n, C), n samples of each of G domains.
+
+    >>> coral(torch.tensor([[[0.0], [2.0]], [[3.0], [5.0]]]))  # same spread, means 1 and 4
+    tensor(9.)
+    """
+    if features.ndim != 3 or features.shape[0] < 2 or features.shape[1] < 2:
+        raise ValueError(
+            "coral needs features (G, n, C) of at least two domains with at least two samples "
+            f"each, as one sample has no covariance; got {tuple(features.shape)}. Set "
+            "train.batch-size higher."
+        )
+    with torch.autocast(features.device.type, enabled=False):
+        rows = features.to(torch.promote_types(features.dtype, torch.float32))
+        means = rows.mean(1)  # (G, C)
+        apart = rows - means.unsqueeze(1)
+        covariances = apart.mT @ apart / (rows.shape[1] - 1)  # (G, C, C)
+    return 2 * (means.var(0).mean() + covariances.var(0).mean())
+
+
+# IRM (Arjovsky et al., 2019): whether one classifier is the best for every domain.
+
+
+def irm_penalty(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean over domains of ``g1 g2``, the slopes of the risk in the scale of the logits; a scalar.
+
+    ``g`` is the derivative of the cross-entropy of ``w z`` by ``w`` at 1. For logits z of class y
+    it is ``sum_k softmax(z)_k z_k - z_y``, meaned over rows: the closed form has the derivatives of
+    the definition, and needs no graph of a graph. Even rows give ``g1`` and odd rows ``g2``, so
+    that the product of independent halves estimates the square without bias, and it can be
+    negative. It is taken in float32 or wider.
+
+    Args:
+        logits: (G, n, K), n samples of each of G domains.
+        targets: (G, n) class indices.
+
+    >>> logits = torch.tensor([[[2.0, 0.0], [0.0, 2.0]]])  # right on the first row only
+    >>> p = torch.tensor([2.0, 0.0]).softmax(0)
+    >>> irm_penalty(logits, torch.tensor([[0, 0]])), (2 * p[0] - 2) * 2 * p[0]
+    (tensor(-0.4200), tensor(-0.4200))
+    """
+    if logits.ndim != 3 or targets.shape != logits.shape[:2] or logits.shape[1] < 2:
+        raise ValueError(
+            "irm_penalty needs logits (G, n, K) and targets (G, n) of class indices with at least "
+            f"two samples of each domain, got {tuple(logits.shape)} and {tuple(targets.shape)}."
+        )
+    scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    expected = (scores.softmax(2) * scores).sum(2)
+    slopes = expected - scores.gather(2, targets.unsqueeze(2)).squeeze(2)  # (G, n)
+    return (slopes[:, ::2].mean(1) * slopes[:, 1::2].mean(1)).mean()
+
+
+# V-REx (Krueger et al., 2021): how unequal the risks of domains are.
+
+
+def vrex(losses: Tensor) -> Tensor:
+    """Population variance of the domains' losses; a scalar.
+
+    Args:
+        losses: (G,), the mean loss of each domain.
+
+    >>> import torch
+    >>> vrex(torch.tensor([1.0, 2.0, 6.0]))  # the mean of 4, 1 and 9
+    tensor(4.6667)
+    """
+    if losses.ndim != 1 or not len(losses):
+        raise ValueError(f"vrex needs losses (G,), one of each domain, got {tuple(losses.shape)}.")
+    return losses.var(correction=0)
+
+
+# Margin disparity discrepancy (Zhang et al., 2019) of a source and a target domain.
+
+
+def mdd(
+    source: Tensor, source_adversary: Tensor, target: Tensor, target_adversary: Tensor, gamma: float
+) -> Tensor:
+    """How well an adversary agrees on the source and disagrees on the target; a scalar.
+
+    ``-gamma CE(a_s, argmax z_s) + log(1 - softmax(a_t)[argmax z_t])``, each term a mean over its
+    rows, with logits z of the classifier and a of the adversary. The adversary is trained to raise
+    it, the features to lower it. It is taken in float32 or wider; no gradient reaches z.
+
+    Args:
+        source: (N, K) logits of the classifier.
+        source_adversary: (N, K) logits of the adversary, for the same rows.
+        target: (M, K).
+        target_adversary: (M, K).
+        gamma: margin factor, the weight of the source.
+
+    >>> sure, torn = torch.tensor([[9.0, 0.0]]), torch.zeros(1, 2)
+    >>> mdd(sure, torn, sure, torn, gamma=4.0)  # -4 log 2 + log(1 / 2)
+    tensor(-3.4657)
+    """
+    shapes = [tuple(t.shape) for t in (source, source_adversary, target, target_adversary)]
+    if source.ndim != 2 or shapes[0] != shapes[1] or shapes[2] != shapes[3]:
+        raise ValueError(f"mdd needs logits (N, K) twice and (M, K) twice, got {shapes}.")
+    if shapes[0][1] != shapes[2][1] or shapes[0][1] < 2:
+        raise ValueError(f"mdd needs the same two or more classes in both domains, got {shapes}.")
+    wide = torch.promote_types(source_adversary.dtype, torch.float32)
+    agreement = F.cross_entropy(source_adversary.to(wide), source.argmax(1))
+    return -gamma * agreement + log_other(target_adversary.to(wide), target.argmax(1)).mean()
+
+
+def log_other(logits: Tensor, classes: Tensor) -> Tensor:
+    """``log(1 - softmax(logits)[class])`` (N,): the log of the other classes' probability.
+
+    The released code takes ``log(min(1 - p + 1e-6, 1))``, in which ``1 - p`` is lost to rounding
+    and the gradient vanishes where p is near 1. Here it is the difference of two log-sums of
+    exponentials: exact, without a floor, and with a gradient of at most 1 everywhere. Both agree to
+    ``1e-6 / (1 - p)``.
+
+    Args:
+        logits: (N, K).
+        classes: (N,) class indices.
+
+    >>> log_other(torch.tensor([[0.0, 0.0], [100.0, 0.0]]), torch.tensor([0, 0]))
+    tensor([  -0.6931, -100.0000])
+    """
+    named = classes.unsqueeze(1) == torch.arange(logits.shape[1], device=logits.device)
+    return logits.masked_fill(named, -math.inf).logsumexp(1) - logits.logsumexp(1)

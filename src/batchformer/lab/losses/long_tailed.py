@@ -1,0 +1,285 @@
+"""Losses for long tails: class counts, effective numbers, Balanced Softmax and LDAM."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+# Numbers of training images per class, checked once before losses are made of them.
+
+ClassCounts = Tensor | Sequence[int]
+
+
+def checked_counts(class_counts: ClassCounts, who: str, *, allow_empty: bool = False) -> Tensor:
+    """The counts (K,) in float64, or an error that begins with `who`.
+
+    A class without training images is most often a wrong split or a wrong number of classes, and
+    so an error, unless `allow_empty` says that it is meant.
+
+    >>> checked_counts([5, 2], "example")
+    tensor([5., 2.], dtype=torch.float64)
+    """
+    counts = torch.as_tensor(class_counts).detach().double().clone()
+    if counts.ndim != 1 or counts.numel() == 0:
+        raise ValueError(
+            f"{who} needs one count per class, shape (K,), got {tuple(counts.shape)}: count the "
+            f"training labels, for example with torch.bincount"
+        )
+    # Written so that NaN fails it too.
+    if not bool(((counts >= 0) & (counts < float("inf"))).all()):
+        raise ValueError(f"{who}: class counts must be finite and not negative")
+    empty = (counts == 0).nonzero().flatten().tolist()
+    if len(empty) == counts.numel():
+        raise ValueError(f"{who}: every class count is 0; count the training labels")
+    if empty and not allow_empty:
+        named = ", ".join(map(str, empty[:10])) + (", ..." if len(empty) > 10 else "")
+        raise ValueError(
+            f"{who}: {len(empty)} of {counts.numel()} classes have no training image (classes "
+            f"{named}). Check the split and the number of classes, or pass allow_empty=True to "
+            f"leave these classes out"
+        )
+    return counts
+
+
+# Class weights by the effective number of samples (Cui et al., 2019).
+
+
+def effective_number_weights(
+    class_counts: ClassCounts, beta: float = 0.9999, *, allow_empty: bool = False
+) -> Tensor:
+    """Weights (K,) in inverse proportion to ``(1 - beta^n_c) / (1 - beta)``, of mean one.
+
+    With ``beta=0`` all weights are 1; towards ``beta=1`` they become inverse frequencies. Deferred
+    re-weighting (Cao et al., 2019) trains without them at first and with them at the end.
+
+    Args:
+        class_counts: (K,) training images of each class.
+        beta: in [0, 1).
+        allow_empty: a class without images gets weight 0 and the others sum to their own number;
+            otherwise such a class is an error.
+
+    >>> effective_number_weights([1, 3], beta=0.5)  # effective numbers 1 and 1.75
+    tensor([1.2727, 0.7273])
+    """
+    if not 0 <= beta < 1:
+        raise ValueError(
+            f"effective_number_weights needs beta in [0, 1), got {beta}; inverse frequencies are "
+            f"the limit, for example 0.999999"
+        )
+    counts = checked_counts(class_counts, "effective_number_weights", allow_empty=allow_empty)
+    present = counts > 0
+    # expm1 keeps 1 - beta^n exact where beta^n is close to 1.
+    effective = torch.ones_like(counts) if beta == 0 else -torch.expm1(counts * math.log(beta))
+    weights = torch.where(present, effective, torch.inf).reciprocal()
+    return (weights * (present.sum() / weights.sum())).to(torch.get_default_dtype())
+
+
+# Balanced Softmax (Ren et al., 2020): cross-entropy on logits shifted by the class log-counts.
+
+Reduction = Literal["none", "mean", "sum"]
+
+
+def balanced_softmax(
+    logits: Tensor,
+    targets: Tensor,
+    class_counts: Tensor,
+    *,
+    reduction: Reduction = "mean",
+) -> Tensor:
+    """Cross-entropy on ``z_c + log n_c``; at test time the plain logits are used.
+
+    ``logits`` is (N, K); ``targets`` is (N,) class indices or (N, K) class probabilities;
+    ``class_counts`` is (K,) raw numbers of training images. Returns a scalar, or (N,) with
+    ``reduction="none"``. The sum is taken in float32 or wider, whatever the type of the logits.
+
+    A class with count 0 has probability 0: it leaves the denominator and gets no gradient. A
+    target that gives weight to such a class has loss ``inf``, not NaN. Values are not checked
+    here, because reading them would stall the device; ``BalancedSoftmax`` checks once.
+
+    >>> balanced_softmax(torch.zeros(1, 2), torch.tensor([1]), torch.tensor([3, 1])).exp()
+    tensor(4.)
+    """
+    if logits.ndim != 2 or class_counts.shape != logits.shape[1:]:
+        raise ValueError(
+            f"balanced_softmax needs logits (N, K) and class_counts (K,), got "
+            f"{tuple(logits.shape)} and {tuple(class_counts.shape)}: give one count per class, "
+            f"in the order of the logits"
+        )
+    if targets.shape not in (logits.shape, logits.shape[:1]):
+        raise ValueError(
+            f"balanced_softmax needs targets (N,) of class indices or (N, K) of probabilities, "
+            f"got {tuple(targets.shape)} for logits {tuple(logits.shape)}"
+        )
+    dtype = torch.promote_types(logits.dtype, torch.float32)
+    adjusted = logits + class_counts.to(dtype).log()
+    if targets.ndim == 1:
+        return F.cross_entropy(adjusted, targets, reduction=reduction)
+
+    # An empty class has log-probability -inf, and 0 * -inf would be NaN.
+    absent = (class_counts == 0) & (targets == 0)
+    log_probabilities = adjusted.log_softmax(dim=1).masked_fill(absent, 0.0)
+    losses = -(targets * log_probabilities).sum(dim=1)
+    if reduction == "none":
+        return losses
+    if reduction == "sum":
+        return losses.sum()
+    if reduction == "mean":
+        return losses.mean()
+    raise ValueError(f"reduction must be 'none', 'mean' or 'sum', got {reduction!r}")
+
+
+class BalancedSoftmax(nn.Module):
+    """``balanced_softmax`` with the class counts of one training set.
+
+    ``class_counts`` is (K,). The counts describe the data and not the model, so they move with
+    the module but stay out of its ``state_dict``. A class without training images is an error,
+    most often a wrong split or a wrong number of classes; ``allow_empty=True`` accepts it and
+    excludes the class: its logit is not trained, and a target that names it has loss ``inf``.
+    """
+
+    class_counts: Tensor
+
+    def __init__(
+        self,
+        class_counts: Tensor | Sequence[int],
+        *,
+        reduction: Reduction = "mean",
+        allow_empty: bool = False,
+    ) -> None:
+        super().__init__()
+        checked_counts(class_counts, "BalancedSoftmax", allow_empty=allow_empty)
+        counts = torch.as_tensor(class_counts).detach().clone()
+        self.reduction: Reduction = reduction
+        self.register_buffer("class_counts", counts, persistent=False)
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Loss of logits (N, K) against targets (N,) or (N, K)."""
+        return balanced_softmax(logits, targets, self.class_counts, reduction=self.reduction)
+
+    def extra_repr(self) -> str:
+        """Number of classes and reduction, for ``print``."""
+        return f"classes={self.class_counts.numel()}, reduction={self.reduction!r}"
+
+
+# LDAM (Cao et al., 2019): cross-entropy with a margin that is larger for rarer classes.
+
+#: What a network gives: cosines times the scale (as RIDE's heads do), or the cosines themselves
+#: (as LDAM-DRW's head does), which the loss then scales.
+LogitsAre = Literal["scaled", "cosines"]
+
+
+def ldam_margins(
+    class_counts: ClassCounts, largest: float = 0.5, *, allow_empty: bool = False
+) -> Tensor:
+    """Margins (K,) in proportion to ``n_c^(-1/4)``; the rarest class has the `largest`.
+
+    Args:
+        class_counts: (K,) training images of each class.
+        largest: margin of the rarest class, in cosines.
+        allow_empty: a class without images gets margin 0 and does not count as the rarest;
+            otherwise such a class is an error.
+
+    >>> ldam_margins([10_000, 625, 16])
+    tensor([0.1000, 0.2000, 0.5000])
+    """
+    counts = checked_counts(class_counts, "ldam_margins", allow_empty=allow_empty)
+    rarity = torch.where(counts > 0, counts, torch.inf).pow(-0.25)
+    return (rarity * (largest / rarity.max())).to(torch.get_default_dtype())
+
+
+def ldam(
+    logits: Tensor,
+    targets: Tensor,
+    margins: Tensor,
+    scale: float = 30.0,
+    class_weights: Tensor | None = None,
+    *,
+    logits_are: LogitsAre = "scaled",
+) -> Tensor:
+    """Cross-entropy after the true class's cosine is lowered by its margin; a scalar.
+
+    With cosines ``c`` and scale ``s`` this is the cross-entropy of ``s (c - m_y 1_y)``. The mean
+    over samples is weighted by ``class_weights[y]`` as in ``torch``'s ``cross_entropy``: the sum of
+    weighted losses over the sum of weights. It is taken in float32 or wider.
+
+    Args:
+        logits: (N, K), by default ``s c``, cosines already multiplied by `scale`.
+        targets: (N,) class indices.
+        margins: (K,), from :func:`ldam_margins`.
+        scale: ``s``. It multiplies the margins, and the logits only if they are cosines.
+        class_weights: (K,), or None for equal weights.
+        logits_are: "scaled" (``s c``) or "cosines" (``c``).
+
+    >>> cosines, y, margins = torch.tensor([[0.5, 0.0]]), torch.tensor([0]), torch.full((2,), 0.5)
+    >>> ldam(2 * cosines, y, margins, scale=2).exp()  # both classes at 0 after the margin
+    tensor(2.)
+    >>> ldam(cosines, y, margins, scale=2, logits_are="cosines").exp()
+    tensor(2.)
+    """
+    if logits.ndim != 2 or margins.shape != logits.shape[1:] or targets.shape != logits.shape[:1]:
+        raise ValueError(
+            f"ldam needs logits (N, K), targets (N,) of class indices and margins (K,), got "
+            f"{tuple(logits.shape)}, {tuple(targets.shape)} and {tuple(margins.shape)}"
+        )
+    if logits_are not in ("scaled", "cosines"):
+        raise ValueError(f"logits_are must be 'scaled' or 'cosines', got {logits_are!r}")
+    scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
+    if logits_are == "cosines":
+        scores = scores * scale
+    classes = torch.arange(logits.shape[1], device=logits.device)
+    true_class = targets.unsqueeze(1) == classes
+    scores = scores - true_class * (scale * margins.to(scores.dtype))
+    weights = None if class_weights is None else class_weights.to(scores.dtype)
+    return F.cross_entropy(scores, targets, weights)
+
+
+class LDAM(nn.Module):
+    """``ldam`` with the margins of one training set and deferred re-weighting.
+
+    Args:
+        class_counts: (K,) training images of each class.
+        largest: margin of the rarest class.
+        scale: what cosines are multiplied by.
+        beta: of the effective-number class weights that hold while `reweighted` is true.
+        logits_are: as in :func:`ldam`.
+        allow_empty: accept classes without images; they have neither margin nor weight.
+    """
+
+    margins: Tensor
+    class_weights: Tensor
+
+    reweighted: bool = False
+    """Set to True from the epoch of deferred re-weighting on. Python decides by it, so it belongs
+    to the phase of a method whose updates are recorded."""
+
+    def __init__(
+        self,
+        class_counts: ClassCounts,
+        *,
+        largest: float = 0.5,
+        scale: float = 30.0,
+        beta: float = 0.9999,
+        logits_are: LogitsAre = "scaled",
+        allow_empty: bool = False,
+    ) -> None:
+        super().__init__()
+        self.scale, self.logits_are = scale, logits_are
+        margins = ldam_margins(class_counts, largest, allow_empty=allow_empty)
+        weights = effective_number_weights(class_counts, beta, allow_empty=allow_empty)
+        # They describe the data and not the model, so they stay out of its state.
+        self.register_buffer("margins", margins, persistent=False)
+        self.register_buffer("class_weights", weights, persistent=False)
+
+    def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Loss of logits (N, K) against targets (N,)."""
+        weights = self.class_weights if self.reweighted else None
+        return ldam(logits, targets, self.margins, self.scale, weights, logits_are=self.logits_are)
+
+    def extra_repr(self) -> str:
+        """Number of classes and scale, for ``print``."""
+        return f"classes={self.margins.numel()}, scale={self.scale:g}"
