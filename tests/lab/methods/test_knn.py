@@ -10,7 +10,7 @@ from torch import Tensor
 
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.mechanics import Mechanics
-from batchformer.lab.metrics.neighbours import votes
+from batchformer.lab.metrics.representation import votes
 
 CPU = torch.device("cpu")
 LABELS = torch.arange(12) % 5

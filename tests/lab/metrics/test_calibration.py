@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torchmetrics.classification import MulticlassCalibrationError
 
-from batchformer.lab.metrics.calibration import expected_calibration_error, top1_calibration_error
+from batchformer.lab.metrics.shots import expected_calibration_error, top1_calibration_error
 
 
 def brute_force(confidences: list[float], correct: list[bool], bins: int) -> float:

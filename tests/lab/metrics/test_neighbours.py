@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from batchformer.lab.metrics.neighbours import log_shares, votes
+from batchformer.lab.metrics.representation import log_shares, votes
 
 
 def made(n: int, m: int, classes: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:

@@ -6,7 +6,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from batchformer.lab.metrics.pooling import pooled
+from batchformer.lab.metrics.intervals import pooled
 
 Setups = list[list[float]]
 

@@ -12,8 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from batchformer.lab.metrics.generalized import class_accuracy, generalized_accuracy
-from batchformer.lab.metrics.seen_unseen import POINTS, seen_unseen_curve
+from batchformer.lab.metrics.generalized import (
+    POINTS,
+    class_accuracy,
+    generalized_accuracy,
+    seen_unseen_curve,
+)
 
 
 def by_loops(scores: Tensor, targets: Tensor, unseen: list[int]) -> list[tuple[float, float]]:

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, confusion_matrix, recall_score
 from torch import Tensor
 
-from batchformer.lab.metrics.calibration import expected_calibration_error
 from batchformer.lab.metrics.shots import (
     LongTailedMetrics,
+    expected_calibration_error,
     per_class_accuracy,
     shot_accuracy,
     shot_groups,

@@ -14,7 +14,7 @@ from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.fit import Evaluation
 from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Method
-from batchformer.lab.metrics.calibration import expected_calibration_error
+from batchformer.lab.metrics.shots import expected_calibration_error
 from batchformer.lab.tasks import scoring
 
 

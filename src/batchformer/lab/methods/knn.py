@@ -15,7 +15,7 @@ from batchformer.lab.config.methods import ModuleConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.mechanics import Batch, Mechanics
 from batchformer.lab.methods.frozen import OnFrozenFeatures
-from batchformer.lab.metrics.neighbours import log_shares, votes
+from batchformer.lab.metrics.representation import log_shares, votes
 
 #: Gives features (M, C) and labels (M,) of training images, by a function from images to features.
 Bank = Callable[[Callable[[Tensor], Tensor]], tuple[Tensor, Tensor]]

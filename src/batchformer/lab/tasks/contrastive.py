@@ -17,7 +17,7 @@ from batchformer.lab.data.feeds.sharding import all_rows
 from batchformer.lab.engine.fit import Evaluation
 from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.metrics.neighbours import votes
+from batchformer.lab.metrics.representation import votes
 from batchformer.lab.metrics.shots import LongTailedMetrics, shot_groups
 from batchformer.lab.tasks.contrast_views import two_views
 from batchformer.lab.tasks.feature_scores import feature_scores

@@ -17,8 +17,11 @@ from batchformer.lab.data.sets.attributes import AttributeFeatures, load_attribu
 from batchformer.lab.engine.fit import Evaluation
 from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.metrics.generalized import class_accuracy, generalized_accuracy
-from batchformer.lab.metrics.seen_unseen import seen_unseen_curve
+from batchformer.lab.metrics.generalized import (
+    class_accuracy,
+    generalized_accuracy,
+    seen_unseen_curve,
+)
 
 #: Rows in a batch that is scored.
 SCORED_BATCH = 2048

@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from batchformer.lab.metrics.intervals import paired
-from batchformer.lab.metrics.pooling import pooled
+from batchformer.lab.metrics.intervals import paired, pooled
 from batchformer.lab.report.figures.forest import described, forest, forest_figure
 from batchformer.lab.report.results.comparison import difference_of
 from batchformer.lab.report.results.pooling import Effect

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 import pytest
 from rich.console import Console
 
-from batchformer.lab.metrics.intervals import holm, outcome_of, paired
-from batchformer.lab.metrics.pooling import pooled
+from batchformer.lab.metrics.intervals import holm, outcome_of, paired, pooled
 from batchformer.lab.report.results.comparison import difference_of
 from batchformer.lab.report.results.names import LOWER_IS_BETTER
 from batchformer.lab.report.results.pooled_table import (

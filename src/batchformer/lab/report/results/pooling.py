@@ -10,8 +10,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from batchformer.lab.metrics.intervals import FEWEST_SEEDS, Outcome, holm, outcome_of
-from batchformer.lab.metrics.pooling import Pooled, pooled
+from batchformer.lab.metrics.intervals import (
+    FEWEST_SEEDS,
+    Outcome,
+    Pooled,
+    holm,
+    outcome_of,
+    pooled,
+)
 from batchformer.lab.report.results.names import (
     DESCRIPTIVE,
     LOWER_IS_BETTER,
