@@ -156,7 +156,7 @@ def test_normalisations(
 def test_a_model_on_the_cpu_never_imports_triton() -> None:
     code = (
         "import sys, torch\n"
-        "from batchformer.lab.models.resnet_cifar import resnet32\n"
+        "from batchformer.lab.models.networks import resnet32\n"
         "resnet32(10, depth=8)(torch.zeros(2, 3, 8, 8)).sum().backward()\n"
         "assert 'batchformer.lab.models.kernels.conv3x3' not in sys.modules\n"
         "assert 'triton' not in sys.modules\n"

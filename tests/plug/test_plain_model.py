@@ -11,7 +11,7 @@ from torch.nn.utils.parametrizations import weight_norm
 from torch.nn.utils.parametrize import remove_parametrizations
 
 from batchformer import attach, detach, export
-from batchformer.lab.models.frozen_norm import freeze_norm
+from batchformer.lab.models.norms import freeze_norm
 from batchformer.plug.attach import AttachError, plain_state_dict, same_bits
 
 

@@ -193,7 +193,7 @@ def export(arguments: list[str]) -> None:
     if len(folders) != 1:
         raise UserError("export takes one run folder.")
     from batchformer.lab.engine.checkpoint import write_atomically
-    from batchformer.lab.models.weights_file import as_file
+    from batchformer.lab.models.weights import as_file
     from batchformer.lab.runs import run as runs
 
     device = runs.pick_device(options.device)

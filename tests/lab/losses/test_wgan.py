@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.lab.losses.wgan import critic_difference, gradient_penalty
-from batchformer.lab.models.gan import Critic
+from batchformer.lab.models.generator import Critic
 
 
 class Linear(nn.Module):

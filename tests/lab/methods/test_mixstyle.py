@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from batchformer import check
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.models.mixstyle import MixStyle
+from batchformer.lab.models.domains import MixStyle
 
 HYPER = {"mixstyle_after": ("layer1",), "mixstyle_p": 1.0, "mixstyle_alpha": 0.5}
 

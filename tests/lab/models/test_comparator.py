@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from batchformer.lab.models.comparator import Comparator, Embedding, pairwise_scores
+from batchformer.lab.models.generator import Comparator, Embedding, pairwise_scores
 
 
 def naive(net: Comparator, h: Tensor, attributes: Tensor) -> Tensor:

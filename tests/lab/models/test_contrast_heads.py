@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from batchformer.lab.models.contrast_heads import normalised_projector, predictor, projector
+from batchformer.lab.models.heads import normalised_projector, predictor, projector
 from batchformer.nn.module import parameter_count
 
 

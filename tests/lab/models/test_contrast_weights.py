@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.methods.moco_v3 import MocoV3
 from batchformer.lab.models.build import build_model
-from batchformer.lab.models.contrast_weights import one_network
-from batchformer.lab.models.weights import fit_weights, read_weights
+from batchformer.lab.models.weights import fit_weights, one_network, read_weights
 
 State = dict[str, Tensor]
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from batchformer.lab.models.digits_net import DigitsNet, digits16_net, digits_net
+from batchformer.lab.models.networks import DigitsNet, digits16_net, digits_net
 
 
 def test_contract() -> None:

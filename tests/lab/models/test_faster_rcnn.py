@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.lab.models import faster_rcnn as module
-from batchformer.lab.models.digits_net import digits_net
 from batchformer.lab.models.faster_rcnn import (
     AlignedPool,
     C4Backbone,
@@ -18,7 +17,8 @@ from batchformer.lab.models.faster_rcnn import (
     Normalised,
     faster_rcnn,
 )
-from batchformer.lab.models.stride import move_stride
+from batchformer.lab.models.networks import digits_net
+from batchformer.lab.models.weights import move_stride
 
 KINDS = get_args(Kind)
 

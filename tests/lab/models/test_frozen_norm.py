@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from batchformer.kernels import available
 from batchformer.lab.models.build import build_model
-from batchformer.lab.models.frozen_norm import freeze_norm
+from batchformer.lab.models.norms import freeze_norm
 
 
 def used(name: str) -> tuple[Any, Tensor]:

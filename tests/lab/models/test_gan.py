@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from batchformer.lab.models.gan import Critic, Generator, with_small_weights
+from batchformer.lab.models.generator import Critic, Generator, with_small_weights
 
 
 def test_initial_weights() -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from batchformer.lab.models.gradient_reversal import reverse_gradient
+from batchformer.lab.models.domains import reverse_gradient
 
 
 def loss(features: Tensor) -> Tensor:

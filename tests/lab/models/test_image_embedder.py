@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from batchformer.lab.models.image_embedder import normalised_embedder, rectified_embedder
+from batchformer.lab.models.heads import normalised_embedder, rectified_embedder
 
 
 def test_rectified_by_hand() -> None:

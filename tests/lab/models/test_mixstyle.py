@@ -12,7 +12,7 @@ from scipy import stats
 from torch import Tensor, nn
 
 from batchformer.lab.models.build import build_model
-from batchformer.lab.models.mixstyle import MixStyle, draw_partners, insert_mixstyle, mix_styles
+from batchformer.lab.models.domains import MixStyle, draw_partners, insert_mixstyle, mix_styles
 
 
 def draw(seed: int, *shape: int) -> Tensor:

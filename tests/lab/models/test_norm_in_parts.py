@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from batchformer.lab.models.build import build_model
-from batchformer.lab.models.norm_in_parts import InParts, collect, deal, normalise_in_parts
+from batchformer.lab.models.norms import InParts, collect, deal, normalise_in_parts
 
 
 def gradients(model: nn.Module, *rows: Tensor) -> list[Tensor]:

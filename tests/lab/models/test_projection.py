@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from batchformer.lab.models.projection import Projection
+from batchformer.lab.models.heads import Projection
 
 
 def test_it_is_two_layers_written_out() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from batchformer.lab.models.resnet10 import resnet10
+from batchformer.lab.models.networks import resnet10
 
 pytest.importorskip("timm")
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from batchformer.lab.models.resnet18_small import resnet18_small
+from batchformer.lab.models.networks import resnet18_small
 
 pytest.importorskip("timm")
 

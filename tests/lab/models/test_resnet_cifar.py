@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer.kernels import available, disabled
-from batchformer.lab.models.resnet_cifar import BasicBlock, ResNetCifar, pad_shortcut, resnet32
+from batchformer.lab.models.networks import BasicBlock, ResNetCifar, pad_shortcut, resnet32
 
 
 def _parameters(num_classes: int, in_channels: int, widths: tuple[int, ...], blocks: int) -> int:

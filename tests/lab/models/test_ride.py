@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.lab.models.heads import CosineClassifier
-from batchformer.lab.models.resnet_cifar import resnet32
+from batchformer.lab.models.networks import resnet32
 from batchformer.lab.models.ride import (
     RideNetwork,
     ride_resnet10,

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.nn.functional import conv2d
 
 from batchformer.lab.models.build import build_model
-from batchformer.lab.models.stride import Place, move_stride
-from batchformer.lab.models.weights import fit_weights
+from batchformer.lab.models.weights import Place, fit_weights, move_stride
 
 
 def of_timm(**options: Any) -> Any:

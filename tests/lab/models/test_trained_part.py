@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from batchformer.lab.models.build import build_model
-from batchformer.lab.models.trained_part import train_last_block
+from batchformer.lab.models.build import build_model, train_last_block
 
 
 def test_convolutions_of_the_last_block_alone() -> None:

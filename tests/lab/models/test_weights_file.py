@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from batchformer.lab.models.weights import read_stride, read_weights
-from batchformer.lab.models.weights_file import as_file
+from batchformer.lab.models.weights import as_file, read_stride, read_weights
 
 
 @pytest.mark.parametrize("suffix", [".pth", ".pt", ".safetensors"])

@@ -10,7 +10,7 @@ import torch
 from batchformer.lab.config.data import DomainConfig
 from batchformer.lab.engine.optim import lr_factor
 from batchformer.lab.methods.mdd import Mdd
-from batchformer.lab.models.digits_net import digits16_net
+from batchformer.lab.models.networks import digits16_net
 from batchformer.lab.recipes import find_recipe
 
 NAMES = ("visda_mdd", "pacs_mdd")

@@ -17,8 +17,8 @@ from batchformer.cli import main as cli
 from batchformer.lab.config.arms import ARMS, with_arm
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.models.build import OWN
-from batchformer.lab.models.digits_net import DigitsNet
-from batchformer.lab.models.stride import move_stride
+from batchformer.lab.models.networks import DigitsNet
+from batchformer.lab.models.weights import move_stride
 from batchformer.lab.recipes.demo import demo
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.run import Run, build, load_task, restore

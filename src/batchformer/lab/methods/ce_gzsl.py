@@ -20,8 +20,7 @@ from batchformer.lab.losses.contrast import class_contrast, supervised_contrast
 from batchformer.lab.losses.wgan import critic_difference, gradient_penalty
 from batchformer.lab.methods.encoder import make_encoder
 from batchformer.lab.methods.feature_classifier import APART, train_classifier
-from batchformer.lab.models.comparator import Comparator, Embedding
-from batchformer.lab.models.gan import Critic, Generator
+from batchformer.lab.models.generator import Comparator, Critic, Embedding, Generator
 from batchformer.nn.module import two_streams
 from batchformer.nn.randomness import drawing, seed_for
 from batchformer.nn.streams import duplicate, match, stream_loss

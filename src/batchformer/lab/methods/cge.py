@@ -15,7 +15,7 @@ from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.engine.mechanics import Batch
 from batchformer.lab.methods.classifier import Classifier
 from batchformer.lab.methods.head import replace_classifier
-from batchformer.lab.models.image_embedder import rectified_embedder
+from batchformer.lab.models.heads import rectified_embedder
 from batchformer.lab.models.pair_graph import GraphNetwork, node_features, pair_graph
 from batchformer.nn.randomness import drawing
 

@@ -13,8 +13,7 @@ from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.engine.mechanics import Batch
 from batchformer.lab.methods.cge import OnPairs
 from batchformer.lab.methods.frozen import OnFrozenFeatures
-from batchformer.lab.models.heads import CosineClassifier
-from batchformer.lab.models.image_embedder import normalised_embedder
+from batchformer.lab.models.heads import CosineClassifier, normalised_embedder
 from batchformer.nn.randomness import drawing
 
 

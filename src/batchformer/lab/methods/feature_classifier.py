@@ -15,7 +15,7 @@ from batchformer.lab.engine.capture import Captured
 from batchformer.lab.engine.mechanics import Batch
 from batchformer.lab.engine.optim import build_optimizer
 from batchformer.lab.methods.encoder import make_encoder
-from batchformer.lab.models.gan import with_small_weights
+from batchformer.lab.models.generator import with_small_weights
 from batchformer.nn.module import two_streams
 from batchformer.nn.randomness import drawing, seed_for
 from batchformer.nn.streams import stream_loss

@@ -22,7 +22,7 @@ def classifier_of(network: nn.Module) -> nn.Linear:
 def replace_classifier(network: nn.Module, head: nn.Module) -> None:
     """Put `head` in the place of what ``network.get_classifier()`` gives.
 
-    >>> from batchformer.lab.models.digits_net import digits_net
+    >>> from batchformer.lab.models.networks import digits_net
     >>> network = digits_net(10)
     >>> replace_classifier(network, nn.Linear(64, 3))
     >>> network.fc

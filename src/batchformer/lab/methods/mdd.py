@@ -14,7 +14,7 @@ from batchformer.lab.engine.mechanics import Batch
 from batchformer.lab.losses.domains import mdd
 from batchformer.lab.methods.classifier import Classifier
 from batchformer.lab.methods.head import replace_classifier
-from batchformer.lab.models.gradient_reversal import reverse_gradient
+from batchformer.lab.models.domains import reverse_gradient
 from batchformer.nn.randomness import drawing
 
 #: Standard deviation of the initial weights of the bottleneck and of the classifiers.

@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from batchformer.lab.methods.by_domain import ByDomain
-from batchformer.lab.models.mixstyle import insert_mixstyle
+from batchformer.lab.models.domains import insert_mixstyle
 
 
 class MixStyleMethod(ByDomain):

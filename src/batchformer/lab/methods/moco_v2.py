@@ -16,8 +16,8 @@ from batchformer.lab.methods.shuffled_norm import (
     in_parts,
     parts_of_rank,
 )
-from batchformer.lab.models.contrast_heads import projector
-from batchformer.lab.models.norm_in_parts import normalise_in_parts
+from batchformer.lab.models.heads import projector
+from batchformer.lab.models.norms import normalise_in_parts
 from batchformer.nn.exchange import gather
 from batchformer.nn.randomness import drawing
 

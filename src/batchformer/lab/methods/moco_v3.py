@@ -12,7 +12,7 @@ from batchformer.lab.config.methods import MethodConfig, ModuleConfig, require_c
 from batchformer.lab.engine.mechanics import Batch
 from batchformer.lab.losses.contrast import batch_contrast, stream_pairs
 from batchformer.lab.methods.moco import Moco, by_stream, directions, watched
-from batchformer.lab.models.contrast_heads import normalised_projector, predictor
+from batchformer.lab.models.heads import normalised_projector, predictor
 from batchformer.nn.exchange import gather, own_rows, row_counts
 from batchformer.nn.randomness import drawing
 

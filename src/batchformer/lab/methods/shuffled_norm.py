@@ -14,7 +14,7 @@ from torch import Tensor
 
 from batchformer.lab.config.training import require
 from batchformer.lab.methods.shuffle import shuffle, unshuffle
-from batchformer.lab.models.norm_in_parts import collect, deal
+from batchformer.lab.models.norms import collect, deal
 from batchformer.nn.exchange import ranks
 from batchformer.nn.randomness import seed_for
 

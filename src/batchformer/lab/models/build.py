@@ -1,4 +1,4 @@
-"""Networks by name: our own few, timm's many."""
+"""Networks by name: our own few, timm's many; and training of a part of one."""
 
 from __future__ import annotations
 
@@ -10,11 +10,42 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from batchformer.lab.models.digits_net import digits16_net, digits_net
-from batchformer.lab.models.resnet10 import resnet10
-from batchformer.lab.models.resnet18_small import resnet18_small
-from batchformer.lab.models.resnet_cifar import resnet32
+from batchformer.lab.models.networks import (
+    digits16_net,
+    digits_net,
+    resnet10,
+    resnet18_small,
+    resnet32,
+)
 from batchformer.lab.models.ride import ride_resnet10, ride_resnet32, ride_resnet50, ride_resnext50
+
+# Training a part of a network and leaving the rest as it is.
+
+
+def train_last_block(network: nn.Module) -> None:
+    """Stop the gradients of every convolution of a ResNet but those of its last block.
+
+    Normalisation and the classifier go on to be trained, as in PaCo's code for Places-LT.
+
+    >>> from batchformer.lab.models.networks import resnet10
+    >>> network = resnet10(10)
+    >>> train_last_block(network)
+    >>> network.conv1.weight.requires_grad, network.layer4[-1].conv1.weight.requires_grad
+    (False, True)
+    """
+    stage = getattr(network, "layer4", None)
+    if not isinstance(stage, nn.Sequential) or len(stage) == 0:
+        raise ValueError(
+            f"Only a ResNet of four stages has a last block to train; {type(network).__name__} has "
+            "none: train all its convolutions."
+        )
+    kept = set(stage[-1].modules())
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d) and module not in kept:
+            module.requires_grad_(False)
+
+
+# Networks by name: our own few, timm's many.
 
 #: Networks with timm's contract.
 OWN: dict[str, Callable[..., nn.Module]] = {

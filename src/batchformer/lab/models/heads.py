@@ -1,10 +1,14 @@
-"""Classifier heads that torch lacks."""
+"""Classifier heads, projections and embedders that torch lacks."""
 
 from __future__ import annotations
+
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+
+# Classifier heads that torch lacks.
 
 
 class CosineClassifier(nn.Module):
@@ -48,3 +52,120 @@ class CosineClassifier(nn.Module):
             f"in_features={self.in_features}, out_features={self.out_features}, "
             f"scale={self.scale:g}"
         )
+
+
+# What stands between features and the space in which MoCo compares them.
+
+
+def projector(
+    channels: int, dim: int, layers: int, hidden: int, front: bool = False
+) -> nn.Sequential:
+    """MoCo-v2's head: linear layers with biases, and ReLU between them.
+
+    The same with BatchFormer and without, while the released code has the front with it alone.
+
+    Args:
+        channels: C, of the features.
+        dim: D, of the outputs.
+        layers: linear layers.
+        hidden: channels between them.
+        front: a further linear layer, of C channels and with batch normalisation, comes first.
+
+    >>> projector(8, 2, layers=2, hidden=4)
+    Sequential(
+      (0): Linear(in_features=8, out_features=4, bias=True)
+      (1): ReLU()
+      (2): Linear(in_features=4, out_features=2, bias=True)
+    )
+    """
+    parts: list[nn.Module] = []
+    for before, after in pairwise(_widths(channels, dim, layers, hidden)):
+        parts += [nn.ReLU()] if parts else []
+        parts.append(nn.Linear(before, after))
+    if front:
+        parts = [nn.Linear(channels, channels), nn.BatchNorm1d(channels), nn.ReLU(), *parts]
+    return nn.Sequential(*parts)
+
+
+def normalised_projector(
+    channels: int, dim: int, layers: int, hidden: int, last_norm: bool = True
+) -> nn.Sequential:
+    """MoCo-v3's projector: linear layers without biases, each with batch normalisation.
+
+    ReLU follows each normalisation but the last, which has no scale and shift of its own.
+
+    Args:
+        channels: C, of the features.
+        dim: D, of the outputs.
+        layers: linear layers; 2 for a ResNet, 3 for a ViT.
+        hidden: channels between them.
+        last_norm: whether outputs are normalised too.
+    """
+    parts: list[nn.Module] = []
+    widths = _widths(channels, dim, layers, hidden)
+    for before, after in pairwise(widths[:-1]):
+        parts += [nn.Linear(before, after, bias=False), nn.BatchNorm1d(after), nn.ReLU()]
+    parts.append(nn.Linear(widths[-2], dim, bias=False))
+    parts += [nn.BatchNorm1d(dim, affine=False)] if last_norm else []
+    return nn.Sequential(*parts)
+
+
+def predictor(dim: int, hidden: int) -> nn.Sequential:
+    """MoCo-v3's predictor on the queries: two layers, of which the last is not normalised.
+
+    Args:
+        dim: D, of inputs and outputs.
+        hidden: channels between.
+    """
+    return normalised_projector(dim, dim, layers=2, hidden=hidden, last_norm=False)
+
+
+def _widths(channels: int, dim: int, layers: int, hidden: int) -> list[int]:
+    if layers < 1:
+        raise ValueError(f"A projection needs at least one linear layer, got layers={layers}.")
+    return [channels, *[hidden] * (layers - 1), dim]
+
+
+# The projection in which contrastive methods compare samples.
+
+
+class Projection(nn.Module):
+    """Two linear layers with batch normalisation and ReLU between; outputs have length one.
+
+    Args:
+        in_features: C, also the width of the hidden layer.
+        dim: D, channels of the output.
+    """
+
+    def __init__(self, in_features: int, dim: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(in_features, in_features)
+        self.norm = nn.BatchNorm1d(in_features)
+        self.output = nn.Linear(in_features, dim)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features (N, C) to directions (N, D)."""
+        return F.normalize(self.output(F.relu(self.norm(self.hidden(x)))), dim=1)
+
+
+# From the features of an image to the space in which it is compared with pairs.
+
+
+def rectified_embedder(features: int, dim: int) -> nn.Sequential:
+    """Features (rows, C) to (rows, D), none below zero: CGE's on UT-Zappos."""
+    return nn.Sequential(nn.Linear(features, dim), nn.ReLU())
+
+
+def normalised_embedder(features: int, hidden: int, dim: int, dropout: float) -> nn.Sequential:
+    """Features (rows, C) to (rows, D) by a hidden layer (rows, H) with layer norm: CompCos's.
+
+    >>> [type(layer).__name__ for layer in normalised_embedder(512, 768, 300, 0.5)]
+    ['Linear', 'LayerNorm', 'ReLU', 'Dropout', 'Linear']
+    """
+    return nn.Sequential(
+        nn.Linear(features, hidden),
+        nn.LayerNorm(hidden),
+        nn.ReLU(),
+        nn.Dropout(dropout),
+        nn.Linear(hidden, dim),
+    )

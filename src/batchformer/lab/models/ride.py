@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.lab.models.heads import CosineClassifier
-from batchformer.lab.models.resnet_cifar import ResNetCifar, conv_norm_relu, resnet32
+from batchformer.lab.models.networks import ResNetCifar, conv_norm_relu, resnet32
 
 
 class RideNetwork(nn.Module):

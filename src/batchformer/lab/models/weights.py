@@ -1,21 +1,132 @@
-"""Weights from files, or from timm, for a network whose classifier may be another."""
+"""Weights from files or from timm, for a network whose classifier may be another."""
 
 from __future__ import annotations
 
 import hashlib
+import io
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from batchformer.lab.data.files.file_lists import some
 from batchformer.lab.data.files.location import looked_in
-from batchformer.lab.models.contrast_weights import one_network
-from batchformer.lab.models.stride import Place
+
+# Where the bottlenecks of a ResNet stride: in their first 1x1 convolution, or in the 3x3.
+#
+# The first ResNets halve their maps in the 1x1 convolution that a stage begins with, those of
+# torchvision and timm in the 3x3 after it. Weights of one layout fit the other by name and shape
+# and compute something else there, so the network has to be told.
+
+Place = Literal["1x1", "3x3"]
+
+#: Modules with a class Bottleneck that has the stride in its 3x3 convolution.
+HOMES = ("timm.models.resnet", "torchvision.models.resnet")
+
+
+def move_stride(network: nn.Module, to: Place) -> None:
+    """Put the stride of every bottleneck into its first 1x1 or into its 3x3 convolution.
+
+    Shapes of weights and of maps stay as they are, whatever the size of the images.
+
+    Args:
+        network: has bottlenecks of timm's or torchvision's ResNet, anywhere in it.
+        to: the convolution that strides from now on.
+
+    Raises:
+        ValueError: the network has no such bottlenecks, or they stride elsewhere; nothing is moved.
+
+    >>> from torchvision.models import resnet50
+    >>> network = resnet50()
+    >>> move_stride(network, "1x1")
+    >>> network.layer2[0].conv1.stride, network.layer2[0].conv2.stride
+    ((2, 2), (1, 1))
+    """
+    if to not in ("1x1", "3x3"):
+        raise ValueError(f"A bottleneck strides in its 1x1 or in its 3x3 convolution, not {to!r}.")
+    blocks = _bottlenecks(network)
+    strides = [_stride(block) for block in blocks]
+    for block, stride in zip(blocks, strides, strict=True):
+        first, second = (stride, (1, 1)) if to == "1x1" else ((1, 1), stride)
+        block.conv1.stride, block.conv2.stride = first, second
+
+
+def _bottlenecks(network: nn.Module) -> list[Any]:
+    # A class whose home was never imported has no instances.
+    kinds = tuple(sys.modules[home].Bottleneck for home in HOMES if home in sys.modules)
+    found = [module for module in network.modules() if isinstance(module, kinds)]
+    if not found:
+        raise ValueError(
+            f"This {type(network).__name__} has no bottlenecks of timm's or torchvision's ResNet, "
+            "so there is no stride to move between their convolutions. A stride in the 1x1, asked "
+            "for by stride 1x1 or by the metadata of a file of weights, is for networks such as "
+            "resnet50: name one by --model, or other weights by --weights."
+        )
+    return found
+
+
+def _stride(block: Any) -> tuple[int, int]:
+    """The stride of a bottleneck's two first convolutions, which has to be all that it has."""
+    first, second = block.conv1.stride, block.conv2.stride
+    stride = (first[0] * second[0], first[1] * second[1])
+    if stride != (block.stride, block.stride):
+        raise ValueError(
+            f"A bottleneck of this network strides by {block.stride}, its convolutions by "
+            f"{stride[0]}: the rest is done by another layer, as by the pooling of networks with "
+            "anti-aliasing (resnetaa50). Only a stride of the convolutions can be moved: name "
+            "such a network, as resnet50, by --model."
+        )
+    return stride
+
+
+# One network's weights out of a checkpoint that holds more: MoCo's two encoders, their heads.
+
+#: What the names of a method's network begin with, in the order they are looked for: the query
+#: encoder of MoCo-v2, that of MoCo-v3, and what other scripts and this package call a network.
+NETWORKS = ("encoder_q.", "base_encoder.", "network.", "backbone.")
+#: Networks among these whose classifier has been replaced by a projection.
+WITH_PROJECTION = ("encoder_q.", "base_encoder.")
+#: Where projections stand in those, by the family of network: ResNet, ViT.
+PROJECTIONS = ("fc.", "head.")
+
+
+def one_network(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], str]:
+    """The weights of the one network that is wanted, and what of the others is said.
+
+    Weights of which no name begins as a known network does are given back as they are.
+
+    Args:
+        weights: by names, without what wraps the whole.
+
+    >>> import torch
+    >>> one = torch.zeros(1)
+    >>> both = {"encoder_q.conv1.weight": one, "encoder_k.conv1.weight": one, "queue": one}
+    >>> found, words = one_network({**both, "encoder_q.fc.0.weight": one})
+    >>> list(found), words
+    (['conv1.weight'], 'of encoder_q alone, without encoder_k, encoder_q.fc, queue')
+    """
+    prefix = next((p for p in NETWORKS if any(name.startswith(p) for name in weights)), None)
+    if prefix is None:
+        return dict(weights), ""
+    left, kept = set(), {}
+    for name, value in weights.items():
+        own = name.removeprefix(prefix)
+        if own == name:
+            left.add(name.partition(".")[0])
+        elif prefix in WITH_PROJECTION and own.startswith(PROJECTIONS):
+            left.add(prefix + own.partition(".")[0])
+        else:
+            kept[own] = value
+    words = f"of {prefix.removesuffix('.')} alone"
+    return kept, f"{words}, without {', '.join(sorted(left))}" if left else words
+
+
+# Weights from files, or from timm, for a network whose classifier may be another.
 
 Weights = Mapping[str, Tensor]
 
@@ -277,3 +388,32 @@ def _classifier_name(network: nn.Module) -> str:
 
 def _shape(value: Tensor | None) -> str:
     return "absent" if value is None else str(tuple(value.shape))
+
+
+# A state dict as the bytes of a file that other programs, and ``--weights``, read.
+
+SAFETENSORS = ".safetensors"
+
+
+def as_file(state: Mapping[str, Tensor], suffix: str, stride: Place | None = None) -> bytes:
+    """The bytes of a .safetensors file, or of one of ``torch.save`` where the suffix is another.
+
+    Args:
+        state: names and tensors.
+        suffix: of the file.
+        stride: where bottlenecks stride, which a .safetensors file says in its metadata.
+    """
+    if suffix != SAFETENSORS:
+        buffer = io.BytesIO()
+        torch.save(dict(state), buffer)
+        return buffer.getvalue()
+    try:
+        from safetensors.torch import save
+    except ImportError as error:
+        needs = "a .safetensors file is written by safetensors: pip install 'batchformer[lab]'"
+        raise ImportError(needs) from error
+    layout = next((name for name, place in LAYOUTS.items() if place == stride), None)
+    # Tensors that share memory, or do not fill theirs, are refused there.
+    tensors = {name: tensor.detach().clone().contiguous() for name, tensor in state.items()}
+    written: bytes = save(tensors, None if layout is None else {"layout": layout})
+    return written

@@ -11,15 +11,21 @@ from torch import nn
 
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.files.file_lists import some
-from batchformer.lab.models.build import EXPERTS, OWN, build_model, models_with_weights
-from batchformer.lab.models.frozen_norm import freeze_norm
-from batchformer.lab.models.stride import Place, move_stride
-from batchformer.lab.models.trained_part import train_last_block
+from batchformer.lab.models.build import (
+    EXPERTS,
+    OWN,
+    build_model,
+    models_with_weights,
+    train_last_block,
+)
+from batchformer.lab.models.norms import freeze_norm
 from batchformer.lab.models.weights import (
     OtherNetwork,
+    Place,
     StoredWeights,
     find_weights,
     fit_weights,
+    move_stride,
     read_stride,
     read_weights,
     timm_weights,

@@ -13,7 +13,7 @@ from batchformer.lab.config.arms import ARMS
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.engine.fit import BEST, of_this_training
-from batchformer.lab.models.stride import Place
+from batchformer.lab.models.weights import Place
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.folder import read_json
 from batchformer.lab.runs.plain import from_plain

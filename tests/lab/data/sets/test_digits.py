@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 from batchformer.lab.data.sets.digits import LARGEST_CLASS, TEST_PER_CLASS, digits_lt
 from batchformer.lab.data.sets.images import LongTailedData
 from batchformer.lab.data.transforms import digits_test, digits_train
-from batchformer.lab.models.digits_net import digits_net
+from batchformer.lab.models.networks import digits_net
 
 
 def _rows(x: torch.Tensor) -> set[bytes]:

@@ -12,7 +12,7 @@ import torch
 def test_sums_of_chunks_and_of_all(
     residual: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from batchformer.lab.models.kernels import batch_norm_gradients
+    from batchformer.lab.models.kernels import batch_norm as batch_norm_gradients
 
     monkeypatch.setattr(batch_norm_gradients, "SUMS_TILE", 16)
     torch.manual_seed(0)

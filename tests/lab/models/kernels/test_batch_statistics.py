@@ -19,7 +19,7 @@ def test_moments_of_chunks_and_of_all(
     channels: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Several tiles of a chunk, and the last of both with fewer rows."""
-    from batchformer.lab.models.kernels import batch_statistics
+    from batchformer.lab.models.kernels import batch_norm as batch_statistics
 
     monkeypatch.setattr(batch_statistics, "MOMENTS_TILE", 16)
     torch.manual_seed(0)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 pytest.importorskip("triton")
 
-from batchformer.lab.models.kernels.channel_rows import (
+from batchformer.lab.models.kernels.batch_norm import (
     MERGE_CHUNKS,
     chunks_of,
     merged_at_once,

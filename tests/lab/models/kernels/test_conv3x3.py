@@ -104,7 +104,7 @@ def test_interpreted_against_float64(case: Case, monkeypatch: pytest.MonkeyPatch
     if ON_GPU:
         pytest.skip("compiled, products of float32 are not these")
     # Few large programs: each costs the interpreter milliseconds.
-    monkeypatch.setattr("batchformer.lab.models.kernels.conv3x3_weight_gradient.SUM_COLUMNS", 8)
+    monkeypatch.setattr("batchformer.lab.models.kernels.conv3x3.SUM_COLUMNS", 8)
     judge(measure(case, "cpu"), case)
 
 

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 def test_any_tile_gives_the_same(
     window: int, group: int, width: int, transposed: bool, device: torch.device
 ) -> None:
-    from batchformer.lab.models.kernels.conv3x3_product import product
-    from batchformer.lab.models.kernels.conv3x3_tiles import Tile
+    from batchformer.lab.models.kernels.conv3x3 import Tile, product
 
     torch.manual_seed(0)
     x = torch.randn(2, 16, 5, width, device=device, dtype=torch.float16)

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("triton")
 
 from batchformer.kernels.available import CONV_CHANNELS
-from batchformer.lab.models.kernels.conv3x3_tiles import (
+from batchformer.lab.models.kernels.conv3x3 import (
     FORWARD,
     INPUT_GRADIENT,
     WEIGHT_GRADIENT,

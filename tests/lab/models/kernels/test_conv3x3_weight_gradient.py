@@ -13,8 +13,8 @@ def test_any_split_gives_the_same(
     window: int, group: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Small tiles make several programs of several tiles, the last of each with fewer rows."""
-    from batchformer.lab.models.kernels import conv3x3_weight_gradient as kernels
-    from batchformer.lab.models.kernels.conv3x3_tiles import Share, Tile
+    from batchformer.lab.models.kernels import conv3x3 as kernels
+    from batchformer.lab.models.kernels.conv3x3 import Share, Tile
 
     monkeypatch.setattr(kernels, "SUM_COLUMNS", 8)
     monkeypatch.setattr(kernels, "SUM_PARTS", 2)
@@ -31,7 +31,7 @@ def test_any_split_gives_the_same(
 
 @pytest.mark.gpu
 def test_the_same_input_compiled_gives_the_same_bits() -> None:
-    from batchformer.lab.models.kernels.conv3x3_weight_gradient import weight_gradient
+    from batchformer.lab.models.kernels.conv3x3 import weight_gradient
 
     x, dy = (torch.randn(64, 16, 32, 32, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     weight = torch.empty(16, 16, 3, 3, device="cuda")

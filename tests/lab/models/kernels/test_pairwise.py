@@ -68,7 +68,7 @@ def test_the_comparator_takes_them_compiled_and_they_change_nothing(
     relative: Callable[[Tensor, Tensor], float],
 ) -> None:
     from batchformer.kernels.available import disabled
-    from batchformer.lab.models.comparator import pairwise_scores
+    from batchformer.lab.models.generator import pairwise_scores
 
     a, b, weight, towards = inputs(300, 50, 512)
     leaves = [leaf.requires_grad_() for leaf in (a, b, weight)]

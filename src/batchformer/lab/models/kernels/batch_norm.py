@@ -1,11 +1,8 @@
-"""Batch normalisation in training, with the addition and the ReLU after it, channels-last.
-
-Pixels are rows, as :mod:`batchformer.lab.models.kernels.channel_rows` has them.
-"""
+"""Batch normalisation in training with the ReLU after it, channels-last."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -13,13 +10,292 @@ import triton.language as tl
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from batchformer.lab.models.kernels.batch_norm_gradients import gradient_sums as gradient_sums
-from batchformer.lab.models.kernels.batch_norm_gradients import input_gradient as input_gradient
-from batchformer.lab.models.kernels.batch_norm_gradients import merge_sums as merge_sums
-from batchformer.lab.models.kernels.batch_statistics import Moments as Moments
-from batchformer.lab.models.kernels.batch_statistics import merge as merge
-from batchformer.lab.models.kernels.batch_statistics import row_moments as row_moments
-from batchformer.lab.models.kernels.channel_rows import offsets, read_channels, shape_of
+from batchformer.kernels.available import processors
+
+# Pixels as rows: (N, C, H, W) in channels-last memory is P = N H W rows of C values.
+#
+# A tile holds some rows of all channels, a chunk the tiles that one program sums.
+
+#: Programs per multiprocessor of the kernels that sum over rows.
+SUM_PROGRAMS = 8
+#: Chunks that the kernels merging them read at once, and their warps.
+MERGE_CHUNKS, MERGE_WARPS = 4096, 8
+
+
+def shape_of(y: Tensor, tile: int) -> tuple[int, int, int, int]:
+    """Channels, pixels, channels padded to a power of two, and rows of a tile."""
+    channels = y.shape[1]
+    block = triton.next_power_of_2(channels)
+    return channels, y.numel() // channels, block, max(1, tile // block)
+
+
+def chunks_of(pixels: int, rows: int, device: torch.device) -> tuple[int, int]:
+    """Tiles of a chunk, and chunks, such that each program sums one chunk."""
+    tiles = triton.cdiv(triton.cdiv(pixels, rows), SUM_PROGRAMS * processors(device))
+    return tiles, triton.cdiv(pixels, tiles * rows)
+
+
+def merged_at_once(chunks: int) -> int:
+    """Chunks that a kernel which merges them reads at once: a power of two."""
+    return int(min(triton.next_power_of_2(chunks), MERGE_CHUNKS))
+
+
+@triton.jit
+def offsets(start, pixels, C: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+    """Where a tile of rows lies, and what of it exists: (ROWS, BLOCK) both."""
+    here = tl.arange(0, ROWS)
+    channel = tl.arange(0, BLOCK)
+    inside = (start + here < pixels)[:, None] & (channel < C)[None, :]
+    return start.to(tl.int64) * C + (here[:, None] * C + channel[None, :]), inside
+
+
+@triton.jit
+def read_channels(values_ptr, C: tl.constexpr, BLOCK: tl.constexpr):
+    """Values of the channels as a row (1, BLOCK)."""
+    channel = tl.arange(0, BLOCK)
+    return tl.load(values_ptr + channel, channel < C, 0.0)[None, :]
+
+
+# Mean and variance of each channel, and the running ones of a normalisation.
+#
+# They are merged from means and squared deviations of chunks of rows, never from sums of squares,
+# which lose the variance where the mean is large. Everything is summed in a fixed order.
+
+#: Values of one tile of rows, and warps that work on it.
+MOMENTS_TILE, MOMENTS_WARPS = 2048, 2
+
+
+class Moments(NamedTuple):
+    """Mean and sum of squared deviations of each chunk of rows, per channel.
+
+    Args:
+        parts: (2, C, chunks), float32.
+        rows: rows of a chunk; the last one may have fewer.
+    """
+
+    parts: Tensor
+    rows: int
+
+
+def row_moments(y: Tensor) -> Moments:
+    """Moments of y (N, C, H, W), channels-last."""
+    channels, pixels, block, rows = shape_of(y, MOMENTS_TILE)
+    tiles, chunks = chunks_of(pixels, rows, y.device)
+    parts = y.new_empty(2, channels, chunks, dtype=torch.float32)
+    with torch.cuda.device_of(y):
+        _row_moments[(chunks,)](
+            y, parts, pixels, tiles, C=channels, BLOCK=block, ROWS=rows, num_warps=MOMENTS_WARPS
+        )
+    return Moments(parts, tiles * rows)
+
+
+def merge(moments: Moments, y: Tensor, norm: nn.BatchNorm2d) -> Tensor:
+    """Mean and inverse standard deviation (2, C) of y; moves the running statistics of `norm`."""
+    _, channels, chunks = moments.parts.shape
+    statistics = moments.parts.new_empty(2, channels)
+    with torch.cuda.device_of(y):
+        _merge[(channels,)](
+            moments.parts, statistics,
+            norm.running_mean, norm.running_var, norm.num_batches_tracked,
+            y.numel() // channels, moments.rows, chunks, norm.eps, norm.momentum,
+            BLOCK=merged_at_once(chunks), num_warps=MERGE_WARPS,
+        )  # fmt: skip
+    return statistics
+
+
+@triton.jit
+def _row_moments(
+    y_ptr, parts_ptr, pixels, tiles, C: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr
+):
+    chunk = tl.program_id(0)
+    chunks = tl.num_programs(0)
+    first = chunk * tiles * ROWS
+    here = tl.arange(0, ROWS)
+    # Welford's recurrence in each lane; lanes meet only once, at the end.
+    count = tl.zeros((ROWS, 1), tl.float32)
+    mean = tl.zeros((ROWS, BLOCK), tl.float32)
+    squares = tl.zeros((ROWS, BLOCK), tl.float32)
+    for tile in range(tiles):
+        start = first + tile * ROWS
+        offset, inside = offsets(start, pixels, C, BLOCK, ROWS)
+        y = tl.load(y_ptr + offset, inside, 0.0).to(tl.float32)
+        count += (start + here < pixels).to(tl.float32)[:, None]
+        apart = tl.where(inside, y - mean, 0.0)
+        mean += apart / tl.maximum(count, 1.0)
+        squares += apart * (y - mean)
+    total = tl.sum(count * mean, 0) / tl.minimum(pixels - first, tiles * ROWS).to(tl.float32)
+    apart = mean - total[None, :]
+    channel = tl.arange(0, BLOCK)
+    tl.store(parts_ptr + channel * chunks + chunk, total, channel < C)
+    squares_ptr = parts_ptr + (C + channel) * chunks + chunk
+    tl.store(squares_ptr, tl.sum(squares + count * apart * apart, 0), channel < C)
+
+
+@triton.jit
+def _merge(
+    parts_ptr, statistics_ptr, running_mean_ptr, running_var_ptr, tracked_ptr,
+    pixels, rows, chunks, eps, momentum, BLOCK: tl.constexpr,
+):  # fmt: skip
+    channel = tl.program_id(0)
+    channels = tl.num_programs(0)
+    mean_ptr = parts_ptr + channel * chunks
+    squares_ptr = parts_ptr + (channels + channel) * chunks
+    total = tl.zeros((BLOCK,), tl.float32)
+    for first in range(0, chunks, BLOCK):
+        chunk = first + tl.arange(0, BLOCK)
+        count = tl.minimum(pixels - chunk * rows, rows).to(tl.float32)
+        total += count * tl.load(mean_ptr + chunk, chunk < chunks, 0.0)
+    size = pixels.to(tl.float32)
+    mean = tl.sum(total, 0) / size
+    total = tl.zeros((BLOCK,), tl.float32)
+    for first in range(0, chunks, BLOCK):
+        chunk = first + tl.arange(0, BLOCK)
+        count = tl.minimum(pixels - chunk * rows, rows).to(tl.float32)
+        apart = tl.load(mean_ptr + chunk, chunk < chunks, 0.0) - mean
+        squares = tl.load(squares_ptr + chunk, chunk < chunks, 0.0)
+        total += tl.where(chunk < chunks, squares + count * apart * apart, 0.0)
+    squares = tl.sum(total, 0)
+    tl.store(statistics_ptr + channel, mean)
+    tl.store(statistics_ptr + channels + channel, 1.0 / tl.sqrt(squares / size + eps))
+    # As nn.BatchNorm2d: the running variance is the unbiased one.
+    old = tl.load(running_mean_ptr + channel)
+    tl.store(running_mean_ptr + channel, old + momentum * (mean - old))
+    old = tl.load(running_var_ptr + channel)
+    tl.store(running_var_ptr + channel, old + momentum * (squares / (size - 1.0) - old))
+    if channel == 0:
+        tl.store(tracked_ptr, tl.load(tracked_ptr) + 1)
+
+
+# Gradients of batch normalisation and the ReLU after it, in two passes over the rows.
+#
+# The first sums what weight and bias need, in a fixed order; the second needs those sums.
+
+#: Values of one tile of rows, and warps that work on it, by kernel.
+SUMS_TILE, SUMS_WARPS = 1024, 2
+GRADIENT_TILE, GRADIENT_WARPS = 4096, 4
+
+
+def gradient_sums(
+    dout: Tensor, y: Tensor, statistics: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """Sums over chunks of rows of the gradient before the ReLU, g, and of g times y normalised.
+
+    Args:
+        dout, y: (N, C, H, W).
+        statistics, weight, bias: as of `apply`.
+        out: what `apply` returned, where it had a residual.
+
+    Returns:
+        g with a residual, else `dout` as it is; sums (2, C, chunks).
+    """
+    channels, pixels, block, rows = shape_of(y, SUMS_TILE)
+    tiles, chunks = chunks_of(pixels, rows, y.device)
+    sums = y.new_empty(2, channels, chunks, dtype=torch.float32)
+    gradient = dout if out is None else torch.empty_like(y)
+    with torch.cuda.device_of(y):
+        _gradient_sums[(chunks,)](
+            dout, y, out, gradient, statistics, weight, bias, sums, pixels, tiles,
+            C=channels, BLOCK=block, ROWS=rows, num_warps=SUMS_WARPS,
+        )  # fmt: skip
+    return gradient, sums
+
+
+def merge_sums(sums: Tensor) -> tuple[Tensor, Tensor]:
+    """Gradients of weight and bias (C,) from sums (2, C, chunks)."""
+    _, channels, chunks = sums.shape
+    merged = sums.new_empty(2, channels)
+    with torch.cuda.device_of(sums):
+        _merge_sums[(2 * channels,)](
+            sums, merged, chunks,
+            BLOCK=merged_at_once(chunks), num_warps=MERGE_WARPS,
+        )  # fmt: skip
+    return merged[1], merged[0]
+
+
+def input_gradient(
+    gradient: Tensor,
+    y: Tensor,
+    statistics: Tensor,
+    weight: Tensor,
+    bias: Tensor,
+    dweight: Tensor,
+    dbias: Tensor,
+    rectify: bool,
+) -> Tensor:
+    """The gradient of y (N, C, H, W); with `rectify`, `gradient` has yet to pass the ReLU."""
+    channels, pixels, block, rows = shape_of(y, GRADIENT_TILE)
+    dy = torch.empty_like(y)
+    with torch.cuda.device_of(y):
+        _input_gradient[(triton.cdiv(pixels, rows),)](
+            gradient, y, dy, statistics, weight, bias, dweight, dbias, pixels,
+            RECTIFY=rectify, C=channels, BLOCK=block, ROWS=rows, num_warps=GRADIENT_WARPS,
+        )  # fmt: skip
+    return dy
+
+
+@triton.jit
+def _gradient_sums(
+    dout_ptr, y_ptr, out_ptr, gradient_ptr, statistics_ptr, weight_ptr, bias_ptr, sums_ptr,
+    pixels, tiles, C: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    chunk = tl.program_id(0)
+    chunks = tl.num_programs(0)
+    mean = read_channels(statistics_ptr, C, BLOCK)
+    inverse = read_channels(statistics_ptr + C, C, BLOCK)
+    scale = read_channels(weight_ptr, C, BLOCK) * inverse
+    bias = read_channels(bias_ptr, C, BLOCK)
+    total = tl.zeros((ROWS, BLOCK), tl.float32)
+    total_y = tl.zeros((ROWS, BLOCK), tl.float32)
+    for tile in range(tiles):
+        offset, inside = offsets((chunk * tiles + tile) * ROWS, pixels, C, BLOCK, ROWS)
+        dout = tl.load(dout_ptr + offset, inside, 0.0)
+        apart = tl.load(y_ptr + offset, inside, 0.0).to(tl.float32) - mean
+        if out_ptr is None:
+            g = tl.where(apart * scale + bias <= 0, 0.0, dout.to(tl.float32))
+        else:
+            out = tl.load(out_ptr + offset, inside, 0.0).to(tl.float32)
+            g = tl.where(out <= 0, 0.0, dout.to(tl.float32))
+            tl.store(gradient_ptr + offset, g.to(gradient_ptr.dtype.element_ty), inside)
+        total += g
+        total_y += g * (apart * inverse)
+    channel = tl.arange(0, BLOCK)
+    tl.store(sums_ptr + channel * chunks + chunk, tl.sum(total, 0), channel < C)
+    tl.store(sums_ptr + (C + channel) * chunks + chunk, tl.sum(total_y, 0), channel < C)
+
+
+@triton.jit
+def _merge_sums(sums_ptr, merged_ptr, chunks, BLOCK: tl.constexpr):
+    row = tl.program_id(0)
+    total = tl.zeros((BLOCK,), tl.float32)
+    for first in range(0, chunks, BLOCK):
+        chunk = first + tl.arange(0, BLOCK)
+        total += tl.load(sums_ptr + row * chunks + chunk, chunk < chunks, 0.0)
+    tl.store(merged_ptr + row, tl.sum(total, 0))
+
+
+@triton.jit
+def _input_gradient(
+    gradient_ptr, y_ptr, dy_ptr, statistics_ptr, weight_ptr, bias_ptr, dweight_ptr, dbias_ptr,
+    pixels, RECTIFY: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    offset, inside = offsets(tl.program_id(0) * ROWS, pixels, C, BLOCK, ROWS)
+    size = pixels.to(tl.float32)
+    mean = read_channels(statistics_ptr, C, BLOCK)
+    inverse = read_channels(statistics_ptr + C, C, BLOCK)
+    scale = read_channels(weight_ptr, C, BLOCK) * inverse
+    mean_g = read_channels(dbias_ptr, C, BLOCK) / size
+    mean_gy = read_channels(dweight_ptr, C, BLOCK) / size
+    g = tl.load(gradient_ptr + offset, inside, 0.0).to(tl.float32)
+    apart = tl.load(y_ptr + offset, inside, 0.0).to(tl.float32) - mean
+    if RECTIFY:
+        g = tl.where(apart * scale + read_channels(bias_ptr, C, BLOCK) <= 0, 0.0, g)
+    dy = scale * (g - mean_g - apart * inverse * mean_gy)
+    tl.store(dy_ptr + offset, dy.to(dy_ptr.dtype.element_ty), inside)
+
+
+# Batch normalisation in training, with the addition and the ReLU after it, channels-last.
+#
+# Pixels are rows, as :mod:`batchformer.lab.models.kernels.batch_norm` has them.
 
 #: Values of one tile of rows, and warps that work on it.
 APPLY_TILE, APPLY_WARPS = 8192, 8

@@ -1,8 +1,8 @@
-"""ResNet for 32x32 images: three stages of basic blocks with parameter-free shortcuts."""
+"""Small networks that timm lacks: ResNets for small images, and one for digits."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -12,6 +12,66 @@ from batchformer.kernels import available
 
 if TYPE_CHECKING:
     from batchformer.lab.models.kernels.batch_norm import Moments
+
+# ResNet-10: the plain ImageNet ResNet with one basic block in each of its four stages.
+
+
+def resnet10(num_classes: int) -> nn.Module:
+    """ResNet-10 with timm's contract, as long-tailed recognition trains it on ImageNet-LT.
+
+    Convolutions draw from N(0, 2 / (k^2 out_channels)) and every normalisation begins at scale 1,
+    also the last one of a block, which timm's named networks begin at 0.
+
+    Args:
+        num_classes: K.
+
+    >>> sum(p.numel() for p in resnet10(1000).parameters())
+    5418792
+    """
+    try:
+        from timm.models.resnet import BasicBlock, ResNet
+    except ImportError as error:
+        raise ImportError("ResNet-10 needs: pip install 'batchformer[lab]'") from error
+    network: nn.Module = ResNet(
+        BasicBlock, (1, 1, 1, 1), num_classes=num_classes, zero_init_last=False
+    )
+    return network
+
+
+# ResNet-18 for images of CIFAR's size: four stages from 32 down to 4 pixels.
+
+
+def resnet18_small(num_classes: int) -> nn.Module:
+    """timm's ResNet-18 with a 3x3 stem of stride 1 and without max-pooling.
+
+    The usual network of contrastive learning on CIFAR: the stem of the ImageNet one would leave a
+    32x32 image 8x8 pixels before its first block. Convolutions draw from N(0, 2 / (k^2
+    out_channels)), and every normalisation begins at scale 1.
+
+    Args:
+        num_classes: K.
+
+    >>> sum(p.numel() for p in resnet18_small(10).parameters())
+    11173962
+    """
+    try:
+        from timm.models.resnet import BasicBlock, ResNet
+    except ImportError as error:
+        raise ImportError("ResNet-18 needs: pip install 'batchformer[lab]'") from error
+    network: nn.Module = ResNet(
+        BasicBlock, (2, 2, 2, 2), num_classes=num_classes, zero_init_last=False
+    )
+    stem = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+    nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
+    network.conv1, network.maxpool = stem, nn.Identity()
+    listed: Any = network.feature_info
+    for stage in listed:
+        # What the stem and the pooling of the ImageNet network would divide the sides by.
+        stage["reduction"] //= 2 if stage["module"] == "act1" else 4
+    return network
+
+
+# ResNet for 32x32 images: three stages of basic blocks with parameter-free shortcuts.
 
 
 def convolve(x: Tensor, conv: nn.Conv2d) -> tuple[Tensor, Moments | None]:
@@ -148,3 +208,66 @@ def resnet32(
     if rest or blocks < 1:
         raise ValueError(f"depth must be 6 n + 2 (8, 14, 20, 26, 32, ...), got {depth}")
     return ResNetCifar(num_classes, blocks, in_channels, widths)
+
+
+# A small convolutional network for grey images of 8x8 or 16x16 pixels.
+
+
+class DigitsNet(nn.Module):
+    """Two convolutions with pooling and one hidden layer, then the classifier `fc`.
+
+    Args:
+        num_classes: K.
+        side: S, of the images in pixels; two poolings leave a quarter of it.
+    """
+
+    num_features = 64
+
+    def __init__(self, num_classes: int, side: int = 8) -> None:
+        super().__init__()
+        if side < 4:
+            raise ValueError(f"DigitsNet: side is {side}; two poolings need at least 4 pixels.")
+        self.conv1 = nn.Conv2d(1, 16, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(16)
+        # Empty: the place after the first stage, where parts without weights can be put.
+        self.layer1 = nn.Sequential()
+        self.conv2 = nn.Conv2d(16, 32, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(32)
+        self.hidden = nn.Linear(32 * (side // 4) ** 2, self.num_features)
+        self.fc = nn.Linear(self.num_features, num_classes)
+
+    def forward_features(self, x: Tensor) -> Tensor:
+        """(N, 1, S, S) to (N, 64)."""
+        x = self.layer1(F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 2))
+        x = F.max_pool2d(F.relu(self.bn2(self.conv2(x))), 2)
+        return F.relu(self.hidden(x.flatten(1)))
+
+    def forward_head(self, x: Tensor, pre_logits: bool = False) -> Tensor:
+        """(N, 64) to (N, K), or the features themselves with `pre_logits`."""
+        return x if pre_logits else self.fc(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, 1, S, S) to logits (N, K)."""
+        return self.forward_head(self.forward_features(x))
+
+    def get_classifier(self) -> nn.Module:
+        """The layer that makes logits of features."""
+        return self.fc
+
+
+def digits_net(num_classes: int) -> DigitsNet:
+    """The network of the digits demonstration, about 14,000 parameters.
+
+    >>> sum(p.numel() for p in digits_net(10).parameters())
+    13754
+    """
+    return DigitsNet(num_classes)
+
+
+def digits16_net(num_classes: int) -> DigitsNet:
+    """The same for images of 16x16 pixels, about 38,000 parameters.
+
+    >>> sum(p.numel() for p in digits16_net(10).parameters())
+    38330
+    """
+    return DigitsNet(num_classes, 16)
