@@ -14,7 +14,7 @@ from pathlib import Path
 from batchformer import __version__
 from batchformer.cli import questions, results, training
 from batchformer.cli.arguments import UserError
-from batchformer.lab.engine.distributed import wide
+from batchformer.lab.engine.distributed import torchrun as wide
 
 HELP = f"""batchformer {__version__}: BatchFormer, and the experiments that say whether it helps.
 
@@ -127,7 +127,7 @@ def _in_words(error: Exception) -> str | None:
         return f"{error.filename}: {error.strerror}{hint}."
     if isinstance(error, (UserError, OSError, ValueError, ImportError)):
         return str(error)
-    from batchformer.lab.engine.window import DivergedError  # late: it needs torch
+    from batchformer.lab.engine.log import DivergedError  # late: it needs torch
 
     return str(error) if isinstance(error, DivergedError) else None
 

@@ -20,7 +20,7 @@ from batchformer.cli.options import (
     ReportOptions,
     ShowOptions,
 )
-from batchformer.lab.engine.distributed.wide import follows
+from batchformer.lab.engine.distributed.torchrun import follows
 
 #: Methods that put a classifier of their own into the network.
 OWN_CLASSIFIER = ("ldam", "lws", "mdd", "cge", "compcos", "ce_gzsl")
@@ -32,7 +32,7 @@ def evaluate(arguments: list[str]) -> None:
     import torch
 
     from batchformer.lab.engine import onednn
-    from batchformer.lab.engine.mechanics import Mechanics
+    from batchformer.lab.engine.optimizer_step import Mechanics
     from batchformer.lab.engine.precision import products_in
     from batchformer.lab.runs import run as runs
     from batchformer.lab.runs.folder import recorded

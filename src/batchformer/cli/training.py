@@ -27,7 +27,7 @@ from batchformer.cli.options import (
 from batchformer.cli.results import print_report
 from batchformer.lab.config.arms import usual_arms
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.engine.distributed.wide import follows, several_ranks
+from batchformer.lab.engine.distributed.torchrun import follows, several_ranks
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.recipes.ablations import SWEEPS, find_sweep
 from batchformer.lab.runs.cluster import ensure_launcher

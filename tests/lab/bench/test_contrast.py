@@ -18,7 +18,7 @@ from batchformer.lab.bench.spread import Spread
 from batchformer.lab.bench.step import EAGER, HALF, RECORDED
 from batchformer.lab.bench.subject import Mode, Subject
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.engine.lars import Lars
+from batchformer.lab.engine.optim import Lars
 
 CPU = torch.device("cpu")
 ONCE = BenchSettings(CPU, repeats=1)

@@ -9,9 +9,9 @@ from batchformer.lab.bench import side_by_side
 from batchformer.lab.bench.settings import BenchSettings
 from batchformer.lab.bench.side_by_side import _advance, _slice, compare, measure
 from batchformer.lab.bench.spread import Spread
-from batchformer.lab.engine.fit import Evaluation
+from batchformer.lab.engine.interleave import Training
 from batchformer.lab.engine.interrupt import StopRequest
-from batchformer.lab.engine.together import Training
+from batchformer.lab.engine.loop import Evaluation
 
 CPU = torch.device("cpu")
 

@@ -8,7 +8,7 @@ import torch
 from batchformer.kernels import available
 from batchformer.lab.bench.subject import RESNET32, Mode, Subject, SubjectStopwatch
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.engine.capture import WARM_UP, Captured
+from batchformer.lab.engine.cuda_graph import WARM_UP, Captured
 
 CPU = torch.device("cpu")
 EAGER = Mode("eager", TrainConfig(capture=False))

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from batchformer.lab.engine.average import RunningMean
+from batchformer.lab.engine.stage import RunningMean
 
 
 def test_the_mean_is_torchs() -> None:

@@ -21,8 +21,8 @@ from batchformer.lab.data.feeds.memory import Feed
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import cifar_train
-from batchformer.lab.engine import capture
-from batchformer.lab.engine.capture import (
+from batchformer.lab.engine import cuda_graph as capture
+from batchformer.lab.engine.cuda_graph import (
     WARM_UP,
     Captured,
     Recording,
@@ -30,10 +30,10 @@ from batchformer.lab.engine.capture import (
     wait_for,
     why_eager,
 )
-from batchformer.lab.engine.fit import Evaluation, Plan, fit, training
+from batchformer.lab.engine.interleave import Job, train_together
 from batchformer.lab.engine.interrupt import Interrupted
+from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.together import Job, train_together
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 

@@ -19,12 +19,11 @@ from batchformer.lab.data.feeds.memory import Feed
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import Normalise, digits_train
 from batchformer.lab.engine import checkpoint
-from batchformer.lab.engine.fit import Evaluation, Plan, fit, training
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
-from batchformer.lab.engine.log import read_records
-from batchformer.lab.engine.mechanics import Batch, Mechanics
+from batchformer.lab.engine.log import DivergedError, read_records
+from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.window import DivergedError
+from batchformer.lab.engine.optimizer_step import Batch, Mechanics
 
 CPU = torch.device("cpu")
 

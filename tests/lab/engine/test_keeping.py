@@ -14,20 +14,21 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine import checkpoint, keeping
-from batchformer.lab.engine.average import RunningMean
-from batchformer.lab.engine.keeping import (
+from batchformer.lab.engine import checkpoint
+from batchformer.lab.engine import checkpoint as keeping
+from batchformer.lab.engine.checkpoint import (
     load_model,
     of_this_training,
     one_state,
     restore_stage,
-    save,
+    save_stage,
     state_of_model,
     state_of_stage,
 )
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.log import DivergedError, Window
 from batchformer.lab.engine.optim import build_optimizer, set_lr
-from batchformer.lab.engine.window import DivergedError, Window
+from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.stage import RunningMean
 
 UPDATES = 6
 
@@ -96,7 +97,7 @@ def test_restored_it_goes_on_bit_by_bit(
     torch.manual_seed(5)
     whole = stage_of(0, **options)
     train(whole, range(stop_at))
-    save(tmp_path, stop_at, state_of_stage(whole))
+    save_stage(tmp_path, stop_at, state_of_stage(whole))
     train(whole, range(stop_at, UPDATES))
 
     torch.manual_seed(999)  # whatever happened in between
@@ -114,7 +115,7 @@ def test_restored_it_goes_on_bit_by_bit(
 def test_a_checkpoint_holds_all_of_it_and_can_be_read_without_trust(tmp_path: Path) -> None:
     stage = stage_of(0, ema=0.5)
     train(stage, range(3))
-    save(tmp_path, 3, state_of_stage(stage))
+    save_stage(tmp_path, 3, state_of_stage(stage))
     (path,) = tmp_path.iterdir()
     kept = torch.load(path, weights_only=True)
     assert set(kept) == {
@@ -132,10 +133,10 @@ def test_a_checkpoint_holds_all_of_it_and_can_be_read_without_trust(tmp_path: Pa
 def test_a_loss_that_is_no_number_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
     stage = stage_of(0)
     train(stage, range(2))
-    save(tmp_path, 2, state_of_stage(stage))
+    save_stage(tmp_path, 2, state_of_stage(stage))
     stage.window.add({"loss": torch.tensor(float("nan"))}, 0.1, 5)
     with pytest.raises(DivergedError, match="'loss'"):
-        save(tmp_path, 3, state_of_stage(stage))
+        save_stage(tmp_path, 3, state_of_stage(stage))
     assert [path.name[:9] for path in tmp_path.iterdir()] == ["000000002"]
 
 
@@ -146,7 +147,7 @@ def test_an_interrupted_write_leaves_the_one_before(
     stage = stage_of(0)
     train(stage, range(2))
     before = state_of_stage(stage)
-    save(tmp_path, 2, before)
+    save_stage(tmp_path, 2, before)
     expected = {name: value.clone() for name, value in before["method"].items()}
     train(stage, range(2, 4))
 
@@ -156,7 +157,7 @@ def test_an_interrupted_write_leaves_the_one_before(
     with monkeypatch.context() as patch:
         patch.setattr(os if broken == "fsync" else Path, broken, fails)
         with pytest.raises(OSError, match=r"No space left on device.*000000004"):
-            save(tmp_path, 4, state_of_stage(stage))
+            save_stage(tmp_path, 4, state_of_stage(stage))
     assert [path.name[:9] for path in tmp_path.iterdir()] == ["000000002"]
     restored = stage_of(1)
     restore_stage(restored, checkpoint.load_newest(tmp_path) or {})
@@ -167,7 +168,7 @@ def test_two_are_kept_and_a_damaged_one_falls_back_to_the_other(tmp_path: Path) 
     stage = stage_of(0)
     for update in range(3):
         train(stage, range(update, update + 1))
-        save(tmp_path, update + 1, state_of_stage(stage))
+        save_stage(tmp_path, update + 1, state_of_stage(stage))
     assert sorted(path.name[:9] for path in tmp_path.iterdir()) == ["000000002", "000000003"]
     newest = max(tmp_path.iterdir())
     newest.write_bytes(newest.read_bytes()[:-9])
@@ -178,10 +179,10 @@ def test_two_are_kept_and_a_damaged_one_falls_back_to_the_other(tmp_path: Path) 
 
 def test_only_the_rank_that_leads_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeping, "leads", lambda: False)
-    save(tmp_path / "none", 1, {"x": 1})
+    save_stage(tmp_path / "none", 1, {"x": 1})
     assert not (tmp_path / "none").exists()
     monkeypatch.setattr(keeping, "leads", lambda: True)
-    save(tmp_path / "one", 1, {"x": 1})
+    save_stage(tmp_path / "one", 1, {"x": 1})
     assert checkpoint.load_newest(tmp_path / "one") == {"x": 1}
 
 

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine.lars import Lars
-from batchformer.lab.engine.optim import build_optimizer, forget, load_state, set_lr, state_of
+from batchformer.lab.engine.optim import Lars, build_optimizer, forget, load_state, set_lr, state_of
 
 LARS = OptimConfig(name="lars", lr=0.5, momentum=0.9, weight_decay=0.1, trust=0.02)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.engine.mechanics import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, Mechanics
 
 CPU = torch.device("cpu")
 

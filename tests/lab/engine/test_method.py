@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from batchformer import BatchFormer
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.mechanics import Batch, Mechanics
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Batch, Mechanics
 
 
 class Small(Method):

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.engine import checkpoint
-from batchformer.lab.engine.fit import fit
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.engine.mechanics import Batch, Mechanics
+from batchformer.lab.engine.loop import fit
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.plan import BEST, Evaluation, Plan
+from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.engine.stage import BEST, Evaluation, Plan
 
 
 class Net(Method):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from batchformer.lab.engine.precise_norm import measuring_statistics
+from batchformer.lab.engine.bn_recalibration import measuring_statistics
 
 
 def test_means_over_the_batches() -> None:

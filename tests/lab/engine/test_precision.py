@@ -14,12 +14,12 @@ from torch.nn import functional as F
 
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.engine import checkpoint
-from batchformer.lab.engine.fit import Evaluation, Plan, fit, training
+from batchformer.lab.engine.interleave import Job, train_together
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.engine.mechanics import Batch, Mechanics
+from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Batch, Mechanics
 from batchformer.lab.engine.precision import in_double, predicting_in_double, products_in
-from batchformer.lab.engine.together import Job, train_together
 
 IMAGES = torch.linspace(0, 1, 12).view(4, 3)
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchformer.lab.engine.selection import is_better
+from batchformer.lab.engine.stage import is_better
 
 MEASURED = st.integers(0, 3).map(float)
 SCORES = st.one_of(st.just(math.nan), MEASURED)

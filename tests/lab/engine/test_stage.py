@@ -16,14 +16,12 @@ from torch import Tensor, nn
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine import stage as stage_module
-from batchformer.lab.engine.capture import WARM_UP, Captured, Recording
+from batchformer.lab.engine.cuda_graph import WARM_UP, Captured, Recording
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
-from batchformer.lab.engine.log import NoLog, Progress
-from batchformer.lab.engine.mechanics import Batch, Mechanics
+from batchformer.lab.engine.log import DivergedError, NoLog, Progress
 from batchformer.lab.engine.method import Batches, Finding, Method
-from batchformer.lab.engine.plan import Evaluation, Plan
-from batchformer.lab.engine.stage import Stage
-from batchformer.lab.engine.window import DivergedError
+from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.engine.stage import Evaluation, Plan, Stage
 from batchformer.nn.randomness import seed_for
 
 LR, MOMENTUM, PER_EPOCH, SEED = 0.25, 0.5, 4, 11

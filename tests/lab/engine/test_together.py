@@ -12,11 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.engine.fit import Evaluation, Plan, fit, training
+from batchformer.lab.engine.interleave import Job, train_together
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
+from batchformer.lab.engine.log import DivergedError
+from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.together import Job, train_together
-from batchformer.lab.engine.window import DivergedError
 
 CPU = torch.device("cpu")
 

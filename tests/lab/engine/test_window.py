@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from batchformer.lab.engine.window import DivergedError, Window
+from batchformer.lab.engine.log import DivergedError, Window
 
 
 def losses(a: float, b: float) -> dict[str, torch.Tensor]:

@@ -15,8 +15,8 @@ from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainCo
 from batchformer.lab.data.feeds.memory import Feed
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import digits_train
-from batchformer.lab.engine.fit import Evaluation, Plan, fit, training
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
+from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model

@@ -11,8 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.optim import set_lr
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.methods.balms import ClassSampler
 
 COUNTS = torch.tensor([50, 20, 10, 5, 1])

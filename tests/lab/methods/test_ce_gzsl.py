@@ -13,10 +13,10 @@ from torch.nn import functional as F
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.data.feeds.memory import FeatureFeed
-from batchformer.lab.engine.capture import Captured, Eager
-from batchformer.lab.engine.fit import Evaluation, Plan, fit, training
+from batchformer.lab.engine.cuda_graph import Captured, Eager
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.losses.contrast import supervised_contrast
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.ce_gzsl import CeGzsl, fixed

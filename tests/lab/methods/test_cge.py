@@ -14,9 +14,9 @@ from batchformer import check
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.sets.pairs import Compositions
-from batchformer.lab.engine.average import RunningMean
-from batchformer.lab.engine.capture import WARM_UP, Captured, Eager
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.cuda_graph import WARM_UP, Captured, Eager
+from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.stage import RunningMean
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.cge import Cge
 from batchformer.lab.metrics.compositional import CompositionalResult, compositional_scores

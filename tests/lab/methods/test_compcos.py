@@ -15,8 +15,8 @@ from batchformer import check
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.sets.pairs import Compositions
-from batchformer.lab.engine.capture import WARM_UP, Captured, Eager
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.cuda_graph import WARM_UP, Captured, Eager
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.compcos import CompCos, pair_feasibility
 from batchformer.lab.metrics.compositional import CompositionalResult, compositional_scores

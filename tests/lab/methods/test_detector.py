@@ -10,7 +10,7 @@ from torch import Tensor
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.detector import Detector
 from batchformer.lab.models import faster_rcnn

@@ -12,7 +12,7 @@ from torch import Tensor
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.transforms.mixup import draw_mix, mix_batch
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.methods.erm import CrossEntropy
 from batchformer.lab.models.build import build_model
 

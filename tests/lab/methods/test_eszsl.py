@@ -13,7 +13,7 @@ from batchformer.lab.config.data import FeatureConfig
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.sets.attributes import AttributeFeatures
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.methods import eszsl as module
 from batchformer.lab.methods.eszsl import (
     Eszsl,

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.metrics.representation import votes
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from batchformer import check
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.losses.domains import mdd
 from batchformer.lab.methods.mdd import Mdd, by_origin
 from batchformer.lab.models.build import build_model

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.methods import METHODS
 
 CPU = torch.device("cpu")

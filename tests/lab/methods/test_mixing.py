@@ -14,7 +14,7 @@ from batchformer import check
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.transforms.mixup import draw_mix
-from batchformer.lab.engine.mechanics import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, Mechanics
 from batchformer.lab.losses.long_tailed import balanced_softmax
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.mixing import MixingClassifier

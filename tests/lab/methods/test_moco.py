@@ -21,8 +21,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from batchformer import check
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.capture import Captured, Eager
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.cuda_graph import Captured, Eager
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.moco import directions, watched
 from batchformer.lab.methods.moco_v3 import is_vision_transformer

@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.methods.moco import Moco
 from batchformer.lab.methods.moco_v2 import MocoV2
 from batchformer.lab.methods.moco_v3 import MocoV3

@@ -22,7 +22,7 @@ from torch import distributed as dist
 from batchformer import check
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.losses.paco import paco
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model

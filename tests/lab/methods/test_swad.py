@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from batchformer import BatchFormer, match, two_streams
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.engine import checkpoint
-from batchformer.lab.engine.capture import Captured, Recording
-from batchformer.lab.engine.fit import Evaluation, Plan, fit, training
+from batchformer.lab.engine.cuda_graph import Captured, Recording
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
-from batchformer.lab.engine.mechanics import Batch, Mechanics
+from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Finding, Method
+from batchformer.lab.engine.optimizer_step import Batch, Mechanics
 from batchformer.lab.methods.swad import Swad
 
 CPU = torch.device("cpu")

@@ -18,7 +18,7 @@ from torch import nn
 from batchformer.cli import main as cli
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.methods import ce_gzsl
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.compare import compare

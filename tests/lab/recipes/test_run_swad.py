@@ -18,7 +18,7 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.report.figures.valley import valleys

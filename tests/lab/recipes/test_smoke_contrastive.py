@@ -21,7 +21,7 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.sets.images import ImageSplit, class_counts
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.report.page.html import render
 from batchformer.lab.report.results.runs import find_runs

@@ -22,7 +22,7 @@ from batchformer.cli import main as cli
 from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.memory import close
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.models import faster_rcnn
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.compare import run

@@ -23,8 +23,8 @@ from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.data import DomainConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.memory import close
-from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.run import build, load_task

@@ -14,7 +14,7 @@ from batchformer.lab.config.arms import ARMS, with_arm
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.sets.images import class_counts
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.run import build, load_task, restore

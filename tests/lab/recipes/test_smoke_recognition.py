@@ -15,7 +15,7 @@ from PIL import Image
 from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.data.feeds.memory import close
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.run import build, load_task
 

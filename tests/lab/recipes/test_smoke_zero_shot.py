@@ -29,8 +29,8 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.sets.attribute_sets import ATTRIBUTE_SETS
 from batchformer.lab.data.sets.known_pairs import METADATA, PAIR_SETS
-from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.metrics.compositional import CompositionalScores
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.parts import parts_of as ready_trainings

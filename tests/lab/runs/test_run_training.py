@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from batchformer.lab.engine.fit import Evaluation
 from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.log import read_records
+from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.recipes.demo import demo
 from batchformer.lab.runs import run_training
 from batchformer.lab.runs.run import Run, restore

@@ -16,8 +16,8 @@ from torchvision.io import write_png
 from batchformer.lab.config.data import PairConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.framing import RandomResizedCrop, ResizeCentreCrop
-from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.tasks import compositional
 from batchformer.lab.tasks.compositional import CompositionalTask, file_view
 

@@ -16,8 +16,8 @@ from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.transforms import digits_test
-from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.metrics.representation import feature_std, uniformity
 from batchformer.lab.tasks.contrastive import ContrastiveTask
 from batchformer.lab.tasks.load import load

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from batchformer.lab.config.data import DetectionConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.tasks.detection import DetectionTask
 from batchformer.lab.tasks.load import load
 

@@ -12,8 +12,8 @@ from torchmetrics.functional.classification import (
 )
 
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.tasks.domain_scoring import score
 
 

@@ -12,8 +12,8 @@ from torchvision.io import write_png
 
 from batchformer.lab.config.data import DomainConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.tasks.domains import DomainTask, read_domains
 
 CPU = torch.device("cpu")

@@ -13,7 +13,7 @@ from PIL import Image
 
 from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.building import build
 from batchformer.lab.tasks.contrastive import ContrastiveTask

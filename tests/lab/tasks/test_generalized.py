@@ -11,8 +11,8 @@ from torch import Tensor
 
 from batchformer.lab.config.data import FeatureConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.tasks.generalized import GeneralizedTask
 
 CPU = torch.device("cpu")

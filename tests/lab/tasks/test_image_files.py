@@ -18,8 +18,8 @@ from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.loader import FileFeed
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.sets import annotated
-from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.tasks.image_files import ImageFileTask
 from batchformer.lab.tasks.meta import WithMeta
 

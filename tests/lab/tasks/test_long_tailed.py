@@ -9,8 +9,8 @@ from torch import Tensor
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.tasks.long_tailed import LongTailedTask
 
 CPU = torch.device("cpu")

@@ -11,9 +11,9 @@ from torchmetrics.functional.classification import multiclass_accuracy
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.engine.fit import Evaluation
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.metrics.shots import expected_calibration_error
 from batchformer.lab.tasks import scoring
 

@@ -34,9 +34,9 @@ from batchformer.lab.bench.table import Table
 from batchformer.lab.bench.timing import GraphStopwatch, Stopwatch, Timer, Timing, measured
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine.fit import own_stream
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.loop import own_stream
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.methods.encoder import make_encoder
 from batchformer.lab.methods.moco_v3 import MocoV3
 from batchformer.lab.models.build import build_model

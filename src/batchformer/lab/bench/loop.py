@@ -23,8 +23,8 @@ from batchformer.lab.bench.subject import OPTIM, RESNET32, Network
 from batchformer.lab.bench.table import Table
 from batchformer.lab.bench.timing import synchronize
 from batchformer.lab.config.training import ScheduleConfig, TrainConfig
-from batchformer.lab.engine.fit import Evaluation, Plan, own_stream, training
 from batchformer.lab.engine.interrupt import StopRequest
+from batchformer.lab.engine.loop import Evaluation, Plan, own_stream, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.precision import products_in
 

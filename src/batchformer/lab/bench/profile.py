@@ -14,7 +14,7 @@ from batchformer.lab.bench.step import RECORDED
 from batchformer.lab.bench.subject import RESNET32, Subject
 from batchformer.lab.bench.table import Table
 from batchformer.lab.bench.timing import Stopwatch, Timer, measured
-from batchformer.lab.engine.fit import own_stream
+from batchformer.lab.engine.loop import own_stream
 
 BATCH = 512
 REPLAYS = 20

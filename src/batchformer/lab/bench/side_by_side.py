@@ -18,10 +18,10 @@ from batchformer.lab.bench.subject import OPTIM, RESNET32, Network
 from batchformer.lab.bench.table import Table
 from batchformer.lab.bench.timing import Stopwatch, Timer, measured
 from batchformer.lab.config.training import ScheduleConfig, TrainConfig
-from batchformer.lab.engine.capture import WARM_UP
-from batchformer.lab.engine.fit import Evaluation, Plan, training
+from batchformer.lab.engine.cuda_graph import WARM_UP
+from batchformer.lab.engine.interleave import Job, Training, train_together
 from batchformer.lab.engine.interrupt import StopRequest
-from batchformer.lab.engine.together import Job, Training, train_together
+from batchformer.lab.engine.loop import Evaluation, Plan, training
 
 BATCH = 512
 COUNTS = (1, 2, 4, 8)

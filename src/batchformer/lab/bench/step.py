@@ -22,7 +22,7 @@ from batchformer.lab.bench.subject import (
 from batchformer.lab.bench.table import Table
 from batchformer.lab.bench.timing import Timer, Timing, measured
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.engine.fit import own_stream
+from batchformer.lab.engine.loop import own_stream
 
 ROUNDS = 10
 #: Seconds for the rounds of one network and batch size.

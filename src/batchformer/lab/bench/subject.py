@@ -15,9 +15,9 @@ from batchformer.lab.bench.timing import Stopwatch
 from batchformer.lab.config.methods import ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.transforms import IMAGENET, cifar_test
-from batchformer.lab.engine.capture import WARM_UP, Captured, Eager
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.cuda_graph import WARM_UP, Captured, Eager
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from batchformer.nn.randomness import generator, seed_for

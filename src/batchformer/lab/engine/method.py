@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine.mechanics import Batch, Mechanics
 from batchformer.lab.engine.optim import build_optimizer
+from batchformer.lab.engine.optimizer_step import Batch, Mechanics
 from batchformer.plug.attach import param_groups
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from batchformer.lab.engine.distributed import wide
+from batchformer.lab.engine.distributed import torchrun as wide
 
 #: The variable that limits oneDNN, its older name, and the largest instruction set without AMX.
 VARIABLE, OLD_VARIABLE, WITHOUT_AMX = "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "AVX512_CORE_BF16"

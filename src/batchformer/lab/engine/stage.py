@@ -1,44 +1,187 @@
-"""One stage of a run: what changes while it goes, and how."""
+"""One stage of a run: its plan, what changes while it goes, averaged weights, the best score."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 import time
-from collections.abc import Generator
+from collections import defaultdict
+from collections.abc import Callable, Generator, Mapping
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from batchformer.lab.engine.average import RunningMean
-from batchformer.lab.engine.capture import Captured, Eager, wait_for, why_eager
-from batchformer.lab.engine.checkpoint import load_newest_of_first
-from batchformer.lab.engine.distributed.agreement import highest
-from batchformer.lab.engine.distributed.parallel import Parallel
-from batchformer.lab.engine.distributed.sharding import is_sharded
-from batchformer.lab.engine.interrupt import Interrupted, StopRequest
-from batchformer.lab.engine.keeping import (
+from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.lab.engine.checkpoint import (
     load_model,
+    load_newest_of_first,
     of_this_training,
     one_state,
     restore_stage,
-    save,
+    save_stage,
     state_of_model,
     state_of_stage,
 )
-from batchformer.lab.engine.log import Progress, RunLog
-from batchformer.lab.engine.mechanics import Batch, Mechanics
+from batchformer.lab.engine.cuda_graph import Captured, Eager, wait_for, why_eager
+from batchformer.lab.engine.distributed.gradients import Parallel
+from batchformer.lab.engine.distributed.rank_zero import highest
+from batchformer.lab.engine.distributed.sharding import is_sharded
+from batchformer.lab.engine.interrupt import Interrupted, StopRequest
+from batchformer.lab.engine.log import Progress, RunLog, Window
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optim import forget, lr_factor, set_lr
-from batchformer.lab.engine.plan import BEST, Evaluate, Evaluation, Plan, Position
+from batchformer.lab.engine.optimizer_step import Batch, Mechanics
 from batchformer.lab.engine.precision import in_double, predicting_in_double
-from batchformer.lab.engine.selection import is_better
-from batchformer.lab.engine.window import Window
 from batchformer.nn.exchange import rank, ranks
 from batchformer.nn.randomness import seed_for
+
+# What a training is told, and what it gives.
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What a task measures: scores by name, the headline first, and arrays for its figures.
+
+    At the end of a training also what its method found that is no score, by the kind of its record,
+    and the seconds that it took, in all its sittings.
+    """
+
+    metrics: dict[str, float]
+    figures: dict[str, Any] = field(default_factory=dict)
+    findings: dict[str, dict[str, float]] = field(default_factory=dict)
+    seconds: float = field(default=0.0, compare=False)
+
+    def instead_of(self, other: Evaluation, name: str) -> Evaluation:
+        """This one, and after it the other, which lacks what is called ``name``.
+
+        >>> Evaluation({"all": 3.0}).instead_of(Evaluation({"all": 2.0}), "swad").metrics
+        {'all': 3.0, 'without_swad_all': 2.0}
+        """
+        without = f"without_{name}_"
+        return Evaluation(
+            {**self.metrics, **{without + key: value for key, value in other.metrics.items()}},
+            {**self.figures, **{without + key: value for key, value in other.figures.items()}},
+        )
+
+
+Evaluate = Callable[[Method, Mechanics], Evaluation]
+
+#: Number of the stage, and update in it, that a training has come to.
+Position = tuple[int, int]
+
+#: Folder of the network that is reported where that is not the last.
+BEST = "best"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to train, where, and where to keep it.
+
+    Args:
+        on_start: called on every rank with the stage and the update that a training begins at, or
+            resumes from, before its first update.
+    """
+
+    optim: OptimConfig
+    schedule: ScheduleConfig
+    train: TrainConfig
+    seed: int
+    folder: Path
+    device: torch.device
+    title: str = "run"
+    quiet: bool = False
+    wandb_project: str | None = None
+    on_start: Callable[[str, int], None] | None = None
+
+
+# A running mean of the weights, whose update can be recorded in a CUDA graph.
+
+
+class RunningMean(AveragedModel):
+    """torch's exponential average of parameters and buffers, without a question to the device.
+
+    torch's own asks at each update whether it is the first, and moves its counter to the device.
+
+    Args:
+        model: what is averaged; copied.
+        decay: share of the mean that an update keeps.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        mean: Any = get_ema_multi_avg_fn(decay)  # type: ignore[no-untyped-call]
+        super().__init__(model, multi_avg_fn=mean, use_buffers=True)
+        self._mean = mean
+
+    def update_parameters(self, model: nn.Module) -> None:
+        """Take in the weights of the model after one more update."""
+        if int(self.n_averaged) == 0:  # a counter on the CPU
+            super().update_parameters(model)
+            return
+        pairs: dict[Any, tuple[list[Tensor], list[Tensor]]] = defaultdict(lambda: ([], []))
+        mine = chain(self.module.parameters(), self.module.buffers())
+        theirs = chain(model.parameters(), model.buffers())
+        for own, new in zip(mine, theirs, strict=True):
+            if not own.is_floating_point():
+                own.detach().copy_(new)  # torch's mean of whole numbers is rounded towards zero
+                continue
+            means, values = pairs[own.device, own.dtype]
+            means.append(own.detach())
+            values.append(new.detach())
+        for means, values in pairs.values():
+            self._mean(means, values, None)
+        self.n_averaged += 1
+
+
+# Which evaluation of a training is its best.
+
+
+def is_better(metrics: Mapping[str, float], best: Mapping[str, float], select_on: str) -> bool:
+    """Whether an evaluation is the best so far; the first is, and of equal ones the earlier.
+
+    A headline that could not be measured is NaN, and worse than any other.
+
+    Args:
+        metrics: scores by name, the headline first.
+        best: those of the best before, or none.
+        select_on: ``val`` decides by the score of validation, anything else by the headline.
+
+    Raises:
+        ValueError: it is to be chosen on validation, and that has no score, or NaN.
+
+    >>> is_better({"all": 60.0}, {"all": 50.0}, "last")
+    True
+    """
+    decisive = _decisive(metrics, select_on)
+    new, old = metrics[decisive], best.get(decisive, math.nan)
+    return not best or new > old or (math.isnan(old) and not math.isnan(new))
+
+
+def _decisive(metrics: Mapping[str, float], select_on: str) -> str:
+    """The score by which the best evaluation is told: the headline, or that of validation."""
+    if select_on != "val":
+        return next(iter(metrics))
+    if "val" not in metrics:
+        raise ValueError(
+            "train.select-on is val, but this task has no validation data; it measures "
+            f"{', '.join(metrics)}. Set train.select-on last."
+        )
+    if math.isnan(metrics["val"]):
+        raise ValueError(
+            "train.select-on is val, but the score of validation is not a number, so that no "
+            "evaluation is better than another. Set train.select-on last."
+        )
+    return "val"
+
+
+# One stage of a run: what changes while it goes, and how.
 
 
 class Stage:
@@ -223,7 +366,7 @@ class Stage:
             self.best = dict(evaluation.metrics)
             if self.plan.train.select_on != "last":
                 state = {"method": state_of_model(trained.scored())}
-                save(self.plan.folder / BEST, self.update, state, self.number)
+                save_stage(self.plan.folder / BEST, self.update, state, self.number)
         self.method.after_evaluation(evaluation.metrics)
         self.window.pause(time.perf_counter() - started)
         return evaluation
@@ -251,7 +394,7 @@ class Stage:
         scores = {}
         for name, other in self.method.conclude(self.batches).items():
             state = {"method": state_of_model(other)}
-            save(self.plan.folder / name, self.update, state, self.number)
+            save_stage(self.plan.folder / name, self.update, state, self.number)
             scores[name] = self.scored(other)
         return scores
 
@@ -268,4 +411,4 @@ class Stage:
     def save(self) -> None:
         wait_for(self.plan.device)
         self.counters["seconds"] = self.seconds
-        save(self.plan.folder / "checkpoints", self.update, state_of_stage(self), self.number)
+        save_stage(self.plan.folder / "checkpoints", self.update, state_of_stage(self), self.number)

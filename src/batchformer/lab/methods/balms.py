@@ -16,8 +16,8 @@ from torch.optim import Optimizer
 
 from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig, require
-from batchformer.lab.engine.mechanics import Batch, Mechanics
 from batchformer.lab.engine.optim import build_optimizer, set_lr
+from batchformer.lab.engine.optimizer_step import Batch, Mechanics
 from batchformer.lab.losses.long_tailed import BalancedSoftmax, balanced_softmax
 from batchformer.lab.methods.frozen import OnFrozenFeatures
 from batchformer.lab.methods.head import classifier_of

@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from batchformer.lab.engine.mechanics import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, Mechanics
 from batchformer.lab.methods.classifier import Classifier
 from batchformer.nn.streams import match
 

@@ -13,9 +13,9 @@ from torch.optim import Optimizer
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, require
-from batchformer.lab.engine.mechanics import Batch, Mechanics
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optim import build_optimizer
+from batchformer.lab.engine.optimizer_step import Batch, Mechanics
 from batchformer.lab.losses.contrast import class_contrast, supervised_contrast
 from batchformer.lab.losses.wgan import critic_difference, gradient_penalty
 from batchformer.lab.methods.encoder import make_encoder

@@ -12,7 +12,7 @@ from batchformer.insight.relations import Relations
 from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.data.sets.pairs import Compositions
-from batchformer.lab.engine.mechanics import Batch
+from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.methods.classifier import Classifier
 from batchformer.lab.methods.head import replace_classifier
 from batchformer.lab.models.heads import rectified_embedder

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from batchformer.insight.relations import Relations
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine.mechanics import Batch
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.methods.class_context import ClassContext, class_row_loss
 from batchformer.lab.methods.encoder import make_encoder
 from batchformer.nn.module import two_streams

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.data.sets.pairs import Compositions
-from batchformer.lab.engine.mechanics import Batch
+from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.methods.cge import OnPairs
 from batchformer.lab.methods.frozen import OnFrozenFeatures
 from batchformer.lab.models.heads import CosineClassifier, normalised_embedder

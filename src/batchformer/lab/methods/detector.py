@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
-from batchformer.lab.engine.mechanics import Batch
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.models.faster_rcnn import faster_rcnn
 from batchformer.nn.randomness import drawing
 

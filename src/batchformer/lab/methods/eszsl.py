@@ -13,8 +13,8 @@ from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.module import require_training
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.data.sets.attributes import AttributeFeatures
-from batchformer.lab.engine.mechanics import Batch, Mechanics
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Batch, Mechanics
 from batchformer.lab.metrics.generalized import class_accuracy, generalized_accuracy
 
 Targets = Literal["signed", "indicator"]

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from batchformer.lab.config.methods import ModuleConfig
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine.capture import Captured
-from batchformer.lab.engine.mechanics import Batch
+from batchformer.lab.engine.cuda_graph import Captured
 from batchformer.lab.engine.optim import build_optimizer
+from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.methods.encoder import make_encoder
 from batchformer.lab.models.generator import with_small_weights
 from batchformer.nn.module import two_streams

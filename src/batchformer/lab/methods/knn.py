@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from batchformer.insight.relations import Relations
 from batchformer.lab.config.methods import ModuleConfig
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine.mechanics import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, Mechanics
 from batchformer.lab.methods.frozen import OnFrozenFeatures
 from batchformer.lab.metrics.representation import log_shares, votes
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine.mechanics import Batch
+from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses.domains import mdd
 from batchformer.lab.methods.classifier import Classifier
 from batchformer.lab.methods.head import replace_classifier

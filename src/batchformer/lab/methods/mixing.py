@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from batchformer.lab.data.transforms.mixup import draw_mix, mix_batch
-from batchformer.lab.engine.mechanics import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, Mechanics
 from batchformer.lab.methods.classifier import Classifier
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig, require_contrast_sense
-from batchformer.lab.engine.mechanics import Batch
+from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses.contrast import queue_contrast, stream_pairs
 from batchformer.lab.methods.moco import Moco, by_stream, directions, watched
 from batchformer.lab.methods.queue import KeyQueue

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from batchformer.insight.relations import Relations
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
-from batchformer.lab.engine.mechanics import Batch
+from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses.paco import PaCo, log_prior
 from batchformer.lab.methods.classifier import Classifier
 from batchformer.lab.methods.momentum import follow, follower

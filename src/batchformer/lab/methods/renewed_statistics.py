@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from batchformer.lab.engine.bn_recalibration import measuring_statistics
 from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.engine.precise_norm import measuring_statistics
 
 #: Training batches over which statistics of normalisation are computed anew.
 STATISTICS_BATCHES = 100

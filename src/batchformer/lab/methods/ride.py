@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from batchformer.insight.relations import Relations
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
-from batchformer.lab.engine.mechanics import Batch
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses.ride import RIDE, ride_with_teacher
 from batchformer.lab.methods.encoder import make_encoder
 from batchformer.lab.models.ride import RideNetwork

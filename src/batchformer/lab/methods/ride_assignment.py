@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
-from batchformer.lab.engine.mechanics import Batch
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.methods.routing import ExpertRouters, running_means, worth_going_on
 from batchformer.lab.models.ride import RideNetwork
 from batchformer.nn.exchange import ranks, summed

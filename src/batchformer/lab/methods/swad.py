@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine.mechanics import Batch, Mechanics
 from batchformer.lab.engine.method import Batches, Finding, Method
+from batchformer.lab.engine.optimizer_step import Batch, Mechanics
 from batchformer.lab.methods.loss_valley import LossValley
 from batchformer.lab.methods.mean_weights import MeanWeights, WeightSums, joined, weights_of
 from batchformer.lab.methods.renewed_statistics import renew_statistics

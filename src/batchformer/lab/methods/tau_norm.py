@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine.mechanics import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, Mechanics
 from batchformer.lab.methods.frozen import OnFrozenFeatures
 from batchformer.lab.methods.head import classifier_of
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.checkpoint import write_atomically
-from batchformer.lab.engine.distributed.agreement import first_says
+from batchformer.lab.engine.distributed.rank_zero import first_says
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.runs.folder import read_result, write_figures, write_result
 from batchformer.lab.runs.run import Run

@@ -13,9 +13,9 @@ import torch
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.engine import onednn
+from batchformer.lab.engine.interleave import Job, train_together
+from batchformer.lab.engine.log import DivergedError
 from batchformer.lab.engine.method import Batches
-from batchformer.lab.engine.together import Job, train_together
-from batchformer.lab.engine.window import DivergedError
 from batchformer.lab.runs.held import held
 from batchformer.lab.runs.opening import Opening
 from batchformer.lab.runs.parts import combine, parts_of

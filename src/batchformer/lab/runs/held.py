@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from batchformer.lab.data.files.lock import KILLED_S, LOST_S, as_only_trainer
-from batchformer.lab.engine.distributed.agreement import first_says
+from batchformer.lab.engine.distributed.rank_zero import first_says
 from batchformer.lab.runs.run import Run
 
 

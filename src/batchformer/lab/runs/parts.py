@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batchformer.lab.config.data import FeatureConfig
-from batchformer.lab.engine.distributed.agreement import first_says
+from batchformer.lab.engine.distributed.rank_zero import first_says
 from batchformer.lab.runs import chosen_epoch, targets
 from batchformer.lab.runs.run import Run
 

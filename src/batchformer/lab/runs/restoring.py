@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.engine.fit import of_this_training
+from batchformer.lab.engine.loop import of_this_training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.runs.building import RecordedSizes, build, load_task
 from batchformer.lab.runs.folder import recorded

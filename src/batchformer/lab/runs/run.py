@@ -15,10 +15,10 @@ from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import require
 from batchformer.lab.engine.checkpoint import load_newest
-from batchformer.lab.engine.distributed.agreement import first_says
+from batchformer.lab.engine.distributed.rank_zero import first_says
+from batchformer.lab.engine.interleave import Training
 from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.method import Batches
-from batchformer.lab.engine.together import Training
 from batchformer.lab.models.weights import file_hash
 from batchformer.lab.runs.building import build, load_task, pick_device, recordable
 from batchformer.lab.runs.folder import (

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING
 from batchformer.insight.look import MEASURED, Arrays
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.engine.distributed.agreement import first_says
-from batchformer.lab.engine.fit import Evaluation, Plan, training
+from batchformer.lab.engine.distributed.rank_zero import first_says
+from batchformer.lab.engine.interleave import Training
 from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.log import Progress
+from batchformer.lab.engine.loop import Evaluation, Plan, training
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.precision import products_in
-from batchformer.lab.engine.together import Training
 from batchformer.lab.methods.deferral import never_comes
 from batchformer.lab.runs.building import build, build_untrained
 from batchformer.lab.runs.folder import write_figures, write_result

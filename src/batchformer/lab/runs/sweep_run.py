@@ -17,7 +17,7 @@ import torch
 
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.checkpoint import write_atomically
-from batchformer.lab.engine.distributed.agreement import first_says
+from batchformer.lab.engine.distributed.rank_zero import first_says
 from batchformer.lab.recipes.sweep import Sweep, changed_settings
 from batchformer.lab.runs.compare import folders_of, train_all
 from batchformer.lab.runs.folder import OF_NO_EFFECT, RECORD, anything_trained, read_json

@@ -23,7 +23,7 @@ from batchformer.insight.look import (
 )
 from batchformer.insight.relations import Relations
 from batchformer.lab.data.feeds.test_images import Shown
-from batchformer.lab.engine.precise_norm import measuring_statistics
+from batchformer.lab.engine.bn_recalibration import measuring_statistics
 
 
 def look_untrained(

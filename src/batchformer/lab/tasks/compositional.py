@@ -34,9 +34,9 @@ from batchformer.lab.data.transforms import (
     Resize,
     Transform,
 )
-from batchformer.lab.engine.fit import Evaluation
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.metrics.compositional import CompositionalScores
 from batchformer.lab.tasks.file_feed import file_feed
 

@@ -14,9 +14,9 @@ from batchformer.lab.config.data import ContrastConfig
 from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.sharding import all_rows
-from batchformer.lab.engine.fit import Evaluation
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.metrics.representation import votes
 from batchformer.lab.metrics.shots import LongTailedMetrics, shot_groups
 from batchformer.lab.tasks.contrast_views import two_views

@@ -16,11 +16,11 @@ from batchformer.lab.data.feeds.detection import DetectionFeed, scored_images
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.feeds.sharding import all_rows, part_sizes, scored_rows
 from batchformer.lab.data.sets.voc import BoxedImages, count_objects, load_voc
-from batchformer.lab.engine.fit import Evaluation
-from batchformer.lab.engine.keeping import one_state
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.bn_recalibration import measuring_statistics
+from batchformer.lab.engine.checkpoint import one_state
+from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.engine.precise_norm import measuring_statistics
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.engine.precision import in_double
 from batchformer.lab.metrics.detection import (
     Boxes,

@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from batchformer.lab.data.feeds.sharding import all_rows
-from batchformer.lab.engine.mechanics import Mechanics
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Mechanics
 
 
 @dataclass(frozen=True, eq=False)

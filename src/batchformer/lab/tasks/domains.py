@@ -27,9 +27,9 @@ from batchformer.lab.data.sets.domain_layouts import load_domains
 from batchformer.lab.data.sets.domain_split import DomainSplit
 from batchformer.lab.data.sets.domains import DomainFiles, DomainImages
 from batchformer.lab.data.sets.images import ImageSplit
-from batchformer.lab.engine.fit import Evaluation
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.tasks.domain_scoring import PartScore, score
 from batchformer.lab.tasks.domain_views import (
     scored_file_view,

@@ -14,7 +14,7 @@ from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.feeds.sharding import all_rows
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
-from batchformer.lab.engine.fit import Evaluation
+from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Method
 from batchformer.lab.metrics.representation import alignment, feature_std, uniformity
 from batchformer.lab.tasks.bank import Extract

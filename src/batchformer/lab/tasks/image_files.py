@@ -26,9 +26,9 @@ from batchformer.lab.data.sets.long_tailed_files import (
     own_files,
     with_at_most,
 )
-from batchformer.lab.engine.fit import Evaluation
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.tasks.augmentation import file_views, view_at_test
 from batchformer.lab.tasks.bank import Bank
 from batchformer.lab.tasks.facts import split_facts

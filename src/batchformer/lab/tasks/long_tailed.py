@@ -22,9 +22,9 @@ from batchformer.lab.data.sets.digits import digits_lt
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData
 from batchformer.lab.data.transforms import cifar_test, digits_test
 from batchformer.lab.data.transforms.base import Normalise
-from batchformer.lab.engine.fit import Evaluation
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.tasks.augmentation import training_views
 from batchformer.lab.tasks.bank import Bank
 from batchformer.lab.tasks.facts import split_facts

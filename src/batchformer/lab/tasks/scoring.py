@@ -10,9 +10,9 @@ from torch import Tensor
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.data.feeds.sharding import all_rows
-from batchformer.lab.engine.fit import Evaluation
-from batchformer.lab.engine.mechanics import Mechanics
+from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.metrics.shots import LongTailedMetrics, shot_groups, third_groups
 
 #: Beyond this many classes a confusion matrix is larger than a run folder should be.

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from batchformer.lab.engine import checkpoint
-from batchformer.lab.engine.distributed.agreement import first_gives, first_says, highest
+from batchformer.lab.engine.distributed.rank_zero import first_gives, first_says, highest
 
 
 def test_one_rank_answers_by_itself() -> None:

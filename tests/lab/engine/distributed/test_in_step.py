@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch import distributed as dist
 
 from batchformer.lab.data.feeds.sharding import own_positions
-from batchformer.lab.engine.distributed import in_step
+from batchformer.lab.engine.distributed import gradients as in_step
 from batchformer.lab.engine.distributed.sync_norm import RanksNorm, synchronise_norms
 from batchformer.lab.tasks.detection import of_all_ranks
 from batchformer.nn.exchange import ranks

@@ -27,13 +27,13 @@ from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine import checkpoint
-from batchformer.lab.engine.distributed.agreement import FirstFailed, first_says, highest
-from batchformer.lab.engine.distributed.parallel import Parallel
-from batchformer.lab.engine.fit import Evaluation, Plan, fit, training
+from batchformer.lab.engine.distributed.gradients import Parallel
+from batchformer.lab.engine.distributed.rank_zero import FirstFailed, first_says, highest
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
-from batchformer.lab.engine.mechanics import Batch, Mechanics, Step
+from batchformer.lab.engine.log import DivergedError
+from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.window import DivergedError
+from batchformer.lab.engine.optimizer_step import Batch, Mechanics, Step
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from batchformer.nn.exchange import alone

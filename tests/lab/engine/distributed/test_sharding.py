@@ -24,10 +24,10 @@ from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.distributed import sharding
-from batchformer.lab.engine.fit import Evaluation, Plan, fit, training
 from batchformer.lab.engine.interrupt import StopRequest
-from batchformer.lab.engine.mechanics import Batch, Mechanics
+from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Batch, Mechanics
 
 SPLIT = ImageSplit(
     torch.randint(

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from batchformer.lab.engine import checkpoint
-from batchformer.lab.engine.distributed import wide
+from batchformer.lab.engine.distributed import torchrun as wide
 from batchformer.soak.kills import folder_of
 from batchformer.soak.nodes import apart, free_port
 from batchformer.soak.processes import finish, start

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from batchformer.lab.engine.distributed.in_step import sum_of_ranks
+from batchformer.lab.engine.distributed.gradients import sum_of_ranks
 from batchformer.nn.exchange import ranks
 
 

@@ -8,17 +8,15 @@ from typing import Any
 
 import torch
 
-from batchformer.lab.engine.checkpoint import load_newest_of_first
-from batchformer.lab.engine.distributed.in_step import take_from_first
+from batchformer.lab.engine.checkpoint import load_newest_of_first, of_this_training, remove_later
+from batchformer.lab.engine.distributed.gradients import take_from_first
 from batchformer.lab.engine.distributed.sharding import shard
 from batchformer.lab.engine.distributed.sync_norm import synchronise_norms
 from batchformer.lab.engine.interrupt import StopRequest, stop_requests
-from batchformer.lab.engine.keeping import of_this_training, remove_later
 from batchformer.lab.engine.log import NoLog, Progress, RunLog
 from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.engine.plan import BEST, Evaluate, Evaluation, Plan, Position
 from batchformer.lab.engine.precision import products_in
-from batchformer.lab.engine.stage import Stage
+from batchformer.lab.engine.stage import BEST, Evaluate, Evaluation, Plan, Position, Stage
 from batchformer.nn.exchange import leads, ranks
 
 __all__ = [

@@ -1,8 +1,7 @@
 """One command as one of several ranks, as ``torchrun`` starts them; nothing here needs torch first.
 
 The process group is opened and closed here and nowhere else. Rank 0 speaks; another rank says only
-what nobody has said yet and what made it fail.
-"""
+what nobody has said yet and what made it fail."""
 
 from __future__ import annotations
 
@@ -63,7 +62,7 @@ def process_group() -> Iterator[Any]:
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     yield store
     # Not after an error: others may be waiting for this rank, and closing would wait for them.
-    from batchformer.lab.engine.distributed.agreement import highest
+    from batchformer.lab.engine.distributed.rank_zero import highest
 
     highest(0)
     dist.destroy_process_group()
@@ -81,7 +80,7 @@ def as_one_rank(work: Callable[[], None]) -> NoReturn:
                 voice.leave()
                 _end(code)
     except Exception as error:
-        from batchformer.lab.engine.distributed.agreement import FirstFailed
+        from batchformer.lab.engine.distributed.rank_zero import FirstFailed
 
         if not isinstance(error, FirstFailed):
             voice.say_once(LOST if _is_lost(error) else traceback.format_exc().rstrip())

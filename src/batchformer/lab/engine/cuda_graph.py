@@ -2,8 +2,7 @@
 
 The host then starts one graph instead of a thousand kernels. What is recorded is the very code
 that runs eagerly; updates of other shapes, the first few of each, and whatever cannot be recorded
-run that code as it is.
-"""
+run that code as it is."""
 
 from __future__ import annotations
 
@@ -16,8 +15,8 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.engine.mechanics import Batch
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.nn.exchange import ranks
 from batchformer.nn.randomness import seed_device
 

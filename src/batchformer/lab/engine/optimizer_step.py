@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.engine.distributed.parallel import Parallel
+from batchformer.lab.engine.distributed.gradients import Parallel
 
 Batch = Mapping[str, Any]
 Step = Callable[[Batch], dict[str, Tensor]]

@@ -1,7 +1,6 @@
 """What ranks agree on besides tensors of a training: on the CPU, by a group of its own.
 
-On one rank nothing is sent, and every question is answered by itself.
-"""
+On one rank nothing is sent, and every question is answered by itself."""
 
 from __future__ import annotations
 

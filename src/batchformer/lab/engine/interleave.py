@@ -5,8 +5,7 @@ nothing is gained, and nothing changes: every draw is a function of its run's se
 
 Runs that share a feed take its batches at the same update: a feed restarts its
 reader if it is asked for an earlier update than before. Runs that were resumed may be at different
-updates; those that are behind catch up first.
-"""
+updates; those that are behind catch up first."""
 
 from __future__ import annotations
 
@@ -17,11 +16,11 @@ from typing import Any
 
 import torch
 
-from batchformer.lab.engine.fit import Evaluation
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest, stop_requests
+from batchformer.lab.engine.log import DivergedError
+from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches
-from batchformer.lab.engine.plan import Position
-from batchformer.lab.engine.window import DivergedError
+from batchformer.lab.engine.stage import Position
 
 Training = Generator[Position, None, Evaluation]
 
