@@ -21,7 +21,7 @@ PLACES = ("half written", "written", "flushed", "renamed")
 _LOADED = [
     "batchformer.soak.processes",
     "batchformer.lab.runs.compare",
-    "batchformer.lab.methods.balanced_softmax",
+    "batchformer.lab.methods.erm",
     "sklearn.datasets",
     "timm",
     "torch.utils.tensorboard",

@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from batchformer.lab.config.methods import ModuleConfig
-from batchformer.lab.methods.balanced_softmax import BalancedSoftmaxMethod
+from batchformer.lab.methods.erm import BalancedSoftmaxMethod
 from batchformer.lab.models.build import build_model
 
 

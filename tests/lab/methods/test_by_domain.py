@@ -9,7 +9,7 @@ import torch
 
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.optimizer_step import Mechanics
-from batchformer.lab.methods.by_domain import by_domain
+from batchformer.lab.methods.domains import by_domain
 
 NAMES = ["coral", "irm", "vrex", "mixstyle"]
 HYPER = {"mixstyle_after": ("layer1",)}

@@ -18,7 +18,7 @@ from batchformer.lab.engine.cuda_graph import WARM_UP, Captured, Eager
 from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.engine.stage import RunningMean
 from batchformer.lab.methods import build_method
-from batchformer.lab.methods.cge import Cge
+from batchformer.lab.methods.compositional import Cge
 from batchformer.lab.metrics.compositional import CompositionalResult, compositional_scores
 from batchformer.lab.models.build import build_model
 from batchformer.nn.randomness import drawing, seed_device

@@ -22,8 +22,8 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.methods import build_method
-from batchformer.lab.methods.class_context import ClassContext
-from batchformer.lab.methods.mixing import MixingClassifier
+from batchformer.lab.methods.classifier import ClassContext
+from batchformer.lab.methods.erm import MixingClassifier
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.compare import run

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from batchformer.lab.config.methods import ModuleConfig
-from batchformer.lab.methods.crt import RetrainedClassifier
+from batchformer.lab.methods.two_stage import RetrainedClassifier
 from batchformer.lab.models.build import build_model
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from batchformer.lab.config.methods import MethodConfig
-from batchformer.lab.methods.deferral import never_comes
+from batchformer.lab.methods.ldam import never_comes
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from batchformer.lab.config.methods import ModuleConfig
-from batchformer.lab.methods.encoder import make_encoder
+from batchformer.lab.methods.classifier import make_encoder
 
 
 def test_settings_reach_the_encoder() -> None:

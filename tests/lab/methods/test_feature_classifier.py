@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from batchformer.lab.config.methods import ModuleConfig
-from batchformer.lab.methods import feature_classifier
-from batchformer.lab.methods.feature_classifier import train_classifier
+from batchformer.lab.methods import ce_gzsl as feature_classifier
+from batchformer.lab.methods.ce_gzsl import train_classifier
 from batchformer.nn import streams
 
 OFF, ON = ModuleConfig(enabled=False), ModuleConfig(heads=2)

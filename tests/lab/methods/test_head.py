@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from batchformer.lab.methods.head import classifier_of, replace_classifier
+from batchformer.lab.methods.classifier import classifier_of, replace_classifier
 from batchformer.lab.models.build import build_model
 from batchformer.lab.models.heads import CosineClassifier
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from batchformer.lab.methods.loss_valley import LossValley
+from batchformer.lab.methods.swad import LossValley
 
 
 def answers(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from batchformer.lab.methods.mean_weights import MeanWeights, WeightSums, joined, weights_of
+from batchformer.lab.methods.swad import MeanWeights, WeightSums, joined, weights_of
 
 
 def test_sums_take_the_format_of_the_weights() -> None:

@@ -17,7 +17,7 @@ from batchformer.lab.data.transforms.mixup import draw_mix
 from batchformer.lab.engine.optimizer_step import Batch, Mechanics
 from batchformer.lab.losses.long_tailed import balanced_softmax
 from batchformer.lab.methods import build_method
-from batchformer.lab.methods.mixing import MixingClassifier
+from batchformer.lab.methods.erm import MixingClassifier
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.compare import run

@@ -24,8 +24,7 @@ from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.cuda_graph import Captured, Eager
 from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.methods import build_method
-from batchformer.lab.methods.moco import directions, watched
-from batchformer.lab.methods.moco_v3 import is_vision_transformer
+from batchformer.lab.methods.moco import directions, is_vision_transformer, watched
 from batchformer.lab.models.build import build_model
 
 HYPER = {

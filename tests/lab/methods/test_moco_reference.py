@@ -20,9 +20,7 @@ from torch.nn import functional as F
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.optimizer_step import Mechanics
-from batchformer.lab.methods.moco import Moco
-from batchformer.lab.methods.moco_v2 import MocoV2
-from batchformer.lab.methods.moco_v3 import MocoV3
+from batchformer.lab.methods.moco import Moco, MocoV2, MocoV3
 
 N, CHANNELS, HIDDEN, DIM, QUEUE, UPDATES = 12, 8, 16, 6, 40, 4
 TEMPERATURE, MOMENTUM, MODULE_LR_FACTOR = 0.2, 0.9, 0.5

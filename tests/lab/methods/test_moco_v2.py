@@ -14,8 +14,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.optimizer_step import Mechanics
-from batchformer.lab.methods import shuffled_norm
-from batchformer.lab.methods.shuffled_norm import draw_order
+from batchformer.lab.methods import momentum as shuffled_norm
+from batchformer.lab.methods.momentum import draw_order
 from batchformer.lab.recipes import find_recipe
 
 HYPER: dict[str, Any] = {

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchformer.lab.methods.queue import KeyQueue
+from batchformer.lab.methods.momentum import KeyQueue
 
 
 @settings(max_examples=60, deadline=None)

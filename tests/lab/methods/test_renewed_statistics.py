@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
 from batchformer.lab.engine.method import Method
-from batchformer.lab.methods.renewed_statistics import renew_statistics
+from batchformer.lab.methods.swad import renew_statistics
 
 
 class Net(Method):

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
-from batchformer.lab.methods.ride_assignment import AssignedExperts
-from batchformer.lab.methods.routing import running_means, worth_going_on
+from batchformer.lab.methods.ride import AssignedExperts, running_means, worth_going_on
 from batchformer.lab.models.build import build_model
 from batchformer.lab.models.ride import ride_resnet32
 from batchformer.nn.randomness import drawing

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchformer.lab.methods.routing import ExpertRouters, running_means, worth_going_on
+from batchformer.lab.methods.ride import ExpertRouters, running_means, worth_going_on
 
 
 @settings(max_examples=30, deadline=None)

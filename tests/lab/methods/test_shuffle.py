@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch import distributed as dist
 
-from batchformer.lab.methods.shuffle import shuffle, unshuffle
+from batchformer.lab.methods.momentum import shuffle, unshuffle
 
 #: Rows of each rank, by the number of ranks.
 SIZES = {2: ((4, 4), (3, 5), (0, 4)), 3: ((4, 4, 4), (5, 1, 3), (0, 6, 2))}

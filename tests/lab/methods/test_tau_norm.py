@@ -10,7 +10,7 @@ from torch import nn
 
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.optimizer_step import Mechanics
-from batchformer.lab.methods.tau_norm import tau_normalise
+from batchformer.lab.methods.two_stage import tau_normalise
 from batchformer.lab.models.build import build_model
 from batchformer.nn.randomness import drawing
 

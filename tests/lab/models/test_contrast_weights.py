@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
-from batchformer.lab.methods.moco_v3 import MocoV3
+from batchformer.lab.methods.moco import MocoV3
 from batchformer.lab.models.build import build_model
 from batchformer.lab.models.weights import fit_weights, one_network, read_weights
 

@@ -37,8 +37,8 @@ from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.loop import own_stream
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Mechanics
-from batchformer.lab.methods.encoder import make_encoder
-from batchformer.lab.methods.moco_v3 import MocoV3
+from batchformer.lab.methods.classifier import make_encoder
+from batchformer.lab.methods.moco import MocoV3
 from batchformer.lab.models.build import build_model
 from batchformer.nn.randomness import generator
 

@@ -19,8 +19,8 @@ from batchformer.lab.config.training import OptimConfig, require
 from batchformer.lab.engine.optim import build_optimizer, set_lr
 from batchformer.lab.engine.optimizer_step import Batch, Mechanics
 from batchformer.lab.losses.long_tailed import BalancedSoftmax, balanced_softmax
-from batchformer.lab.methods.frozen import OnFrozenFeatures
-from batchformer.lab.methods.head import classifier_of
+from batchformer.lab.methods.classifier import classifier_of
+from batchformer.lab.methods.two_stage import OnFrozenFeatures
 from batchformer.nn.randomness import drawing
 from batchformer.nn.streams import match
 from batchformer.plug.attach import param_groups

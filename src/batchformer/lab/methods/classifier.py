@@ -5,18 +5,235 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer.insight.relations import Relations
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig
+from batchformer.lab.data.transforms.mixup import one_hot
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch
-from batchformer.lab.methods.class_context import ClassContext, class_row_loss
-from batchformer.lab.methods.encoder import make_encoder
-from batchformer.nn.module import two_streams
+from batchformer.nn.attention import Attend
+from batchformer.nn.exchange import add_up_, ranks, uncompiled
+from batchformer.nn.module import BatchFormer, two_streams
+from batchformer.nn.randomness import drawing
 from batchformer.nn.streams import stream_loss
 from batchformer.plug.attach import MODULE
+
+# Class context: a running mean of every class joins the batch that samples attend to.
+#
+# With a long tail most batches have no image of a rare class. Here every class that was seen before
+# is in every batch, as one more row of the encoder.
+
+
+class ClassContext(BatchFormer):
+    """BatchFormer over N samples and K running means of class features.
+
+    Samples attend to samples and to the means; so do the means. A class that was never seen is
+    masked: nobody attends to it, and it has no loss. With ``attend="self"``, the control, every row
+    sees itself alone. All shapes are static and nothing is read back from the device, so a step
+    can be captured in a CUDA graph. In eval it is the identity, as BatchFormer is.
+
+    On several ranks each rank's samples attend to one another and to the means. The means are those
+    of all ranks' samples, so they agree on every rank.
+
+    Args:
+        dim: channels C of the features.
+        heads: attention heads; must divide ``dim``.
+        layers: stacked encoder layers.
+        dropout: probability, in the four places of the stock layer.
+        attend: ``"batch"``, or ``"self"`` for the control.
+        classes: K.
+        momentum: share of its old value that a mean keeps when samples of its class come.
+        copy_layers: as in :class:`BatchFormer`.
+
+    Attributes:
+        means: (K, C) float32 whatever the precision of a step; zero for a class not seen yet.
+        seen: (K,) bool.
+    """
+
+    means: Tensor
+    seen: Tensor
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int = 4,
+        layers: int = 1,
+        dropout: float = 0.5,
+        *,
+        attend: Attend = "batch",
+        classes: int,
+        momentum: float = 0.9,
+        copy_layers: bool = False,
+    ) -> None:
+        super().__init__(dim, heads, layers, dropout, attend=attend, copy_layers=copy_layers)
+        if classes < 1:
+            raise ValueError(f"ClassContext: needs the number of classes, got classes={classes}.")
+        self.momentum = momentum
+        self.register_buffer("means", torch.zeros(classes, dim))
+        self.register_buffer("seen", torch.zeros(classes, dtype=torch.bool))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Mixed samples (N, C) in training, ``x`` itself in eval; the means stay as they are."""
+        return self.mix_with_classes(x)[0] if self.training else x
+
+    def mix_with_classes(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Mixed samples (N, C) of samples (N, C), and mixed class rows (K, C)."""
+        self._check_layout(x)
+        rows = torch.cat((x.to(torch.promote_types(x.dtype, self.means.dtype)), self.means))
+        visible = torch.cat((self.seen.new_ones(len(x)), self.seen))
+        mixed, _ = self._encode(rows, self.dropout, None, visible=visible)
+        samples, classes = mixed.to(x.dtype).tensor_split((len(x),))
+        return samples, classes
+
+    def update_means(self, features: Tensor, targets: Tensor) -> None:
+        """Move the means towards those of a batch, in place; every rank calls it.
+
+        Args:
+            features: (N, C) plain; detached here.
+            targets: (N,) classes, or (N, K) shares of them, which then weigh the features.
+        """
+        sums = class_sums(features, targets, self.means)
+        if ranks() > 1:
+            _all_reduce_(sums)
+        move_means_(self.means, self.seen, sums, self.momentum)
+
+    def class_rows(self) -> Tensor:
+        """The means (S, C) of the S classes seen so far, a copy; reads back from the device."""
+        return self.means[self.seen]
+
+
+@torch.no_grad()
+def class_sums(features: Tensor, targets: Tensor, like: Tensor) -> Tensor:
+    """Sum of the features of each class, and its number of samples in the last column, (K, C + 1).
+
+    Args:
+        features: (N, C).
+        targets: (N,) classes, or (N, K) shares of them: the numbers are then sums of shares.
+        like: (K, C), whose type the sums are taken in, whatever autocast asks for.
+
+    >>> class_sums(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1, 0, 1]), torch.zeros(3, 1))
+    tensor([[2., 1.],
+            [5., 2.],
+            [0., 0.]])
+    """
+    shares = one_hot(targets, len(like)) if targets.ndim == 1 else targets
+    rows = features.detach().to(like.dtype)
+    rows = torch.cat((rows, rows.new_ones(len(rows), 1)), dim=1)
+    # A matrix product rather than index_add_, whose order of summation varies on a GPU.
+    with torch.autocast(features.device.type, enabled=False):
+        return shares.to(like.dtype).T @ rows
+
+
+@torch.no_grad()
+def move_means_(means: Tensor, seen: Tensor, sums: Tensor, momentum: float) -> None:
+    """Running means of classes after one more batch, in place.
+
+    A class of the batch becomes ``momentum * old + (1 - momentum) * mean``, or the batch's mean
+    where it was never seen before. Other classes stay.
+
+    Args:
+        means: (K, C).
+        seen: (K,) bool.
+        sums: (K, C + 1) of :func:`class_sums`.
+        momentum: from 0 to 1.
+    """
+    numbers = sums[:, -1:]
+    present, before = numbers > 0, seen[:, None]
+    batch = sums[:, :-1] / numbers.masked_fill(~present, 1.0)
+    moved = torch.where(before, momentum * means + (1 - momentum) * batch, batch)
+    means.copy_(torch.where(present, moved, means))
+    seen.logical_or_(present[:, 0])
+
+
+def class_row_loss(logits: Tensor, seen: Tensor) -> Tensor:
+    """Cross-entropy of each class row against its class, the mean over classes seen so far.
+
+    Args:
+        logits: (K, K), row k of class k.
+        seen: (K,) bool.
+
+    >>> logits = torch.tensor([[0.0, 0.0], [5.0, 9.0]])
+    >>> class_row_loss(logits, torch.tensor([True, False])).exp()
+    tensor(2.)
+    """
+    own = torch.arange(len(logits), device=logits.device)
+    losses = F.cross_entropy(logits, own, reduction="none")
+    return losses.masked_fill(~seen, 0.0).sum() / seen.sum().clamp(min=1)
+
+
+@uncompiled
+def _all_reduce_(x: Tensor) -> None:
+    add_up_(x)
+
+
+# BatchFormer as a method is told to use it.
+
+
+def make_encoder(
+    dim: int, module: ModuleConfig, seed: int, batch_axis: int = 0, classes: int = 0
+) -> BatchFormer | None:
+    """BatchFormer for features of `dim` channels, or None for the baseline.
+
+    Its initial weights draw from the seed separately from the network's, so that adding it changes
+    no other weight.
+
+    Args:
+        dim: C.
+        module: the settings.
+        seed: of the run.
+        batch_axis: the axis of the samples.
+        classes: K, which ``module.context`` "classes" needs.
+    """
+    if not module.enabled:
+        return None
+    sizes = (dim, module.heads, module.layers, module.dropout)
+    with drawing(seed, "module weights"):
+        encoder: BatchFormer
+        options: dict[str, Any] = {"attend": module.attend, "copy_layers": module.copy_layers}
+        if module.context == "classes":
+            momentum = module.context_momentum
+            encoder = ClassContext(*sizes, classes=classes, momentum=momentum, **options)
+        else:
+            exchange = module.exchange
+            encoder = BatchFormer(*sizes, batch_axis=batch_axis, exchange=exchange, **options)
+    return encoder.requires_grad_(module.trained)
+
+
+# Replacing the layer that makes logits of features.
+
+
+def classifier_of(network: nn.Module) -> nn.Linear:
+    """The network's linear classifier, or an error that says what was found instead."""
+    contract: Any = network
+    found = contract.get_classifier()
+    if not isinstance(found, nn.Linear):
+        raise ValueError(
+            f"This method needs a linear classifier; {type(network).__name__} has "
+            f"{type(found).__name__}. Start from a method that trains one, such as cross_entropy."
+        )
+    return found
+
+
+def replace_classifier(network: nn.Module, head: nn.Module) -> None:
+    """Put `head` in the place of what ``network.get_classifier()`` gives.
+
+    >>> from batchformer.lab.models.networks import digits_net
+    >>> network = digits_net(10)
+    >>> replace_classifier(network, nn.Linear(64, 3))
+    >>> network.fc
+    Linear(in_features=64, out_features=3, bias=True)
+    """
+    contract: Any = network
+    old = contract.get_classifier()
+    name = next(name for name, module in network.named_modules() if module is old)
+    parent, _, child = name.rpartition(".")
+    setattr(network.get_submodule(parent), child, head)
+
+
+# A classifier with BatchFormer between its pooled features and its head.
 
 
 class Classifier(Method):

@@ -9,10 +9,33 @@ from torch import Tensor, nn
 
 from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.losses.long_tailed import LDAM
-from batchformer.lab.methods.classifier import Classifier
-from batchformer.lab.methods.head import replace_classifier
+from batchformer.lab.methods.classifier import Classifier, replace_classifier
 from batchformer.lab.models.heads import CosineClassifier
 from batchformer.nn.randomness import drawing
+
+# Deferred re-weighting: whether a training is long enough to come to it.
+
+#: Methods that weight classes by how rare they are from ``hyper.reweight_epoch`` on.
+DEFERRED = ("ldam", "ride")
+
+
+def never_comes(method: str, hyper: MethodConfig, epochs: float) -> str:
+    """What to say of a training that ends before its re-weighting begins; else nothing.
+
+    >>> never_comes("ldam", MethodConfig(reweight_epoch=160), 2.5)
+    're-weighting begins with epoch 160, and this training has 2.5: set --hyper.reweight-epoch'
+    >>> never_comes("ldam", MethodConfig(reweight_epoch=160), 200)
+    ''
+    """
+    if method not in DEFERRED or epochs > hyper.reweight_epoch:
+        return ""
+    return (
+        f"re-weighting begins with epoch {hyper.reweight_epoch}, and this training has "
+        f"{epochs:.3g}: set --hyper.reweight-epoch"
+    )
+
+
+# LDAM-DRW: margins for rare classes from the start, weights for them at the end.
 
 
 class LDAMMethod(Classifier):

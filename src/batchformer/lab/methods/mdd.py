@@ -12,8 +12,7 @@ from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses.domains import mdd
-from batchformer.lab.methods.classifier import Classifier
-from batchformer.lab.methods.head import replace_classifier
+from batchformer.lab.methods.classifier import Classifier, replace_classifier
 from batchformer.lab.models.domains import reverse_gradient
 from batchformer.nn.randomness import drawing
 

@@ -1,12 +1,20 @@
-"""A second encoder that follows the first one slowly."""
+"""What momentum contrast shares: a slower encoder, a queue, shuffled normalisation."""
 
 from __future__ import annotations
 
 import copy
-from typing import TypeVar
+from collections.abc import Callable
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+from batchformer.lab.config.training import require
+from batchformer.lab.models.norms import collect, deal
+from batchformer.nn.exchange import gather, own_rows, ranks, row_counts
+from batchformer.nn.randomness import seed_for
+
+# A second encoder that follows the first one slowly.
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -37,3 +45,183 @@ def follow(follower: nn.Module, leader: nn.Module, momentum: float | Tensor) -> 
         torch._foreach_add_(own, steps)
     else:
         torch._foreach_lerp_(own, towards, 1 - momentum)
+
+
+# A ring of the newest keys with their labels, in tensors alone.
+
+
+class KeyQueue(nn.Module):
+    """Keys (Q, D) and labels (Q,) of the newest samples; it begins empty.
+
+    Where the next key goes is a tensor too, so that a recorded update moves on when replayed.
+
+    Args:
+        size: Q.
+        dim: D.
+
+    >>> queue = KeyQueue(size=3, dim=1)
+    >>> queue.push(torch.tensor([[1.0], [2.0]]), torch.tensor([5, 6]))
+    >>> queue.push(torch.tensor([[3.0], [4.0]]), torch.tensor([7, 8]))
+    >>> queue.keys.flatten(), queue.labels
+    (tensor([4., 2., 3.]), tensor([8, 6, 7]))
+    """
+
+    keys: Tensor
+    labels: Tensor
+    valid: Tensor
+    position: Tensor
+
+    def __init__(self, size: int, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("keys", torch.zeros(size, dim))
+        self.register_buffer("labels", torch.zeros(size, dtype=torch.int64))
+        self.register_buffer("valid", torch.zeros(size, dtype=torch.bool))
+        self.register_buffer("position", torch.zeros((), dtype=torch.int64))
+
+    @torch.no_grad()
+    def push(self, keys: Tensor, labels: Tensor) -> None:
+        """Take in keys (N, D) with labels (N,); of more than Q the last Q are kept."""
+        size = len(self.keys)
+        keys, labels = keys[-size:].to(self.keys.dtype), labels[-size:]
+        where = (self.position + torch.arange(len(keys), device=keys.device)) % size
+        self.keys.index_copy_(0, where, keys)
+        self.labels.index_copy_(0, where, labels)
+        self.valid.index_fill_(0, where, True)
+        self.position.copy_((self.position + len(keys)) % size)
+
+
+# The rows of all ranks dealt anew, so that a batch's statistics do not tell whose they are.
+
+
+class Shuffled(NamedTuple):
+    """What undoes a shuffle: the order of all rows, and how many every rank has."""
+
+    order: Tensor
+    counts: list[int]
+
+
+@torch.no_grad()
+def shuffle(x: Tensor, seed: int) -> tuple[Tensor, Shuffled | None]:
+    """Deal the rows of all ranks anew, to each as many as it had, without gradients.
+
+    Statistics of a batch are then not those of the samples that a rank compares. The order is a
+    function of the seed, so that nobody has to send it. On one rank every order has the same
+    statistics, and ``x`` itself is returned.
+
+    Args:
+        x: (N, ...), of any number of rows on each rank.
+        seed: the same on every rank.
+    """
+    if ranks() == 1:
+        return x, None
+    counts = row_counts(x)
+    draw = torch.Generator().manual_seed(seed)
+    order = torch.randperm(sum(counts), generator=draw).to(x.device)
+    dealt = gather(x, counts)[order[own_rows(counts)]]
+    return torch.empty_like(x).copy_(dealt), Shuffled(order, counts)  # its memory format is kept
+
+
+@torch.no_grad()
+def unshuffle(rows: Tensor, shuffled: Shuffled | None) -> Tensor:
+    """The rows of this rank in their first order, of what was made of shuffled ones.
+
+    Args:
+        rows: (N, ...), one for each row that :func:`shuffle` gave.
+        shuffled: what it gave beside them.
+    """
+    if shuffled is None:
+        return rows
+    order, counts = shuffled
+    return gather(rows, counts)[order.argsort()[own_rows(counts)]]
+
+
+# Shuffled batch normalisation: a key is normalised with other samples than its query.
+#
+# Statistics that a batch of queries shares with its keys, and not with the queue, could give the
+# matching keys away. MoCo and PaCo therefore shuffle the keys' images between GPUs. One device does
+# the same by normalising a batch in parts.
+
+#: Makes this order differ from the other orders that are drawn from the seed of a run.
+_SHUFFLE = 2
+
+
+def parts_of_rank(parts: int) -> int:
+    """The parts of a batch that each rank normalises, of so many in all.
+
+    >>> parts_of_rank(8)
+    8
+    """
+    require(
+        parts == 1 or parts % ranks() == 0,
+        f"hyper.norm-parts {parts} cannot be divided among {ranks()} ranks: set a multiple of "
+        f"{ranks()}, or 1, with which every rank normalises its own rows",
+    )
+    return max(1, parts // ranks())
+
+
+def require_equal_parts(rows: int, parts: int) -> None:
+    """Refuse a batch whose rows cannot be divided into parts of one size."""
+    require(
+        rows % parts == 0,
+        f"a batch of {rows} rows has no {parts} parts of one size (hyper.norm-parts)",
+    )
+
+
+def in_parts(encode: Callable[[Tensor], Tensor], x: Tensor, parts: int, streams: int = 1) -> Tensor:
+    """What a network with normalisation in parts makes of ``x``, where the parts are contiguous.
+
+    Args:
+        encode: rows to as many rows; its normalisation has gone through ``normalise_in_parts``.
+        x: (S * N, ...), S streams of N rows; part p has the rows p * N / P to (p + 1) * N / P of
+            every stream.
+        parts: P.
+        streams: S.
+
+    Returns:
+        (S * N, ...) in the order of ``x``.
+    """
+    if parts == 1:
+        return encode(x)
+    require_equal_parts(len(x) // streams, parts)
+    made = encode(torch.cat([deal(rows, parts) for rows in x.chunk(streams)]))
+    return torch.cat([collect(rows, parts) for rows in made.chunk(streams)])
+
+
+def draw_order(x: Tensor, parts: int) -> Tensor | None:
+    """An order (N,) that assigns rows to parts at random; None with one part or several ranks.
+
+    Several ranks shuffle rows between them instead. The order is drawn on the device and nothing is
+    read back from it, so that a CUDA graph can capture the update.
+    """
+    if parts == 1 or ranks() > 1:
+        return None
+    require_equal_parts(len(x), parts)
+    return torch.rand(len(x), device=x.device).argsort()
+
+
+@torch.no_grad()
+def encode_shuffled(
+    encode: Callable[[Tensor], Tensor], x: Tensor, order: Tensor | None, seed: int, update: Tensor
+) -> Tensor:
+    """Rows (S * N, D) that ``encode`` makes of shuffled images, in the order of ``x`` again.
+
+    Several ranks shuffle images between them; one rank shuffles by ``order``.
+
+    Args:
+        encode: images (N, ...) to rows (S * N, D), one stream after the other.
+        x: images (N, ...).
+        order: of :func:`draw_order`.
+        seed: of the run.
+        update: () the number of updates so far, on every rank the same; each has its own order.
+    """
+    # On one rank the order is not needed, and must not be read from the device.
+    drawn = seed_for(seed, "order", int(update), _SHUFFLE) if ranks() > 1 else 0
+    images, shuffled = shuffle(x, drawn)
+    rows = encode(images if order is None else images[order])
+    if order is None and shuffled is None:
+        return rows
+    streams = rows.chunk(len(rows) // len(x))
+    if order is not None:
+        back = order.argsort()
+        return torch.cat([stream[back] for stream in streams])
+    return torch.cat([unshuffle(stream, shuffled) for stream in streams])

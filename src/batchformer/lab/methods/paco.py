@@ -14,11 +14,12 @@ from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses.paco import PaCo, log_prior
 from batchformer.lab.methods.classifier import Classifier
-from batchformer.lab.methods.momentum import follow, follower
-from batchformer.lab.methods.queue import KeyQueue
-from batchformer.lab.methods.shuffled_norm import (
+from batchformer.lab.methods.momentum import (
+    KeyQueue,
     draw_order,
     encode_shuffled,
+    follow,
+    follower,
     in_parts,
     parts_of_rank,
 )
@@ -41,7 +42,7 @@ class PaCoMethod(Classifier):
 
     As in PaCo's code, several ranks shuffle the keys' images between them, and the keys of all
     ranks enter the queue. With ``hyper.norm_parts`` one device normalises a batch as that many
-    ranks would (:mod:`~batchformer.lab.methods.shuffled_norm`), in the projection both streams of a
+    ranks would (:mod:`~batchformer.lab.methods.momentum`), in the projection both streams of a
     part together. It still contrasts every query with the keys of the whole batch, where a rank has
     those of its own rows, and BatchFormer attends to the whole batch.
 

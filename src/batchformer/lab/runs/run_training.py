@@ -21,7 +21,7 @@ from batchformer.lab.engine.log import Progress
 from batchformer.lab.engine.loop import Evaluation, Plan, training
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.precision import products_in
-from batchformer.lab.methods.deferral import never_comes
+from batchformer.lab.methods.ldam import never_comes
 from batchformer.lab.runs.building import build, build_untrained
 from batchformer.lab.runs.folder import write_figures, write_result
 from batchformer.lab.runs.insight_arrays import keep, seen_of

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from batchformer.lab.methods.deferral import DEFERRED
+from batchformer.lab.methods.ldam import DEFERRED
 from batchformer.lab.report.figures.canvas import DASHES, legend, new_figure, title
 from batchformer.lab.report.results.configuration import Group, one_group
 from batchformer.lab.report.results.names import BASELINE, arm_colours, metric_label, sorted_metrics

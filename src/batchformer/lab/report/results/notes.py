@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from batchformer.lab.config.arms import WITHOUT_BATCHFORMER
-from batchformer.lab.methods.deferral import DEFERRED
+from batchformer.lab.methods.ldam import DEFERRED
 from batchformer.lab.report.results.names import DESCRIPTIVE, metric_label
 from batchformer.lab.report.results.runs import Run
 

@@ -1,16 +1,21 @@
-"""Batches in equal blocks of rows, one domain each, and penalties that compare the domains."""
+"""Methods on batches of several domains: CORAL, IRM, V-REx and MixStyle."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from typing import Any
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.losses.domains import coral, irm_penalty, vrex
 from batchformer.lab.methods.classifier import Classifier
+from batchformer.lab.models.domains import insert_mixstyle
 from batchformer.nn.streams import match
+
+# Batches in equal blocks of rows, one domain each, and penalties that compare the domains.
 
 
 def by_domain(rows: Tensor, groups: int, streams: int = 1) -> Tensor:
@@ -102,3 +107,71 @@ class Penalised(ByDomain):
 
     def phase(self) -> Hashable:
         return self.weight
+
+
+# CORAL: features whose mean and covariance are alike in all domains.
+
+
+class Coral(Penalised):
+    """Cross-entropy and the distance of the domains' moments, of weight ``hyper.penalty``."""
+
+    def penalty(self, features: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
+        return coral(features)
+
+
+# IRM: features on which one classifier is the best for every domain.
+
+
+class Irm(Penalised):
+    """Cross-entropy and the penalty of invariant risk minimisation.
+
+    The penalty multiplies what even and odd rows of a domain give. With an even number of samples
+    of each domain, both streams of a sample fall into the same half, so the halves stay
+    independent but for attention.
+
+    With two streams and ``hyper.irm_grouping="official"`` the rows, plain ones and then mixed ones,
+    are cut into G consecutive parts as in the released code, and the parts mix domains.
+    """
+
+    delayed = True
+
+    def group(self, rows: Tensor, streams: int) -> Tensor:
+        official = self.hyper.irm_grouping == "official"
+        return by_domain(rows, self.groups, 1 if official else streams)
+
+    def penalty(self, features: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
+        return irm_penalty(logits, targets)
+
+
+# V-REx: risks that are alike in all domains.
+
+
+class VRex(Penalised):
+    """Cross-entropy and the variance of the domains' cross-entropies.
+
+    A domain's cross-entropy is the mean over its rows, plain and mixed ones alike, however the
+    settings weigh the streams in the loss itself.
+    """
+
+    delayed = True
+
+    def penalty(self, features: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
+        losses = F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none")
+        return vrex(losses.view(targets.shape).mean(1))
+
+
+# MixStyle: cross-entropy on features that borrow the style of another domain.
+
+
+class MixStyleMethod(ByDomain):
+    """Styles are mixed inside the network, in training, after ``hyper.mixstyle_after``.
+
+    The network's weights and their names stay as they are.
+    """
+
+    def __init__(self, network: nn.Module, class_counts: Tensor, **options: Any) -> None:
+        super().__init__(network, class_counts, **options)
+        hyper = self.hyper
+        insert_mixstyle(
+            network, hyper.mixstyle_after, hyper.mixstyle_p, hyper.mixstyle_alpha, self.groups
+        )

@@ -1,0 +1,334 @@
+"""CGE (Naeem et al., 2021) and CompCos (Mancini et al., 2021): pairs of attribute and object."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from batchformer.insight.relations import Relations
+from batchformer.lab.config.methods import MethodConfig
+from batchformer.lab.config.training import OptimConfig
+from batchformer.lab.data.sets.pairs import Compositions
+from batchformer.lab.engine.optimizer_step import Batch
+from batchformer.lab.methods.classifier import Classifier, replace_classifier
+from batchformer.lab.methods.two_stage import OnFrozenFeatures
+from batchformer.lab.models.heads import CosineClassifier, normalised_embedder, rectified_embedder
+from batchformer.lab.models.pair_graph import GraphNetwork, node_features, pair_graph
+from batchformer.nn.randomness import drawing
+
+# CGE (Naeem et al., 2021): pairs embedded by a graph of attributes, objects and pairs.
+
+
+class OnPairs(Classifier):
+    """Images and pairs embedded in one space: trained over seen pairs, predicting over all.
+
+    BatchFormer acts on the network's features, before they are embedded. A method of this kind
+    says how pairs are embedded, and what embeds an image.
+
+    Args:
+        network: gives pooled features; its classifier is replaced by the identity.
+        compositions: the P pairs.
+        vectors: (A + O, D), of words: the attributes', then the objects'.
+    """
+
+    seen: Tensor
+    numbering: Tensor
+    embedder: nn.Module
+
+    def __init__(
+        self, network: nn.Module, compositions: Compositions, vectors: Tensor, **options: Any
+    ) -> None:
+        super().__init__(network, nn.CrossEntropyLoss(), **options)
+        words = len(compositions.attributes) + len(compositions.objects)
+        if vectors.ndim != 2 or len(vectors) != words:
+            raise ValueError(
+                f"{type(self).__name__} needs a word vector of each of the {words} attributes and "
+                f"objects, shape ({words}, D), got {tuple(vectors.shape)}"
+            )
+        replace_classifier(network, nn.Identity())
+        self.compositions = compositions
+        numbers = compositions.seen.nonzero()[:, 0]
+        numbering = torch.full((len(compositions),), -1)
+        numbering[numbers] = torch.arange(len(numbers))
+        # They follow from the pairs: no part of the state.
+        self.register_buffer("seen", numbers, persistent=False)
+        self.register_buffer("numbering", numbering, persistent=False)
+        self._embedded: Tensor | None = None
+        self.register_load_state_dict_post_hook(_forget_pairs)  # type: ignore[no-untyped-call]
+
+    def embedded_pairs(self, numbers: Tensor | None = None) -> Tensor:
+        """Embeddings ``(P, E)`` of all pairs, or of those with these numbers."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement embedded_pairs()")
+
+    def head(self, pairs: Tensor) -> nn.Module:
+        """The layer that compares embedded images with these pairs, ``(P, E)``."""
+        raise NotImplementedError(f"{type(self).__name__} does not implement head()")
+
+    def compared(self, rows: Tensor, pairs: Tensor) -> Tensor:
+        """Scores ``(rows, P)`` of features ``(rows, C)`` and pairs ``(P, E)``, in float32.
+
+        Half precision would tie scores that the bias of the evaluation is to tell apart.
+        """
+        images = self.embedder(rows)
+        with torch.autocast(images.device.type, enabled=False):
+            scores: Tensor = images.to(pairs.dtype) @ pairs.T
+            return scores
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Scores ``(rows, P)`` of features ``(rows, C)``, of all pairs."""
+        return self.compared(features, self._all_pairs())
+
+    def _all_pairs(self) -> Tensor:
+        """Embedded once for an evaluation: until a mode is set, or weights are loaded or moved."""
+        if self.training or torch.is_grad_enabled():
+            return self.embedded_pairs()
+        if self._embedded is None:
+            self._embedded = self.embedded_pairs()
+        return self._embedded
+
+    def train(self, mode: bool = True) -> Any:
+        self._embedded = None
+        return super().train(mode)
+
+    def _apply(self, *args: Any, **options: Any) -> Any:
+        self._embedded = None
+        return super()._apply(*args, **options)  # type: ignore[no-untyped-call]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores as trained, ``(2N, S)`` of seen pairs; in eval ``(N, P)``, of all."""
+        rows = self.streams(self.features(x))
+        if not self.training:
+            return self.classify(rows)
+        return self.compared(rows, self.embedded_pairs(self.seen))
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        return {"loss": self.loss(self(batch["x"]), self.numbering[batch["y"]])}
+
+    def relations(self) -> Relations | None:
+        """None: it is trained over seen pairs and predicts over all, with losses of the former."""
+        return None
+
+    def deployed(self) -> nn.Module:
+        """The network with what embeds an image, and the pairs as they are, for a classifier."""
+        fixed = copy.deepcopy(self).eval()
+        with torch.no_grad():
+            head = fixed.head(fixed.embedded_pairs())
+        replace_classifier(fixed.network, nn.Sequential(fixed.embedder, head))
+        return fixed.network.train(self.network.training)
+
+
+def _forget_pairs(method: nn.Module, _: Any) -> None:
+    """A hook for loaded weights, which also runs where the method is part of another module."""
+    cast(OnPairs, method)._embedded = None
+
+
+class Cge(OnPairs):
+    """Scores are products of an image's features with the directions of pairs.
+
+    The whole network is trained, the backbone at a lower rate. Pairs of all kinds take part in the
+    graph, so that those never seen are placed by their neighbours.
+
+    Args:
+        network: gives pooled features; its classifier is replaced by the identity.
+        compositions: the P pairs.
+        vectors: (A + O, D), of words: the attributes', then the objects'. They are not trained.
+        seed: of the initial weights of encoder, embedder and graph network.
+        hyper: image_embedding, graph_hidden, pair_dropout, backbone_lr_factor.
+    """
+
+    nodes: Tensor
+
+    def __init__(
+        self,
+        network: nn.Module,
+        compositions: Compositions,
+        vectors: Tensor,
+        seed: int,
+        hyper: MethodConfig | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(network, compositions, vectors, seed=seed, hyper=hyper, **options)
+        features, wanted = int(network.num_features), self.hyper.image_embedding  # type: ignore[arg-type]
+        self.register_buffer(
+            "nodes", node_features(compositions, vectors.float()), persistent=False
+        )
+        with drawing(seed, "weights", 1):
+            self.graph = GraphNetwork(
+                pair_graph(compositions),
+                vectors.shape[1],
+                self.hyper.graph_hidden,
+                wanted or features,
+                self.hyper.pair_dropout,
+            )
+            self.embedder = rectified_embedder(features, wanted) if wanted else nn.Identity()
+
+    def embedded_pairs(self, numbers: Tensor | None = None) -> Tensor:
+        """Directions ``(P, E)`` of all pairs, or of those with these numbers."""
+        pairs: Tensor = self.graph(self.nodes)[-len(self.compositions) :]
+        return pairs if numbers is None else pairs.index_select(0, numbers)
+
+    def head(self, pairs: Tensor) -> nn.Module:
+        """A linear layer with these rows, ``(P, E)``."""
+        linear = nn.Linear(pairs.shape[1], len(pairs), bias=False)
+        linear.weight = nn.Parameter(pairs)
+        return linear
+
+    def parameter_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
+        """The backbone at its own rate, BatchFormer at the embeddings' times its factor."""
+        return self.on_a_backbone(optim, self.graph, self.embedder)
+
+
+# CompCos (Mancini et al., 2021): cosines of images with pairs composed of two embeddings.
+
+
+class CompCos(OnPairs, OnFrozenFeatures):
+    """A hidden layer on frozen features, and pairs made of their attribute and their object.
+
+    Scores are cosines times ``hyper.cosine_scale``. Training compares the seen pairs. With
+    ``hyper.feasibility="margin"`` it compares all pairs, and the cosine of an unseen one is lowered
+    by a margin in proportion to its feasibility: unseen pairs are pushed away from images of seen
+    ones, but feasible pairs less so. Margins are computed anew as each epoch begins, and grow over
+    ``hyper.feasibility_epochs`` from none at the first. Predictions know no margin.
+
+    Args:
+        network: gives pooled features; it is not trained, and its classifier is removed.
+        compositions: the P pairs; for margins those of an open world.
+        vectors: (A + O, D), of words: what embeddings of attributes, then objects, begin with.
+        seed: of the initial weights of encoder, embedder and composition.
+        hyper: image_embedding, image_hidden, pair_dropout, cosine_scale, feasibility,
+            feasibility_margin, feasibility_epochs, frozen_mode.
+    """
+
+    attribute: Tensor
+    object: Tensor
+    margins: Tensor
+    margins_of: Tensor
+
+    def __init__(
+        self,
+        network: nn.Module,
+        compositions: Compositions,
+        vectors: Tensor,
+        seed: int,
+        hyper: MethodConfig | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(network, compositions, vectors, seed=seed, hyper=hyper, **options)
+        hyper, dim = self.hyper, self.hyper.image_embedding
+        if dim < 1:
+            raise ValueError(
+                f"compcos embeds images and pairs in one space, and hyper.image-embedding is {dim}:"
+                f" set its channels, such as {vectors.shape[1]}, those of the word vectors."
+            )
+        words, count = vectors.detach().float(), len(compositions.attributes)
+        self.attributes = nn.Parameter(words[:count].clone())
+        self.objects = nn.Parameter(words[count:].clone())
+        with drawing(seed, "weights", 1):
+            self.composition = nn.Linear(2 * vectors.shape[1], dim)
+            self.embedder = normalised_embedder(
+                int(network.num_features),  # type: ignore[arg-type]
+                hyper.image_hidden,
+                dim,
+                hyper.pair_dropout,
+            )
+        self.register_buffer("attribute", compositions.attribute, persistent=False)
+        self.register_buffer("object", compositions.object, persistent=False)
+        # Part of the state: a run resumed within an epoch goes on with the margins it began with.
+        self.register_buffer("margins", torch.zeros(len(compositions)))
+        self.register_buffer("margins_of", torch.tensor(-1))
+
+    def embedded_pairs(self, numbers: Tensor | None = None) -> Tensor:
+        """Directions ``(P, E)`` of all pairs, or of those with these numbers."""
+        attribute, thing = self.attribute, self.object
+        if numbers is not None:
+            attribute, thing = attribute[numbers], thing[numbers]
+        # The linear layer of the concatenation, before each half is repeated in many pairs.
+        left, right = self.composition.weight.chunk(2, dim=1)
+        with torch.autocast(left.device.type, enabled=False):
+            of_attribute = F.linear(self.attributes, left, self.composition.bias)
+            of_object = F.linear(self.objects, right)
+            return F.normalize(
+                of_attribute.index_select(0, attribute) + of_object.index_select(0, thing), dim=1
+            )
+
+    def compared(self, rows: Tensor, pairs: Tensor) -> Tensor:
+        """Cosines of features ``(rows, C)`` with pairs ``(P, E)``, scaled; ``(rows, P)``."""
+        images = self.embedder(rows)
+        with torch.autocast(images.device.type, enabled=False):
+            directions = F.normalize(images.to(pairs.dtype), dim=1)
+            return self.hyper.cosine_scale * (directions @ pairs.T)
+
+    def head(self, pairs: Tensor) -> nn.Module:
+        """A cosine classifier with these directions, ``(P, E)``."""
+        head = CosineClassifier(pairs.shape[1], len(pairs), self.hyper.cosine_scale)
+        head.weight = nn.Parameter(pairs)
+        return head
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Scores as trained, ``(2N, S)``, or with margins ``(2N, P)``; in eval ``(N, P)``."""
+        if not (self.training and self.hyper.feasibility == "margin"):
+            return super().forward(x)
+        scores = self.classify(self.streams(self.features(x)))
+        return scores + self.hyper.cosine_scale * self.margins
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        if self.hyper.feasibility == "margin":
+            return {"loss": self.loss(self(batch["x"]), batch["y"])}
+        return super().step(batch)
+
+    @torch.no_grad()
+    def feasibility(self) -> Tensor:
+        """How feasible each pair is, ``(P,)``, by the embeddings as they are; 1 for seen pairs."""
+        return pair_feasibility(self.compositions, self.attributes, self.objects)
+
+    def begin_epoch(self, epoch: int) -> None:
+        if self.hyper.feasibility == "none" or int(self.margins_of) == epoch:
+            return
+        growth = self.hyper.feasibility_epochs
+        share = min(1.0, epoch / growth) if growth else 1.0
+        unseen = ~self.compositions.seen.to(self.margins.device)
+        # In place: a recorded update reads them where they are.
+        self.margins.copy_(share * (-self.hyper.feasibility_margin * self.feasibility()) * unseen)
+        self.margins_of.fill_(epoch)
+
+
+def pair_feasibility(compositions: Compositions, attributes: Tensor, objects: Tensor) -> Tensor:
+    """How feasible pairs are, ``(P,)``, in cosines; 1 for seen ones.
+
+    An unseen pair has the mean of two cosines: that of its object with the nearest object seen with
+    its attribute, and that of its attribute with the nearest attribute seen with its object. Where
+    none was seen, the cosine counts as -1.
+
+    Args:
+        compositions: the pairs.
+        attributes: (A, D) embeddings.
+        objects: (O, D) embeddings.
+
+    >>> few = Compositions.of([("old", "cat"), ("wet", "dog")], [], [("wet", "cat")])
+    >>> attributes, objects = torch.tensor([[1.0, 0], [0, 1]]), torch.tensor([[1.0, 0], [2, 0]])
+    >>> pair_feasibility(few, attributes, objects)
+    tensor([1.0000, 0.5000, 1.0000])
+    """
+    device = attributes.device
+    attribute, thing = compositions.attribute.to(device), compositions.object.to(device)
+    seen = compositions.seen.to(device)
+    together = torch.zeros(len(attributes), len(objects), dtype=torch.bool, device=device)
+    together[attribute[seen], thing[seen]] = True
+    nearest = _nearest(objects, together) + _nearest(attributes, together.T).T
+    return torch.where(seen, 1.0, nearest[attribute, thing] / 2)
+
+
+def _nearest(embeddings: Tensor, together: Tensor) -> Tensor:
+    """Highest cosines, (M, V), of embeddings (V, D) with those that each of M things was seen with.
+
+    Args:
+        together: (M, V) bool.
+    """
+    directions = F.normalize(embeddings, dim=1)
+    cosines = directions @ directions.T
+    # One thing at a time: all at once are a gigabyte on C-GQA.
+    return torch.stack([cosines.masked_fill(~own, -1.0).amax(dim=1) for own in together])

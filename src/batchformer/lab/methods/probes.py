@@ -1,0 +1,211 @@
+"""What features that another run has learnt are worth: linear probe and nearest neighbours."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from batchformer.insight.relations import Relations
+from batchformer.lab.config.methods import ModuleConfig
+from batchformer.lab.config.training import OptimConfig, require
+from batchformer.lab.engine.distributed.sharding import is_sharded
+from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.methods.classifier import classifier_of
+from batchformer.lab.methods.two_stage import OnFrozenFeatures
+from batchformer.lab.metrics.representation import log_shares, votes
+from batchformer.nn.randomness import drawing
+
+# Linear probe: what a linear classifier finds in features that another run has learnt.
+
+#: Standard deviation of the classifier's first weights, by the protocol of MoCo.
+DEVIATION = 0.01
+
+#: Gives what a function makes of every training image, each once, by that function.
+TrainingFeatures = Callable[[Callable[[Tensor], Tensor]], Tensor]
+
+
+class LinearProbe(OnFrozenFeatures):
+    """Cross-entropy on a new linear classifier; the network is frozen and always in eval.
+
+    There is no BatchFormer here, whatever `module` says: an arm names the run whose features are
+    probed, and all arms are probed alike.
+
+    With ``hyper.probe_scale="unit"`` features are divided by one number, so that their mean squared
+    length over the training images is 1: the same classifiers can be found, at a learning rate that
+    does not depend on the scale of the network.
+
+    Args:
+        network: gives the features.
+        class_counts: (K,) training images of each class.
+        module: not used.
+        seed: of the classifier's first weights.
+        training_features: gives features of the training images; for "unit" alone.
+    """
+
+    length: Tensor
+
+    def __init__(
+        self,
+        network: nn.Module,
+        class_counts: Tensor,
+        module: ModuleConfig,
+        seed: int,
+        training_features: TrainingFeatures | None = None,
+        **options: Any,
+    ) -> None:
+        absent = ModuleConfig(enabled=False)
+        super().__init__(network, nn.CrossEntropyLoss(), module=absent, seed=seed, **options)
+        classifier = classifier_of(network)
+        with drawing(seed, "weights", 1):
+            nn.init.normal_(classifier.weight, std=DEVIATION)
+        if classifier.bias is not None:
+            nn.init.zeros_(classifier.bias)
+        self.scaled = self.hyper.probe_scale == "unit"
+        self.training_features = training_features
+        if self.scaled:
+            self.register_buffer("length", torch.ones(()))
+        self.train()  # a module begins in training with all its parts
+
+    def train(self, mode: bool = True) -> LinearProbe:
+        super().train(mode)
+        self.network.eval()
+        return self
+
+    def begin_training(self, updates: int) -> None:
+        """Measure the features; a checkpoint that is gone on from has what was measured first."""
+        super().begin_training(updates)
+        if not self.scaled:
+            return
+        require(
+            self.training_features is not None,
+            "hyper.probe-scale unit measures the features of the training images, which this probe "
+            "was not given",
+        )
+        require(
+            not is_sharded(self),
+            "hyper.probe-scale unit looks at training images before the training, with the whole "
+            "network; set train.parallel ddp",
+        )
+        assert self.training_features is not None
+        squares = self.training_features(self._squared_lengths)
+        length = squares.double().mean().sqrt()
+        require(
+            bool(length > 0), "all features of the training images are 0; probe another network"
+        )
+        self.length.copy_(length)
+
+    def _squared_lengths(self, x: Tensor) -> Tensor:
+        """(N, 1) of images, in the precision of the weights."""
+        kind = next(self.network.parameters()).dtype
+        with torch.autocast(x.device.type, enabled=False):
+            return self.features(x.to(kind)).square().sum(1, keepdim=True)
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Logits ``(rows, K)`` of features ``(rows, C)`` as the network gives them."""
+        return super().classify(features / self.length if self.scaled else features)
+
+    def deployed(self) -> nn.Module:
+        """The network, whose classifier takes features as they are."""
+        if not self.scaled:
+            return super().deployed()
+        network = copy.deepcopy(self.network)
+        with torch.no_grad():
+            classifier_of(network).weight.div_(self.length)
+        return network
+
+
+# Nearest neighbours: what features that another run has learnt know without a classifier.
+
+#: Gives features (M, C) and labels (M,) of training images, by a function from images to features.
+Bank = Callable[[Callable[[Tensor], Tensor]], tuple[Tensor, Tensor]]
+
+
+class NearestNeighbours(OnFrozenFeatures):
+    """Weighted votes of the nearest training images; nothing is trained, updates change nothing.
+
+    Features are made in full precision, those of training images once for given weights. There is
+    no BatchFormer here, whatever `module` says: an arm names the run whose features are compared.
+
+    Args:
+        network: gives the features; its classifier is not used.
+        class_counts: (K,) training images of each class.
+        bank: gives the features of training images.
+        module: not used.
+    """
+
+    bank_features: Tensor | None
+    bank_labels: Tensor | None
+
+    def __init__(
+        self,
+        network: nn.Module,
+        class_counts: Tensor,
+        bank: Bank,
+        module: ModuleConfig,
+        **options: Any,
+    ) -> None:
+        absent = ModuleConfig(enabled=False)
+        super().__init__(network, nn.CrossEntropyLoss(), module=absent, **options)
+        self.num_classes, self.bank = len(class_counts), bank
+        # Made again from the network, and as large as the training set: no part of a checkpoint.
+        self.register_buffer("bank_features", None, persistent=False)
+        self.register_buffer("bank_labels", None, persistent=False)
+        self.requires_grad_(False)
+        self.train()  # a module begins in training with all its parts
+
+    def train(self, mode: bool = True) -> NearestNeighbours:
+        super().train(mode)
+        self.network.eval()
+        return self
+
+    def features(self, x: Tensor) -> Tensor:
+        """Pooled features ``(N, C)`` in single precision."""
+        with torch.autocast(x.device.type, enabled=False):
+            return super().features(x.float()).float()
+
+    def load_state_dict(self, *args: Any, **options: Any) -> Any:
+        """Other weights have other features, so that the bank is emptied."""
+        self.bank_features = self.bank_labels = None
+        return super().load_state_dict(*args, **options)
+
+    def before_evaluation(self) -> None:
+        """Fill the bank."""
+        self._filled()
+
+    @torch.no_grad()
+    def predict(self, x: Tensor) -> Tensor:
+        """Logarithms ``(N, K)`` of the shares that classes have of the votes."""
+        bank, labels = self._filled()
+        k, temperature = self.hyper.neighbours, self.hyper.vote_temperature
+        with torch.autocast(x.device.type, enabled=False):
+            found = votes(self.features(x), bank, labels, self.num_classes, k, temperature)
+        return log_shares(found)
+
+    def relations(self) -> Relations | None:
+        """None: votes of neighbours are no classifier of features."""
+        return None
+
+    def why_eager(self) -> str | None:
+        return "nothing is trained"
+
+    @torch.no_grad()
+    def _filled(self) -> tuple[Tensor, Tensor]:
+        if self.bank_features is None or self.bank_labels is None:
+            self.bank_features, self.bank_labels = self.bank(self.features)
+        return self.bank_features, self.bank_labels
+
+    def optimizers(self, optim: OptimConfig) -> dict[str, Optimizer]:
+        return {}
+
+    @torch.no_grad()
+    def update(
+        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: Mechanics
+    ) -> dict[str, Tensor]:
+        """The cross-entropy of the shares, for the log."""
+        return {"loss": F.cross_entropy(self.predict(batch["x"]), batch["y"])}

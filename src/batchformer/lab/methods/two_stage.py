@@ -1,0 +1,129 @@
+"""Classifiers for features that another run has trained: cRT, LWS and tau-normalisation."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from batchformer.insight.relations import Relations
+from batchformer.lab.config.training import OptimConfig
+from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.methods.classifier import Classifier, classifier_of, replace_classifier
+from batchformer.nn.randomness import drawing
+
+# A classifier trained on features that stay as an earlier run left them.
+
+
+class OnFrozenFeatures(Classifier):
+    """Only the classifier, and BatchFormer before it, are trained.
+
+    With ``hyper.frozen_mode="train"`` the features' normalisation goes on with batch statistics, as
+    in the released code; by default it is in eval, so that features do not depend on the batch.
+    """
+
+    def __init__(self, network: nn.Module, criterion: nn.Module, **options: Any) -> None:
+        super().__init__(network, criterion, **options)
+        contract: Any = network
+        network.requires_grad_(False)
+        contract.get_classifier().requires_grad_(True)
+
+    def train(self, mode: bool = True) -> OnFrozenFeatures:
+        super().train(mode)
+        self.network.train(mode and self.hyper.frozen_mode == "train")
+        return self
+
+    def features(self, x: Tensor) -> Tensor:
+        """Pooled features ``(N, C)`` of images ``(N, channels, H, W)``, without gradients."""
+        with torch.no_grad():
+            return super().features(x)
+
+    def relations(self) -> Relations | None:
+        """With features that have gradients: those of images are asked for, not of weights."""
+        found = super().relations()
+        return None if found is None else dataclasses.replace(found, features=super().features)
+
+
+# cRT (Kang et al., 2020): the classifier trained anew, on frozen features and balanced classes.
+
+
+class RetrainedClassifier(OnFrozenFeatures):
+    """Cross-entropy on a classifier that begins anew; the recipe's sampler balances the classes."""
+
+    def __init__(self, network: nn.Module, class_counts: Tensor, seed: int, **options: Any) -> None:
+        super().__init__(network, nn.CrossEntropyLoss(), seed=seed, **options)
+        with drawing(seed, "weights", 1):
+            classifier_of(network).reset_parameters()
+
+
+# LWS (Kang et al., 2020): a trained classifier whose classes learn one factor each.
+
+
+class ScaledClassifier(nn.Module):
+    """Logits of a frozen linear classifier, each times its class's learned factor.
+
+    Args:
+        classifier: what is scaled; gradients no longer reach it.
+    """
+
+    def __init__(self, classifier: nn.Linear) -> None:
+        super().__init__()
+        self.classifier = classifier.requires_grad_(False)
+        self.scale = nn.Parameter(torch.ones(classifier.out_features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Features (N, C) to logits (N, K)."""
+        logits: Tensor = self.scale * self.classifier(x)
+        return logits
+
+
+class LearnedScales(OnFrozenFeatures):
+    """Cross-entropy on the factors alone; the recipe's sampler balances the classes."""
+
+    def __init__(self, network: nn.Module, class_counts: Tensor, **options: Any) -> None:
+        super().__init__(network, nn.CrossEntropyLoss(), **options)
+        replace_classifier(network, ScaledClassifier(classifier_of(network)))
+
+
+# Tau-normalisation (Kang et al., 2020): class weights of nearly one length, no training.
+
+
+@torch.no_grad()
+def tau_normalise(classifier: nn.Linear, tau: float) -> None:
+    """Divide each class's weights by the tau-th power of their length, and drop the biases.
+
+    Frequent classes have longer weights: 0 leaves them, 1 makes all lengths one.
+
+    >>> classifier = nn.Linear(2, 1)
+    >>> _ = classifier.weight.data.copy_(torch.tensor([[3.0, 4.0]]))
+    >>> tau_normalise(classifier, tau=1.0)
+    >>> classifier.weight.data
+    tensor([[0.6000, 0.8000]])
+    """
+    lengths = classifier.weight.norm(dim=1, keepdim=True)
+    classifier.weight.div_(lengths.pow(tau))
+    if classifier.bias is not None:
+        classifier.bias.zero_()
+
+
+class TauNormalised(OnFrozenFeatures):
+    """The network of an earlier run with its classifier normalised once; updates change nothing."""
+
+    def __init__(self, network: nn.Module, class_counts: Tensor, **options: Any) -> None:
+        super().__init__(network, nn.CrossEntropyLoss(), **options)
+        tau_normalise(classifier_of(network), self.hyper.tau)
+        self.requires_grad_(False)
+
+    def optimizers(self, optim: OptimConfig) -> dict[str, Optimizer]:
+        return {}
+
+    @torch.no_grad()
+    def update(
+        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: Mechanics
+    ) -> dict[str, Tensor]:
+        """The loss of the batch, for the log."""
+        with mechanics.autocast():
+            return {"loss": self.loss(self.predict(batch["x"]), batch["y"])}
