@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchformer.lab.tasks.bank import Bank
+from batchformer.lab.tasks.features import Bank
 
 
 def bank_of(counts: list[int], seed: int = 0) -> Bank:

@@ -21,7 +21,7 @@ from batchformer.lab.data.transforms import (
     cifar_test,
     digits_train,
 )
-from batchformer.lab.tasks.contrast_views import contrasted_file_views, views
+from batchformer.lab.tasks.features import contrasted_file_views, views
 
 GREY, FLIP = RandomGrey(0.2), RandomFlip(0.5)
 MOCO_JITTER, BYOL_JITTER = (ColorJitter(0.4, 0.4, s, 0.1, p=0.8) for s in (0.4, 0.2))

@@ -14,7 +14,7 @@ from torchmetrics.functional.classification import (
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Mechanics
-from batchformer.lab.tasks.domain_scoring import score
+from batchformer.lab.tasks.domains import score
 
 
 class Given(Method):

@@ -20,7 +20,7 @@ from batchformer.lab.data.transforms import (
     digits_train,
     domain_train,
 )
-from batchformer.lab.tasks.domain_views import (
+from batchformer.lab.tasks.domains import (
     scored_file_view,
     scored_view,
     training_file_view,

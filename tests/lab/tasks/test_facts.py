@@ -7,7 +7,7 @@ import torch
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, class_counts
-from batchformer.lab.tasks.facts import class_sizes, split_facts
+from batchformer.lab.tasks.scoring import class_sizes, split_facts
 
 
 def test_the_facts_of_a_split() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from batchformer.lab.tasks.remarks import remarks_in
+from batchformer.lab.tasks.load import remarks_in
 
 
 def test_facts_without_remarks_give_no_lines() -> None:

@@ -7,8 +7,8 @@ import sys
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.runs.folder import recorded
 from batchformer.lab.runs.run import Run
-from batchformer.lab.tasks.facts import class_sizes
-from batchformer.lab.tasks.remarks import remarks_in
+from batchformer.lab.tasks.load import remarks_in
+from batchformer.lab.tasks.scoring import class_sizes
 from batchformer.nn.exchange import leads
 
 

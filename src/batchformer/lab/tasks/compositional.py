@@ -38,7 +38,7 @@ from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.metrics.compositional import CompositionalScores
-from batchformer.lab.tasks.file_feed import file_feed
+from batchformer.lab.tasks.features import file_feed
 
 #: Images in a batch that is scored.
 SCORED_BATCH = 128

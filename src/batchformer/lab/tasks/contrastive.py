@@ -19,8 +19,7 @@ from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.metrics.representation import votes
 from batchformer.lab.metrics.shots import LongTailedMetrics, shot_groups
-from batchformer.lab.tasks.contrast_views import two_views
-from batchformer.lab.tasks.feature_scores import feature_scores
+from batchformer.lab.tasks.features import feature_scores, two_views
 from batchformer.lab.tasks.image_files import ImageFileTask
 from batchformer.lab.tasks.long_tailed import LongTailedTask
 from batchformer.lab.tasks.scoring import MOST_CLASSES_WITH_CONFUSION

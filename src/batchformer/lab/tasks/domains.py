@@ -1,25 +1,27 @@
-"""Several domains, one of them left out: sources to train and validate on, a target to score."""
+"""Several domains, one of them left out: sources to train on, a target to score."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from batchformer.insight.classes import Classes
 from batchformer.lab.config.data import EACH, DomainConfig
 from batchformer.lab.config.training import TrainConfig
+from batchformer.lab.data.feeds import framing
 from batchformer.lab.data.feeds.in_memory import read_all
-from batchformer.lab.data.feeds.loader import evaluation_batches
+from batchformer.lab.data.feeds.loader import View, evaluation_batches
 from batchformer.lab.data.feeds.memory import Feed
 from batchformer.lab.data.feeds.order import DomainSteps, Order
-from batchformer.lab.data.feeds.sharding import scored_rows
+from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
 from batchformer.lab.data.feeds.test_images import Shown, ShownFiles, ShownInMemory
 from batchformer.lab.data.feeds.with_domain import WithDomain, WithTarget
 from batchformer.lab.data.sets.digits import rotated_digits
@@ -27,18 +29,146 @@ from batchformer.lab.data.sets.domain_layouts import load_domains
 from batchformer.lab.data.sets.domain_split import DomainSplit
 from batchformer.lab.data.sets.domains import DomainFiles, DomainImages
 from batchformer.lab.data.sets.images import ImageSplit
+from batchformer.lab.data.transforms import (
+    IMAGENET,
+    CentreCrop,
+    ColorJitter,
+    Compose,
+    RandomFlip,
+    RandomGrey,
+    RandomResizedCrop,
+    Resize,
+    Transform,
+    digits_test,
+    digits_train,
+    domain_test,
+)
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import Mechanics
-from batchformer.lab.tasks.domain_scoring import PartScore, score
-from batchformer.lab.tasks.domain_views import (
-    scored_file_view,
-    scored_view,
-    training_file_view,
-    training_view,
-)
-from batchformer.lab.tasks.file_feed import file_feed
+from batchformer.lab.tasks.features import file_feed
 from batchformer.nn.randomness import seed_for
+
+# Scores of one part of a domain: accuracy, loss, and who was taken for whom.
+
+
+@dataclass(frozen=True, eq=False)
+class PartScore:
+    """What a network does with M images of K classes.
+
+    Args:
+        correct: (M,) whether each was recognised, in order, on the CPU.
+        confusion: (K, K) int64 images by class and by prediction, on the CPU.
+        loss: mean cross-entropy.
+    """
+
+    correct: Tensor
+    confusion: Tensor
+    loss: float
+
+    @property
+    def accuracy(self) -> float:
+        """Percent of the images."""
+        return 100 * float(self.correct.double().mean())
+
+    @property
+    def per_class(self) -> Tensor:
+        """(K,) percent of each class; NaN for one without images."""
+        return 100 * self.confusion.diagonal() / self.confusion.sum(1)
+
+    @property
+    def mean_class(self) -> float:
+        """Percent, each class that has images counting the same."""
+        return float(self.per_class.nanmean())
+
+
+def score(
+    method: Method,
+    mechanics: Mechanics,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    classes: int,
+) -> PartScore:
+    """Predict every image once; what was measured is read from the device at the end.
+
+    Args:
+        method: in eval mode.
+        mechanics: has the precision.
+        batches: normalised images (N, channels, H, W) and labels (N,), on the device; with several
+            ranks, the images that this one scores, and the labels of all.
+        classes: K.
+    """
+    losses, correct, pairs = [], [], []
+    for images, labels in batches:
+        with mechanics.autocast():
+            logits = all_rows(method.predict(images).float(), len(labels))
+        guess = logits.argmax(1)
+        losses.append(F.cross_entropy(logits, labels, reduction="sum"))
+        correct.append(guess == labels)
+        pairs.append(labels * classes + guess)
+    if not correct:
+        raise ValueError("there is no image to score")
+    hits = torch.cat(correct).cpu()
+    confusion = torch.bincount(torch.cat(pairs).cpu(), minlength=classes**2)
+    loss = float(torch.stack(losses).double().sum()) / len(hits)
+    return PartScore(hits, confusion.view(classes, classes), loss)
+
+
+# What images of several domains are put through, by the name a configuration gives it.
+
+#: Least and largest part of an image that a training crop shows.
+SCALE = (0.7, 1.0)
+
+
+def _colours(config: DomainConfig) -> tuple[Transform, ...]:
+    """What follows the geometry in training, normalisation included."""
+    if config.augment == "centre":
+        return (RandomFlip(), IMAGENET)
+    grey = (RandomGrey(0.1),) if config.augment == "domain" else ()
+    return (RandomFlip(), ColorJitter(0.3, 0.3, 0.3, 0.3), *grey, IMAGENET)
+
+
+def _shorter(config: DomainConfig) -> int:
+    """The shorter side before the middle is cut out: 256 for 224."""
+    return round(config.size * 8 / 7)
+
+
+def training_view(config: DomainConfig) -> Transform:
+    """The transform of training images in memory."""
+    if config.augment == "shift":
+        return digits_train()
+    if config.augment == "centre":
+        crop: tuple[Transform, ...] = (Resize(_shorter(config)), CentreCrop(config.size))
+    else:
+        crop = (RandomResizedCrop(config.size, scale=SCALE),)
+    return Compose((*crop, *_colours(config)))
+
+
+def scored_view(config: DomainConfig) -> Transform:
+    """The transform of images in memory that are scored."""
+    if config.augment == "shift":
+        return digits_test()
+    if config.augment == "centre":
+        return Compose((Resize(_shorter(config)), CentreCrop(config.size), IMAGENET))
+    return domain_test(config.size)
+
+
+def training_file_view(config: DomainConfig) -> View:
+    """Geometry and transform of training images from files."""
+    if config.augment == "centre":
+        geometry: framing.Geometry = framing.ResizeCentreCrop(config.size, _shorter(config))
+    else:
+        geometry = framing.RandomResizedCrop(config.size, scale=SCALE)
+    return geometry, Compose(_colours(config))
+
+
+def scored_file_view(config: DomainConfig) -> View:
+    """Geometry and transform of images from files that are scored."""
+    if config.augment == "centre":
+        return framing.ResizeCentreCrop(config.size, _shorter(config)), IMAGENET
+    return framing.ResizeWhole(config.size), IMAGENET
+
+
+# Several domains, one of them left out: sources to train and validate on, a target to score.
 
 Domains = DomainFiles | DomainImages
 Rows = Mapping[str, Tensor]

@@ -30,12 +30,9 @@ from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.tasks.augmentation import file_views, view_at_test
-from batchformer.lab.tasks.bank import Bank
-from batchformer.lab.tasks.facts import split_facts
-from batchformer.lab.tasks.feature_scores import with_feature_scores
-from batchformer.lab.tasks.file_feed import file_feed
+from batchformer.lab.tasks.features import Bank, file_feed, with_feature_scores
 from batchformer.lab.tasks.meta import WithMeta
-from batchformer.lab.tasks.scoring import evaluate_by_shots
+from batchformer.lab.tasks.scoring import evaluate_by_shots, split_facts
 from batchformer.nn.randomness import seed_for
 
 #: Images in a batch at test.

@@ -1,0 +1,261 @@
+"""Features of images: a bank to compare with, views, and what features look like."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from batchformer.lab.config.data import ContrastConfig, LongTailConfig
+from batchformer.lab.config.training import TrainConfig
+from batchformer.lab.data.feeds import framing
+from batchformer.lab.data.feeds.loader import FileFeed, View
+from batchformer.lab.data.feeds.memory import Feed, close
+from batchformer.lab.data.feeds.order import ClassBalanced, Order, Sampler
+from batchformer.lab.data.feeds.sharding import all_rows
+from batchformer.lab.data.files.image_files import ImageFiles
+from batchformer.lab.data.sets.images import ImageSplit
+from batchformer.lab.data.transforms import (
+    CONTRAST_SCALE,
+    Transform,
+    byol,
+    byol_colours,
+    cifar_test,
+    digits_train,
+    moco_v2,
+    moco_v2_colours,
+)
+from batchformer.lab.engine.loop import Evaluation
+from batchformer.lab.engine.method import Method
+from batchformer.lab.metrics.representation import alignment, feature_std, uniformity
+from batchformer.lab.tasks.augmentation import normalise_files
+from batchformer.nn.exchange import alone
+
+# Batches of image files as a training asks for them.
+
+
+def file_feed(
+    files: ImageFiles,
+    view: View,
+    train: TrainConfig,
+    seed: int,
+    device: torch.device,
+    *,
+    second: View | None = None,
+    sampler: Sampler | None = None,
+    steps: Order | None = None,
+) -> FileFeed:
+    """Shuffled, augmented batches.
+
+    Args:
+        files: paths and labels.
+        view: geometry and transform.
+        train: size of batches, and how files are read.
+        seed: of order and augmentation.
+        device: where batches are made.
+        second: another view of the same images, ``view2``.
+        sampler: order of the samples in each epoch; None: every one once, shuffled.
+        steps: which samples each step takes, in place of sizes and sampler.
+    """
+    return FileFeed(
+        files,
+        *view,
+        train.batch_size,
+        seed,
+        train.drop_last,
+        device,
+        train.workers,
+        sampler=sampler,
+        on_damaged=train.damaged,
+        second=second,
+        steps=steps,
+        accumulate=train.accumulate,
+    )
+
+
+# Features of training images that others are compared with, every class equally often.
+
+#: Classes count as balanced while the largest has fewer than this many times the smallest's images.
+BALANCED_WITHIN = 2
+#: Tells the draw apart from those of the training batches.
+STREAM = 2
+
+Extract = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Bank:
+    """Training images as they are seen at test, drawn so that each class is equally often there.
+
+    Neighbours among a long tail itself would vote for its largest classes, however good the
+    features. Where classes are balanced already, within a factor of two, every image is there once.
+    An image of a small class is there many times, and votes as often: with five images of the
+    smallest of CIFAR-100-LT's classes and 108 draws of each class, about 21 times, so that 200
+    neighbours are some ten different images there.
+
+    Args:
+        labels: (M,) classes of the training images.
+        seed: of the draw.
+        batches: gives all training images in order, normalised and on the device, and their labels,
+            each time; with several ranks, the images that this one scores.
+    """
+
+    labels: Tensor
+    seed: int
+    batches: Callable[[], Iterable[tuple[Tensor, Tensor]]]
+
+    @property
+    def rows(self) -> Tensor:
+        """(M,) which training images are in the bank; those of small classes several times."""
+        counts = self.labels.bincount()
+        counts = counts[counts > 0]
+        if int(counts.max()) < BALANCED_WITHIN * int(counts.min()):
+            return torch.arange(len(self.labels))
+        return ClassBalanced(self.labels, self.seed, STREAM).order(0)
+
+    def __call__(self, extract: Extract) -> tuple[Tensor, Tensor]:
+        """Features (M, C) and labels (M,), on the device of the features.
+
+        Args:
+            extract: makes features (N, C) of images (N, channels, H, W).
+        """
+        # Each image once: repeating its features is cheaper than repeating it.
+        found = self.features(extract)
+        rows = self.rows.to(found.device)
+        return found[rows], self.labels.to(found.device)[rows]
+
+    def features(self, extract: Extract) -> Tensor:
+        """Features (M, C) of all training images, each once and in order."""
+        return torch.cat([all_rows(extract(x).float(), len(y)) for x, y in self.batches()])
+
+
+# The two views of an image that contrastive learning compares, by name.
+
+#: Side of CIFAR's images.
+SMALL = 32
+
+#: Images with two views, or labelled ones whose views are named beside.
+Viewed = ContrastConfig | LongTailConfig
+
+
+def views(config: Viewed) -> tuple[Transform, Transform]:
+    """Transforms of the first and the second view of images in memory.
+
+    A Gaussian of up to two pixels leaves little of an image of 32, so that CIFAR's are not blurred;
+    digits are shifted by up to a pixel, as a flip or a crop would make others of them.
+    """
+    if config.name == "digits":
+        return digits_train(), digits_train()
+    end = cifar_test()
+    if config.views == "moco_v2":
+        view = moco_v2(SMALL, end, blur=False)
+        return view, view
+    return byol(SMALL, True, end, blur=False), byol(SMALL, False, end, blur=False)
+
+
+def contrasted_file_views(config: Viewed) -> tuple[View, View]:
+    """Geometry and transform of the first and the second view of images from files."""
+    crop = framing.RandomResizedCrop(config.size, scale=CONTRAST_SCALE)
+    end = normalise_files(config.name)
+    if config.views == "moco_v2":
+        view = (crop, moco_v2_colours(end))
+        return view, view
+    return (crop, byol_colours(True, end)), (crop, byol_colours(False, end))
+
+
+def two_views(
+    config: Viewed,
+    part: ImageSplit | ImageFiles,
+    seed: int,
+    train: TrainConfig,
+    device: torch.device,
+) -> Feed | FileFeed:
+    """Shuffled batches with two views of each image of a part, ``x`` and ``view2``."""
+    if isinstance(part, ImageFiles):
+        first_of_files, other = contrasted_file_views(config)
+        return file_feed(part, first_of_files, train, seed, device, second=other)
+    size, last, parts = train.batch_size, train.drop_last, train.accumulate
+    first, second = views(config)
+    return Feed(part, first, size, seed, last, device, second=second, accumulate=parts)
+
+
+# What the features of test images look like, by the same images and views wherever it is asked.
+
+#: Test images whose two views are compared, and how many of them make a batch.
+ALIGNED, ALIGNED_BATCH = 1024, 128
+
+
+def feature_scores(
+    extract: Extract,
+    features: Tensor,
+    config: Viewed,
+    test: ImageSplit | ImageFiles,
+    workers: int | None,
+) -> dict[str, float]:
+    """Alignment of two views of test images, uniformity and standard deviation of all of them.
+
+    The images and their views are the same in every evaluation. They are few: with several ranks,
+    each looks at all of them.
+
+    Args:
+        extract: makes features (N, C) of images.
+        features: (M, C) of all test images, as they are seen at test.
+        config: says which views.
+        test: the M images.
+        workers: that read files.
+    """
+    count = min(ALIGNED, len(test))
+    with alone():
+        pairs = list(_first_pairs(config, test, count, features.device, workers))
+    first, second = (torch.cat([extract(x) for x in side]) for side in zip(*pairs, strict=True))
+    return {
+        "alignment": alignment(first, second),
+        "uniformity": uniformity(features),
+        "feature_std": feature_std(features),
+    }
+
+
+def with_feature_scores(
+    found: Evaluation,
+    method: Method,
+    config: LongTailConfig,
+    test: ImageSplit | ImageFiles,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    workers: int | None = None,
+) -> Evaluation:
+    """Scores, and beside them those of the features where ``data.views`` asks for them.
+
+    Args:
+        found: the scores.
+        method: has ``features``.
+        config: of the images.
+        test: the test images.
+        batches: all of them with labels, as they are seen at test.
+        workers: that read files.
+    """
+    if config.views == "none":
+        return found
+    extract: Any = method.features
+    features = torch.cat([all_rows(extract(x), len(y)) for x, y in batches])
+    looks = feature_scores(extract, features, config, test, workers)
+    return Evaluation({**found.metrics, **looks}, found.figures)
+
+
+def _first_pairs(
+    config: Viewed,
+    part: ImageSplit | ImageFiles,
+    count: int,
+    device: torch.device,
+    workers: int | None,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    looked_at = TrainConfig(batch_size=ALIGNED_BATCH, workers=workers)
+    feed: Any = two_views(config, part, config.seed, looked_at, device)
+    try:
+        for step in range(-(-count // ALIGNED_BATCH)):
+            batch = feed.batch(step)
+            yield batch["x"], batch["view2"]
+    finally:
+        close(feed)
