@@ -15,7 +15,7 @@ from batchformer.cli import results
 from batchformer.cli.arguments import UserError
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.models.build import build_model
-from batchformer.lab.recipes.demo import demo
+from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.compare import run as train
 from batchformer.lab.runs.launch import runs_of_comparison
 from batchformer.lab.runs.slurm import RECORD

@@ -10,14 +10,14 @@ import pytest
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import ScheduleConfig
 from batchformer.lab.recipes import find_recipe
-from batchformer.lab.recipes.changes import (
+from batchformer.lab.recipes.sweep import (
+    changed_settings,
     training_images,
     unchanged,
     with_batch_size,
     with_module,
     without_paco_loss,
 )
-from batchformer.lab.recipes.sweep import changed_settings
 
 CIFAR = "cifar100_lt_balanced_softmax"
 

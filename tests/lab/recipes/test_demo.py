@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from batchformer.lab.recipes.demo import demo
+from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.compare import run
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER
 from batchformer.lab.data.sets.images import class_counts
-from batchformer.lab.recipes.long_tailed import (
+from batchformer.lab.recipes.cifar_lt import (
     IMAGES,
     cifar100_lt_balanced_softmax,
     cifar100_lt_balanced_softmax_cutmix,

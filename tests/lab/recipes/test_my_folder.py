@@ -18,7 +18,7 @@ from batchformer.cli import main as cli
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.models.build import build_model
-from batchformer.lab.recipes.my_folder import my_folder
+from batchformer.lab.recipes.small import my_folder
 from batchformer.lab.runs import run as runs
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.run import load_task, restore

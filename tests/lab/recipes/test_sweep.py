@@ -6,9 +6,8 @@ import dataclasses
 
 import pytest
 
-from batchformer.lab.recipes.changes import unchanged, with_module
-from batchformer.lab.recipes.demo import demo
-from batchformer.lab.recipes.sweep import Level, Sweep, changed_settings
+from batchformer.lab.recipes.small import demo
+from batchformer.lab.recipes.sweep import Level, Sweep, changed_settings, unchanged, with_module
 
 ONE, TWO = (
     Level(name="1", change=unchanged),

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from batchformer.lab.config.training import ScheduleConfig
-from batchformer.lab.recipes.generalized import cub_ce_gzsl
+from batchformer.lab.recipes.zero_shot import cub_ce_gzsl
 from batchformer.lab.runs.chosen_epoch import combine, parts_of
 from batchformer.lab.runs.parts import parts_of as any_parts
 from batchformer.lab.runs.run import Run

@@ -16,7 +16,7 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.log import DivergedError
 from batchformer.lab.recipes import find_recipe
-from batchformer.lab.recipes.demo import demo
+from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.compare import compare, folders_of, run, side_by_side, train_runs
 from batchformer.lab.runs.run import Run, load_task
 

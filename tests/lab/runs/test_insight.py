@@ -17,8 +17,7 @@ from batchformer.insight.look import measure, measured_rows, nearly_equal
 from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine import log
-from batchformer.lab.recipes.demo import demo
-from batchformer.lab.recipes.rotated_digits import rotated_digits_erm
+from batchformer.lab.recipes.small import demo, rotated_digits_erm
 from batchformer.lab.report.figures import influence
 from batchformer.lab.report.figures.influence_numbers import gather
 from batchformer.lab.report.results.configuration import one_group

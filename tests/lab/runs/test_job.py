@@ -20,7 +20,7 @@ import torch
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.engine.interrupt import Interrupted, stop_requests
-from batchformer.lab.recipes.demo import demo
+from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs import compare, job
 from batchformer.lab.runs.compare import run as train
 from batchformer.lab.runs.job import RunJob, StopSignals, warning_signal

@@ -19,7 +19,7 @@ from batchformer.cli import main as cli
 from batchformer.cli import training
 from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.recipes.ablations import find_sweep
-from batchformer.lab.recipes.demo import demo
+from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.cluster import JobConfig
 from batchformer.lab.runs.launch import (
     Launch,

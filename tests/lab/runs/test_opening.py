@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from batchformer.lab.recipes.demo import demo
+from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs import opening
 from batchformer.lab.runs.folder import write_json
 from batchformer.lab.runs.opening import Opening

@@ -14,8 +14,8 @@ import torch
 from batchformer.lab.config.arms import ARMS
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.recipes import find_recipe
-from batchformer.lab.recipes.demo import demo
-from batchformer.lab.recipes.generalized import cub_ce_gzsl
+from batchformer.lab.recipes.small import demo
+from batchformer.lab.recipes.zero_shot import cub_ce_gzsl
 from batchformer.lab.runs import chosen_epoch, parts, targets
 from batchformer.lab.runs.parts import combine, parts_of
 from batchformer.lab.runs.run import Run

@@ -19,7 +19,7 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.models.build import OWN
 from batchformer.lab.models.networks import DigitsNet
 from batchformer.lab.models.weights import move_stride
-from batchformer.lab.recipes.demo import demo
+from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.run import Run, build, load_task, restore
 

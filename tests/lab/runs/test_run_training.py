@@ -18,7 +18,7 @@ import torch
 from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.engine.loop import Evaluation
-from batchformer.lab.recipes.demo import demo
+from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs import run_training
 from batchformer.lab.runs.run import Run, restore
 

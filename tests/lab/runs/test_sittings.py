@@ -14,7 +14,7 @@ import torch
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.recipes import find_recipe
-from batchformer.lab.recipes.demo import demo
+from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs import run as runs
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.run import Run

@@ -14,7 +14,7 @@ import torch
 
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.interrupt import Interrupted
-from batchformer.lab.recipes.demo import demo
+from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.cluster import JobConfig
 from batchformer.lab.runs.compare import run as train
 from batchformer.lab.runs.launch import Launch, runs_of_comparison

@@ -12,7 +12,7 @@ import torch
 
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.recipes.demo import demo
+from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.folder import write_json
 from batchformer.lab.runs.run import Run, restore

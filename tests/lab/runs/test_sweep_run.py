@@ -13,9 +13,8 @@ import torch
 
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.recipes.ablations import SWEEPS
-from batchformer.lab.recipes.changes import unchanged
-from batchformer.lab.recipes.demo import demo
-from batchformer.lab.recipes.sweep import Level, Sweep
+from batchformer.lab.recipes.small import demo
+from batchformer.lab.recipes.sweep import Level, Sweep, unchanged
 from batchformer.lab.runs import sweep_run
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.folder import RECORD

@@ -16,7 +16,7 @@ import torch
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.recipes import find_recipe
-from batchformer.lab.recipes.demo import demo
+from batchformer.lab.recipes.small import demo
 from batchformer.lab.report.results.comparison import compare_runs
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.report.results.table import as_markdown

@@ -6,27 +6,27 @@ import difflib
 from collections.abc import Callable
 
 from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.recipes import cifar_lt as decoupled
+from batchformer.lab.recipes import cifar_lt as ldam
+from batchformer.lab.recipes import cifar_lt as long_tailed
+from batchformer.lab.recipes import cifar_lt as paco
+from batchformer.lab.recipes import cifar_lt as ride
 from batchformer.lab.recipes import (
-    adaptation,
-    compositional,
     contrastive,
     contrastive_small,
-    decoupled,
-    demo,
     detection,
     domains,
-    generalized,
     imagenet_lt,
-    inaturalist,
-    ldam,
-    long_tailed,
-    my_folder,
-    paco,
-    places_lt,
     recognition,
-    ride,
-    rotated_digits,
 )
+from batchformer.lab.recipes import domains as adaptation
+from batchformer.lab.recipes import image_lists_lt as inaturalist
+from batchformer.lab.recipes import image_lists_lt as places_lt
+from batchformer.lab.recipes import small as demo
+from batchformer.lab.recipes import small as my_folder
+from batchformer.lab.recipes import small as rotated_digits
+from batchformer.lab.recipes import zero_shot as compositional
+from batchformer.lab.recipes import zero_shot as generalized
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "demo": demo.demo,

@@ -13,7 +13,9 @@ import difflib
 from collections.abc import Sequence
 from typing import Any
 
-from batchformer.lab.recipes.changes import (
+from batchformer.lab.recipes.sweep import (
+    Level,
+    Sweep,
     unchanged,
     with_batch_size,
     with_hyper,
@@ -21,7 +23,6 @@ from batchformer.lab.recipes.changes import (
     with_optim,
     without_paco_loss,
 )
-from batchformer.lab.recipes.sweep import Level, Sweep
 
 IMAGENET_R10 = "imagenet_lt_balanced_softmax_resnet10"
 IMAGENET_R50 = "imagenet_lt_balanced_softmax_resnet50"

@@ -1,16 +1,67 @@
-"""Rotated digits: every method of several domains, small enough for a CPU; no row of the paper.
-
-Ours are means over 10 seeds on one core, a few seconds a training; docs/results/domains.md has all
-angles. IRM and V-REx were measured with an earlier schedule, which ended at 7% of the rate and not
-at 0.
-"""
+"""Recipes that need no download: the demonstration, rotated digits, and your own images."""
 
 from __future__ import annotations
 
-from batchformer.lab.config.data import DomainConfig
+from batchformer.lab.config.data import DomainConfig, LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
+
+# The demonstration: a long tail of embedded digits, trained in seconds on a CPU.
+
+
+def demo() -> Recipe:
+    """Digits-LT, ratio 50, Balanced Softmax, a small network; no row of the paper.
+
+    Ours: 93.4 [92.4, 94.4] and 92.8 [91.8, 93.9] over 5 paired seeds, half a minute on two cores.
+    """
+    return Recipe(
+        name="demo",
+        summary="digits-LT ratio 50, Balanced Softmax, a small network, seconds on a CPU",
+        table=NOT_IN_THE_PAPER,
+        task="long_tailed",
+        data=LongTailConfig(name="digits", ratio=50.0, shots="thirds"),
+        model="digits_net",
+        method="balanced_softmax",
+        optim=OptimConfig(name="sgd", lr=0.05, momentum=0.9, weight_decay=5e-4),
+        schedule=ScheduleConfig(kind="cosine", warmup=50, warmup_from=0.1),
+        train=TrainConfig(batch_size=64, updates=600, eval_every=100, log_every=50),
+    )
+
+
+# Your own images: does BatchFormer help on them?
+
+
+def my_folder() -> Recipe:
+    """Balanced Softmax on folders or lists of images; no row of the paper.
+
+    ``batchformer compare my_folder --data.root PATH`` with PATH/train/<class>/<image> and
+    PATH/test/<class>/<image> (or val); with PATH/<class>/<image> alone, of which a fifth is held
+    out; or with lists: ``--data.train-list`` and ``--data.test-list``. ``--weights FILE`` or
+    ``--weights timm`` begins with trained weights; then lower the rate, as in ``--optim.lr 0.005``:
+    with 10 images a class of Caltech-101 that moved a ResNet-50 from 74.6 to 83.6 (two seeds). The
+    length is ours to choose: set ``--train.updates`` to a few dozen passes over your images.
+    """
+    return Recipe(
+        name="my_folder",
+        summary="your own folder or lists of images, Balanced Softmax, any network of timm's",
+        table=NOT_IN_THE_PAPER,
+        task="long_tailed",
+        data=LongTailConfig(name="folder", augment="jitter"),
+        model="resnet50",
+        method="balanced_softmax",
+        optim=OptimConfig(name="sgd", lr=0.02, momentum=0.9, weight_decay=5e-4),
+        schedule=ScheduleConfig(kind="cosine", warmup=100),
+        # A last batch of one image could not be normalised.
+        train=TrainConfig(batch_size=64, updates=5_000, eval_every=500, drop_last=True),
+    )
+
+
+# Rotated digits: every method of several domains, small enough for a CPU; no row of the paper.
+#
+# Ours are means over 10 seeds on one core, a few seconds a training; docs/results/domains.md has
+# all angles. IRM and V-REx were measured with an earlier schedule, which ended at 7% of the rate
+# and not at 0.
 
 _EPOCH = 50
 

@@ -1,0 +1,421 @@
+"""CIFAR-100-LT: table 1 of the paper, PaCo, RIDE, LDAM and two-stage classifiers."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Literal
+
+from batchformer.lab.config.data import LongTailConfig
+from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfig
+from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
+from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.lab.recipes.epochs import IMAGES, in_epochs, warm_up_and_drop
+from batchformer.lab.recipes.paper import numbers_for
+
+# Long-tailed recognition: table 1 of the paper (CIFAR-100-LT), and CIFAR-10-LT beside it.
+
+
+def cifar_lt_balanced_softmax(
+    data: Literal["cifar10", "cifar100"],
+    ratio: float,
+    schedule: Literal["updates", "released"] = "updates",
+) -> Recipe:
+    """Balanced Softmax, ResNet-32, batches of 512, SGD to 0.1 with a cosine, AutoAugment, Cutout.
+
+    The paper gives no schedule for CIFAR. ``"updates"`` counts 13,000 updates with the last batch
+    kept, warm-up 800 from half the rate; ``"released"`` is the released code's: as many epochs as
+    make 13,000 updates counting a partial batch that is then left out, rates constant within an
+    epoch and one epoch ahead, so that the last epoch runs at rate zero.
+    """
+    size = f"cifar{'100' if data == 'cifar100' else '10'}_lt"
+    suffix = "" if ratio == 100 else f"_r{ratio:g}"
+    released = "" if schedule == "updates" else "_released"
+    train = TrainConfig(batch_size=512, updates=13_000, eval_every=1_300, checkpoint_every=1_300)
+    rate = ScheduleConfig(kind="cosine", warmup=800, warmup_from=0.5)
+    if schedule == "released":
+        per_epoch = -(-IMAGES[data, ratio] // 512)
+        epochs, warmup = -(-13_000 // per_epoch), -(-800 // per_epoch)
+        full = IMAGES[data, ratio] // 512
+        train = dataclasses.replace(
+            train,
+            updates=epochs * full,
+            drop_last=True,
+            eval_every=60 * full,
+            checkpoint_every=60 * full,
+        )
+        rate = ScheduleConfig(kind="cosine", per="epoch", warmup=warmup, warmup_from=0.5, ahead=1)
+    return Recipe(
+        name=f"{size}_balanced_softmax{suffix}{released}",
+        summary=f"{size.replace('_lt', '-LT')} ratio {ratio:g}, Balanced Softmax, ResNet-32"
+        + (", the released code's schedule" if schedule == "released" else ""),
+        table=f"T1 CIFAR-100-LT r={ratio:g}, Balanced" if data == "cifar100" else NOT_IN_THE_PAPER,
+        task="long_tailed",
+        data=LongTailConfig(name=data, ratio=ratio),
+        method="balanced_softmax",
+        optim=OptimConfig(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4),
+        schedule=rate,
+        train=train,
+        paper=PAPER.get((data, ratio), {}),
+    )
+
+
+PAPER = {
+    ("cifar100", 100.0): {
+        "baseline": {"all": 50.7, "many": 68.0, "medium": 49.7, "few": 31.9},
+        "batchformer": {"all": 51.7, "many": 68.4, "medium": 49.3, "few": 34.3},
+    },
+    ("cifar100", 200.0): {
+        "baseline": {"all": 46.4, "many": 70.0, "medium": 51.5, "few": 24.3},
+        "batchformer": {"all": 47.5, "many": 70.2, "medium": 53.3, "few": 25.5},
+    },
+}
+
+
+def cifar100_lt_balanced_softmax() -> Recipe:
+    """Table 1, r = 100: Balanced 50.7, + BatchFormer 51.7 (all).
+
+    Ours: 50.82 [50.51, 51.13] and 51.15 [50.72, 51.58], difference +0.33 [-0.17, +0.83] over 6
+    paired seeds; bf16, ten runs side by side on one H200 in 5.5 minutes.
+    """
+    return cifar_lt_balanced_softmax("cifar100", 100.0)
+
+
+def cifar100_lt_balanced_softmax_r200() -> Recipe:
+    """Table 1, r = 200: Balanced 46.4, + BatchFormer 47.5 (all).
+
+    Ours: 46.40 [45.97, 46.82], + BatchFormer 46.33 [45.99, 46.66] (4 seeds, H200, 5 to 6 minutes
+    for eight runs).
+    """
+    return cifar_lt_balanced_softmax("cifar100", 200.0)
+
+
+def cifar100_lt_balanced_softmax_released() -> Recipe:
+    """Table 1, r = 100, with the released code's 591 epochs of 21 full batches.
+
+    Ours: not measured yet.
+    """
+    return cifar_lt_balanced_softmax("cifar100", 100.0, "released")
+
+
+def cifar100_lt_balanced_softmax_cutmix() -> Recipe:
+    """Table 1, r = 100, with CutMix on half of the batches; not in the paper.
+
+    The box covers a share drawn from Beta(1, 1), and the partner's label counts by the share that
+    it covers. Ours: not measured yet.
+    """
+    base = cifar100_lt_balanced_softmax()
+    return dataclasses.replace(
+        base,
+        name="cifar100_lt_balanced_softmax_cutmix",
+        summary=f"{base.summary}, CutMix on half of the batches",
+        table=NOT_IN_THE_PAPER,
+        hyper=MethodConfig(cutmix=1.0, mix_prob=0.5),
+        paper={},
+    )
+
+
+def cifar100_lt_cross_entropy() -> Recipe:
+    """Cross-entropy with the schedule of table 1; no row of the paper."""
+    base = cifar100_lt_balanced_softmax()
+    return dataclasses.replace(
+        base,
+        name="cifar100_lt_cross_entropy",
+        summary="cifar100-LT ratio 100, cross-entropy, ResNet-32",
+        table=NOT_IN_THE_PAPER,
+        method="cross_entropy",
+        paper={},
+    )
+
+
+def cifar10_lt_balanced_softmax() -> Recipe:
+    """CIFAR-10-LT, r = 100; no row of the paper."""
+    return cifar_lt_balanced_softmax("cifar10", 100.0)
+
+
+def cifar10_lt_balanced_softmax_r200() -> Recipe:
+    """CIFAR-10-LT, r = 200; no row of the paper."""
+    return cifar_lt_balanced_softmax("cifar10", 200.0)
+
+
+# LDAM-DRW on CIFAR-100-LT; no row of the paper, the loss that RIDE builds on.
+
+
+def cifar100_lt_ldam() -> Recipe:
+    """CIFAR-100-LT r = 100, LDAM-DRW as its authors train it; no row of the paper.
+
+    Ours: not measured yet.
+    """
+    return Recipe(
+        name="cifar100_lt_ldam",
+        summary="cifar100-LT ratio 100, LDAM-DRW, ResNet-32",
+        table=NOT_IN_THE_PAPER,
+        task="long_tailed",
+        data=LongTailConfig(name="cifar100", ratio=100.0, augment="standard"),
+        method="ldam",
+        hyper=MethodConfig(margin=0.5, scale=30.0, reweight_epoch=160, reweight_beta=0.9999),
+        optim=OptimConfig(name="sgd", lr=0.1, momentum=0.9, weight_decay=2e-4),
+        schedule=warm_up_and_drop(5, (160, 180), 0.01),
+        train=in_epochs(IMAGES["cifar100", 100.0], 200, 128, evaluations=10),
+    )
+
+
+# Classifiers for features that another run has trained, on CIFAR-100-LT; no rows of the paper.
+#
+# The paper has cRT on iNaturalist (table 3), tau-normalisation and BALMS on Places-LT (table 4).
+# Every arm starts from the same arm of the cross-entropy recipe: the pipeline as a whole is with
+# BatchFormer or without.
+
+#: Ten epochs, and the rate of 0.2 at batches of 512, are those of Kang et al. on ImageNet-LT.
+EPOCHS, LR_AT_512 = 10, 0.2
+PLAIN = LongTailConfig(name="cifar100", ratio=100.0)
+BALANCED = dataclasses.replace(PLAIN, sampler="class_balanced")
+
+
+def _on_trained_features(
+    method: MethodName,
+    title: str,
+    data: LongTailConfig = BALANCED,
+    hyper: MethodConfig | None = None,
+    batch: int = 128,
+) -> Recipe:
+    return Recipe(
+        name=f"cifar100_lt_{method}",
+        summary=f"cifar100-LT ratio 100, {title}, after cross-entropy",
+        table=NOT_IN_THE_PAPER,
+        task="long_tailed",
+        data=data,
+        method=method,
+        hyper=hyper or MethodConfig(),
+        start="cifar100_lt_cross_entropy",
+        optim=OptimConfig(name="sgd", lr=LR_AT_512 * batch / 512, momentum=0.9, weight_decay=5e-4),
+        schedule=ScheduleConfig(kind="cosine"),
+        train=in_epochs(IMAGES["cifar100", 100.0], EPOCHS, batch, evaluations=2),
+    )
+
+
+def cifar100_lt_crt() -> Recipe:
+    """cRT: a new classifier on frozen features, classes balanced. Ours: not measured yet."""
+    return _on_trained_features("crt", "cRT")
+
+
+def cifar100_lt_lws() -> Recipe:
+    """LWS: one learned factor for each class, classes balanced. Ours: not measured yet."""
+    return _on_trained_features("lws", "LWS")
+
+
+def cifar100_lt_tau_norm() -> Recipe:
+    """Tau-normalisation with tau = 1, without training. Ours: not measured yet.
+
+    Kang et al. choose tau on validation images; CIFAR-LT has none, and the training images would
+    favour the tau that fits them, so tau is given: ``--hyper.tau``.
+    """
+    hyper = MethodConfig(tau=1.0)
+    base = _on_trained_features("tau_norm", "tau-normalised classifier", PLAIN, hyper)
+    return dataclasses.replace(base, train=TrainConfig(batch_size=128, updates=1))
+
+
+def cifar100_lt_balms() -> Recipe:
+    """BALMS: Balanced Softmax on frozen features, class sampling learned. Ours: not measured yet.
+
+    Settings are those of the released code on Places-LT; the balanced batches come from the
+    training images, as CIFAR-LT has no others.
+    """
+    base = _on_trained_features(
+        "balms",
+        "Balanced Softmax with the meta sampler",
+        dataclasses.replace(PLAIN, meta_batch=512),
+        MethodConfig(sampler_power=0.3, sampler_lr=1e-3),
+        batch=256,
+    )
+    return dataclasses.replace(base, optim=dataclasses.replace(base.optim, lr=0.02))
+
+
+# PaCo on CIFAR-100-LT: table 1, and the ablation that takes its loss away.
+
+#: The network's rate: the paper gives none for PaCo and refers to its MoCo, which has that.
+PACO_MODULE = ModuleConfig(lr_factor=1.0)
+#: A tenth of the network's rate, which the paper gives for Balanced Softmax.
+BALANCED_SOFTMAX_MODULE = ModuleConfig(lr_factor=0.1)
+
+
+def cifar100_lt_paco_at(ratio: float) -> Recipe:
+    """PaCo with its authors' settings: 400 epochs of full batches, ResNet-32.
+
+    The rate rises over 10 epochs to its value and not, as in the authors' code, to 1.1 times that
+    in the eleventh, which is ``--schedule.warmup-overshoot 1``. Keys are not shuffled, since the
+    paper trains on one GPU here. The paper leaves BatchFormer's
+    learning rate open and refers to its MoCo, where it is the network's.
+    """
+    name = "cifar100_lt_paco" + ("" if ratio == 100 else f"_r{ratio:g}")
+    return Recipe(
+        name=name,
+        summary=f"cifar100-LT ratio {ratio:g}, PaCo, ResNet-32",
+        table=f"T1 CIFAR-100-LT r={ratio:g}, PaCo",
+        task="long_tailed",
+        data=LongTailConfig(name="cifar100", ratio=ratio, augment="paco"),
+        method="paco",
+        hyper=MethodConfig(alpha=0.01, temperature=0.05, queue=1024, dim=32, momentum=0.999),
+        module=PACO_MODULE,
+        optim=OptimConfig(name="sgd", lr=0.05, momentum=0.9, weight_decay=5e-4),
+        schedule=warm_up_and_drop(10, (320, 360), 0.1),
+        train=in_epochs(IMAGES["cifar100", ratio], 400, 128, evaluations=10, drop_last=True),
+        paper=numbers_for(name),
+    )
+
+
+def cifar100_lt_paco() -> Recipe:
+    """Table 1, r = 100: PaCo 51.9, + BatchFormer 52.4 (all).
+
+    Ours: 52.36 [51.51, 53.21], + BatchFormer 52.75 [52.13, 53.36] (3 seeds, H200, 5 minutes for six
+    runs).
+    """
+    return cifar100_lt_paco_at(100.0)
+
+
+def cifar100_lt_paco_r200() -> Recipe:
+    """Table 1, r = 200: PaCo 47.1, + BatchFormer 47.8 (all).
+
+    Ours: 47.69 [46.60, 48.79], + BatchFormer 47.84 [46.56, 49.12] (3 seeds, H200, 20 minutes for
+    six runs beside 18 others).
+    """
+    return cifar100_lt_paco_at(200.0)
+
+
+def cifar100_lt_without_paco_loss_at(ratio: float) -> Recipe:
+    """PaCo's augmentation and schedule with Balanced Softmax on the centres' logits instead.
+
+    BatchFormer learns at a tenth of the network's rate, as the paper says for Balanced Softmax. It
+    does not say whether this ablation kept that rate; ``--module.lr-factor 1`` is the rate that
+    PaCo has here.
+    """
+    base = cifar100_lt_paco_at(ratio)
+    name = base.name.replace("paco", "without_paco_loss")
+    return dataclasses.replace(
+        base,
+        name=name,
+        summary=f"cifar100-LT ratio {ratio:g}, PaCo's set-up with Balanced Softmax as its loss",
+        table=f"Without PaCo loss, CIFAR-100-LT r={ratio:g}",
+        task="ablation",
+        # The query's view is the only one left.
+        data=base.data_with(augment="autoaugment"),
+        method="balanced_softmax",
+        hyper=MethodConfig(),
+        module=BALANCED_SOFTMAX_MODULE,
+        paper=numbers_for(name),
+    )
+
+
+def cifar100_lt_without_paco_loss() -> Recipe:
+    """Appendix, r = 100: without PaCo's loss 52.0, + BatchFormer 52.6 (all).
+
+    Ours, with ``--module.lr-factor 1``: 52.51 [51.56, 53.46], + BatchFormer 52.68 [52.18, 53.17]
+    (3 seeds, H200, 4 minutes for six runs).
+    """
+    return cifar100_lt_without_paco_loss_at(100.0)
+
+
+def cifar100_lt_without_paco_loss_r200() -> Recipe:
+    """Appendix, r = 200: without PaCo's loss 47.31, + BatchFormer 48.13 (all).
+
+    Ours, with ``--module.lr-factor 1``: 47.70 [46.76, 48.64], + BatchFormer 47.99 [47.55, 48.43]
+    (3 seeds, H200, 14 minutes for six runs beside 18 others).
+    """
+    return cifar100_lt_without_paco_loss_at(200.0)
+
+
+# RIDE on CIFAR-100-LT: table 1, and the two ways of training it in two stages.
+
+
+def cifar100_lt_ride() -> Recipe:
+    """Table 1, r = 100: RIDE with 3 experts 48.0 (all); the paper has no row with BatchFormer.
+
+    BatchFormer is one module with one head for all experts and has the network's learning rate, as
+    in the released code. CIFAR needs the shared classifier; ``--module.streams mixed_only`` is the
+    paper's on ImageNet-LT and iNaturalist. Ours: 48.72 [47.51, 49.93], + BatchFormer 49.01 [47.71,
+    50.31] (3 seeds, H200, 5.4 minutes for six runs).
+    """
+    return Recipe(
+        name="cifar100_lt_ride",
+        summary="cifar100-LT ratio 100, RIDE with 3 experts, ResNet-32",
+        table="T1 CIFAR-100-LT r=100, RIDE",
+        task="long_tailed",
+        data=LongTailConfig(name="cifar100", ratio=100.0, augment="rotation"),
+        model="ride_resnet32",
+        method="ride",
+        hyper=MethodConfig(
+            experts=3, diversity=-0.45, temperature_factor=0.05, margin=0.5, reweight_epoch=160
+        ),
+        module=ModuleConfig(heads=1, lr_factor=1.0),
+        optim=OptimConfig(name="sgd", lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4),
+        schedule=warm_up_and_drop(5, (160, 180), 0.01),
+        train=in_epochs(IMAGES["cifar100", 100.0], 200, 128, evaluations=10),
+        paper=numbers_for("cifar100_lt_ride"),
+    )
+
+
+def cifar100_lt_ride_6experts() -> Recipe:
+    """RIDE with 6 experts, the teacher of the distilled one; no row of the paper."""
+    base = cifar100_lt_ride()
+    return dataclasses.replace(
+        base,
+        name="cifar100_lt_ride_6experts",
+        summary="cifar100-LT ratio 100, RIDE with 6 experts, a teacher",
+        table=NOT_IN_THE_PAPER,
+        hyper=dataclasses.replace(base.hyper, experts=6),
+        paper={},
+    )
+
+
+def cifar100_lt_ride_two_stage() -> Recipe:
+    """RIDE from the weights of a trained RIDE, on the same schedule: the paper's two stages.
+
+    The paper has it on ImageNet-LT (table 2, "two-stage"). The first stage is the baseline in
+    every arm, so that arms differ in the second stage alone; the encoder begins anew.
+    Ours: not measured yet.
+    """
+    return dataclasses.replace(
+        cifar100_lt_ride(),
+        name="cifar100_lt_ride_two_stage",
+        summary="cifar100-LT ratio 100, RIDE started from a trained RIDE",
+        table="not in the paper (T2 has it on ImageNet-LT)",
+        start="cifar100_lt_ride/baseline",
+        paper={},
+    )
+
+
+def cifar100_lt_ride_distilled() -> Recipe:
+    """RIDE with 3 experts that follow a trained RIDE with 6: the two stages of RIDE's authors.
+
+    The teacher is in eval; ``--hyper.teacher-mode train`` leaves it as the released code does.
+    No row of the paper on CIFAR. Ours: not measured yet.
+    """
+    return dataclasses.replace(
+        cifar100_lt_ride(),
+        name="cifar100_lt_ride_distilled",
+        summary="cifar100-LT ratio 100, RIDE with 3 experts distilled from 6",
+        table="not in the paper (T2 has it on ImageNet-LT)",
+        teacher="cifar100_lt_ride_6experts/baseline",
+        paper={},
+    )
+
+
+def cifar100_lt_ride_assignment() -> Recipe:
+    """Routers that ask a trained RIDE's next expert only where it is likely to help.
+
+    RIDE's own last stage, which no row of the paper uses; it reports the computation it saves.
+    Each arm starts from the same arm of RIDE. Ours: not measured yet.
+    """
+    base = cifar100_lt_ride()
+    return dataclasses.replace(
+        base,
+        name="cifar100_lt_ride_assignment",
+        summary="cifar100-LT ratio 100, RIDE with experts asked one after the other",
+        table=NOT_IN_THE_PAPER,
+        data=base.data_with(sampler="class_balanced"),
+        method="ride_assignment",
+        start="cifar100_lt_ride",
+        optim=dataclasses.replace(base.optim, lr=0.01),
+        schedule=ScheduleConfig(kind="cosine", per="epoch"),
+        train=in_epochs(IMAGES["cifar100", 100.0], 5, 512, evaluations=1),
+        paper={},
+    )
