@@ -17,8 +17,7 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.compare import run as train
-from batchformer.lab.runs.launch import runs_of_comparison
-from batchformer.lab.runs.slurm import RECORD
+from batchformer.lab.runs.launch import RECORD, runs_of_comparison
 
 CPU = torch.device("cpu")
 

@@ -13,7 +13,8 @@ import pytest
 
 from batchformer.cli import training
 from batchformer.cli.arguments import UserError
-from batchformer.lab.runs import launch, slurm
+from batchformer.lab.runs import launch
+from batchformer.lab.runs import launch as slurm
 from batchformer.lab.runs.run import Run
 
 QUICK = ["--train.updates", "2", "--train.eval-every", "2", "--quiet", "--device", "cpu"]

@@ -20,7 +20,7 @@ from batchformer import attach, detach
 from batchformer.cli import main as cli
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.recipes import RECIPES, find_recipe
-from batchformer.lab.runs.plain import as_plain, from_plain
+from batchformer.lab.runs.folder import as_plain, from_plain
 from batchformer.plug.classifier import AttachError
 
 ANYTHING = st.recursive(

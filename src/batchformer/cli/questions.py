@@ -12,8 +12,7 @@ from batchformer.cli.options import (
     PairsOptions,
 )
 from batchformer.lab.config.arms import WITHOUT_BATCHFORMER
-from batchformer.lab.runs.data_state import ensure_data
-from batchformer.lab.runs.listing import print_data, print_listing, print_matching
+from batchformer.lab.runs.listing import ensure_data, print_data, print_listing, print_matching
 
 
 def list_recipes(arguments: list[str]) -> None:
@@ -29,7 +28,7 @@ def check(arguments: list[str]) -> None:
     recipe, options = with_recipe(CheckOptions, arguments, "check")
     ensure_data(recipe)
     from batchformer.lab.runs import run as runs
-    from batchformer.lab.runs.targets import by_target
+    from batchformer.lab.runs.sub_runs import by_target
     from batchformer.plug.check import check as look
 
     device = runs.pick_device(options.device)

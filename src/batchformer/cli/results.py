@@ -35,8 +35,7 @@ def evaluate(arguments: list[str]) -> None:
     from batchformer.lab.engine.optimizer_step import Mechanics
     from batchformer.lab.engine.precision import products_in
     from batchformer.lab.runs import run as runs
-    from batchformer.lab.runs.folder import recorded
-    from batchformer.lab.runs.plain import from_plain
+    from batchformer.lab.runs.folder import from_plain, recorded
 
     device = runs.pick_device(options.device)
     trained = [(recorded(folder) or {}).get("trained", {}) for folder in folders]
@@ -82,7 +81,7 @@ def print_report(
     from batchformer.lab.report.results.sweep_table import print_sweep
     from batchformer.lab.report.results.sweeps import split_sweeps
     from batchformer.lab.report.results.table import print_table
-    from batchformer.lab.runs.slurm import not_begun
+    from batchformer.lab.runs.launch import not_begun
 
     # The page comes first, since whoever reads the tables may stop ("| head"); and where it
     # cannot be written, the tables come before the reason.

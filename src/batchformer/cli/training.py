@@ -31,8 +31,7 @@ from batchformer.lab.engine.distributed.torchrun import follows, several_ranks
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.recipes.ablations import SWEEPS, find_sweep
 from batchformer.lab.runs.cluster import ensure_launcher
-from batchformer.lab.runs.data_state import ensure_data
-from batchformer.lab.runs.sweep_listing import print_sweeps
+from batchformer.lab.runs.listing import ensure_data, print_sweeps
 
 if TYPE_CHECKING:
     from batchformer.lab.runs.run import Run
@@ -138,8 +137,7 @@ def _launch(
     report: Callable[[list[Path]], None],
 ) -> None:
     """Train runs as jobs and report on those that finished, unless nobody waits for them."""
-    from batchformer.lab.runs.launch import Launch, train_locally
-    from batchformer.lab.runs.slurm import submit, wait_for
+    from batchformer.lab.runs.launch import Launch, submit, train_locally, wait_for
 
     launch = Launch(
         options.launcher, options.jobs, options.runs, name, options.device, options.quiet
@@ -192,7 +190,7 @@ def sweep(arguments: list[str]) -> None:
         _launch(runs, plan.name, options, report)
         return
     from batchformer.lab.runs.run import pick_device
-    from batchformer.lab.runs.sweep_run import run_sweep
+    from batchformer.lab.runs.sweep import run_sweep
 
     trained = run_sweep(
         plan,

@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from batchformer.lab.recipes import RECIPES, find_recipe
-from batchformer.lab.runs.plain import as_plain, from_plain
+from batchformer.lab.runs.folder import as_plain, from_plain
 
 
 @pytest.mark.parametrize("name", RECIPES)

@@ -107,7 +107,7 @@ def site() -> Iterator[Site]:
 
 def from_site(port: int, sums: dict[str, str], dies_moving: str = "") -> None:
     """Have torchvision take the release from there, and maybe this process die in moving a file."""
-    from batchformer.lab.runs import data_state
+    from batchformer.lab.runs import listing as data_state
 
     CIFAR100.url = f"http://127.0.0.1:{port}/{CIFAR100.filename}"
     CIFAR100.tgz_md5 = sums["archive"]

@@ -8,7 +8,7 @@ from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.data import DetectionConfig
 from batchformer.lab.models.faster_rcnn import Kind
 from batchformer.lab.recipes import RECIPES, find_recipe
-from batchformer.lab.runs.plain import as_plain, from_plain
+from batchformer.lab.runs.folder import as_plain, from_plain
 
 NAMES = [name for name in RECIPES if find_recipe(name).task == "detection"]
 

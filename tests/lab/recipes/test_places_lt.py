@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from batchformer.lab.recipes import find_recipe
-from batchformer.lab.runs.networks import given_weights
+from batchformer.lab.runs.build import given_weights
 
 
 def test_balms() -> None:

@@ -22,7 +22,7 @@ from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.compare import compare
-from batchformer.lab.runs.plain import from_plain
+from batchformer.lab.runs.folder import from_plain
 from batchformer.lab.runs.run import load_task, restore
 
 CPU = torch.device("cpu")

@@ -26,7 +26,7 @@ from batchformer.lab.report.results.runs import read_run
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.folder import write_json
 from batchformer.lab.runs.run import restore
-from batchformer.lab.runs.start import final_state, trained_network
+from batchformer.lab.runs.source_runs import final_state, trained_network
 
 pytestmark = pytest.mark.usefixtures("three_angles")
 

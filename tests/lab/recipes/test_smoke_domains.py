@@ -28,7 +28,7 @@ from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.run import build, load_task
-from batchformer.lab.runs.targets import by_target
+from batchformer.lab.runs.sub_runs import by_target
 from batchformer.lab.tasks.domains import read_domains
 from batchformer.lab.tasks.load import Task
 

@@ -20,7 +20,7 @@ from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.sets import annotated
 from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.recipes import RECIPES, find_recipe
-from batchformer.lab.runs.networks import build_network
+from batchformer.lab.runs.build import build_network
 from batchformer.lab.runs.run import build, load_task
 
 CPU = torch.device("cpu")

@@ -33,8 +33,8 @@ from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.metrics.compositional import CompositionalScores
 from batchformer.lab.recipes import RECIPES, find_recipe
-from batchformer.lab.runs.parts import parts_of as ready_trainings
 from batchformer.lab.runs.run import Run, build, load_task
+from batchformer.lab.runs.sub_runs import parts_of as ready_trainings
 from batchformer.lab.tasks import compositional
 from batchformer.lab.tasks.compositional import CompositionalTask
 from batchformer.lab.tasks.load import Task

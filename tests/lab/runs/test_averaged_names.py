@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batchformer.lab.report.results.names import LOWER_IS_BETTER
-from batchformer.lab.runs.averaged_names import todays_names
+from batchformer.lab.runs.folder import todays_names
 
 
 def test_todays_names_stay() -> None:

@@ -12,7 +12,7 @@ from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.data import DomainConfig
 from batchformer.lab.engine.method import Method
 from batchformer.lab.recipes import find_recipe
-from batchformer.lab.runs.building import (
+from batchformer.lab.runs.build import (
     RecordedSizes,
     build,
     load_task,

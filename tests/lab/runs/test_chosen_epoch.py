@@ -13,9 +13,9 @@ import torch
 
 from batchformer.lab.config.training import ScheduleConfig
 from batchformer.lab.recipes.zero_shot import cub_ce_gzsl
-from batchformer.lab.runs.chosen_epoch import combine, parts_of
-from batchformer.lab.runs.parts import parts_of as any_parts
 from batchformer.lab.runs.run import Run
+from batchformer.lab.runs.sub_runs import combine_epochs, epoch_parts
+from batchformer.lab.runs.sub_runs import parts_of as any_parts
 
 
 def run(folder: Path) -> Run:
@@ -39,10 +39,10 @@ def finish(part: Run, scores: list[tuple[int, float]]) -> None:
 
 def test_one_training_never_sees_the_test_and_the_other_waits_for_it(tmp_path: Path) -> None:
     one = run(tmp_path)
-    (choose,) = parts_of(one)
+    (choose,) = epoch_parts(one)
     assert any_parts(one) == (choose,)
     finish(choose, [(50, 40.0), (100, 44.0), (150, 44.0)])
-    choose, train = parts_of(one)
+    choose, train = epoch_parts(one)
     assert any_parts(one) == (choose, train)
     assert (choose.folder, train.folder) == (tmp_path / "choose", tmp_path / "train")
     assert choose.recipe.data.unseen == "val" and train.recipe.data.unseen == "test"  # type: ignore[union-attr]
@@ -53,11 +53,11 @@ def test_one_training_never_sees_the_test_and_the_other_waits_for_it(tmp_path: P
 
 def test_the_result_is_that_of_the_chosen_epoch(tmp_path: Path) -> None:
     one = run(tmp_path)
-    finish(parts_of(one)[0], [(50, 40.0), (100, 44.0), (150, 44.0)])
-    choose, train = parts_of(one)
-    assert not combine(one, (choose, train)) and not one.finished
+    finish(epoch_parts(one)[0], [(50, 40.0), (100, 44.0), (150, 44.0)])
+    choose, train = epoch_parts(one)
+    assert not combine_epochs(one, (choose, train)) and not one.finished
     finish(train, [(100, 52.0)])
-    assert combine(one, (choose, train))
+    assert combine_epochs(one, (choose, train))
     result = json.loads((tmp_path / "result.json").read_text())
     assert result["metrics"] == {"hm": 52.0, "unseen": 51.0, "seen": 53.0, "val": 44.0}
     assert next(iter(result["metrics"])) == "hm" and result["minutes"] == 3.0

@@ -13,7 +13,7 @@ import pytest
 
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.recipes import RECIPES, find_recipe
-from batchformer.lab.runs.data_state import data_state, ensure_data, in_words
+from batchformer.lab.runs.listing import data_state, ensure_data, in_words
 
 SPLIT = "compositional-split-natural"
 #: Fewest files with which each set counts as present, by its name in recipes.
@@ -253,7 +253,7 @@ def test_it_is_answered_without_torch() -> None:
     code = (
         "import sys\n"
         "from batchformer.lab.recipes import RECIPES\n"
-        "from batchformer.lab.runs.data_state import data_state, in_words\n"
+        "from batchformer.lab.runs.listing import data_state, in_words\n"
         "for make in RECIPES.values(): data_state(make()), in_words(make())\n"
         "sys.exit('torch' in sys.modules)"
     )

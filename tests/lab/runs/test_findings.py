@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchformer.lab.runs.findings import findings_of, of_parts
+from batchformer.lab.runs.folder import findings_of, of_parts
 
 RECORDS: list[dict[str, Any]] = [
     {"kind": "train", "epoch": 0, "step": 4, "loss": 1.0},

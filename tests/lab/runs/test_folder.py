@@ -14,6 +14,7 @@ import pytest
 
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.folder import (
+    as_plain,
     has_result,
     read_result,
     recorded,
@@ -22,7 +23,6 @@ from batchformer.lab.runs.folder import (
     write_json,
     write_result,
 )
-from batchformer.lab.runs.plain import as_plain
 
 
 def configuration(**train: Any) -> dict[str, Any]:

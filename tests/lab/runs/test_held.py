@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from batchformer.lab.engine.checkpoint import load_newest
-from batchformer.lab.runs.held import several_machines
+from batchformer.lab.runs.compare import several_machines
 from batchformer.soak.nodes import free_port
 from batchformer.soak.processes import finish, start
 

@@ -22,7 +22,7 @@ from batchformer.lab.report.figures import influence
 from batchformer.lab.report.figures.influence_numbers import gather
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.runs import find_runs
-from batchformer.lab.runs.building import build, load_task
+from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.insight import cam_of, insight_of
 

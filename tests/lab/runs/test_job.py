@@ -21,10 +21,11 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.engine.interrupt import Interrupted, stop_requests
 from batchformer.lab.recipes.small import demo
-from batchformer.lab.runs import compare, job
+from batchformer.lab.runs import compare
+from batchformer.lab.runs import launch as job
 from batchformer.lab.runs.compare import run as train
-from batchformer.lab.runs.job import RunJob, StopSignals, warning_signal
-from batchformer.lab.runs.plain import as_plain
+from batchformer.lab.runs.folder import as_plain
+from batchformer.lab.runs.launch import RunJob, StopSignals, warning_signal
 
 CPU = torch.device("cpu")
 #: So many that a signal comes before the last.

@@ -21,14 +21,14 @@ from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.recipes.ablations import find_sweep
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.cluster import JobConfig
+from batchformer.lab.runs.folder import from_plain
 from batchformer.lab.runs.launch import (
     Launch,
     runs_of_comparison,
     runs_of_sweep,
     visible_devices,
 )
-from batchformer.lab.runs.plain import from_plain
-from batchformer.lab.runs.taking_over import DESCRIPTION
+from batchformer.lab.runs.sweep import DESCRIPTION
 
 UPDATES = 30
 LENGTH = {"updates": UPDATES, "eval-every": UPDATES, "checkpoint-every": 4}

@@ -11,8 +11,14 @@ from rich.console import Console
 from batchformer.lab.config.arms import ARMS
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.recipes.paper import ROWS
-from batchformer.lab.runs.data_state import data_state, ensure_data
-from batchformer.lab.runs.listing import paper_numbers, print_data, print_listing, print_matching
+from batchformer.lab.runs.listing import (
+    data_state,
+    ensure_data,
+    paper_numbers,
+    print_data,
+    print_listing,
+    print_matching,
+)
 
 TABLES = ("T1", "T2", "T3", "T4")
 

@@ -13,7 +13,7 @@ from torch import nn
 from batchformer.lab.models.build import OWN, build_model
 from batchformer.lab.models.ride import RideNetwork
 from batchformer.lab.recipes import find_recipe
-from batchformer.lab.runs.networks import (
+from batchformer.lab.runs.build import (
     build_network,
     given_stride,
     given_weights,

@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from batchformer.lab.recipes.small import demo
-from batchformer.lab.runs import opening
+from batchformer.lab.runs import compare as opening
+from batchformer.lab.runs.compare import Opening
 from batchformer.lab.runs.folder import write_json
-from batchformer.lab.runs.opening import Opening
 from batchformer.lab.runs.run import Run
 
 CPU = torch.device("cpu")

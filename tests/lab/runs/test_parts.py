@@ -16,9 +16,11 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.recipes.zero_shot import cub_ce_gzsl
-from batchformer.lab.runs import chosen_epoch, parts, targets
-from batchformer.lab.runs.parts import combine, parts_of
+from batchformer.lab.runs import sub_runs as chosen_epoch
+from batchformer.lab.runs import sub_runs as parts
+from batchformer.lab.runs import sub_runs as targets
 from batchformer.lab.runs.run import Run
+from batchformer.lab.runs.sub_runs import combine, parts_of
 
 pytestmark = pytest.mark.usefixtures("three_angles")
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from batchformer.lab.config.data import BY_TASK, DomainConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.recipes import find_recipe
-from batchformer.lab.runs.plain import as_plain, completed, from_plain
+from batchformer.lab.runs.folder import as_plain, completed, from_plain
 
 SECTIONS = ("data", "hyper", "module", "optim", "schedule", "train")
 
@@ -107,5 +107,5 @@ def test_nothing_recorded_makes_it_raise(places: dict[tuple[str, ...], Any]) -> 
 
 
 def test_it_does_not_wait_for_torch() -> None:
-    code = "import batchformer.lab.runs.plain, sys; assert 'torch' not in sys.modules"
+    code = "import batchformer.lab.runs.folder, sys; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

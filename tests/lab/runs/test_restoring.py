@@ -18,7 +18,7 @@ from batchformer.lab.engine.method import Method
 from batchformer.lab.methods.swad import Swad
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.recipes.small import demo
-from batchformer.lab.runs.restoring import restore
+from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.run import Run, build, load_task
 
 CPU = torch.device("cpu")

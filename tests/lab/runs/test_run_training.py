@@ -19,7 +19,7 @@ from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.recipes.small import demo
-from batchformer.lab.runs import run_training
+from batchformer.lab.runs import run as run_training
 from batchformer.lab.runs.run import Run, restore
 
 CPU = torch.device("cpu")

@@ -17,8 +17,8 @@ from batchformer.lab.recipes import find_recipe
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs import run as runs
 from batchformer.lab.runs.compare import run
+from batchformer.lab.runs.provenance import contributing
 from batchformer.lab.runs.run import Run
-from batchformer.lab.runs.sittings import contributing
 
 CPU = torch.device("cpu")
 

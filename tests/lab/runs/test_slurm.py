@@ -17,9 +17,15 @@ from batchformer.lab.engine.interrupt import Interrupted
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.cluster import JobConfig
 from batchformer.lab.runs.compare import run as train
-from batchformer.lab.runs.launch import Launch, runs_of_comparison
+from batchformer.lab.runs.launch import (
+    RECORD,
+    Launch,
+    not_begun,
+    runs_of_comparison,
+    submit,
+    wait_for,
+)
 from batchformer.lab.runs.run import Run
-from batchformer.lab.runs.slurm import RECORD, not_begun, submit, wait_for
 
 ARMS, SEEDS = ("baseline", "batchformer"), (0, 1)
 
@@ -167,7 +173,7 @@ def test_waiting_ends_with_the_last_job(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("batchformer.lab.runs.slurm.SEEN_LATE_S", 0.1)
+    monkeypatch.setattr("batchformer.lab.runs.launch.SEEN_LATE_S", 0.1)
     runs = runs_of_comparison(short(), ARMS, (0,), tmp_path)
     submitted = submit(launch_in(tmp_path), runs)
     finish(runs[0])

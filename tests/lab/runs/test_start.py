@@ -16,7 +16,7 @@ from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.folder import write_json
 from batchformer.lab.runs.run import Run, restore
-from batchformer.lab.runs.start import require_finished, trained_network, training_hash
+from batchformer.lab.runs.source_runs import require_finished, trained_network, training_hash
 
 CPU = torch.device("cpu")
 OPTIONS: dict[str, Any] = {"device": CPU, "quiet": True}

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from batchformer.lab.recipes.ablations import SWEEPS
-from batchformer.lab.runs.sweep_listing import levels_and_paper, print_sweeps, state
+from batchformer.lab.runs.listing import levels_and_paper, print_sweeps, state
 
 
 @pytest.mark.parametrize("width", [80, 120])

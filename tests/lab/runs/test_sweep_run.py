@@ -15,11 +15,11 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.recipes.ablations import SWEEPS
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.recipes.sweep import Level, Sweep, unchanged
-from batchformer.lab.runs import sweep_run
+from batchformer.lab.runs import sweep as sweep_run
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.folder import RECORD
 from batchformer.lab.runs.run import Run
-from batchformer.lab.runs.sweep_run import run_sweep
+from batchformer.lab.runs.sweep import run_sweep
 
 CPU = torch.device("cpu")
 DEPTH = SWEEPS["demo_layers"]
@@ -92,7 +92,7 @@ def test_a_sweep_that_trained_nothing_does_not_hold_its_folder(
         raise OSError("no such network")
 
     with monkeypatch.context() as patch:
-        patch.setattr("batchformer.lab.runs.sweep_run.train_all", fails)
+        patch.setattr("batchformer.lab.runs.sweep.train_all", fails)
         with pytest.raises(OSError, match="no such network"):
             train(tmp_path, seeds=[0], levels=["1"])
     path = tmp_path / "demo_layers/sweep.json"

@@ -13,10 +13,10 @@ import pytest
 
 from batchformer.lab.engine.checkpoint import write_atomically
 from batchformer.lab.recipes import find_recipe
-from batchformer.lab.runs import folder, taking_over
-from batchformer.lab.runs.folder import recorded, write_figures, write_json
-from batchformer.lab.runs.plain import as_plain
-from batchformer.lab.runs.taking_over import copy_run, is_whole
+from batchformer.lab.runs import folder
+from batchformer.lab.runs import sweep as taking_over
+from batchformer.lab.runs.folder import as_plain, recorded, write_figures, write_json
+from batchformer.lab.runs.sweep import copy_run, is_whole
 
 
 def configuration(**train: Any) -> dict[str, Any]:

@@ -21,16 +21,16 @@ from batchformer.lab.report.results.comparison import compare_runs
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.report.results.table import as_markdown
 from batchformer.lab.runs import run as runs
-from batchformer.lab.runs import targets as targets_module
+from batchformer.lab.runs import sub_runs as targets_module
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.run import Run
-from batchformer.lab.runs.targets import (
+from batchformer.lab.runs.sub_runs import (
     by_target,
-    combine,
+    combine_domains,
+    domain_parts,
     joined_figures,
     mean_records,
     mean_scores,
-    parts_of,
 )
 
 pytestmark = pytest.mark.usefixtures("three_angles")
@@ -103,7 +103,7 @@ def test_a_recipe_for_every_target() -> None:
 
 def test_parts_of_a_run(tmp_path: Path) -> None:
     whole = whole_run(tmp_path)
-    parts = parts_of(whole)
+    parts = domain_parts(whole)
     assert [part.part for part in parts] == list(ANGLES)
     assert [part.folder for part in parts] == [whole.folder / name for name in ANGLES]
     assert [part.title for part in parts] == [
@@ -113,13 +113,13 @@ def test_parts_of_a_run(tmp_path: Path) -> None:
     single = dataclasses.replace(
         whole, recipe=dataclasses.replace(short(), data=short().data_with(target="r0"))
     )
-    assert parts_of(single) == (single,)
+    assert domain_parts(single) == (single,)
 
 
 def test_parts_start_from_the_same_part_of_another_run(tmp_path: Path) -> None:
     whole = whole_run(tmp_path, 2, dataclasses.replace(short(), start="other/batchformer"))
     assert whole.sources == {"start": tmp_path / "other/batchformer/seed2"}
-    found = [part.sources["start"] for part in parts_of(whole)]
+    found = [part.sources["start"] for part in domain_parts(whole)]
     assert found == [tmp_path / f"other/batchformer/seed2/{name}" for name in ANGLES]
 
 
@@ -373,7 +373,7 @@ def test_a_whole_is_combined_only_when_all_its_parts_have_finished(
         (whole.folder / name).unlink()
     last = whole.folder / "r75/result.json"
     last.rename(tmp_path / "aside")
-    assert not combine(whole, parts_of(whole))
+    assert not combine_domains(whole, domain_parts(whole))
     assert {path.name for path in whole.folder.iterdir()} == {"config.json", *ANGLES}
     (tmp_path / "aside").rename(last)
 
@@ -383,9 +383,9 @@ def test_a_whole_is_combined_only_when_all_its_parts_have_finished(
     with monkeypatch.context() as patch:  # the result is written last
         patch.setattr(targets_module, "write_figures", broken)
         with pytest.raises(OSError, match="no space left"):
-            combine(whole, parts_of(whole))
+            combine_domains(whole, domain_parts(whole))
     assert not whole.finished
-    assert combine(whole, parts_of(whole)) and whole.finished
+    assert combine_domains(whole, domain_parts(whole)) and whole.finished
     assert contents(whole.folder) == expected
 
 
@@ -400,7 +400,7 @@ def test_a_score_that_a_part_could_not_measure_is_null_in_the_whole(
     content = json.loads(part.read_text())
     content["metrics"]["r45"] = "not measured"
     part.write_text(json.dumps(content).replace('"not measured"', missing))
-    assert combine(whole, parts_of(whole))
+    assert combine_domains(whole, domain_parts(whole))
     before, after = metrics(compared / "rotated_digits_erm/baseline/seed0"), metrics(whole.folder)
     assert after == {**before, "r45": None, "average": None}
 

@@ -15,7 +15,7 @@ from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.recipes import find_recipe
-from batchformer.lab.runs.building import build
+from batchformer.lab.runs.build import build
 from batchformer.lab.tasks.contrastive import ContrastiveTask
 from batchformer.lab.tasks.load import load
 

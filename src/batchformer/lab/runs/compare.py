@@ -2,25 +2,91 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.memory import close
+from batchformer.lab.data.files.lock import KILLED_S, LOST_S, as_only_trainer
 from batchformer.lab.engine import onednn
+from batchformer.lab.engine.distributed.rank_zero import first_says
 from batchformer.lab.engine.interleave import Job, train_together
 from batchformer.lab.engine.log import DivergedError
 from batchformer.lab.engine.method import Batches
-from batchformer.lab.runs.held import held
-from batchformer.lab.runs.opening import Opening
-from batchformer.lab.runs.parts import combine, parts_of
+from batchformer.lab.runs.folder import recorded
 from batchformer.lab.runs.run import Run
+from batchformer.lab.runs.sub_runs import combine, parts_of
+from batchformer.lab.tasks.load import remarks_in
+from batchformer.lab.tasks.scoring import class_sizes
 from batchformer.nn.exchange import leads, ranks
+
+# Runs that no other process trains meanwhile.
+
+
+@contextmanager
+def held(runs: Sequence[Run]) -> Iterator[None]:
+    """Have what is not finished for this process alone; of several ranks, the first holds it.
+
+    Raises:
+        Held: another process trains one of them; nothing was changed.
+    """
+    with ExitStack() as locks:
+        first_says(lambda: _lock(runs, locks))
+        yield
+
+
+def _lock(runs: Sequence[Run], locks: ExitStack) -> None:
+    waiting = {one.folder for one in runs if not one.finished}
+    # A rank 0 that was on a machine now lost may still seem to hold them.
+    patience = LOST_S if several_machines() else KILLED_S
+    for folder in sorted(waiting):  # in one order: of several processes one gets all it asks for
+        locks.enter_context(as_only_trainer(folder, patience))
+
+
+def several_machines() -> bool:
+    """Whether this process is one of ranks on several machines, as ``torchrun`` says."""
+    whole = os.environ.get("WORLD_SIZE", "1")
+    return int(whole) > int(os.environ.get("LOCAL_WORLD_SIZE", whole))
+
+
+# What a person reads of the data before anything is trained, once for all runs of a command.
+
+
+class Opening:
+    """Says on stderr what there is to know of the data of runs; no line twice.
+
+    Args:
+        quiet: say nothing; what runs record of their data is in their reports all the same.
+    """
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet or not leads()
+        self._said: set[str] = set()
+
+    def __call__(self, run: Run) -> None:
+        """The data of a run that has begun: class counts and shots, then remarks."""
+        if self.quiet:
+            return
+        facts = (recorded(run.folder) or {}).get("data", {})
+        lines = remarks_in(facts)
+        data = run.trained.data
+        if isinstance(data, LongTailConfig):
+            lines.insert(0, class_sizes(run.task.method_options["class_counts"], data))
+        for line in (f"{facts.get('name', data.name)}: {line}" for line in lines):
+            if line not in self._said:
+                self._said.add(line)
+                print(line, file=sys.stderr, flush=True)
+
+
+# Runs of a recipe: trained side by side, paired by seed, each kept as it finishes.
 
 #: A run that has ended, and why it ended early if it did.
 Ended = tuple[Run, DivergedError | None]

@@ -1,19 +1,187 @@
-"""The files of a run's folder: what it holds, and whether it may hold this."""
+"""The files of a run's folder: recipes as JSON, findings, names, and whether it may hold this."""
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from batchformer.lab.config.data import BY_TASK
+from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.checkpoint import write_atomically
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.runs.plain import completed
+
+# Recipes as JSON holds them, today's and those of older versions; nothing here needs torch.
+
+T = TypeVar("T")
+
+#: Settings of data that name files or folders.
+PATHS = ("root", "train_list", "test_list", "table", "vectors")
+
+
+def with_absolute_paths(recipe: Recipe) -> Recipe:
+    """The recipe whose data is found from any working directory.
+
+    A path that is not there from here stays as it is: some are looked for in other folders, too.
+    """
+    changes = {}
+    for name in PATHS:
+        given = getattr(recipe.data, name, None)
+        found = tuple(map(_absolute, given)) if isinstance(given, tuple) else _absolute(given)
+        if found != given:
+            changes[name] = found
+    return dataclasses.replace(recipe, data=recipe.data_with(**changes)) if changes else recipe
+
+
+def _absolute(given: str | None) -> str | None:
+    path = Path(given or "").expanduser()
+    return str(path.absolute()) if given and path.exists() else given
+
+
+def as_plain(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as JSON holds it."""
+    plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(recipe)))
+    return plain
+
+
+def from_plain(plain: Mapping[str, Any]) -> Recipe:
+    """The recipe that :func:`as_plain` wrote.
+
+    A recipe from before a setting existed has what is now its default.
+
+    Raises:
+        ValueError: a value makes no sense.
+        TypeError: a setting that does not exist, lacks, or has a value of another kind.
+    """
+    task = plain.get("task")
+    if not isinstance(task, str) or task not in BY_TASK:
+        raise ValueError(f"There is no task {task!r}; there are {', '.join(BY_TASK)}.")
+    values: dict[str, Any] = dict(plain)
+    for field in dataclasses.fields(Recipe):
+        kind: Any = BY_TASK[task] if field.name == "data" else field.default_factory
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            given = values.get(field.name, {})
+            if not isinstance(given, Mapping):
+                raise TypeError(f"{field.name} is {given!r}, not settings by name")
+            lists = {key: tuple(v) if isinstance(v, list) else v for key, v in given.items()}
+            values[field.name] = _made(kind, lists, field.name)
+    return _made(Recipe, values, "the recipe")
+
+
+def _made(kind: type[T], values: Mapping[str, Any], what: str) -> T:
+    """An object of settings; whatever its own checks stumble over is a value of another kind."""
+    try:
+        return kind(**values)
+    except (AttributeError, LookupError, ArithmeticError) as error:
+        raise TypeError(f"{what} has a value of another kind: {error}") from error
+
+
+def completed(plain: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A recorded recipe with today's default for every setting that it does not have, and with
+    absolute paths.
+
+    One that this version does not know (other fields, other tasks) is given back as it is.
+
+    >>> completed({"name": "mine", "depth": 3})
+    {'name': 'mine', 'depth': 3}
+    """
+    try:
+        return as_plain(with_absolute_paths(from_plain(plain)))
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return plain
+
+
+# What trainings found that is no score, as run folders keep it. Nothing here needs torch.
+
+#: Kinds of records that every training has.
+USUAL = ("train", "eval")
+#: What a record has besides its values.
+PLACE = ("kind", "epoch", "step")
+
+Findings = dict[str, dict[str, Any]]
+
+
+def findings_of(result: Mapping[str, Any], records: Iterable[Mapping[str, Any]]) -> Findings:
+    """What a run found, by kind; of a run of several trainings by ``PART/KIND``.
+
+    Args:
+        result: of ``result.json``.
+        records: of ``metrics.jsonl``, where earlier versions had it alone; the last of a kind
+            counts.
+
+    >>> findings_of({"findings": {"swad": {"updates": 3}}}, [])
+    {'swad': {'updates': 3}}
+    >>> findings_of({}, [{"kind": "swad", "epoch": 1, "step": 8, "updates": 3}])
+    {'swad': {'updates': 3}}
+    """
+    found = result.get("findings")
+    if isinstance(found, Mapping):
+        return {kind: dict(each) for kind, each in found.items() if isinstance(each, Mapping)}
+    return {
+        str(record["kind"]): {key: each for key, each in record.items() if key not in PLACE}
+        for record in records
+        if record["kind"] not in USUAL
+    }
+
+
+def of_parts(parts: Mapping[str, Findings]) -> Findings:
+    """What the trainings of one run found, by ``PART/KIND``: there is no mean of it.
+
+    >>> of_parts({"photo": {"swad": {"updates": 3}}, "sketch": {}})
+    {'photo/swad': {'updates': 3}}
+    """
+    return {
+        f"{part}/{kind}": values for part, found in parts.items() for kind, values in found.items()
+    }
+
+
+# What is kept of a run with SWAD: plain names are the averaged network's, one name one meaning.
+#
+# ``photo``, ``val`` and ``per_class`` belong to the average of the weights, the same names after
+# ``without_swad_`` to the network that was trained. Nothing here needs torch.
+
+#: Before names of the network without the average; alone, the mean over targets.
+UNAVERAGED = "without_swad"
+#: Before names of the averaged network, in runs of earlier versions.
+ONCE_AVERAGED = "swad_"
+
+V = TypeVar("T")
+
+
+def todays_names(found: Mapping[str, V]) -> dict[str, V]:
+    """Scores, or arrays, by the names that they have today.
+
+    Earlier versions had the plain names for the network that was trained and ``swad_photo`` for the
+    averaged one; over all targets they had the averaged scores, but a ``val`` without the average.
+
+    >>> todays_names({"photo": 91.0, "val": 95.0, "swad_photo": 94.0, "swad_val": 97.0})
+    {'photo': 94.0, 'val': 97.0, 'without_swad_photo': 91.0, 'without_swad_val': 95.0}
+    >>> todays_names({"average": 94.0, "without_swad": 91.0, "val": 95.0})
+    {'average': 94.0, 'without_swad': 91.0, 'without_swad_val': 95.0}
+    >>> todays_names({"all": 51.0})
+    {'all': 51.0}
+    """
+    twice = [name for name in found if ONCE_AVERAGED + name in found]
+    if twice:
+        averaged = {name: found[ONCE_AVERAGED + name] for name in twice}
+        trained = {f"{UNAVERAGED}_{name}": found[name] for name in twice}
+        known = {*twice, *(ONCE_AVERAGED + name for name in twice)}
+        rest = {name: value for name, value in found.items() if name not in known}
+        return {**averaged, **trained, **rest}
+    before = UNAVERAGED in found and f"{UNAVERAGED}_val" not in found
+    return {
+        f"{UNAVERAGED}_val" if before and name == "val" else name: value
+        for name, value in found.items()
+    }
+
+
+# The files of a run's folder: what it holds, and whether it may hold this.
 
 #: Counts up when what a run's folder holds can no longer be read by versions from before.
 FORMAT = 1

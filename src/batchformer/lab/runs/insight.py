@@ -12,9 +12,9 @@ from batchformer.insight.record import FILE
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.engine.log import Progress
-from batchformer.lab.runs.building import build_untrained
+from batchformer.lab.runs.build import build_untrained
+from batchformer.lab.runs.folder import from_plain
 from batchformer.lab.runs.insight_arrays import keep, network_of, seen_of
-from batchformer.lab.runs.plain import from_plain
 from batchformer.lab.runs.run import restore
 from batchformer.lab.tasks.load import Task
 

@@ -1,4 +1,4 @@
-"""What is seen of a trained method, kept in the folder of its run; a run never fails by it."""
+"""Insight arrays of a run: of its trained and of an untrained network."""
 
 from __future__ import annotations
 
@@ -6,13 +6,84 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor, nn
 
-from batchformer.insight.look import Arrays, Tell, look
+from batchformer.insight.look import (
+    BATCH,
+    MEASURED,
+    Arrays,
+    CountedImages,
+    Tell,
+    batches_of,
+    look,
+    measure,
+    measured_rows,
+    nearly_equal,
+)
 from batchformer.insight.record import FILE, save
+from batchformer.insight.relations import Relations
 from batchformer.lab.data.feeds.test_images import Shown
+from batchformer.lab.engine.bn_recalibration import measuring_statistics
 from batchformer.lab.engine.method import Method
-from batchformer.lab.runs.untrained import look_untrained
+
+# The same figures of a network that has learnt nothing: what of them comes with the loss alone.
+#
+# The loss of a rare class is larger from the start where a method weighs classes, and so are its
+# gradients on other samples. Only what an untrained network does not show was learnt.
+
+
+def look_untrained(
+    relations: Relations,
+    images: Shown,
+    *,
+    seed: int = 0,
+    measured: int = MEASURED,
+    batch: int = BATCH,
+    tell: Tell = lambda done, total: None,
+) -> Arrays:
+    """Gradients on pooled features and accuracy of an untrained network, on the same batches.
+
+    Its batch normalisation, which has seen no image yet, takes the statistics of these: otherwise
+    features would grow from layer to layer as they do in no training.
+
+    Args:
+        relations: of the network with random weights, and an encoder; it is changed.
+        images: of the test set.
+        seed: of the order in batches, that of the trained network.
+        measured: images, at most.
+        batch: samples of a batch, at most.
+        tell: as for :func:`batchformer.insight.look.look`.
+
+    Returns:
+        The arrays with "untrained" in their names of :mod:`batchformer.insight.record`.
+    """
+    rows = measured_rows(images.labels, measured, seed)
+    with torch.no_grad():
+        _measure_norms(relations, images, rows, batch)
+        counted = CountedImages(images, tell, batches_of(len(rows), batch))
+        found = measure(relations, counted, rows, batch, steps=0)
+    return {
+        "gradient_untrained_abs": found["gradient_abs"],
+        "gradient_untrained_l2": found["gradient_l2"],
+        "untrained_correct": np.array(found["reliability_correct"][0].sum()),
+    }
+
+
+def _measure_norms(relations: Relations, images: Shown, rows: Tensor, batch: int) -> None:
+    module: nn.Module = relations.module
+    module.train()
+    with measuring_statistics(module) as norms:
+        module.eval()
+        for norm in norms:
+            norm.train()
+        for x in images.batches(rows, nearly_equal(len(rows), batch)) if norms else ():
+            relations.features(x)
+    module.eval()
+
+
+# What is seen of a trained method, kept in the folder of its run; a run never fails by it.
 
 
 def seen_of(

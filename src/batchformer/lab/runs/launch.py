@@ -1,4 +1,4 @@
-"""Runs as jobs of their own: which they are, and training them so on this machine."""
+"""Runs as jobs of their own: on this machine, or as jobs of Slurm."""
 
 from __future__ import annotations
 
@@ -7,23 +7,146 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
 
 from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.data.files.lock import LOST_S, as_only_trainer
 from batchformer.lab.engine.interrupt import Interrupted, stop_requests
 from batchformer.lab.recipes.sweep import Sweep
-from batchformer.lab.runs.cluster import JobConfig, Launcher, executor_of
-from batchformer.lab.runs.folder import refuse_other_configuration
-from batchformer.lab.runs.job import RunJob
-from batchformer.lab.runs.plain import as_plain
+from batchformer.lab.runs.cluster import WARNING_S, JobConfig, Launcher, executor_of
+from batchformer.lab.runs.folder import RECORD as RECORD
+from batchformer.lab.runs.folder import (
+    as_plain,
+    from_plain,
+    read_json,
+    refuse_other_configuration,
+    write_json,
+)
 from batchformer.lab.runs.run import Run, pick_device
-from batchformer.lab.runs.sweep_run import run_sweep
+from batchformer.lab.runs.sweep import run_sweep
+
+# One run as a job of a cluster: it goes on where it was stopped, and is never trained twice.
+
+#: Seconds for the update and to save; then the job stops with what was saved before.
+GRACE_S = WARNING_S / 2
+#: Seconds between a request to end and one to be queued again, where a cluster sends both.
+BETWEEN_S = 60
+
+
+@dataclass(frozen=True)
+class RunJob:
+    """One arm of a recipe with one seed, in plain values: this is what is written for a job.
+
+    Args:
+        recipe: as JSON holds it.
+        arm: of the recipe.
+        seed: of the run.
+        root: folder of all runs.
+        device: name of the device to train on, as the job finds it.
+        quiet: no progress in the log.
+        command: arguments that the person gave, for the record.
+        visible: what CUDA_VISIBLE_DEVICES is set to, where the cluster does not do that.
+    """
+
+    recipe: Mapping[str, Any]
+    arm: str
+    seed: int
+    root: str
+    device: str
+    quiet: bool = False
+    command: tuple[str, ...] = ()
+    visible: str | None = None
+
+    def __call__(self) -> None:
+        """Train to the end, or from where it was stopped; a finished run ends at once."""
+        if self.visible is not None:
+            os.environ["CUDA_VISIBLE_DEVICES"] = self.visible
+        sys.argv[1:] = self.command
+        recipe, signals = from_plain(self.recipe), StopSignals()
+        folder = Path(self.root) / recipe.name / self.arm / f"seed{self.seed}"
+        try:
+            with signals, as_only_trainer(folder, LOST_S):
+                from batchformer.lab.runs.compare import run  # late: a signal may come before torch
+                from batchformer.lab.runs.run import pick_device
+
+                root, device = Path(self.root), pick_device(self.device)
+                run(recipe, self.arm, self.seed, root=root, device=device, quiet=self.quiet)
+        except Interrupted as stop:
+            print(stop, file=sys.stderr, flush=True)
+            if signals.queue_again:
+                signal.raise_signal(warning_signal())  # submitit's handler is back in its place
+            if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
+                time.sleep(BETWEEN_S)
+            raise SystemExit(stop.exit_code) from stop
+
+    def checkpoint(self) -> Any:
+        """What submitit puts into the queue again: the same, for the run's folder has its state."""
+        from submitit.helpers import DelayedSubmission
+
+        return DelayedSubmission(self)
+
+
+def warning_signal() -> signal.Signals:
+    """What submitit lets Slurm send before a job is stopped for its time, or for another job."""
+    name = os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2")
+    return signal.Signals[f"SIG{name}"]
+
+
+class StopSignals:
+    """The signals of a cluster, told to the training in the way it knows: SIGTERM.
+
+    Submitit's handler would leave at once, between any two lines, with what was last saved. Here
+    the training is asked to save first; where it does not listen (it reads data, or evaluates) it
+    is asked when it does, or stopped when the time is up: then there is nothing new to save.
+
+    Args:
+        grace: seconds until that.
+    """
+
+    def __init__(self, grace: float = GRACE_S) -> None:
+        self.grace, self.queue_again = grace, False
+        self._end: float | None = None
+
+    def __enter__(self) -> StopSignals:
+        self._process = os.getpid()
+        own = {
+            signal.SIGTERM: self._asked,
+            signal.SIGALRM: self._later,
+            warning_signal(): self._asked,
+        }
+        self._before = {number: signal.signal(number, handler) for number, handler in own.items()}
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _asked(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:
+            return  # Slurm tells every process of a job, those that read data as well
+        self.queue_again |= number == warning_signal()
+        if self._end is None:
+            self._end = time.monotonic() + self.grace
+            signal.setitimer(signal.ITIMER_REAL, 0.01, 1.0)
+
+    def _later(self, number: int, frame: FrameType | None) -> None:
+        if self._end is None or os.getpid() != self._process:
+            return
+        if time.monotonic() >= self._end:
+            raise Interrupted(signal.SIGTERM, "Stopped with what was saved before.")
+        if signal.getsignal(signal.SIGTERM) != self._asked:  # a training listens, not asked yet
+            signal.raise_signal(signal.SIGTERM)
+
+
+# Runs as jobs of their own: which they are, and training them so on this machine.
 
 #: Nothing is computed where jobs are submitted.
 HERE = torch.device("cpu")
@@ -183,3 +306,96 @@ def say_ended(run: Run, job: Any, quiet: bool) -> None:
     last = next((line.strip() for line in reversed(lines) if line.strip()), "it left no words")
     words = f"{run.title}: job {job.job_id} ended without a result: {last[:300]} (log: {log})"
     print(words, file=sys.stderr, flush=True)
+
+
+# Runs as jobs of Slurm: submitted, waited for, and never submitted twice.
+
+#: What Slurm calls jobs that will still do something.
+IN_QUEUE = ("PENDING", "RUNNING", "REQUEUED", "COMPLETING", "CONFIGURING", "SUSPENDED")
+#: Seconds until a file that another machine wrote is seen.
+SEEN_LATE_S = 10.0
+
+
+def submit(launch: Launch, runs: Sequence[Run]) -> list[tuple[Run, Any]]:
+    """Submit what has neither finished nor a job in the queue; say which jobs these are.
+
+    Returns:
+        Runs with their jobs, those that were in the queue already among them.
+    """
+    executor, missing = launch.executor(), still_to_train(runs)
+    above = launch.root / launch.name
+    keys = {run.folder: run.folder.relative_to(above).as_posix() for run in missing}
+    before = queued(above / RECORD, keys.values())
+    new = [run for run in missing if keys[run.folder] not in before]
+    try:
+        jobs = executor.submit_array([launch.job_of(run) for run in new]) if new else []
+    except RuntimeError as error:  # what sbatch had to say
+        raise ValueError(f"Slurm did not take the jobs: {str(error).strip()}") from error
+    begun = {keys[run.folder]: job for run, job in zip(new, jobs, strict=True)}
+    if begun:
+        _remember(above / RECORD, launch.folder, begun)
+    print(f"{len(runs) - len(missing)} of {len(runs)} runs have finished.")
+    for run in missing:
+        key = keys[run.folder]
+        job, state = (begun[key], "submitted") if key in begun else (before[key], "already there")
+        print(f"{run.title}: job {job.job_id}, {state}")
+    if missing:
+        print(f"Logs: {launch.folder}")
+        page = above / "report.html"
+        print(f"Report of what has finished: batchformer report {above} --to {page}", flush=True)
+    return [(run, (before | begun)[keys[run.folder]]) for run in missing]
+
+
+def wait_for(submitted: Sequence[tuple[Run, Any]], quiet: bool = False, every: float = 5) -> None:
+    """Wait until all jobs have ended, and say how.
+
+    Raises:
+        Interrupted: a signal came; jobs are left to themselves.
+    """
+    waiting = list(submitted)
+    with stop_requests() as request:
+        while waiting and not request.signal_number:
+            for one in [one for one in waiting if one[1].done()]:
+                waiting.remove(one)
+                end = time.monotonic() + SEEN_LATE_S
+                while not one[0].finished and time.monotonic() < end:
+                    time.sleep(0.1)
+                say_ended(*one, quiet)
+            time.sleep(every if waiting else 0)
+    if request.signal_number and waiting:
+        words = f"No longer waiting for {len(waiting)} jobs, which go on without."
+        raise Interrupted(request.signal_number, words)
+
+
+def queued(record: Path, keys: Iterable[str]) -> dict[str, Any]:
+    """Those of these runs that a record names a job of which is waiting or running."""
+    from submitit import SlurmJob
+
+    known = _recorded(record)
+    # All of them first: then Slurm is asked once for all.
+    jobs = {key: SlurmJob(known[key]["folder"], known[key]["job"]) for key in keys if key in known}
+    return {
+        key: job
+        for key, job in jobs.items()
+        if not job.paths.result_pickle.exists() and job.state.split(" ")[0] in IN_QUEUE
+    }
+
+
+def not_begun(folder: Path) -> list[str]:
+    """A line for each run at or below a folder that was submitted and has not begun."""
+    return [
+        f"{record.parent / key} (job {one['job']})"
+        for record in sorted({*folder.glob(RECORD), *folder.glob(f"*/{RECORD}")})
+        for key, one in _recorded(record).items()
+        if not (record.parent / key / "config.json").exists()
+    ]
+
+
+def _recorded(record: Path) -> Mapping[str, Mapping[str, str]]:
+    jobs: Mapping[str, Mapping[str, str]] = {}
+    return read_json(record, "jobs")["jobs"] if record.exists() else jobs
+
+
+def _remember(record: Path, folder: Path, jobs: Mapping[str, Any]) -> None:
+    new = {key: {"job": job.job_id, "folder": str(folder)} for key, job in jobs.items()}
+    write_json(record, {"jobs": {**_recorded(record), **new}})

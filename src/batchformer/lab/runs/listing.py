@@ -1,21 +1,124 @@
-"""What there is to run, and on which data; answers without torch."""
+"""What there is to run, and whether its data is here; answers without torch."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from textwrap import indent, wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from batchformer.lab.config.arms import ARMS
+from batchformer.lab.config.data import (
+    ContrastConfig,
+    DataConfig,
+    DetectionConfig,
+    DomainConfig,
+    FeatureConfig,
+    LongTailConfig,
+    PairConfig,
+)
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.data.files.location import available, looked_in
+from batchformer.lab.data.files.location import available, ensure_present_or_reachable, looked_in
 from batchformer.lab.data.sets import attribute_sets, domain_layouts, imagenet_layout, voc_layout
 from batchformer.lab.data.sets import known_pairs as pair_layouts
-from batchformer.lab.data.sets.annotated import ANNOTATED, lists_of, present
+from batchformer.lab.data.sets.annotated import ANNOTATED, Lists, ensure_present, lists_of, present
 from batchformer.lab.recipes import RECIPES
+from batchformer.lab.recipes.ablations import SWEEPS
 from batchformer.lab.recipes.paper import ROWS, PaperRow
-from batchformer.lab.runs.data_state import data_state, in_words
+from batchformer.lab.recipes.sweep import Sweep
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+# Whether the data of a recipe is here; answers without torch.
+
+State = Literal["present", "absent", "embedded", "yours"]
+#: Names of data that a person brings, and data that needs no file.
+YOURS, EMBEDDED = ("folder", "tree", "table", "npz"), ("digits", "rotated_digits")
+
+
+def ensure_data(recipe: Recipe) -> None:
+    """Refuse to start on data that is neither here nor to be had, before anything is loaded."""
+    data = recipe.data.images() if isinstance(recipe.data, ContrastConfig) else recipe.data
+    if data.name in EMBEDDED:
+        return
+    if isinstance(data, DomainConfig):
+        domain_layouts.ensure_present(data.name, data.root, data.lists)
+    elif isinstance(data, PairConfig):
+        if data.name == "table":
+            _ensure_table(str(data.table))
+        else:
+            pair_layouts.ensure_present(data.name, data.root)
+    elif isinstance(data, FeatureConfig):
+        attribute_sets.ensure_present(data.name, data.root)
+    elif isinstance(data, DetectionConfig):
+        voc_layout.ensure_present(data.root, (*data.trained_on, *data.scored_on))
+    elif data.name == "imagenet":
+        imagenet_layout.ensure_present(data.root)
+    elif data.name == "cifar10" or data.name == "cifar100":
+        ensure_present_or_reachable(data.name, None if data.root is None else Path(data.root))
+    elif data.name in ANNOTATED:
+        ensure_present(data.name, _lists(data))
+
+
+def data_state(recipe: Recipe) -> State:
+    """Whether a recipe's data is here."""
+    data = recipe.data.images() if isinstance(recipe.data, ContrastConfig) else recipe.data
+    if data.name in YOURS or recipe.name.startswith("my_"):
+        return "yours"
+    if data.name in EMBEDDED:
+        return "embedded"
+    return "present" if _present(data) else "absent"
+
+
+def _present(data: DataConfig) -> bool:
+    if isinstance(data, ContrastConfig):
+        return _present(data.images())
+    if isinstance(data, DetectionConfig):
+        return voc_layout.present(data.root, (*data.trained_on, *data.scored_on))
+    if data.name == "imagenet":
+        return imagenet_layout.present(data.root)
+    if isinstance(data, DomainConfig):
+        return domain_layouts.present(data.name, data.root, data.lists)
+    if isinstance(data, PairConfig):
+        return pair_layouts.present(data.name, data.root)
+    if isinstance(data, FeatureConfig):
+        return attribute_sets.present(data.name, data.root)
+    if data.name == "cifar10" or data.name == "cifar100":
+        return available(data.name, None if data.root is None else Path(data.root)) is not None
+    return present(_lists(data))
+
+
+def in_words(recipe: Recipe) -> str:
+    """The data of a recipe in a few words."""
+    data = recipe.data
+    if isinstance(data, DomainConfig) and data.adapt:
+        return f"{data.name} {data.source} to {data.target}"
+    if isinstance(data, PairConfig) and data.world == "open":
+        return f"{data.name}, open world"
+    if isinstance(data, ContrastConfig):
+        data = data.images()
+    if isinstance(data, LongTailConfig) and not data.of_files:
+        return f"{data.name} r={data.ratio:g}"
+    return data.name
+
+
+def _lists(data: LongTailConfig) -> Lists:
+    return lists_of(data.name, data.root, data.train_list, data.test_list, data.scored_on)
+
+
+def _ensure_table(table: str) -> None:
+    if not Path(table).expanduser().is_file():
+        raise FileNotFoundError(
+            f"There is no table {table}. It is a .csv with the columns image, attribute, object "
+            "and split, named by --data.table; `batchformer data pairs` makes one of a tree of "
+            "domains and classes."
+        )
+
+
+# What there is to run, and on which data; answers without torch.
 
 #: Characters of a recipe's row in the paper, so that a terminal of 80 holds the other columns.
 ROW_WIDTH = 50
@@ -23,10 +126,6 @@ ROW_WIDTH = 50
 MOST_NEAR = 3
 #: Lists of images that the paper's detectors are trained and scored on.
 VOC_LISTS = ("2007/trainval", "2012/trainval", "2007/test")
-
-if TYPE_CHECKING:
-    from rich.console import Console
-    from rich.table import Table
 
 
 def print_listing(console: Console | None = None) -> None:
@@ -175,3 +274,41 @@ def print_data(console: Console | None = None) -> None:
         "long tail. Your own images: batchformer compare my_folder --data.root FOLDER, or "
         "my_domains where they are of several domains."
     )
+
+
+# The sweeps there are, with the paper's numbers; answers without torch.
+
+
+def print_sweeps(console: Console | None = None) -> None:
+    """Every sweep: what it varies, whether it can be run, its levels with the paper's numbers."""
+    from rich.console import Console as RichConsole
+    from rich.table import Table
+
+    title = "Sweeps (levels: the paper's All with BatchFormer; * others are compared with it)"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+    table.add_column("sweep", no_wrap=True)
+    table.add_column("data", no_wrap=True)
+    table.add_column("levels", overflow="fold")
+    for sweep in SWEEPS.values():
+        table.add_row(sweep.name, state(sweep), f"{sweep.factor}: {levels_and_paper(sweep)}")
+    (console or RichConsole()).print(table)
+
+
+def state(sweep: Sweep) -> str:
+    """Whether a sweep's data is here, or that it has no recipe to vary."""
+    return data_state(sweep.base_recipe()) if sweep.known else "no recipe"
+
+
+def levels_and_paper(sweep: Sweep) -> str:
+    """Every level, with the paper's headline number where there is one.
+
+    >>> levels_and_paper(SWEEPS["imagenet_lt_shared_classifier"])
+    'shared* (50.9), mixed_only (42.4)'
+    """
+    base = sweep.base_recipe() if sweep.known else None
+    listed = []
+    for name in sweep.level_names:
+        numbers = sweep.paper(name, base).get("batchformer")
+        paper = f" ({next(iter(numbers.values())):g})" if numbers else ""
+        listed.append(f"{name}{'*' * (name == sweep.reference)}{paper}")
+    return ", ".join(listed)

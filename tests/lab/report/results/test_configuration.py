@@ -17,7 +17,7 @@ from batchformer.lab.report.results.configuration import (
     settings,
 )
 from batchformer.lab.report.results.runs import find_runs, read_run
-from batchformer.lab.runs.plain import as_plain
+from batchformer.lab.runs.folder import as_plain
 
 Writer = Callable[..., Any]
 

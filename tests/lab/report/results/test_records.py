@@ -21,7 +21,7 @@ from batchformer.lab.report.results.records import (
     variant_name,
 )
 from batchformer.lab.report.results.runs import read_run
-from batchformer.lab.runs.plain import as_plain
+from batchformer.lab.runs.folder import as_plain
 
 Write = Callable[..., Path]
 

@@ -9,7 +9,7 @@ from batchformer.lab.engine.log import read_records
 from batchformer.lab.report.figures.shown import Numbers
 from batchformer.lab.report.results.configuration import Group
 from batchformer.lab.report.results.runs import Run
-from batchformer.lab.runs.findings import findings_of, of_parts
+from batchformer.lab.runs.folder import findings_of, of_parts
 
 KIND = "swad"
 COLUMNS = {

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchformer.lab.runs.averaged_names import ONCE_AVERAGED
+from batchformer.lab.runs.folder import ONCE_AVERAGED
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,7 +12,7 @@ from typing import Any
 from batchformer.lab.report.results.names import BASELINE, sorted_arms
 from batchformer.lab.report.results.provenance import version_notes
 from batchformer.lab.report.results.runs import Run
-from batchformer.lab.runs.plain import completed
+from batchformer.lab.runs.folder import completed
 
 WORDS = frozenset({"name", "summary", "table", "paper", "seed", "arm"})
 """Keys at the top of a recipe that change no number, or that tell its runs apart."""

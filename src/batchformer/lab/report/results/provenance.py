@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from batchformer.lab.report.results.runs import Run
-from batchformer.lab.runs.sittings import WHERE, contributing
+from batchformer.lab.runs.provenance import WHERE, contributing
 
 LABELS = {
     "batchformer": "batchformer",

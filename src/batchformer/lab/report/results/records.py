@@ -26,8 +26,7 @@ from batchformer.lab.recipes.ablations import SWEEPS
 from batchformer.lab.recipes.sweep import changed_settings
 from batchformer.lab.report.results.configuration import PLACES
 from batchformer.lab.report.results.runs import Run
-from batchformer.lab.runs.folder import write_json
-from batchformer.lab.runs.plain import from_plain
+from batchformer.lab.runs.folder import from_plain, write_json
 
 FORMAT = 1
 RUN = "run"

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from batchformer.lab.report.results.arrays import Arrays, Figures
 from batchformer.lab.report.results.names import sorted_arms
-from batchformer.lab.runs.averaged_names import todays_names
-from batchformer.lab.runs.sittings import sittings_of
+from batchformer.lab.runs.folder import todays_names
+from batchformer.lab.runs.provenance import sittings_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

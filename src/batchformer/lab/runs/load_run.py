@@ -13,10 +13,9 @@ from torch import nn
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.loop import of_this_training
 from batchformer.lab.engine.method import Method
-from batchformer.lab.runs.building import RecordedSizes, build, load_task
-from batchformer.lab.runs.folder import recorded
-from batchformer.lab.runs.plain import from_plain
-from batchformer.lab.runs.start import Weights, final_state
+from batchformer.lab.runs.build import RecordedSizes, build, load_task
+from batchformer.lab.runs.folder import from_plain, recorded
+from batchformer.lab.runs.source_runs import Weights, final_state
 from batchformer.lab.tasks.load import Task
 
 

@@ -15,8 +15,7 @@ from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.engine.loop import BEST, of_this_training
 from batchformer.lab.models.weights import Place
 from batchformer.lab.recipes import RECIPES, find_recipe
-from batchformer.lab.runs.folder import read_json
-from batchformer.lab.runs.plain import from_plain
+from batchformer.lab.runs.folder import from_plain, read_json
 
 Weights = Mapping[str, Tensor]
 

@@ -1,7 +1,4 @@
-"""Runs that leave out every domain once: one training for each, and their mean as the result.
-
-``RUNS/RECIPE/ARM/seedN`` holds the mean; ``RUNS/RECIPE/ARM/seedN/DOMAIN`` is an ordinary run.
-"""
+"""Runs that consist of several trainings: a chosen epoch, or each domain left out once."""
 
 from __future__ import annotations
 
@@ -13,15 +10,102 @@ from typing import Any
 
 import numpy as np
 
-from batchformer.lab.config.data import EACH, DomainConfig
+from batchformer.lab.config.data import EACH, DomainConfig, FeatureConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.checkpoint import write_atomically
+from batchformer.lab.engine.distributed.rank_zero import first_says
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.runs.averaged_names import UNAVERAGED, todays_names
-from batchformer.lab.runs.findings import USUAL, findings_of, of_parts
-from batchformer.lab.runs.folder import read_result, write_figures, write_result
+from batchformer.lab.runs.folder import (
+    UNAVERAGED,
+    USUAL,
+    findings_of,
+    of_parts,
+    read_result,
+    todays_names,
+    write_figures,
+    write_result,
+)
 from batchformer.lab.runs.run import Run
 from batchformer.lab.tasks.domains import read_domains
+
+# Runs whose epoch is chosen on classes of validation: trained twice, once without these classes.
+#
+# ``seedN/choose`` leaves out the classes of validation and never sees those of the test;
+# ``seedN/train`` trains on all seen classes for as many epochs as were best in the first, and is
+# scored at its end: nothing is chosen by the test.
+
+CHOOSE, TRAIN = "choose", "train"
+
+
+def epoch_parts(run: Run) -> tuple[Run, ...]:
+    """The trainings of a run that can be trained by now: the second has to wait for the first."""
+    choose = _part(run, CHOOSE, run.recipe, choose=False, unseen="val")
+    if not choose.finished:
+        return (choose,)
+    epoch, _ = first_says(lambda: best(read_records(choose.folder / "metrics.jsonl")))
+    length = dataclasses.replace(run.recipe.train, epochs=epoch, eval_epochs=epoch)
+    recipe = dataclasses.replace(run.recipe, train=length)
+    return choose, _part(run, TRAIN, recipe, choose=False)
+
+
+def _part(run: Run, name: str, recipe: Recipe, **data: Any) -> Run:
+    recipe = dataclasses.replace(recipe, data=recipe.data_with(**data))
+    return dataclasses.replace(run, recipe=recipe, folder=run.folder / name, part=name)
+
+
+def combine_epochs(run: Run, parts: Sequence[Run]) -> bool:
+    """Write the result of a run of two trainings, if both have finished.
+
+    Returns:
+        Whether it was written.
+    """
+    by_part = {part.part: part.folder for part in parts if part.finished}
+    if TRAIN not in by_part:
+        return False
+    chosen_on = read_records(by_part[CHOOSE] / "metrics.jsonl")
+    epoch, score = best(chosen_on)
+    results = {part: read_result(folder) for part, folder in by_part.items()}
+    lines = (json.dumps(record) for record in read_records(by_part[TRAIN] / "metrics.jsonl"))
+    write_atomically(run.folder / "metrics.jsonl", ("\n".join(lines) + "\n").encode())
+    tried = [(one["epoch"], one["hm"]) for one in chosen_on if one["kind"] == "eval"]
+    epochs, scores = zip(*tried, strict=True)
+    figures = {
+        "chosen_epoch": np.array(epoch),
+        "choice_epochs": np.array(epochs),
+        "choice_hm": np.array(scores, dtype=np.float64),
+        **_curve(by_part[TRAIN] / "figures.npz"),
+    }
+    write_figures(run.folder / "figures.npz", figures)
+    result = {
+        "metrics": {**results[TRAIN]["metrics"], "val": score},
+        "minutes": round(sum(one["minutes"] for one in results.values()), 3),
+        "updates": sum(one["updates"] for one in results.values()),
+        "selected": f"epoch {epoch}, by classes of validation",
+    }
+    write_result(run.folder, result)  # last: it says that all is there
+    return True
+
+
+def _curve(path: Path) -> dict[str, Any]:
+    """What the second training kept of its curve of seen against unseen classes."""
+    with np.load(path, allow_pickle=False) as arrays:
+        return {name: arrays[name] for name in arrays.files if name.startswith("bias_")}
+
+
+def best(records: Sequence[Mapping[str, Any]]) -> tuple[int, float]:
+    """The epoch with the highest harmonic mean, the first of equals, and that score.
+
+    >>> best([{"kind": "eval", "epoch": e, "hm": hm} for e, hm in ((50, 40.0), (100, 38.0))])
+    (50, 40.0)
+    """
+    evaluated = [record for record in records if record["kind"] == "eval"]
+    found = max(evaluated, key=lambda record: float(record["hm"]))
+    return int(found["epoch"]), float(found["hm"])
+
+
+# Runs that leave out every domain once: one training for each, and their mean as the result.
+#
+# ``RUNS/RECIPE/ARM/seedN`` holds the mean; ``RUNS/RECIPE/ARM/seedN/DOMAIN`` is an ordinary run.
 
 #: Arrays that a part has for its figures.
 FIGURES = ("per_class", "train_counts", "correct", "classes", "confusion")
@@ -38,7 +122,7 @@ def by_target(recipe: Recipe) -> dict[str, Recipe]:
     }
 
 
-def parts_of(run: Run) -> tuple[Run, ...]:
+def domain_parts(run: Run) -> tuple[Run, ...]:
     """The trainings that a run consists of: itself, or one for every target."""
     names = by_target(run.trained)  # the domains of the data that this arm trains on
     if "" in names:
@@ -52,7 +136,7 @@ def _leaving_out(run: Run, target: str) -> Run:
     return dataclasses.replace(run, recipe=recipe, folder=run.folder / target, part=target)
 
 
-def combine(run: Run, parts: Sequence[Run]) -> bool:
+def combine_domains(run: Run, parts: Sequence[Run]) -> bool:
     """Write the result of a run of several trainings, if all of them have finished.
 
     Returns:
@@ -148,3 +232,29 @@ def joined_figures(folders: Sequence[Path]) -> dict[str, Any]:
 
 def _mean(values: Any) -> float:
     return float(np.mean(list(values)))
+
+
+# The trainings that a run consists of: most often itself, sometimes several.
+
+
+def parts_of(run: Run) -> tuple[Run, ...]:
+    """Itself; one for every target that is left out; or one that chooses and one that is scored."""
+    data = run.trained.data
+    if isinstance(data, FeatureConfig) and data.choose:
+        return epoch_parts(run)
+    return domain_parts(run)
+
+
+def combine(run: Run) -> bool:
+    """Write the result of a run of several trainings, if all of them have finished.
+
+    Returns:
+        Whether it was written.
+    """
+    return first_says(lambda: _combine(run))
+
+
+def _combine(run: Run) -> bool:
+    if isinstance(run.trained.data, FeatureConfig):
+        return combine_epochs(run, parts_of(run))
+    return combine_domains(run, parts_of(run))
