@@ -15,8 +15,7 @@ from batchformer import BatchFormer, attach, check, match, param_groups
 from batchformer.insight.features import principal_axes
 from batchformer.insight.gradient import influence as laboratory_influence
 from batchformer.insight.own import relations_of
-from batchformer.lab.report.figures.influence_numbers import apart
-from batchformer.lab.report.figures.influence_verdict import NEXT_TO_NOTHING
+from batchformer.lab.report.figures.influence import NEXT_TO_NOTHING, apart
 from batchformer.plug.alive import influence, watched_influence, weight_left
 from batchformer.plug.findings import ALIVE
 

@@ -75,12 +75,9 @@ def print_report(
         refuse_unknown_arms([against], (run.arm for run in found))
     from batchformer.lab.report.page.html import write_page
     from batchformer.lab.report.results.comparison import compare_runs
-    from batchformer.lab.report.results.pooled_table import print_together
     from batchformer.lab.report.results.pooling import take_together
-    from batchformer.lab.report.results.sweep_comparison import compare_sweep
-    from batchformer.lab.report.results.sweep_table import print_sweep
-    from batchformer.lab.report.results.sweeps import split_sweeps
-    from batchformer.lab.report.results.table import print_table
+    from batchformer.lab.report.results.sweeps import compare_sweep, split_sweeps
+    from batchformer.lab.report.results.tables import print_sweep, print_table, print_together
     from batchformer.lab.runs.launch import not_begun
 
     # The page comes first, since whoever reads the tables may stop ("| head"); and where it

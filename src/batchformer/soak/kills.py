@@ -17,7 +17,7 @@ from torch import Tensor
 
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.report.results.arrays import Arrays
+from batchformer.lab.report.results.runs import Arrays
 from batchformer.soak.processes import PLACES, die_in_write, finish, start
 
 #: A short training with many checkpoints.

@@ -21,7 +21,7 @@ from batchformer.lab.engine.log import read_records
 from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import find_recipe
-from batchformer.lab.report.figures.valley import valleys
+from batchformer.lab.report.figures.training import valleys
 from batchformer.lab.report.results.runs import read_run
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.folder import write_json

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchformer.lab.report.figures import influence
-from batchformer.lab.report.figures.influence_numbers import cumulative_mean, gather, running_mean
+from batchformer.lab.report.figures.influence import cumulative_mean, gather, running_mean
 from batchformer.lab.report.results.configuration import Group, one_group
 from batchformer.lab.report.results.names import COLOURS
 from batchformer.lab.report.results.runs import find_runs

@@ -19,7 +19,7 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine import log
 from batchformer.lab.recipes.small import demo, rotated_digits_erm
 from batchformer.lab.report.figures import influence
-from batchformer.lab.report.figures.influence_numbers import gather
+from batchformer.lab.report.figures.influence import gather
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.runs.build import build, load_task

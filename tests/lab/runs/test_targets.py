@@ -19,7 +19,7 @@ from batchformer.lab.recipes import find_recipe
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.report.results.comparison import compare_runs
 from batchformer.lab.report.results.runs import find_runs
-from batchformer.lab.report.results.table import as_markdown
+from batchformer.lab.report.results.tables import as_markdown
 from batchformer.lab.runs import run as runs
 from batchformer.lab.runs import sub_runs as targets_module
 from batchformer.lab.runs.compare import compare, run

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchformer.lab.report.figures.attention_colours import (
+from batchformer.lab.report.figures.attention import (
     LEAST_REACH,
     WITHIN,
     beyond,

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchformer.lab.report.figures import attention_map
-from batchformer.lab.report.figures.attention_numbers import gather
+from batchformer.lab.report.figures import attention as attention_map
+from batchformer.lab.report.figures.attention import gather
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.runs import find_runs
 

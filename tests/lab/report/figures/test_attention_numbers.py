@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from batchformer.lab.report.figures.attention_numbers import TARGETS, Attention, gather
+from batchformer.lab.report.figures.attention import TARGETS, Attention, gather
 from batchformer.lab.report.results.configuration import Group
 from batchformer.lab.report.results.runs import Run
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchformer.lab.report.figures.bias_curve import bias_curves, bias_figure, seen_against_unseen
+from batchformer.lab.report.figures.zero_shot import bias_curves, bias_figure, seen_against_unseen
 from batchformer.lab.report.page.sections import sections_of
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.names import COLOURS

@@ -12,11 +12,12 @@ import torch
 from matplotlib import colormaps
 
 from batchformer.lab.report.figures import cam
-from batchformer.lab.report.figures.cam import MOST, gather
-from batchformer.lab.report.figures.cam_figure import (
+from batchformer.lab.report.figures.cam import (
+    MOST,
     MOST_OPAQUE,
     enlarged,
     figure,
+    gather,
     overlay,
     widened,
 )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchformer.lab.report.figures.choice import choice_figure, choices, shown
+from batchformer.lab.report.figures.zero_shot import choice_figure, choices, shown
 from batchformer.lab.report.page.sections import sections_of
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.runs import find_runs

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from batchformer.lab.report.figures.convergence import (
+from batchformer.lab.report.figures.training import (
+    MOST_POINTS,
     convergence,
     convergence_figure,
     convergence_words,
     first_at_least,
 )
-from batchformer.lab.report.figures.curves import MOST_POINTS
 from batchformer.lab.report.page.sections import sections_of
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.names import COLOURS

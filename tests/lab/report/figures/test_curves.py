@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
-from batchformer.lab.report.figures.curves import (
+from batchformer.lab.report.figures.earlier import training
+from batchformer.lab.report.figures.shown import Shown
+from batchformer.lab.report.figures.training import (
     MOST_POINTS,
     curve_over_seeds,
     evaluated_metric,
     scales_of_losses,
     training_curves,
 )
-from batchformer.lab.report.figures.earlier import training
-from batchformer.lab.report.figures.shown import Shown
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.names import COLOURS
 from batchformer.lab.report.results.runs import find_runs

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from batchformer.lab.report.figures.feature_numbers import FeatureSpace, OfArm, class_means, gather
-from batchformer.lab.report.figures.panels import CLASS_COLOURS, CLASS_MARKERS, SHOT_MARKS
+from batchformer.lab.report.figures.canvas import CLASS_COLOURS, CLASS_MARKERS, SHOT_MARKS
+from batchformer.lab.report.figures.features import FeatureSpace, OfArm, class_means, gather
 from batchformer.lab.report.results.configuration import Group
 from batchformer.lab.report.results.runs import Run
 

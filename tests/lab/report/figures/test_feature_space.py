@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from batchformer.lab.report.figures import feature_space
-from batchformer.lab.report.figures.feature_numbers import class_means, gather
-from batchformer.lab.report.figures.panels import CLASS_COLOURS, SHOT_COLOURS
+from batchformer.lab.report.figures import features as feature_space
+from batchformer.lab.report.figures.canvas import CLASS_COLOURS, SHOT_COLOURS
+from batchformer.lab.report.figures.features import class_means, gather
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.runs import find_runs
 

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from batchformer.lab.report.figures import influence
 from batchformer.lab.report.figures.canvas import inline_svg
-from batchformer.lab.report.figures.influence_numbers import (
+from batchformer.lab.report.figures.influence import (
     Controlled,
     Influence,
     Measure,
     OfArm,
     On,
 )
-from batchformer.lab.report.figures.rank_correlation import Correlation
+from batchformer.lab.report.figures.insight_arrays import Correlation
 from batchformer.lab.report.figures.shown import numbers_html
 from batchformer.lab.report.results.configuration import Group
 from batchformer.lab.report.results.names import COLOURS

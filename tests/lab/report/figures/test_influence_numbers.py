@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from batchformer.lab.report.figures.influence_numbers import (
+from batchformer.lab.report.figures.influence import (
     Influence,
     Measure,
     OfArm,
@@ -24,7 +24,7 @@ from batchformer.lab.report.figures.influence_numbers import (
     running_mean,
     window_of,
 )
-from batchformer.lab.report.figures.rank_correlation import Correlation, correlation
+from batchformer.lab.report.figures.insight_arrays import Correlation, correlation
 from batchformer.lab.report.results.configuration import Group
 from batchformer.lab.report.results.runs import Run
 

@@ -11,16 +11,17 @@ import pytest
 
 from batchformer.lab.metrics.intervals import summary
 from batchformer.lab.report.figures import influence
-from batchformer.lab.report.figures.influence_numbers import (
+from batchformer.lab.report.figures.influence import (
     Controlled,
     Influence,
     OfArm,
     accuracies,
+    control,
     gather,
+    size,
+    verdict,
 )
-from batchformer.lab.report.figures.influence_verdict import control, size, verdict
-from batchformer.lab.report.figures.learning import Learning
-from batchformer.lab.report.figures.rank_correlation import Correlation
+from batchformer.lab.report.figures.insight_arrays import Correlation, Learning
 from batchformer.lab.report.results.configuration import Group, one_group
 from batchformer.lab.report.results.runs import find_runs
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from batchformer.lab.report.figures.kept import kept, over, per
+from batchformer.lab.report.figures.insight_arrays import kept, over, per
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.runs import find_runs
 

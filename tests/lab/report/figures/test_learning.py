@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from batchformer.lab.report.figures.learning import learning
+from batchformer.lab.report.figures.insight_arrays import learning
 
 CLASSES, IMAGES = 10, 1000
 

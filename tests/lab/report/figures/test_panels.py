@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from matplotlib.colors import to_rgb
 
-from batchformer.lab.report.figures.canvas import WIDTH
-from batchformer.lab.report.figures.panels import (
+from batchformer.lab.report.figures.canvas import (
     CLASS_COLOURS,
     CLASS_MARKERS,
     SHOT_COLOURS,
     SHOT_MARKERS,
+    WIDTH,
     cells,
     count_ticks,
     ink_on,

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from batchformer.lab.report.figures import rank_correlation as module
-from batchformer.lab.report.figures.rank_correlation import (
+from batchformer.lab.report.figures import insight_arrays as module
+from batchformer.lab.report.figures.insight_arrays import (
     Correlation,
     correlation,
     mean_of_known,

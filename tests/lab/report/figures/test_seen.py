@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchformer.lab.report.figures.seen import seen_images
+from batchformer.lab.report.figures.insight_arrays import seen_images
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.runs import find_runs
 

@@ -7,8 +7,7 @@ import pytest
 
 from batchformer.lab.report.figures.sweep_figure import described, sweep_figure
 from batchformer.lab.report.results.runs import find_runs
-from batchformer.lab.report.results.sweep_comparison import SweepComparison, compare_sweep
-from batchformer.lab.report.results.sweeps import split_sweeps
+from batchformer.lab.report.results.sweeps import SweepComparison, compare_sweep, split_sweeps
 
 VALUES = {
     ("baseline", "1"): [50.0, 51.0, 52.0],

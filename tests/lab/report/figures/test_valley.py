@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from batchformer.lab.report.figures import earlier
-from batchformer.lab.report.figures.valley import valley_table, valleys
+from batchformer.lab.report.figures.training import valley_table, valleys
 from batchformer.lab.report.page.html import render
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.runs import find_runs, read_run

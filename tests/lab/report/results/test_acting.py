@@ -14,8 +14,7 @@ from batchformer.lab.report.results.acting import acting_notes, decay_of_encoder
 from batchformer.lab.report.results.comparison import compare_runs
 from batchformer.lab.report.results.configuration import comparable, one_group
 from batchformer.lab.report.results.runs import find_runs
-from batchformer.lab.report.results.sweep_comparison import compare_sweep
-from batchformer.lab.report.results.sweeps import split_sweeps
+from batchformer.lab.report.results.sweeps import compare_sweep, split_sweeps
 
 Writer = Callable[..., Any]
 

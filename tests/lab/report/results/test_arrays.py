@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batchformer.lab.report.results.arrays import Arrays
+from batchformer.lab.report.results.runs import Arrays
 
 
 def test_arrays_are_those_of_the_file(tmp_path: Path) -> None:

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from batchformer.lab import report
-from batchformer.lab.report.figures.curves import training_curves
+from batchformer.lab.report.figures.training import training_curves
 from batchformer.lab.report.page.html import write_page
 from batchformer.lab.report.results.comparison import compare_runs
 from batchformer.lab.report.results.extra import extra
 from batchformer.lab.report.results.runs import find_runs
-from batchformer.lab.report.results.table import print_table
+from batchformer.lab.report.results.tables import print_table
 
 Writer = Callable[..., Any]
 

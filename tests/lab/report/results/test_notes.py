@@ -19,8 +19,7 @@ from batchformer.lab.report.results.notes import (
     reweighting_note,
 )
 from batchformer.lab.report.results.runs import find_runs
-from batchformer.lab.report.results.sweep_comparison import compare_sweep
-from batchformer.lab.report.results.sweeps import split_sweeps
+from batchformer.lab.report.results.sweeps import compare_sweep, split_sweeps
 
 Writer = Callable[..., Any]
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from batchformer.lab.report.results.comparison import over_images
 from batchformer.lab.report.results.configuration import one_group
-from batchformer.lab.report.results.over_images import over_images
 from batchformer.lab.report.results.runs import find_runs
 
 Writer = Callable[..., Any]

@@ -9,7 +9,8 @@ from rich.console import Console
 from batchformer.lab.metrics.intervals import holm, outcome_of, paired, pooled
 from batchformer.lab.report.results.comparison import difference_of
 from batchformer.lab.report.results.names import LOWER_IS_BETTER
-from batchformer.lab.report.results.pooled_table import (
+from batchformer.lab.report.results.pooling import Effect, Together
+from batchformer.lab.report.results.tables import (
     by_recipe,
     effect_rows,
     print_together,
@@ -17,7 +18,6 @@ from batchformer.lab.report.results.pooled_table import (
     together_headline,
     together_notes,
 )
-from batchformer.lab.report.results.pooling import Effect, Together
 
 GAIN = {"a_recipe": [0.5, 0.7, 0.6], "another": [0.4, 0.8, 0.5], "third": [0.6, 0.5, 0.9]}
 NOISE = {"a_recipe": [0.5, -0.7, 0.1], "another": [-0.4, 0.8, -0.5]}

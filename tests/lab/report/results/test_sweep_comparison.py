@@ -12,9 +12,8 @@ from scipy import stats
 
 from batchformer.lab.metrics.intervals import holm
 from batchformer.lab.report.results.runs import find_runs
-from batchformer.lab.report.results.sweep_comparison import SweepComparison, compare_sweep
-from batchformer.lab.report.results.sweep_table import sweep_headline, sweep_notes
-from batchformer.lab.report.results.sweeps import split_sweeps
+from batchformer.lab.report.results.sweeps import SweepComparison, compare_sweep, split_sweeps
+from batchformer.lab.report.results.tables import sweep_headline, sweep_notes
 
 Writer = Callable[..., Path]
 

@@ -9,15 +9,14 @@ import pytest
 from rich.console import Console
 
 from batchformer.lab.report.results.runs import find_runs
-from batchformer.lab.report.results.sweep_comparison import SweepComparison, compare_sweep
-from batchformer.lab.report.results.sweep_table import (
-    difference_rows,
+from batchformer.lab.report.results.sweeps import SweepComparison, compare_sweep, split_sweeps
+from batchformer.lab.report.results.tables import (
+    level_difference_rows,
     level_rows,
     other_rows,
     print_sweep,
     sweep_headline,
 )
-from batchformer.lab.report.results.sweeps import split_sweeps
 
 Compared = Callable[..., SweepComparison]
 BASELINE, ONE = ("baseline", "1"), ("batchformer", "1")
@@ -57,7 +56,7 @@ def test_rows_by_hand(compared: Compared) -> None:
         ("1", "batchformer", "3", "53.00", "1.00", "[50.52, 55.48]", "43.2"),
     ]
     # Differences 2, 2, 2.3: mean 2.1, sd 0.1732, 0.4303 to each side, t = 21, p = 0.0023.
-    two, sixteen = difference_rows(found.to_reference)
+    two, sixteen = level_difference_rows(found.to_reference)
     assert two[:5] == ("2", "batchformer", "+2.10", "[+1.67, +2.53]", "0.002")
     assert two[6:] == ("+0.4", "gain")
     # Differences 0.5, -0.2, 0: mean 0.1, sd 0.3606, 0.8957 to each side.

@@ -11,7 +11,7 @@ from rich.console import Console
 from batchformer.lab.report.results.comparison import compare_runs
 from batchformer.lab.report.results.results import Comparison
 from batchformer.lab.report.results.runs import find_runs
-from batchformer.lab.report.results.table import (
+from batchformer.lab.report.results.tables import (
     as_markdown,
     difference_rows,
     print_table,

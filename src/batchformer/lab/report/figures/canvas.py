@@ -1,22 +1,28 @@
-"""Figures that read on a light and on a dark page, from a phone's width up.
-
-A figure is 4.5 inches wide: 324 units, one phone. Ink is one grey that the page replaces by
-its own text colour. Nothing here touches pyplot.
-"""
+"""Figures that read on a light and on a dark page: canvas, panels, cells."""
 
 from __future__ import annotations
 
 import io
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
 
+import numpy as np
+from numpy.typing import NDArray
+
+from batchformer.insight.record import SHOTS
 from batchformer.lab.report.results.extra import extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+# Figures that read on a light and on a dark page, from a phone's width up.
+#
+# A figure is 4.5 inches wide: 324 units, one phone. Ink is one grey that the page replaces by
+# its own text colour. Nothing here touches pyplot.
 
 INK = "#80848a"
 """Text and axes: legible by itself on white and on black, ``currentColor`` on a page."""
@@ -126,3 +132,168 @@ def _adapt(element: ElementTree.Element, ids: Mapping[str, str]) -> None:
         attributes[key] = value
     element.attrib.clear()
     element.attrib.update(attributes)
+
+
+# Panels beside one another, cells with numbers, and how the shot groups look.
+#
+# As in ``canvas`` everything reads on a light and on a dark page. What lies on a coloured cell is
+# black or white by the cell, never ink.
+
+SMALL = TEXT - 1
+"""The smallest text that is read on a phone."""
+
+DOTS = 220
+"""Per inch, of what is kept as pixels inside a figure."""
+
+SHOT_COLOURS = dict(zip(SHOTS, ("#3d82c4", "#b07d00", "#cc4f6d"), strict=True))
+"""Blue, yellow and red stay apart for every kind of colour vision; at least 3:1 on both pages."""
+SHOT_MARKERS = dict(zip(SHOTS, ("o", "s", "^"), strict=True))
+
+CLASS_COLOURS = (
+    *("#0096f0", "#a55a4b", "#e10078", "#0f8700", "#960fff"),
+    *("#96964b", "#0f9696", "#964bb4", "#ff001e", "#ff2de1"),
+)
+"""Of ten classes, as far apart as 3:1 on both pages allows for three kinds of colour vision."""
+CLASS_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
+
+DIVERGING, SEQUENTIAL = "RdBu_r", "Blues"
+"""Colour maps that need no difference of red and green."""
+
+
+LONGEST_NAME = 16
+LEGEND_LETTERS, MARK_LETTERS = 52, 4
+"""Letters of a legend's line, and those that a mark and the space around it take."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How something looks in a scatter plot."""
+
+    name: str
+    colour: str
+    shape: str
+
+
+SHOT_MARKS = [Mark(name, SHOT_COLOURS[name], SHOT_MARKERS[name]) for name in SHOTS]
+
+
+def new_grid(
+    rows: int, columns: int, heights: Sequence[float], **options: Any
+) -> tuple[Figure, list[list[Axes]]]:
+    """A transparent figure of ``rows`` x ``columns`` panels, with the rows' heights in inches."""
+    with extra("report"):
+        from matplotlib.figure import Figure
+
+    size = (WIDTH, sum(heights) + 0.4)
+    figure = Figure(figsize=size, layout="constrained", dpi=DOTS)
+    figure.patch.set_alpha(0)
+    grid = figure.subplots(
+        rows, columns, squeeze=False, height_ratios=list(heights), **options
+    ).tolist()
+    for axes in (axes for row in grid for axes in row):
+        axes.patch.set_alpha(0)
+        for side, spine in axes.spines.items():
+            spine.set_visible(side in ("left", "bottom"))
+            spine.set_color(INK)
+            spine.set_alpha(0.5)
+        axes.tick_params(colors=INK, labelsize=SMALL, length=3)
+    return figure, grid
+
+
+def bare(axes: Axes) -> None:
+    """No ticks and no frame: an image speaks for itself."""
+    axes.set_xticks([])
+    axes.set_yticks([])
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def cells(
+    axes: Axes,
+    values: NDArray[Any],
+    texts: Sequence[Sequence[str]],
+    names: Sequence[str],
+    *,
+    colours: str,
+    limits: tuple[float, float],
+) -> None:
+    """A square matrix (G, G) as coloured cells with a text in each, its rows and columns named.
+
+    A value that is NaN leaves its cell empty.
+    """
+    edges = np.arange(len(values) + 1) - 0.5
+    image: Any = axes.pcolormesh(
+        edges, edges, np.ma.masked_invalid(values), cmap=colours, vmin=limits[0], vmax=limits[1]
+    )
+    axes.invert_yaxis()
+    for (i, j), value in np.ndenumerate(values):
+        if np.isfinite(value):
+            axes.text(
+                j,
+                i,
+                texts[i][j],
+                ha="center",
+                va="center",
+                fontsize=SMALL,
+                color=ink_on(image.cmap(image.norm(value))),
+                linespacing=1.1,
+            )
+    axes.set_xticks(range(len(names)), names)
+    axes.set_yticks(range(len(names)), names)
+    axes.tick_params(length=0)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def ink_on(colour: Sequence[float]) -> str:
+    """Black or white, whichever has the larger contrast with a colour (red, green, blue, ...).
+
+    >>> ink_on((1.0, 1.0, 0.8)), ink_on((0.1, 0.1, 0.5))
+    ('#000000', '#ffffff')
+    """
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in colour[:3]]
+    luminance = 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+    return "#000000" if (luminance + 0.05) ** 2 > 1.05 * 0.05 else "#ffffff"
+
+
+def count_ticks(counts: Sequence[float], most: int = 5) -> tuple[list[int], list[str]]:
+    """A few places among sorted classes, with the training images there.
+
+    >>> count_ticks([500, 100, 50, 10, 5], most=3)
+    ([0, 2, 4], ['500', '50', '5'])
+    """
+    places = np.unique(np.linspace(0, len(counts) - 1, most).round().astype(int)).tolist()
+    return places, [f"{counts[place]:,.0f}" for place in places]
+
+
+def mark_legend(figure: Figure, marks: Sequence[Mark]) -> None:
+    """What marks stand for, above the panels."""
+    with extra("report"):
+        from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], linestyle="", marker=mark.shape, color=mark.colour) for mark in marks]
+    names = [shortened(mark.name, LONGEST_NAME) for mark in marks]
+    widest = max(map(len, names)) + MARK_LETTERS
+    shown = figure.legend(
+        handles,
+        names,
+        loc="outside upper left",
+        ncols=min(len(names), LEGEND_LETTERS // widest),
+        frameon=False,
+        fontsize=TEXT,
+        labelcolor=INK,
+        handletextpad=0.2,
+        columnspacing=1.2,
+        borderaxespad=0,
+    )
+    for text in shown.get_texts():
+        text.set_parse_math(False)
+
+
+def shortened(name: str, most: int) -> str:
+    """At most so many letters.
+
+    >>> shortened("willow tree", 9)
+    'willow t…'
+    """
+    return name if len(name) <= most else f"{name[: most - 1]}…"

@@ -4,22 +4,21 @@ from __future__ import annotations
 
 from batchformer.lab.config.arms import WITHOUT_BATCHFORMER
 from batchformer.lab.metrics.intervals import FEWEST_SEEDS
-from batchformer.lab.report.figures.bias_curve import bias_curves, bias_figure
-from batchformer.lab.report.figures.convergence import (
+from batchformer.lab.report.figures.per_class import ByClass, by_class, figure_of
+from batchformer.lab.report.figures.shown import Numbers, Shown, Words
+from batchformer.lab.report.figures.training import (
+    NOTE,
+    change_of_loss,
     convergence,
     convergence_figure,
     convergence_words,
-)
-from batchformer.lab.report.figures.curves import (
-    change_of_loss,
     curve_over_seeds,
     lines_of,
     scales_of_losses,
     training_curves,
+    valley_table,
 )
-from batchformer.lab.report.figures.per_class import ByClass, by_class, figure_of
-from batchformer.lab.report.figures.shown import Numbers, Shown, Words
-from batchformer.lab.report.figures.valley import NOTE, valley_table
+from batchformer.lab.report.figures.zero_shot import bias_curves, bias_figure
 from batchformer.lab.report.results.configuration import Group
 from batchformer.lab.report.results.names import in_words, metric_label
 from batchformer.lab.report.results.words import number, seeds, signed

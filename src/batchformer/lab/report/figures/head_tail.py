@@ -11,9 +11,16 @@ from numpy.typing import NDArray
 from batchformer.insight.record import SHOTS
 from batchformer.lab.metrics.intervals import Paired, paired
 from batchformer.lab.metrics.shots import shot_groups, third_groups
-from batchformer.lab.report.figures.canvas import INK, TEXT, title
-from batchformer.lab.report.figures.kept import per
-from batchformer.lab.report.figures.panels import DIVERGING, SEQUENTIAL, cells, new_grid
+from batchformer.lab.report.figures.canvas import (
+    DIVERGING,
+    INK,
+    SEQUENTIAL,
+    TEXT,
+    cells,
+    new_grid,
+    title,
+)
+from batchformer.lab.report.figures.insight_arrays import per
 from batchformer.lab.report.figures.shown import Numbers, Shown, Words
 from batchformer.lab.report.results.configuration import Group
 from batchformer.lab.report.results.names import in_words

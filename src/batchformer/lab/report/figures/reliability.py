@@ -10,10 +10,17 @@ from numpy.typing import NDArray
 
 from batchformer.insight.record import SHOTS
 from batchformer.lab.metrics.intervals import Summary, summary
-from batchformer.lab.report.figures.canvas import DASHES, INK, MARKERS, TEXT, legend, title
-from batchformer.lab.report.figures.kept import kept, per
-from batchformer.lab.report.figures.panels import SMALL, new_grid
-from batchformer.lab.report.figures.seen import Seen, seen_images
+from batchformer.lab.report.figures.canvas import (
+    DASHES,
+    INK,
+    MARKERS,
+    SMALL,
+    TEXT,
+    legend,
+    new_grid,
+    title,
+)
+from batchformer.lab.report.figures.insight_arrays import Seen, kept, per, seen_images
 from batchformer.lab.report.figures.shown import Numbers, Shown, Words
 from batchformer.lab.report.results.configuration import Group
 from batchformer.lab.report.results.names import arm_colours

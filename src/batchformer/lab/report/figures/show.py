@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from batchformer.lab.engine.checkpoint import write_atomically
-from batchformer.lab.report.figures.canvas import INK
+from batchformer.lab.report.figures.canvas import DOTS, INK
 from batchformer.lab.report.figures.catalogue import INSIGHT, Entry, find_figure
-from batchformer.lab.report.figures.panels import DOTS
 from batchformer.lab.report.figures.shown import Shown
 from batchformer.lab.report.results.configuration import Group, one_group
 from batchformer.lab.report.results.extra import extra

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from batchformer.lab.report.figures.canvas import INK, MARKERS, TEXT, legend, new_figure, title
 from batchformer.lab.report.results.names import BASELINE, arm_colours, metric_label
-from batchformer.lab.report.results.sweep_comparison import Cell, SweepComparison
+from batchformer.lab.report.results.sweeps import Cell, SweepComparison
 from batchformer.lab.report.results.words import interval, number
 
 if TYPE_CHECKING:

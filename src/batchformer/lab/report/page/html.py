@@ -30,9 +30,8 @@ from batchformer.lab.report.results.pooling import take_together
 from batchformer.lab.report.results.provenance import provenance
 from batchformer.lab.report.results.results import Comparison, Difference, RecipeComparison
 from batchformer.lab.report.results.runs import Run
-from batchformer.lab.report.results.sweep_comparison import Cell, SweepComparison, compare_sweep
-from batchformer.lab.report.results.sweep_table import level_name, sweep_headline, sweep_notes
-from batchformer.lab.report.results.sweeps import split_sweeps
+from batchformer.lab.report.results.sweeps import Cell, SweepComparison, compare_sweep, split_sweeps
+from batchformer.lab.report.results.tables import level_name, sweep_headline, sweep_notes
 
 if TYPE_CHECKING:
     from jinja2 import Environment

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from batchformer.lab.report.figures.forest import forest
 from batchformer.lab.report.figures.shown import Numbers, numbers_html
 from batchformer.lab.report.page.sections import Section, section_of
-from batchformer.lab.report.results.pooled_table import (
+from batchformer.lab.report.results.pooling import Effect, Together
+from batchformer.lab.report.results.tables import (
     COLUMNS,
     effect_rows,
     together_headline,
     together_notes,
 )
-from batchformer.lab.report.results.pooling import Effect, Together
 
 
 @dataclass(frozen=True)

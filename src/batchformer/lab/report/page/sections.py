@@ -14,7 +14,7 @@ from batchformer.lab.report.figures.sweep_figure import described, sweep_figure
 from batchformer.lab.report.page.speed import bench_beside, tables_html
 from batchformer.lab.report.results.configuration import Group
 from batchformer.lab.report.results.names import metric_label
-from batchformer.lab.report.results.sweep_comparison import SweepComparison
+from batchformer.lab.report.results.sweeps import SweepComparison
 
 
 @dataclass(frozen=True)

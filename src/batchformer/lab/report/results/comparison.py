@@ -1,4 +1,4 @@
-"""Arm against arm over the seeds both have finished: numbers only, nothing printed."""
+"""Arm against arm over the seeds both have finished: numbers only."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 from batchformer.lab.metrics.intervals import (
     FEWEST_SEEDS,
+    ImageInterval,
     Paired,
+    bootstrap_interval,
     holm,
     outcome,
     paired,
@@ -34,9 +36,41 @@ from batchformer.lab.report.results.notes import (
     reweighting_note,
     unmeasured,
 )
-from batchformer.lab.report.results.over_images import over_images
 from batchformer.lab.report.results.results import Comparison, Difference, RecipeComparison, Score
 from batchformer.lab.report.results.runs import Run, headline
+
+# Had the test images been others: a bootstrap over them, for the networks as they are trained.
+
+
+def over_images(group: Group, arm: str) -> ImageInterval | None:
+    """Difference of accuracy (arm - reference) with its interval over TEST IMAGES, not seeds.
+
+    The difference of each image is averaged over the seeds both arms have. None where fewer than
+    three pairs of runs kept their answers (``correct``, shape (M,)), or on test sets of several
+    sizes: with two seeds no interval of any kind is given.
+    """
+    import numpy as np
+
+    reference = {run.seed: run for run in group.of(group.reference)}
+    total, pairs = np.zeros(0, dtype=np.int64), 0
+    for run in group.of(arm):
+        if run.seed not in reference:
+            continue
+        right, left = run.figures.get("correct"), reference[run.seed].figures.get("correct")
+        if right is None or left is None or right.ndim != 1 or right.shape != left.shape:
+            continue
+        # Summed as integers, so that images with equal answers have equal values.
+        difference = right.astype(np.int64) - left.astype(np.int64)
+        if pairs and difference.shape != total.shape:
+            return None
+        total = difference + (total if pairs else 0)
+        pairs += 1
+    if pairs < FEWEST_SEEDS or not total.size:
+        return None
+    return bootstrap_interval((total / pairs).tolist())
+
+
+# Arm against arm over the seeds both have finished: numbers only, nothing printed.
 
 
 def compare_runs(runs: Iterable[Run], reference: str | None = None) -> Comparison:

@@ -1,11 +1,8 @@
-"""Rank correlation of two values of classes, with what seeds and what classes leave open.
-
-A third value can be held fixed: the partial correlation is that of what is left of two rankings
-when each has been explained by the third as far as a line can.
-"""
+"""The arrays that runs kept of their networks, and of how many test images they are."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,8 +10,164 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchformer.lab.metrics.intervals import summary
-from batchformer.lab.report.figures.kept import per
+from batchformer.insight.record import Insight
+from batchformer.lab.metrics.intervals import Summary, statistics_library, summary
+from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.words import interval, number
+
+# The arrays that runs kept of their networks, by arm and by seed.
+
+Kept = dict[str, dict[int, Insight]]
+"""Arrays by arm, in the order of a group, and by seed."""
+
+
+def kept(group: Group, *names: str) -> Kept:
+    """The named arrays of every run that has them all, each of the shape of the first run's.
+
+    Runs of one configuration have the same classes; one that has others was not written by us.
+    Arms without such a run are left out.
+    """
+    found: Kept = {}
+    shapes: list[tuple[int, ...]] | None = None
+    for arm in group.arms:
+        for run in group.of(arm):
+            arrays = {name: run.insight.get(name) for name in names}
+            present = {name: array for name, array in arrays.items() if array is not None}
+            if len(present) < len(names):
+                continue
+            own = [array.shape for array in present.values()]
+            shapes = shapes or own
+            if own == shapes:
+                found.setdefault(arm, {})[run.seed] = present
+    return found
+
+
+def over(found: Kept) -> str:
+    """How many seeds each arm has, for a caption."""
+    return ", ".join(f"{arm} {len(seeds)}" for arm, seeds in found.items())
+
+
+def per(sums: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
+    """Sums over counts, which are broadcast to them; NaN where nothing was counted.
+
+    >>> per(np.array([3.0, 0.0]), np.array([2, 0])).tolist()
+    [1.5, nan]
+    """
+    counts = np.broadcast_to(counts, sums.shape)
+    result: NDArray[Any] = np.full(sums.shape, np.nan)
+    np.divide(sums, counts, out=result, where=counts > 0)
+    return result
+
+
+# How many test images a figure is of: networks are looked at on a part of them.
+
+
+@dataclass(frozen=True)
+class Seen:
+    """How many test images a figure is of, and how many there are where that is known."""
+
+    images: int
+    whole: int | None
+
+    @property
+    def part(self) -> bool:
+        return self.whole is not None and self.images < self.whole
+
+    @property
+    def words(self) -> str:
+        """As a caption calls them.
+
+        >>> Seen(4096, 10_000).words, Seen(300, 300).words
+        ('4,096 of the 10,000 test images', '300 test images')
+        """
+        if self.part:
+            return f"{self.images:,} of the {self.whole:,} test images"
+        return f"{self.images:,} test images"
+
+
+def seen_images(group: Group, images: int) -> Seen:
+    """So many, among as many as the networks that were looked at have answers to."""
+    for run in group.runs:
+        answers = run.insight_figures.get("correct") if run.insight else None
+        if answers is not None and answers.ndim == 1:
+            return Seen(images, len(answers))
+    return Seen(images, None)
+
+
+# Have networks learnt to tell classes apart at all? Without that their figures say nothing.
+
+LEVEL = 0.025
+"""Of the one-sided tests, as at one end of a 95% interval."""
+
+
+@dataclass(frozen=True)
+class Learning:
+    """Accuracy of one arm on the measured test images, in percent.
+
+    Args:
+        accuracy: over seeds.
+        chance: what the same answer to every image gets, at most.
+        untrained: mean over seeds before training; None where that was not measured.
+        learnt: whether every seed is better than chance and than its untrained network, and the
+            interval over seeds, where there is one, lies above chance.
+    """
+
+    accuracy: Summary
+    chance: float
+    untrained: float | None
+    learnt: bool
+
+    @property
+    def words(self) -> str:
+        """The numbers, for a sentence."""
+        said = f"accuracy {number(self.accuracy.mean, 1)}%"
+        if self.accuracy.low is not None:
+            said += f" {interval(self.accuracy.low, self.accuracy.high, decimals=1)}"
+        said += f", chance {number(self.chance, 1)}%"
+        if self.untrained is not None:
+            said += f", before training {number(self.untrained, 1)}%"
+        return said
+
+
+def learning(runs: Sequence[Insight]) -> Learning | None:
+    """Of the seeds of one arm, or None where a run did not keep how many answers were right."""
+    names = ("reliability_count", "reliability_correct", "gradient_samples")
+    if not runs or any(name not in run for run in runs for name in names):
+        return None
+    accuracies, before, learnt, chance = [], [], [], 0.0
+    for run in runs:
+        images = round(float(run["reliability_count"][0].sum()))
+        if not images:
+            return None
+        right = round(float(run["reliability_correct"][0].sum()))
+        samples = run["gradient_samples"]
+        share = float(samples.max() / samples.sum())
+        untrained = run.get("untrained_correct")
+        accuracies.append(100 * right / images)
+        chance = max(chance, 100 * share)
+        above = float(statistics_library().binom.sf(right - 1, images, share)) < LEVEL
+        if untrained is not None:
+            before.append(100 * float(untrained) / images)
+            above = above and _more(right, round(float(untrained)), images)
+        learnt.append(above)
+    found = summary(accuracies, within=(0.0, 100.0))
+    above = found.low is None or found.low > chance
+    mean = sum(before) / len(before) if before else None
+    return Learning(found, chance, mean, above and all(learnt))
+
+
+def _more(right: int, before: int, images: int) -> bool:
+    """Whether so many are more than before, by a normal test of two shares."""
+    both = (right + before) / (2 * images)
+    error = math.sqrt(max(2 * both * (1 - both) / images, 0.0))
+    critical = float(statistics_library().norm.isf(LEVEL))
+    return (right - before) / images > critical * error
+
+
+# Rank correlation of two values of classes, with what seeds and what classes leave open.
+#
+# A third value can be held fixed: the partial correlation is that of what is left of two rankings
+# when each has been explained by the third as far as a line can.
 
 Interval = tuple[float, float]
 

@@ -1,0 +1,422 @@
+"""Comparisons as text: for a terminal, for a pipe, and for a Markdown page."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from batchformer.lab.metrics.intervals import FEWEST_SEEDS
+from batchformer.lab.report.results.names import BASELINE, LOWER_IS_BETTER, in_words, metric_label
+from batchformer.lab.report.results.pooling import Effect, Together
+from batchformer.lab.report.results.results import Comparison, Difference, RecipeComparison, Score
+from batchformer.lab.report.results.sweeps import Cell, SweepComparison
+from batchformer.lab.report.results.terminal import LEFT, Columns, Rows, Terminal, without_empty
+from batchformer.lab.report.results.words import (
+    INTERVAL,
+    counted,
+    differences_of,
+    headline,
+    interval,
+    number,
+    outcome_words,
+    over_images_sentence,
+    p_value,
+    paper_sentence,
+    short_verdict,
+    signed,
+    values_of,
+)
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+# The comparison as text: for a terminal, for a pipe, and for a Markdown page.
+
+SCORE_COLUMNS = ("metric", "arm", "n", "mean", "sd", "95% interval", "paper")
+DIFFERENCE_COLUMNS = ("metric", "diff.", "95% interval", "p", "Holm", "paper", "verdict")
+
+
+def print_table(comparison: Comparison, console: Console | None = None) -> None:
+    """Print each arm, then each arm's difference to the reference, recipe by recipe."""
+    out = Terminal(console)
+    for recipe in comparison.recipes:
+        out.say(f"\n{recipe.name}", "bold")
+        out.say(headline(recipe, comparison.comparisons))
+        out.show("Each arm", SCORE_COLUMNS, score_rows(recipe))
+        for arm in recipe.others:
+            caption = f"{arm} - {recipe.reference}"
+            out.show(caption, DIFFERENCE_COLUMNS, difference_rows(recipe, arm))
+        out.say("\n" + "\n".join(_below(recipe)))
+    out.say("\n" + "\n".join(_closing(comparison)))
+
+
+def as_markdown(comparison: Comparison) -> str:
+    """The same tables as GitHub Markdown."""
+    blocks = []
+    for recipe in comparison.recipes:
+        blocks += [f"## {recipe.name}", headline(recipe, comparison.comparisons)]
+        blocks.append(_markdown(SCORE_COLUMNS, score_rows(recipe)))
+        for arm in recipe.others:
+            blocks.append(f"### {arm} - {recipe.reference}")
+            blocks.append(_markdown(DIFFERENCE_COLUMNS, difference_rows(recipe, arm)))
+        blocks += _bullets(_below(recipe))
+    blocks += ["## About these numbers", *_bullets(_closing(comparison))]
+    return "\n\n".join(blocks) + "\n"
+
+
+def score_rows(recipe: RecipeComparison) -> Rows:
+    """One row per metric and arm, in the order of ``SCORE_COLUMNS``; a metric is named once."""
+    rows: Rows = []
+    for metric in recipe.metrics:
+        arms = [arm for arm in recipe.arms if (arm, metric) in recipe.scores]
+        names = [metric_label(metric)] + [""] * (len(arms) - 1)
+        for name, arm in zip(names, arms, strict=True):
+            rows.append((name, arm, *score_cells(recipe.scores[arm, metric])))
+    return rows
+
+
+def difference_rows(recipe: RecipeComparison, arm: str) -> Rows:
+    """One row per metric, in the order of ``DIFFERENCE_COLUMNS``."""
+    return [
+        (metric_label(metric), *difference_cells(recipe.differences[arm, metric]))
+        for metric in recipe.metrics
+        if (arm, metric) in recipe.differences
+    ]
+
+
+def score_cells(score: Score) -> tuple[str, ...]:
+    """Cells from ``n`` to ``paper`` of ``SCORE_COLUMNS``."""
+    found, paper = score.summary, "" if score.paper is None else number(score.paper, 1)
+    if found.n < FEWEST_SEEDS or found.sd is None:
+        return str(found.n), values_of(score), "", "", paper
+    return (
+        str(found.n),
+        number(found.mean, score.decimals),
+        number(found.sd, score.decimals),
+        interval(found.low, found.high, decimals=score.decimals),
+        paper,
+    )
+
+
+def difference_cells(difference: Difference) -> tuple[str, ...]:
+    """Cells from ``diff.`` to ``verdict`` of ``DIFFERENCE_COLUMNS``."""
+    result, effect = difference.paired, difference.paper_effect
+    paper = "" if effect is None else signed(effect, 1)
+    if result.n < FEWEST_SEEDS:
+        return differences_of(difference), "", "", "", paper, short_verdict(difference)
+    return (
+        signed(result.difference, difference.decimals),
+        interval(result.low, result.high, sign=True, decimals=difference.decimals),
+        p_value(result.p_value),
+        p_value(difference.adjusted),
+        paper,
+        short_verdict(difference),
+    )
+
+
+def _below(recipe: RecipeComparison) -> list[str]:
+    """What the tables of a recipe cannot hold."""
+    lines = [paper_sentence(recipe, arm) for arm in recipe.others] + [over_images_sentence(recipe)]
+    return [line for line in lines if line] + [f"Note: {line}." for line in recipe.warnings]
+
+
+def _closing(comparison: Comparison) -> list[str]:
+    lines = [counted(comparison)]
+    if comparison.tested:
+        lines.append(f"{INTERVAL} A gain or loss is an interval of the difference without 0.")
+    lines += [f"Not included: {line}." for line in comparison.left_out]
+    return lines + [f"Note: {line}." for line in comparison.remarks]
+
+
+def _markdown(columns: Columns, rows: Rows) -> str:
+    columns, rows = without_empty(columns, rows)
+    rule = tuple("---" if column in LEFT else "---:" for column in columns)
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in [columns, rule, *rows])
+
+
+def _bullets(lines: list[str]) -> list[str]:
+    return ["\n".join(f"- {line}" for line in lines)] if lines else []
+
+
+# Several recipes taken together, as text: each effect over all of them, then recipe by recipe.
+
+COLUMNS = ("metric", "of", "diff.", "95% interval", "p", "Holm", "same", "paper", "verdict")
+
+READING = (
+    "Each recipe counts once, however many seeds it has. The 95% interval is the wider of two, one "
+    "from the spread of seeds inside the recipes, one from that of the recipes' effects.",
+    "Seeds of different recipes are taken as independent. What all recipes share, such as the "
+    "images of one data set, is in no interval.",
+)
+SAME = (
+    "same is the p-value of one effect in all recipes: small where they differ by more than their "
+    "seeds do."
+)
+OF = "of is the number of recipes that have a metric, where others have more."
+
+
+def print_together(together: Together, console: Console | None = None) -> None:
+    """Print the effects over all recipes, then those of each, then what was left out."""
+    out = Terminal(console)
+    out.say("\nTaken together", "bold")
+    if not together.effects:
+        out.say("No two recipes have an arm, its reference and a metric in common.")
+    for arm, reference in together.pairs:
+        effects = together.of(arm, reference)
+        out.say(together_headline(arm, reference, effects))
+        out.show(f"{arm} - {reference}, over recipes", COLUMNS, effect_rows(effects))
+        columns, rows = by_recipe(effects, out.width)
+        out.show(f"{arm} - {reference}, recipe by recipe", columns, rows)
+    out.say("\n" + "\n".join(together_notes(together)))
+
+
+def effect_rows(effects: Mapping[str, Effect]) -> Rows:
+    """One row per metric, in the order of ``COLUMNS``."""
+    counts = {effect.pooled.setups for effect in effects.values()}
+    return [
+        (
+            metric_label(metric),
+            "" if effect.pooled.setups == max(counts) else str(effect.pooled.setups),
+            *effect_cells(effect, wide=len(counts) > 1),
+        )
+        for metric, effect in effects.items()
+    ]
+
+
+def effect_cells(effect: Effect, wide: bool = False) -> tuple[str, ...]:
+    """Cells from ``diff.`` to ``verdict`` of ``COLUMNS``; a wide table does without ``same``."""
+    found = effect.pooled
+    return (
+        signed(found.difference),
+        interval(found.low, found.high, sign=True),
+        p_value(found.p_value),
+        p_value(effect.adjusted),
+        "" if wide else p_value(found.alike),
+        "" if effect.paper is None else signed(effect.paper, 1),
+        outcome_words(effect.outcome, effect.stands),
+    )
+
+
+def by_recipe(effects: Mapping[str, Effect], width: int) -> tuple[Columns, Rows]:
+    """A row per recipe with its differences, or where that is too wide one per metric and recipe.
+
+    Args:
+        effects: by metric.
+        width: columns of a terminal.
+    """
+    names = {name for effect in effects.values() for name in effect.recipes}
+    labels = [metric_label(metric) for metric in effects]
+    if max(map(len, names)) + 4 + sum(max(len(label), 6) + 2 for label in labels) <= width:
+        return ("recipe", "n", *labels), recipe_rows(effects)
+    rows: Rows = []
+    for label, effect in zip(labels, effects.values(), strict=True):
+        for i, (name, difference) in enumerate(effect.recipes.items()):
+            found = difference.paired
+            cells = signed(found.difference), interval(found.low, found.high, sign=True)
+            rows.append(("" if i else label, name, str(found.n), *cells))
+    return ("metric", "recipe", "n", "diff.", "95% interval"), rows
+
+
+def recipe_rows(effects: Mapping[str, Effect]) -> Rows:
+    """One row per recipe: its name, its most seeds, and its difference on each metric."""
+    names = dict.fromkeys(name for effect in effects.values() for name in effect.recipes)
+    rows: Rows = []
+    for name in names:
+        own = [effect.recipes.get(name) for effect in effects.values()]
+        seeds = max(d.paired.n for d in own if d is not None)
+        cells = ("" if d is None else signed(d.paired.difference) for d in own)
+        rows.append((name, str(seeds), *cells))
+    return rows
+
+
+def together_headline(arm: str, reference: str, effects: Mapping[str, Effect]) -> str:
+    """What stands over all recipes, what does not, in a few sentences."""
+    widest = max((effect.pooled for effect in effects.values()), key=lambda found: found.setups)
+    compared = "" if reference == "baseline" else f" compared with {in_words(reference)}"
+    sentences = [f"{arm}{compared}, {widest.setups} recipes, {widest.seeds} paired seeds."]
+    for word in ("gain", "loss"):
+        found = {m: e for m, e in effects.items() if e.outcome == word and e.stands}
+        sentences += [f"A {word} on {_listed(found)}."] if found else []
+    undone = {m: e for m, e in effects.items() if e.outcome in ("gain", "loss") and not e.stands}
+    if undone:
+        they = "it does" if len(undone) == 1 else "they do"
+        sentences.append(f"Uncorrected alone: {_listed(undone)}; after Holm's {they} not stand.")
+    noise = {m: e for m, e in effects.items() if e.outcome == "inside the noise"}
+    sentences += [f"Inside the noise: {_listed(noise)}."] if noise else []
+    without = [metric_label(m) for m, e in effects.items() if e.outcome == "no spread"]
+    sentences += (
+        [f"Without spread, and so without verdict: {', '.join(without)}."] if without else []
+    )
+    return " ".join(sentences)
+
+
+def together_notes(together: Together) -> list[str]:
+    """How to read the tables, how many effects are tested, and what is not in them."""
+    lines = []
+    if together.effects:
+        tested = sum(effect.pooled.p_value is not None for effect in together.effects.values())
+        if tested > 1:
+            lines.append(f"Holm's p-values are corrected over all {tested} effects taken together.")
+        lines += READING
+        lines.append(OF if _counts_differ(together) else SAME)
+        printed = {effect.printed for effect in together.effects.values() if effect.printed}
+        if printed:
+            count = " or ".join(map(str, sorted(printed)))
+            lines.append(f"The paper's is its mean over the recipes it has numbers for ({count}).")
+    return lines + [f"Not pooled: {line}." for line in together.left_out]
+
+
+def _counts_differ(together: Together) -> bool:
+    return len({effect.pooled.setups for effect in together.effects.values()}) > 1
+
+
+def _listed(effects: Mapping[str, Effect]) -> str:
+    return "; ".join(
+        f"{metric_label(metric)} {signed(effect.pooled.difference)} "
+        f"{interval(effect.pooled.low, effect.pooled.high, sign=True)}"
+        + (", where lower is better" if metric in LOWER_IS_BETTER else "")
+        for metric, effect in effects.items()
+    )
+
+
+# A sweep as text: each level, its difference to the reference level and to the baseline.
+
+ANY_LEVEL = "any"
+"""What a shared baseline has in the column of levels."""
+
+
+def print_sweep(comparison: SweepComparison, console: Console | None = None) -> None:
+    """Print each level, then the differences, then what the tables cannot hold."""
+    out, sweep = Terminal(console), comparison.sweep
+    out.say(f"\n{sweep.name}", "bold")
+    out.say(sweep_headline(comparison))
+    label = metric_label(comparison.metric)
+    if comparison.cells:
+        out.show(
+            f"{label} by {sweep.factor}", ("level", *SCORE_COLUMNS[1:]), level_rows(comparison)
+        )
+    for caption, differences in (
+        (f"{label}, difference to {sweep.factor} {sweep.reference}", comparison.to_reference),
+        (f"{label}, difference to the baseline", comparison.to_baseline),
+    ):
+        if differences:
+            columns = ("level", "arm", *DIFFERENCE_COLUMNS[1:])
+            out.show(caption, columns, level_difference_rows(differences))
+    if len(comparison.metrics) > 1:
+        names = tuple(metric_label(metric) for metric in comparison.metrics[1:])
+        out.show(_other_caption(comparison), ("level", "arm", *names), other_rows(comparison))
+    out.say("\n" + "\n".join(sweep_notes(comparison)))
+
+
+def level_rows(comparison: SweepComparison) -> Rows:
+    """One row per level and arm: level, arm, n, mean, sd, 95% interval, paper."""
+    return [
+        (level_name(comparison, cell), cell[0], *score_cells(comparison.scores[cell, metric]))
+        for metric in [comparison.metric]
+        for cell in comparison.cells
+    ]
+
+
+def level_difference_rows(differences: Mapping[Cell, Difference]) -> Rows:
+    """One row per level and arm: level, arm, difference, interval, p, Holm, paper, verdict."""
+    return [
+        (level, arm, *difference_cells(difference))
+        for (arm, level), difference in differences.items()
+    ]
+
+
+def other_rows(comparison: SweepComparison) -> Rows:
+    """One row per level and arm: mean and sd of the metrics that are not tested."""
+    return [
+        (
+            level_name(comparison, cell),
+            cell[0],
+            *(_other_cell(comparison.scores.get((cell, m))) for m in comparison.metrics[1:]),
+        )
+        for cell in comparison.cells
+    ]
+
+
+def _other_cell(score: Score | None) -> str:
+    if score is None:
+        return ""
+    found, paper = score.summary, "" if score.paper is None else f" ({number(score.paper, 1)})"
+    if found.n < FEWEST_SEEDS or found.sd is None:
+        return values_of(score) + paper
+    return f"{number(found.mean, score.decimals)} ±{number(found.sd, score.decimals)}{paper}"
+
+
+def _other_caption(comparison: SweepComparison) -> str:
+    """What the cells of the other metrics hold, and of which a lower value is the better."""
+    others = comparison.metrics[1:]
+    shown = [score for (_, metric), score in comparison.scores.items() if metric in others]
+    parts = ["Other metrics"]
+    if any(score.summary.n >= FEWEST_SEEDS for score in shown):
+        parts.append("mean ±sd over seeds")
+    if any(score.paper is not None for score in shown):
+        parts.append("the paper's in brackets")
+    lower = [metric_label(metric) for metric in others if metric in LOWER_IS_BETTER]
+    better = f"; lower is better for {' and '.join(lower)}" if lower else ""
+    return f"{', '.join(parts)}; not tested{better}"
+
+
+def level_name(comparison: SweepComparison, cell: Cell) -> str:
+    """The level of a cell; a shared baseline stands for all."""
+    arm, level = cell
+    return ANY_LEVEL if comparison.sweep.shared_baseline and arm == BASELINE else level
+
+
+def sweep_headline(comparison: SweepComparison) -> str:
+    """Which levels differ from the reference, in a sentence."""
+    sweep, label = comparison.sweep, metric_label(comparison.metric)
+    found = {cell: d for cell, d in comparison.to_reference.items() if cell[0] != BASELINE}
+    if not found:
+        return f"No level shares a finished seed with {sweep.factor} {sweep.reference} yet."
+    if any(difference.outcome is None for difference in found.values()):
+        return f"{label} describes features and is not tested: there is no verdict on a level."
+    tested = {cell: d for cell, d in found.items() if d.paired.n >= FEWEST_SEEDS}
+    if not tested:
+        return f"Too few seeds for a verdict on {sweep.factor}: an interval needs {FEWEST_SEEDS}."
+    against = f"{sweep.factor} {sweep.reference}"
+    sentences = [f"Points of {label} compared with {against}."]
+    standing = {cell: d for cell, d in tested.items() if d.outcome in ("gain", "loss") and d.stands}
+    undone = {
+        cell: d for cell, d in tested.items() if d.outcome in ("gain", "loss") and not d.stands
+    }
+    if standing:
+        sentences.append(f"After correction: {_listed_levels(standing)}.")
+    if undone:
+        sentences.append(
+            f"Uncorrected alone: {_listed_levels(undone)}; corrected for the {comparison.tested} tests of "
+            f"the sweep, {'it does' if len(undone) == 1 else 'they do'} not stand."
+        )
+    noise = {cell: d for cell, d in tested.items() if d.outcome == "inside the noise"}
+    if noise:
+        sentences.append(f"Inside the noise: {_listed_levels(noise)}.")
+    flat = {cell: d for cell, d in tested.items() if d.outcome == "no spread"}
+    if flat:
+        sentences.append(f"Without spread, and so without verdict: {_listed_levels(flat)}.")
+    return " ".join(sentences)
+
+
+def _listed_levels(differences: Mapping[Cell, Difference]) -> str:
+    return "; ".join(
+        f"{level}{'' if arm == 'batchformer' else f' ({arm})'} {signed(d.paired.difference)} "
+        f"{interval(d.paired.low, d.paired.high, sign=True)}".strip()
+        for (arm, level), d in differences.items()
+    )
+
+
+def sweep_notes(comparison: SweepComparison) -> list[str]:
+    """How many comparisons there are and what was done about it; what is missing or doubtful."""
+    count, tested = comparison.compared, comparison.tested
+    text = f"This sweep holds {count} comparison{'s' * (count != 1)}"
+    if tested < count:
+        text += f", {tested or 'none'} of them tested"
+    lines = [text + "."]
+    if tested > 1:
+        lines = [f"{text}; Holm's p-values are corrected over all {tested} tests."]
+    if tested:
+        lines.append(f"{INTERVAL} Differences are over the seeds that both sides share.")
+    lines += [f"Note: {line}." for line in comparison.warnings]
+    return lines + [f"Not included: {line}." for line in comparison.left_out]
