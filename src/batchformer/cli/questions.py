@@ -86,8 +86,8 @@ def bench(arguments: list[str]) -> None:
     options = parse(BenchOptions, arguments, "bench")
     if options.repeats is not None and options.repeats < 1:
         raise UserError("bench needs at least one repeat.")
+    from batchformer.lab.bench.measure import BenchSettings
     from batchformer.lab.bench.run import run as measure
-    from batchformer.lab.bench.settings import BenchSettings
     from batchformer.lab.runs import run as runs
 
     device = runs.pick_device(options.device)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from batchformer.lab.bench import across
-from batchformer.lab.bench.across import Case, cases, measure
-from batchformer.lab.bench.settings import BenchSettings
-from batchformer.lab.bench.spread import Spread
+from batchformer.lab.bench import exchange as across
+from batchformer.lab.bench.exchange import Case, cases, measure
+from batchformer.lab.bench.measure import BenchSettings, Spread
 
 ONCE = BenchSettings(torch.device("cpu"), repeats=2)
 

@@ -6,10 +6,8 @@ import pytest
 import torch
 
 from batchformer.lab.bench import attention
-from batchformer.lab.bench.attention import CPU_SIZES, GPU_SIZES, STOCK, measure
-from batchformer.lab.bench.layer import Layer
-from batchformer.lab.bench.settings import BenchSettings
-from batchformer.lab.bench.spread import Spread
+from batchformer.lab.bench.attention import CPU_SIZES, GPU_SIZES, STOCK, Layer, measure
+from batchformer.lab.bench.measure import BenchSettings, Spread
 from batchformer.nn.attention import Path
 
 ONCE = BenchSettings(torch.device("cpu"), repeats=1)

@@ -13,10 +13,8 @@ from batchformer.lab.bench.contrast import (
     measure,
     module_alone,
 )
-from batchformer.lab.bench.settings import BenchSettings
-from batchformer.lab.bench.spread import Spread
-from batchformer.lab.bench.step import EAGER, HALF, RECORDED
-from batchformer.lab.bench.subject import Mode, Subject
+from batchformer.lab.bench.measure import BenchSettings, Spread
+from batchformer.lab.bench.step import EAGER, HALF, RECORDED, Mode, Subject
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.optim import Lars
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchformer.lab.bench.growth import fitted_exponent, measure
-from batchformer.lab.bench.settings import BenchSettings
+from batchformer.lab.bench.measure import BenchSettings
 
 points = st.lists(
     st.tuples(st.integers(1, 10**6), st.floats(1e-3, 1e6)), min_size=2, unique_by=lambda p: p[0]

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from batchformer.kernels.available import obstacle
-from batchformer.lab.bench import layer
-from batchformer.lab.bench.layer import WHOLE, Layer, watched
+from batchformer.lab.bench import attention as layer
+from batchformer.lab.bench.attention import WHOLE, Layer, watched
 from batchformer.nn import attention, encoder
 
 CPU = torch.device("cpu")

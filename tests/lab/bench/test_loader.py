@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from batchformer.lab.bench.loader import HEIGHT, WIDTH, make_photographs, measure
+from batchformer.lab.bench.loader import HEIGHT, WIDTH, make_photographs, measure_loaders
 
 
 def test_photographs_are_as_heavy_as_real_ones(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_photographs_are_as_heavy_as_real_ones(tmp_path: Path) -> None:
 
 
 def test_a_small_measurement() -> None:
-    figures = measure(1, images=8, batch_size=2, batches=3, workers=1, size=32)
+    figures = measure_loaders(1, images=8, batch_size=2, batches=3, workers=1, size=32)
     ratio = figures["ours_images_per_s"] / figures["plain_images_per_s"]
     assert figures["plain_images_per_s"] > 0 and figures["ratio"] == pytest.approx(ratio)
     assert figures["low_ratio"] == figures["high_ratio"] == figures["ratio"]

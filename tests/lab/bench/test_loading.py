@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from batchformer.lab.bench import loader
-from batchformer.lab.bench.loading import BATCHES, FULL_REPEATS, measure
-from batchformer.lab.bench.settings import BenchSettings
-from batchformer.lab.bench.spread import Spread
+from batchformer.lab.bench.loader import BATCHES, FULL_REPEATS, measure
+from batchformer.lab.bench.measure import BenchSettings, Spread
 
 FIGURES = {
     "plain_images_per_s": 100.0,
@@ -30,7 +29,7 @@ def test_the_figures_are_the_rows(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append((repeats, sizes))
         return FIGURES
 
-    monkeypatch.setattr(loader, "measure", fake)
+    monkeypatch.setattr(loader, "measure_loaders", fake)
     table = measure(BenchSettings(torch.device("cpu"), repeats=5), images=8)
     measure(BenchSettings(torch.device("cpu"), full=True))
     assert asked == [(5, {"batches": BATCHES, "images": 8}), (FULL_REPEATS, {})]

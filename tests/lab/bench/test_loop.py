@@ -7,9 +7,8 @@ import torch
 
 from batchformer.lab.bench import loop
 from batchformer.lab.bench.loop import alternated, looped, measure
-from batchformer.lab.bench.settings import BenchSettings
-from batchformer.lab.bench.spread import Spread
-from batchformer.lab.bench.subject import OPTIM, RESNET32
+from batchformer.lab.bench.measure import BenchSettings, Spread
+from batchformer.lab.bench.step import OPTIM, RESNET32
 from batchformer.lab.engine import stage
 
 CPU = torch.device("cpu")

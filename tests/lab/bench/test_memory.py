@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from batchformer.lab.bench.layer import Layer
-from batchformer.lab.bench.memory import release, saved_bytes
+from batchformer.lab.bench.attention import Layer
+from batchformer.lab.bench.measure import release, saved_bytes
 
 
 def test_a_storage_counts_once_and_what_exists_anyway_not_at_all() -> None:

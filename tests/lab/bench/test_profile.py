@@ -9,9 +9,8 @@ import pytest
 import torch
 from torch._C._autograd import DeviceType
 
+from batchformer.lab.bench.measure import BenchSettings, Table
 from batchformer.lab.bench.profile import CONVOLUTION, by_family, family, fill, measure, profiled
-from batchformer.lab.bench.settings import BenchSettings
-from batchformer.lab.bench.table import Table
 
 FORWARD, DATA, WEIGHT = CONVOLUTION
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from batchformer.lab.bench.references import Pair, pairs
-from batchformer.lab.bench.transforms import one_by_one, random_images, whole_batch
+from batchformer.lab.bench.transforms import Pair, one_by_one, pairs, random_images, whole_batch
 from batchformer.lab.data import transforms
 
 ALL = pairs()

@@ -16,9 +16,8 @@ from rich.console import Console
 from batchformer.cli import main as cli
 from batchformer.cli.options import BenchPart
 from batchformer.lab.bench import growth
+from batchformer.lab.bench.measure import BenchSettings, Table, read_tables
 from batchformer.lab.bench.run import ON_GPU_ALONE, PARTS, merged, run
-from batchformer.lab.bench.settings import BenchSettings
-from batchformer.lab.bench.table import Table, read_tables
 from batchformer.lab.engine.interrupt import Interrupted
 
 CPU = BenchSettings(torch.device("cpu"), repeats=1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from batchformer.lab.bench.settings import BenchSettings, processor_name
+from batchformer.lab.bench.measure import BenchSettings, processor_name
 
 
 def test_the_environment_names_everything_but_the_date() -> None:

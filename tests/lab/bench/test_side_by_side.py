@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from batchformer.lab.bench import side_by_side
-from batchformer.lab.bench.settings import BenchSettings
+from batchformer.lab.bench.measure import BenchSettings, Spread
 from batchformer.lab.bench.side_by_side import _advance, _slice, compare, measure
-from batchformer.lab.bench.spread import Spread
 from batchformer.lab.engine.interleave import Training
 from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.loop import Evaluation

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom
 
-from batchformer.lab.bench.spread import Spread, median_interval, spread_of
+from batchformer.lab.bench.measure import Spread, median_interval, spread_of
 
 numbers = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40)
 

@@ -6,19 +6,19 @@ import pytest
 import torch
 
 from batchformer.lab.bench import step
-from batchformer.lab.bench.settings import BenchSettings
-from batchformer.lab.bench.spread import Spread
+from batchformer.lab.bench.measure import BenchSettings, Spread, Timing
 from batchformer.lab.bench.step import (
     COMPILED,
     EAGER,
     HALF,
     RECORDED,
+    RESNET32,
     WITHOUT_KERNELS,
+    Mode,
+    Subject,
     cases,
     measure,
 )
-from batchformer.lab.bench.subject import RESNET32, Mode, Subject
-from batchformer.lab.bench.timing import Timing
 from batchformer.lab.config.training import TrainConfig
 
 

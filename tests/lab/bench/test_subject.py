@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from batchformer.kernels import available
-from batchformer.lab.bench.subject import RESNET32, Mode, Subject, SubjectStopwatch
+from batchformer.lab.bench.step import RESNET32, Mode, Subject, SubjectStopwatch
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.cuda_graph import WARM_UP, Captured
 

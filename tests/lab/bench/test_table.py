@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from batchformer.lab.bench.spread import Spread
-from batchformer.lab.bench.table import Table, markdown_of, read_tables
+from batchformer.lab.bench.measure import Spread, Table, markdown_of, read_tables
 
 
 @pytest.fixture

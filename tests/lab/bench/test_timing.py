@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from batchformer.lab.bench import timing
-from batchformer.lab.bench.timing import GraphStopwatch, Stopwatch, interleaved, measured
+from batchformer.lab.bench import measure as timing
+from batchformer.lab.bench.measure import GraphStopwatch, Stopwatch, interleaved, measured
 
 CPU = torch.device("cpu")
 

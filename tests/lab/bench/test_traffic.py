@@ -18,7 +18,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from batchformer import BatchFormer
-from batchformer.lab.bench.traffic import traffic
+from batchformer.lab.bench.exchange import traffic
 from batchformer.nn import exchange
 
 #: Rows of each rank, by the number of ranks.

@@ -9,9 +9,8 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.bench import transforms
-from batchformer.lab.bench.references import Pair, pairs
-from batchformer.lab.bench.settings import BenchSettings
-from batchformer.lab.bench.transforms import measure
+from batchformer.lab.bench.measure import BenchSettings
+from batchformer.lab.bench.transforms import Pair, measure, pairs
 
 ONCE = BenchSettings(torch.device("cpu"), repeats=1)
 

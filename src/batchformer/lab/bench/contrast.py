@@ -9,29 +9,33 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from batchformer.lab.bench.memory import release
-from batchformer.lab.bench.settings import BenchSettings
-from batchformer.lab.bench.spread import spread_of
+from batchformer.lab.bench.measure import (
+    BenchSettings,
+    GraphStopwatch,
+    Stopwatch,
+    Table,
+    Timer,
+    Timing,
+    measured,
+    release,
+    spread_of,
+)
 from batchformer.lab.bench.step import (
+    BATCHES,
     CPU_BUDGET,
     EAGER,
     GPU_BUDGET,
     HALF,
     RECORDED,
-    ROUNDS,
-    shares,
-    with_and_without,
-)
-from batchformer.lab.bench.subject import (
-    BATCHES,
     RESNET32,
     RESNET50,
+    ROUNDS,
     Mode,
     Network,
     Subject,
+    shares,
+    with_and_without,
 )
-from batchformer.lab.bench.table import Table
-from batchformer.lab.bench.timing import GraphStopwatch, Stopwatch, Timer, Timing, measured
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.loop import own_stream

@@ -8,11 +8,17 @@ from collections.abc import Sequence
 
 import torch
 
-from batchformer.lab.bench.layer import DROPOUT, HEADS, Layer
-from batchformer.lab.bench.memory import peak_bytes, release, saved_bytes
-from batchformer.lab.bench.settings import BenchSettings
-from batchformer.lab.bench.table import Table
-from batchformer.lab.bench.timing import GraphStopwatch, Stopwatch, measured
+from batchformer.lab.bench.attention import DROPOUT, HEADS, Layer
+from batchformer.lab.bench.measure import (
+    BenchSettings,
+    GraphStopwatch,
+    Stopwatch,
+    Table,
+    measured,
+    peak_bytes,
+    release,
+    saved_bytes,
+)
 
 CHANNELS = 512
 SMALLEST, LARGEST, LARGEST_IN_FULL, LARGEST_ON_GPU = 64, 2048, 4096, 16384

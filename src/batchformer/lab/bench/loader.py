@@ -1,4 +1,4 @@
-"""Images a second, from files to normalised batches: ours, and what most people write."""
+"""Images a second, from files to normalised batches."""
 
 from __future__ import annotations
 
@@ -15,10 +15,14 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, RandomSampler
 
+from batchformer.lab.bench.measure import BenchSettings, Spread, Table
 from batchformer.lab.data.feeds.framing import RandomResizedCrop
 from batchformer.lab.data.feeds.loader import FileFeed
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.transforms import Compose, Normalise, RandomFlip
+from batchformer.lab.report.results.extra import extra
+
+# Images a second, from files to normalised batches: ours, and what most people write.
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 WIDTH, HEIGHT = 500, 375  # the commonest size of a photograph in ImageNet
@@ -27,7 +31,7 @@ PREFETCH = 2
 Batches = Generator[Any, None, None]
 
 
-def measure(
+def measure_loaders(
     repeats: int,
     images: int = 64,
     batch_size: int = 32,
@@ -131,3 +135,32 @@ def _ours(folder: Path, batch_size: int, workers: int, size: int) -> Batches:
     ) as feed:
         for step in itertools.count():
             yield feed.batch(step)
+
+
+# Images a second from JPEG files, as a table.
+
+REPEATS, FULL_REPEATS = 3, 5
+#: In one timing, unless everything is asked for.
+BATCHES = 10
+
+
+def measure(settings: BenchSettings, **sizes: int) -> Table:
+    """The plain pipeline of Pillow and torchvision, and ours; ``sizes`` go to the measurement."""
+    with extra("lab"):
+        import torchvision  # noqa: F401
+    repeats = settings.repeats or (FULL_REPEATS if settings.full else REPEATS)
+    found = measure_loaders(repeats, **({} if settings.full else {"batches": BATCHES}) | sizes)
+    table = Table(
+        "loader",
+        "From JPEG files to normalised batches: random resized crop and flip",
+        ("pipeline", "images/s", "ratio"),
+        settings.environment("uint8 to float32"),
+    )
+    ratio = Spread(found["ratio"], found["low_ratio"], found["high_ratio"], repeats)
+    table.add("Pillow, torchvision, DataLoader", found["plain_images_per_s"], None)
+    table.add("ours", found["ours_images_per_s"], ratio)
+    table.notes.append(
+        f"Files of {found['jpeg_kilobytes']:.0f} kB in the system's cache, batches of "
+        f"{found['batch_size']:.0f}, {found['workers']:.0f} worker processes each, on the CPU"
+    )
+    return table

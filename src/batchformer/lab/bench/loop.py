@@ -17,11 +17,15 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from batchformer.lab.bench.settings import BenchSettings
-from batchformer.lab.bench.spread import Spread, median_interval, spread_of
-from batchformer.lab.bench.subject import OPTIM, RESNET32, Network
-from batchformer.lab.bench.table import Table
-from batchformer.lab.bench.timing import synchronize
+from batchformer.lab.bench.measure import (
+    BenchSettings,
+    Spread,
+    Table,
+    median_interval,
+    spread_of,
+    synchronize,
+)
+from batchformer.lab.bench.step import OPTIM, RESNET32, Network
 from batchformer.lab.config.training import ScheduleConfig, TrainConfig
 from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.loop import Evaluation, Plan, own_stream, training

@@ -9,11 +9,8 @@ from collections.abc import Iterable
 
 import torch
 
-from batchformer.lab.bench.settings import BenchSettings
-from batchformer.lab.bench.step import RECORDED
-from batchformer.lab.bench.subject import RESNET32, Subject
-from batchformer.lab.bench.table import Table
-from batchformer.lab.bench.timing import Stopwatch, Timer, measured
+from batchformer.lab.bench.measure import BenchSettings, Stopwatch, Table, Timer, measured
+from batchformer.lab.bench.step import RECORDED, RESNET32, Subject
 from batchformer.lab.engine.loop import own_stream
 
 BATCH = 512

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from batchformer.lab.bench.settings import BenchSettings
-from batchformer.lab.bench.table import Table, first_line, markdown_of, read_tables
+from batchformer.lab.bench.measure import BenchSettings, Table, first_line, markdown_of, read_tables
 from batchformer.lab.engine.checkpoint import write_atomically
 from batchformer.lab.engine.interrupt import Interrupted
 
@@ -29,10 +28,10 @@ PARTS = {
     "contrast": "batchformer.lab.bench.contrast",
     "profile": "batchformer.lab.bench.profile",
     "side_by_side": "batchformer.lab.bench.side_by_side",
-    "exchange": "batchformer.lab.bench.across",
+    "exchange": "batchformer.lab.bench.exchange",
     "loop": "batchformer.lab.bench.loop",
     "transforms": "batchformer.lab.bench.transforms",
-    "loader": "batchformer.lab.bench.loading",
+    "loader": "batchformer.lab.bench.loader",
 }
 #: Parts that have something to measure on a CUDA device alone.
 ON_GPU_ALONE = ("profile", "side_by_side")

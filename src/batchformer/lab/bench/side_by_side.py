@@ -12,11 +12,15 @@ from typing import Any
 import torch
 
 from batchformer.lab.bench.loop import Fixed
-from batchformer.lab.bench.settings import BenchSettings
-from batchformer.lab.bench.spread import spread_of
-from batchformer.lab.bench.subject import OPTIM, RESNET32, Network
-from batchformer.lab.bench.table import Table
-from batchformer.lab.bench.timing import Stopwatch, Timer, measured
+from batchformer.lab.bench.measure import (
+    BenchSettings,
+    Stopwatch,
+    Table,
+    Timer,
+    measured,
+    spread_of,
+)
+from batchformer.lab.bench.step import OPTIM, RESNET32, Network
 from batchformer.lab.config.training import ScheduleConfig, TrainConfig
 from batchformer.lab.engine.cuda_graph import WARM_UP
 from batchformer.lab.engine.interleave import Job, Training, train_together

@@ -3,26 +3,180 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from batchformer.lab.bench.memory import release
-from batchformer.lab.bench.settings import BenchSettings
-from batchformer.lab.bench.spread import spread_of
-from batchformer.lab.bench.subject import (
-    RESNET32,
-    RESNET50,
-    Mode,
-    Network,
-    Subject,
-    SubjectStopwatch,
+from batchformer.kernels import available
+from batchformer.lab.bench.measure import (
+    BenchSettings,
+    Stopwatch,
+    Table,
+    Timer,
+    Timing,
+    measured,
+    release,
+    spread_of,
 )
-from batchformer.lab.bench.table import Table
-from batchformer.lab.bench.timing import Timer, Timing, measured
-from batchformer.lab.config.training import TrainConfig
+from batchformer.lab.config.methods import ModuleConfig
+from batchformer.lab.config.training import OptimConfig, TrainConfig
+from batchformer.lab.data.transforms import IMAGENET, cifar_test
+from batchformer.lab.engine.cuda_graph import WARM_UP, Captured, Eager
 from batchformer.lab.engine.loop import own_stream
+from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.methods import build_method
+from batchformer.lab.models.build import build_model
+from batchformer.nn.randomness import generator, seed_for
+
+# A network in training, update by update, as the engine does it.
+
+#: Small, so that random labels do not drive the weights out of range.
+OPTIM = OptimConfig(lr=0.01)
+#: Seconds of a timing on a GPU: many updates, since the host runs ahead of it.
+SHORTEST_ON_GPU = 0.05
+#: Batches that a subject goes through again and again.
+BATCHES = 4
+
+
+@dataclass(frozen=True)
+class Network:
+    """What is trained, and on which images.
+
+    Args:
+        title: for a reader.
+        name: for ``build_model``.
+        classes: K.
+        side: of the images in pixels.
+    """
+
+    title: str
+    name: str
+    classes: int
+    side: int
+
+    def method(self, batchformer: bool, device: torch.device) -> Method:
+        """Balanced Softmax with or without BatchFormer, on the device."""
+        torch.manual_seed(0)
+        return build_method(
+            "balanced_softmax",
+            network=build_model(self.name, self.classes),
+            module=ModuleConfig(enabled=batchformer),
+            seed=0,
+            class_counts=torch.arange(self.classes, 0, -1),
+        ).to(device)
+
+    def batches(
+        self, size: int, device: torch.device, channels_last: bool = False
+    ) -> list[dict[str, Any]]:
+        """Random images, normalised, with random labels."""
+        normalise = cifar_test() if self.side <= 32 else IMAGENET
+        layout = torch.channels_last if channels_last else torch.contiguous_format
+        draw = generator(0, "augmentation")
+        made = []
+        for _ in range(BATCHES):
+            shape = (size, 3, self.side, self.side)
+            images = torch.randint(0, 256, shape, generator=draw, dtype=torch.uint8)
+            x = normalise(images.to(device)).contiguous(memory_format=layout)
+            y = torch.randint(0, self.classes, (size,), generator=draw)
+            made.append({"x": x, "y": y.to(device)})
+        return made
+
+
+RESNET32 = Network("ResNet-32", "resnet32", classes=100, side=32)
+RESNET50 = Network("ResNet-50", "resnet50", classes=1000, side=224)
+
+
+@dataclass(frozen=True)
+class Mode:
+    """A way to run an update.
+
+    Args:
+        name: for a reader.
+        train: precision, memory format, and whether the step is compiled or the update recorded.
+        kernels: whether our own kernels may be used.
+    """
+
+    name: str
+    train: TrainConfig
+    kernels: bool = True
+
+
+class Subject:
+    """Whole updates of one method: forward, backward, optimizer; a call is one update.
+
+    Args:
+        network: what is trained.
+        mode: how.
+        batch_size: N.
+        batchformer: with it or without.
+        device: where.
+        batches: to train on; None makes them.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        mode: Mode,
+        batch_size: int,
+        batchformer: bool,
+        device: torch.device,
+        batches: list[dict[str, Any]] | None = None,
+    ) -> None:
+        self.mode = mode
+        self.method = network.method(batchformer, device).train()
+        if mode.train.channels_last:
+            self.method.to(memory_format=torch.channels_last)
+        if mode.train.compile:  # as the loop does it
+            self.method.__dict__["step"] = torch.compile(self.method.step)
+        self.optimizers = self.method.optimizers(OPTIM)
+        self.mechanics = Mechanics(mode.train, device)
+        last = mode.train.channels_last
+        self.batches = itertools.cycle(batches or network.batches(batch_size, device, last))
+        self.updates = itertools.count()
+        self.complaints: list[str] = []
+        self.updater: Captured | Eager = Eager(self._work, device)
+        if mode.train.capture:
+            say = self.complaints.append
+            self.updater = Captured(self._work, device, self.method.phase, say)
+
+    def __call__(self) -> None:
+        """One update."""
+        with nullcontext() if self.mode.kernels else available.disabled():
+            self.updater(next(self.batches), seed_for(0, "dropout", next(self.updates)))
+        if self.complaints:
+            raise RuntimeError(self.complaints[0])
+
+    def warm_up(self) -> None:
+        """Until updates are as they will be: compiled, recorded, with an optimizer's state."""
+        for _ in range(WARM_UP + 1):
+            self()
+
+    def _work(self, batch: Any) -> dict[str, torch.Tensor]:
+        losses = self.method.update(batch, self.optimizers, self.mechanics)
+        self.method.after_update()
+        return losses
+
+
+class SubjectStopwatch(Stopwatch):
+    """Times a subject that is made when it is first needed, so that its errors are its own."""
+
+    def __init__(self, make: Callable[[], Subject], device: torch.device) -> None:
+        super().__init__(lambda: None, device, SHORTEST_ON_GPU if device.type == "cuda" else 0.0)
+        self.make = make
+
+    def prepare(self) -> float:
+        subject = self.make()
+        subject.warm_up()
+        self.work = subject
+        return super().prepare()
+
+
+# A training step with and without BatchFormer, in the ways the engine can run it.
 
 ROUNDS = 10
 #: Seconds for the rounds of one network and batch size.

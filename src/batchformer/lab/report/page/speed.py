@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from batchformer.lab.bench.table import Table
+from batchformer.lab.bench.measure import Table
 from batchformer.lab.report.results.runs import Run
 
 NAME = "bench.json"
