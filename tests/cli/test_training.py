@@ -145,7 +145,8 @@ def test_slurm_returns_unless_it_is_to_wait(
 
 def without_torch(*arguments: str, before: str = "", loaded: str = "torch") -> str:
     """What a command says in a process that must not load this."""
-    code = f"import os, sys; from batchformer.cli.main import main\n{before}\ntry: main({arguments!r})\n"
+    code = f"import os, sys; from batchformer.cli.main import main\n{before}\n"
+    code += f"try: main({arguments!r})\n"
     code += f"except SystemExit: pass\nassert not {{*{loaded.split()!r}}} & {{*sys.modules}}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return done.stdout + done.stderr

@@ -7,8 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchformer.insight.classes import Classes, bins_of, shots_of
-from batchformer.lab.metrics.shots import shot_groups
+from batchformer.insight.classes import Classes, bins_of, shot_groups, shots_of
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=60), st.integers(1, 20))

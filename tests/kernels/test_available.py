@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from batchformer.kernels import available, disabled
-from batchformer.kernels.available import conv_obstacle, norm_obstacle, obstacle
+from batchformer.kernels.available import obstacle
+from batchformer.lab.models.kernels.available import conv_obstacle, norm_obstacle
 
 X = torch.zeros(2, 16, 4, 4, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
 

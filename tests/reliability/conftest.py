@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from batchformer.cli import main as cli
-from batchformer.soak.kills import folder_of, train
+from soak.kills import folder_of, train
 
 OPTIONS = ("--train.updates", "4", "--train.eval-every", "2", "--train.checkpoint-every", "2")
 

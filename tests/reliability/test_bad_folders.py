@@ -19,7 +19,7 @@ import torch
 from batchformer.cli import main as cli
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.runs import folder as folders
-from batchformer.soak.kills import differences, folder_of
+from soak.kills import differences, folder_of
 
 Refused = Callable[..., str]
 

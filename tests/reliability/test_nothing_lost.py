@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from batchformer.soak.full_disk import file_limit
-from batchformer.soak.kills import Unbroken, killed, moments, unbroken
-from batchformer.soak.processes import PLACES
+from soak.full_disk import file_limit
+from soak.kills import Unbroken, killed, moments, unbroken
+from soak.processes import PLACES
 
 OPTIONS = ("--train.updates", "40", "--train.eval-every", "20", "--train.checkpoint-every", "5")
 

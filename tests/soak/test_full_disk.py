@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from batchformer.soak.full_disk import small_disk
-from batchformer.soak.kills import Unbroken
+from soak.full_disk import small_disk
+from soak.kills import Unbroken
 
 
 def test_without_rights_it_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

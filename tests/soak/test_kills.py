@@ -13,7 +13,7 @@ import torch
 
 from batchformer.cli import main as cli
 from batchformer.lab.engine import checkpoint
-from batchformer.soak.kills import differences, folder_of, moments, train, unreadable
+from soak.kills import differences, folder_of, moments, train, unreadable
 
 
 @pytest.fixture(scope="module")

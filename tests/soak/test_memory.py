@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchformer.soak.memory import Memory, memory_of_a_run
+from soak.memory import Memory, memory_of_a_run
 
 
 def test_the_spread_is_that_of_the_windows() -> None:

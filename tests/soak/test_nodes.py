@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from batchformer.lab.engine import checkpoint
-from batchformer.soak.nodes import agent, apart, command, descendants, free_port
+from soak.nodes import agent, apart, command, descendants, free_port
 
 
 def folder(root: Path, weight: float, score: float, loss: float) -> Path:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from batchformer.lab.engine import checkpoint
-from batchformer.soak.kills import folder_of, train
-from batchformer.soak.processes import PLACES, die_in_write, finish, start
+from soak.kills import folder_of, train
+from soak.processes import PLACES, die_in_write, finish, start
 
 #: Partial files and checkpoints that a death in the second write leaves.
 LEFT = {"half written": (1, 1), "written": (1, 1), "flushed": (1, 1), "renamed": (0, 2)}

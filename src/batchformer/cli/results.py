@@ -188,9 +188,9 @@ def export(arguments: list[str]) -> None:
     options = parse(ExportOptions, rest, "export RUN")
     if len(folders) != 1:
         raise UserError("export takes one run folder.")
-    from batchformer.lab.engine.checkpoint import write_atomically
     from batchformer.lab.models.weights import as_file
     from batchformer.lab.runs import run as runs
+    from batchformer.plug.files import write_atomically
 
     device = runs.pick_device(options.device)
     network, config = runs.restore_deployed(folders[0], device, options.data.root)

@@ -15,11 +15,11 @@ from batchformer.insight.attention import AttentionSums
 from batchformer.insight.cam import grad_cam
 from batchformer.insight.features import principal_axes, separation_and_spread
 from batchformer.insight.gradient import Influence, influence
+from batchformer.insight.images import Shown
 from batchformer.insight.influence import InfluenceSums
 from batchformer.insight.pairs import without_self
 from batchformer.insight.relations import Relations
 from batchformer.insight.reliability import reliability
-from batchformer.lab.data.feeds.test_images import Shown
 from batchformer.plug.preserve import untouched
 
 #: Images that are measured, at most, and samples of a batch.

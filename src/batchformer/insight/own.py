@@ -13,10 +13,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer.insight.classes import Classes
+from batchformer.insight.images import thumbnails
 from batchformer.insight.look import look
 from batchformer.insight.record import FILE, Insight, save
 from batchformer.insight.relations import Relations
-from batchformer.lab.data.feeds.test_images import thumbnails
 from batchformer.plug.attach import RECORD, Attachment
 from batchformer.plug.classifier import find_heads, output_tensors, trace
 from batchformer.plug.example import find_batch

@@ -70,10 +70,10 @@ class BatchFormer(nn.Module):
             ranks hold the same samples, pass the data-parallel group. Each rank computes
             its own rows, to which mixed rows and labels belong; only keys and values travel, in
             each layer 2 C times the bytes of a number for each row of the other ranks, and as many
-            gradients back (``batchformer bench exchange`` counts them). Outputs, and gradients once DDP
-            has averaged them, are those of one process with all rows: where ranks differ in their
-            number of rows, with the loss of ``stream_loss(..., exchange=True)``. Every rank has to
-            call the module as often as the others, with no row if it has none, and every rank's
+            gradients back (``batchformer bench exchange`` counts them). Outputs, and gradients
+            once DDP has averaged them, are those of one process with all rows: where ranks differ
+            in their number of rows, with the loss of ``stream_loss(..., exchange=True)``. Every
+            rank has to call the module as often as the others, with no row if it has none, and its
             loss has to depend on its outputs. Dropout is then a function of a seed, which rank 0
             draws from torch's generator of the device for each call, and of the number of the row
             among all: its masks do not depend on how many ranks there are, and differ from those

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from batchformer.kernels import available
+from batchformer.kernels.available import obstacle
 from batchformer.lab.bench.step import RESNET32, Mode, Subject, SubjectStopwatch
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.cuda_graph import WARM_UP, Captured
+from batchformer.lab.models.kernels import available
 
 CPU = torch.device("cpu")
 EAGER = Mode("eager", TrainConfig(capture=False))
@@ -42,7 +43,7 @@ def test_kernels_can_be_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[str | None] = set()
 
     def look(x: torch.Tensor, conv: torch.nn.Conv2d) -> str:
-        seen.add(available.obstacle(x))
+        seen.add(obstacle(x))
         return "looking"
 
     monkeypatch.setattr(available, "conv_obstacle", look)

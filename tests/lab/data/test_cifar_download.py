@@ -22,7 +22,7 @@ import pytest
 from torchvision.datasets import CIFAR100
 
 from batchformer.lab.data.files.location import available
-from batchformer.soak.processes import finish, start
+from soak.processes import finish, start
 
 FOLDER = "cifar-100-python"
 FILES = ("train", "test", "meta")

@@ -9,13 +9,12 @@ from hypothesis import strategies as st
 from sklearn.metrics import accuracy_score, confusion_matrix, recall_score
 from torch import Tensor
 
+from batchformer.insight.classes import shot_groups, third_groups
 from batchformer.lab.metrics.shots import (
     LongTailedMetrics,
     expected_calibration_error,
     per_class_accuracy,
     shot_accuracy,
-    shot_groups,
-    third_groups,
 )
 
 counts_lists = st.lists(st.integers(0, 1300), min_size=1, max_size=30)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from batchformer.kernels import available
 from batchformer.lab.models.build import build_model
+from batchformer.lab.models.kernels import available
 from batchformer.lab.models.norms import freeze_norm
 
 

@@ -20,15 +20,16 @@ import pytest
 
 from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.runs.compare import several_machines
-from batchformer.soak.nodes import free_port
-from batchformer.soak.processes import finish, start
+from soak.nodes import free_port
+from soak.processes import finish, start
 
 #: So many that a process can be stopped before the last.
 UPDATES = 60
 LENGTH = ["--train.updates", str(UPDATES), "--train.eval-every", str(UPDATES)]
 OPTIONS = [*LENGTH, "--train.checkpoint-every", "3", "--device", "cpu", "--quiet"]
 SHORT = ["--train.updates", "2", "--train.eval-every", "2", "--device", "cpu", "--quiet"]
-HOLDER = "import sys, time; from pathlib import Path; from batchformer.lab.data.files.lock import holding\n"
+HOLDER = "import sys, time; from pathlib import Path\n"
+HOLDER += "from batchformer.lab.data.files.lock import holding\n"
 HOLDER += "with holding(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
 
 

@@ -173,7 +173,8 @@ def test_what_a_job_does_when_it_has_saved(
     assert (waited[-1] == 0.01) == waits
 
 
-HOLDER = "import sys, time; from pathlib import Path; from batchformer.lab.data.files.lock import holding\n"
+HOLDER = "import sys, time; from pathlib import Path\n"
+HOLDER += "from batchformer.lab.data.files.lock import holding\n"
 HOLDER += "with holding(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchformer.lab.engine.checkpoint import write_atomically
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs import folder
 from batchformer.lab.runs import sweep as taking_over
 from batchformer.lab.runs.folder import as_plain, recorded, write_figures, write_json
 from batchformer.lab.runs.sweep import copy_run, is_whole
+from batchformer.plug.files import write_atomically
 
 
 def configuration(**train: Any) -> dict[str, Any]:

@@ -15,12 +15,12 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, RandomSampler
 
+from batchformer.insight.optional import extra
 from batchformer.lab.bench.measure import BenchSettings, Spread, Table
 from batchformer.lab.data.feeds.framing import RandomResizedCrop
 from batchformer.lab.data.feeds.loader import FileFeed
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.transforms import Compose, Normalise, RandomFlip
-from batchformer.lab.report.results.extra import extra
 
 # Images a second, from files to normalised batches: ours, and what most people write.
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from batchformer.lab.report.results.extra import extra
+from batchformer.insight.optional import extra
 
 if TYPE_CHECKING:
     from rich.console import Console

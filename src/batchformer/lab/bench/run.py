@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from batchformer.lab.bench.measure import BenchSettings, Table, first_line, markdown_of, read_tables
-from batchformer.lab.engine.checkpoint import write_atomically
 from batchformer.lab.engine.interrupt import Interrupted
+from batchformer.plug.files import write_atomically
 
 if TYPE_CHECKING:
     from rich.console import Console

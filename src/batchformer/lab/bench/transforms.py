@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from batchformer.insight.optional import extra
 from batchformer.lab.bench.measure import (
     BenchSettings,
     Stopwatch,
@@ -23,7 +24,6 @@ from batchformer.lab.data import transforms as ours
 from batchformer.lab.data.feeds.memory import CHUNK_BYTES, Feed
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import Transform, cifar_train
-from batchformer.lab.report.results.extra import extra
 
 # Each transform and preset of ours beside the torchvision transforms that do the same.
 

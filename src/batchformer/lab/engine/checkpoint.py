@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import os
 import pickle
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -25,6 +24,7 @@ from batchformer.lab.engine.distributed.sharding import (
 )
 from batchformer.lab.engine.optim import load_state, state_of
 from batchformer.nn.exchange import leads, ranks
+from batchformer.plug.files import write_atomically
 
 if TYPE_CHECKING:
     from batchformer.lab.engine.stage import Stage
@@ -42,28 +42,6 @@ if TYPE_CHECKING:
 KEPT = 2
 #: Counts up when what a checkpoint holds can no longer be read by versions from before.
 FORMAT = 1
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """All of the content under this name, or nothing.
-
-    Raises:
-        OSError: naming the file; what was there before still is, and no partial file is left.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with partial.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        partial.replace(path)
-    except OSError as error:
-        partial.unlink(missing_ok=True)  # on a full disk it would keep the space
-        if error.errno is not None and error.filename is None:
-            error.filename = str(path)
-        raise
-    _sync_folder(path.parent)
 
 
 def save(folder: Path, update: int, state: dict[str, Any], stage: int = 0) -> Path:
@@ -188,15 +166,6 @@ def _position(path: Path) -> tuple[int, int]:
     named = _NAME.fullmatch(path.name)
     assert named is not None
     return int(named[1] or 0), int(named[2])
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":  # elsewhere a folder cannot be opened, and renames are durable
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 # The state of a stage: put into a checkpoint whole, and taken out of one.

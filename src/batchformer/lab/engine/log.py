@@ -13,9 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from batchformer.lab.engine.checkpoint import write_atomically
 from batchformer.lab.engine.distributed.gradients import mean_of_ranks
 from batchformer.nn.exchange import ranks, total_rows
+from batchformer.plug.files import write_atomically
 
 # The updates since the last training record; losses stay on the device until they are needed.
 

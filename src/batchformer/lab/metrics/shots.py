@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import torch
@@ -70,47 +70,6 @@ def top1_calibration_error(confidences: Tensor, correct: Tensor, bins: int = 15)
 RESERVED_NAMES = ("all", "mean_class", "ece")
 
 
-def shot_groups(
-    train_counts: Tensor | Sequence[int], many: int = 100, few: int = 20
-) -> dict[str, Tensor]:
-    """Masks (K,) of the classes by training count: many > 100, medium 20..100, few < 20.
-
-    ``train_counts`` is (K,). Both ends of medium are inclusive. Every class is in one group; a
-    group may be empty.
-
-    >>> {name: mask.tolist() for name, mask in shot_groups([101, 100, 19]).items()}
-    {'many': [True, False, False], 'medium': [False, True, False], 'few': [False, False, True]}
-    """
-    if few > many:
-        raise ValueError(f"shot_groups needs few <= many, got few={few} and many={many}")
-    counts = _counts(train_counts)
-    return {
-        "many": counts > many,
-        "medium": (counts >= few) & (counts <= many),
-        "few": counts < few,
-    }
-
-
-def third_groups(train_counts: Tensor | Sequence[int]) -> dict[str, Tensor]:
-    """Masks (K,) of the most, middle and least frequent third of the classes.
-
-    For data sets too small for the limits of ``shot_groups``: the names are the same, the
-    meaning is relative, so results are not comparable with those of ``shot_groups``. Classes of
-    equal count are ordered by label; left-over classes go to the more frequent groups.
-
-    >>> {name: mask.tolist() for name, mask in third_groups([5, 9, 1]).items()}
-    {'many': [False, True, False], 'medium': [True, False, False], 'few': [False, False, True]}
-    """
-    counts = _counts(train_counts)
-    order = counts.sort(descending=True, stable=True).indices
-    groups = {}
-    for name, members in zip(("many", "medium", "few"), order.tensor_split(3), strict=True):
-        mask = torch.zeros_like(counts, dtype=torch.bool)
-        mask[members] = True
-        groups[name] = mask
-    return groups
-
-
 def per_class_accuracy(confusion: Tensor) -> Tensor:
     """Percent right per class (K,) from a confusion matrix (K, K) with targets in rows.
 
@@ -130,6 +89,7 @@ def shot_accuracy(confusion: Tensor, groups: Mapping[str, Tensor]) -> dict[str, 
     of those that have test samples. A group without such a class is left out.
 
     >>> confusion = torch.tensor([[3, 1], [1, 0]])
+    >>> from batchformer.insight.classes import shot_groups
     >>> shot_accuracy(confusion, shot_groups([500, 7]))
     {'all': 60.0, 'many': 75.0, 'few': 0.0, 'mean_class': 37.5}
     """
@@ -238,16 +198,6 @@ def _native_bincount() -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(True, warn_only=warn_only)
-
-
-def _counts(train_counts: Tensor | Sequence[int]) -> Tensor:
-    counts = torch.as_tensor(train_counts)
-    if counts.ndim != 1 or counts.numel() == 0 or bool((counts < 0).any()):
-        raise ValueError(
-            f"train_counts must hold one number of training images per class, shape (K,), none "
-            f"negative; got shape {tuple(counts.shape)}"
-        )
-    return counts
 
 
 def _check_groups(groups: Mapping[str, Tensor], num_classes: int) -> None:

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer.kernels import available
+from batchformer.lab.models.kernels import available
 
 if TYPE_CHECKING:
     from batchformer.lab.models.kernels.batch_norm import Moments

@@ -14,8 +14,8 @@ import numpy as np
 
 from batchformer.lab.config.data import BY_TASK
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.engine.checkpoint import write_atomically
 from batchformer.lab.engine.log import read_records
+from batchformer.plug.files import write_atomically
 
 # Recipes as JSON holds them, today's and those of older versions; nothing here needs torch.
 

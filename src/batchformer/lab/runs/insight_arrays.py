@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from batchformer.insight.images import Shown
 from batchformer.insight.look import (
     BATCH,
     MEASURED,
@@ -24,7 +25,6 @@ from batchformer.insight.look import (
 )
 from batchformer.insight.record import FILE, save
 from batchformer.insight.relations import Relations
-from batchformer.lab.data.feeds.test_images import Shown
 from batchformer.lab.engine.bn_recalibration import measuring_statistics
 from batchformer.lab.engine.method import Method
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from batchformer.lab.config.data import EACH, DomainConfig, FeatureConfig
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.engine.checkpoint import write_atomically
 from batchformer.lab.engine.distributed.rank_zero import first_says
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.runs.folder import (
@@ -27,6 +26,7 @@ from batchformer.lab.runs.folder import (
 )
 from batchformer.lab.runs.run import Run
 from batchformer.lab.tasks.domains import read_domains
+from batchformer.plug.files import write_atomically
 
 # Runs whose epoch is chosen on classes of validation: trained twice, once without these classes.
 #

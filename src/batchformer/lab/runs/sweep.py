@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.engine.checkpoint import write_atomically
 from batchformer.lab.engine.distributed.rank_zero import first_says
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.models.weights import file_hash
@@ -36,6 +35,7 @@ from batchformer.lab.runs.folder import (
     write_json,
 )
 from batchformer.lab.runs.run import Run
+from batchformer.plug.files import write_atomically
 
 # Runs that were trained already under another name: copied, not trained again.
 

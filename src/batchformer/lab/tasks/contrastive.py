@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from batchformer.insight.classes import shot_groups
 from batchformer.lab.config.data import ContrastConfig
 from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import TrainConfig
@@ -18,7 +19,7 @@ from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import Mechanics
 from batchformer.lab.metrics.representation import votes
-from batchformer.lab.metrics.shots import LongTailedMetrics, shot_groups
+from batchformer.lab.metrics.shots import LongTailedMetrics
 from batchformer.lab.tasks.features import feature_scores, two_views
 from batchformer.lab.tasks.image_files import ImageFileTask
 from batchformer.lab.tasks.long_tailed import LongTailedTask

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from batchformer.insight.classes import Classes
+from batchformer.insight.images import Shown
 from batchformer.lab.config.data import EACH, DomainConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
@@ -22,7 +23,7 @@ from batchformer.lab.data.feeds.loader import View, evaluation_batches
 from batchformer.lab.data.feeds.memory import Feed
 from batchformer.lab.data.feeds.order import DomainSteps, Order
 from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
-from batchformer.lab.data.feeds.test_images import Shown, ShownFiles, ShownInMemory
+from batchformer.lab.data.feeds.test_images import ShownFiles, ShownInMemory
 from batchformer.lab.data.feeds.with_domain import WithDomain, WithTarget
 from batchformer.lab.data.sets.digits import rotated_digits
 from batchformer.lab.data.sets.domain_layouts import load_domains

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 
 from batchformer.insight.classes import Classes
+from batchformer.insight.images import Shown
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.loader import FileFeed, evaluation_batches
 from batchformer.lab.data.feeds.order import ClassBalanced, sampler_named
-from batchformer.lab.data.feeds.test_images import Shown, ShownFiles
+from batchformer.lab.data.feeds.test_images import ShownFiles
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.annotated import lists_of
 from batchformer.lab.data.sets.long_tailed_files import (

@@ -11,12 +11,13 @@ import torch
 from torch import Tensor
 
 from batchformer.insight.classes import Classes
+from batchformer.insight.images import Shown
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.memory import Feed
 from batchformer.lab.data.feeds.order import ClassBalanced, sampler_named
 from batchformer.lab.data.feeds.sharding import scored_rows
-from batchformer.lab.data.feeds.test_images import Shown, ShownInMemory
+from batchformer.lab.data.feeds.test_images import ShownInMemory
 from batchformer.lab.data.sets.cifar import cifar_lt
 from batchformer.lab.data.sets.digits import digits_lt
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData

@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from batchformer.insight.classes import shot_groups, third_groups
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.data.feeds.sharding import all_rows
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Mechanics
-from batchformer.lab.metrics.shots import LongTailedMetrics, shot_groups, third_groups
+from batchformer.lab.metrics.shots import LongTailedMetrics
 
 # Scores of a test set, by shots or by the highest answers, and what the figures need of it.
 

@@ -8,14 +8,14 @@ import numpy as np
 import torch
 from PIL import Image
 
-from batchformer.insight.classes import Classes
+from batchformer.insight.classes import Classes, third_groups
+from batchformer.insight.images import thumbnails
 from batchformer.lab.config.data import DomainConfig, LongTailConfig
 from batchformer.lab.data.feeds import framing
-from batchformer.lab.data.feeds.test_images import ShownFiles, ShownInMemory, thumbnails
+from batchformer.lab.data.feeds.test_images import ShownFiles, ShownInMemory
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import IMAGENET, digits_test
-from batchformer.lab.metrics.shots import third_groups
 from batchformer.lab.tasks.domains import DomainTask
 from batchformer.lab.tasks.image_files import ImageFileTask
 from batchformer.lab.tasks.long_tailed import LongTailedTask

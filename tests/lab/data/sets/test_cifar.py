@@ -198,7 +198,8 @@ def test_unknown_name(tmp_path: Path) -> None:
 
 def test_looking_does_not_import_torchvision(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from batchformer.lab.data.sets.cifar import available; "
+        "import sys; from pathlib import Path; "
+        "from batchformer.lab.data.sets.cifar import available; "
         f"available('cifar100', Path({str(tmp_path)!r})); sys.exit('torchvision' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

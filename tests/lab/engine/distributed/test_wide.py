@@ -13,9 +13,9 @@ import torch
 
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.distributed import torchrun as wide
-from batchformer.soak.kills import folder_of
-from batchformer.soak.nodes import apart, free_port
-from batchformer.soak.processes import finish, start
+from soak.kills import folder_of
+from soak.nodes import apart, free_port
+from soak.processes import finish, start
 
 SHORT = ("--train.updates", "12", "--train.eval-every", "6", "--train.log-every", "5")
 EXACT = ("--train.sync-norm", "--module.exchange", "--train.precision", "fp64")

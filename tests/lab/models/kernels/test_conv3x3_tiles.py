@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("triton")
 
-from batchformer.kernels.available import CONV_CHANNELS
+from batchformer.lab.models.kernels.available import CONV_CHANNELS
 from batchformer.lab.models.kernels.conv3x3 import (
     FORWARD,
     INPUT_GRADIENT,

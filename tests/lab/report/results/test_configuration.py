@@ -298,5 +298,6 @@ def test_recipes_of_other_versions_are_compared_as_they_were_recorded(
 
 
 def test_grouping_runs_does_not_wait_for_torch() -> None:
-    code = "import batchformer.lab.report.results.configuration, sys; assert 'torch' not in sys.modules"
+    code = "import batchformer.lab.report.results.configuration, sys\n"
+    code += "assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -12,8 +12,8 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
+from batchformer.insight.optional import extra
 from batchformer.insight.record import SHOTS
-from batchformer.lab.report.results.extra import extra
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -58,13 +58,13 @@ FIGURES = {
     ),
     "attention": Entry(
         "who attends to whom, by class, head and shot group",
-        "attention_map:shown",
+        "attention:shown",
         INSIGHT,
         ("arm",),
     ),
     "features": Entry(
         "plain features on two axes, and how far classes lie apart",
-        "feature_space:shown",
+        "features:shown",
         INSIGHT,
     ),
     "cam": Entry(
@@ -78,7 +78,9 @@ FIGURES = {
         "earlier:bias",
         "figures.npz",
     ),
-    "choice": Entry("which epoch the classes of validation chose", "choice:shown", "figures.npz"),
+    "choice": Entry(
+        "which epoch the classes of validation chose", "zero_shot:shown", "figures.npz"
+    ),
     "convergence": Entry(
         "how fast a linear probe learns", "earlier:probe", "metrics.jsonl of a linear probe"
     ),

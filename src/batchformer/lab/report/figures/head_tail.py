@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from batchformer.insight.classes import shot_groups, third_groups
 from batchformer.insight.record import SHOTS
 from batchformer.lab.metrics.intervals import Paired, paired
-from batchformer.lab.metrics.shots import shot_groups, third_groups
 from batchformer.lab.report.figures.canvas import (
     DIVERGING,
     INK,

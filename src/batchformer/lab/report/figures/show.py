@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchformer.lab.engine.checkpoint import write_atomically
+from batchformer.insight.optional import extra
 from batchformer.lab.report.figures.canvas import DOTS, INK
 from batchformer.lab.report.figures.catalogue import INSIGHT, Entry, find_figure
 from batchformer.lab.report.figures.shown import Shown
 from batchformer.lab.report.results.configuration import Group, one_group
-from batchformer.lab.report.results.extra import extra
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.report.results.terminal import Terminal
+from batchformer.plug.files import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

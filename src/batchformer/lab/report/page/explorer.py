@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
+from batchformer.insight.optional import extra
 from batchformer.insight.record import SHOTS, Insight
 from batchformer.lab.report.results.configuration import Group
-from batchformer.lab.report.results.extra import extra
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from batchformer.insight.optional import extra
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER
-from batchformer.lab.engine.checkpoint import write_atomically
 from batchformer.lab.metrics.intervals import FEWEST_SEEDS
 from batchformer.lab.report.page.pooled_page import together_part
 from batchformer.lab.report.page.sections import Section, sections_of, sweep_section
 from batchformer.lab.report.results import words
 from batchformer.lab.report.results.comparison import compare_runs
 from batchformer.lab.report.results.configuration import Group, settings
-from batchformer.lab.report.results.extra import extra
 from batchformer.lab.report.results.names import (
     ARMS,
     DESCRIPTIVE,
@@ -32,6 +31,7 @@ from batchformer.lab.report.results.results import Comparison, Difference, Recip
 from batchformer.lab.report.results.runs import Run
 from batchformer.lab.report.results.sweeps import Cell, SweepComparison, compare_sweep, split_sweeps
 from batchformer.lab.report.results.tables import level_name, sweep_headline, sweep_notes
+from batchformer.plug.files import write_atomically
 
 if TYPE_CHECKING:
     from jinja2 import Environment

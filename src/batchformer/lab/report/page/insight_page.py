@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from batchformer.insight.record import Insight
-from batchformer.lab.engine.checkpoint import write_atomically
 from batchformer.lab.report.page.html import environment, policy
 from batchformer.lab.report.page.sections import Section, drawn, explorer
 from batchformer.lab.report.results.configuration import Group
 from batchformer.lab.report.results.runs import Run
+from batchformer.plug.files import write_atomically
 
 TEMPLATE = "insight.html.jinja"
 TITLE = "Relations between samples"

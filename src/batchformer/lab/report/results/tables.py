@@ -387,8 +387,8 @@ def sweep_headline(comparison: SweepComparison) -> str:
         sentences.append(f"After correction: {_listed_levels(standing)}.")
     if undone:
         sentences.append(
-            f"Uncorrected alone: {_listed_levels(undone)}; corrected for the {comparison.tested} tests of "
-            f"the sweep, {'it does' if len(undone) == 1 else 'they do'} not stand."
+            f"Uncorrected alone: {_listed_levels(undone)}; corrected for the {comparison.tested} "
+            f"tests of the sweep, {'it does' if len(undone) == 1 else 'they do'} not stand."
         )
     noise = {cell: d for cell, d in tested.items() if d.outcome == "inside the noise"}
     if noise:

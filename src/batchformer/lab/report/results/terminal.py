@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from batchformer.lab.report.results.extra import extra
+from batchformer.insight.optional import extra
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -14,12 +14,13 @@ from pathlib import Path
 from unittest.mock import patch
 
 from batchformer.lab.engine import checkpoint
+from batchformer.plug import files
 
 #: Where inside the write of a checkpoint a process can be made to die.
 PLACES = ("half written", "written", "flushed", "renamed")
 #: Loaded once, so that a command takes a part of a second to begin and not ten.
 _LOADED = [
-    "batchformer.soak.processes",
+    "soak.processes",
     "batchformer.lab.runs.compare",
     "batchformer.lab.methods.erm",
     "sklearn.datasets",
@@ -108,7 +109,7 @@ def _set_trap(place: str) -> None:
     within: dict[str, tuple[object, str]] = {
         "written": (os, "fsync"),
         "flushed": (Path, "replace"),
-        "renamed": (checkpoint, "_sync_folder"),
+        "renamed": (files, "_sync_folder"),
     }
     patch.object(*within[place], _die).start()
 

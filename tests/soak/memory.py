@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from batchformer.lab.engine.log import read_records
-from batchformer.soak.kills import folder_of, train
-from batchformer.soak.processes import finish, start
+from soak.kills import folder_of, train
+from soak.processes import finish, start
 
 #: Updates between evaluations, and between checkpoints: both happen in every window.
 EVERY = 100

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batchformer.soak.__main__ import soak
+from soak.__main__ import soak
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""``python -m batchformer.soak``: all of it, as a table and as JSON."""
+"""``PYTHONPATH=tests python -m soak``: all of it, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from batchformer.lab.engine.checkpoint import write_atomically
-from batchformer.soak.full_disk import Full, file_limit, small_disk
-from batchformer.soak.kills import Kill, Unbroken, killed, moments, unbroken
-from batchformer.soak.memory import memory_of_a_run
-from batchformer.soak.nodes import (
+from batchformer.plug.files import write_atomically
+from soak.full_disk import Full, file_limit, small_disk
+from soak.kills import Kill, Unbroken, killed, moments, unbroken
+from soak.memory import memory_of_a_run
+from soak.nodes import (
     NODES,
     RANKS,
     apart,
@@ -165,7 +165,7 @@ def _nodes(root: Path) -> list[Row]:
 
 def main() -> None:
     """From the command line; exits with 1 if anything failed."""
-    parser = argparse.ArgumentParser(prog="python -m batchformer.soak", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m soak", description=__doc__)
     parser.add_argument("--to", type=Path, default=Path("runs/soak"), help="folder of the result")
     parser.add_argument("--kills", type=int, default=50)
     parser.add_argument("--updates", type=int, default=2000)

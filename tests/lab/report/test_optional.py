@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from batchformer.insight.optional import extra
 from batchformer.lab import report
 from batchformer.lab.report.figures.training import training_curves
 from batchformer.lab.report.page.html import write_page
 from batchformer.lab.report.results.comparison import compare_runs
-from batchformer.lab.report.results.extra import extra
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.report.results.tables import print_table
 
@@ -21,7 +21,8 @@ Writer = Callable[..., Any]
 
 def test_reading_and_comparing_import_no_optional_library() -> None:
     folder = Path(report.__file__ or "").parent
-    modules = [path.stem for path in folder.glob("*.py") if path.stem != "__init__"]
+    paths = [path.relative_to(folder).with_suffix("") for path in folder.rglob("*.py")]
+    modules = [".".join(path.parts) for path in paths if path.name != "__init__"]
     assert len(modules) > 10
     imports = "; ".join(f"import batchformer.lab.report.{module}" for module in modules)
     found = "{'matplotlib', 'jinja2', 'rich', 'scipy', 'torchvision'} & sys.modules.keys()"

@@ -18,7 +18,7 @@ from torch import Tensor
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.runs.folder import read_result
-from batchformer.soak.kills import folder_of
+from soak.kills import folder_of
 
 #: The demonstration whose sums over ranks are exact to rounding, in double precision: in single
 #: precision other roundings grow, within hundreds of updates, to another result.

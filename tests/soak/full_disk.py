@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 
 from batchformer.lab.engine import checkpoint
-from batchformer.soak.kills import Unbroken, differences, folder_of, go_on, train, unreadable
-from batchformer.soak.processes import Prepare, die_in_write, finish, limit_files, start
+from soak.kills import Unbroken, differences, folder_of, go_on, train, unreadable
+from soak.processes import Prepare, die_in_write, finish, limit_files, start
 
 #: Checkpoints that are there when the room ends.
 SAVED = 3

@@ -18,7 +18,7 @@ from torch import Tensor
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.report.results.runs import Arrays
-from batchformer.soak.processes import PLACES, die_in_write, finish, start
+from soak.processes import PLACES, die_in_write, finish, start
 
 #: A short training with many checkpoints.
 SHORT = ("--train.updates", "60", "--train.eval-every", "20", "--train.checkpoint-every", "4")

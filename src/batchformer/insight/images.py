@@ -1,0 +1,45 @@
+"""Test images that can be looked at: as a network takes them, and small, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from batchformer.insight.classes import Classes
+
+
+class Shown(Protocol):
+    """M labelled test images."""
+
+    @property
+    def classes(self) -> Classes: ...
+
+    @property
+    def labels(self) -> Tensor:
+        """(M,) int64 on the CPU."""
+
+    def batches(self, rows: Tensor, size: int) -> Iterator[Tensor]:
+        """Normalised images (N, channels, H, W) of these rows on the device, N at a time."""
+
+    def thumbnails(self, rows: Tensor, side: int) -> Tensor:
+        """(n, h, w, 3) uint8 on the CPU, at most `side` high and wide."""
+
+
+def thumbnails(images: Tensor, side: int) -> Tensor:
+    """(n, h, w, 3) uint8 of images (n, 1 or 3, H, W) uint8, none enlarged.
+
+    Larger ones are reduced, each pixel the mean of the area that it covers.
+
+    >>> thumbnails(torch.zeros(2, 1, 100, 50, dtype=torch.uint8), side=10).shape
+    torch.Size([2, 10, 5, 3])
+    """
+    height, width = images.shape[-2:]
+    if max(height, width) > side:
+        scale = side / max(height, width)
+        size = [max(1, round(length * scale)) for length in (height, width)]
+        images = F.interpolate(images.float(), size, mode="area").round().to(torch.uint8)
+    return images.expand(-1, 3, -1, -1).permute(0, 2, 3, 1).contiguous()
