@@ -151,10 +151,8 @@ UNAVERAGED = "without_swad"
 #: Before names of the averaged network, in runs of earlier versions.
 ONCE_AVERAGED = "swad_"
 
-V = TypeVar("T")
 
-
-def todays_names(found: Mapping[str, V]) -> dict[str, V]:
+def todays_names(found: Mapping[str, T]) -> dict[str, T]:
     """Scores, or arrays, by the names that they have today.
 
     Earlier versions had the plain names for the network that was trained and ``swad_photo`` for the

@@ -211,7 +211,7 @@ def mean_records(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dic
 
 def joined_figures(folders: Sequence[Path]) -> dict[str, Any]:
     """What figures need: images of all targets one after the other, classes over all of them."""
-    figures = []
+    figures: list[dict[str, Any]] = []
     for folder in folders:
         with np.load(folder / "figures.npz", allow_pickle=False) as arrays:
             own = todays_names({name: arrays[name] for name in arrays.files})
