@@ -12,15 +12,18 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 
 from batchformer.kernels import available, disabled
-from batchformer.kernels.available import obstacle
-from batchformer.lab.models.kernels.available import conv_obstacle, norm_obstacle
+from batchformer.kernels.available import unsupported_reason
+from batchformer.lab.models.kernels.available import (
+    conv_unsupported_reason,
+    norm_unsupported_reason,
+)
 
 X = torch.zeros(2, 16, 4, 4, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
 
 
 @pytest.fixture
 def usable_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(available, "obstacle", lambda x: None)
+    monkeypatch.setattr(available, "unsupported_reason", lambda x: None)
 
 
 def conv(**options: object) -> nn.Conv2d:
@@ -29,24 +32,24 @@ def conv(**options: object) -> nn.Conv2d:
 
 
 def test_the_cpu_is_no_place_for_kernels() -> None:
-    assert obstacle(X) == "the tensor is not on a CUDA device"
+    assert unsupported_reason(X) == "the tensor is not on a CUDA device"
 
 
 def test_disabled_within_its_context_and_only_there() -> None:
-    before = obstacle(X)
+    before = unsupported_reason(X)
     with pytest.raises(KeyError), disabled():
         with disabled():
-            assert obstacle(X) == "kernels are disabled"
-        assert obstacle(X) == "kernels are disabled"
+            assert unsupported_reason(X) == "kernels are disabled"
+        assert unsupported_reason(X) == "kernels are disabled"
         raise KeyError
-    assert obstacle(X) == before
+    assert unsupported_reason(X) == before
 
 
 def test_transforms_and_tracers() -> None:
     seen = []
 
     def note(x: Tensor) -> Tensor:
-        seen.append(obstacle(x))
+        seen.append(unsupported_reason(x))
         return x + 0
 
     torch.func.vmap(note)(torch.zeros(2, 3))
@@ -64,7 +67,10 @@ def test_compilation_sees_the_operations_of_torch_alone() -> None:
     norm, layer = nn.BatchNorm2d(16), conv()
 
     def choose(x: Tensor) -> Tensor:
-        conv_reason, norm_reason = conv_obstacle(x, layer), norm_obstacle(x, norm)
+        conv_reason, norm_reason = (
+            conv_unsupported_reason(x, layer),
+            norm_unsupported_reason(x, norm),
+        )
         assert conv_reason == norm_reason == "the model is being compiled or traced"
         return x + 1
 
@@ -76,8 +82,8 @@ def test_stand_ins_for_tensors() -> None:
     class Other(Tensor):
         pass
 
-    assert obstacle(X.as_subclass(Other)) == "Other is not a plain tensor"
-    assert obstacle(nn.Parameter(X)) == "the tensor is not on a CUDA device"
+    assert unsupported_reason(X.as_subclass(Other)) == "Other is not a plain tensor"
+    assert unsupported_reason(nn.Parameter(X)) == "the tensor is not on a CUDA device"
 
 
 @pytest.mark.parametrize(
@@ -105,7 +111,7 @@ def test_stand_ins_for_tensors() -> None:
 )
 @pytest.mark.usefixtures("usable_device")
 def test_convolutions(layer: nn.Conv2d, x: Tensor, reason: str | None) -> None:
-    found = conv_obstacle(x, layer)
+    found = conv_unsupported_reason(x, layer)
     assert found is None if reason is None else reason in str(found)
 
 
@@ -113,8 +119,8 @@ def test_convolutions(layer: nn.Conv2d, x: Tensor, reason: str | None) -> None:
 def test_autocast_decides_the_type_of_a_convolution() -> None:
     layer = conv(dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        assert conv_obstacle(X.float(), layer) is None
-        assert conv_obstacle(X, layer) is None
+        assert conv_unsupported_reason(X.float(), layer) is None
+        assert conv_unsupported_reason(X, layer) is None
 
 
 def hooked(register: Callable[[nn.Module], object]) -> nn.BatchNorm2d:
@@ -150,7 +156,7 @@ def hooked(register: Callable[[nn.Module], object]) -> nn.BatchNorm2d:
 def test_normalisations(
     norm: nn.BatchNorm2d, y: Tensor, residual: Tensor | None, reason: str | None
 ) -> None:
-    found = norm_obstacle(y, norm, residual)
+    found = norm_unsupported_reason(y, norm, residual)
     assert found is None if reason is None else reason in str(found)
 
 
@@ -168,6 +174,6 @@ def test_a_model_on_the_cpu_never_imports_triton() -> None:
 @pytest.mark.gpu
 def test_nothing_stands_in_the_way_of_compiled_kernels_on_a_gpu() -> None:
     pytest.importorskip("triton")
-    assert obstacle(X.cuda()) is None
-    assert conv_obstacle(X.cuda(), conv().cuda()) is None
-    assert norm_obstacle(X.cuda(), nn.BatchNorm2d(16).cuda()) is None
+    assert unsupported_reason(X.cuda()) is None
+    assert conv_unsupported_reason(X.cuda(), conv().cuda()) is None
+    assert norm_unsupported_reason(X.cuda(), nn.BatchNorm2d(16).cuda()) is None

@@ -38,8 +38,8 @@ def one_rank(tmp_path: Path) -> Iterator[None]:
 def test_one_rank_has_what_it_had() -> None:
     x = torch.arange(6.0).view(3, 2)
     kept = x.clone()
-    (found,) = collectives.from_all(x, 1)
+    (found,) = collectives.all_gather(x, 1)
     assert torch.equal(found, kept) and found.data_ptr() != x.data_ptr()
-    for change in (collectives.add_up_, collectives.largest_, collectives.from_first_):
+    for change in (collectives.all_reduce_, collectives.all_reduce_max_, collectives.broadcast_):
         change(x)
         assert torch.equal(x, kept)

@@ -18,7 +18,7 @@ from torch import distributed as dist
 
 from batchformer.nn import exchange
 from batchformer.nn.exchange import rank as own_rank
-from batchformer.nn.exchange import ranks as all_ranks
+from batchformer.nn.exchange import world_size as all_ranks
 
 #: Rows of each rank, by the number of ranks.
 SIZES = {2: ((4, 4), (3, 5), (0, 4)), 3: ((4, 4, 4), (5, 1, 3), (0, 6, 2))}
@@ -66,7 +66,7 @@ def work(rank: int, ranks: int, folder: str) -> None:
         x = rows_of(rank, sizes).requires_grad_()
         numbers = torch.arange(sizes[rank]) + 100 * rank
         counts = exchange.row_counts(x)
-        own = exchange.own_rows(counts)
+        own = exchange.rows_of_rank(counts)
         found.append(
             {
                 "place": (own_rank(), all_ranks()),
@@ -127,7 +127,7 @@ def test_one_rank_has_its_own_rows_without_a_group() -> None:
     assert torch.equal(gathered, x) and not gathered.requires_grad
     assert exchange.gather_rows(x) is x
     assert int(exchange.total_rows(5, x.device)) == 5
-    assert exchange.row_counts(x) == [5] and exchange.own_rows([5]) == slice(0, 5)
+    assert exchange.row_counts(x) == [5] and exchange.rows_of_rank([5]) == slice(0, 5)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer.plug.classifier import AttachError, find_heads, is_layer, output_tensors, trace
+from batchformer.plug.classifier import (
+    AttachError,
+    find_classifiers,
+    is_layer,
+    output_tensors,
+    trace,
+)
 from batchformer.plug.example import find_batch
 
 
@@ -58,7 +64,7 @@ class CosineHead(nn.Module):
 
 
 def heads(model: nn.Module) -> list[str]:
-    return find_heads(model, trace(model, find_batch(model, torch.randn(3, 4))))
+    return find_classifiers(model, trace(model, find_batch(model, torch.randn(3, 4))))
 
 
 def test_one_head_wherever_it_is_declared() -> None:

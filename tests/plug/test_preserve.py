@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from batchformer.plug.preserve import generators_kept, shapes_only, untouched
+from batchformer.plug.preserve import generators_kept, preserve_state, shapes_only
 
 
 class Counter(nn.Module):
@@ -34,7 +34,7 @@ def test_modes_buffers_flags_and_random_states_come_back() -> None:
     state, python = torch.get_rng_state(), random.getstate()
     expected = np.random.RandomState()
     expected.set_state(np.random.get_state())  # noqa: NPY002
-    with pytest.raises(ZeroDivisionError), untouched(model):
+    with pytest.raises(ZeroDivisionError), preserve_state(model):
         model.train()
         model.requires_grad_(True)
         model(torch.randn(5, 4))
@@ -135,7 +135,7 @@ class Bank(nn.Module):
 
 def test_attributes_and_own_generators_of_modules_come_back() -> None:
     model, other = Bank(), Bank()
-    with untouched(model):
+    with preserve_state(model):
         model(torch.randn(5, 4))
         assert model.calls == 1 and model.queue.all() and len(model.bank) == 1
     assert model.calls == model.steps == 0 and model.bank == [] and list(model.newest) == [0]

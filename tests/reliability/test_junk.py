@@ -20,7 +20,7 @@ from batchformer import attach, detach
 from batchformer.cli import main as cli
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.recipes import RECIPES, find_recipe
-from batchformer.lab.runs.folder import as_plain, from_plain
+from batchformer.lab.runs.folder import recipe_from_json, recipe_to_json
 from batchformer.plug.classifier import AttachError
 
 ANYTHING = st.recursive(
@@ -53,7 +53,7 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_recipe_out_of_junk_is_refused_or_whole(data: st.DataObject) -> None:
     """ValueError for what makes no sense, TypeError for settings that do not exist."""
     recipe = find_recipe(data.draw(st.sampled_from(NAMES)))
-    plain: Any = copy.deepcopy(as_plain(recipe))
+    plain: Any = copy.deepcopy(recipe_to_json(recipe))
     for place in data.draw(st.lists(st.sampled_from(places(recipe)), max_size=4)):
         value = data.draw(ANYTHING)
         inside = plain if len(place) == 1 else plain.get(place[0])
@@ -65,7 +65,7 @@ def test_a_recipe_out_of_junk_is_refused_or_whole(data: st.DataObject) -> None:
             inside[place[-1]] = value
     plain.update(data.draw(st.dictionaries(st.text(max_size=4), ANYTHING, max_size=1)))
     try:
-        made = from_plain(plain)
+        made = recipe_from_json(plain)
     except (TypeError, ValueError):
         return
     assert isinstance(made, Recipe)

@@ -63,10 +63,10 @@ TRAINING = ("demo", "train", "compare", "sweep")
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; exits with 1 for an error a person can mend, 2 for a wrong call."""
     name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    if wide.follows() and name not in TRAINING:
+    if wide.is_follower() and name not in TRAINING:
         return  # the answer of one rank is enough
     if wide.several_ranks() and name in TRAINING:
-        wide.as_one_rank(lambda: _run(name, rest))
+        wide.run_as_rank(lambda: _run(name, rest))
     _run(name, rest)
 
 

@@ -20,7 +20,7 @@ from batchformer.cli.options import (
     ReportOptions,
     ShowOptions,
 )
-from batchformer.lab.engine.distributed.torchrun import follows
+from batchformer.lab.engine.distributed.torchrun import is_follower
 
 #: Methods that put a classifier of their own into the network.
 OWN_CLASSIFIER = ("ldam", "lws", "mdd", "cge", "compcos", "ce_gzsl")
@@ -32,17 +32,17 @@ def evaluate(arguments: list[str]) -> None:
     import torch
 
     from batchformer.lab.engine import onednn
-    from batchformer.lab.engine.optimizer_step import Mechanics
+    from batchformer.lab.engine.optimizer_step import OptimizerStep
     from batchformer.lab.engine.precision import products_in
     from batchformer.lab.runs import run as runs
-    from batchformer.lab.runs.folder import from_plain, recorded
+    from batchformer.lab.runs.folder import recipe_from_json, recorded
 
     device = runs.pick_device(options.device)
     trained = [(recorded(folder) or {}).get("trained", {}) for folder in folders]
     onednn.prepare(device, [recipe.get("train", {}).get("precision") for recipe in trained])
     for folder in folders:
         method, task, config = runs.restore(folder, device, options.data.root)
-        mechanics = Mechanics(from_plain(config["trained"]).train, device)
+        mechanics = OptimizerStep(recipe_from_json(config["trained"]).train, device)
         with torch.no_grad(), products_in(mechanics.config.precision):
             metrics = task.evaluate(method, mechanics).metrics
         print(f"{folder}: " + " ".join(f"{name} {value:.2f}" for name, value in metrics.items()))
@@ -66,7 +66,7 @@ def print_report(
     Runs that have not finished are named, those submitted to a cluster also where they have not
     begun.
     """
-    if follows():
+    if is_follower():
         return  # the folders are those of rank 0, which shows them
     from batchformer.lab.report.results.runs import find_runs
 

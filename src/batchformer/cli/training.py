@@ -27,7 +27,7 @@ from batchformer.cli.options import (
 from batchformer.cli.results import print_report
 from batchformer.lab.config.arms import usual_arms
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.engine.distributed.torchrun import follows, several_ranks
+from batchformer.lab.engine.distributed.torchrun import is_follower, several_ranks
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.recipes.ablations import SWEEPS, find_sweep
 from batchformer.lab.runs.cluster import ensure_launcher
@@ -53,7 +53,7 @@ def _say_scores(folder: Path) -> None:
     """Print one line for a run that has ended; rank 0 prints it."""
     from batchformer.lab.runs.folder import read_result
 
-    if not follows():
+    if not is_follower():
         result = read_result(folder)
         scores = " ".join(f"{name} {value:.1f}" for name, value in result["metrics"].items())
         title = " ".join(folder.parts[-3:])

@@ -12,7 +12,7 @@ from torch import Tensor
 from batchformer.insight.classes import Classes
 
 
-class Shown(Protocol):
+class TestImages(Protocol):
     """M labelled test images."""
 
     @property

@@ -15,12 +15,12 @@ from batchformer.insight.attention import AttentionSums
 from batchformer.insight.cam import grad_cam
 from batchformer.insight.features import principal_axes, separation_and_spread
 from batchformer.insight.gradient import Influence, influence
-from batchformer.insight.images import Shown
+from batchformer.insight.images import TestImages
 from batchformer.insight.influence import InfluenceSums
 from batchformer.insight.pairs import without_self
 from batchformer.insight.relations import Relations
 from batchformer.insight.reliability import reliability
-from batchformer.plug.preserve import untouched
+from batchformer.plug.preserve import preserve_state
 
 #: Images that are measured, at most, and samples of a batch.
 MEASURED, BATCH = 4096, 128
@@ -38,7 +38,7 @@ Tell = Callable[[int, int], None]
 
 def look(
     relations: Relations,
-    images: Shown,
+    images: TestImages,
     *,
     network: nn.Module,
     seed: int = 0,
@@ -70,7 +70,7 @@ def look(
     Returns:
         Arrays by the names of :mod:`batchformer.insight.record`.
     """
-    with untouched(relations.module), torch.no_grad():
+    with preserve_state(relations.module), torch.no_grad():
         relations.module.eval()
         classes = images.classes
         found: Arrays = {
@@ -97,7 +97,7 @@ class CountedImages:
         total: batches that will be asked for.
     """
 
-    def __init__(self, images: Shown, tell: Tell, total: int) -> None:
+    def __init__(self, images: TestImages, tell: Tell, total: int) -> None:
         self.classes, self.labels = images.classes, images.labels
         self.thumbnails = images.thumbnails
         self.images, self.tell, self.total, self.done = images, tell, total, 0
@@ -109,7 +109,7 @@ class CountedImages:
             self.tell(self.done, self.total)
 
 
-def look_cam(relations: Relations, images: Shown, network: nn.Module, layer: str) -> Arrays:
+def look_cam(relations: Relations, images: TestImages, network: nn.Module, layer: str) -> Arrays:
     """Grad-CAM alone, at another layer; the network is left as it was.
 
     Args:
@@ -121,7 +121,7 @@ def look_cam(relations: Relations, images: Shown, network: nn.Module, layer: str
     Returns:
         The arrays that begin with ``cam_`` in :mod:`batchformer.insight.record`.
     """
-    with untouched(relations.module), torch.no_grad():
+    with preserve_state(relations.module), torch.no_grad():
         relations.module.eval()
         return _cam(relations, images, network, layer)
 
@@ -138,7 +138,9 @@ def measured_rows(labels: Tensor, most: int, seed: int) -> Tensor:
     return rows[torch.randperm(len(rows), generator=draws.drawing_of(draws.MEASURED, seed))]
 
 
-def measure(relations: Relations, images: Shown, rows: Tensor, batch: int, steps: int) -> Arrays:
+def measure(
+    relations: Relations, images: TestImages, rows: Tensor, batch: int, steps: int
+) -> Arrays:
     """Of every run, and with BatchFormer who attends to and acts on whom."""
     size = nearly_equal(len(rows), batch)
     classes, labels = images.classes, images.labels[rows]
@@ -183,7 +185,7 @@ def _projection(features: Tensor, labels: Tensor, rows: Tensor) -> Arrays:
     }
 
 
-def _cam(relations: Relations, images: Shown, network: nn.Module, layer: str | None) -> Arrays:
+def _cam(relations: Relations, images: TestImages, network: nn.Module, layer: str | None) -> Arrays:
     shot = images.classes.shot_of_class
     rows = draws.by_shots(images.labels, shot, CAM, draws.drawing_of(draws.CAM))
     labels = images.labels[rows]
@@ -205,7 +207,7 @@ def _cam(relations: Relations, images: Shown, network: nn.Module, layer: str | N
     }
 
 
-def _explored(relations: Relations, images: Shown) -> Arrays:
+def _explored(relations: Relations, images: TestImages) -> Arrays:
     """Batches as a training has them, sample by sample."""
     counts, draw = images.classes.train_counts, draws.drawing_of(draws.EXPLORED)
     rows = draws.like_training(images.labels, counts, EXPLORED, EXPLORED_SAMPLES, draw)

@@ -18,11 +18,11 @@ from batchformer.insight.look import look
 from batchformer.insight.record import FILE, Insight, save
 from batchformer.insight.relations import Relations
 from batchformer.plug.attach import RECORD, Attachment
-from batchformer.plug.classifier import find_heads, output_tensors, trace
+from batchformer.plug.classifier import find_classifiers, output_tensors, trace
 from batchformer.plug.example import find_batch
 from batchformer.plug.export import unwrap
 from batchformer.plug.insertion import WithBatchFormer
-from batchformer.plug.preserve import untouched
+from batchformer.plug.preserve import preserve_state
 
 #: Images that are looked at, at most: all of them are held in memory.
 MOST = 1024
@@ -79,7 +79,7 @@ def look_at(
     images, labels = _collected(loader, most)
     device = next((p.device for p in inner.parameters()), torch.device("cpu"))
     relations = relations_of(inner, images[:3].to(device), loss)
-    with untouched(inner), torch.no_grad():
+    with preserve_state(inner), torch.no_grad():
         inner.eval()
         width = relations.classify(relations.features(images[:2].to(device))).shape[1]
     names = tuple(map(str, range(width))) if classes is None else tuple(classes)
@@ -106,7 +106,7 @@ def relations_of(
     named = dict(model.named_modules())
     if record is None:
         batch = find_batch(model, example)
-        places: Sequence[str] = find_heads(model, trace(model, batch))
+        places: Sequence[str] = find_classifiers(model, trace(model, batch))
     else:
         places = record.places
     head = named[places[0]]
@@ -127,7 +127,7 @@ def relations_of(
         logits: Tensor = head(rows.movedim(0, axis))
         return logits
 
-    with untouched(model), torch.no_grad():
+    with preserve_state(model), torch.no_grad():
         model.eval()
         outputs = output_tensors(model(example))
         again = classify(features(example))

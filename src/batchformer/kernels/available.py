@@ -29,7 +29,7 @@ def disabled() -> Iterator[None]:
     """Within it, forward passes use the operations of torch alone.
 
     >>> with disabled():
-    ...     print(obstacle(torch.zeros(1)))
+    ...     print(unsupported_reason(torch.zeros(1)))
     kernels are disabled
     """
     token = _disabled.set(True)
@@ -39,10 +39,10 @@ def disabled() -> Iterator[None]:
         _disabled.reset(token)
 
 
-def obstacle(x: Tensor) -> str | None:
+def unsupported_reason(x: Tensor) -> str | None:
     """Why no kernel can work on `x` here and now, or None.
 
-    >>> obstacle(torch.zeros(1))
+    >>> unsupported_reason(torch.zeros(1))
     'the tensor is not on a CUDA device'
     """
     # First what makes the questions after it unanswerable: tracers and stand-ins for tensors.

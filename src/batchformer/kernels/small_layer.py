@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from batchformer.kernels.available import HALF, obstacle
+from batchformer.kernels.available import HALF, unsupported_reason
 
 #: Channels C of the layer and D of a head that a program holds in registers.
 CHANNELS = (16, 32, 64)
@@ -31,7 +31,7 @@ def obstacle_to_small_layer(x: Tensor, heads: int) -> str | None:
     >>> obstacle_to_small_layer(torch.zeros(1, 8, 64), heads=4)
     'the tensor is not on a CUDA device'
     """
-    return obstacle(x) or shape_obstacle(x, heads)
+    return unsupported_reason(x) or shape_obstacle(x, heads)
 
 
 def shape_obstacle(x: Tensor, heads: int) -> str | None:

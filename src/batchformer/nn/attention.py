@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from batchformer.kernels.available import obstacle
+from batchformer.kernels.available import unsupported_reason
 from batchformer.nn.exchange import ON_WEIGHTS, AllRows, KeyedDropout, gather_rows
 
 # Attention over samples: softmax(q kᵀ / √D) v, where the sequence axis is the batch axis.
@@ -114,7 +114,7 @@ def attention(
         dropout=dropout,
         # Hidden samples need a path that masks, as attention to oneself does.
         attend=attend if visible is None else "self",
-        kernels=obstacle(qkv) is None,
+        kernels=unsupported_reason(qkv) is None,
     )
     if path == "triton":
         return _triton(qkv, heads, dropout)
@@ -266,7 +266,7 @@ def attention_across(
     Args:
         qkv: queries, keys and values side by side, ``(L, N, 3 C)``.
         heads: attention heads; must divide C.
-        rows: what :func:`~batchformer.nn.exchange.meet` gave.
+        rows: what :func:`~batchformer.nn.exchange.agree_on_rows` gave.
         dropout: of the attention weights.
         attend: ``"batch"``: every sample sees those of all ranks; ``"self"``: only itself.
         return_weights: also return the weights.

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
-from batchformer.kernels.available import obstacle
+from batchformer.kernels.available import unsupported_reason
 from batchformer.kernels.small_layer import PLACES, obstacle_to_small_layer
 from batchformer.nn.attention import (
     Attend,
@@ -28,7 +28,7 @@ from batchformer.nn.exchange import (
     IN_FEED_FORWARD,
     AllRows,
     KeyedDropout,
-    meet,
+    agree_on_rows,
 )
 
 #: Elements of (L, N, C) from which one fused kernel is faster than torch's three or four.
@@ -215,7 +215,7 @@ def encoder_layer(
 
 def _plain(x: Tensor, w: EncoderWeights) -> bool:
     """Whether our kernels can read x and the weights."""
-    return obstacle(x) is None and all(obstacle(tensor) is None for tensor in w)
+    return unsupported_reason(x) is None and all(unsupported_reason(tensor) is None for tensor in w)
 
 
 def _fits_one_program(x: Tensor, w: EncoderWeights, heads: int) -> bool:
@@ -336,7 +336,7 @@ def batch_former(
 def meet_all(x: Tensor, axes: tuple[int, int], dropout: float, group: Any = None) -> AllRows:
     """Meet the rows of all ranks, of x with its samples and channels on these axes."""
     positions = math.prod(x.movedim(axes, (-2, -1)).shape[:-2])
-    return meet(x.shape[axes[0]], positions, x.device, draw=dropout > 0, group=group)
+    return agree_on_rows(x.shape[axes[0]], positions, x.device, draw=dropout > 0, group=group)
 
 
 def encode(

@@ -32,31 +32,31 @@ def uncompiled(function: F) -> F:
 # place. A group is that of all ranks unless another is named.
 
 
-def from_all(x: Tensor, ranks: int, group: Any = None) -> list[Tensor]:
+def all_gather(x: Tensor, ranks: int, group: Any = None) -> list[Tensor]:
     """What each of so many ranks has here."""
     found = [torch.empty_like(x) for _ in range(ranks)]
     dist.all_gather(found, x, group=group)
     return found
 
 
-def add_up_(x: Tensor, group: Any = None) -> None:
+def all_reduce_(x: Tensor, group: Any = None) -> None:
     """The sum over ranks."""
     dist.all_reduce(x, group=group)
 
 
-def add_up_and_deal(parts: Sequence[Tensor], group: Any = None) -> Tensor:
+def reduce_scatter(parts: Sequence[Tensor], group: Any = None) -> Tensor:
     """Of the sum over ranks of one part for each, that of this one; not with every backend."""
     own = torch.empty_like(parts[0])
     dist.reduce_scatter(own, list(parts), group=group)
     return own
 
 
-def largest_(x: Tensor, group: Any = None) -> None:
+def all_reduce_max_(x: Tensor, group: Any = None) -> None:
     """The largest of every number over ranks."""
     dist.all_reduce(x, op=dist.ReduceOp.MAX, group=group)
 
 
-def from_first_(x: Tensor, group: Any = None) -> None:
+def broadcast_(x: Tensor, group: Any = None) -> None:
     """What rank 0 has."""
     dist.broadcast(x, src=0, group=group)
 
@@ -68,11 +68,11 @@ _alone = 0
 
 
 @contextmanager
-def alone() -> Iterator[None]:
+def as_single_rank() -> Iterator[None]:
     """Within it there is one rank: what is done here waits for no other.
 
-    >>> with alone():
-    ...     ranks()
+    >>> with as_single_rank():
+    ...     world_size()
     1
     """
     global _alone
@@ -90,7 +90,7 @@ def group_of(exchange: Any) -> Any:
     return exchange.get_group() if hasattr(exchange, "get_group") else exchange
 
 
-def ranks(group: Any = None) -> int:
+def world_size(group: Any = None) -> int:
     """How many ranks there are, in a process group or, by default, in all.
 
     1 without an initialised process group, and within `alone`.
@@ -102,10 +102,10 @@ def ranks(group: Any = None) -> int:
 
 def rank(group: Any = None) -> int:
     """The number of this one, from 0, in a process group or, by default, among all."""
-    return dist.get_rank(group) if ranks(group) > 1 else 0
+    return dist.get_rank(group) if world_size(group) > 1 else 0
 
 
-def leads() -> bool:
+def is_rank_zero() -> bool:
     """Whether this is the rank that writes and speaks."""
     return rank() == 0
 
@@ -121,17 +121,17 @@ def row_counts(x: Tensor, group: Any = None) -> list[int]:
     >>> row_counts(torch.zeros(3, 2))
     [3]
     """
-    if ranks(group) == 1:
+    if world_size(group) == 1:
         return [len(x)]
     own = torch.tensor([len(x)], device=x.device)
-    counts: list[int] = torch.cat(from_all(own, ranks(group), group)).tolist()
+    counts: list[int] = torch.cat(all_gather(own, world_size(group), group)).tolist()
     return counts
 
 
-def own_rows(counts: Sequence[int], group: Any = None) -> slice:
+def rows_of_rank(counts: Sequence[int], group: Any = None) -> slice:
     """Where the rows of this rank are among those of all.
 
-    >>> own_rows([3])
+    >>> rows_of_rank([3])
     slice(0, 3, None)
     """
     ends, number = list(accumulate(counts)), rank(group)
@@ -148,10 +148,10 @@ def gather(x: Tensor, counts: Sequence[int] | None = None, group: Any = None) ->
         x: of the same type and, but for its rows, shape on every rank.
         counts: what :func:`row_counts` gave for as many rows; None asks again.
     """
-    if ranks(group) == 1:
+    if world_size(group) == 1:
         return x.detach()
     counts = row_counts(x, group) if counts is None else counts
-    found = from_all(_filled(x, max(counts)), ranks(group), group)
+    found = all_gather(_filled(x, max(counts)), world_size(group), group)
     return torch.cat([rows[:count] for rows, count in zip(found, counts, strict=True)])
 
 
@@ -171,7 +171,7 @@ def gather_rows(x: Tensor, counts: Sequence[int] | None = None, group: Any = Non
         x: (N, ...), of any number of rows on each rank, none included.
         counts: what :func:`row_counts` gave for as many rows; None asks again.
     """
-    if ranks(group) == 1:
+    if world_size(group) == 1:
         return x
     counts = row_counts(x, group) if counts is None else list(counts)
     rows: Tensor = _GatherRows.apply(x, counts, group)
@@ -195,8 +195,8 @@ class _GatherRows(torch.autograd.Function):
 def total_rows(rows: int, device: torch.device, group: Any = None) -> Tensor:
     """How many rows all ranks have together, 0-d on the device; every rank calls it."""
     found = torch.tensor(rows, device=device)
-    if ranks(group) > 1:
-        add_up_(found, group)
+    if world_size(group) > 1:
+        all_reduce_(found, group)
     return found
 
 
@@ -210,7 +210,7 @@ def _filled(x: Tensor, rows: int) -> Tensor:
 def summed(x: Tensor, group: Any = None) -> Tensor:
     """The sum over several ranks, a new tensor."""
     total = x.clone(memory_format=torch.contiguous_format)
-    add_up_(total, group)
+    all_reduce_(total, group)
     return total
 
 
@@ -222,9 +222,9 @@ def _scatters(x: Tensor, group: Any = None) -> bool:
 def _summed_own_rows(x: Tensor, counts: Sequence[int], group: Any = None) -> Tensor:
     """The sum over ranks of (M, ...), of which each rank keeps its own rows (N, ...)."""
     if not _scatters(x, group):
-        return summed(x, group)[own_rows(counts, group)]
+        return summed(x, group)[rows_of_rank(counts, group)]
     parts = [_filled(part, max(counts)) for part in torch.split(x, list(counts))]
-    return add_up_and_deal(parts, group)[: counts[rank(group)]]
+    return reduce_scatter(parts, group)[: counts[rank(group)]]
 
 
 # What ranks tell one another before their samples attend: how many there are, and a seed.
@@ -252,7 +252,7 @@ class AllRows(NamedTuple):
 
 @uncompiled
 @torch.no_grad()
-def meet(
+def agree_on_rows(
     rows: int, positions: int, device: torch.device, *, draw: bool, group: Any = None
 ) -> AllRows:
     """Tell all ranks how many rows are here, and agree on a seed; every rank calls it.
@@ -272,10 +272,10 @@ def meet(
     seed = torch.zeros(1, dtype=torch.int64, device=device)
     if draw:
         seed = torch.randint(2**62, (1,), device=device)
-    if ranks(group) == 1:
+    if world_size(group) == 1:
         return AllRows([rows], slice(0, rows), seed[0], group)
     own = torch.cat((torch.tensor([rows, positions]).to(device), seed))
-    found = torch.stack(from_all(own, ranks(group), group))
+    found = torch.stack(all_gather(own, world_size(group), group))
     counts, shapes = (list(column) for column in zip(*found[:, :2].tolist(), strict=True))
     if len(set(shapes)) > 1:
         raise ValueError(
@@ -283,7 +283,7 @@ def meet(
             f"samples of all ranks can only attend to one another at the same positions. Pad or "
             f"crop all to one size, or train with exchange=False."
         )
-    return AllRows(counts, own_rows(counts, group), found[0, 2], group)
+    return AllRows(counts, rows_of_rank(counts, group), found[0, 2], group)
 
 
 # Dropout as a function of (seed, layer, place, row, position, column), in operations of torch.

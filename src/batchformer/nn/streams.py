@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from batchformer.nn.exchange import group_of, ranks, total_rows
+from batchformer.nn.exchange import group_of, total_rows, world_size
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -144,7 +144,7 @@ def stream_loss(
     doubled = is_doubled(outputs, targets)
     share: tuple[int, int | Tensor] | None = None
     group = group_of(exchange)
-    count = 1 if exchange is False else ranks(group)
+    count = 1 if exchange is False else world_size(group)
     if count > 1 and torch.is_grad_enabled():
         rows = next(_row_counts(outputs))[1] // (2 if doubled else 1)
         parts = [part for _, part in leaves(outputs) if isinstance(part, Tensor)]

@@ -20,7 +20,7 @@ from batchformer.plug.export import unwrap
 from batchformer.plug.insertion import RECORD, Attachment
 from batchformer.plug.noise import held_noise, not_compiled
 from batchformer.plug.observe import Experiment, Pass, probe_batch
-from batchformer.plug.preserve import untouched
+from batchformer.plug.preserve import preserve_state
 
 NEXT_TO_NOTHING = 1e-3
 """Nats: below this, one sample has no say in another's loss; as in the laboratory's reports."""
@@ -60,7 +60,7 @@ def influence(model: nn.Module, batch: Any) -> float:
     record: Attachment | None = holder.__dict__.get(RECORD)
     with ExitStack() as stack:
         contexts = (torch.inference_mode(False), torch.enable_grad())
-        for context in (*contexts, untouched(inner), not_compiled(inner)):
+        for context in (*contexts, preserve_state(inner), not_compiled(inner)):
             stack.enter_context(context)
         stack.enter_context(without_exchange(inner))
         few = probe_batch(inner, batch, record.input_axis if record else 0)

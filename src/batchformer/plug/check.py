@@ -49,7 +49,7 @@ from batchformer.plug.observe import (
     reachable,
     replaced,
 )
-from batchformer.plug.preserve import Buffers, own_generators, untouched
+from batchformer.plug.preserve import Buffers, own_generators, preserve_state
 
 #: The mixins that attach puts in front of a module's class.
 OURS = (WithBatchFormer, PerStream)
@@ -108,7 +108,7 @@ def check(
     frozen = {id(p) for p in inner.parameters() if not p.requires_grad}
     with ExitStack() as stack:
         contexts = (torch.inference_mode(False), torch.enable_grad())
-        for context in (*contexts, untouched(inner), not_compiled(inner)):
+        for context in (*contexts, preserve_state(inner), not_compiled(inner)):
             stack.enter_context(context)
         stack.enter_context(without_exchange(inner))
         few = probe_batch(inner, batch, record.input_axis if record else 0)

@@ -15,7 +15,7 @@ from torch.nn.utils.parametrize import ParametrizationList, is_parametrized
 
 from batchformer.nn.streams import leaves
 from batchformer.plug.example import Batch, find_batch, guess, passed
-from batchformer.plug.preserve import untouched
+from batchformer.plug.preserve import preserve_state
 
 #: What to write where no submodule can be stood before.
 OWN_FORWARD = (
@@ -154,7 +154,7 @@ def _trained(model: nn.Module, batch: Batch) -> Trace:
 @contextmanager
 def _with_graph(model: nn.Module) -> Iterator[None]:
     """Eval, with a gradient for every parameter: a frozen model has no graph to follow."""
-    with untouched(model), torch.enable_grad():
+    with preserve_state(model), torch.enable_grad():
         model.eval()
         for parameter in model.parameters():
             if parameter.is_floating_point():
@@ -233,7 +233,7 @@ def _nearest(node: Any, produced: dict[Any, str]) -> tuple[list[str], list[Tenso
     return list(met), weights
 
 
-def find_heads(model: nn.Module, record: Trace) -> list[str]:
+def find_classifiers(model: nn.Module, record: Trace) -> list[str]:
     """Names of the layers that make the logits.
 
     Several are found only where they belong together: heads that feed one output (distillation),

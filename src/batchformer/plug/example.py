@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from batchformer.nn.streams import leaves
-from batchformer.plug.preserve import may_drop_values, shapes_only, untouched
+from batchformer.plug.preserve import may_drop_values, preserve_state, shapes_only
 
 T = TypeVar("T")
 ROWS = 3
@@ -119,7 +119,7 @@ def fit_batch(model: nn.Module, example: Any, axis: int = 0) -> Batch:
         return Batch((), _without_labels(given.kwargs), given.rows, axis)
     if len(given.args) < 2:
         return given
-    with untouched(model), torch.no_grad():
+    with preserve_state(model), torch.no_grad():
         try:
             given.run(model.eval())
         except Exception:  # (x, y) of a data loader: the model takes x alone
@@ -199,7 +199,7 @@ def find_batch(model: nn.Module, example: Any = None, axis: int = 0) -> Batch:
         if batch.rows < 2:
             raise ValueError("The example batch needs at least 2 samples to meet one another.")
         return batch
-    with untouched(model), torch.no_grad():
+    with preserve_state(model), torch.no_grad():
         model.eval()
         return guess(model, lambda batch: batch.run(model))[0]
 

@@ -14,7 +14,7 @@ from torch.optim.swa_utils import AveragedModel
 from batchformer.plug.classifier import AttachError, output_tensors
 from batchformer.plug.example import find_batch
 from batchformer.plug.insertion import CHILD, RECORD, Attachment, PerStream, WithBatchFormer, remove
-from batchformer.plug.preserve import untouched
+from batchformer.plug.preserve import preserve_state
 
 # What may stand around a model or an optimizer: taken off, or refused with what to do.
 
@@ -123,14 +123,14 @@ def export(model: nn.Module | Mapping[str, Any], example: Any = None) -> Any:
     if isinstance(model, Mapping):
         return plain_state_dict(model)
     inner = unwrap(model)
-    with untouched(inner):
+    with preserve_state(inner):
         inner.train()  # tensors kept for eval, which may not be copied, are dropped here
         plain = copy.deepcopy(inner)
         _take_away(plain, "export")
         plain.eval()
     record: Attachment | None = inner.__dict__.get(RECORD)
     batch = find_batch(plain, example, record.input_axis if record else 0)
-    with untouched(inner), torch.no_grad():
+    with preserve_state(inner), torch.no_grad():
         kept = output_tensors(batch.run(inner.eval()))
         given = output_tensors(batch.run(plain))
     if len(kept) != len(given) or not all(map(same_bits, kept, given)):

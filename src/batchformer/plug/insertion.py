@@ -51,7 +51,7 @@ def _blank(mixins: tuple[Any, ...], own: Any) -> Any:
     return own.__new__(own)
 
 
-def swap(module: nn.Module, mixin: Any) -> None:
+def add_mixin(module: nn.Module, mixin: Any) -> None:
     """Put ``mixin`` in front of the module's class."""
     own: Any = type(module)
     if is_parametrized(module):
@@ -65,7 +65,7 @@ def swap(module: nn.Module, mixin: Any) -> None:
         module.__class__ = _combined(mixin, own)
 
 
-def unswap(module: nn.Module, mixin: Any) -> None:
+def remove_mixin(module: nn.Module, mixin: Any) -> None:
     """Take ``mixin`` away from the module's class; other mixins and generated classes stay."""
     module.__class__ = _without(type(module), mixin)
 
@@ -210,7 +210,7 @@ class PerStream(Swapped):
 
 def insert(target: nn.Module, place: Place, encoder: BatchFormer | None = None) -> None:
     """Put a place before ``target``; an encoder, if given, becomes a child of ``target``."""
-    swap(target, WithBatchFormer)
+    add_mixin(target, WithBatchFormer)
     target.__dict__["_place"] = place
     if encoder is not None:
         target.add_module(CHILD, encoder)
@@ -218,7 +218,7 @@ def insert(target: nn.Module, place: Place, encoder: BatchFormer | None = None) 
 
 def normalise_per_stream(norm: nn.Module, owner: nn.Module) -> None:
     """Let a BatchNorm after the insertion keep the streams apart while ``owner``'s encoder acts."""
-    swap(norm, PerStream)
+    add_mixin(norm, PerStream)
     norm.__dict__["_driver"] = (owner,)
 
 
@@ -234,7 +234,7 @@ def remove(module: nn.Module) -> None:
 
 
 def _take_away(module: nn.Module, mixin: type[Swapped]) -> None:
-    unswap(module, mixin)
+    remove_mixin(module, mixin)
     for name, value in vars(module).items():
         # Accelerate's hooks keep the method that they stand around.
         if isinstance(value, MethodType) and value.__func__ is mixin.forward:

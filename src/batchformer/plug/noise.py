@@ -26,7 +26,7 @@ def held_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
     Dropout and stochastic depth are off, unless they drop everything: that is no noise, and what
     they stand before never arrives. BatchNorm that is in training normalises by the statistics
     of one training pass over the unchanged batch. The caller restores buffers and
-    modes (:func:`~batchformer.plug.preserve.untouched`); the rest is restored here.
+    modes (:func:`~batchformer.plug.preserve.preserve_state`); the rest is restored here.
     """
     with ExitStack() as undo:
         undo.enter_context(NoDropout())

@@ -15,7 +15,7 @@ from batchformer.nn.streams import leaves
 from batchformer.plug.classifier import output_tensors
 from batchformer.plug.example import Batch, as_batch, fit_batch
 from batchformer.plug.noise import seed
-from batchformer.plug.preserve import Buffers, own_generators, random_states, untouched
+from batchformer.plug.preserve import Buffers, own_generators, preserve_state, random_states
 
 PROBE = 4
 """Samples that an experiment needs; more only take longer."""
@@ -78,7 +78,7 @@ def _as_list_of_samples(model: nn.Module, example: Any) -> Batch | None:
             return set()
         return {t.shape[0] for t in outputs if t.ndim} or {0}
 
-    with untouched(model), torch.no_grad():
+    with preserve_state(model), torch.no_grad():
         found, lengths = counts(samples), {len(sample) for sample in samples}
         if not found or (lengths <= found and 1 in counts([sample[:1] for sample in samples])):
             return None

@@ -17,13 +17,13 @@ from batchformer.plug.classifier import (
     Call,
     Trace,
     channel_axis,
-    find_heads,
+    find_classifiers,
     output_tensors,
     without_auxiliary,
 )
 from batchformer.plug.example import Batch, passed
 from batchformer.plug.insertion import CHILD, Place, SharedStream, WithBatchFormer, insert
-from batchformer.plug.preserve import untouched
+from batchformer.plug.preserve import preserve_state
 
 # Where BatchFormer goes: from names to places.
 
@@ -33,7 +33,7 @@ At = str | nn.Module | Sequence[str | nn.Module]
 def resolve(model: nn.Module, at: At | None, record: Trace) -> list[str]:
     """Names of the modules to stand before, in the order of their calls."""
     if at is None:
-        return find_heads(model, record)
+        return find_classifiers(model, record)
     modules = dict(model.named_modules())
     chosen = []
     several = isinstance(at, Iterable) and not isinstance(at, (str, nn.Module))
@@ -145,7 +145,7 @@ def insert_all(calls: list[Call], modules: list[BatchFormer], streams: str) -> N
 def remind_at_outputs(model: nn.Module, record: Trace, owner: nn.Module) -> None:
     """Where BatchFormer stands deep inside, let the classifier's outputs remember the streams."""
     try:
-        names = find_heads(model, record)
+        names = find_classifiers(model, record)
     except AttachError:
         return  # a reminder is a courtesy: without one classifier there is none
     for name in names:
@@ -223,7 +223,7 @@ def dry_run(
 
 
 def _rehearse(model: nn.Module, batch: Batch, calls: list[Call], record: Trace) -> Rehearsal:
-    with untouched(model), without_exchange(model), torch.no_grad():
+    with preserve_state(model), without_exchange(model), torch.no_grad():
         model.train()
         return passed(model, batch, lambda batch: _train_once(model, batch, calls, record))
 

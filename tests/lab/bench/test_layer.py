@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from batchformer.kernels.available import obstacle
+from batchformer.kernels.available import unsupported_reason
 from batchformer.lab.bench import attention as layer
 from batchformer.lab.bench.attention import WHOLE, Layer, watched
 from batchformer.nn import attention, encoder
@@ -52,7 +52,7 @@ def test_a_layer_without_a_choice_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     seen: list[str | None] = []
 
     def whole(x: Tensor, *_: object, **__: object) -> Tensor:
-        seen.append(obstacle(x))
+        seen.append(unsupported_reason(x))
         return x
 
     monkeypatch.setattr(layer, "batch_former", whole)

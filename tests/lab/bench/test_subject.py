@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from batchformer.kernels.available import obstacle
+from batchformer.kernels.available import unsupported_reason
 from batchformer.lab.bench.step import RESNET32, Mode, Subject, SubjectStopwatch
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.cuda_graph import WARM_UP, Captured
@@ -43,10 +43,10 @@ def test_kernels_can_be_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     seen: set[str | None] = set()
 
     def look(x: torch.Tensor, conv: torch.nn.Conv2d) -> str:
-        seen.add(obstacle(x))
+        seen.add(unsupported_reason(x))
         return "looking"
 
-    monkeypatch.setattr(available, "conv_obstacle", look)
+    monkeypatch.setattr(available, "conv_unsupported_reason", look)
     Subject(RESNET32, Mode("without", TrainConfig(capture=False), kernels=False), 4, True, CPU)()
     assert seen == {"kernels are disabled"}
 

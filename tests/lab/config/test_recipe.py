@@ -7,7 +7,7 @@ import dataclasses
 import pytest
 
 from batchformer.lab.recipes import RECIPES, find_recipe
-from batchformer.lab.runs.folder import as_plain, from_plain
+from batchformer.lab.runs.folder import recipe_from_json, recipe_to_json
 
 
 @pytest.mark.parametrize("name", RECIPES)
@@ -15,7 +15,7 @@ def test_every_recipe(name: str) -> None:
     recipe = find_recipe(name)
     assert recipe.name == name and recipe.summary and recipe.table
     assert (RECIPES[name].__doc__ or "").strip(), "its docstring names table and row"
-    assert from_plain(as_plain(recipe)) == recipe, "config.json holds all of it"
+    assert recipe_from_json(recipe_to_json(recipe)) == recipe, "config.json holds all of it"
     with pytest.raises(dataclasses.FrozenInstanceError):
         recipe.model = "other"  # type: ignore[misc]
 

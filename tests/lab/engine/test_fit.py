@@ -23,7 +23,7 @@ from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import DivergedError, read_records
 from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 
 CPU = torch.device("cpu")
 
@@ -59,7 +59,7 @@ SPLIT = ImageSplit(
 )
 
 
-def evaluate(method: Method, mechanics: Mechanics) -> Evaluation:
+def evaluate(method: Method, mechanics: OptimizerStep) -> Evaluation:
     assert not method.training and not torch.is_grad_enabled()
     logits = method.predict(SPLIT.x.float() / 255)
     score = float((logits.argmax(1) == SPLIT.y).float().mean())
@@ -237,7 +237,7 @@ def test_a_training_that_starts_over_leaves_no_best_network_of_the_one_before(
     def best_at(updates: int) -> tuple[Net, Evaluation]:
         net = Net()
 
-        def scored(_: Method, __: Mechanics) -> Evaluation:
+        def scored(_: Method, __: OptimizerStep) -> Evaluation:
             return Evaluation({"all": 1.0, "val": -abs(net.steps - updates)})
 
         return net, fit(net, feed(), scored, plan(tmp_path, select_on="val"))
@@ -277,7 +277,7 @@ def test_the_average_is_what_is_evaluated(tmp_path: Path) -> None:
 def test_selection_on_the_test_set_is_by_name_only(tmp_path: Path) -> None:
     scores = iter([30.0, 50.0, 40.0, 30.0, 50.0, 40.0, 50.0])  # the last for figures
 
-    def scripted(method: Method, mechanics: Mechanics) -> Evaluation:
+    def scripted(method: Method, mechanics: OptimizerStep) -> Evaluation:
         return Evaluation({"all": next(scores)})
 
     last = fit(Net(), feed(), scripted, plan(tmp_path / "last"))
@@ -372,7 +372,7 @@ def test_selection_on_validation_data(tmp_path: Path) -> None:
     """The evaluation that is best on it is reported, whatever the test score says."""
     scores = iter([(10.0, 1.0), (30.0, 3.0), (50.0, 2.0), (30.0, 3.0)])  # the last for figures
 
-    def scored(_: Method, __: Mechanics) -> Evaluation:
+    def scored(_: Method, __: OptimizerStep) -> Evaluation:
         target, val = next(scores)
         return Evaluation({"target": target, "val": val})
 
@@ -386,7 +386,7 @@ def test_the_figures_are_of_the_network_that_is_reported(tmp_path: Path) -> None
     """And it is kept, for whoever wants to use it."""
     values = iter([1.0, 3.0, 2.0, 0.0])
 
-    def scored(method: Method, _: Mechanics) -> Evaluation:
+    def scored(method: Method, _: OptimizerStep) -> Evaluation:
         weight = float(method.head.weight.detach().sum())  # type: ignore[union-attr, operator]
         return Evaluation({"target": weight, "val": next(values)}, {"weight": weight})
 

@@ -27,7 +27,7 @@ from batchformer.lab.engine.checkpoint import (
 )
 from batchformer.lab.engine.log import DivergedError, Window
 from batchformer.lab.engine.optim import build_optimizer, set_lr
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.engine.stage import RunningMean
 
 UPDATES = 6
@@ -50,7 +50,7 @@ def stage_of(seed: int, optim: str = "sgd", ema: float = 0.0, precision: str = "
             "main": build_optimizer([{"params": first}], config),
             "head": build_optimizer([{"params": last}], config),
         },
-        mechanics=Mechanics(TrainConfig(precision=precision), torch.device("cpu")),  # type: ignore[arg-type]
+        mechanics=OptimizerStep(TrainConfig(precision=precision), torch.device("cpu")),  # type: ignore[arg-type]
         average=RunningMean(method, ema) if ema else None,
         counters={"stage": 1, "update": 0, "seconds": 0.0},
         best={},

@@ -11,7 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine.optim import Lars, build_optimizer, forget, load_state, set_lr, state_of
+from batchformer.lab.engine.optim import (
+    Lars,
+    build_optimizer,
+    load_state,
+    reset_state,
+    set_lr,
+    state_of,
+)
 
 LARS = OptimConfig(name="lars", lr=0.5, momentum=0.9, weight_decay=0.1, trust=0.02)
 
@@ -139,7 +146,7 @@ def test_one_that_forgot_goes_on_as_a_new_one() -> None:
     optimizer = build_optimizer([{"params": used}], LARS)
     trained(used, optimizer, range(4))
     kept = [value for state in optimizer.state.values() for value in state.values()]
-    forget(optimizer)
+    reset_state(optimizer)
     assert [v for s in optimizer.state.values() for v in s.values()] == kept, "in place"
     new = [nn.Parameter(p.detach().clone()) for p in used]
     trained(used, optimizer, range(4, 8))

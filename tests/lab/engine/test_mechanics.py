@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 
 CPU = torch.device("cpu")
 
@@ -29,7 +29,7 @@ def update(config: TrainConfig, rows: int = 12, lr: float = 1.0) -> tuple[nn.Lin
         return {"loss": F.cross_entropy(model(batch["x"]), batch["y"])}
 
     optimizer = torch.optim.SGD(model.parameters(), lr=lr)
-    losses = Mechanics(config, CPU).minimise(
+    losses = OptimizerStep(config, CPU).minimise(
         step, {"x": x, "y": y, "note": "kept"}, optimizer, model.parameters()
     )
     return model, float(losses["loss"])
@@ -63,7 +63,7 @@ def test_the_loss_multiplier_scales_the_gradient_but_not_the_record() -> None:
 
 
 def test_bf16_computes_in_bf16() -> None:
-    mechanics = Mechanics(TrainConfig(precision="bf16"), CPU)
+    mechanics = OptimizerStep(TrainConfig(precision="bf16"), CPU)
     with mechanics.autocast():
         assert linear()(torch.randn(2, 5)).dtype == torch.bfloat16
     exact, rounded = update(TrainConfig())[0], update(TrainConfig(precision="bf16"))[0]

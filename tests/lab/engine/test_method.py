@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from batchformer import BatchFormer
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 
 
 class Small(Method):
@@ -35,7 +35,7 @@ def test_the_default_update_is_one_step() -> None:
     method = Small()
     before = method.layer.weight.clone()
     optimizers = method.optimizers(OptimConfig())
-    mechanics = Mechanics(TrainConfig(), torch.device("cpu"))
+    mechanics = OptimizerStep(TrainConfig(), torch.device("cpu"))
     losses = method.update({"x": torch.randn(3, 4)}, optimizers, mechanics)
     assert losses["loss"] > 0 and not torch.equal(method.layer.weight, before)
 

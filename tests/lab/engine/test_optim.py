@@ -15,9 +15,9 @@ from batchformer import BatchFormer, param_groups
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig
 from batchformer.lab.engine.optim import (
     build_optimizer,
-    forget,
     load_state,
     lr_factor,
+    reset_state,
     set_lr,
     state_of,
 )
@@ -174,7 +174,7 @@ def test_an_optimizer_that_forgot_goes_on_as_a_new_one(name: str) -> None:
         old.grad = torch.tensor([0.5, 3.0])
         used.step()
     kept = [value for moments in used.state.values() for value in moments.values()]
-    forget(used)
+    reset_state(used)
     assert [v for moments in used.state.values() for v in moments.values()] == kept, "in place"
     with torch.no_grad():
         old.copy_(new)

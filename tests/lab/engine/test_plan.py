@@ -15,7 +15,7 @@ from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.engine.loop import fit
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.engine.stage import BEST, Evaluation, Plan
 
 
@@ -39,7 +39,7 @@ class Ones:
         return {"x": torch.ones(4, 3), "y": torch.zeros(4)}
 
 
-def bias(method: Method, mechanics: Mechanics) -> Evaluation:
+def bias(method: Method, mechanics: OptimizerStep) -> Evaluation:
     return Evaluation({"all": float(method.line.bias)})  # type: ignore[arg-type, union-attr]
 
 

@@ -18,7 +18,7 @@ from batchformer.lab.engine.interleave import Job, train_together
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.engine.precision import in_double, predicting_in_double, products_in
 
 IMAGES = torch.linspace(0, 1, 12).view(4, 3)
@@ -44,7 +44,7 @@ class Batches:
         return {"x": IMAGES + step, "y": torch.tensor([0, 1, 0, 1])}
 
 
-def evaluate(method: Method, mechanics: Mechanics) -> Evaluation:
+def evaluate(method: Method, mechanics: OptimizerStep) -> Evaluation:
     logits = method.predict(IMAGES)
     assert logits.dtype == torch.float64
     return Evaluation({"sum": float(logits.sum())})
@@ -115,7 +115,7 @@ class Watching(Net):
         return super().predict(x)
 
 
-def scored(method: Method, _: Mechanics) -> Evaluation:
+def scored(method: Method, _: OptimizerStep) -> Evaluation:
     return Evaluation({"sum": float(method.predict(IMAGES).sum())})
 
 
@@ -197,7 +197,7 @@ def test_fp32_is_fp32_on_a_gpu_and_tf32_is_not(tmp_path: Path, capture: bool) ->
         def batch(self, step: int) -> dict[str, Tensor]:
             return dict(batch)
 
-    def compared(method: Method, _: Mechanics) -> Evaluation:
+    def compared(method: Method, _: OptimizerStep) -> Evaluation:
         own = method.step(batch)
         return Evaluation({name: float(own[name]) for name in ("convolution", "product")})
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods.domains import by_domain
 
 NAMES = ["coral", "irm", "vrex", "mixstyle"]
@@ -55,7 +55,7 @@ def test_batches_without_blocks_are_refused(make: Any, batch: Any, name: str) ->
 @pytest.mark.parametrize("name", NAMES)
 def test_accumulation_would_part_the_domains(make: Any, batch: Any, name: str) -> None:
     method = make(name, HYPER, {"groups": 2})
-    mechanics = Mechanics(TrainConfig(batch_size=10, accumulate=2), torch.device("cpu"))
+    mechanics = OptimizerStep(TrainConfig(batch_size=10, accumulate=2), torch.device("cpu"))
     with pytest.raises(ValueError, match=r"train\.accumulate 1"):
         method.update(batch, method.optimizers(OptimConfig()), mechanics)
 
@@ -63,7 +63,7 @@ def test_accumulation_would_part_the_domains(make: Any, batch: Any, name: str) -
 @pytest.mark.parametrize("name", NAMES)
 def test_half_precision(make: Any, batch: Any, name: str) -> None:
     method = make(name, HYPER, {"groups": 2})
-    mechanics = Mechanics(TrainConfig(batch_size=10, precision="bf16"), torch.device("cpu"))
+    mechanics = OptimizerStep(TrainConfig(batch_size=10, precision="bf16"), torch.device("cpu"))
     losses = method.update(batch, method.optimizers(OptimConfig()), mechanics)
     assert all(v.isfinite() and v.dtype == torch.float32 for v in losses.values())
     assert all(p.isfinite().all() for p in method.parameters())

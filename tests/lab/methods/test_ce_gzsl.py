@@ -16,7 +16,7 @@ from batchformer.lab.data.feeds.memory import FeatureFeed
 from batchformer.lab.engine.cuda_graph import Captured, Eager
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.losses.contrast import supervised_contrast
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.ce_gzsl import CeGzsl, fixed
@@ -71,8 +71,8 @@ def feed(batch_size: int = 32, times: int = 2) -> FeatureFeed:
     return FeatureFeed(FEATURES[TRAINED], LABELS[TRAINED], batch_size, seed=1, times=times)
 
 
-def mechanics(**train: Any) -> Mechanics:
-    return Mechanics(TrainConfig(**train), CPU)
+def mechanics(**train: Any) -> OptimizerStep:
+    return OptimizerStep(TrainConfig(**train), CPU)
 
 
 def one_part(n: int = 16) -> dict[str, Tensor]:
@@ -391,7 +391,7 @@ def test_recorded_updates_equal_eager_ones(enabled: bool) -> None:
     for kind in (Eager, Captured):
         method = made(enabled=enabled).to(device).train()
         optimizers = method.optimizers(ADAM)
-        machinery = Mechanics(TrainConfig(), device)
+        machinery = OptimizerStep(TrainConfig(), device)
 
         def work(batch: Any, m: Any = method, o: Any = optimizers, k: Any = machinery) -> Any:
             return m.update(batch, o, k)

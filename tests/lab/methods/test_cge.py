@@ -15,7 +15,7 @@ from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.engine.cuda_graph import WARM_UP, Captured, Eager
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.engine.stage import RunningMean
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.compositional import Cge
@@ -142,7 +142,7 @@ def test_pairs_are_embedded_once_for_an_evaluation(batch: Any, shown: Any) -> No
         first = method.predict(x)
         assert method.predict(x).equal(first) and len(calls) == 1
     method.train()
-    method.update(shown, optimizers, Mechanics(TrainConfig(), CPU))
+    method.update(shown, optimizers, OptimizerStep(TrainConfig(), CPU))
     fresh = copy.deepcopy(method).eval()
     with torch.no_grad():
         second = method.eval().predict(x)
@@ -166,7 +166,10 @@ def test_kept_pairs_do_not_outlive_their_weights(batch: Any, shown: Any) -> None
     # A running mean is evaluated again and again, and never set to training.
     method = cge()
     mean: Any = RunningMean(method, 0.5)
-    optimizers, mechanics = method.optimizers(OptimConfig(lr=0.5)), Mechanics(TrainConfig(), CPU)
+    optimizers, mechanics = (
+        method.optimizers(OptimConfig(lr=0.5)),
+        OptimizerStep(TrainConfig(), CPU),
+    )
     with torch.no_grad():
         before = mean.module.eval().predict(x)
     mean.update_parameters(method)
@@ -195,7 +198,7 @@ def test_it_is_acting(batch: Any) -> None:
 @pytest.mark.parametrize("train", [{"precision": "bf16"}, {"accumulate": 2}], ids=str)
 def test_half_precision_and_accumulation(shown: Any, train: Any) -> None:
     method = cge({"image_embedding": 20}).train()
-    mechanics = Mechanics(TrainConfig(batch_size=10, **train), CPU)
+    mechanics = OptimizerStep(TrainConfig(batch_size=10, **train), CPU)
     losses = method.update(shown, method.optimizers(OptimConfig()), mechanics)
     assert losses["loss"].isfinite() and losses["loss"].dtype == torch.float32
     assert all(p.isfinite().all() for p in method.parameters())
@@ -287,7 +290,7 @@ def coloured(step: int) -> dict[str, Tensor]:
 def trained(embedding: int, **module: Any) -> CompositionalResult:
     method = on_shapes(embedding, **module).train()
     optimizers = method.optimizers(OptimConfig(name="adam", lr=1e-2, weight_decay=5e-5))
-    mechanics = Mechanics(TrainConfig(), CPU)
+    mechanics = OptimizerStep(TrainConfig(), CPU)
     for step in range(120):
         seed_device(CPU, step)
         method.update(coloured(step), optimizers, mechanics)
@@ -313,7 +316,7 @@ def test_recorded_updates_are_those_run_eagerly() -> None:
     for kind in (Eager, Captured):
         method = on_shapes(16, dropout=0.1).to(device).train()
         optimizers = method.optimizers(OptimConfig(name="adam", lr=1e-3))
-        mechanics = Mechanics(TrainConfig(precision="bf16"), device)
+        mechanics = OptimizerStep(TrainConfig(precision="bf16"), device)
 
         def work(batch: Any, method: Any = method, o: Any = optimizers, m: Any = mechanics) -> Any:
             return method.update(batch, o, m)

@@ -16,7 +16,7 @@ from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.engine.cuda_graph import WARM_UP, Captured, Eager
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.compositional import CompCos, pair_feasibility
 from batchformer.lab.metrics.compositional import CompositionalResult, compositional_scores
@@ -207,7 +207,7 @@ def test_the_backbone_stays_as_it_is(shown: Any, mode: str) -> None:
     assert method.embedder.training and method.encoder.training
     before = {k: v.clone() for k, v in method.network.state_dict().items()}
     trainable = {name for name, _ in method.network.named_parameters()}
-    method.update(shown, method.optimizers(OptimConfig(lr=0.5)), Mechanics(TrainConfig(), CPU))
+    method.update(shown, method.optimizers(OptimConfig(lr=0.5)), OptimizerStep(TrainConfig(), CPU))
     moved = {k for k, v in method.network.state_dict().items() if not before[k].equal(v)}
     assert not moved & trainable and bool(moved) == (mode == "train")
     assert not method.attributes.equal(VECTORS[:3])
@@ -228,7 +228,7 @@ def test_evaluations_see_the_weights_as_they_are(batch: Any, shown: Any) -> None
     with torch.no_grad():
         first = method.eval().predict(x)
     optimizers = method.train().optimizers(OptimConfig(lr=0.5))
-    method.update(shown, optimizers, Mechanics(TrainConfig(), CPU))
+    method.update(shown, optimizers, OptimizerStep(TrainConfig(), CPU))
     with torch.no_grad():
         second = method.eval().predict(x)
     assert not torch.allclose(first, second)
@@ -250,7 +250,7 @@ def test_it_is_acting(batch: Any) -> None:
 def test_half_precision_and_accumulation(shown: Any, train: Any, hyper: Any) -> None:
     method = compcos(hyper).train()
     method.begin_epoch(3)
-    mechanics = Mechanics(TrainConfig(batch_size=10, **train), CPU)
+    mechanics = OptimizerStep(TrainConfig(batch_size=10, **train), CPU)
     losses = method.update(shown, method.optimizers(OptimConfig()), mechanics)
     assert losses["loss"].isfinite() and losses["loss"].dtype == torch.float32
     assert all(p.isfinite().all() for p in method.parameters())
@@ -333,7 +333,7 @@ def shown_at(step: int) -> dict[str, Tensor]:
 def trained(hyper: dict[str, Any], **module: Any) -> CompositionalResult:
     method = on_grid(hyper, **module).train()
     optimizers = method.optimizers(OptimConfig(name="adam", lr=1e-2, weight_decay=5e-5))
-    mechanics = Mechanics(TrainConfig(), CPU)
+    mechanics = OptimizerStep(TrainConfig(), CPU)
     for step in range(120):
         seed_device(CPU, step)
         if step % 20 == 0:
@@ -363,7 +363,7 @@ def test_recorded_updates_are_those_run_eagerly(hyper: dict[str, Any]) -> None:
     for kind in (Eager, Captured):
         method = on_grid(hyper, dropout=0.1).to(device).train()
         optimizers = method.optimizers(OptimConfig(name="adam", lr=1e-3))
-        mechanics = Mechanics(TrainConfig(precision="bf16"), device)
+        mechanics = OptimizerStep(TrainConfig(precision="bf16"), device)
 
         def work(batch: Any, method: Any = method, o: Any = optimizers, m: Any = mechanics) -> Any:
             return method.update(batch, o, m)

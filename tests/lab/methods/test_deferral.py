@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from batchformer.lab.config.methods import MethodConfig
-from batchformer.lab.methods.ldam import never_comes
+from batchformer.lab.methods.ldam import reweighting_warning
 
 
 @pytest.mark.parametrize(
@@ -17,5 +17,5 @@ from batchformer.lab.methods.ldam import never_comes
     ],
 )
 def test_a_training_that_ends_before_it_is_told(method: str, epochs: float, said: str) -> None:
-    words = never_comes(method, MethodConfig(reweight_epoch=5), epochs)
+    words = reweighting_warning(method, MethodConfig(reweight_epoch=5), epochs)
     assert (said in words) if said else words == ""

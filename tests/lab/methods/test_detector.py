@@ -10,7 +10,7 @@ from torch import Tensor
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.detector import Detector
 from batchformer.lab.models import faster_rcnn
@@ -63,7 +63,7 @@ def batch() -> dict[str, Any]:
 
 
 def updates(method: Detector, number: int, **train: Any) -> list[dict[str, Tensor]]:
-    mechanics = Mechanics(TrainConfig(batch_size=2, **train), CPU)
+    mechanics = OptimizerStep(TrainConfig(batch_size=2, **train), CPU)
     optimizers = method.optimizers(OptimConfig(lr=0.01, weight_decay=1e-4))
     method.train()
     losses = []

@@ -12,7 +12,7 @@ from torch import Tensor
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.transforms.mixup import draw_mix, mix_batch
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods.erm import CrossEntropy
 from batchformer.lab.models.build import build_model
 
@@ -47,7 +47,7 @@ def seen_by(method: CrossEntropy, monkeypatch: pytest.MonkeyPatch, **train: Any)
     monkeypatch.setattr(method, "step", step)
     optimizers = method.train().optimizers(OptimConfig(lr=1e-6))
     torch.manual_seed(5)
-    method.update(batch_of(), optimizers, Mechanics(TrainConfig(**train), CPU))
+    method.update(batch_of(), optimizers, OptimizerStep(TrainConfig(**train), CPU))
     return seen
 
 

@@ -13,7 +13,7 @@ from batchformer.lab.config.data import FeatureConfig
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.sets.attributes import AttributeFeatures
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import eszsl as module
 from batchformer.lab.methods.eszsl import (
     Eszsl,
@@ -110,7 +110,7 @@ def test_as_a_method_it_is_the_closed_form() -> None:
     torch.testing.assert_close(method.deployed()(features.double()), method.predict(features))
     assert method.optimizers(OptimConfig()) == {}
     before = method.matrix.clone()
-    mechanics = Mechanics(TrainConfig(), torch.device("cpu"))
+    mechanics = OptimizerStep(TrainConfig(), torch.device("cpu"))
     losses = method.update({"x": features, "y": labels}, {}, mechanics)
     assert losses["loss"].isfinite() and torch.equal(method.matrix, before)
     with pytest.raises(ValueError, match="--arms baseline"):
@@ -130,5 +130,5 @@ def test_features_are_scaled_as_those_of_the_recipe() -> None:
     task = GeneralizedTask(moved, FeatureConfig(choose=False), torch.device("cpu"))
     hyper = MethodConfig(eszsl_gamma=chosen[0], eszsl_lambda=chosen[1])
     method = Eszsl(**task.method_options, module=ModuleConfig(enabled=False), seed=0, hyper=hyper)
-    found = task.evaluate(method, Mechanics(TrainConfig(), torch.device("cpu"))).metrics
+    found = task.evaluate(method, OptimizerStep(TrainConfig(), torch.device("cpu"))).metrics
     assert {name: found[name] for name in scores} == pytest.approx(scores)

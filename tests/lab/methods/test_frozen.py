@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 
 METHODS = ["crt", "lws", "balms"]
 
@@ -22,7 +22,7 @@ def test_features_change_only_by_statistics_and_only_if_asked(
     method.train()
     before = {k: v.clone() for k, v in method.network.state_dict().items()}
     optimizers = method.optimizers(OptimConfig(lr=0.5))
-    method.update(batch, optimizers, Mechanics(TrainConfig(), torch.device("cpu")))
+    method.update(batch, optimizers, OptimizerStep(TrainConfig(), torch.device("cpu")))
     changed = {k for k, v in method.network.state_dict().items() if not torch.equal(v, before[k])}
     statistics = {k for k in before if "running" in k or "num_batches" in k}
     head = {"fc.scale"} if name == "lws" else {"fc.weight", "fc.bias"}

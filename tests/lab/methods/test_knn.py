@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.metrics.representation import votes
 
 CPU = torch.device("cpu")
@@ -57,7 +57,7 @@ def test_nothing_is_trained(make: Any, batch: Any) -> None:
     before = {key: value.clone() for key, value in method.state_dict().items()}
     optimizers = method.optimizers(OptimConfig())
     assert optimizers == {}
-    losses = method.update(batch, optimizers, Mechanics(TrainConfig(), CPU))
+    losses = method.update(batch, optimizers, OptimizerStep(TrainConfig(), CPU))
     after = method.state_dict()
     assert losses["loss"].isfinite() and before.keys() == after.keys()
     assert all(torch.equal(value, after[key]) for key, value in before.items())

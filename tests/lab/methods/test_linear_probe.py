@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 
 CPU = torch.device("cpu")
 MODULES: list[dict[str, Any]] = [
@@ -45,7 +45,9 @@ def test_only_the_classifier_moves_and_statistics_do_not(make: Any, batch: Any) 
         method = make("linear_probe", {"frozen_mode": mode}).train()
         assert not any(part.training for part in method.network.modules())
         before = {key: value.clone() for key, value in method.state_dict().items()}
-        method.update(batch, method.optimizers(OptimConfig(lr=0.5)), Mechanics(TrainConfig(), CPU))
+        method.update(
+            batch, method.optimizers(OptimConfig(lr=0.5)), OptimizerStep(TrainConfig(), CPU)
+        )
         after = method.state_dict()
         moved = {key for key, value in before.items() if not torch.equal(value, after[key])}
         assert moved == {"network.fc.weight", "network.fc.bias"}
@@ -90,7 +92,7 @@ def trained(method: Any, batch: Any, updates: int = 3) -> Any:
     method.train().begin_training(updates)
     optimizers = method.optimizers(OptimConfig(lr=0.5))
     for _ in range(updates):
-        method.update(batch, optimizers, Mechanics(TrainConfig(), CPU))
+        method.update(batch, optimizers, OptimizerStep(TrainConfig(), CPU))
     return method
 
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from batchformer import check
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.losses.domains import mdd
 from batchformer.lab.methods.mdd import Mdd, by_origin
 from batchformer.lab.models.build import build_model
@@ -142,7 +142,10 @@ def test_both_domains_are_normalised_together(make: Any, pairs: Any) -> None:
 def test_the_reversal_rises_on_the_device_with_each_update(make: Any, pairs: Any) -> None:
     method = make("mdd", HYPER)
     place = method.updates.data_ptr()
-    optimizers, mechanics = method.optimizers(OptimConfig(lr=1e-3)), Mechanics(TrainConfig(), CPU)
+    optimizers, mechanics = (
+        method.optimizers(OptimConfig(lr=1e-3)),
+        OptimizerStep(TrainConfig(), CPU),
+    )
     for t in range(4):
         expected = 2 * 0.5 / (1 + math.exp(-t / 10)) - 0.5
         assert method.reversal().item() == pytest.approx(expected, abs=1e-7)
@@ -210,7 +213,7 @@ def test_it_is_acting(make: Any, batch: Any) -> None:
 def test_half_precision_and_accumulation(make: Any, pairs: Any, train: Any) -> None:
     method = make("mdd", HYPER).train()
     method.updates.fill_(5)
-    mechanics = Mechanics(TrainConfig(batch_size=10, **train), CPU)
+    mechanics = OptimizerStep(TrainConfig(batch_size=10, **train), CPU)
     losses = method.update(pairs, method.optimizers(OptimConfig()), mechanics)
     assert losses["loss"].isfinite() and losses["loss"].dtype == torch.float32
     assert all(p.isfinite().all() for p in method.parameters())
@@ -274,7 +277,7 @@ def trained(penalty: float, enabled: bool, shift: float) -> Mdd:
     module = ModuleConfig(enabled=enabled, lr_factor=1.0, dropout=0.1)
     method = Mdd(Plane(), torch.ones(2), seed=0, hyper=hyper, module=module).train()
     optimizers = method.optimizers(OptimConfig(lr=0.02, momentum=0.9, weight_decay=0.0))
-    mechanics = Mechanics(TrainConfig(), CPU)
+    mechanics = OptimizerStep(TrainConfig(), CPU)
     for step in range(200):
         x, y = clouds(32, 0.0, step)
         target, _ = clouds(32, shift, 10_000 + step)

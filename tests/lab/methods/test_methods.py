@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import METHODS
 
 CPU = torch.device("cpu")
@@ -34,7 +34,7 @@ def test_half_precision_and_accumulation(
     method = made(make, name).train()
     optimizers = method.optimizers(OptimConfig())
     before = {k: v.clone() for k, v in method.named_parameters()}
-    mechanics = Mechanics(TrainConfig(batch_size=10, **train), CPU)
+    mechanics = OptimizerStep(TrainConfig(batch_size=10, **train), CPU)
     losses = method.update({**batch, "x_target": batch["view2"]}, optimizers, mechanics)
     method.after_update()
     assert losses["loss"].isfinite() and losses["loss"].dtype == torch.float32

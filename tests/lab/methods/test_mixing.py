@@ -14,7 +14,7 @@ from batchformer import check
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.transforms.mixup import draw_mix
-from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.losses.long_tailed import balanced_softmax
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.erm import MixingClassifier
@@ -129,7 +129,7 @@ def test_probability_zero_is_no_cutmix_to_the_bit(arm: str) -> None:
         optimizers = method.optimizers(OptimConfig(lr=0.1))
         for step in range(3):
             torch.manual_seed(step)
-            method.update(batch_of(), optimizers, Mechanics(TrainConfig(), CPU))
+            method.update(batch_of(), optimizers, OptimizerStep(TrainConfig(), CPU))
         ends.append(method.state_dict())
     assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
 

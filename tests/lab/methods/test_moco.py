@@ -22,7 +22,7 @@ from batchformer import check
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.cuda_graph import Captured, Eager
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.moco import directions, is_vision_transformer, watched
 from batchformer.lab.models.build import build_model
@@ -42,7 +42,7 @@ def updated(method: Any, batch: Any, times: int = 1, lr: float = 0.1) -> Any:
     """After so many updates; the first queue of MoCo-v2 is empty, and asks for nothing."""
     optimizers = method.train().optimizers(OptimConfig(lr=lr))
     for _ in range(times):
-        method.update(batch, optimizers, Mechanics(TrainConfig(), CPU))
+        method.update(batch, optimizers, OptimizerStep(TrainConfig(), CPU))
         method.after_update()
     return method
 
@@ -60,7 +60,7 @@ def test_the_slower_encoder_by_a_loop(make: Any, batch: Any, name: str, schedule
     own = [p.double().clone() for p in parameters_of(method.key_network, method.key_head)]
     optimizers = method.optimizers(OptimConfig(lr=0.05))
     for t in range(1, updates + 1):
-        method.update(batch, optimizers, Mechanics(TrainConfig(), CPU))
+        method.update(batch, optimizers, OptimizerStep(TrainConfig(), CPU))
         method.after_update()
         m = 0.9
         if schedule == "cosine":
@@ -336,7 +336,7 @@ def test_recorded_updates_equal_eager_ones(
         method = make(name, hyper, enabled=enabled).to(device).train()
         method.begin_training(12)
         optimizers = method.optimizers(optim)
-        machinery = Mechanics(TrainConfig(), device)
+        machinery = OptimizerStep(TrainConfig(), device)
 
         def work(batch: Any, m: Any = method, o: Any = optimizers, k: Any = machinery) -> Any:
             losses = m.update(batch, o, k)

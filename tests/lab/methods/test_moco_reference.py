@@ -19,7 +19,7 @@ from torch.nn import functional as F
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods.moco import Moco, MocoV2, MocoV3
 
 N, CHANNELS, HIDDEN, DIM, QUEUE, UPDATES = 12, 8, 16, 6, 40, 4
@@ -186,7 +186,7 @@ def standing(of: nn.Module, loss: Tensor) -> dict[str, Any]:
 def assert_updates_agree(method: Moco, reference: Any, optim: OptimConfig) -> None:
     method.train().begin_training(UPDATES)
     optimizers = method.optimizers(optim)
-    mechanics = Mechanics(TrainConfig(batch_size=N, updates=UPDATES), torch.device("cpu"))
+    mechanics = OptimizerStep(TrainConfig(batch_size=N, updates=UPDATES), torch.device("cpu"))
     for number, views in enumerate(torch.randn(UPDATES, 2, N, 3, 8, 8)):
         torch.manual_seed(number)
         losses = method.update({"x": views[0], "view2": views[1]}, optimizers, mechanics)

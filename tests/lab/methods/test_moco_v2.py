@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import momentum as shuffled_norm
 from batchformer.lab.methods.momentum import draw_order
 from batchformer.lab.recipes import find_recipe
@@ -188,7 +188,7 @@ def test_it_learns_to_tell_its_images_apart(make: Any, batch: Any) -> None:
     losses = []
     for _ in range(40):
         losses.append(
-            method.update(same, optimizers, Mechanics(TrainConfig(), torch.device("cpu")))
+            method.update(same, optimizers, OptimizerStep(TrainConfig(), torch.device("cpu")))
         )
         method.after_update()
     assert losses[-1]["spread"] > 0.1

@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import build_method
 
 HYPER: dict[str, Any] = {
@@ -186,7 +186,7 @@ def test_a_vision_transformer(batch: Any) -> None:
     kept = {k: p.clone() for k, p in network.named_parameters()}
     method.train()
     optimizers = method.optimizers(OptimConfig(name="adamw", lr=1e-3, decayed="matrices"))
-    mechanics = Mechanics(TrainConfig(), torch.device("cpu"))
+    mechanics = OptimizerStep(TrainConfig(), torch.device("cpu"))
     method.update({"x": x, "view2": x.flip(3)}, optimizers, mechanics)
     same = {k for k, p in network.named_parameters() if torch.equal(p, kept[k])}
     assert same == {"patch_embed.proj.weight", "patch_embed.proj.bias", "head.weight", "head.bias"}
@@ -202,7 +202,7 @@ def test_lars_trains_it(make: Any, batch: Any) -> None:
     losses = []
     for _ in range(30):
         losses.append(
-            method.update(same, optimizers, Mechanics(TrainConfig(), torch.device("cpu")))
+            method.update(same, optimizers, OptimizerStep(TrainConfig(), torch.device("cpu")))
         )
         method.after_update()
     assert losses[-1]["loss"] < losses[0]["loss"] and losses[-1]["spread"] > 0.1

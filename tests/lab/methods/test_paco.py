@@ -22,7 +22,7 @@ from torch import distributed as dist
 from batchformer import check
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.losses.paco import paco
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
@@ -104,7 +104,7 @@ def test_the_slower_encoder_and_projection_follow_after_each_update(make: Any, b
     own = {k: v.double().clone() for k, v in method.key_network.named_parameters()}
     directions = [v.double().clone() for v in method.key_projection.parameters()]
     optimizers = method.optimizers(OptimConfig(lr=0.5))
-    mechanics = Mechanics(TrainConfig(), torch.device("cpu"))
+    mechanics = OptimizerStep(TrainConfig(), torch.device("cpu"))
     for _ in range(3):
         method.update(batch, optimizers, mechanics)
         method.after_update()
@@ -163,7 +163,7 @@ def test_resumed_equals_unbroken(make: Any, assert_resumes: Any) -> None:
 def test_a_step_writes_its_state_in_place(make: Any, batch: Any) -> None:
     method = make("paco", HYPER)
     places = {k: v.data_ptr() for k, v in method.state_dict().items()}
-    mechanics = Mechanics(TrainConfig(), torch.device("cpu"))
+    mechanics = OptimizerStep(TrainConfig(), torch.device("cpu"))
     method.update(batch, method.optimizers(OptimConfig()), mechanics)
     method.after_update()
     assert {k: v.data_ptr() for k, v in method.state_dict().items()} == places

@@ -18,7 +18,7 @@ from batchformer.lab.engine.cuda_graph import Captured, Recording
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Finding, Method
-from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.methods.swad import Swad
 
 CPU = torch.device("cpu")
@@ -71,7 +71,7 @@ def weights(method: nn.Module) -> list[Tensor]:
 def train(swad: Swad, segments: list[int], losses: list[float]) -> list[list[list[Tensor]]]:
     """Segments of so many updates, each evaluated to its loss; the weights after every update."""
     optimizers = swad.optimizers(OptimConfig(lr=0.5))
-    mechanics = Mechanics(TrainConfig(), CPU)
+    mechanics = OptimizerStep(TrainConfig(), CPU)
     swad.train()
     seen: list[list[list[Tensor]]] = []
     step = 0
@@ -194,7 +194,7 @@ def test_without_an_evaluation_the_mean_is_that_of_all_updates() -> None:
     optimizers = swad.optimizers(OptimConfig(lr=0.5))
     seen = []
     for step in range(4):
-        swad.update(Batches().batch(step), optimizers, Mechanics(TrainConfig(), CPU))
+        swad.update(Batches().batch(step), optimizers, OptimizerStep(TrainConfig(), CPU))
         swad.after_update()
         seen.append(weights(swad.inner))
     assert_mean(swad.conclude(Batches())["swad"], seen)
@@ -284,7 +284,7 @@ class Watched(Net):
     def optimizers(self, optim: OptimConfig) -> Any:
         return {"first": super().optimizers(optim)["main"]}
 
-    def update(self, batch: Batch, optimizers: Any, mechanics: Mechanics) -> dict[str, Tensor]:
+    def update(self, batch: Batch, optimizers: Any, mechanics: OptimizerStep) -> dict[str, Tensor]:
         return super().update(batch, {"main": optimizers["first"]}, mechanics)
 
     def why_eager(self) -> str:
@@ -322,7 +322,7 @@ def test_all_else_is_the_inner_methods() -> None:
     swad.begin_stage("features")
     swad.begin_epoch(4)
     before = weights(inner)
-    assert set(swad.update(batch, optimizers, Mechanics(TrainConfig(), CPU))) == {"loss"}
+    assert set(swad.update(batch, optimizers, OptimizerStep(TrainConfig(), CPU))) == {"loss"}
     assert not torch.equal(before[0], weights(inner)[0])
     swad.after_update()
     swad.after_evaluation({"val_loss": LOW})
@@ -364,10 +364,10 @@ def run_plan(folder: Path, device: torch.device = CPU, **options: Any) -> Plan:
     )
 
 
-def scripted(swad: Swad) -> Callable[[Method, Mechanics], Evaluation]:
+def scripted(swad: Swad) -> Callable[[Method, OptimizerStep], Evaluation]:
     """Scores of the network itself, and a validation loss that falls and rises by the update."""
 
-    def evaluate(method: Method, mechanics: Mechanics) -> Evaluation:
+    def evaluate(method: Method, mechanics: OptimizerStep) -> Evaluation:
         x = Batches(swad.segment.updates.device).batch(77)["x"]
         score = float(method.predict(x).double().sum())
         at = 4 * swad.valley.told + 4
@@ -478,7 +478,7 @@ def test_any_method_can_be_averaged(make: Any, batch: Any, name: str) -> None:
     optimizers = swad.optimizers(OptimConfig())
     seen = []
     for _ in range(3):
-        swad.update(batch, optimizers, Mechanics(TrainConfig(), CPU))
+        swad.update(batch, optimizers, OptimizerStep(TrainConfig(), CPU))
         swad.after_update()
         seen.append(weights(swad.inner))
     swad.after_evaluation({"val_loss": LOW})

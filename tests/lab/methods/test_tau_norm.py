@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from batchformer.lab.config.training import OptimConfig, TrainConfig
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods.two_stage import tau_normalise
 from batchformer.lab.models.build import build_model
 from batchformer.nn.randomness import drawing
@@ -42,6 +42,6 @@ def test_updates_change_nothing(make: Any, batch: Any) -> None:
     before = {k: v.clone() for k, v in method.state_dict().items()}
     optimizers = method.optimizers(OptimConfig())
     assert optimizers == {}
-    losses = method.update(batch, optimizers, Mechanics(TrainConfig(), torch.device("cpu")))
+    losses = method.update(batch, optimizers, OptimizerStep(TrainConfig(), torch.device("cpu")))
     assert losses["loss"].isfinite() and not losses["loss"].requires_grad
     assert all(torch.equal(v, before[k]) for k, v in method.state_dict().items())

@@ -93,12 +93,12 @@ def test_the_kernel_for_statistics_of_the_batch_leaves_it_alone(
     monkeypatch.setattr(available, "obstacle", lambda x: None)
     network: Any = build_model("resnet32", 5).train()
     y = torch.randn(2, 16, 4, 4, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
-    assert available.norm_obstacle(y, network.bn1) is None
+    assert available.norm_unsupported_reason(y, network.bn1) is None
     freeze_norm(network)
     network.train()
-    assert available.norm_obstacle(y, network.bn1) is not None
+    assert available.norm_unsupported_reason(y, network.bn1) is not None
     network.bn1.training = True  # even then
-    assert "is not BatchNorm2d itself" in str(available.norm_obstacle(y, network.bn1))
+    assert "is not BatchNorm2d itself" in str(available.norm_unsupported_reason(y, network.bn1))
 
 
 def test_what_cannot_be_frozen_is_named() -> None:

@@ -220,9 +220,9 @@ def test_it_compiles_whole() -> None:
 
 
 if __name__ == "__main__":
-    real = available.obstacle
+    real = available.unsupported_reason
     off_the_device = "the tensor is not on a CUDA device"
-    available.obstacle = lambda x: None if real(x) == off_the_device else real(x)
+    available.unsupported_reason = lambda x: None if real(x) == off_the_device else real(x)
     errors = _errors(8, (4, 8), "cpu", torch.float16)
     assert "batchformer.lab.models.kernels.conv3x3" in sys.modules
     print(json.dumps(errors))

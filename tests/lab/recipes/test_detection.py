@@ -8,7 +8,7 @@ from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.data import DetectionConfig
 from batchformer.lab.models.faster_rcnn import Kind
 from batchformer.lab.recipes import RECIPES, find_recipe
-from batchformer.lab.runs.folder import as_plain, from_plain
+from batchformer.lab.runs.folder import recipe_from_json, recipe_to_json
 
 NAMES = [name for name in RECIPES if find_recipe(name).task == "detection"]
 
@@ -21,7 +21,7 @@ def test_there_are_the_papers_and_two_of_ours() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_recipes_survive_being_written(name: str) -> None:
     recipe = find_recipe(name)
-    assert recipe.name == name and from_plain(as_plain(recipe)) == recipe
+    assert recipe.name == name and recipe_from_json(recipe_to_json(recipe)) == recipe
     assert isinstance(recipe.data, DetectionConfig)
 
 

@@ -18,11 +18,11 @@ from torch import nn
 
 from batchformer.cli import main as cli
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.compare import compare
-from batchformer.lab.runs.folder import from_plain
+from batchformer.lab.runs.folder import recipe_from_json
 from batchformer.lab.runs.run import load_task, restore
 
 CPU = torch.device("cpu")
@@ -96,7 +96,9 @@ def metrics_of(folder: Path) -> dict[str, float]:
 def scores(folder: Path) -> dict[str, float]:
     method, task, config = restore(folder, CPU)
     with torch.no_grad():
-        return task.evaluate(method, Mechanics(from_plain(config["trained"]).train, CPU)).metrics
+        return task.evaluate(
+            method, OptimizerStep(recipe_from_json(config["trained"]).train, CPU)
+        ).metrics
 
 
 def evaluated(folder: Path) -> list[dict[str, Any]]:

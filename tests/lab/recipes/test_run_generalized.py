@@ -18,11 +18,11 @@ from torch import nn
 from batchformer.cli import main as cli
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import ce_gzsl
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.compare import compare
-from batchformer.lab.runs.folder import from_plain
+from batchformer.lab.runs.folder import recipe_from_json
 from batchformer.lab.runs.run import load_task, restore
 
 CPU = torch.device("cpu")
@@ -180,7 +180,7 @@ def test_a_part_is_trained_again_and_the_other_kept(
 @pytest.mark.parametrize("part", ["choose", "train"])
 def test_a_part_predicts_as_it_was_recorded(part: str, folder: Path) -> None:
     method, task, config = restore(folder / part, CPU)
-    mechanics = Mechanics(from_plain(config["trained"]).train, CPU)
+    mechanics = OptimizerStep(recipe_from_json(config["trained"]).train, CPU)
     with torch.no_grad():
         found = task.evaluate(method, mechanics)
     last = evaluated(folder / part)[-1]

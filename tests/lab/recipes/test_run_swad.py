@@ -18,7 +18,7 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.report.figures.training import valleys
@@ -61,7 +61,7 @@ def metrics(folder: Path) -> dict[str, float]:
 def scores(folder: Path) -> dict[str, float]:
     method, task, _ = restore(folder, CPU)
     with torch.no_grad():
-        return task.evaluate(method, Mechanics(TrainConfig(), CPU)).metrics
+        return task.evaluate(method, OptimizerStep(TrainConfig(), CPU)).metrics
 
 
 def network_of(folder: Path) -> nn.Module:

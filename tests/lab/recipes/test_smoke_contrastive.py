@@ -21,7 +21,7 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.sets.images import ImageSplit, class_counts
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.report.page.html import render
 from batchformer.lab.report.results.runs import find_runs
@@ -120,7 +120,7 @@ def test_two_updates(name: str, arm: str, root: Path) -> None:
     method = build(recipe, 0, task)
     feed = task.feed(recipe.train, seed=0)
     method.begin_training(2)
-    optimizers, mechanics = method.optimizers(recipe.optim), Mechanics(recipe.train, CPU)
+    optimizers, mechanics = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
     before = {key: value.clone() for key, value in method.state_dict().items()}
     method.train()
     for step in range(2):
@@ -154,7 +154,7 @@ def test_probes_begin_with_the_features_of_another_run(name: str, root: Path) ->
     state = source.state_dict()
     network = {k.removeprefix("network."): v for k, v in state.items() if k.startswith("network.")}
     method = build(recipe, 0, task, start=network)
-    optimizers, mechanics = method.optimizers(recipe.optim), Mechanics(recipe.train, CPU)
+    optimizers, mechanics = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
     feed = task.feed(recipe.train, seed=0)
     method.begin_training(2)
     method.train()
@@ -223,7 +223,7 @@ def test_runs_are_restored(digits: Path) -> None:
         folder = digits / name / "batchformer" / "seed0"
         method, task, _ = restore(folder, CPU)
         with torch.no_grad():
-            scores = task.evaluate(method, Mechanics(TrainConfig(), CPU)).metrics
+            scores = task.evaluate(method, OptimizerStep(TrainConfig(), CPU)).metrics
         assert scores == pytest.approx(metrics_of(folder), abs=1e-4)
 
 

@@ -22,7 +22,7 @@ from batchformer.cli import main as cli
 from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.memory import close
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.models import faster_rcnn
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.compare import run
@@ -88,7 +88,7 @@ def test_two_updates(name: str, root: Path) -> None:
     task = load_task(recipe.data, CPU)
     assert task.facts()["train"] == sum(LISTS[part] for part in recipe.data_with().trained_on)
     method: Any = build(recipe, 0, task)
-    optimizers, mechanics = method.optimizers(recipe.optim), Mechanics(recipe.train, CPU)
+    optimizers, mechanics = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
     before = {key: value.detach().clone() for key, value in method.named_parameters()}
     feed = task.feed(recipe.train, seed=0)
     method.train()

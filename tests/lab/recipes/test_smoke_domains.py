@@ -24,7 +24,7 @@ from batchformer.lab.config.data import DomainConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.run import build, load_task
@@ -133,7 +133,7 @@ def metric_names(recipe: Recipe) -> list[str]:
     return [data.target, "mean_class"] if data.adapt else [data.target, "val", "val_loss"]
 
 
-def scores(method: Method, task: Task, mechanics: Mechanics) -> dict[str, float]:
+def scores(method: Method, task: Task, mechanics: OptimizerStep) -> dict[str, float]:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error")
         found = task.evaluate(method.eval(), mechanics)
@@ -155,7 +155,7 @@ def parts_of(method: Method) -> set[str]:
 
 def two_updates(recipe: Recipe, task: Task, method: Method) -> dict[str, Tensor]:
     """Train, with finite losses; gives the parameters from before."""
-    optimizers, mechanics = method.optimizers(recipe.optim), Mechanics(recipe.train, CPU)
+    optimizers, mechanics = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
     before = {key: value.detach().clone() for key, value in method.named_parameters()}
     feed = task.feed(recipe.train, seed=0)
     method.train()
@@ -194,7 +194,7 @@ def test_two_updates(
     if recipe.method == "mdd":
         expected |= {"bottleneck", "head", "adversary"}
     assert moved_parts(before, method) == expected
-    assert list(scores(method, task, Mechanics(recipe.train, CPU))) == metric_names(recipe)
+    assert list(scores(method, task, OptimizerStep(recipe.train, CPU))) == metric_names(recipe)
     assert hasattr(method, "inner") == recipe.hyper.swad
 
     del method, before

@@ -18,7 +18,7 @@ from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.sets import annotated
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build_network
 from batchformer.lab.runs.run import build, load_task
@@ -99,7 +99,7 @@ def test_two_updates(name: str, root: Path) -> None:
         torch.manual_seed(0)
         start = build_network(recipe, task.num_classes).state_dict()
     method = build(recipe, 0, task, start)
-    optimizers, mechanics = method.optimizers(recipe.optim), Mechanics(recipe.train, CPU)
+    optimizers, mechanics = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
     if recipe.train.precision == "fp16":  # the usual first scale overflows, and skips the update
         mechanics.scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
     before = {key: value.clone() for key, value in method.state_dict().items()}

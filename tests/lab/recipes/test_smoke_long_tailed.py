@@ -14,7 +14,7 @@ from batchformer.lab.config.arms import ARMS, with_arm
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.sets.images import class_counts
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.compare import run
 from batchformer.lab.runs.run import build, load_task, restore
@@ -85,7 +85,7 @@ def test_two_updates_of_both_arms(name: str, root: Path) -> None:
         assert all(np.isfinite(r["loss"]) for r in records if r["kind"] == "train")
         method, task, _ = restore(folder, CPU)
         with torch.no_grad():
-            scores = task.evaluate(method, Mechanics(TrainConfig(), CPU)).metrics
+            scores = task.evaluate(method, OptimizerStep(TrainConfig(), CPU)).metrics
         assert scores == metrics, "a restored run answers as the trained one"
 
 

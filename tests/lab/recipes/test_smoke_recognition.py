@@ -15,7 +15,7 @@ from PIL import Image
 from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.data.feeds.memory import close
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.run import build, load_task
 
@@ -55,7 +55,7 @@ def test_two_updates(name: str, arm: str, root: Path) -> None:
     recipe = with_arm(dataclasses.replace(recipe, data=data, train=train), arm)
     task = load_task(recipe.data, CPU)
     method = build(recipe, 0, task)
-    optimizers, mechanics = method.optimizers(recipe.optim), Mechanics(recipe.train, CPU)
+    optimizers, mechanics = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
     feed = task.feed(recipe.train, seed=0)
     method.train()
     before = {key: value.detach().clone() for key, value in method.named_parameters()}

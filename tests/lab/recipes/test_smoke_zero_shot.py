@@ -30,7 +30,7 @@ from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.sets.attribute_sets import ATTRIBUTE_SETS
 from batchformer.lab.data.sets.known_pairs import METADATA, PAIR_SETS
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.metrics.compositional import CompositionalScores
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.run import Run, build, load_task
@@ -193,7 +193,7 @@ def scores(method: Method, task: Task, recipe: Recipe) -> dict[str, float]:
     method.before_evaluation()
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = task.evaluate(method.eval(), Mechanics(recipe.train, CPU))
+        found = task.evaluate(method.eval(), OptimizerStep(recipe.train, CPU))
     assert all(0 <= value <= 100 for value in found.metrics.values()), found.metrics
     return found.metrics
 
@@ -211,7 +211,7 @@ def parts_of(method: Method) -> set[str]:
 
 def two_updates(recipe: Recipe, task: Task, method: Method) -> dict[str, Tensor]:
     """Train, with finite losses; gives the parameters from before."""
-    optimizers, mechanics = method.optimizers(recipe.optim), Mechanics(recipe.train, CPU)
+    optimizers, mechanics = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
     before = {name: value.detach().clone() for name, value in method.named_parameters()}
     feed = task.feed(recipe.train, seed=0)
     method.train()

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from batchformer.lab.report.figures import influence
 from batchformer.lab.report.figures.influence import cumulative_mean, gather, running_mean
-from batchformer.lab.report.results.configuration import Group, one_group
+from batchformer.lab.report.results.configuration import RunGroup, one_group
 from batchformer.lab.report.results.names import COLOURS
 from batchformer.lab.report.results.runs import find_runs
 
 Writer = Callable[..., Any]
 
 
-def group_with(root: Path, add_insight: Writer, write_run: Writer, **changes: Any) -> Group:
+def group_with(root: Path, add_insight: Writer, write_run: Writer, **changes: Any) -> RunGroup:
     """Three seeds of both arms; a change replaces an array of batchformer's, given its seed."""
     for seed in range(3):
         add_insight(write_run("baseline", seed))

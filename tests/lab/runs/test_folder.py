@@ -14,9 +14,9 @@ import pytest
 
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.folder import (
-    as_plain,
     has_result,
     read_result,
+    recipe_to_json,
     recorded,
     refuse_other_configuration,
     write_figures,
@@ -28,7 +28,7 @@ from batchformer.lab.runs.folder import (
 def configuration(**train: Any) -> dict[str, Any]:
     recipe = find_recipe("pacs_coral")
     changed = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **train))
-    return {"arm": "baseline", "seed": 0, "trained": as_plain(changed)}
+    return {"arm": "baseline", "seed": 0, "trained": recipe_to_json(changed)}
 
 
 def test_what_is_recorded(tmp_path: Path) -> None:

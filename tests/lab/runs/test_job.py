@@ -24,7 +24,7 @@ from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs import compare
 from batchformer.lab.runs import launch as job
 from batchformer.lab.runs.compare import run as train
-from batchformer.lab.runs.folder import as_plain
+from batchformer.lab.runs.folder import recipe_to_json
 from batchformer.lab.runs.launch import RunJob, StopSignals, warning_signal
 
 CPU = torch.device("cpu")
@@ -38,7 +38,9 @@ def short(updates: int = 6) -> Recipe:
 
 
 def job_in(root: Path, recipe: Recipe) -> RunJob:
-    return RunJob(as_plain(recipe), "batchformer", 0, str(root), "cpu", True, ("compare", "demo"))
+    return RunJob(
+        recipe_to_json(recipe), "batchformer", 0, str(root), "cpu", True, ("compare", "demo")
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +69,7 @@ def test_a_job_trains_its_run_and_finds_it_finished(tmp_path: Path) -> None:
     assert (folder / "result.json").stat().st_mtime_ns == before
     config = json.loads((folder / "config.json").read_text())
     assert config["provenance"]["command"] == "batchformer compare demo"
-    assert config["recipe"] == as_plain(short())
+    assert config["recipe"] == recipe_to_json(short())
 
 
 def test_a_gpu_can_be_chosen_for_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

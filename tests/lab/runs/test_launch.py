@@ -21,7 +21,7 @@ from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.recipes.ablations import find_sweep
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.cluster import JobConfig
-from batchformer.lab.runs.folder import from_plain
+from batchformer.lab.runs.folder import recipe_from_json
 from batchformer.lab.runs.launch import (
     Launch,
     runs_of_comparison,
@@ -146,7 +146,7 @@ def test_a_job_has_the_whole_recipe(tmp_path: Path) -> None:
     launch = Launch("local", JOBS, tmp_path, sweep.name, "cpu", quiet=True)
     for run in runs_of_sweep(sweep, demo(), ("batchformer",), ("1", "2"), (0,), tmp_path):
         job = launch.job_of(run)
-        assert from_plain(job.recipe) == run.recipe
+        assert recipe_from_json(job.recipe) == run.recipe
         assert Path(job.root) / run.recipe.name / job.arm / f"seed{job.seed}" == run.folder
 
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from batchformer.lab.config.data import BY_TASK, DomainConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.recipes import find_recipe
-from batchformer.lab.runs.folder import as_plain, completed, from_plain
+from batchformer.lab.runs.folder import completed, recipe_from_json, recipe_to_json
 
 SECTIONS = ("data", "hyper", "module", "optim", "schedule", "train")
 
@@ -25,15 +25,15 @@ SECTIONS = ("data", "hyper", "module", "optim", "schedule", "train")
 def test_json_and_back() -> None:
     recipe = find_recipe("cifar100_lt_ride")
     assert recipe.schedule.milestones, "a tuple, which JSON does not have"
-    plain = json.loads(json.dumps(as_plain(recipe)))
-    assert from_plain(plain) == recipe and completed(plain) == plain
+    plain = json.loads(json.dumps(recipe_to_json(recipe)))
+    assert recipe_from_json(plain) == recipe and completed(plain) == plain
 
 
 def test_a_recipe_from_before_a_setting_existed_has_its_default() -> None:
-    plain = as_plain(find_recipe("demo"))
+    plain = recipe_to_json(find_recipe("demo"))
     del plain["hyper"], plain["start"], plain["teacher"], plain["stride"], plain["data"]["augment"]
-    assert from_plain(plain) == find_recipe("demo")
-    assert completed(plain) == as_plain(find_recipe("demo"))
+    assert recipe_from_json(plain) == find_recipe("demo")
+    assert completed(plain) == recipe_to_json(find_recipe("demo"))
     assert "hyper" not in plain, "what was given is left as it is"
 
 
@@ -43,25 +43,25 @@ def test_every_task_has_its_data() -> None:
 
 
 def test_data_is_read_as_its_task_has_it() -> None:
-    plain = as_plain(find_recipe("demo"))
+    plain = recipe_to_json(find_recipe("demo"))
     domains = {"name": "pacs", "target": "sketch"}
-    read = from_plain({**plain, "task": "domains", "data": domains})
+    read = recipe_from_json({**plain, "task": "domains", "data": domains})
     assert read.data == DomainConfig(name="pacs", target="sketch")
-    assert from_plain(as_plain(read)) == read
+    assert recipe_from_json(recipe_to_json(read)) == read
     with pytest.raises(TypeError, match="target"):
-        from_plain({**plain, "data": domains})
+        recipe_from_json({**plain, "data": domains})
 
 
 def test_an_unknown_task_is_named() -> None:
     with pytest.raises(ValueError, match="no task 'captioning'; there are long_tailed"):
-        from_plain({**as_plain(find_recipe("demo")), "task": "captioning"})
+        recipe_from_json({**recipe_to_json(find_recipe("demo")), "task": "captioning"})
 
 
 def test_a_value_of_another_kind_is_a_type_error_that_says_where() -> None:
-    plain = as_plain(find_recipe("voc_fpn"))
+    plain = recipe_to_json(find_recipe("voc_fpn"))
     plain["data"]["trained_on"] = [None]
     with pytest.raises(TypeError, match="data has a value of another kind"):
-        from_plain(plain)
+        recipe_from_json(plain)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_value_of_another_kind_is_a_type_error_that_says_where() -> None:
     ],
 )
 def test_what_is_none_of_ours_is_left_as_it_is(change: dict[str, Any]) -> None:
-    plain = {**as_plain(find_recipe("demo")), **change}
+    plain = {**recipe_to_json(find_recipe("demo")), **change}
     del plain["hyper"]
     assert completed(plain) is plain
 
@@ -99,7 +99,7 @@ PLACES = [(name,) for name in FIELDS] + [
 @settings(max_examples=100, deadline=None)
 @given(places=st.dictionaries(st.sampled_from(PLACES), ANYTHING, max_size=3))
 def test_nothing_recorded_makes_it_raise(places: dict[tuple[str, ...], Any]) -> None:
-    plain = copy.deepcopy(as_plain(find_recipe("demo")))
+    plain = copy.deepcopy(recipe_to_json(find_recipe("demo")))
     for place, value in sorted(places.items(), key=lambda item: -len(item[0])):
         (plain if len(place) == 1 else plain[place[0]])[place[-1]] = value
     found = completed(plain)

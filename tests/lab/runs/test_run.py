@@ -104,9 +104,9 @@ def test_restore_gives_the_trained_method(tmp_path: Path) -> None:
         method, task, _ = restore(folder, CPU)
         with torch.no_grad():
             from batchformer.lab.config.training import TrainConfig
-            from batchformer.lab.engine.optimizer_step import Mechanics
+            from batchformer.lab.engine.optimizer_step import OptimizerStep
 
-            metrics = task.evaluate(method, Mechanics(TrainConfig(), CPU)).metrics
+            metrics = task.evaluate(method, OptimizerStep(TrainConfig(), CPU)).metrics
         assert metrics == json.loads((folder / "result.json").read_text())["metrics"]
     with pytest.raises(FileNotFoundError, match="not a run folder"):
         restore(tmp_path, CPU)

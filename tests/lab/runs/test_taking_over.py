@@ -14,7 +14,7 @@ import pytest
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs import folder
 from batchformer.lab.runs import sweep as taking_over
-from batchformer.lab.runs.folder import as_plain, recorded, write_figures, write_json
+from batchformer.lab.runs.folder import recipe_to_json, recorded, write_figures, write_json
 from batchformer.lab.runs.sweep import copy_run, is_whole
 from batchformer.plug.files import write_atomically
 
@@ -22,7 +22,7 @@ from batchformer.plug.files import write_atomically
 def configuration(**train: Any) -> dict[str, Any]:
     recipe = find_recipe("pacs_coral")
     changed = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **train))
-    return {"arm": "baseline", "seed": 0, "trained": as_plain(changed)}
+    return {"arm": "baseline", "seed": 0, "trained": recipe_to_json(changed)}
 
 
 def trained_with(folder: Path, config: dict[str, Any]) -> None:

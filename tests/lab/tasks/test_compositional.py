@@ -17,7 +17,7 @@ from batchformer.lab.config.data import PairConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.framing import RandomResizedCrop, ResizeCentreCrop
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks import compositional
 from batchformer.lab.tasks.compositional import CompositionalTask, file_view
 
@@ -84,8 +84,8 @@ class Knows(Method):
         return torch.linspace(0, 1, self.made.num_classes)
 
 
-def mechanics() -> Mechanics:
-    return Mechanics(TrainConfig(workers=0), CPU)
+def mechanics() -> OptimizerStep:
+    return OptimizerStep(TrainConfig(workers=0), CPU)
 
 
 @pytest.mark.parametrize("world", ["closed", "open"])

@@ -17,14 +17,14 @@ from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.transforms import digits_test
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.metrics.representation import feature_std, uniformity
 from batchformer.lab.tasks.contrastive import ContrastiveTask
 from batchformer.lab.tasks.load import load
 
 CPU = torch.device("cpu")
 DIGITS = ContrastConfig(name="digits", ratio=50.0, views="byol")
-MECHANICS = Mechanics(TrainConfig(workers=0), CPU)
+MECHANICS = OptimizerStep(TrainConfig(workers=0), CPU)
 
 
 class Pixels(Method):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from batchformer.lab.config.data import DetectionConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks.detection import DetectionTask
 from batchformer.lab.tasks.load import load
 
@@ -87,7 +87,7 @@ def test_what_it_says_of_its_data(task: DetectionTask) -> None:
 
 
 def test_all_found_and_nothing_found(task: DetectionTask) -> None:
-    mechanics, images = Mechanics(TRAIN, CPU), task.data.test
+    mechanics, images = OptimizerStep(TRAIN, CPU), task.data.test
     right = Told(lambda n: (images[n].boxes, images[n].labels), task)
     found = task.evaluate(right, mechanics)
     names = ["ap", "ap50", "ap75"]
@@ -105,7 +105,7 @@ def test_all_found_and_nothing_found(task: DetectionTask) -> None:
 def test_boxes_in_the_wrong_scale_are_wrong(task: DetectionTask) -> None:
     images = task.data.test
     wrong = Told(lambda n: (images[n].boxes * 1.6, images[n].labels), task)
-    assert task.evaluate(wrong, Mechanics(TRAIN, CPU)).metrics["ap50"] == 0
+    assert task.evaluate(wrong, OptimizerStep(TRAIN, CPU)).metrics["ap50"] == 0
 
 
 def test_batches(task: DetectionTask) -> None:
@@ -144,7 +144,7 @@ class Normalised(Told):
 
 def test_statistics_are_measured_before_scoring(task: DetectionTask) -> None:
     precise = dataclasses.replace(task, config=dataclasses.replace(task.config, precise_norm=3))
-    mechanics, means = Mechanics(TRAIN, CPU), []
+    mechanics, means = OptimizerStep(TRAIN, CPU), []
     for times in range(2):
         torch.manual_seed(times)
         method = Normalised(task).eval()

@@ -13,7 +13,7 @@ from torchmetrics.functional.classification import (
 
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks.domains import score
 
 
@@ -29,7 +29,7 @@ def test_against_torchmetrics() -> None:
     logits = torch.randn(57, 5, generator=draw)
     labels = torch.randint(4, (57,), generator=draw)  # class 4 has no image
     batches = zip(logits.view(57, 5, 1, 1).split(10), labels.split(10), strict=True)
-    got = score(Given(), Mechanics(TrainConfig(), torch.device("cpu")), batches, 5)
+    got = score(Given(), OptimizerStep(TrainConfig(), torch.device("cpu")), batches, 5)
     micro = multiclass_accuracy(logits, labels, 5, average="micro")
     assert got.accuracy == pytest.approx(100 * float(micro), rel=1e-6)
     assert torch.equal(got.confusion, multiclass_confusion_matrix(logits, labels, 5))
@@ -43,4 +43,4 @@ def test_against_torchmetrics() -> None:
 
 def test_nothing_to_score() -> None:
     with pytest.raises(ValueError, match="no image"):
-        score(Given(), Mechanics(TrainConfig(), torch.device("cpu")), [], 5)
+        score(Given(), OptimizerStep(TrainConfig(), torch.device("cpu")), [], 5)

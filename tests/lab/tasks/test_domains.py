@@ -13,7 +13,7 @@ from torchvision.io import write_png
 from batchformer.lab.config.data import DomainConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks.domains import DomainTask, read_domains
 
 CPU = torch.device("cpu")
@@ -48,8 +48,8 @@ class Says(Method):
         return torch.stack([x.mean((1, 2, 3)), torch.zeros(len(x))], 1)
 
 
-def mechanics(**train: Any) -> Mechanics:
-    return Mechanics(TrainConfig(workers=0, **train), CPU)
+def mechanics(**train: Any) -> OptimizerStep:
+    return OptimizerStep(TrainConfig(workers=0, **train), CPU)
 
 
 def test_a_batch_has_the_sources_one_after_the_other() -> None:

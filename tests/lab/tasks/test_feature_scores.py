@@ -13,14 +13,14 @@ from PIL import Image
 
 from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.build import build
 from batchformer.lab.tasks.contrastive import ContrastiveTask
 from batchformer.lab.tasks.load import load
 
 CPU = torch.device("cpu")
-MECHANICS = Mechanics(TrainConfig(workers=0), CPU)
+MECHANICS = OptimizerStep(TrainConfig(workers=0), CPU)
 NAMES = ("alignment", "uniformity", "feature_std")
 
 

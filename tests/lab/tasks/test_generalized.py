@@ -12,7 +12,7 @@ from torch import Tensor
 from batchformer.lab.config.data import FeatureConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks.generalized import GeneralizedTask
 
 CPU = torch.device("cpu")
@@ -55,7 +55,7 @@ class Nearest(Method):
 
 
 def test_scores_by_hand(file: Path) -> None:
-    found = task(file).evaluate(Nearest(), Mechanics(TrainConfig(), CPU))
+    found = task(file).evaluate(Nearest(), OptimizerStep(TrainConfig(), CPU))
     # Classes 4 and 5 are unseen; seen ones are told whatever the bias, as long as it is small.
     wanted = {"hm": 2 * 50 * 100 / 150, "unseen": 50, "seen": 100, "auc": 50}
     assert found.metrics == pytest.approx(wanted) and next(iter(found.metrics)) == "hm"

@@ -19,7 +19,7 @@ from batchformer.lab.data.feeds.loader import FileFeed
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.sets import annotated
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks.image_files import ImageFileTask
 from batchformer.lab.tasks.meta import WithMeta
 
@@ -83,7 +83,7 @@ def test_a_class_without_a_test_image_is_remarked_on(root: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_scores_by_hand(task: ImageFileTask, workers: int) -> None:
-    mechanics = Mechanics(TrainConfig(workers=workers), CPU)
+    mechanics = OptimizerStep(TrainConfig(workers=workers), CPU)
     evaluation = task.evaluate(ByBrightness(), mechanics, batch=4)
     metrics = evaluation.metrics
     assert metrics["all"] == pytest.approx(400 / 6) and next(iter(metrics)) == "all"
@@ -102,7 +102,7 @@ def test_test_images_are_those_of_torchvision(task: ImageFileTask, root: Path) -
             seen.append(x)
             return super().predict(x)
 
-    task.evaluate(Looks(), Mechanics(IN_PROCESS, CPU))
+    task.evaluate(Looks(), OptimizerStep(IN_PROCESS, CPU))
     expected = v2.Compose(
         [
             v2.PILToTensor(),

@@ -10,7 +10,7 @@ from torch import Tensor
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks.long_tailed import LongTailedTask
 
 CPU = torch.device("cpu")
@@ -35,7 +35,7 @@ class Constant(Method):
 
 
 def test_scores_of_a_constant_answer_by_hand(task: LongTailedTask) -> None:
-    mechanics = Mechanics(TrainConfig(), CPU)
+    mechanics = OptimizerStep(TrainConfig(), CPU)
     evaluation = task.evaluate(Constant(9), mechanics, batch=64)  # the rarest class
     metrics = evaluation.metrics
     assert metrics["all"] == metrics["mean_class"] == pytest.approx(10.0)

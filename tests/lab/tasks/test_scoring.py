@@ -13,7 +13,7 @@ from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.metrics.shots import expected_calibration_error
 from batchformer.lab.tasks import scoring
 
@@ -33,7 +33,7 @@ def test_by_hand_and_without_a_confusion_matrix_of_many_classes(
 ) -> None:
     labels, said = torch.tensor([0, 0, 1, 2]), torch.tensor([0, 1, 1, 0])
     batches = [(torch.eye(3)[said[part]], labels[part]) for part in (slice(3), slice(3, 4))]
-    mechanics = Mechanics(TrainConfig(), torch.device("cpu"))
+    mechanics = OptimizerStep(TrainConfig(), torch.device("cpu"))
     counts = torch.tensor([500, 50, 5])
 
     def scored() -> Evaluation:
@@ -62,7 +62,7 @@ def test_the_highest_answers_against_torchmetrics(scores: Any) -> None:
     labels = torch.randint(9, (60,), generator=draw)
     batches = [(logits[:25], labels[:25]), (logits[25:], labels[25:])]
     counts = torch.tensor([500, 400, 300, 60, 50, 40, 9, 5, 1])
-    mechanics = Mechanics(TrainConfig(), torch.device("cpu"))
+    mechanics = OptimizerStep(TrainConfig(), torch.device("cpu"))
     config = LongTailConfig(scores=scores)
     evaluation = scoring.evaluate_by_shots(
         Echo(), mechanics, batches, counts, list("abcdefghi"), config
@@ -91,7 +91,7 @@ def test_the_highest_answers_against_torchmetrics(scores: Any) -> None:
 
 def test_five_classes_have_no_five_highest_answers() -> None:
     batches = [(torch.eye(5), torch.arange(5))]
-    mechanics, counts = Mechanics(TrainConfig(), torch.device("cpu")), torch.full((5,), 7)
+    mechanics, counts = OptimizerStep(TrainConfig(), torch.device("cpu")), torch.full((5,), 7)
     config = LongTailConfig(scores="top")
     found = scoring.evaluate_by_shots(Echo(), mechanics, batches, counts, "abcde", config).metrics
     assert list(found) == ["top1", "mean_class", "ece", "said"] and found["top1"] == 100

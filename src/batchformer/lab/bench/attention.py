@@ -11,7 +11,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from batchformer.kernels.available import disabled, obstacle
+from batchformer.kernels.available import disabled, unsupported_reason
 from batchformer.lab.bench.measure import (
     BenchSettings,
     GraphStopwatch,
@@ -69,14 +69,14 @@ class Layer:
             device=self.x.device,
             dtype=self.x.dtype,
             dropout=DROPOUT,
-            kernels=obstacle(self.x) is None,
+            kernels=unsupported_reason(self.x) is None,
         )
 
     @property
     def others(self) -> list[Path]:
         """The other paths that can run here."""
         paths: tuple[Path, ...] = get_args(Path)
-        kernels = obstacle(self.x) is None and self.chosen != WHOLE
+        kernels = unsupported_reason(self.x) is None and self.chosen != WHOLE
         runs = [path for path in paths if path != "triton" or kernels]
         return [path for path in runs if path != self.chosen]
 

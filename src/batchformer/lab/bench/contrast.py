@@ -40,7 +40,7 @@ from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.loop import own_stream
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods.classifier import make_encoder
 from batchformer.lab.methods.moco import MocoV3
 from batchformer.lab.models.build import build_model
@@ -225,13 +225,13 @@ def module_alone(
     timers: dict[str, Timer] = {}
     for mode in modes:
         recorded = mode.train.capture and device.type == "cuda"
-        work = _module_work(channels, size, Mechanics(mode.train, device))
+        work = _module_work(channels, size, OptimizerStep(mode.train, device))
         timers[mode.name] = (GraphStopwatch if recorded else Stopwatch)(work, device)
     budget = GPU_BUDGET if settings.on_gpu else CPU_BUDGET
     return measured(timers, settings.repeats, usual=ROUNDS, budget=budget)
 
 
-def _module_work(channels: int, size: int, mechanics: Mechanics) -> Callable[[], object]:
+def _module_work(channels: int, size: int, mechanics: OptimizerStep) -> Callable[[], object]:
     encoder: Any = make_encoder(channels, ModuleConfig(), seed=0)
     encoder.to(mechanics.device).train()
     draw = generator(0, "augmentation")

@@ -28,7 +28,7 @@ from batchformer.lab.data.transforms import IMAGENET, cifar_test
 from batchformer.lab.engine.cuda_graph import WARM_UP, Captured, Eager
 from batchformer.lab.engine.loop import own_stream
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from batchformer.nn.randomness import generator, seed_for
@@ -134,7 +134,7 @@ class Subject:
         if mode.train.compile:  # as the loop does it
             self.method.__dict__["step"] = torch.compile(self.method.step)
         self.optimizers = self.method.optimizers(OPTIM)
-        self.mechanics = Mechanics(mode.train, device)
+        self.mechanics = OptimizerStep(mode.train, device)
         last = mode.train.channels_last
         self.batches = itertools.cycle(batches or network.batches(batch_size, device, last))
         self.updates = itertools.count()

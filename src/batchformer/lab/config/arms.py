@@ -89,7 +89,7 @@ def with_arm(recipe: Recipe, arm: str) -> Recipe:
     require_training(changed.method, changed.module)
     _require_weights(recipe, arm)
     require(
-        not (changed.module.enabled and alike(changed)),
+        not (changed.module.enabled and arms_start_equal(changed)),
         f"BatchFormer takes no part in {recipe.method}, and {recipe.name} begins with the same "
         f"weights in every arm, so that the arm {arm} would be the baseline under another name. "
         "Take the baseline alone: --arms baseline with compare, --arm baseline with train; or name "
@@ -98,7 +98,7 @@ def with_arm(recipe: Recipe, arm: str) -> Recipe:
     return changed
 
 
-def alike(recipe: Recipe) -> bool:
+def arms_start_equal(recipe: Recipe) -> bool:
     """Whether arms with BatchFormer would be the baseline: nothing that they begin with differs."""
     named = "/" in recipe.start  # one arm of another recipe, whichever arm begins with it
     return recipe.method in WITHOUT_BATCHFORMER and (not recipe.start or named)
@@ -111,7 +111,7 @@ def usual_arms(recipe: Recipe) -> tuple[str, ...]:
     >>> usual_arms(find_recipe("voc_moco_v3")), usual_arms(find_recipe("my_voc"))
     (('baseline', 'batchformer'), ('baseline',))
     """
-    alone = alike(recipe) or recipe.method == "eszsl"
+    alone = arms_start_equal(recipe) or recipe.method == "eszsl"
     return ("baseline",) if alone else ("baseline", "batchformer")
 
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
-from batchformer.lab.engine.distributed.gradients import take_from_first
-from batchformer.lab.engine.distributed.rank_zero import first_gives
+from batchformer.lab.engine.distributed.gradients import broadcast_state
+from batchformer.lab.engine.distributed.rank_zero import bytes_from_rank_zero
 from batchformer.lab.engine.distributed.sharding import (
     dealt_moments,
     dealt_state,
@@ -23,7 +23,7 @@ from batchformer.lab.engine.distributed.sharding import (
     whole,
 )
 from batchformer.lab.engine.optim import load_state, state_of
-from batchformer.nn.exchange import leads, ranks
+from batchformer.nn.exchange import is_rank_zero, world_size
 from batchformer.plug.files import write_atomically
 
 if TYPE_CHECKING:
@@ -76,14 +76,14 @@ def load_newest(folder: Path, say: Callable[[str], None] = print) -> dict[str, A
 
 def load_newest_of_first(folder: Path, say: Callable[[str], None]) -> dict[str, Any] | None:
     """The same on all ranks, of which only rank 0 looks into the folder and sends what it found."""
-    if ranks() == 1:
+    if world_size() == 1:
         return load_newest(folder, say)
 
     def content() -> bytes | None:
         found = newest(folder, say)
         return None if found is None else found[0].read_bytes()
 
-    sent = first_gives(content)
+    sent = bytes_from_rank_zero(content)
     return None if sent is None else read(sent, folder)
 
 
@@ -220,7 +220,7 @@ def restore_stage(stage: Stage, state: dict[str, Any]) -> None:
 
 def save_stage(folder: Path, update: int, state: dict[str, Any], stage: int = 0) -> None:
     """Write a checkpoint, on the rank that writes."""
-    if leads():
+    if is_rank_zero():
         save(folder, update, state, stage)
 
 
@@ -236,7 +236,7 @@ def remove_later(folder: Path, stage: int, update: int, resumed: bool) -> None:
         update: the first that is still to be trained.
         resumed: whether the training goes on from a checkpoint of this update, which stays.
     """
-    if leads():
+    if is_rank_zero():
         for kept in {path.parent for path in folder.glob("*/*.pt")}:
             stays = resumed and kept.name == "checkpoints"
             remove_from(kept, stage, update + stays)
@@ -246,15 +246,15 @@ def state_of_model(model: nn.Module) -> Mapping[str, Any]:
     """Its state dict, of whole tensors and those of rank 0; every rank calls it."""
     one_state(model)
     state: Mapping[str, Any] = model.state_dict()
-    return state if ranks() == 1 else whole(state)
+    return state if world_size() == 1 else whole(state)
 
 
 def load_model(model: nn.Module, state: Mapping[str, Any]) -> None:
     """Take over a state dict of whole tensors."""
-    model.load_state_dict(state if ranks() == 1 else dealt_state(model, state))
+    model.load_state_dict(state if world_size() == 1 else dealt_state(model, state))
 
 
 def one_state(model: nn.Module) -> None:
     """Let every rank have what rank 0 has: statistics of batches are those of each rank's own."""
-    if ranks() > 1:
-        take_from_first(plain_tensors(model))
+    if world_size() > 1:
+        broadcast_state(plain_tensors(model))

@@ -17,7 +17,7 @@ from torch import Tensor
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch
-from batchformer.nn.exchange import ranks
+from batchformer.nn.exchange import world_size
 from batchformer.nn.randomness import seed_device
 
 Losses = dict[str, Tensor]
@@ -37,7 +37,7 @@ def why_eager(train: TrainConfig, device: torch.device, method: Method) -> str |
     """
     if device.type != "cuda":
         return f"the device is {device.type}, not cuda"
-    if ranks() > 1:
+    if world_size() > 1:
         return "ranks exchange what they have, and wait for one another"
     if not train.capture:
         return "train.no-capture asks for it"

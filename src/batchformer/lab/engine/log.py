@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.engine.distributed.gradients import mean_of_ranks
-from batchformer.nn.exchange import ranks, total_rows
+from batchformer.nn.exchange import total_rows, world_size
 from batchformer.plug.files import write_atomically
 
 # The updates since the last training record; losses stay on the device until they are needed.
@@ -79,7 +79,7 @@ class Window:
         """Mean losses, the last learning rate and the speed."""
         means = self.table().mean(0).tolist()
         samples = self.samples
-        if self.rows and ranks() > 1:
+        if self.rows and world_size() > 1:
             samples = int(total_rows(samples, self.rows[0].device))
         seconds = max(time.perf_counter() - self.started, 1e-9)
         return {

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from batchformer.lab.engine.checkpoint import load_newest_of_first, of_this_training, remove_later
-from batchformer.lab.engine.distributed.gradients import take_from_first
+from batchformer.lab.engine.distributed.gradients import broadcast_state
 from batchformer.lab.engine.distributed.sharding import shard
 from batchformer.lab.engine.distributed.sync_norm import synchronise_norms
 from batchformer.lab.engine.interrupt import StopRequest, stop_requests
@@ -17,7 +17,7 @@ from batchformer.lab.engine.log import NoLog, Progress, RunLog
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.precision import products_in
 from batchformer.lab.engine.stage import BEST, Evaluate, Evaluation, Plan, Position, Stage
-from batchformer.nn.exchange import leads, ranks
+from batchformer.nn.exchange import is_rank_zero, world_size
 
 __all__ = [
     "BEST",
@@ -103,10 +103,10 @@ def _training(
         method.double()
     if plan.train.channels_last:
         method.to(memory_format=torch.channels_last)
-    if ranks() > 1:
+    if world_size() > 1:
         _begin_alike(method, plan)
-    log = RunLog(plan.folder, plan.wandb_project) if leads() else NoLog(plan.folder)
-    silent = not leads()
+    log = RunLog(plan.folder, plan.wandb_project) if is_rank_zero() else NoLog(plan.folder)
+    silent = not is_rank_zero()
     try:
         with Progress(plan.title, plan.train.updates, plan.quiet, alone, silent) as bar:
             found = load_newest_of_first(plan.folder / "checkpoints", bar.say)
@@ -130,6 +130,6 @@ def _begin_alike(method: Method, plan: Plan) -> None:
     """Several ranks begin with the weights of rank 0, and as the settings ask."""
     if plan.train.sync_norm:
         synchronise_norms(method, plan.device)
-    take_from_first((*method.parameters(), *method.buffers()))
+    broadcast_state((*method.parameters(), *method.buffers()))
     if plan.train.parallel == "fsdp":
         shard(method, plan.train)

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.optim import build_optimizer
-from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.plug.attach import param_groups
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class Method(nn.Module):
         return {"main": build_optimizer(self.parameter_groups(optim), optim)}
 
     def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: Mechanics
+        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: OptimizerStep
     ) -> dict[str, Tensor]:
         """The whole update; by default one step of one optimizer."""
         return mechanics.minimise(self.step, batch, optimizers["main"], self.parameters())

@@ -175,7 +175,7 @@ def lr_factor(config: ScheduleConfig, update: int, updates: int, per_epoch: int)
     return 1.0
 
 
-def forget(optimizer: Optimizer) -> None:
+def reset_state(optimizer: Optimizer) -> None:
     """Set its moments and counters to zero, in place: a captured graph keeps writing to them.
 
     The next step is that of a new optimizer, for SGD as for Adam.

@@ -25,7 +25,7 @@ _TYPES = {
 }
 
 
-class Mechanics:
+class OptimizerStep:
     """What a method uses to turn a loss into an update.
 
     Args:

@@ -32,15 +32,15 @@ from batchformer.lab.engine.checkpoint import (
 )
 from batchformer.lab.engine.cuda_graph import Captured, Eager, wait_for, why_eager
 from batchformer.lab.engine.distributed.gradients import Parallel
-from batchformer.lab.engine.distributed.rank_zero import highest
+from batchformer.lab.engine.distributed.rank_zero import max_over_ranks
 from batchformer.lab.engine.distributed.sharding import is_sharded
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import Progress, RunLog, Window
 from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.engine.optim import forget, lr_factor, set_lr
-from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.engine.optim import lr_factor, reset_state, set_lr
+from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.engine.precision import in_double, predicting_in_double
-from batchformer.nn.exchange import rank, ranks
+from batchformer.nn.exchange import rank, world_size
 from batchformer.nn.randomness import seed_for
 
 # What a training is told, and what it gives.
@@ -72,7 +72,7 @@ class Evaluation:
         )
 
 
-Evaluate = Callable[[Method, Mechanics], Evaluation]
+Evaluate = Callable[[Method, OptimizerStep], Evaluation]
 
 #: Number of the stage, and update in it, that a training has come to.
 Position = tuple[int, int]
@@ -209,8 +209,8 @@ class Stage:
         method.begin_stage(method.stages[index])
         method.begin_training(plan.train.updates)
         self.optimizers: dict[str, Optimizer] = method.optimizers(plan.optim)
-        self.mechanics = Mechanics(plan.train, plan.device)
-        if ranks() > 1:
+        self.mechanics = OptimizerStep(plan.train, plan.device)
+        if world_size() > 1:
             sharded = plan.train.parallel == "fsdp"
             self.mechanics.parallel = Parallel(self.optimizers.values(), sharded)
         self.average = RunningMean(method, plan.train.ema) if plan.train.ema else None
@@ -284,7 +284,9 @@ class Stage:
             if self.window.rows and (due or update % train.log_every == 0):
                 self.record()
             # Saved before it is evaluated: a run killed in between evaluates again, the same.
-            signal = highest(request.signal_number or 0)  # asked of one rank, all stop together
+            signal = max_over_ranks(
+                request.signal_number or 0
+            )  # asked of one rank, all stop together
             if signal or finished or (update > 0 and update % save_every == 0):
                 self.save()
             if signal:
@@ -313,7 +315,7 @@ class Stage:
         batch = self.batches.batch(update)
         if update and update == plan.schedule.restart:
             for optimizer in self.optimizers.values():
-                forget(optimizer)
+                reset_state(optimizer)
         factor = lr_factor(plan.schedule, update, plan.train.updates, per_epoch)
         for optimizer in self.optimizers.values():
             set_lr(optimizer, factor)

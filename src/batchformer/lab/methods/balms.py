@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig, require
 from batchformer.lab.engine.optim import build_optimizer, set_lr
-from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.losses.long_tailed import BalancedSoftmax, balanced_softmax
 from batchformer.lab.methods.classifier import classifier_of
 from batchformer.lab.methods.two_stage import OnFrozenFeatures
@@ -106,7 +106,7 @@ class MetaSampled(OnFrozenFeatures):
         return "its trial step differentiates through an update"
 
     def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: Mechanics
+        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: OptimizerStep
     ) -> dict[str, Tensor]:
         with mechanics.autocast():
             features = _widened(self.features(batch["x"]))

@@ -18,7 +18,7 @@ from batchformer.lab.config.training import OptimConfig, require
 from batchformer.lab.engine.cuda_graph import Captured
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optim import build_optimizer
-from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.losses.contrast import class_contrast, supervised_contrast
 from batchformer.lab.losses.wgan import critic_difference, gradient_penalty
 from batchformer.lab.methods.classifier import make_encoder
@@ -278,7 +278,7 @@ class CeGzsl(Method):
         return instance, classes
 
     def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: Mechanics
+        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: OptimizerStep
     ) -> dict[str, Tensor]:
         """The critic's steps on one part of the rows after the other, then the generator's."""
         require(

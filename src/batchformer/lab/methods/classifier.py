@@ -15,7 +15,7 @@ from batchformer.lab.data.transforms.mixup import one_hot
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.nn.attention import Attend
-from batchformer.nn.exchange import add_up_, ranks, uncompiled
+from batchformer.nn.exchange import all_reduce_, uncompiled, world_size
 from batchformer.nn.module import BatchFormer, two_streams
 from batchformer.nn.randomness import drawing
 from batchformer.nn.streams import stream_loss
@@ -96,7 +96,7 @@ class ClassContext(BatchFormer):
             targets: (N,) classes, or (N, K) shares of them, which then weigh the features.
         """
         sums = class_sums(features, targets, self.means)
-        if ranks() > 1:
+        if world_size() > 1:
             _all_reduce_(sums)
         move_means_(self.means, self.seen, sums, self.momentum)
 
@@ -166,7 +166,7 @@ def class_row_loss(logits: Tensor, seen: Tensor) -> Tensor:
 
 @uncompiled
 def _all_reduce_(x: Tensor) -> None:
-    add_up_(x)
+    all_reduce_(x)
 
 
 # BatchFormer as a method is told to use it.

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.losses.domains import coral, irm_penalty, vrex
 from batchformer.lab.methods.classifier import Classifier
 from batchformer.lab.models.domains import insert_mixstyle
@@ -57,7 +57,7 @@ class ByDomain(Classifier):
             )
 
     def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: Mechanics
+        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: OptimizerStep
     ) -> dict[str, Tensor]:
         if mechanics.config.accumulate > 1:
             raise ValueError(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from batchformer.lab.data.transforms.mixup import draw_mix, mix_batch
-from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.losses.long_tailed import BalancedSoftmax
 from batchformer.lab.methods.classifier import Classifier
 
@@ -37,7 +37,7 @@ class MixingClassifier(Classifier):
         super().__init__(network, criterion, classes=classes, **options)
 
     def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: Mechanics
+        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: OptimizerStep
     ) -> dict[str, Tensor]:
         hyper = self.hyper
         if (hyper.mixup or hyper.cutmix) and hyper.mix_prob:

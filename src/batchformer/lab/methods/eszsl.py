@@ -14,7 +14,7 @@ from batchformer.lab.config.module import require_training
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.data.sets.attributes import AttributeFeatures
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.metrics.generalized import class_accuracy, generalized_accuracy
 
 Targets = Literal["signed", "indicator"]
@@ -140,7 +140,7 @@ class Eszsl(Method):
 
     @torch.no_grad()
     def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: Mechanics
+        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: OptimizerStep
     ) -> dict[str, Tensor]:
         """The cross-entropy of the scores, for the log."""
         return {"loss": F.cross_entropy(self.predict(batch["x"]), batch["y"]).float()}

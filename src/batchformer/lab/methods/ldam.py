@@ -19,12 +19,12 @@ from batchformer.nn.randomness import drawing
 DEFERRED = ("ldam", "ride")
 
 
-def never_comes(method: str, hyper: MethodConfig, epochs: float) -> str:
+def reweighting_warning(method: str, hyper: MethodConfig, epochs: float) -> str:
     """What to say of a training that ends before its re-weighting begins; else nothing.
 
-    >>> never_comes("ldam", MethodConfig(reweight_epoch=160), 2.5)
+    >>> reweighting_warning("ldam", MethodConfig(reweight_epoch=160), 2.5)
     're-weighting begins with epoch 160, and this training has 2.5: set --hyper.reweight-epoch'
-    >>> never_comes("ldam", MethodConfig(reweight_epoch=160), 200)
+    >>> reweighting_warning("ldam", MethodConfig(reweight_epoch=160), 200)
     ''
     """
     if method not in DEFERRED or epochs > hyper.reweight_epoch:

@@ -32,7 +32,7 @@ from batchformer.lab.methods.momentum import (
 )
 from batchformer.lab.models.heads import normalised_projector, predictor, projector
 from batchformer.lab.models.norms import normalise_in_parts
-from batchformer.nn.exchange import gather, own_rows, ranks, row_counts
+from batchformer.nn.exchange import gather, row_counts, rows_of_rank, world_size
 from batchformer.nn.module import two_streams
 from batchformer.nn.randomness import drawing
 
@@ -148,7 +148,7 @@ class Moco(Method):
         follow(self.key_head, self.head, momentum)
 
     def why_eager(self) -> str | None:
-        if ranks() > 1:
+        if world_size() > 1:
             return "keys are exchanged between ranks, which first tell how many they have"
         return None
 
@@ -361,7 +361,7 @@ class MocoV3(Moco):
         kind = self.pair_list(queries)
         given = {**keys, "own_mixed": queries["mixed"]} if kind == "readme" else keys
         everyone = {name: gather(rows, counts) for name, rows in given.items()}
-        first = own_rows(counts).start
+        first = rows_of_rank(counts).start
         terms = [
             batch_contrast(queries[query], everyone[key], self.hyper.temperature, first)
             for query, key in stream_pairs(kind, view)

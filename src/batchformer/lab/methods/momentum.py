@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from batchformer.lab.config.training import require
 from batchformer.lab.models.norms import collect, deal
-from batchformer.nn.exchange import gather, own_rows, ranks, row_counts
+from batchformer.nn.exchange import gather, row_counts, rows_of_rank, world_size
 from batchformer.nn.randomness import seed_for
 
 # A second encoder that follows the first one slowly.
@@ -112,12 +112,12 @@ def shuffle(x: Tensor, seed: int) -> tuple[Tensor, Shuffled | None]:
         x: (N, ...), of any number of rows on each rank.
         seed: the same on every rank.
     """
-    if ranks() == 1:
+    if world_size() == 1:
         return x, None
     counts = row_counts(x)
     draw = torch.Generator().manual_seed(seed)
     order = torch.randperm(sum(counts), generator=draw).to(x.device)
-    dealt = gather(x, counts)[order[own_rows(counts)]]
+    dealt = gather(x, counts)[order[rows_of_rank(counts)]]
     return torch.empty_like(x).copy_(dealt), Shuffled(order, counts)  # its memory format is kept
 
 
@@ -132,7 +132,7 @@ def unshuffle(rows: Tensor, shuffled: Shuffled | None) -> Tensor:
     if shuffled is None:
         return rows
     order, counts = shuffled
-    return gather(rows, counts)[order.argsort()[own_rows(counts)]]
+    return gather(rows, counts)[order.argsort()[rows_of_rank(counts)]]
 
 
 # Shuffled batch normalisation: a key is normalised with other samples than its query.
@@ -152,11 +152,11 @@ def parts_of_rank(parts: int) -> int:
     8
     """
     require(
-        parts == 1 or parts % ranks() == 0,
-        f"hyper.norm-parts {parts} cannot be divided among {ranks()} ranks: set a multiple of "
-        f"{ranks()}, or 1, with which every rank normalises its own rows",
+        parts == 1 or parts % world_size() == 0,
+        f"hyper.norm-parts {parts} cannot be divided among {world_size()} ranks: set a multiple of "
+        f"{world_size()}, or 1, with which every rank normalises its own rows",
     )
-    return max(1, parts // ranks())
+    return max(1, parts // world_size())
 
 
 def require_equal_parts(rows: int, parts: int) -> None:
@@ -193,7 +193,7 @@ def draw_order(x: Tensor, parts: int) -> Tensor | None:
     Several ranks shuffle rows between them instead. The order is drawn on the device and nothing is
     read back from it, so that a CUDA graph can capture the update.
     """
-    if parts == 1 or ranks() > 1:
+    if parts == 1 or world_size() > 1:
         return None
     require_equal_parts(len(x), parts)
     return torch.rand(len(x), device=x.device).argsort()
@@ -215,7 +215,7 @@ def encode_shuffled(
         update: () the number of updates so far, on every rank the same; each has its own order.
     """
     # On one rank the order is not needed, and must not be read from the device.
-    drawn = seed_for(seed, "order", int(update), _SHUFFLE) if ranks() > 1 else 0
+    drawn = seed_for(seed, "order", int(update), _SHUFFLE) if world_size() > 1 else 0
     images, shuffled = shuffle(x, drawn)
     rows = encode(images if order is None else images[order])
     if order is None and shuffled is None:

@@ -15,7 +15,7 @@ from batchformer.insight.relations import Relations
 from batchformer.lab.config.methods import ModuleConfig
 from batchformer.lab.config.training import OptimConfig, require
 from batchformer.lab.engine.distributed.sharding import is_sharded
-from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.methods.classifier import classifier_of
 from batchformer.lab.methods.two_stage import OnFrozenFeatures
 from batchformer.lab.metrics.representation import log_shares, votes
@@ -205,7 +205,7 @@ class NearestNeighbours(OnFrozenFeatures):
 
     @torch.no_grad()
     def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: Mechanics
+        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: OptimizerStep
     ) -> dict[str, Tensor]:
         """The cross-entropy of the shares, for the log."""
         return {"loss": F.cross_entropy(self.predict(batch["x"]), batch["y"])}

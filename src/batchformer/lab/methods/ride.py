@@ -16,7 +16,7 @@ from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses.ride import RIDE, ride_with_teacher
 from batchformer.lab.methods.classifier import make_encoder
 from batchformer.lab.models.ride import RideNetwork
-from batchformer.nn.exchange import ranks, summed
+from batchformer.nn.exchange import summed, world_size
 from batchformer.nn.module import two_streams
 from batchformer.nn.randomness import drawing
 from batchformer.nn.streams import stream_loss
@@ -294,7 +294,7 @@ class AssignedExperts(Method):
 
     def remarks(self) -> dict[str, float]:
         """Computation saved against asking all experts, in percent, since last asked."""
-        asked = summed(self.asked) if ranks() > 1 else self.asked
+        asked = summed(self.asked) if world_size() > 1 else self.asked
         samples = int(asked[0])
         if not samples or self.costs is None:
             return {}

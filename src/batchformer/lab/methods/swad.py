@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.bn_recalibration import measuring_statistics
 from batchformer.lab.engine.method import Batches, Finding, Method
-from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 
 # Where the validation loss has its valley, and which parts of a training lie in it: SWAD's rule.
 #
@@ -327,7 +327,7 @@ class Swad(Method):
         return self.inner.optimizers(optim)
 
     def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: Mechanics
+        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: OptimizerStep
     ) -> dict[str, Tensor]:
         return self.inner.update(batch, optimizers, mechanics)
 

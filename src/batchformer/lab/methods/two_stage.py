@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from batchformer.insight.relations import Relations
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.methods.classifier import Classifier, classifier_of, replace_classifier
 from batchformer.nn.randomness import drawing
 
@@ -122,7 +122,7 @@ class TauNormalised(OnFrozenFeatures):
 
     @torch.no_grad()
     def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: Mechanics
+        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: OptimizerStep
     ) -> dict[str, Tensor]:
         """The loss of the batch, for the log."""
         with mechanics.autocast():

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from batchformer.kernels.available import obstacle
+from batchformer.kernels.available import unsupported_reason
 
 # Features made from attributes and noise, and a critic that tells them from real ones.
 
@@ -163,7 +163,7 @@ class _Pairwise(torch.autograd.Function):
     def forward(ctx: Any, samples: Tensor, classes: Tensor, weight: Tensor, at_once: int) -> Tensor:
         ctx.save_for_backward(samples, classes, weight)
         ctx.rows = max(1, at_once // classes.numel())
-        ctx.kernels = samples.dtype == torch.float32 and obstacle(samples) is None
+        ctx.kernels = samples.dtype == torch.float32 and unsupported_reason(samples) is None
         if ctx.kernels:
             from batchformer.lab.models.kernels.pairwise import scores
 

@@ -76,7 +76,7 @@ def resnet18_small(num_classes: int) -> nn.Module:
 
 def convolve(x: Tensor, conv: nn.Conv2d) -> tuple[Tensor, Moments | None]:
     """``conv(x)``, by the kernel where it can be, which also gives the moments of the result."""
-    if available.conv_obstacle(x, conv) is not None:
+    if available.conv_unsupported_reason(x, conv) is not None:
         return conv(x), None
     from batchformer.lab.models.kernels.conv3x3 import conv3x3
 
@@ -88,7 +88,7 @@ def conv_norm_relu(
 ) -> Tensor:
     """``relu(norm(conv(x)) + residual)``, by kernels where they can be. x is (N, C, H, W)."""
     y, moments = convolve(x, conv)
-    if available.norm_obstacle(y, norm, residual) is not None:
+    if available.norm_unsupported_reason(y, norm, residual) is not None:
         y = norm(y)
         return F.relu(y if residual is None else y + residual)
     from batchformer.lab.models.kernels.batch_norm import batch_norm_relu

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from batchformer.plug.insertion import Swapped, swap
+from batchformer.plug.insertion import Swapped, add_mixin
 
 # Batch normalisation by the statistics that a network came with.
 
@@ -54,7 +54,7 @@ def freeze_norm(network: nn.Module) -> None:
         )
     for norm in norms.values():
         if not isinstance(norm, Frozen):
-            swap(norm, Frozen)
+            add_mixin(norm, Frozen)
         norm.eval()
 
 
@@ -119,7 +119,7 @@ def normalise_in_parts(network: nn.Module, parts: int) -> None:
             "hyper.norm-parts 1, or name a network with torch's own, such as resnet50, by --model."
         )
     for norm in norms:
-        swap(norm, InParts)
+        add_mixin(norm, InParts)
         norm.parts = parts  # type: ignore[assignment]
 
 

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from batchformer.lab.data.files.file_lists import some
+from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.data.files.location import looked_in
 
 # Where the bottlenecks of a ResNet stride: in their first 1x1 convolution, or in the 3x3.
@@ -284,14 +284,16 @@ def fit_weights(network: nn.Module, weights: Weights, source: str) -> Fitted:
         shapes = [f"{n}: {_shape(given.get(n))}, here {_shape(own[n])}" for n in wrong]
         raise OtherNetwork(
             f"{source} is of another network than this {type(network).__name__}: {len(wrong)} of "
-            f"its {len(own)} tensors are missing or have another shape ({some(shapes)}). Name the "
+            f"its {len(own)} tensors are missing or have another shape ({shorten(shapes)}). "
+            "Name the "
             "network that the file is of by --model, or another file by --weights."
         )
     left = sorted(set(weights) - set(own))
     if len(left) > MOST_UNUSED * len(weights):
         raise OtherNetwork(
             f"{source} is of a larger network than this {type(network).__name__}: {len(left)} of "
-            f"its {len(weights)} tensors have no place here ({some(left)}). Name the network that "
+            f"its {len(weights)} tensors have no place here ({shorten(left)}). "
+            "Name the network that "
             "the file is of by --model, or another file by --weights."
         )
     unfit = [name for name in (*missing, *other) if name.startswith(head)]
@@ -303,7 +305,7 @@ def fit_weights(network: nn.Module, weights: Weights, source: str) -> Fitted:
         reason = f"{name} is {_shape(given.get(name))} there and {_shape(own[name])} here"
         words += f", without its classifier ({reason})"
     if left:
-        words += f"; not used: {some(left)}"
+        words += f"; not used: {shorten(left)}"
     return Fitted(f"{words}.", not unfit)
 
 
@@ -362,7 +364,9 @@ def _state(found: Any, file: Path) -> Weights:
     tensors = isinstance(found, Mapping) and all(isinstance(v, Tensor) for v in found.values())
     if not tensors or not found:
         what = (
-            f"the entries {some(list(map(str, found)))}" if isinstance(found, Mapping) else "none"
+            f"the entries {shorten(list(map(str, found)))}"
+            if isinstance(found, Mapping)
+            else "none"
         )
         raise ValueError(
             f"{file} holds no state dict: expected tensors by name, alone or under one of "

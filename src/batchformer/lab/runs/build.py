@@ -15,7 +15,7 @@ from torch import nn
 from batchformer.lab.config.consistency import OF_BOXES
 from batchformer.lab.config.data import DataConfig
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.data.files.file_lists import some
+from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.engine.method import Method
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import (
@@ -41,7 +41,7 @@ from batchformer.lab.runs.source_runs import Weights
 from batchformer.lab.tasks.image_files import ImageFileTask
 from batchformer.lab.tasks.load import Task, load
 from batchformer.lab.tasks.long_tailed import LongTailedTask
-from batchformer.nn.exchange import ranks
+from batchformer.nn.exchange import world_size
 from batchformer.nn.randomness import drawing
 
 # The network of a recipe, and weights for it from another run or a file.
@@ -99,7 +99,7 @@ def _unfit(network: nn.Module, weights: Weights, source: str) -> str:
     wrong = [f"{n}: {there}, here {here}" for n, (there, here) in shapes.items() if there != here]
     words = (
         f"The network of {source} does not fit this run's {type(network).__name__}: {len(wrong)} "
-        f"of {len(shapes)} tensors are missing or have another shape ({some(wrong)})."
+        f"of {len(shapes)} tensors are missing or have another shape ({shorten(wrong)})."
     )
     there, here = _experts(weights), _experts(own)
     if there and here and there != here:
@@ -239,7 +239,7 @@ def _options_of_timm(recipe: Recipe) -> dict[str, Any]:
 
 def pick_device(name: str = "auto") -> torch.device:
     """The device of this name; ``auto`` takes cuda, then mps (not on several ranks), then cpu."""
-    if ranks() > 1 and name in ("auto", "cuda"):
+    if world_size() > 1 and name in ("auto", "cuda"):
         if torch.cuda.is_available():
             return torch.device("cuda", torch.cuda.current_device())  # each rank has its own
         name = "cpu" if name == "auto" else name

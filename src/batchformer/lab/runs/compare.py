@@ -17,7 +17,7 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.files.lock import KILLED_S, LOST_S, as_only_trainer
 from batchformer.lab.engine import onednn
-from batchformer.lab.engine.distributed.rank_zero import first_says
+from batchformer.lab.engine.distributed.rank_zero import on_rank_zero
 from batchformer.lab.engine.interleave import Job, train_together
 from batchformer.lab.engine.log import DivergedError
 from batchformer.lab.engine.method import Batches
@@ -26,20 +26,20 @@ from batchformer.lab.runs.run import Run
 from batchformer.lab.runs.sub_runs import combine, parts_of
 from batchformer.lab.tasks.load import remarks_in
 from batchformer.lab.tasks.scoring import class_sizes
-from batchformer.nn.exchange import leads, ranks
+from batchformer.nn.exchange import is_rank_zero, world_size
 
 # Runs that no other process trains meanwhile.
 
 
 @contextmanager
-def held(runs: Sequence[Run]) -> Iterator[None]:
+def lock_runs(runs: Sequence[Run]) -> Iterator[None]:
     """Have what is not finished for this process alone; of several ranks, the first holds it.
 
     Raises:
         Held: another process trains one of them; nothing was changed.
     """
     with ExitStack() as locks:
-        first_says(lambda: _lock(runs, locks))
+        on_rank_zero(lambda: _lock(runs, locks))
         yield
 
 
@@ -68,7 +68,7 @@ class Opening:
     """
 
     def __init__(self, quiet: bool) -> None:
-        self.quiet = quiet or not leads()
+        self.quiet = quiet or not is_rank_zero()
         self._said: set[str] = set()
 
     def __call__(self, run: Run) -> None:
@@ -143,7 +143,7 @@ def folders_of(ended: Iterator[Ended]) -> Iterator[Path]:
     for one, error in ended:
         if error is None:
             yield one.folder
-        elif leads():
+        elif is_rank_zero():
             print(f"{one.title}: {error}", file=sys.stderr, flush=True)
 
 
@@ -155,16 +155,17 @@ def train_all(
     Raises:
         Held: another process trains one of them; nothing was changed.
     """
-    if together > 1 and ranks() > 1:
+    if together > 1 and world_size() > 1:
         raise ValueError(
-            f"--together {together} trains several runs on one device, and {ranks()} ranks train "
+            f"--together {together} trains several runs on one device, and {world_size()} ranks "
+            "train "
             "one run together: take one or the other."
         )
     for device in {one.device for one in runs}:
         onednn.prepare(device, {one.trained.train.precision for one in runs})
     for one in runs:
         one.require_sources()
-    with held(runs):
+    with lock_runs(runs):
         yield from _train_held(runs, quiet, together, wandb)
 
 

@@ -44,13 +44,13 @@ def _absolute(given: str | None) -> str | None:
     return str(path.absolute()) if given and path.exists() else given
 
 
-def as_plain(recipe: Recipe) -> dict[str, Any]:
+def recipe_to_json(recipe: Recipe) -> dict[str, Any]:
     """The recipe as JSON holds it."""
     plain: dict[str, Any] = json.loads(json.dumps(dataclasses.asdict(recipe)))
     return plain
 
 
-def from_plain(plain: Mapping[str, Any]) -> Recipe:
+def recipe_from_json(plain: Mapping[str, Any]) -> Recipe:
     """The recipe that :func:`as_plain` wrote.
 
     A recipe from before a setting existed has what is now its default.
@@ -92,7 +92,7 @@ def completed(plain: Mapping[str, Any]) -> Mapping[str, Any]:
     {'name': 'mine', 'depth': 3}
     """
     try:
-        return as_plain(with_absolute_paths(from_plain(plain)))
+        return recipe_to_json(with_absolute_paths(recipe_from_json(plain)))
     except (AttributeError, KeyError, TypeError, ValueError):
         return plain
 

@@ -13,7 +13,7 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.engine.log import Progress
 from batchformer.lab.runs.build import build_untrained
-from batchformer.lab.runs.folder import from_plain
+from batchformer.lab.runs.folder import recipe_from_json
 from batchformer.lab.runs.insight_arrays import keep, network_of, seen_of
 from batchformer.lab.runs.run import restore
 from batchformer.lab.tasks.load import Task
@@ -37,7 +37,7 @@ def insight_of(folder: Path, device: torch.device, root: str | None = None) -> P
     shown = getattr(task, "shown", None)
     if shown is None or method.relations() is None:
         return None
-    recipe = from_plain(config["trained"])
+    recipe = recipe_from_json(config["trained"])
     seed = config["seed"]
     epoch = _last_epoch(task, recipe, seed)
     method.begin_epoch(epoch)  # losses that change with the epoch are those of the last
@@ -65,7 +65,7 @@ def cam_of(folder: Path, device: torch.device, layer: str) -> Arrays:
     shown, relations = getattr(task, "shown", None), method.relations()
     if shown is None or relations is None:
         raise ValueError(f"{folder}: there is no Grad-CAM of this recipe's method or images.")
-    images = shown(from_plain(config["trained"]).train.workers)
+    images = shown(recipe_from_json(config["trained"]).train.workers)
     return look_cam(relations, images, network_of(method), layer)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from batchformer.insight.images import Shown
+from batchformer.insight.images import TestImages
 from batchformer.insight.look import (
     BATCH,
     MEASURED,
@@ -36,7 +36,7 @@ from batchformer.lab.engine.method import Method
 
 def look_untrained(
     relations: Relations,
-    images: Shown,
+    images: TestImages,
     *,
     seed: int = 0,
     measured: int = MEASURED,
@@ -71,7 +71,7 @@ def look_untrained(
     }
 
 
-def _measure_norms(relations: Relations, images: Shown, rows: Tensor, batch: int) -> None:
+def _measure_norms(relations: Relations, images: TestImages, rows: Tensor, batch: int) -> None:
     module: nn.Module = relations.module
     module.train()
     with measuring_statistics(module) as norms:
@@ -88,7 +88,7 @@ def _measure_norms(relations: Relations, images: Shown, rows: Tensor, batch: int
 
 def seen_of(
     method: Method,
-    images: Shown | None,
+    images: TestImages | None,
     seed: int,
     untrained: Callable[[], Method] | None = None,
     tell: Tell = lambda done, total: None,

@@ -23,9 +23,9 @@ from batchformer.lab.recipes.sweep import Sweep
 from batchformer.lab.runs.cluster import WARNING_S, JobConfig, Launcher, executor_of
 from batchformer.lab.runs.folder import RECORD as RECORD
 from batchformer.lab.runs.folder import (
-    as_plain,
-    from_plain,
     read_json,
+    recipe_from_json,
+    recipe_to_json,
     refuse_other_configuration,
     write_json,
 )
@@ -69,7 +69,7 @@ class RunJob:
         if self.visible is not None:
             os.environ["CUDA_VISIBLE_DEVICES"] = self.visible
         sys.argv[1:] = self.command
-        recipe, signals = from_plain(self.recipe), StopSignals()
+        recipe, signals = recipe_from_json(self.recipe), StopSignals()
         folder = Path(self.root) / recipe.name / self.arm / f"seed{self.seed}"
         try:
             with signals, as_only_trainer(folder, LOST_S):
@@ -214,7 +214,7 @@ class Launch:
         if self.launcher == "slurm" and device == "auto" and self.config.gpus:
             device = "cuda"  # a job that was given a GPU and does not find it should say so
         return RunJob(
-            as_plain(run.recipe),
+            recipe_to_json(run.recipe),
             run.arm,
             run.seed,
             str(self.root.resolve()),
@@ -234,7 +234,7 @@ def still_to_train(runs: Sequence[Run]) -> list[Run]:
     """
     for run in runs:
         run.require_sources()
-        refuse_other_configuration(run.folder, {"trained": as_plain(run.settled())})
+        refuse_other_configuration(run.folder, {"trained": recipe_to_json(run.settled())})
     return [run for run in runs if not run.finished]
 
 

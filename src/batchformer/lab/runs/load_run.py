@@ -14,7 +14,7 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.loop import of_this_training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.runs.build import RecordedSizes, build, load_task
-from batchformer.lab.runs.folder import from_plain, recorded
+from batchformer.lab.runs.folder import recipe_from_json, recorded
 from batchformer.lab.runs.source_runs import Weights, final_state
 from batchformer.lab.tasks.load import Task
 
@@ -112,7 +112,7 @@ def _read(folder: Path, config: Mapping[str, Any]) -> tuple[Recipe, int]:
     try:
         if type(seed) is not int:
             raise ValueError(f"its seed is {seed!r}, no whole number")
-        return from_plain(config["trained"]), seed
+        return recipe_from_json(config["trained"]), seed
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{folder / 'config.json'} holds no run of this version of batchformer: {error}"

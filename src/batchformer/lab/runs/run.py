@@ -17,14 +17,14 @@ from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import TrainConfig, require
 from batchformer.lab.engine.checkpoint import load_newest
-from batchformer.lab.engine.distributed.rank_zero import first_says
+from batchformer.lab.engine.distributed.rank_zero import on_rank_zero
 from batchformer.lab.engine.interleave import Training
 from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.log import Progress
 from batchformer.lab.engine.loop import Evaluation, Plan, training
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.precision import products_in
-from batchformer.lab.methods.ldam import never_comes
+from batchformer.lab.methods.ldam import reweighting_warning
 from batchformer.lab.models.weights import file_hash
 from batchformer.lab.runs.build import (
     TIMM,
@@ -40,9 +40,9 @@ from batchformer.lab.runs.build import (
 )
 from batchformer.lab.runs.folder import (
     FORMAT,
-    as_plain,
-    from_plain,
     has_result,
+    recipe_from_json,
+    recipe_to_json,
     recorded,
     refuse_other_configuration,
     with_absolute_paths,
@@ -94,21 +94,21 @@ def training_of(
     )
     said = partial(print, f"{run.title}:", file=sys.stderr, flush=True)
     say: Callable[[str], None] = (lambda _: None) if quiet else said
-    if late := never_comes(trained.method, trained.hyper, train.updates / feed.per_epoch):
+    if late := reweighting_warning(trained.method, trained.hyper, train.updates / feed.per_epoch):
         say(late)
     method = _built(run, trained, task, say)
     with _explained():
         evaluation = yield from training(method, feed, task.evaluate, plan, request, alone)
-    if group.leads():
+    if group.is_rank_zero():
         last_epoch = max(0, train.updates - 1) // feed.per_epoch
         # Nobody waits for the others any more, so that what they share is built anew.
-        if group.ranks() > 1:
+        if group.world_size() > 1:
             method = build(trained, run.seed, task).to(run.device)
             method.begin_epoch(last_epoch)
         if train.precision == "fp64":
             method.float()  # figures need no more
         figures = Progress(f"{run.title}: figures", 1, quiet, alone)
-        with group.alone(), products_in(train.precision), figures as bar:
+        with group.as_single_rank(), products_in(train.precision), figures as bar:
             untrained = partial(build_untrained, trained, run.seed, task, run.device, last_epoch)
             _keep(run, method.scored(), untrained, task, evaluation, train, bar)
     return evaluation
@@ -144,7 +144,7 @@ def _built(run: Run, trained: Recipe, task: Task, say: Callable[[str], None]) ->
         taken = given if needed else None
         made.append(build(trained, run.seed, task, **weights, given=taken))
 
-    first_says(build_first)  # an error of its files is that of all
+    on_rank_zero(build_first)  # an error of its files is that of all
     return made[0] if made else build(trained, run.seed, task)
 
 
@@ -237,7 +237,7 @@ class Run:
 
     def settled(self) -> Recipe:
         """The recipe as this arm trains it, with the stride of the weights that it begins with."""
-        stride = first_says(lambda: self._settled().stride)
+        stride = on_rank_zero(lambda: self._settled().stride)
         return dataclasses.replace(self.trained, stride=stride)
 
     def _settled(self) -> Recipe:
@@ -253,25 +253,25 @@ class Run:
             before = recorded(self.folder)
             if before is None:
                 raise
-            return dataclasses.replace(trained, stride=from_plain(before["trained"]).stride)
+            return dataclasses.replace(trained, stride=recipe_from_json(before["trained"]).stride)
 
     @property
     def finished(self) -> bool:
-        return first_says(lambda: has_result(self.folder))
+        return on_rank_zero(lambda: has_result(self.folder))
 
     def begin(self) -> None:
         """Write what will be trained, where; refuse a folder that holds something else."""
-        first_says(self._begin)
+        on_rank_zero(self._begin)
 
     def _begin(self) -> None:
         if not self.finished:
             self.require_sources()
         config = {
             "format": FORMAT,
-            "recipe": as_plain(self.recipe),
+            "recipe": recipe_to_json(self.recipe),
             "arm": self.arm,
             "seed": self.seed,
-            "trained": as_plain(self.settled()),
+            "trained": recipe_to_json(self.settled()),
         }
         before = refuse_other_configuration(self.folder, config)
         if not self.finished:
@@ -294,7 +294,7 @@ class Run:
 
     def record_sitting(self, stage: str, update: int) -> None:
         """Record that this process trains from here, for a run of several parts in both folders."""
-        first_says(lambda: self._record_sitting(stage, update))
+        on_rank_zero(lambda: self._record_sitting(stage, update))
 
     def _record_sitting(self, stage: str, update: int) -> None:
         sitting = {**provenance(self.device), "from_update": update, "stage": stage}
@@ -348,7 +348,7 @@ class Run:
 
     def require_sources(self) -> None:
         """Refuse an arm that makes no sense, and networks that are not there, before any work."""
-        first_says(self._require_sources)
+        on_rank_zero(self._require_sources)
 
     def _require_sources(self) -> None:
         with_arm(self.recipe, self.arm)

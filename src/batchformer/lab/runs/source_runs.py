@@ -15,7 +15,7 @@ from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.engine.loop import BEST, of_this_training
 from batchformer.lab.models.weights import Place
 from batchformer.lab.recipes import RECIPES, find_recipe
-from batchformer.lab.runs.folder import from_plain, read_json
+from batchformer.lab.runs.folder import read_json, recipe_from_json
 
 Weights = Mapping[str, Tensor]
 
@@ -123,7 +123,7 @@ def trained_network(folder: Path) -> Weights:
 def trained_stride(folder: Path) -> Place:
     """Where the bottlenecks of a run's network stride, if it has any."""
     recorded = read_json(folder / "config.json", "trained")["trained"]
-    return "1x1" if from_plain(recorded).stride == "1x1" else "3x3"
+    return "1x1" if recipe_from_json(recorded).stride == "1x1" else "3x3"
 
 
 def final_state(folder: Path) -> Weights | None:

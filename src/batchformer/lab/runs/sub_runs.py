@@ -12,7 +12,7 @@ import numpy as np
 
 from batchformer.lab.config.data import EACH, DomainConfig, FeatureConfig
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.engine.distributed.rank_zero import first_says
+from batchformer.lab.engine.distributed.rank_zero import on_rank_zero
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.runs.folder import (
     UNAVERAGED,
@@ -42,7 +42,7 @@ def epoch_parts(run: Run) -> tuple[Run, ...]:
     choose = _part(run, CHOOSE, run.recipe, choose=False, unseen="val")
     if not choose.finished:
         return (choose,)
-    epoch, _ = first_says(lambda: best(read_records(choose.folder / "metrics.jsonl")))
+    epoch, _ = on_rank_zero(lambda: best(read_records(choose.folder / "metrics.jsonl")))
     length = dataclasses.replace(run.recipe.train, epochs=epoch, eval_epochs=epoch)
     recipe = dataclasses.replace(run.recipe, train=length)
     return choose, _part(run, TRAIN, recipe, choose=False)
@@ -251,7 +251,7 @@ def combine(run: Run) -> bool:
     Returns:
         Whether it was written.
     """
-    return first_says(lambda: _combine(run))
+    return on_rank_zero(lambda: _combine(run))
 
 
 def _combine(run: Run) -> bool:

@@ -15,21 +15,21 @@ from typing import Any
 import torch
 
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.engine.distributed.rank_zero import first_says
+from batchformer.lab.engine.distributed.rank_zero import on_rank_zero
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.models.weights import file_hash
 from batchformer.lab.recipes.sweep import WORDS, Sweep, changed_settings
-from batchformer.lab.runs.compare import folders_of, held, train_all
+from batchformer.lab.runs.compare import folders_of, lock_runs, train_all
 from batchformer.lab.runs.folder import (
     OF_NO_EFFECT,
     RECORD,
     anything_trained,
-    as_plain,
     completed,
     differences,
-    from_plain,
     has_result,
     read_json,
+    recipe_from_json,
+    recipe_to_json,
     recorded,
     with_absolute_paths,
     write_json,
@@ -43,7 +43,7 @@ from batchformer.plug.files import write_atomically
 DESCRIPTION = "sweep.json"
 
 
-def take_over(runs: Sequence[Run], base: str, root: Path) -> None:
+def reuse_runs(runs: Sequence[Run], base: str, root: Path) -> None:
     """Copy what was trained under another name to runs that are not begun; say which on stderr.
 
     Args:
@@ -57,7 +57,7 @@ def take_over(runs: Sequence[Run], base: str, root: Path) -> None:
             continue
         source = next((path for path in _elsewhere(one, base, root) if _holds(path, one)), None)
         if source is not None:
-            words, name = as_plain(one.recipe), source.relative_to(root).as_posix()
+            words, name = recipe_to_json(one.recipe), source.relative_to(root).as_posix()
             copy_run(source, one.folder, {word: words[word] for word in WORDS}, name)
             taken.append(name)
     if taken:
@@ -81,7 +81,7 @@ def _holds(folder: Path, one: Run) -> bool:
         return False
     if (config.get("arm"), config.get("seed")) != (one.arm, one.seed):
         return False
-    wanted = {"recipe": as_plain(one.recipe), "trained": as_plain(one.settled())}
+    wanted = {"recipe": recipe_to_json(one.recipe), "trained": recipe_to_json(one.settled())}
     same = all(
         not any(differences(_less_words(completed(config.get(part, {}))), _less_words(plain)))
         for part, plain in wanted.items()
@@ -219,9 +219,9 @@ def run_sweep(
     ]
     for one in runs:
         one.require_sources()
-    with held(runs):
-        first_says(lambda: _describe(sweep, base, root / sweep.name / DESCRIPTION))
-        first_says(lambda: take_over(runs, base.name, root))
+    with lock_runs(runs):
+        on_rank_zero(lambda: _describe(sweep, base, root / sweep.name / DESCRIPTION))
+        on_rank_zero(lambda: reuse_runs(runs, base.name, root))
         yield from folders_of(train_all(runs, quiet, together))
 
 
@@ -230,7 +230,7 @@ def _describe(sweep: Sweep, base: Recipe, path: Path) -> None:
     # Jobs in a queue have trained nothing yet, and keep the base that they were submitted with.
     begun = anything_trained(path.parent) or (path.parent / RECORD).exists()
     if path.exists() and begun:
-        before = with_absolute_paths(from_plain(read_json(path, "base")["base"]))
+        before = with_absolute_paths(recipe_from_json(read_json(path, "base")["base"]))
         changed = [
             f"{key} was {old}, is {new}"
             for key, (old, new) in changed_settings(before, base).items()
@@ -248,6 +248,6 @@ def _describe(sweep: Sweep, base: Recipe, path: Path) -> None:
         "reference": sweep.reference,
         "baseline": sweep.baseline,
         "levels": {name: sweep.paper(name, base) for name in sweep.level_names},
-        "base": as_plain(base),
+        "base": recipe_to_json(base),
     }
     write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())

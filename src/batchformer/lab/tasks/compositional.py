@@ -36,7 +36,7 @@ from batchformer.lab.data.transforms import (
 )
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.metrics.compositional import CompositionalScores
 from batchformer.lab.tasks.features import file_feed
 
@@ -156,7 +156,7 @@ class CompositionalTask:
         feed = file_feed(self.data.train, of_files, train, seed, self.device)
         return feed if self.config.world == "closed" else Renumbered(feed, self)
 
-    def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:
+    def evaluate(self, method: Method, mechanics: OptimizerStep) -> Evaluation:
         """The area under the curve first; ``val`` is that of validation, by which one chooses."""
         world, pairs = self.config.world, self.compositions
         kept: Tensor | None = None
@@ -182,7 +182,7 @@ class CompositionalTask:
         }
         return Evaluation({**found.metrics(), **metrics, **method.remarks()}, figures)
 
-    def _score(self, scores: CompositionalScores, method: Method, mechanics: Mechanics) -> None:
+    def _score(self, scores: CompositionalScores, method: Method, mechanics: OptimizerStep) -> None:
         """Score all images of a phase."""
         for images, own in self._scored(scores.phase, mechanics.config.workers):
             with mechanics.autocast():

@@ -17,7 +17,7 @@ from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.sharding import all_rows
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.metrics.representation import votes
 from batchformer.lab.metrics.shots import LongTailedMetrics
 from batchformer.lab.tasks.features import feature_scores, two_views
@@ -81,7 +81,7 @@ class ContrastiveTask:
         """Shuffled batches with two views of each image, ``x`` and ``view2``."""
         return two_views(self.config, self.labelled.data.train, seed, train, self.device)
 
-    def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:
+    def evaluate(self, method: Method, mechanics: OptimizerStep) -> Evaluation:
         """Accuracy in percent of nearest neighbours, and what the features look like.
 
         Neighbours are sought among as many training images as there are, every class equally often.

@@ -20,7 +20,7 @@ from batchformer.lab.engine.bn_recalibration import measuring_statistics
 from batchformer.lab.engine.checkpoint import one_state
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.engine.precision import in_double
 from batchformer.lab.metrics.detection import (
     Boxes,
@@ -28,7 +28,7 @@ from batchformer.lab.metrics.detection import (
     voc_average_precision,
     voc_rule,
 )
-from batchformer.nn.exchange import gather, rank, ranks
+from batchformer.nn.exchange import gather, rank, world_size
 from batchformer.nn.randomness import drawing
 
 
@@ -106,7 +106,7 @@ class DetectionTask:
             accumulate=train.accumulate,
         )
 
-    def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:
+    def evaluate(self, method: Method, mechanics: OptimizerStep) -> Evaluation:
         """Average precision in percent, by COCO's rule and by VOC's, and that of each class."""
         if self.config.precise_norm:
             self._measure_statistics(method, mechanics)
@@ -125,7 +125,7 @@ class DetectionTask:
         return Evaluation({**metrics, **method.remarks()}, figures)
 
     @torch.no_grad()
-    def _measure_statistics(self, method: Method, mechanics: Mechanics) -> None:
+    def _measure_statistics(self, method: Method, mechanics: OptimizerStep) -> None:
         """Let normalisation have means over training batches; the same ones in every evaluation."""
         train = mechanics.config
         size = max(1, train.batch_size // train.accumulate)  # as many as are normalised together
@@ -143,7 +143,7 @@ class DetectionTask:
         one_state(method)
         method.eval()
 
-    def _found(self, method: Method, mechanics: Mechanics) -> Iterator[tuple[Boxes, Boxes]]:
+    def _found(self, method: Method, mechanics: OptimizerStep) -> Iterator[tuple[Boxes, Boxes]]:
         """What is found in each image and what is there, in the pixels of its file.
 
         One image at a time: beside a larger one its border would be padded, and what is found in
@@ -172,7 +172,7 @@ def of_all_ranks(found: Sequence[Boxes], images: int) -> Sequence[Boxes]:
         found: of each of this rank's images ``boxes`` (n, 4), ``labels`` (n,), ``scores`` (n,).
         images: of all ranks.
     """
-    if ranks() == 1:
+    if world_size() == 1:
         return found
     own = found[: part_sizes(images)[rank()]]
     counts = all_rows(torch.tensor([len(one["boxes"]) for one in found]), images).tolist()

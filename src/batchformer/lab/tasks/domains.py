@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from batchformer.insight.classes import Classes
-from batchformer.insight.images import Shown
+from batchformer.insight.images import TestImages
 from batchformer.lab.config.data import EACH, DomainConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
@@ -23,7 +23,7 @@ from batchformer.lab.data.feeds.loader import View, evaluation_batches
 from batchformer.lab.data.feeds.memory import Feed
 from batchformer.lab.data.feeds.order import DomainSteps, Order
 from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
-from batchformer.lab.data.feeds.test_images import ShownFiles, ShownInMemory
+from batchformer.lab.data.feeds.test_images import TestImageFiles, TestImagesInMemory
 from batchformer.lab.data.feeds.with_domain import WithDomain, WithTarget
 from batchformer.lab.data.sets.digits import rotated_digits
 from batchformer.lab.data.sets.domain_layouts import load_domains
@@ -46,7 +46,7 @@ from batchformer.lab.data.transforms import (
 )
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks.features import file_feed
 from batchformer.nn.randomness import seed_for
 
@@ -85,7 +85,7 @@ class PartScore:
 
 def score(
     method: Method,
-    mechanics: Mechanics,
+    mechanics: OptimizerStep,
     batches: Iterable[tuple[Tensor, Tensor]],
     classes: int,
 ) -> PartScore:
@@ -318,15 +318,15 @@ class DomainTask:
         """Images of the target that are scored."""
         return self.split.target_all if self.config.scored_on == "all" else self.split.target_in
 
-    def shown(self, workers: int | None = None) -> Shown | None:
+    def shown(self, workers: int | None = None) -> TestImages | None:
         """Images of the target that are scored, for figures; shots are those of the sources."""
         part, _ = self.data.joined({self.config.target: self._target_rows})
         classes = Classes.by_shots(self.data.classes, self.method_options["class_counts"])
         if isinstance(part, ImageSplit):
-            return ShownInMemory(classes, part, scored_view(self.config), self.device)
-        return ShownFiles(classes, part, scored_file_view(self.config), self.device, workers)
+            return TestImagesInMemory(classes, part, scored_view(self.config), self.device)
+        return TestImageFiles(classes, part, scored_file_view(self.config), self.device, workers)
 
-    def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:
+    def evaluate(self, method: Method, mechanics: OptimizerStep) -> Evaluation:
         """Accuracy on the target first, then that on held-out images of the sources."""
         config, split = self.config, self.split
         target = self._score({config.target: self._target_rows}, method, mechanics)
@@ -349,7 +349,7 @@ class DomainTask:
         }
         return Evaluation({**metrics, **method.remarks()}, figures)
 
-    def _score(self, rows: Rows, method: Method, mechanics: Mechanics) -> PartScore:
+    def _score(self, rows: Rows, method: Method, mechanics: OptimizerStep) -> PartScore:
         batches = self._scored(rows, mechanics.config.workers)
         return score(method, mechanics, batches, self.num_classes)
 

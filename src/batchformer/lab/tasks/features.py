@@ -32,7 +32,7 @@ from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Method
 from batchformer.lab.metrics.representation import alignment, feature_std, uniformity
 from batchformer.lab.tasks.augmentation import normalise_files
-from batchformer.nn.exchange import alone
+from batchformer.nn.exchange import as_single_rank
 
 # Batches of image files as a training asks for them.
 
@@ -208,7 +208,7 @@ def feature_scores(
         workers: that read files.
     """
     count = min(ALIGNED, len(test))
-    with alone():
+    with as_single_rank():
         pairs = list(_first_pairs(config, test, count, features.device, workers))
     first, second = (torch.cat([extract(x) for x in side]) for side in zip(*pairs, strict=True))
     return {

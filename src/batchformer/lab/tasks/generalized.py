@@ -16,7 +16,7 @@ from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
 from batchformer.lab.data.sets.attributes import AttributeFeatures, load_attribute_features
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.metrics.generalized import (
     class_accuracy,
     generalized_accuracy,
@@ -100,7 +100,7 @@ class GeneralizedTask:
         times = self.config.batches
         return FeatureFeed(features, labels, train.batch_size, seed, self.device, times)
 
-    def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:
+    def evaluate(self, method: Method, mechanics: OptimizerStep) -> Evaluation:
         """The harmonic mean first, the accuracies of unseen and of seen classes, and the area under
         the curve of both, which does not depend on how they are balanced."""
         data = self.data

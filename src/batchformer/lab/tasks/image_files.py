@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from batchformer.insight.classes import Classes
-from batchformer.insight.images import Shown
+from batchformer.insight.images import TestImages
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.loader import FileFeed, evaluation_batches
 from batchformer.lab.data.feeds.order import ClassBalanced, sampler_named
-from batchformer.lab.data.feeds.test_images import ShownFiles
+from batchformer.lab.data.feeds.test_images import TestImageFiles
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.annotated import lists_of
 from batchformer.lab.data.sets.long_tailed_files import (
@@ -29,7 +29,7 @@ from batchformer.lab.data.sets.long_tailed_files import (
 )
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks.augmentation import file_views, view_at_test
 from batchformer.lab.tasks.features import Bank, file_feed, with_feature_scores
 from batchformer.lab.tasks.meta import WithMeta
@@ -142,13 +142,15 @@ class ImageFileTask:
         train = self.data.train
         return Bank(train.labels, seed, lambda: self.as_at_test(train, workers))
 
-    def shown(self, workers: int | None = None) -> Shown | None:
+    def shown(self, workers: int | None = None) -> TestImages | None:
         """Test images, for figures."""
         data, view = self.data, view_at_test(self.config)
         classes = Classes.by_shots(data.classes, data.train_counts, self.config.shots)
-        return ShownFiles(classes, data.test, view, self.device, workers)
+        return TestImageFiles(classes, data.test, view, self.device, workers)
 
-    def evaluate(self, method: Method, mechanics: Mechanics, batch: int = TEST_BATCH) -> Evaluation:
+    def evaluate(
+        self, method: Method, mechanics: OptimizerStep, batch: int = TEST_BATCH
+    ) -> Evaluation:
         """Scores in percent by shots, and what the figures need."""
         batches = self.as_at_test(self.data.test, mechanics.config.workers, batch)
         counts, classes = self.data.train_counts, self.data.classes

@@ -16,10 +16,10 @@ from batchformer.lab.config.data import (
     PairConfig,
 )
 from batchformer.lab.config.training import TrainConfig
-from batchformer.lab.data.files.file_lists import some
+from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks.domains import DomainTask
 from batchformer.lab.tasks.image_files import ImageFileTask
 from batchformer.lab.tasks.long_tailed import LongTailedTask
@@ -39,9 +39,9 @@ def remarks_in(facts: Mapping[str, Any]) -> list[str]:
     lines = list(facts.get("remarks", ()))
     if parts := facts.get("words_without_vector"):
         names = [f"{name} ({', '.join(lacking)})" for name, lacking in parts.items()]
-        lines.append(f"parts without a word vector, left out of the mean: {some(names)}")
+        lines.append(f"parts without a word vector, left out of the mean: {shorten(names)}")
     if drawn := facts.get("random_vectors"):
-        lines.append(f"no word vector, and a random one drawn: {some(drawn)}")
+        lines.append(f"no word vector, and a random one drawn: {shorten(drawn)}")
     return lines
 
 
@@ -74,7 +74,7 @@ class Task(Protocol):
     def feed(self, train: TrainConfig, seed: int) -> Batches:
         """Training batches."""
 
-    def evaluate(self, method: Method, mechanics: Mechanics) -> Evaluation:
+    def evaluate(self, method: Method, mechanics: OptimizerStep) -> Evaluation:
         """Scores in percent, the headline first, and what the figures need."""
 
 

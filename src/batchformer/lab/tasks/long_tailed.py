@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from batchformer.insight.classes import Classes
-from batchformer.insight.images import Shown
+from batchformer.insight.images import TestImages
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.memory import Feed
 from batchformer.lab.data.feeds.order import ClassBalanced, sampler_named
 from batchformer.lab.data.feeds.sharding import scored_rows
-from batchformer.lab.data.feeds.test_images import ShownInMemory
+from batchformer.lab.data.feeds.test_images import TestImagesInMemory
 from batchformer.lab.data.sets.cifar import cifar_lt
 from batchformer.lab.data.sets.digits import digits_lt
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData
@@ -25,7 +25,7 @@ from batchformer.lab.data.transforms import cifar_test, digits_test
 from batchformer.lab.data.transforms.base import Normalise
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks.augmentation import training_views
 from batchformer.lab.tasks.features import Bank, with_feature_scores
 from batchformer.lab.tasks.meta import WithMeta
@@ -135,13 +135,15 @@ class LongTailedTask:
         train = self.data.train
         return Bank(train.y, seed, lambda: self.as_at_test(train))
 
-    def shown(self, workers: int | None = None) -> Shown | None:
+    def shown(self, workers: int | None = None) -> TestImages | None:
         """Test images, for figures."""
         data = self.data
         classes = Classes.by_shots(data.classes, data.train_counts, self.config.shots)
-        return ShownInMemory(classes, data.test, self._normalise, self.device)
+        return TestImagesInMemory(classes, data.test, self._normalise, self.device)
 
-    def evaluate(self, method: Method, mechanics: Mechanics, batch: int = TEST_BATCH) -> Evaluation:
+    def evaluate(
+        self, method: Method, mechanics: OptimizerStep, batch: int = TEST_BATCH
+    ) -> Evaluation:
         """Scores in percent by shots, and what the figures need."""
         batches = self.as_at_test(self.data.test, batch)
         counts, classes = self.data.train_counts, self.data.classes

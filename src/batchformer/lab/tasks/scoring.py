@@ -14,7 +14,7 @@ from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.data.feeds.sharding import all_rows
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Mechanics
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.metrics.shots import LongTailedMetrics
 
 # Scores of a test set, by shots or by the highest answers, and what the figures need of it.
@@ -27,7 +27,7 @@ HIGHEST = 5
 
 def evaluate_by_shots(
     method: Method,
-    mechanics: Mechanics,
+    mechanics: OptimizerStep,
     batches: Iterable[tuple[Tensor, Tensor]],
     counts: Tensor,
     classes: Sequence[str],

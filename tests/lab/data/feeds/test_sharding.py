@@ -32,7 +32,7 @@ from batchformer.lab.data.transforms import IMAGENET, Compose, RandomFlip, digit
 def as_rank(rank: int, ranks: int) -> Iterator[None]:
     """Nothing is sent here, so that a rank may be played."""
     with (
-        patch("batchformer.nn.exchange.ranks", lambda group=None: ranks),
+        patch("batchformer.nn.exchange.world_size", lambda group=None: ranks),
         patch("batchformer.nn.exchange.rank", lambda group=None: rank),
         patch.object(dealing, "ranks", lambda: ranks),
         patch.object(dealing, "rank", lambda: rank),

@@ -16,7 +16,7 @@ from typing import IO
 import pytest
 
 from batchformer.lab.data.files import lock as module
-from batchformer.lab.data.files.lock import Held, as_only_trainer, holding
+from batchformer.lab.data.files.lock import LockHeldError, as_only_trainer, locked
 
 #: Holds a lock for so many seconds.
 HOLDER = """
@@ -60,13 +60,13 @@ def test_a_lock_lasts_as_long_as_its_process(tmp_path: Path) -> None:
     lock = tmp_path / "new/folder/.lock"
     with held_by_another(lock) as other:
         with (
-            pytest.raises(Held, match=rf"Another process holds {lock}\."),
-            holding(lock, patience=0),
+            pytest.raises(LockHeldError, match=rf"Another process holds {lock}\."),
+            locked(lock, patience=0),
         ):
             pass
         other.kill()
         other.wait()
-        with holding(lock, patience=0) as taken:
+        with locked(lock, patience=0) as taken:
             assert taken and seen_by_another(lock) == "held"
     assert seen_by_another(lock) == "free"
 
@@ -76,10 +76,10 @@ def test_whoever_waits_says_so_once_and_goes_on(
 ) -> None:
     lock = tmp_path / ".lock"
     started = time.monotonic()
-    with held_by_another(lock, seconds=1.2), holding(lock, waiting="waiting for it") as taken:
+    with held_by_another(lock, seconds=1.2), locked(lock, waiting="waiting for it") as taken:
         assert taken and time.monotonic() - started > 1
     assert capfd.readouterr().err == "waiting for it\n"
-    with holding(lock, waiting="waiting for it"):
+    with locked(lock, waiting="waiting for it"):
         pass
     assert capfd.readouterr().err == ""
 
@@ -101,11 +101,11 @@ def test_a_process_that_holds_it_already_goes_on_and_keeps_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     lock = tmp_path / "a" / ".lock"
-    with holding(lock):
-        with holding(Path("a/.lock"), patience=0) as again:  # by another spelling
+    with locked(lock):
+        with locked(Path("a/.lock"), patience=0) as again:  # by another spelling
             assert not again
         assert seen_by_another(lock) == "held"
-        with pytest.raises(ZeroDivisionError), holding(lock):
+        with pytest.raises(ZeroDivisionError), locked(lock):
             _ = 1 / 0
         assert seen_by_another(lock) == "held"
     assert seen_by_another(lock) == "free"
@@ -114,12 +114,12 @@ def test_a_process_that_holds_it_already_goes_on_and_keeps_it(
 def test_a_lock_leaves_nothing_behind_but_what_was_there_or_is_used(tmp_path: Path) -> None:
     used, given = tmp_path / "a/b/c", tmp_path / "given"
     given.mkdir()
-    with holding(used / ".lock"), holding(tmp_path / "x/y/.lock"), holding(given / ".lock"):
+    with locked(used / ".lock"), locked(tmp_path / "x/y/.lock"), locked(given / ".lock"):
         (tmp_path / "a" / "file").touch()
     assert {path.name for path in tmp_path.rglob("*")} == {"a", "file", "given"}
     with held_by_another(given / ".lock"):
         pass  # and is killed: what it leaves is anybody's
-    with holding(given / ".lock", patience=0) as taken:
+    with locked(given / ".lock", patience=0) as taken:
         assert taken
     assert not list(given.iterdir())
 
@@ -138,7 +138,7 @@ def test_who_holds_a_lock_that_is_gone_does_not_take_it(
 
     monkeypatch.setattr(fcntl, "lockf", removed_meanwhile)
     monkeypatch.setattr(module, "EVERY_S", 0.01)
-    with holding(lock, patience=5) as taken:
+    with locked(lock, patience=5) as taken:
         assert taken and gone and seen_by_another(lock) == "held"
 
 
@@ -153,16 +153,16 @@ def test_a_fork_does_not_hold_what_its_parent_does(tmp_path: Path) -> None:
 
     def is_refused() -> bool:
         try:
-            with holding(lock, patience=0):
+            with locked(lock, patience=0):
                 return False
-        except Held:
+        except LockHeldError:
             return True
 
-    with holding(lock):
+    with locked(lock):
         assert in_a_fork(is_refused)
         assert seen_by_another(lock) == "held"  # what the fork closed was its own
     assert not in_a_fork(is_refused)
-    block = holding(lock)
+    block = locked(lock)
     block.__enter__()
     assert in_a_fork(lambda: not block.__exit__(None, None, None)) and lock.exists()
     assert seen_by_another(lock) == "held"
@@ -174,7 +174,7 @@ def test_the_lock_of_a_run_lies_beside_it_and_its_refusal_says_what_to_do(tmp_pa
     folder = tmp_path / "demo/baseline/seed3"
     with held_by_another(folder.parent / ".seed3.lock"):
         started = time.monotonic()
-        with pytest.raises(Held) as caught, as_only_trainer(folder):
+        with pytest.raises(LockHeldError) as caught, as_only_trainer(folder):
             pass
         assert time.monotonic() - started < 5
     for words in (str(folder), "trained by another process", "nothing was changed", "--runs"):
@@ -205,9 +205,9 @@ def test_without_locks_it_goes_on_with_one_warning(
 
     monkeypatch.setattr(fcntl, "lockf", refuse)
     monkeypatch.setattr(module, "_without_locks", set())
-    with holding(tmp_path / "a.lock", patience=0) as taken:
+    with locked(tmp_path / "a.lock", patience=0) as taken:
         assert not taken
-    with holding(tmp_path / "b.lock", patience=0) as taken:
+    with locked(tmp_path / "b.lock", patience=0) as taken:
         assert not taken
     seen = capsys.readouterr().err
     assert seen.count("\n") == 1 and str(tmp_path) in seen and os.strerror(number) in seen
@@ -219,14 +219,14 @@ def test_a_system_without_such_locks_goes_on_too(
 ) -> None:
     monkeypatch.setitem(sys.modules, "fcntl", None)
     monkeypatch.setattr(module, "_without_locks", set())
-    with holding(tmp_path / "lock") as taken:
+    with locked(tmp_path / "lock") as taken:
         assert not taken
     assert "no such locks" in capsys.readouterr().err
 
 
 def test_a_lock_that_may_not_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "lock").mkdir()
-    with pytest.raises(OSError, match=r"lock'") as caught, holding(tmp_path / "lock"):
+    with pytest.raises(OSError, match=r"lock'") as caught, locked(tmp_path / "lock"):
         pass
     assert caught.value.filename == str(tmp_path / "lock")
 

@@ -6,18 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from batchformer.lab.data.files.location import called, names_in
+from batchformer.lab.data.files.location import match_name, names_in
 
 
 @pytest.mark.parametrize("spelling", ["Real World", "Real_World", "RealWorld", "real-world"])
 def test_letters_and_digits_count(spelling: str) -> None:
-    assert called(["Art", spelling, "Realm"], ["Real World"]) == spelling
+    assert match_name(["Art", spelling, "Realm"], ["Real World"]) == spelling
 
 
 def test_the_usual_spelling_and_the_first_usual_name_come_first() -> None:
-    assert called(["real_world", "Real World"], ["Real World"]) == "Real World"
-    assert called(["SUN", "sun09"], ["SUN09", "SUN"]) == "sun09"
-    assert called(["sun10"], ["SUN09", "SUN"]) is None
+    assert match_name(["real_world", "Real World"], ["Real World"]) == "Real World"
+    assert match_name(["SUN", "sun09"], ["SUN09", "SUN"]) == "sun09"
+    assert match_name(["sun10"], ["SUN09", "SUN"]) is None
 
 
 def test_names_of_folders_and_of_files(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from batchformer.lab.data.transforms import (
     imagenet_train,
     moco_v2,
 )
-from batchformer.lab.data.transforms.base import columns, require_uint8, send
+from batchformer.lab.data.transforms.base import columns, require_uint8, to_device_async
 
 HALF = ((0.5,) * 3, (0.5,) * 3)
 RANDOM: dict[str, Transform] = {
@@ -161,7 +161,7 @@ def test_grey_levels_pass() -> None:
 
 def test_sent_to_where_it_is_stays() -> None:
     t = torch.arange(3)
-    assert send(t, torch.device("cpu")) is t
+    assert to_device_async(t, torch.device("cpu")) is t
 
 
 @pytest.mark.gpu

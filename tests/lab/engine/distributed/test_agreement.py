@@ -8,20 +8,24 @@ import pytest
 import torch
 
 from batchformer.lab.engine import checkpoint
-from batchformer.lab.engine.distributed.rank_zero import first_gives, first_says, highest
+from batchformer.lab.engine.distributed.rank_zero import (
+    bytes_from_rank_zero,
+    max_over_ranks,
+    on_rank_zero,
+)
 
 
 def test_one_rank_answers_by_itself() -> None:
     assert (
-        highest(3) == 3
-        and first_gives(lambda: b"abc") == b"abc"
-        and first_gives(lambda: None) is None
+        max_over_ranks(3) == 3
+        and bytes_from_rank_zero(lambda: b"abc") == b"abc"
+        and bytes_from_rank_zero(lambda: None) is None
     )
     given = (1, {"not": "made a list"})
-    assert first_says(lambda: given) is given
+    assert on_rank_zero(lambda: given) is given
     nothing: dict[str, int] = {}
     with pytest.raises(KeyError):
-        first_says(lambda: nothing["missing"])
+        on_rank_zero(lambda: nothing["missing"])
 
 
 def test_the_newest_checkpoint_of_the_first_rank_is_its_own(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from batchformer.lab.data.feeds.sharding import own_positions
 from batchformer.lab.engine.distributed import gradients as in_step
 from batchformer.lab.engine.distributed.sync_norm import RanksNorm, synchronise_norms
 from batchformer.lab.tasks.detection import of_all_ranks
-from batchformer.nn.exchange import ranks
+from batchformer.nn.exchange import world_size
 
 RANKS = 3
 #: Rows of all ranks, of which the first ones have one more.
@@ -58,11 +58,11 @@ def normalised(kind: str, own: Tensor) -> dict[str, Any]:
         with torch.autocast("cpu", torch.bfloat16, enabled=kind == "half"):
             made = model(x)
         # The loss of a rank counts as rows x ranks / all rows: here, of a mean over the rows.
-        loss = (made * factors[own]).sum() * ranks() / ROWS
+        loss = (made * factors[own]).sum() * world_size() / ROWS
         loss.backward()
         assert x.grad is not None
         # That of a row is of the sum over ranks, which the mean of the parameters' undoes.
-        outputs += [made.detach(), x.grad / ranks()]
+        outputs += [made.detach(), x.grad / world_size()]
     in_step.average_gradients(model.parameters())
     outputs.append(model.eval()(rows_of(kind, 9)[0][own]).detach())
     return {
@@ -102,7 +102,7 @@ def work(rank: int, folder: str) -> None:
         torch.ones(1, 2, 2, 2).contiguous(memory_format=torch.channels_last) * rank,
         torch.full((3,), rank, dtype=torch.bfloat16),
     ]
-    in_step.take_from_first(state)
+    in_step.broadcast_state(state)
     images = {5: own_positions([5]).tolist(), 2: own_positions([2]).tolist() or [0]}
     found = {
         "norms": {kind: normalised(kind, own) for kind in KINDS},
@@ -158,7 +158,7 @@ def assert_normalised_as_by_one_process(found: list[dict[str, Any]]) -> None:
 def test_one_rank_needs_nobody() -> None:
     x = torch.randn(2, 3, requires_grad=True)
     assert in_step.sum_of_ranks(x) is x and in_step.mean_of_ranks(x) is x
-    in_step.take_from_first([x])
+    in_step.broadcast_state([x])
     in_step.average_gradients([nn.Parameter(x.detach())])
     model = nn.Sequential(nn.BatchNorm1d(3))
     synchronise_norms(model, torch.device("cpu"))

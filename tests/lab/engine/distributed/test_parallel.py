@@ -28,16 +28,20 @@ from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.distributed.gradients import Parallel
-from batchformer.lab.engine.distributed.rank_zero import FirstFailed, first_says, highest
+from batchformer.lab.engine.distributed.rank_zero import (
+    RankZeroFailed,
+    max_over_ranks,
+    on_rank_zero,
+)
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import DivergedError
 from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Batch, Mechanics, Step
+from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep, Step
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
-from batchformer.nn.exchange import alone
-from batchformer.nn.exchange import ranks as all_ranks
+from batchformer.nn.exchange import as_single_rank
+from batchformer.nn.exchange import world_size as all_ranks
 
 CPU = torch.device("cpu")
 #: Batches of 8 and, at the end of an epoch, of 6: on three ranks 3, 3, 2 and 2, 2, 2 rows.
@@ -89,7 +93,7 @@ class TwoOptimizers(Net):
         }
 
     def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: Mechanics
+        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: OptimizerStep
     ) -> dict[str, Tensor]:
         params = [*self.layers.parameters()]
         losses = mechanics.minimise(self.step, batch, optimizers["main"], params)
@@ -105,7 +109,7 @@ class TwoOptimizers(Net):
         return losses
 
 
-def evaluate(method: Method, mechanics: Mechanics) -> Evaluation:
+def evaluate(method: Method, mechanics: OptimizerStep) -> Evaluation:
     right = []
     for x, y in zip(
         torch.split(SPLIT.x, 7), torch.split(SPLIT.y, 7), strict=True
@@ -209,17 +213,17 @@ def trained(name: str, folder: Path) -> dict[str, Any]:
 def agreements(folder: Path) -> dict[str, Any]:
     """What ranks agree on, and how they fail together."""
     rank = dist.get_rank()
-    found: dict[str, Any] = {"highest": highest(rank * 10)}
-    found["said"] = first_says(lambda: {"rank": rank, "list": [1.5, None]})
-    with alone():
-        found["alone"] = (all_ranks(), first_says(lambda: rank))
+    found: dict[str, Any] = {"highest": max_over_ranks(rank * 10)}
+    found["said"] = on_rank_zero(lambda: {"rank": rank, "list": [1.5, None]})
+    with as_single_rank():
+        found["alone"] = (all_ranks(), on_rank_zero(lambda: rank))
 
     def fails() -> None:
         raise ValueError("no such file")
 
     try:
-        first_says(fails)
-    except (ValueError, FirstFailed) as error:
+        on_rank_zero(fails)
+    except (ValueError, RankZeroFailed) as error:
         found["failed"] = (type(error).__name__, str(error))
 
     class Explodes(Net):
@@ -255,7 +259,7 @@ def agreements(folder: Path) -> dict[str, Any]:
         next(run)
     run.close()
     if rank == 0:
-        with alone():
+        with as_single_rank():
             method = Net()
             fit(method, feed_of(), evaluate, often)
         found["narrower"] = {k: v.clone() for k, v in method.state_dict().items()}

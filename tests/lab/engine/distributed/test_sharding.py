@@ -27,7 +27,7 @@ from batchformer.lab.engine.distributed import sharding
 from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optimizer_step import Batch, Mechanics
+from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 
 SPLIT = ImageSplit(
     torch.randint(
@@ -70,7 +70,7 @@ class Moves(Net):
         self.head.bias.data.zero_()
 
 
-def evaluate(method: Method, mechanics: Mechanics) -> Evaluation:
+def evaluate(method: Method, mechanics: OptimizerStep) -> Evaluation:
     x = digits_train()(SPLIT.x, torch.full((30, digits_train().draws), 0.5, dtype=torch.float64))
     logits = all_rows(method.predict(x[scored_rows(30)]), 30)
     return Evaluation({"all": 100 * float((logits.argmax(1) == SPLIT.y).double().mean())})

@@ -115,7 +115,7 @@ def test_what_several_ranks_cannot_do_is_said_once(tmp_path: Path) -> None:
 def test_one_process_opens_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    assert not wide.several_ranks() and not wide.follows()
+    assert not wide.several_ranks() and not wide.is_follower()
     with wide.process_group() as store:
         assert store is None and not torch.distributed.is_initialized()
     monkeypatch.setenv("RANK", "0")
@@ -123,4 +123,4 @@ def test_one_process_opens_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not wide.several_ranks()
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert wide.several_ranks() and wide.follows()
+    assert wide.several_ranks() and wide.is_follower()

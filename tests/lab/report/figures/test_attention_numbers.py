@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from batchformer.lab.report.figures.attention import TARGETS, Attention, gather
-from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.runs import Run
 
 #: Labels (N,), and weights (H, N, N) whose rows sum to 1.
@@ -56,12 +56,12 @@ def record(batches: list[Batch], bins: Any = BINS_OF, **changes: Any) -> dict[st
     return made | changes
 
 
-def group_of(kept: Mapping[tuple[str, int], Mapping[str, Any]]) -> Group:
+def group_of(kept: Mapping[tuple[str, int], Mapping[str, Any]]) -> RunGroup:
     """Runs in memory, by arm and seed, that kept these arrays."""
     runs = [Run(Path(arm, f"seed{seed}"), {}, arm, seed, {}, (), None) for arm, seed in kept]
     for run, arrays in zip(runs, kept.values(), strict=True):
         run.__dict__["insight"] = arrays  # where the cached property keeps what it read
-    return Group("tail", tuple(runs))
+    return RunGroup("tail", tuple(runs))
 
 
 def gathered(*seeds: Mapping[str, Any]) -> Attention:

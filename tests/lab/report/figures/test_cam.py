@@ -16,7 +16,7 @@ from batchformer.lab.report.figures import cam
 from batchformer.lab.report.figures.cam import MOST, Cams, Picture, Rule, Shots, gather
 from batchformer.lab.report.figures.canvas import inline_svg
 from batchformer.lab.report.figures.shown import numbers_html
-from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.runs import Run
 
 GROUPS = ("many", "medium", "few")
@@ -46,15 +46,15 @@ def heat_maps(
 
 def group_of(
     kept: Mapping[tuple[str, int], Mapping[str, Any]], reference: str = "baseline"
-) -> Group:
+) -> RunGroup:
     """Runs in memory, by arm and seed, that kept these arrays."""
     runs = [Run(Path(arm, f"seed{seed}"), {}, arm, seed, {}, (), None) for arm, seed in kept]
     for run, arrays in zip(runs, kept.values(), strict=True):
         run.__dict__["insight"] = arrays  # where the cached property keeps what it read
-    return Group("tail", tuple(runs), reference=reference)
+    return RunGroup("tail", tuple(runs), reference=reference)
 
 
-def gathered(group: Group, **options: Any) -> Cams:
+def gathered(group: RunGroup, **options: Any) -> Cams:
     data = gather(group, **options)
     assert data is not None
     return data

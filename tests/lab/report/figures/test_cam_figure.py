@@ -21,25 +21,25 @@ from batchformer.lab.report.figures.cam import (
     overlay,
     widened,
 )
-from batchformer.lab.report.results.configuration import Group, one_group
+from batchformer.lab.report.results.configuration import RunGroup, one_group
 from batchformer.lab.report.results.runs import find_runs
 
 Writer = Callable[..., Any]
 
 
 @pytest.fixture
-def group(write_run: Writer, add_insight: Writer, runs_root: Path) -> Group:
+def group(write_run: Writer, add_insight: Writer, runs_root: Path) -> RunGroup:
     for seed in range(2):
         add_insight(write_run("baseline", seed))
         add_insight(write_run("batchformer", seed))
     return one_group(find_runs(runs_root))
 
 
-def arrays(group: Group, arm: str) -> Any:
+def arrays(group: RunGroup, arm: str) -> Any:
     return group.of(arm)[0].insight
 
 
-def test_the_first_of_each_group_are_shown_arm_above_arm(group: Group) -> None:
+def test_the_first_of_each_group_are_shown_arm_above_arm(group: RunGroup) -> None:
     data = gather(group, images=3)
     assert data is not None and data.arms == ["baseline", "batchformer"] and data.seed == 0
     assert list(data.by_shots) == ["many", "medium", "few"]
@@ -59,7 +59,7 @@ def test_the_first_of_each_group_are_shown_arm_above_arm(group: Group) -> None:
             assert picture.heat["baseline"] == pytest.approx(heat.astype(float))
 
 
-def test_change_takes_the_largest_change_of_confidence(group: Group) -> None:
+def test_change_takes_the_largest_change_of_confidence(group: RunGroup) -> None:
     data = gather(group, rule="change", shots="few", images=4)
     assert data is not None and list(data.by_shots) == ["few"]
     left, right = (arrays(group, arm) for arm in ("baseline", "batchformer"))
@@ -73,7 +73,7 @@ def test_change_takes_the_largest_change_of_confidence(group: Group) -> None:
     assert "changes most between the arms" in cam.words(data).note
 
 
-def test_the_number_of_images_is_limited(group: Group) -> None:
+def test_the_number_of_images_is_limited(group: RunGroup) -> None:
     data = gather(group, images=MOST)
     assert data is not None and sum(map(len, data.by_shots.values())) <= MOST
     for wrong in (0, MOST + 1):
@@ -97,7 +97,7 @@ def test_arms_that_saw_other_images_are_not_laid_above_each_other(
 
 
 def test_another_arm_can_be_asked_for(
-    group: Group, write_run: Writer, add_insight: Writer, runs_root: Path
+    group: RunGroup, write_run: Writer, add_insight: Writer, runs_root: Path
 ) -> None:
     add_insight(write_run("batchformer_frozen", 0))
     more = one_group(find_runs(runs_root))
@@ -130,7 +130,7 @@ def test_small_images_are_enlarged_by_whole_pixels() -> None:
     assert enlarged(np.zeros((64, 64, 3))).shape == (64, 64, 3)
 
 
-def test_the_figure_has_a_block_for_each_group(group: Group) -> None:
+def test_the_figure_has_a_block_for_each_group(group: RunGroup) -> None:
     data = gather(group, images=2)
     assert data is not None
     drawn = figure(data)
@@ -173,7 +173,7 @@ def test_one_shot_group_has_no_name(
     make_insight: Writer,
     in_one_group: Writer,
     runs_root: Path,
-    group: Group,
+    group: RunGroup,
 ) -> None:
     grouped = gather(group, shots="few")
     assert grouped is not None and grouped.grouped, "one of three was asked for"

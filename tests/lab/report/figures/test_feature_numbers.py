@@ -14,7 +14,7 @@ from scipy import stats
 
 from batchformer.lab.report.figures.canvas import CLASS_COLOURS, CLASS_MARKERS, SHOT_MARKS
 from batchformer.lab.report.figures.features import FeatureSpace, OfArm, class_means, gather
-from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.runs import Run
 
 SHOTS_OF = np.array([0, 0, 1, 2])
@@ -34,12 +34,12 @@ def features(seed: int, shots: Any = SHOTS_OF, **changes: Any) -> dict[str, Any]
     return {name: array for name, array in arrays.items() if array is not None}
 
 
-def group_of(kept: Mapping[tuple[str, int], Mapping[str, Any]]) -> Group:
+def group_of(kept: Mapping[tuple[str, int], Mapping[str, Any]]) -> RunGroup:
     """Runs in memory, by arm and seed, that kept these arrays."""
     runs = [Run(Path(arm, f"seed{seed}"), {}, arm, seed, {}, (), None) for arm, seed in kept]
     for run, arrays in zip(runs, kept.values(), strict=True):
         run.__dict__["insight"] = arrays  # where the cached property keeps what it read
-    return Group("tail", tuple(runs))
+    return RunGroup("tail", tuple(runs))
 
 
 def gathered(kept: Mapping[tuple[str, int], Mapping[str, Any]]) -> FeatureSpace:

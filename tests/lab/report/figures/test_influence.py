@@ -24,7 +24,7 @@ from batchformer.lab.report.figures.influence import (
 )
 from batchformer.lab.report.figures.insight_arrays import Correlation
 from batchformer.lab.report.figures.shown import numbers_html
-from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import COLOURS
 from batchformer.lab.report.results.runs import Run
 
@@ -235,14 +235,14 @@ def test_classes_are_listed_from_the_most_frequent() -> None:
     assert "<b>" not in html and "&lt;b&gt;arm&lt;/b&gt; &amp; $x_y$" in html
 
 
-def group_of(kept: Mapping[str, Mapping[str, Any]]) -> Group:
+def group_of(kept: Mapping[str, Mapping[str, Any]]) -> RunGroup:
     """Runs in memory, by arm, that kept these arrays."""
     runs = [Run(Path(arm, "seed0"), {}, arm, 0, {}, (), None) for arm in kept]
     for run, arrays in zip(runs, kept.values(), strict=True):
         # Where cached properties keep what they read.
         run.__dict__["insight"] = arrays
         run.__dict__["insight_figures"] = {}
-    return Group("tail", tuple(runs))
+    return RunGroup("tail", tuple(runs))
 
 
 def test_the_figure_comes_with_its_words_and_folded_tables() -> None:

@@ -25,7 +25,7 @@ from batchformer.lab.report.figures.influence import (
     window_of,
 )
 from batchformer.lab.report.figures.insight_arrays import Correlation, correlation
-from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.runs import Run
 
 CLASSES = 12
@@ -55,17 +55,17 @@ def accuracy(seed: int) -> dict[str, Any]:
 def group_of(
     kept: Mapping[tuple[str, int], Mapping[str, Any]],
     figures: Mapping[tuple[str, int], Mapping[str, Any]] | None = None,
-) -> Group:
+) -> RunGroup:
     """Runs in memory, by arm and seed, that kept these arrays, and these for other figures."""
     runs = [Run(Path(arm, f"seed{seed}"), {}, arm, seed, {}, (), None) for arm, seed in kept]
     for run, (key, arrays) in zip(runs, kept.items(), strict=True):
         # Where cached properties keep what they read.
         run.__dict__["insight"] = arrays
         run.__dict__["insight_figures"] = (figures or {}).get(key, {})
-    return Group("tail", tuple(runs))
+    return RunGroup("tail", tuple(runs))
 
 
-def gathered(group: Group, *options: Any) -> Influence:
+def gathered(group: RunGroup, *options: Any) -> Influence:
     data = gather(group, *options)
     assert data is not None
     return data

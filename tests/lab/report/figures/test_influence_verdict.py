@@ -22,7 +22,7 @@ from batchformer.lab.report.figures.influence import (
     verdict,
 )
 from batchformer.lab.report.figures.insight_arrays import Correlation, Learning
-from batchformer.lab.report.results.configuration import Group, one_group
+from batchformer.lab.report.results.configuration import RunGroup, one_group
 from batchformer.lab.report.results.runs import find_runs
 
 Writer = Callable[..., Any]
@@ -76,7 +76,7 @@ def test_where_it_is_not_known_nothing_is_said(known: Controlled | None) -> None
 
 def looked_at(
     root: Path, write_run: Writer, make_insight: Writer, part: str = "", **arrays: Any
-) -> Group:
+) -> RunGroup:
     """Three seeds whose gradients follow accuracy, which follows the count loosely."""
     for seed in range(3):
         folder = write_run("batchformer", seed, classes=CLASSES)

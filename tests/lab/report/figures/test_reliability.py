@@ -18,7 +18,7 @@ from batchformer.lab.report.figures import reliability
 from batchformer.lab.report.figures.canvas import inline_svg
 from batchformer.lab.report.figures.reliability import FEWEST, NAMES, calibration_error, gather
 from batchformer.lab.report.figures.shown import numbers_html
-from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.runs import Run
 
 BINS = 5
@@ -51,12 +51,12 @@ def error_of(predictions: list[Prediction]) -> float:
     return 100 * total
 
 
-def group_of(kept: Mapping[tuple[str, int], Mapping[str, Any]]) -> Group:
+def group_of(kept: Mapping[tuple[str, int], Mapping[str, Any]]) -> RunGroup:
     """Runs in memory, by arm and seed, that kept these arrays."""
     runs = [Run(Path(arm, f"seed{seed}"), {}, arm, seed, {}, (), None) for arm, seed in kept]
     for run, arrays in zip(runs, kept.values(), strict=True):
         run.__dict__["insight"] = arrays  # where the cached property keeps what it read
-    return Group("tail", tuple(runs))
+    return RunGroup("tail", tuple(runs))
 
 
 def gathered(kept: Mapping[tuple[str, int], Mapping[str, Any]], by_shots: bool = False) -> Any:
@@ -227,7 +227,7 @@ def test_a_part_of_the_test_images_is_called_so_beside_another_error(
     run = replace(group.runs[0], result=result)
     run.__dict__["insight"] = group.runs[0].insight
     run.__dict__["insight_figures"] = {"correct": np.zeros(whole, bool)}
-    data = gather(Group("tail", (run,)))
+    data = gather(RunGroup("tail", (run,)))
     assert data is not None
     note = reliability.words(data).note
     part = whole > 200

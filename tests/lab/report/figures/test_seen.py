@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchformer.lab.report.figures.insight_arrays import seen_images
+from batchformer.lab.report.figures.insight_arrays import image_count
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.runs import find_runs
 
@@ -23,7 +23,7 @@ def test_a_part_is_told_from_the_whole(
 ) -> None:
     folder = write_run("baseline", 0)
     np.savez(folder / "insight.npz", reliability_count=np.ones((1, 5)))
-    seen = seen_images(one_group(find_runs(runs_root)), images)
+    seen = image_count(one_group(find_runs(runs_root)), images)
     assert (seen.part, seen.words) == (part, words)
 
 
@@ -31,5 +31,5 @@ def test_where_the_whole_is_not_known_no_part_is_claimed(
     write_run: Writer, runs_root: Path
 ) -> None:
     write_run("baseline", 0)  # was not looked at
-    seen = seen_images(one_group(find_runs(runs_root)), 96)
+    seen = image_count(one_group(find_runs(runs_root)), 96)
     assert (seen.whole, seen.part, seen.words) == (None, False, "96 test images")

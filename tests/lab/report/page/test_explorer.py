@@ -26,7 +26,7 @@ from batchformer.lab.report.page.explorer import (
     script_source,
     sprite,
 )
-from batchformer.lab.report.results.configuration import Group, one_group
+from batchformer.lab.report.results.configuration import RunGroup, one_group
 from batchformer.lab.report.results.runs import find_runs
 
 Writer = Callable[..., Any]
@@ -53,10 +53,10 @@ def arrays(
 
 
 @pytest.fixture
-def group_of(write_run: Writer, runs_root: Path) -> Callable[..., Group]:
+def group_of(write_run: Writer, runs_root: Path) -> Callable[..., RunGroup]:
     """The group of a baseline and of arms with their records, by (arm, seed)."""
 
-    def make(kept: dict[tuple[str, int], Insight]) -> Group:
+    def make(kept: dict[tuple[str, int], Insight]) -> RunGroup:
         write_run("baseline", 0)
         for (arm, seed), record in kept.items():
             save(write_run(arm, seed) / FILE, record)
@@ -76,7 +76,7 @@ def numbers(text: str, kind: str, *shape: int) -> NDArray[Any]:
     return np.frombuffer(b64decode(text), f"<{kind}").reshape(shape)
 
 
-def test_the_page_holds_the_arrays_themselves(group_of: Callable[..., Group]) -> None:
+def test_the_page_holds_the_arrays_themselves(group_of: Callable[..., RunGroup]) -> None:
     record = arrays()
     section = explorer_section(group_of({("batchformer", 0): record}), "p")
     assert section is not None
@@ -96,7 +96,7 @@ def test_the_page_holds_the_arrays_themselves(group_of: Callable[..., Group]) ->
     assert section.html.count("<img ") == 2
 
 
-def test_only_classes_that_occur_are_held(group_of: Callable[..., Group]) -> None:
+def test_only_classes_that_occur_are_held(group_of: Callable[..., RunGroup]) -> None:
     record = arrays(classes=1000)
     found = explorer_of(group_of({("batchformer", 0): record}))
     assert found is not None
@@ -130,7 +130,7 @@ def test_half_precision_is_kept_bit_by_bit(values: list[float]) -> None:
     np.testing.assert_array_equal(numbers(packed(array, "f2"), "f2", len(values)), array)
 
 
-def test_each_arm_is_of_its_first_seed_that_has_all(group_of: Callable[..., Group]) -> None:
+def test_each_arm_is_of_its_first_seed_that_has_all(group_of: Callable[..., RunGroup]) -> None:
     part = {name: array for name, array in arrays().items() if name != "batch_gradient"}
     kept = {("batchformer", 0): part, ("batchformer", 1): arrays(1), ("batchformer", 2): arrays(2)}
     kept["batchformer_self", 0] = arrays(3)
@@ -142,7 +142,7 @@ def test_each_arm_is_of_its_first_seed_that_has_all(group_of: Callable[..., Grou
 
 
 def test_the_words_say_how_batches_are_drawn_and_one_shot_group_is_not_named(
-    group_of: Callable[..., Group],
+    group_of: Callable[..., RunGroup],
 ) -> None:
     record = arrays()
     section = explorer_section(group_of({("batchformer", 0): record}), "p")
@@ -155,7 +155,7 @@ def test_the_words_say_how_batches_are_drawn_and_one_shot_group_is_not_named(
 
 
 def test_arms_that_saw_the_same_images_share_the_pictures(
-    group_of: Callable[..., Group],
+    group_of: Callable[..., RunGroup],
 ) -> None:
     other = arrays(1) | {"batch_thumbnails": arrays(0)["batch_thumbnails"]}
     group = group_of({("batchformer", 0): arrays(0), ("batchformer_frozen", 0): other})
@@ -165,7 +165,7 @@ def test_arms_that_saw_the_same_images_share_the_pictures(
     assert [[b["sprite"] for b in arm["batches"]] for arm in found.arms] == [[0, 1], [0, 1]]
 
 
-def test_arms_may_have_kept_different_numbers_of_batches(group_of: Callable[..., Group]) -> None:
+def test_arms_may_have_kept_different_numbers_of_batches(group_of: Callable[..., RunGroup]) -> None:
     kept = {("batchformer", 0): arrays(0, batches=1), ("batchformer_self", 0): arrays(1, batches=3)}
     found = explorer_of(group_of(kept))
     assert found is not None
@@ -200,13 +200,13 @@ def _with_nan(array: NDArray[Any]) -> NDArray[Any]:
     ],
 )
 def test_records_that_do_not_fit_are_left_out(
-    group_of: Callable[..., Group], record: Insight
+    group_of: Callable[..., RunGroup], record: Insight
 ) -> None:
     assert explorer_section(group_of({("batchformer", 0): record}), "p") is None
 
 
 def test_without_or_with_damaged_records_there_is_no_section(
-    group_of: Callable[..., Group],
+    group_of: Callable[..., RunGroup],
 ) -> None:
     group = group_of({("batchformer", 0): arrays()})
     assert explorer_section(group, "p") is not None
@@ -217,7 +217,7 @@ def test_without_or_with_damaged_records_there_is_no_section(
     assert explorer_section(group, "p") is None
 
 
-def test_three_batches_of_64_stay_small(group_of: Callable[..., Group]) -> None:
+def test_three_batches_of_64_stay_small(group_of: Callable[..., RunGroup]) -> None:
     record = arrays(batches=3, samples=64, heads=4, classes=100)
     smooth = np.random.default_rng(0).integers(0, 256, (3, 64, 8, 8, 3), np.uint8)
     record["batch_thumbnails"] = smooth.repeat(4, 2).repeat(4, 3)
@@ -228,7 +228,7 @@ def test_three_batches_of_64_stay_small(group_of: Callable[..., Group]) -> None:
 
 
 def test_of_a_large_record_the_first_batches_are_shown(
-    group_of: Callable[..., Group], monkeypatch: pytest.MonkeyPatch
+    group_of: Callable[..., RunGroup], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = group_of({("batchformer", 0): arrays(batches=4)})
     whole = explorer_of(group)
@@ -246,7 +246,7 @@ def test_of_a_large_record_the_first_batches_are_shown(
     assert len(found.arms[0]["batches"]) == len(found.sprites) == 1
 
 
-def test_names_of_classes_cannot_become_markup(group_of: Callable[..., Group]) -> None:
+def test_names_of_classes_cannot_become_markup(group_of: Callable[..., RunGroup]) -> None:
     record = arrays()
     name = "</script><script>alert('&')</script>"
     record["classes"] = np.array([name] * len(record["classes"]))
@@ -257,7 +257,7 @@ def test_names_of_classes_cannot_become_markup(group_of: Callable[..., Group]) -
     assert {each[0] for each in on_page(section.html)["arms"][0]["classes"].values()} == {name}
 
 
-def test_the_policy_names_the_script_of_the_page(group_of: Callable[..., Group]) -> None:
+def test_the_policy_names_the_script_of_the_page(group_of: Callable[..., RunGroup]) -> None:
     group = group_of({("batchformer", 0): arrays()})
     for prefix in ("one", "two"):
         section = explorer_section(group, prefix)

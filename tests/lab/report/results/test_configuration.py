@@ -17,7 +17,7 @@ from batchformer.lab.report.results.configuration import (
     settings,
 )
 from batchformer.lab.report.results.runs import find_runs, read_run
-from batchformer.lab.runs.folder import as_plain
+from batchformer.lab.runs.folder import recipe_to_json
 
 Writer = Callable[..., Any]
 
@@ -261,7 +261,7 @@ def recorded_before(recipe: dict[str, Any]) -> dict[str, Any]:
 def test_settings_that_an_older_version_did_not_have_are_at_their_defaults(
     write_run: Writer, runs_root: Path
 ) -> None:
-    now = as_plain(find_recipe("demo"))
+    now = recipe_to_json(find_recipe("demo"))
     older = recorded_before(now)
     for arm in ("baseline", "batchformer"):
         for seed, recipe in enumerate((older, now, older)):
@@ -277,7 +277,7 @@ def test_settings_that_an_older_version_did_not_have_are_at_their_defaults(
 def test_another_value_than_the_default_is_another_configuration(
     write_run: Writer, runs_root: Path
 ) -> None:
-    now = as_plain(find_recipe("demo"))
+    now = recipe_to_json(find_recipe("demo"))
     write_run("baseline", 0, recipe=recorded_before(now))
     now["hyper"]["tau"] = 0.5
     write_run("baseline", 1, recipe=now)
@@ -288,7 +288,7 @@ def test_another_value_than_the_default_is_another_configuration(
 def test_recipes_of_other_versions_are_compared_as_they_were_recorded(
     write_run: Writer, runs_root: Path
 ) -> None:
-    now = as_plain(find_recipe("demo"))
+    now = recipe_to_json(find_recipe("demo"))
     later = {**recorded_before(now), "colour": "blue"}
     for seed, recipe in enumerate((now, later, later)):
         write_run("baseline", seed, recipe=recipe)

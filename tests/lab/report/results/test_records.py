@@ -21,14 +21,14 @@ from batchformer.lab.report.results.records import (
     variant_name,
 )
 from batchformer.lab.report.results.runs import read_run
-from batchformer.lab.runs.folder import as_plain
+from batchformer.lab.runs.folder import recipe_to_json
 
 Write = Callable[..., Path]
 
 
 def my_folder(**changes: Any) -> dict[str, Any]:
     """The recipe my_folder as JSON; ``data__size`` stands for ``data.size``."""
-    plain = as_plain(find_recipe("my_folder"))
+    plain = recipe_to_json(find_recipe("my_folder"))
     for key, value in changes.items():
         group, _, name = key.rpartition("__")
         (plain[group] if group else plain)[name] = value
@@ -94,7 +94,7 @@ def test_without_other_settings_there_is_no_folder_of_a_variant(write_run: Write
 
 def test_a_level_of_a_sweep_is_compared_with_that_level(write_run: Write) -> None:
     sweep = SWEEPS["cifar100_lt_layers"]
-    recipe = as_plain(sweep.recipe("2", sweep.base_recipe()))
+    recipe = recipe_to_json(sweep.recipe("2", sweep.base_recipe()))
     record = record_of(read_run(write_run("batchformer", 0, recipe=recipe)))
     assert record.path == "cifar100_lt_layers/2/batchformer/seed0.json" and not record.settings
 

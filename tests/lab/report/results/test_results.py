@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from batchformer.lab.metrics.intervals import outcome, paired, summary
-from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.results import (
     LEVEL,
     Comparison,
@@ -25,7 +25,7 @@ def recipe(
     keys: Sequence[tuple[str, str]], *, metrics: Sequence[str] = ("all",), reference: str = "a"
 ) -> RecipeComparison:
     """A comparison that holds these differences and nothing else."""
-    group = Group("tail (train.updates 400)", (), (), reference)
+    group = RunGroup("tail (train.updates 400)", (), (), reference)
     differences = {key: difference() for key in keys}
     return RecipeComparison(group, (), tuple(metrics), {}, differences, {}, ())
 

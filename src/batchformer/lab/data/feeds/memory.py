@@ -14,7 +14,7 @@ from batchformer.lab.data.feeds.order import Order, Sampler, Share, order_of
 from batchformer.lab.data.feeds.sharding import own_positions, require_rows
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import Transform
-from batchformer.lab.data.transforms.base import send
+from batchformer.lab.data.transforms.base import to_device_async
 from batchformer.nn.randomness import generator
 
 # Batches of images in memory, as a function of the step: order and augmentation need no state.
@@ -119,7 +119,7 @@ class Feed:
         ]
         sizes = [len(row) for row in rows]
         rows, numbers = ([self.share.own(part) for part in parts] for parts in (rows, numbers))
-        index = send(torch.cat(rows), self.device)
+        index = to_device_async(torch.cat(rows), self.device)
         images, columns = self.x[index], torch.split(torch.cat(numbers), draws, dim=1)
         whole = {"x": images, "y": self.y[index], "index": index}
         for (name, view), u in zip(self.views.items(), columns, strict=True):
@@ -188,5 +188,5 @@ class FeatureFeed:
         ]
         size = self.batch_size
         own = own_positions([size] * self.times)
-        index = send(torch.cat([row[:size] for row in rows])[own], self.features.device)
+        index = to_device_async(torch.cat([row[:size] for row in rows])[own], self.features.device)
         return {"x": self.features[index], "y": self.labels[index], "index": index}

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from batchformer.lab.data.feeds.sharding import block_sizes, own_positions, own_sizes, require_rows
-from batchformer.nn.exchange import ranks
+from batchformer.nn.exchange import world_size
 from batchformer.nn.randomness import generator
 
 # Which samples a step takes: a function of the step, so that resuming needs no state.
@@ -142,7 +142,7 @@ class Share:
     """
 
     def __init__(self, order: Order, accumulate: int = 1) -> None:
-        self.whole = ranks() == 1
+        self.whole = world_size() == 1
         self.accumulate = accumulate
         self.blocks = 1
         if not self.whole:

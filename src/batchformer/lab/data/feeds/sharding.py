@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from batchformer.nn.exchange import gather, own_rows, rank, ranks
+from batchformer.nn.exchange import gather, rank, rows_of_rank, world_size
 
 
 def part_sizes(rows: int) -> list[int]:
@@ -21,8 +21,8 @@ def part_sizes(rows: int) -> list[int]:
     >>> part_sizes(5)
     [5]
     """
-    least, more = divmod(rows, ranks())
-    return [least + (number < more) for number in range(ranks())]
+    least, more = divmod(rows, world_size())
+    return [least + (number < more) for number in range(world_size())]
 
 
 def block_sizes(rows: int, blocks: int) -> list[int]:
@@ -41,7 +41,7 @@ def own_positions(sizes: Sequence[int]) -> Tensor:
     tensor([0, 1, 2, 3, 4])
     """
     starts = [0, *torch.tensor(sizes).cumsum(0).tolist()]
-    blocks = zip(starts, (own_rows(part_sizes(size)) for size in sizes), strict=False)
+    blocks = zip(starts, (rows_of_rank(part_sizes(size)) for size in sizes), strict=False)
     return torch.cat([torch.arange(start + own.start, start + own.stop) for start, own in blocks])
 
 
@@ -58,10 +58,11 @@ def require_rows(batches: Sequence[int], blocks: int = 1) -> None:
         blocks: that each consists of.
     """
     for rows in batches:
-        if min(block_sizes(rows, blocks)) < ranks():
+        if min(block_sizes(rows, blocks)) < world_size():
             cut = f", cut into {blocks} blocks," if blocks > 1 else ""
             raise ValueError(
-                f"A batch of {rows} samples{cut} cannot be dealt to {ranks()} ranks so that each "
+                f"A batch of {rows} samples{cut} cannot be split over {world_size()} ranks so that "
+                "each "
                 "has one: leave out the last, smaller batch of an epoch (train.drop-last), set a "
                 "larger train.batch-size (or a smaller train.accumulate), or start fewer ranks."
             )
@@ -73,7 +74,7 @@ def scored_rows(rows: int) -> slice:
     A rank without one of its own predicts the first, and :func:`all_rows` leaves that out: networks
     need not know what to do with nothing, and where weights are dealt out every rank has to come.
     """
-    own = own_rows(part_sizes(rows))
+    own = rows_of_rank(part_sizes(rows))
     return own if own.stop > own.start else slice(0, 1)
 
 
@@ -84,7 +85,7 @@ def all_rows(own: Tensor, rows: int) -> Tensor:
         own: what this rank made, a row for each of its own.
         rows: of the whole batch.
     """
-    if ranks() == 1:
+    if world_size() == 1:
         return own
     sizes = part_sizes(rows)
     return gather(own[: sizes[rank()]], sizes)

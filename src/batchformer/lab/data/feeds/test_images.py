@@ -20,7 +20,7 @@ READ = 64
 
 
 @dataclass(frozen=True, eq=False)
-class ShownInMemory:
+class TestImagesInMemory:
     """Images in memory.
 
     Args:
@@ -49,7 +49,7 @@ class ShownInMemory:
 
 
 @dataclass(frozen=True, eq=False)
-class ShownFiles:
+class TestImageFiles:
     """Images in files, read by workers.
 
     Args:

@@ -165,21 +165,21 @@ def by_name_or_number(
     if len(numbers) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise ValueError(
-            f"{entries.source}: classes of the same name cannot be told apart: {some(twice)}"
+            f"{entries.source}: classes of the same name cannot be told apart: {shorten(twice)}"
         )
     for value, line in zip(entries.values, entries.lines, strict=True):
         if value not in numbers:
             raise ValueError(
                 f"{entries.source}, line {line}: {value!r} is none of the {len(names)} classes: "
-                f"{some(names)}"
+                f"{shorten(names)}"
             )
     return [numbers[value] for value in entries.values], names
 
 
-def some(names: Sequence[str]) -> str:
+def shorten(names: Sequence[str]) -> str:
     """The first few names, and how many more there are.
 
-    >>> some(["ant", "bee"])
+    >>> shorten(["ant", "bee"])
     'ant, bee'
     """
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""

@@ -17,7 +17,7 @@ from batchformer.lab.data.files.file_lists import (
     read_annotations,
     read_list,
     read_table,
-    some,
+    shorten,
 )
 
 
@@ -81,7 +81,7 @@ class ImageFiles:
         found = make_dataset(str(root), numbers, IMG_EXTENSIONS, allow_empty=True)
         if not found:
             raise FileNotFoundError(
-                f"{root}: no image in any of its folders ({some(classes)}); looked for the file "
+                f"{root}: no image in any of its folders ({shorten(classes)}); looked for the file "
                 f"types {', '.join(IMG_EXTENSIONS)}"
             )
         start = f"{root}{os.sep}"
@@ -178,7 +178,8 @@ class ImageFiles:
         empty = [classes[c] for c in (files.counts == 0).nonzero().flatten().tolist()]
         if empty and advice is not None:
             raise ValueError(
-                f"{source}: {len(empty)} of {len(classes)} classes have no image: {some(empty)}. "
+                f"{source}: {len(empty)} of {len(classes)} classes have no image: "
+                f"{shorten(empty)}. "
                 f"{advice}"
             )
         return files

@@ -120,13 +120,13 @@ def names_in(folder: Path, folders: bool) -> list[str]:
     return sorted(entry.name for entry in folder.iterdir() if entry.is_dir() == folders)
 
 
-def called(there: Sequence[str], usual: Sequence[str]) -> str | None:
+def match_name(there: Sequence[str], usual: Sequence[str]) -> str | None:
     """The name that is one of the usual ones, or None.
 
     Letters and digits count; case, spaces, hyphens and underscores do not. The spelling of the
     usual name comes before others, and earlier usual names before later ones.
 
-    >>> called(["Art", "Real_World"], ["Real World", "Real"])
+    >>> match_name(["Art", "Real_World"], ["Real World", "Real"])
     'Real_World'
     """
     for name in usual:

@@ -28,12 +28,12 @@ EVERY_S = 0.5
 ATTEMPTS, AGAIN_S = 20, 0.01
 
 
-class Held(BlockingIOError):
+class LockHeldError(BlockingIOError):
     """Another process holds a lock."""
 
 
 @contextmanager
-def holding(
+def locked(
     lock: Path, *, patience: float = math.inf, waiting: str = "", refusal: str = ""
 ) -> Iterator[bool]:
     """Hold a lock; where the file system has none, say so once and go on.
@@ -60,7 +60,7 @@ def holding(
     while (taken := _taken(key)) is None:
         left = end - time.monotonic()
         if left <= 0:
-            raise Held(refusal or f"Another process holds {lock}.")
+            raise LockHeldError(refusal or f"Another process holds {lock}.")
         if waiting:
             print(waiting, file=sys.stderr, flush=True)
             waiting = ""
@@ -82,7 +82,7 @@ def as_only_trainer(folder: Path, patience: float = KILLED_S) -> AbstractContext
         Held: another process still trains it; nothing was changed.
     """
     busy = f"{folder} is being trained by another process"
-    return holding(
+    return locked(
         folder.with_name(f".{folder.name}.lock"),
         patience=patience,
         waiting=f"{busy}: waiting up to {patience:g} s." if patience > KILLED_S else "",

@@ -14,7 +14,7 @@ from typing import BinaryIO, Literal
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.files.file_lists import some
+from batchformer.lab.data.files.file_lists import shorten
 from batchformer.nn.randomness import generator
 
 _PACKED = (b"PK", b"\x1f\x8b", b"BZh", b"\xfd7zXZ")
@@ -201,7 +201,7 @@ def _drawn(name: str, vectors: WordVectors, seed: int) -> Tensor:
 def _no_vector(names: Sequence[str], vectors: WordVectors) -> str:
     if not vectors.words:
         return "there is no word vector at all: name a file that has words of the set"
-    told = f" (in some of the files only: {some(vectors.incomplete)})" * bool(vectors.incomplete)
+    told = f" (in some of the files only: {shorten(vectors.incomplete)})" * bool(vectors.incomplete)
     return (
         f"no word vector for {len(names)} of the names, nor for any part of them{told}: "
         f"{', '.join(names)}. Use a file that has these words, give others to look for in their "

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from batchformer.lab.data.files.location import called, looked_in, names_in
+from batchformer.lab.data.files.location import looked_in, match_name, names_in
 
 #: One file of a person's own features, not one of the known sets.
 OWN = "npz"
@@ -92,7 +92,7 @@ def files_of(name: str, root: str | Path | None = None) -> AttributeFiles | None
         return AttributeFiles(place) if place.is_file() else None
     if known is None:
         return None
-    own = called(names_in(place, folders=True), [known.title])
+    own = match_name(names_in(place, folders=True), [known.title])
     for folder in ([] if own is None else [place / own]) + [place]:
         there = [folder / file for file in known.splits if (folder / file).is_file()]
         if there and (folder / FEATURES).is_file():

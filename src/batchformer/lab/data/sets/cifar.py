@@ -20,7 +20,7 @@ from batchformer.lab.data.files.location import (
     looked_in,
     not_found,
 )
-from batchformer.lab.data.files.lock import holding
+from batchformer.lab.data.files.lock import locked
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, Profile, class_counts, draw
 
 # A long-tailed image set in one `.npz` file.
@@ -215,7 +215,7 @@ def _absent_or_download(name: Name, root: Path, download: bool) -> Path:
         lock = root / f".{layout.folder}.lock"
         words = f"{layout.reader}: waiting for another process that downloads it into {root}."
         try:
-            with holding(lock, waiting=words) as only:
+            with locked(lock, waiting=words) as only:
                 if available(name, root) != root / layout.folder:
                     _download(reader, layout, root, only)
             return root

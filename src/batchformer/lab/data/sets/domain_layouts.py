@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchformer.lab.data.files.location import called, looked_in, names_in
+from batchformer.lab.data.files.location import looked_in, match_name, names_in
 
 if TYPE_CHECKING:
     from batchformer.lab.data.sets.domains import DomainFiles
@@ -138,7 +138,7 @@ def place_of(name: str, root: str | Path | None = None) -> Path:
                 "Whose images? Name a folder with <domain>/<class>/<image> by --data.root."
             )
         return place
-    own = called(names_in(place, folders=True), DOMAIN_SETS[name].folders)
+    own = match_name(names_in(place, folders=True), DOMAIN_SETS[name].folders)
     return place if own is None else place / own
 
 
@@ -198,7 +198,7 @@ def _known(name: str) -> DomainLayout | None:
 def _folders(known: DomainLayout, place: Path) -> dict[str, str]:
     """The folder of each domain that has one."""
     there = names_in(place, folders=True)
-    found = {domain: called(there, usual) for domain, usual in known.domains.items()}
+    found = {domain: match_name(there, usual) for domain, usual in known.domains.items()}
     return {domain: own for domain, own in found.items() if own is not None}
 
 
@@ -208,10 +208,10 @@ def _lists(known: DomainLayout, place: Path) -> dict[str, list[Path]]:
     there = [name[:-4] for name in names_in(folder, folders=False) if name.endswith(".txt")]
     found: dict[str, list[Path]] = {}
     for domain, usual in known.domains.items():
-        own = [called(there, usual)]
+        own = [match_name(there, usual)]
         if own == [None]:
             endings = [f"{part}{fold}" for part in _PARTS for fold in ("", "_kfold")]
-            own = [called(there, [f"{name}_{end}" for name in usual]) for end in endings]
+            own = [match_name(there, [f"{name}_{end}" for name in usual]) for end in endings]
         files = [folder / f"{name}.txt" for name in own if name is not None]
         if files:
             found[domain] = files

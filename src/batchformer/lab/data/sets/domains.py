@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.files.file_lists import Entries, read_list, some
+from batchformer.lab.data.files.file_lists import Entries, read_list, shorten
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit, content_hash
 
@@ -165,7 +165,7 @@ def domain_tree(root: str | Path, name: str | None = None) -> DomainFiles:
     folders = sorted(folder.name for folder in place.iterdir() if folder.is_dir())
     domains = [folder for folder in folders if _has_classes(place / folder)]
     if not domains:
-        has = f"none of its folders ({some(folders)}) has" if folders else "it has no"
+        has = f"none of its folders ({shorten(folders)}) has" if folders else "it has no"
         raise FileNotFoundError(
             f"{place} has no domain: {has} folders with images in them. {expected}; if these are "
             "the classes of one domain, name the folder above"
@@ -232,7 +232,7 @@ def _check_classes(name: str, classes: tuple[str, ...], counts: Tensor) -> None:
     if absent:
         raise ValueError(
             f"{name}: {len(absent)} of {len(classes)} classes have no image in any domain: "
-            f"{some(absent)}"
+            f"{shorten(absent)}"
         )
 
 

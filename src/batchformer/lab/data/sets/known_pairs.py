@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from batchformer.lab.data.files.location import SAMPLED, called, looked_in, names_in
+from batchformer.lab.data.files.location import SAMPLED, looked_in, match_name, names_in
 
 if TYPE_CHECKING:
     from batchformer.lab.data.sets.pairs import Compositions, Pair, PairFiles, PairImage, Phase
@@ -201,7 +201,7 @@ def load_pairs(name: str, root: str | Path | None = None) -> PairFiles:
 def place_of(name: str, root: str | Path | None = None) -> Path:
     """The folder that a set is looked for in: one of the usual names in `root`, or that."""
     place = looked_in(None if root is None else Path(root))
-    own = called(names_in(place, folders=True), _known(name).folders)
+    own = match_name(names_in(place, folders=True), _known(name).folders)
     return place if own is None else place / own
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.files.file_lists import some
+from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.annotated import ANNOTATED, Annotated, Lists, ensure_present
 from batchformer.lab.data.sets.imagenet_layout import ensure_present as ensure_imagenet
@@ -51,7 +51,7 @@ def require_published(published: Path, file: Path, files: ImageFiles) -> None:
     if other:
         raise ValueError(
             f"{file} and {published} disagree on the training images of {len(other)} of "
-            f"{len(counts)} classes: {some(other)}. Take the published list, or take the other "
+            f"{len(counts)} classes: {shorten(other)}. Take the published list, or take the other "
             "file away"
         )
 
@@ -117,7 +117,7 @@ class LongTailedFiles:
         if self.untested:
             lines.append(
                 f"{len(self.untested)} of {len(self.classes)} classes have training images and no "
-                f"test image, so that no score speaks of them: {some(self.untested)}"
+                f"test image, so that no score speaks of them: {shorten(self.untested)}"
             )
         return tuple(lines)
 
@@ -363,7 +363,7 @@ def _with_classes(files: ImageFiles, classes: tuple[str, ...]) -> ImageFiles:
     if unknown:
         raise ValueError(
             f"{files.root}: {len(unknown)} folders are no classes of the training images: "
-            f"{some(unknown)}. Rename them as the folders of training images, or take them away"
+            f"{shorten(unknown)}. Rename them as the folders of training images, or take them away"
         )
     new = torch.tensor([classes.index(name) for name in files.classes])
     return dataclasses.replace(files, labels=new[files.labels], classes=classes)

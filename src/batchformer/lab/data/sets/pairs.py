@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.files.file_lists import some
+from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.data.files.image_files import ImageFiles
 
 # Attributes, objects, and the pairs of them that images show; some pairs are never trained on.
@@ -328,7 +328,7 @@ def remarks_on(images: Sequence[PairImage]) -> tuple[str, ...]:
             them = "it" if len(unknown) == 1 else "them"
             remarks.append(
                 f"{len(unknown)} {occur} in training, so that nothing of {them} is learned: "
-                f"{some(unknown)}"
+                f"{shorten(unknown)}"
             )
     return tuple(remarks)
 

@@ -9,7 +9,7 @@ from typing import ClassVar, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.transforms.base import columns, whole
+from batchformer.lab.data.transforms.base import columns, uniform_int
 from batchformer.lab.data.transforms.color import (
     ENHANCEMENTS,
     IDENTITY,
@@ -202,7 +202,7 @@ class AutoAugment:
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         sub_policy, *rest = columns(self, x, u)
         chance, sign = torch.stack(rest[:2]), torch.stack(rest[2:])
-        sub_policy = whole(sub_policy, len(POLICIES[self.policy]))
+        sub_policy = uniform_int(sub_policy, len(POLICIES[self.policy]))
         return auto_augment(x, sub_policy, chance, sign < 0.5, self.policy, self.fill)
 
 
@@ -290,7 +290,7 @@ class RandAugment:
         choice, sign = torch.split(u.T, self.num_ops)
         return rand_augment(
             x,
-            whole(choice, len(CHOICES)),
+            uniform_int(choice, len(CHOICES)),
             sign < 0.5,
             self.magnitude,
             self.num_magnitude_bins,

@@ -50,7 +50,7 @@ def require_uint8(name: str, x: Tensor) -> None:
         )
 
 
-def send(parameter: Tensor, device: torch.device) -> Tensor:
+def to_device_async(parameter: Tensor, device: torch.device) -> Tensor:
     """Move a tensor from the CPU to the device of the images without waiting for that device."""
     if device.type == "cuda" and parameter.nbytes > _STAGED_BYTES:
         # An expanded tensor has fewer elements in memory than pinning would write.
@@ -61,17 +61,17 @@ def send(parameter: Tensor, device: torch.device) -> Tensor:
 # Parameters out of uniform numbers in [0, 1), on the CPU in float64.
 
 
-def whole(u: Tensor, count: int | Tensor) -> Tensor:
+def uniform_int(u: Tensor, count: int | Tensor) -> Tensor:
     """Whole numbers 0..count - 1, all equally likely; `count` may differ by sample.
 
     >>> import torch
-    >>> whole(torch.tensor([0.0, 0.3, 0.99], dtype=torch.float64), 4)
+    >>> uniform_int(torch.tensor([0.0, 0.3, 0.99], dtype=torch.float64), 4)
     tensor([0, 1, 3])
     """
     return (u * count).floor().long()
 
 
-def between(u: Tensor, low: float, high: float) -> Tensor:
+def uniform_float(u: Tensor, low: float, high: float) -> Tensor:
     """Numbers from `low` up to, but without, `high`, evenly spread."""
     return low + (high - low) * u
 
@@ -129,7 +129,7 @@ def normalise(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Ten
 def _per_channel(values: tuple[float, ...], white: int, like: Tensor) -> Tensor:
     scaled = [value * white for value in values]
     on_cpu = torch.tensor(scaled, dtype=like.dtype).view(1, -1, 1, 1)
-    return send(on_cpu, like.device)
+    return to_device_async(on_cpu, like.device)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,13 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.data.transforms import geometry as warps
-from batchformer.lab.data.transforms.base import between, columns, require_uint8, send, whole
+from batchformer.lab.data.transforms.base import (
+    columns,
+    require_uint8,
+    to_device_async,
+    uniform_float,
+    uniform_int,
+)
 
 # Operations on the values of uint8 batches, one parameter per sample.
 #
@@ -101,18 +107,18 @@ def grey(x: Tensor) -> Tensor:
 def posterize(x: Tensor, bits: Tensor) -> Tensor:
     """Keep the given number of leading bits of each value."""
     mask = 256 - (1 << (8 - bits.int()))
-    return x & send(mask.to(torch.uint8), x.device).view(-1, 1, 1, 1)
+    return x & to_device_async(mask.to(torch.uint8), x.device).view(-1, 1, 1, 1)
 
 
 def solarize(x: Tensor, threshold: Tensor) -> Tensor:
     """Invert the values at or above the threshold."""
-    lowest = send(threshold.ceil().to(torch.int16), x.device).view(-1, 1, 1, 1)
+    lowest = to_device_async(threshold.ceil().to(torch.int16), x.device).view(-1, 1, 1, 1)
     return torch.where(x >= lowest, 255 - x, x)
 
 
 def solarize_add(x: Tensor, addition: Tensor) -> Tensor:
     """Add a whole number to the values below 128, up to white; timm's, which torchvision lacks."""
-    more = send(addition.to(torch.int16), x.device).view(-1, 1, 1, 1)
+    more = to_device_async(addition.to(torch.int16), x.device).view(-1, 1, 1, 1)
     return torch.where(x < 128, (x + more).clamp(max=255), x).to(torch.uint8)
 
 
@@ -145,7 +151,7 @@ def invert(x: Tensor) -> Tensor:
 def _fixed(value: Tensor, x: Tensor) -> Tensor:
     """(N,) float on the CPU -> (N, 1, 1, 1) fixed point on the device of `x`."""
     fixed = (value.double() * _ONE).round().int()
-    return send(fixed, x.device).view(-1, 1, 1, 1)
+    return to_device_async(fixed, x.device).view(-1, 1, 1, 1)
 
 
 def _to_uint8(value: Tensor) -> Tensor:
@@ -223,7 +229,7 @@ def apply_in_sequence(
     for operation, value in zip(code, parameter, strict=True):
         order = operation.argsort(stable=True)
         sizes = torch.bincount(operation, minlength=IDENTITY + 1).tolist()
-        _apply(x, send(order, x.device), value[order], sizes, fill)
+        _apply(x, to_device_async(order, x.device), value[order], sizes, fill)
     return x
 
 
@@ -261,7 +267,7 @@ def apply_where(
     rows = chosen.nonzero().squeeze(1)
     if not len(rows):
         return x
-    group = send(rows, x.device)
+    group = to_device_async(rows, x.device)
     out = x.clone()
     out[group] = act(x[group], *(parameter[rows] for parameter in parameters))
     return out
@@ -324,12 +330,13 @@ class ColorJitter:
         chance, order, *numbers = u.unbind(1)
         strengths = (self.brightness, self.contrast, self.saturation)
         drawn = [
-            between(v, max(0.0, 1 - s), 1 + s) for v, s in zip(numbers[:3], strengths, strict=True)
+            uniform_float(v, max(0.0, 1 - s), 1 + s)
+            for v, s in zip(numbers[:3], strengths, strict=True)
         ]
-        drawn.append(between(numbers[3], -self.hue, self.hue))
+        drawn.append(uniform_float(numbers[3], -self.hue, self.hue))
         present = torch.tensor([*strengths, self.hue]) > 0
         acts = (chance < self.p)[:, None] & present
-        return ORDERS[whole(order, len(ORDERS))], torch.stack(drawn, 1), acts
+        return ORDERS[uniform_int(order, len(ORDERS))], torch.stack(drawn, 1), acts
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         columns(self, x, u)

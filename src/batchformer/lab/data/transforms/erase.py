@@ -10,7 +10,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.transforms.base import between, columns, send, whole
+from batchformer.lab.data.transforms.base import (
+    columns,
+    to_device_async,
+    uniform_float,
+    uniform_int,
+)
 from batchformer.lab.data.transforms.resize import ATTEMPTS
 
 # Cutout: one square hole per sample, over whole batches, any dtype.
@@ -28,8 +33,8 @@ def cutout(x: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
         column: (N,) column of each centre.
         side: side of the hole in pixels.
     """
-    inside_rows = _hole(send(row, x.device), x.shape[-2], side)
-    inside_columns = _hole(send(column, x.device), x.shape[-1], side)
+    inside_rows = _hole(to_device_async(row, x.device), x.shape[-2], side)
+    inside_columns = _hole(to_device_async(column, x.device), x.shape[-1], side)
     return x.masked_fill(inside_rows[:, None, :, None] & inside_columns[:, None, None, :], 0)
 
 
@@ -51,7 +56,7 @@ class Cutout:
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         row, column = columns(self, x, u)
-        return cutout(x, whole(row, x.shape[-2]), whole(column, x.shape[-1]), self.side)
+        return cutout(x, uniform_int(row, x.shape[-2]), uniform_int(column, x.shape[-1]), self.side)
 
 
 # Random erasing (Zhong et al., 2020): a box of noise in some samples, over whole batches.
@@ -82,14 +87,14 @@ def random_boxes(
         area: smallest and largest area, as a share of the image.
         aspect: smallest height / width; the largest is its reciprocal, the logarithm is uniform.
     """
-    size = height * width * between(u[:, :ATTEMPTS], *area)
+    size = height * width * uniform_float(u[:, :ATTEMPTS], *area)
     bound = abs(math.log(aspect))
-    shape = between(u[:, ATTEMPTS : 2 * ATTEMPTS], -bound, bound).exp()
+    shape = uniform_float(u[:, ATTEMPTS : 2 * ATTEMPTS], -bound, bound).exp()
     high, wide = (size * shape).sqrt().round().long(), (size / shape).sqrt().round().long()
     fits = (wide < width) & (high < height)
     first = fits.int().argmax(1, keepdim=True)
     wide, high = wide.gather(1, first).squeeze(1), high.gather(1, first).squeeze(1)
-    top, left = whole(u[:, -2], height - high + 1), whole(u[:, -1], width - wide + 1)
+    top, left = uniform_int(u[:, -2], height - high + 1), uniform_int(u[:, -1], width - wide + 1)
     return torch.stack([top, left, high, wide], 1) * fits.any(1, keepdim=True)
 
 
@@ -102,12 +107,12 @@ def keyed_noise(key: Tensor, shape: tuple[int, ...], device: torch.device) -> Te
         device: where the numbers are made.
     """
     place = torch.arange(math.prod(shape), dtype=torch.int32, device=device)
-    mixed = send(key, device)[:, None] + place * _INCREMENT  # whole numbers wrap around
+    mixed = to_device_async(key, device)[:, None] + place * _INCREMENT  # whole numbers wrap around
     mixed = (mixed ^ _shifted(mixed, 16)) * _FIRST
     mixed = (mixed ^ _shifted(mixed, 13)) * _SECOND
     mixed = mixed ^ _shifted(mixed, 16)
     rows = (mixed & (QUANTILES - 1)).flatten()
-    return send(_quantiles(), device).index_select(0, rows).view(len(key), *shape)
+    return to_device_async(_quantiles(), device).index_select(0, rows).view(len(key), *shape)
 
 
 def _shifted(value: Tensor, bits: int) -> Tensor:
@@ -131,7 +136,7 @@ def erase(x: Tensor, boxes: Tensor, key: Tensor) -> Tensor:
         boxes: (N, 4) on the CPU: top, left, height and width.
         key: (N,) int32 on the CPU: of the noise.
     """
-    top, left, high, wide = send(boxes, x.device)[..., None].unbind(1)
+    top, left, high, wide = to_device_async(boxes, x.device)[..., None].unbind(1)
     row = torch.arange(x.shape[-2], device=x.device)
     column = torch.arange(x.shape[-1], device=x.device)
     rows = (row >= top) & (row < top + high)
@@ -165,8 +170,8 @@ class RandomErasing:
         own = u[chosen]
         height, width = x.shape[-2:]
         boxes = random_boxes(own[:, 1:-1], height, width, self.area, self.aspect)
-        key = (whole(own[:, -1], 1 << 32) - (1 << 31)).int()
-        group = send(chosen, x.device)
+        key = (uniform_int(own[:, -1], 1 << 32) - (1 << 31)).int()
+        group = to_device_async(chosen, x.device)
         out = x.clone()
         out[group] = erase(x[group], boxes, key)
         return out

@@ -10,7 +10,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from batchformer.lab.data.transforms.base import between, columns, require_uint8, send, whole
+from batchformer.lab.data.transforms.base import (
+    columns,
+    require_uint8,
+    to_device_async,
+    uniform_float,
+    uniform_int,
+)
 
 # Affine warps of uint8 batches, one parameter per sample.
 #
@@ -60,7 +66,7 @@ def warp(x: Tensor, matrix: Tensor, fill: int | tuple[int, ...] = 0) -> Tensor:
         fill: value from outside the image, or one for each of the C channels.
     """
     height, width = x.shape[-2:]
-    fixed = send((matrix.double() * (1 << _BITS)).round().int(), x.device)
+    fixed = to_device_async((matrix.double() * (1 << _BITS)).round().int(), x.device)
     # Distances from the centre are counted in half pixels, which are whole numbers.
     w = torch.arange(1 - width, width, 2, dtype=torch.int32, device=x.device)
     h = torch.arange(1 - height, height, 2, dtype=torch.int32, device=x.device)[:, None]
@@ -73,7 +79,7 @@ def warp(x: Tensor, matrix: Tensor, fill: int | tuple[int, ...] = 0) -> Tensor:
     taken = x.flatten(2).gather(2, source.expand(-1, x.shape[1], -1)).view_as(x)
     if isinstance(fill, int):
         return torch.where(inside[:, None], taken, fill)
-    outside = send(torch.tensor(fill, dtype=torch.uint8), x.device).view(1, -1, 1, 1)
+    outside = to_device_async(torch.tensor(fill, dtype=torch.uint8), x.device).view(1, -1, 1, 1)
     return torch.where(inside[:, None], taken, outside)
 
 
@@ -99,8 +105,8 @@ def crop_padded(x: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
     """
     n, channels, height, width = x.shape
     padded = F.pad(x, (padding,) * 4)
-    rows = send(top, x.device)[:, None] + torch.arange(height, device=x.device)
-    across = send(left, x.device)[:, None] + torch.arange(width, device=x.device)
+    rows = to_device_async(top, x.device)[:, None] + torch.arange(height, device=x.device)
+    across = to_device_async(left, x.device)[:, None] + torch.arange(width, device=x.device)
     source = rows[:, :, None] * padded.shape[-1] + across[:, None, :]
     source = source.flatten(1)[:, None].expand(-1, channels, -1)
     return padded.flatten(2).gather(2, source).view(n, channels, height, width)
@@ -108,7 +114,7 @@ def crop_padded(x: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
 
 def flip_where(x: Tensor, chosen: Tensor) -> Tensor:
     """Mirror left and right the samples where `chosen` (N,) is true; x is (N, C, H, W)."""
-    return torch.where(send(chosen, x.device).view(-1, 1, 1, 1), x.flip(-1), x)
+    return torch.where(to_device_async(chosen, x.device).view(-1, 1, 1, 1), x.flip(-1), x)
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,7 @@ class RandomCrop:
     draws: ClassVar[int] = 2
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
-        top, left = (whole(column, 2 * self.padding + 1) for column in columns(self, x, u))
+        top, left = (uniform_int(column, 2 * self.padding + 1) for column in columns(self, x, u))
         return crop_padded(x, top, left, self.padding)
 
 
@@ -152,5 +158,5 @@ class RandomRotation:
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         require_uint8("RandomRotation", x)
         (number,) = columns(self, x, u)
-        angle = between(number, -self.degrees, self.degrees)
+        angle = uniform_float(number, -self.degrees, self.degrees)
         return warp(x, rotate(angle, *x.shape[-2:]), self.fill)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.transforms.base import columns, whole
+from batchformer.lab.data.transforms.base import columns, uniform_int
 from batchformer.lab.data.transforms.color import IDENTITY, OPERATIONS, apply_in_sequence
 
 #: The strongest level.
@@ -108,7 +108,7 @@ class IncreasingRandAugment:
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         columns(self, x, u)
         to_choice, to_applied, to_level, to_sign = torch.split(u.T, self.num_ops)
-        choice = whole(to_choice, len(CHOICES))
+        choice = uniform_int(to_choice, len(CHOICES))
         level = torch.full_like(to_level, self.level)
         if self.noise:
             # The level of u = 0 is minus infinity before it is cut.

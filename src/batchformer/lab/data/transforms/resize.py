@@ -11,7 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from batchformer.lab.data.transforms.base import between, columns, require_uint8, send, whole
+from batchformer.lab.data.transforms.base import (
+    columns,
+    require_uint8,
+    to_device_async,
+    uniform_float,
+    uniform_int,
+)
 from batchformer.lab.data.transforms.color import apply_where
 
 # Weighted sums of neighbouring pixels along both axes of uint8 batches, exact on every device.
@@ -75,7 +81,7 @@ def _along_last(x: Tensor, taps: Taps) -> Tensor:
     with _without_autocast(x.device.type):
         total = torch.bmm(pixels, (matrix - low).float())
         total = torch.baddbmm(total, pixels, low.float())
-    unit = send(2.0 ** -taps.bits.float(), x.device).view(-1, 1, 1)
+    unit = to_device_async(2.0 ** -taps.bits.float(), x.device).view(-1, 1, 1)
     # Scaling by powers of two is exact; one half more makes the truncation a rounding.
     grey = total.mul_(unit).add_(0.5).clamp_(max=255).to(torch.uint8)
     return grey.view(n, channels, lines, -1)
@@ -91,8 +97,10 @@ def _dense(taps: Taps, length: int, device: torch.device) -> Tensor:
     """(N, length, T) int32: the weight of each source in each target."""
     count = taps.weight.shape[2]
     # One more tap of weight 0 serves all sources that do not meet a target.
-    weight = send(F.pad(taps.weight.transpose(1, 2), (0, 0, 0, 1)), device)
-    offset = torch.arange(length, device=device)[:, None] - send(taps.start, device)[:, None]
+    weight = to_device_async(F.pad(taps.weight.transpose(1, 2), (0, 0, 0, 1)), device)
+    offset = (
+        torch.arange(length, device=device)[:, None] - to_device_async(taps.start, device)[:, None]
+    )
     offset = offset.where((offset >= 0) & (offset < count), count)
     return weight.gather(1, offset)
 
@@ -240,13 +248,15 @@ def random_boxes(
         scale: smallest and largest area, as a share of the image.
         ratio: smallest and largest width / height; its logarithm is uniform.
     """
-    area = height * width * between(u[:, :ATTEMPTS], *scale)
-    shape = between(u[:, ATTEMPTS : 2 * ATTEMPTS], math.log(ratio[0]), math.log(ratio[1])).exp()
+    area = height * width * uniform_float(u[:, :ATTEMPTS], *scale)
+    shape = uniform_float(
+        u[:, ATTEMPTS : 2 * ATTEMPTS], math.log(ratio[0]), math.log(ratio[1])
+    ).exp()
     wide, high = (area * shape).sqrt().round().long(), (area / shape).sqrt().round().long()
     fits = (wide > 0) & (wide <= width) & (high > 0) & (high <= height)
     first = fits.int().argmax(1, keepdim=True)
     wide, high = wide.gather(1, first).squeeze(1), high.gather(1, first).squeeze(1)
-    top, left = whole(u[:, -2], height - high + 1), whole(u[:, -1], width - wide + 1)
+    top, left = uniform_int(u[:, -2], height - high + 1), uniform_int(u[:, -1], width - wide + 1)
     central = torch.tensor(central_box(height, width, ratio))
     return torch.stack([top, left, high, wide], 1).where(fits.any(1, keepdim=True), central)
 
@@ -366,5 +376,5 @@ class GaussianBlur:
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         chance, number = columns(self, x, u)
         size = self.kernel_size or kernel_size_for(self.sigma[1])
-        sigma = between(number, *self.sigma)
+        sigma = uniform_float(number, *self.sigma)
         return apply_where(x, chance < self.p, lambda y, s: gaussian_blur(y, s, size), sigma)

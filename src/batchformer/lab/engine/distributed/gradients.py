@@ -15,13 +15,13 @@ from torch.optim import Optimizer
 
 from batchformer.lab.config.training import require
 from batchformer.nn.exchange import (
-    add_up_,
-    from_first_,
-    largest_,
-    ranks,
+    all_reduce_,
+    all_reduce_max_,
+    broadcast_,
     summed,
     total_rows,
     uncompiled,
+    world_size,
 )
 
 # What keeps ranks in step: sums and means over them, gradients, and the state of rank 0.
@@ -35,7 +35,7 @@ def sum_of_ranks(x: Tensor) -> Tensor:
     :func:`~batchformer.nn.exchange.gather_rows`, the gradient is the *sum* over the losses of all
     ranks.
     """
-    if ranks() == 1:
+    if world_size() == 1:
         return x
     total: Tensor = _SumOfRanks.apply(x)
     return total
@@ -55,7 +55,7 @@ class _SumOfRanks(torch.autograd.Function):
 @torch.no_grad()
 def mean_of_ranks(x: Tensor) -> Tensor:
     """The mean over ranks of tensors of one shape, without gradients; ``x`` itself on one rank."""
-    return x if ranks() == 1 else summed(x) / ranks()
+    return x if world_size() == 1 else summed(x) / world_size()
 
 
 @torch.no_grad()
@@ -66,11 +66,11 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
     keeps none. Every rank calls it with the same parameters.
     """
     kept = list(parameters)
-    if ranks() == 1 or not kept:
+    if world_size() == 1 or not kept:
         return
     had = torch.tensor([p.grad is not None for p in kept], dtype=torch.int32)
     had = had.to(kept[0].device)
-    largest_(had)
+    all_reduce_max_(had)
     by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
     for parameter, somewhere in zip(kept, had.tolist(), strict=True):
         if somewhere:
@@ -80,8 +80,8 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
             by_kind.setdefault((gradient.device, gradient.dtype), []).append(gradient)
     for gradients in by_kind.values():
         # Divided first, as DDP does: the sum has its bits.
-        flat = torch.cat([gradient.reshape(-1) for gradient in gradients]) / ranks()
-        add_up_(flat)
+        flat = torch.cat([gradient.reshape(-1) for gradient in gradients]) / world_size()
+        all_reduce_(flat)
         for gradient, mean in zip(
             gradients, torch.split(flat, [g.numel() for g in gradients]), strict=True
         ):
@@ -89,15 +89,15 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 
 @torch.no_grad()
-def take_from_first(tensors: Iterable[Tensor]) -> None:
+def broadcast_state(tensors: Iterable[Tensor]) -> None:
     """Give tensors, of one shape and type on all ranks, the values that rank 0 has for them."""
     by_device: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
         by_device.setdefault(tensor.device, []).append(tensor.detach())
-    for device, own in by_device.items() if ranks() > 1 else ():
+    for device, own in by_device.items() if world_size() > 1 else ():
         # One message of bytes: what is sent one by one takes as many round trips.
         flat = torch.cat([t.reshape(-1).view(torch.uint8) for t in own]).to(device)
-        from_first_(flat)
+        broadcast_(flat)
         sizes = [t.numel() * t.element_size() for t in own]
         for tensor, part in zip(own, torch.split(flat, sizes), strict=True):
             # A copy begins at an address where any type may begin.
@@ -154,7 +154,7 @@ class Parallel:
     def weight(self, batch: Mapping[str, Any]) -> Tensor:
         """What the loss of this rank counts, 0-d float64; 1 where all have as many rows."""
         rows, device = _rows(batch)
-        return rows * ranks() / total_rows(rows, device).double()
+        return rows * world_size() / total_rows(rows, device).double()
 
     @contextmanager
     def part(self, step: Step, optimizer: Optimizer, last: bool) -> Iterator[Step]:

@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 import torch
 from torch import distributed as dist
 
-from batchformer.nn.exchange import alone, from_first_, largest_, ranks
+from batchformer.nn.exchange import all_reduce_max_, as_single_rank, broadcast_, world_size
 
 T = TypeVar("T")
 
 
-class FirstFailed(RuntimeError):
+class RankZeroFailed(RuntimeError):
     """Rank 0 could not do what all wait for; it says why itself."""
 
 
@@ -32,27 +32,27 @@ def group() -> Any:
     return _group[1]
 
 
-def highest(number: int) -> int:
+def max_over_ranks(number: int) -> int:
     """The highest number that a rank has; every rank calls it."""
-    if ranks() == 1:
+    if world_size() == 1:
         return number
     found = torch.tensor(number)
-    largest_(found, group())
+    all_reduce_max_(found, group())
     return int(found)
 
 
-def first_gives(make: Callable[[], bytes | None]) -> bytes | None:
+def bytes_from_rank_zero(make: Callable[[], bytes | None]) -> bytes | None:
     """What rank 0 makes, on all ranks; the others make nothing. Every rank calls it.
 
     Raises:
         FirstFailed: on the other ranks, if rank 0 fails; there, its own error.
     """
-    if ranks() == 1:
+    if world_size() == 1:
         return make()
     if dist.get_rank():
         return _received()
     try:
-        with alone():
+        with as_single_rank():
             made = make()
     except Exception as error:
         _sent(-2, f"{type(error).__name__}: {error}".encode())
@@ -61,32 +61,32 @@ def first_gives(make: Callable[[], bytes | None]) -> bytes | None:
     return made
 
 
-def first_says(make: Callable[[], T]) -> T:
+def on_rank_zero(make: Callable[[], T]) -> T:
     """The same for what JSON can hold."""
-    if ranks() == 1:
+    if world_size() == 1:
         return make()
-    said = first_gives(lambda: json.dumps(make()).encode())
+    said = bytes_from_rank_zero(lambda: json.dumps(make()).encode())
     answer: T = json.loads(said or b"null")
     return answer
 
 
 def _sent(kind: int, content: bytes) -> None:
     header = torch.tensor([kind, len(content)])
-    from_first_(header, group())
+    broadcast_(header, group())
     if content:
-        from_first_(_as_tensor(content), group())
+        broadcast_(_as_tensor(content), group())
 
 
 def _received() -> bytes | None:
     header = torch.zeros(2, dtype=torch.int64)
-    from_first_(header, group())
+    broadcast_(header, group())
     kind, length = header.tolist()
     content = torch.empty(length, dtype=torch.uint8)
     if length:
-        from_first_(content, group())
+        broadcast_(content, group())
     words = content.numpy().tobytes()
     if kind == -2:
-        raise FirstFailed(words.decode())
+        raise RankZeroFailed(words.decode())
     return None if kind == -1 else words
 
 

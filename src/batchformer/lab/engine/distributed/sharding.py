@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from batchformer.lab.config.training import TrainConfig, require
 from batchformer.lab.engine.method import Method
-from batchformer.nn.exchange import ranks
+from batchformer.nn.exchange import world_size
 
 #: Parameters from which a block is gathered by itself, and not with what is around it.
 LEAST_PARAMETERS = 100_000
@@ -45,7 +45,7 @@ def shard(method: Method, train: TrainConfig) -> None:
         device != "cpu" or on_the_cpu(),
         "the FSDP of this torch needs GPUs; set train.parallel ddp, or install a newer torch",
     )
-    mesh = init_device_mesh(device, (ranks(),))
+    mesh = init_device_mesh(device, (world_size(),))
     for block in blocks(method, LEAST_PARAMETERS):
         fully_shard(block, mesh=mesh)
     fully_shard(method, mesh=mesh)

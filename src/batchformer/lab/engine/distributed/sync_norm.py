@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from batchformer.lab.engine.distributed.gradients import sum_of_ranks
-from batchformer.nn.exchange import ranks
+from batchformer.nn.exchange import world_size
 
 
 class RanksNorm(_BatchNorm):
@@ -71,7 +71,7 @@ class RanksNorm(_BatchNorm):
 
 def synchronise_norms(model: nn.Module, device: torch.device) -> None:
     """Let all batch normalisation of a model use the rows of all ranks; names stay as they are."""
-    if ranks() == 1:
+    if world_size() == 1:
         return
     made: dict[int, nn.Module] = {}
     for parent in list(model.modules()):

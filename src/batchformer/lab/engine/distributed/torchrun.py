@@ -33,7 +33,7 @@ def several_ranks() -> bool:
     return "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
-def follows() -> bool:
+def is_follower() -> bool:
     """Whether it is another than rank 0, which has nothing to show."""
     return several_ranks() and os.environ["RANK"] != "0"
 
@@ -62,13 +62,13 @@ def process_group() -> Iterator[Any]:
     dist.init_process_group(backend, store=store, rank=rank, world_size=size)
     yield store
     # Not after an error: others may be waiting for this rank, and closing would wait for them.
-    from batchformer.lab.engine.distributed.rank_zero import highest
+    from batchformer.lab.engine.distributed.rank_zero import max_over_ranks
 
-    highest(0)
+    max_over_ranks(0)
     dist.destroy_process_group()
 
 
-def as_one_rank(work: Callable[[], None]) -> NoReturn:
+def run_as_rank(work: Callable[[], None]) -> NoReturn:
     """Do the work of a command as one rank, and end the process with its exit code."""
     code, voice = 1, Voice()
     try:
@@ -80,9 +80,9 @@ def as_one_rank(work: Callable[[], None]) -> NoReturn:
                 voice.leave()
                 _end(code)
     except Exception as error:
-        from batchformer.lab.engine.distributed.rank_zero import FirstFailed
+        from batchformer.lab.engine.distributed.rank_zero import RankZeroFailed
 
-        if not isinstance(error, FirstFailed):
+        if not isinstance(error, RankZeroFailed):
             voice.say_once(LOST if _is_lost(error) else traceback.format_exc().rstrip())
         voice.leave()
         code = 1
@@ -147,7 +147,7 @@ class Voice:
         if self.store is None:
             return
         try:
-            if not follows():
+            if not is_follower():
                 self.store.set(ENDED, "1")
             elif not self.spoke:
                 self.store.wait([ENDED], PATIENCE)
@@ -159,7 +159,7 @@ class Voice:
         """Within it, ranks but the first print nothing; warnings and :func:`say` are said once."""
         global _voice
         _voice = self
-        if not follows():
+        if not is_follower():
             yield
             return
         kept = sys.stdout, sys.stderr, warnings.showwarning

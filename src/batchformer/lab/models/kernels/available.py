@@ -17,9 +17,9 @@ MAX_NORM_CHANNELS = 1024
 MAX_PIXELS = 2**30
 
 
-def conv_obstacle(x: Tensor, conv: nn.Conv2d) -> str | None:
+def conv_unsupported_reason(x: Tensor, conv: nn.Conv2d) -> str | None:
     """Why `conv3x3` cannot stand in for ``conv(x)``, or None. x is (N, C, H, W)."""
-    if reason := available.obstacle(x) or _module_obstacle(conv, nn.Conv2d):
+    if reason := available.unsupported_reason(x) or _module_unsupported_reason(conv, nn.Conv2d):
         return reason
     if conv.kernel_size != (3, 3) or conv.stride != (1, 1) or conv.dilation != (1, 1):
         return "the convolution is not 3x3 with stride 1"
@@ -36,15 +36,19 @@ def conv_obstacle(x: Tensor, conv: nn.Conv2d) -> str | None:
     if not autocast and x.dtype != conv.weight.dtype:
         return "input and weight differ in type"
     dtype = torch.get_autocast_dtype(x.device.type) if autocast else x.dtype
-    return _layout_obstacle(x, dtype)
+    return _layout_unsupported_reason(x, dtype)
 
 
-def norm_obstacle(y: Tensor, norm: nn.BatchNorm2d, residual: Tensor | None = None) -> str | None:
+def norm_unsupported_reason(
+    y: Tensor, norm: nn.BatchNorm2d, residual: Tensor | None = None
+) -> str | None:
     """Why `batch_norm_relu` cannot stand in for ``relu(norm(y) + residual)``, or None.
 
     y and residual are (N, C, H, W).
     """
-    if reason := available.obstacle(y) or _module_obstacle(norm, nn.BatchNorm2d):
+    if reason := available.unsupported_reason(y) or _module_unsupported_reason(
+        norm, nn.BatchNorm2d
+    ):
         return reason
     if not norm.affine or norm.running_mean is None or norm.num_batches_tracked is None:
         return "the normalisation is not affine or does not track statistics"
@@ -59,10 +63,10 @@ def norm_obstacle(y: Tensor, norm: nn.BatchNorm2d, residual: Tensor | None = Non
         return f"more than {MAX_NORM_CHANNELS} channels"
     if residual is not None and (residual.shape != y.shape or residual.dtype != y.dtype):
         return "the residual differs from the input in shape or type"
-    return _layout_obstacle(y, y.dtype)
+    return _layout_unsupported_reason(y, y.dtype)
 
 
-def _module_obstacle(module: nn.Module, kind: type[nn.Module]) -> str | None:
+def _module_unsupported_reason(module: nn.Module, kind: type[nn.Module]) -> str | None:
     """A kernel takes the module's parameters and never calls it: it must be what it seems."""
     if type(module) is not kind:
         return f"{type(module).__name__} is not {kind.__name__} itself"
@@ -77,7 +81,7 @@ def _module_obstacle(module: nn.Module, kind: type[nn.Module]) -> str | None:
     return "the module has hooks" if any(hooks) else None
 
 
-def _layout_obstacle(x: Tensor, dtype: torch.dtype) -> str | None:
+def _layout_unsupported_reason(x: Tensor, dtype: torch.dtype) -> str | None:
     if dtype not in available.HALF:
         return f"{dtype} is not a half-precision type"
     if not x.is_contiguous(memory_format=torch.channels_last):

@@ -20,9 +20,14 @@ from batchformer.lab.report.figures.canvas import (
     new_grid,
     title,
 )
-from batchformer.lab.report.figures.insight_arrays import kept, mean_of_known, per, seen_images
+from batchformer.lab.report.figures.insight_arrays import (
+    arrays_by_arm,
+    image_count,
+    mean_of_known,
+    safe_divide,
+)
 from batchformer.lab.report.figures.shown import Numbers, Shown, Words
-from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.words import interval, number
 
 if TYPE_CHECKING:
@@ -167,14 +172,14 @@ class Attention:
         return [i for i in range(len(flow)) if np.isfinite(flow[i]).any()]
 
 
-def gather(group: Group, arm: str | None = None) -> Attention | None:
+def gather(group: RunGroup, arm: str | None = None) -> Attention | None:
     """What the figure shows, or None where no run kept its attention.
 
     Args:
         group: of runs.
         arm: whose maps are drawn; by default batchformer, else the first that has them.
     """
-    found = kept(group, *NAMES)
+    found = arrays_by_arm(group, *NAMES)
     if not found or (arm is not None and arm not in found):
         return None
     main = arm or ("batchformer" if "batchformer" in found else next(iter(found)))
@@ -185,11 +190,11 @@ def gather(group: Group, arm: str | None = None) -> Attention | None:
     sums = np.bincount(bins, first["train_counts"], minlength=len(first["bin_pairs"]))
     counts, together = sums / np.maximum(size, 1), int(size.max())
     names = _names(group, main, bins) if together == 1 and len(size) <= MOST_NAMES else ()
-    seen = seen_images(group, int(first["attention_self"][0, 1]))
+    seen = image_count(group, int(first["attention_self"][0, 1]))
     return Attention(counts, together, _batch(first), by_arm, main, names, seen.words)
 
 
-def _names(group: Group, arm: str, bins: NDArray[Any]) -> tuple[str, ...]:
+def _names(group: RunGroup, arm: str, bins: NDArray[Any]) -> tuple[str, ...]:
     """Names by bin, each of one class; none where no run has them."""
     for run in group.of(arm):
         names = run.insight.get("classes")
@@ -226,12 +231,12 @@ def _of_arm(runs: list[Insight]) -> OfArm:
 def _to_themselves(run: Insight) -> NDArray[Any]:
     """Mean weight of a sample for itself over uniform weight, (H,)."""
     sums, samples = run["attention_self"].T
-    return per(_batch(run) * sums.astype(np.float64), samples)
+    return safe_divide(_batch(run) * sums.astype(np.float64), samples)
 
 
 def _ratio(sums: NDArray[Any], pairs: NDArray[Any], run: Insight) -> NDArray[Any]:
     """Mean weight of a pair over uniform weight, (H, P, P) of sums and (P, P) of counts."""
-    return per(_batch(run) * sums.astype(np.float64), pairs)
+    return safe_divide(_batch(run) * sums.astype(np.float64), pairs)
 
 
 def _shares(runs: list[Insight]) -> dict[str, Share]:
@@ -251,7 +256,7 @@ def _flow(run: Insight) -> NDArray[Any]:
     pairs = run["shot_pairs"].astype(np.float64)
     # A sample of the row has N - 1 others, so this is how many samples the row has.
     samples = pairs.sum(1, keepdims=True) / (_batch(run) - 1)
-    return per(run["attention_shots"].astype(np.float64).mean(0), samples)
+    return safe_divide(run["attention_shots"].astype(np.float64).mean(0), samples)
 
 
 # Who attends to whom: classes by frequency, every head, and the flow between shot groups.
@@ -452,7 +457,7 @@ def numbers(data: Attention) -> list[Numbers]:
     return tables
 
 
-def shown(group: Group, arm: str | None = None) -> Shown | None:
+def shown(group: RunGroup, arm: str | None = None) -> Shown | None:
     """The figure with its words and numbers."""
     data = gather(group, arm)
     if data is None:

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from batchformer.insight.record import SHOTS, Insight
 from batchformer.lab.report.figures.canvas import INK, SMALL, TEXT, WIDTH, bare, new_grid, shortened
-from batchformer.lab.report.figures.insight_arrays import kept
+from batchformer.lab.report.figures.insight_arrays import arrays_by_arm
 from batchformer.lab.report.figures.shown import Numbers, Shown, Words
-from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.words import number
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class Cams:
 
 
 def gather(
-    group: Group,
+    group: RunGroup,
     rule: Rule = "seed",
     shots: Shots | None = None,
     images: int = A_ROW,
@@ -104,7 +104,7 @@ def gather(
     """
     if not 1 <= images <= MOST:
         raise ValueError(f"A figure holds 1 to {MOST} images of a group, not {images}.")
-    found = kept(group, *NAMES)
+    found = arrays_by_arm(group, *NAMES)
     others = [name for name in found if name != group.reference]
     other = arm or ("batchformer" if "batchformer" in others else next(iter(others), None))
     if not found or (arm is not None and arm not in found):
@@ -201,7 +201,7 @@ def numbers(data: Cams) -> list[Numbers]:
 
 
 def shown(
-    group: Group,
+    group: RunGroup,
     rule: Rule = "seed",
     shots: Shots | None = None,
     images: int = A_ROW,

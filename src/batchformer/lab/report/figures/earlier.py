@@ -19,12 +19,12 @@ from batchformer.lab.report.figures.training import (
     valley_table,
 )
 from batchformer.lab.report.figures.zero_shot import bias_curves, bias_figure
-from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import in_words, metric_label
 from batchformer.lab.report.results.words import number, seeds, signed
 
 
-def training(group: Group) -> Shown | None:
+def training(group: RunGroup) -> Shown | None:
     """Training curves, where anything was logged."""
     lines = lines_of(group)
     if not lines:
@@ -67,7 +67,7 @@ def training(group: Group) -> Shown | None:
     )
 
 
-def classes(group: Group) -> Shown | None:
+def classes(group: RunGroup) -> Shown | None:
     """Accuracy by class, where it was kept."""
     data = by_class(group.runs, group.reference)
     if data is None:
@@ -98,7 +98,7 @@ def classes(group: Group) -> Shown | None:
     return Shown("Accuracy by class", said, lambda: figure_of(data), (), [_by_class_table(data)])
 
 
-def bias(group: Group) -> Shown | None:
+def bias(group: RunGroup) -> Shown | None:
     """Seen against unseen pairs or classes, where a bias was swept."""
     curves = bias_curves(group.runs)
     if curves is None:
@@ -124,7 +124,7 @@ def bias(group: Group) -> Shown | None:
     )
 
 
-def probe(group: Group) -> Shown | None:
+def probe(group: RunGroup) -> Shown | None:
     """Scores of linear probes by epoch, where these runs are probes."""
     found = convergence(group)
     if found is None:

@@ -22,9 +22,9 @@ from batchformer.lab.report.figures.canvas import (
     new_grid,
     title,
 )
-from batchformer.lab.report.figures.insight_arrays import kept
+from batchformer.lab.report.figures.insight_arrays import arrays_by_arm
 from batchformer.lab.report.figures.shown import Numbers, Shown, Words
-from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.words import interval, number
 
 if TYPE_CHECKING:
@@ -106,12 +106,12 @@ class FeatureSpace:
         return labels if self.by_class else self.shot_of_class[labels]
 
 
-def gather(group: Group) -> FeatureSpace | None:
+def gather(group: RunGroup) -> FeatureSpace | None:
     """What the figure shows, or None where no run kept its features.
 
     Points are of the first seed that all arms have, where there is one.
     """
-    found = kept(group, *NAMES)
+    found = arrays_by_arm(group, *NAMES)
     if not found:
         return None
     common = set.intersection(*(set(runs) for runs in found.values()))
@@ -262,7 +262,7 @@ def numbers(data: FeatureSpace) -> list[Numbers]:
     ]
 
 
-def shown(group: Group) -> Shown | None:
+def shown(group: RunGroup) -> Shown | None:
     """The figure with its words and numbers."""
     data = gather(group)
     if data is None:

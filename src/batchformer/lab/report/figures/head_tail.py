@@ -20,9 +20,9 @@ from batchformer.lab.report.figures.canvas import (
     new_grid,
     title,
 )
-from batchformer.lab.report.figures.insight_arrays import per
+from batchformer.lab.report.figures.insight_arrays import safe_divide
 from batchformer.lab.report.figures.shown import Numbers, Shown, Words
-from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import in_words
 from batchformer.lab.report.results.runs import Run
 from batchformer.lab.report.results.words import interval, number, signed
@@ -61,7 +61,7 @@ class HeadTail:
     reference: str
 
 
-def gather(group: Group) -> HeadTail | None:
+def gather(group: RunGroup) -> HeadTail | None:
     """What the figure shows, or None where no run kept its confusion, or all classes are alike."""
     found: dict[str, dict[int, tuple[NDArray[Any], NDArray[Any]]]] = {}
     for arm in group.arms:
@@ -110,7 +110,7 @@ def between_groups(
     table = member.T @ confusion @ member
     total = table.sum(1)
     right = member.T @ np.diagonal(confusion)
-    return per(100.0 * table, total[:, None]), per(100.0 * right, total)
+    return safe_divide(100.0 * table, total[:, None]), safe_divide(100.0 * right, total)
 
 
 def _rates(run: Run) -> tuple[NDArray[Any], NDArray[Any]] | None:
@@ -226,7 +226,7 @@ def numbers(data: HeadTail) -> list[Numbers]:
     return tables
 
 
-def shown(group: Group) -> Shown | None:
+def shown(group: RunGroup) -> Shown | None:
     """The figure with its words and numbers."""
     data = gather(group)
     if data is None:

@@ -14,15 +14,15 @@ from batchformer.lab.report.figures.canvas import INK, TEXT, count_ticks, new_fi
 from batchformer.lab.report.figures.insight_arrays import (
     Correlation,
     Learning,
+    arrays_by_arm,
     correlation,
-    kept,
+    image_count,
     learning,
     mean_of_known,
-    per,
-    seen_images,
+    safe_divide,
 )
 from batchformer.lab.report.figures.shown import Numbers, Shown, Words
-from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import arm_colours
 from batchformer.lab.report.results.words import interval, number, seeds
 from batchformer.plug.alive import NEXT_TO_NOTHING as NEXT_TO_NOTHING
@@ -120,18 +120,18 @@ class Influence:
 
 
 def gather(
-    group: Group, measure: Measure = "abs", on: On = "features", cumulative: bool = False
+    group: RunGroup, measure: Measure = "abs", on: On = "features", cumulative: bool = False
 ) -> Influence | None:
     """What the figure shows, or None where no run kept these gradients."""
     name = f"gradient_{measure}" if on == "features" else f"gradient_images_{measure}"
     before = name.replace("gradient", "gradient_untrained")
-    found = kept(group, "train_counts", "gradient_samples", name)
+    found = arrays_by_arm(group, "train_counts", "gradient_samples", name)
     if not found:
         return None
     first = next(iter(next(iter(found.values())).values()))
     counts = first["train_counts"].astype(np.float64)
     order = np.argsort(-counts, kind="stable")
-    controls = kept(group, "train_counts", "gradient_samples", before)
+    controls = arrays_by_arm(group, "train_counts", "gradient_samples", before)
     by_arm = {}
     for arm, runs in found.items():
         by_seed = {seed: _measured(run, name)[order] for seed, run in runs.items()}
@@ -149,7 +149,7 @@ def gather(
             correlation(counts[order], np.stack(untrained)) if untrained else None,
             learning([run.insight for run in group.of(arm) if run.seed in runs]),
         )
-    seen = seen_images(group, int(first["gradient_samples"].sum()))
+    seen = image_count(group, int(first["gradient_samples"].sum()))
     window = window_of(len(counts))
     return Influence(counts[order], by_arm, window, measure, on, cumulative, seen.words)
 
@@ -174,7 +174,7 @@ def apart(points: NDArray[Any], share: NDArray[Any]) -> float:
     return float(np.sqrt(2 * along / total)) if total > 0 else float("nan")
 
 
-def change_of_a_loss(group: Group, arm: str) -> float | None:
+def change_of_a_loss(group: RunGroup, arm: str) -> float | None:
     """How far one other sample can change a loss, nats, or None where no run kept enough.
 
     To first order, where its feature moves as far as two samples lie apart, in the direction that
@@ -182,7 +182,7 @@ def change_of_a_loss(group: Group, arm: str) -> float | None:
     """
     names = ("gradient_samples", "gradient_l2", "projection", "projection_share")
     changes = []
-    for run in kept(group, *names).get(arm, {}).values():
+    for run in arrays_by_arm(group, *names).get(arm, {}).values():
         lengths = run["gradient_l2"][run["gradient_samples"] > 0].astype(np.float64)
         if lengths.size:
             changes.append(lengths.mean() * apart(run["projection"], run["projection_share"]))
@@ -190,7 +190,7 @@ def change_of_a_loss(group: Group, arm: str) -> float | None:
     return float(np.mean(known)) if known else None
 
 
-def accuracies(group: Group, arm: str) -> dict[int, NDArray[Any]]:
+def accuracies(group: RunGroup, arm: str) -> dict[int, NDArray[Any]]:
     """Percent by class, (K,), by seed, of the networks that were looked at."""
     found = {}
     for run in group.of(arm):
@@ -233,13 +233,13 @@ def running_mean(values: NDArray[Any], window: int) -> NDArray[Any]:
     places = np.arange(len(values))
     low, high = np.maximum(places - half, 0), np.minimum(places + half + 1, len(values))
     size = sizes[high] - sizes[low]
-    return per(sums[high] - sums[low], size)
+    return safe_divide(sums[high] - sums[low], size)
 
 
 def cumulative_mean(values: NDArray[Any]) -> NDArray[Any]:
     """Mean over all classes up to each of (K,), as the released code draws it; NaN do not count."""
     known = np.isfinite(values)
-    return per(np.cumsum(np.where(known, values, 0.0)), np.cumsum(known))
+    return safe_divide(np.cumsum(np.where(known, values, 0.0)), np.cumsum(known))
 
 
 # Does "the rarer the class, the larger its gradient on others" hold? In words.
@@ -548,7 +548,7 @@ def classes_table(data: Influence) -> Numbers:
 
 
 def shown(
-    group: Group, measure: Measure = "abs", on: On = "features", cumulative: bool = False
+    group: RunGroup, measure: Measure = "abs", on: On = "features", cumulative: bool = False
 ) -> Shown | None:
     """The figure with its words and numbers."""
     data = gather(group, measure, on, cumulative)

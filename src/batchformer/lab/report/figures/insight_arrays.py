@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from batchformer.insight.record import Insight
 from batchformer.lab.metrics.intervals import Summary, statistics_library, summary
-from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.words import interval, number
 
 # The arrays that runs kept of their networks, by arm and by seed.
@@ -21,7 +21,7 @@ Kept = dict[str, dict[int, Insight]]
 """Arrays by arm, in the order of a group, and by seed."""
 
 
-def kept(group: Group, *names: str) -> Kept:
+def arrays_by_arm(group: RunGroup, *names: str) -> Kept:
     """The named arrays of every run that has them all, each of the shape of the first run's.
 
     Runs of one configuration have the same classes; one that has others was not written by us.
@@ -47,10 +47,10 @@ def over(found: Kept) -> str:
     return ", ".join(f"{arm} {len(seeds)}" for arm, seeds in found.items())
 
 
-def per(sums: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
+def safe_divide(sums: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
     """Sums over counts, which are broadcast to them; NaN where nothing was counted.
 
-    >>> per(np.array([3.0, 0.0]), np.array([2, 0])).tolist()
+    >>> safe_divide(np.array([3.0, 0.0]), np.array([2, 0])).tolist()
     [1.5, nan]
     """
     counts = np.broadcast_to(counts, sums.shape)
@@ -63,7 +63,7 @@ def per(sums: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
 
 
 @dataclass(frozen=True)
-class Seen:
+class ImageCount:
     """How many test images a figure is of, and how many there are where that is known."""
 
     images: int
@@ -77,7 +77,7 @@ class Seen:
     def words(self) -> str:
         """As a caption calls them.
 
-        >>> Seen(4096, 10_000).words, Seen(300, 300).words
+        >>> ImageCount(4096, 10_000).words, ImageCount(300, 300).words
         ('4,096 of the 10,000 test images', '300 test images')
         """
         if self.part:
@@ -85,13 +85,13 @@ class Seen:
         return f"{self.images:,} test images"
 
 
-def seen_images(group: Group, images: int) -> Seen:
+def image_count(group: RunGroup, images: int) -> ImageCount:
     """So many, among as many as the networks that were looked at have answers to."""
     for run in group.runs:
         answers = run.insight_figures.get("correct") if run.insight else None
         if answers is not None and answers.ndim == 1:
-            return Seen(images, len(answers))
-    return Seen(images, None)
+            return ImageCount(images, len(answers))
+    return ImageCount(images, None)
 
 
 # Have networks learnt to tell classes apart at all? Without that their figures say nothing.
@@ -253,7 +253,7 @@ def partial_rank_correlation(
     xy, xz, yz = (_of_ranks(ranks[i], ranks[j], weights) for i, j in ((0, 1), (0, 2), (1, 2)))
     left = np.minimum(1 - xz**2, 1 - yz**2)
     norm = np.where(left > LEAST_LEFT, np.sqrt(np.abs((1 - xz**2) * (1 - yz**2))), 0.0)
-    found: NDArray[Any] = np.clip(per(xy - xz * yz, norm), -1.0, 1.0)
+    found: NDArray[Any] = np.clip(safe_divide(xy - xz * yz, norm), -1.0, 1.0)
     return found
 
 
@@ -264,7 +264,7 @@ def _weights(x: NDArray[Any], times: NDArray[Any] | None) -> NDArray[Any]:
 def _of_ranks(left: NDArray[Any], right: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
     weighted = weights * left
     norm = np.sqrt((weighted * left).sum(-1) * (weights * right * right).sum(-1))
-    return per((weighted * right).sum(-1), norm)
+    return safe_divide((weighted * right).sum(-1), norm)
 
 
 def _centred_ranks(values: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
@@ -285,7 +285,7 @@ def _centred_ranks(values: NDArray[Any], weights: NDArray[Any]) -> NDArray[Any]:
 def mean_of_known(values: NDArray[Any]) -> NDArray[Any]:
     """Mean over the first axis of what is not NaN; NaN where nothing is."""
     known = np.isfinite(values)
-    return per(np.where(known, values, 0.0).sum(0), known.sum(0))
+    return safe_divide(np.where(known, values, 0.0).sum(0), known.sum(0))
 
 
 def _of(sides: Sequence[NDArray[Any]], times: NDArray[Any] | None) -> NDArray[Any]:

@@ -20,9 +20,14 @@ from batchformer.lab.report.figures.canvas import (
     new_grid,
     title,
 )
-from batchformer.lab.report.figures.insight_arrays import Seen, kept, per, seen_images
+from batchformer.lab.report.figures.insight_arrays import (
+    ImageCount,
+    arrays_by_arm,
+    image_count,
+    safe_divide,
+)
 from batchformer.lab.report.figures.shown import Numbers, Shown, Words
-from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import arm_colours
 from batchformer.lab.report.results.words import interval, number
 
@@ -66,7 +71,7 @@ class Reliability:
 
     by_arm: dict[str, OfArm]
     by_shots: bool
-    seen: Seen
+    seen: ImageCount
     elsewhere: bool
 
     @property
@@ -81,9 +86,9 @@ class Reliability:
         return self.shots or [0] if self.by_shots else [0]
 
 
-def gather(group: Group, by_shots: bool = False) -> Reliability | None:
+def gather(group: RunGroup, by_shots: bool = False) -> Reliability | None:
     """What the figure shows, or None where no run kept its confidences."""
-    found = kept(group, *NAMES)
+    found = arrays_by_arm(group, *NAMES)
     if not found:
         return None
     by_arm = {}
@@ -93,13 +98,13 @@ def gather(group: Group, by_shots: bool = False) -> Reliability | None:
         errors = [calibration_error(*parts) for parts in each]
         by_arm[arm] = OfArm(
             count,
-            per(100.0 * confidence, count),
-            per(100.0 * correct, count),
+            safe_divide(100.0 * confidence, count),
+            safe_divide(100.0 * correct, count),
             [_over_seeds([error[i] for error in errors]) for i in range(len(GROUPS))],
             len(runs),
         )
     first = next(iter(next(iter(found.values())).values()))
-    seen = seen_images(group, round(float(first["reliability_count"][0].sum())))
+    seen = image_count(group, round(float(first["reliability_count"][0].sum())))
     return Reliability(by_arm, by_shots, seen, any("ece" in run.scores for run in group.runs))
 
 
@@ -114,7 +119,7 @@ def calibration_error(
     [20.0]
     """
     total = count.sum(1)
-    return per(100.0 * np.abs(confidence - correct).sum(1), total)
+    return safe_divide(100.0 * np.abs(confidence - correct).sum(1), total)
 
 
 def figure(data: Reliability) -> Figure:
@@ -218,7 +223,7 @@ def bins_table(data: Reliability) -> Numbers:
     return Numbers("Bins of confidence", ("arm", "predictions", "confidence", "accuracy"), rows)
 
 
-def shown(group: Group, by_shots: bool = False) -> Shown | None:
+def shown(group: RunGroup, by_shots: bool = False) -> Shown | None:
     """The figure with its words and numbers."""
     data = gather(group, by_shots)
     if data is None:

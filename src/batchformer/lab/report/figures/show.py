@@ -12,7 +12,7 @@ from batchformer.insight.optional import extra
 from batchformer.lab.report.figures.canvas import DOTS, INK
 from batchformer.lab.report.figures.catalogue import INSIGHT, Entry, find_figure
 from batchformer.lab.report.figures.shown import Shown
-from batchformer.lab.report.results.configuration import Group, one_group
+from batchformer.lab.report.results.configuration import RunGroup, one_group
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.report.results.terminal import Terminal
 from batchformer.plug.files import write_atomically
@@ -75,7 +75,7 @@ def show(
         out.say(f"Figure: {to}")
 
 
-def fill_in(group: Group, compute: Compute) -> None:
+def fill_in(group: RunGroup, compute: Compute) -> None:
     """Make the arrays of every run that has none."""
     for run in group.runs:
         if not len(run.insight):
@@ -84,7 +84,7 @@ def fill_in(group: Group, compute: Compute) -> None:
 
 
 def missing(
-    name: str, entry: Entry, group: Group, paths: Sequence[Path], *, tried: bool = False
+    name: str, entry: Entry, group: RunGroup, paths: Sequence[Path], *, tried: bool = False
 ) -> str:
     """What to do where no run has what a figure is drawn from; ``tried`` to compute it."""
     text = f"{name} is drawn from {entry.needs}, and no run of {group.name} has the arrays for it"

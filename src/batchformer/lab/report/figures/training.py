@@ -11,7 +11,7 @@ from batchformer.lab.engine.log import read_records
 from batchformer.lab.methods.ldam import DEFERRED
 from batchformer.lab.report.figures.canvas import DASHES, INK, TEXT, legend, new_figure, title
 from batchformer.lab.report.figures.shown import Numbers
-from batchformer.lab.report.results.configuration import Group, one_group
+from batchformer.lab.report.results.configuration import RunGroup, one_group
 from batchformer.lab.report.results.names import (
     BASELINE,
     arm_colours,
@@ -55,7 +55,7 @@ class Line(NamedTuple):
     label: str
 
 
-def lines_of(group: Group) -> list[Line]:
+def lines_of(group: RunGroup) -> list[Line]:
     """The loss and the evaluated metric, each where a run has two of it: one alone is no line."""
     found = []
     if any(len(run.series("train", "loss")) >= 2 for run in group.runs):
@@ -91,7 +91,7 @@ def training_curves(runs: Iterable[Run], reference: str | None = None) -> Figure
     return figure
 
 
-def scales_of_losses(group: Group) -> list[str]:
+def scales_of_losses(group: RunGroup) -> list[str]:
     """Which arms' losses are not on the scale of the others', a sentence for each reason."""
     summed: dict[str, list[str]] = {}
     multiplied = []
@@ -123,7 +123,7 @@ def _stream_factor(arm: str, module: Mapping[str, Any]) -> float:
     return {"sum": both, "official": 1.5 * both}.get(scale, 1.0)
 
 
-def change_of_loss(group: Group) -> list[str]:
+def change_of_loss(group: RunGroup) -> list[str]:
     """Where a method changes its loss on the way, a sentence; of a change out of sight none."""
     setting, what = CHANGES.get(str(group.recipe.get("method")), ("", ""))
     hyper = group.recipe.get("hyper") or {}
@@ -141,7 +141,7 @@ def change_of_loss(group: Group) -> list[str]:
     ]
 
 
-def whose(group: Group) -> str:
+def whose(group: RunGroup) -> str:
     """What evaluations by update are of, where that is not the network that is reported."""
     return " without SWAD" if (group.recipe.get("hyper") or {}).get("swad") else ""
 
@@ -209,7 +209,7 @@ class Convergence:
     reached: Mapping[str, int | None]
 
 
-def convergence(group: Group) -> Convergence | None:
+def convergence(group: RunGroup) -> Convergence | None:
     """The curves of a group of linear probes; None for other runs, or where none was kept."""
     if group.recipe.get("method") != "linear_probe":
         return None
@@ -334,7 +334,7 @@ def valleys(run: Run) -> dict[str, Mapping[str, Any]]:
     return {part: values for (part, _, kind), values in by_part.items() if kind == KIND}
 
 
-def valley_table(group: Group) -> Numbers | None:
+def valley_table(group: RunGroup) -> Numbers | None:
     """One row for every arm and part; None where no run has a valley."""
     rows = []
     for arm in group.arms:

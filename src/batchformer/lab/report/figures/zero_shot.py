@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from batchformer.lab.report.figures.canvas import DASHES, INK, TEXT, legend, new_figure, title
 from batchformer.lab.report.figures.shown import Numbers, Shown, Words
 from batchformer.lab.report.figures.training import Curve, curve_over_seeds
-from batchformer.lab.report.results.configuration import Group, one_group
+from batchformer.lab.report.results.configuration import RunGroup, one_group
 from batchformer.lab.report.results.names import arm_colours, sorted_arms
 from batchformer.lab.report.results.runs import Run
 from batchformer.lab.report.results.words import number
@@ -147,7 +147,7 @@ def choice_figure(found: Choices) -> Figure:
     return figure
 
 
-def shown(group: Group) -> Shown | None:
+def shown(group: RunGroup) -> Shown | None:
     """The figure of a group, where its runs chose an epoch."""
     found = choices(group.runs)
     if found is None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from batchformer.insight.optional import extra
 from batchformer.insight.record import SHOTS, Insight
-from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.configuration import RunGroup
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -47,7 +47,7 @@ class Explorer:
     grouped: bool
 
 
-def explorer_section(group: Group, prefix: str) -> Section | None:
+def explorer_section(group: RunGroup, prefix: str) -> Section | None:
     """The explorer of every arm whose runs have kept batches; None where none has.
 
     ``prefix`` keeps ids unique on the page. The script runs only where the page's policy names it,
@@ -61,7 +61,7 @@ def explorer_section(group: Group, prefix: str) -> Section | None:
     return Section("Inside a batch", explorer_html(found, prefix), explorer_words(found))
 
 
-def explorer_of(group: Group) -> Explorer | None:
+def explorer_of(group: RunGroup) -> Explorer | None:
     """The batches of each arm's first seed that has them."""
     kept: dict[Run, Insight] = {}
     for arm in group.arms:

@@ -15,7 +15,7 @@ from batchformer.lab.report.page.pooled_page import together_part
 from batchformer.lab.report.page.sections import Section, sections_of, sweep_section
 from batchformer.lab.report.results import words
 from batchformer.lab.report.results.comparison import compare_runs
-from batchformer.lab.report.results.configuration import Group, settings
+from batchformer.lab.report.results.configuration import RunGroup, settings
 from batchformer.lab.report.results.names import (
     ARMS,
     DESCRIPTIVE,
@@ -219,7 +219,7 @@ def _sweep_part(found: SweepComparison, index: int) -> SweepPart:
     reach = _reach(found.differences)
     to = {"reference": found.to_reference, "baseline": found.to_baseline}
     runs = found.sweep.finished
-    group = Group(found.sweep.name, runs)
+    group = RunGroup(found.sweep.name, runs)
     return SweepPart(
         anchor,
         found,

@@ -11,7 +11,7 @@ from typing import Any
 from batchformer.insight.record import Insight
 from batchformer.lab.report.page.html import environment, policy
 from batchformer.lab.report.page.sections import Section, drawn, explorer
-from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.runs import Run
 from batchformer.plug.files import write_atomically
 
@@ -20,7 +20,7 @@ TITLE = "Relations between samples"
 NETWORK = "network"
 """How the figures call the only arm there is."""
 
-SECTIONS: tuple[Callable[[Group, str], Section | None], ...] = (
+SECTIONS: tuple[Callable[[RunGroup, str], Section | None], ...] = (
     drawn("reliability"),
     drawn("influence"),
     drawn("attention"),
@@ -82,8 +82,8 @@ def write_insight_page(insight: Insight, path: str | Path, title: str = TITLE) -
     return path
 
 
-def group_of(insight: Insight) -> Group:
+def group_of(insight: Insight) -> RunGroup:
     """The network as the only run of a group, as figures take it."""
     nothing: dict[str, Any] = {}
     run = Looked(Path(), nothing, NETWORK, 0, nothing, (), {"metrics": {}}, arrays=insight)
-    return Group(NETWORK, (run,), reference=NETWORK)
+    return RunGroup(NETWORK, (run,), reference=NETWORK)

@@ -12,7 +12,7 @@ from batchformer.lab.report.figures.catalogue import FIGURES
 from batchformer.lab.report.figures.shown import Shown, numbers_html
 from batchformer.lab.report.figures.sweep_figure import described, sweep_figure
 from batchformer.lab.report.page.speed import bench_beside, tables_html
-from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import metric_label
 from batchformer.lab.report.results.sweeps import SweepComparison
 
@@ -45,24 +45,24 @@ def section_of(made: Shown | None, ident: str) -> Section | None:
     return Section(made.title, "\n".join([svg, *tables]), made.words.note)
 
 
-def drawn(name: str) -> Callable[[Group, str], Section | None]:
+def drawn(name: str) -> Callable[[RunGroup, str], Section | None]:
     """What makes the section of a figure by its name in the catalogue."""
 
-    def make(group: Group, prefix: str) -> Section | None:
+    def make(group: RunGroup, prefix: str) -> Section | None:
         made = section_of(FIGURES[name].load()(group), f"{prefix}-{name}")
         return of_a_part(made, group) if name in LOOKED_AT else made
 
     return make
 
 
-def explorer(group: Group, prefix: str) -> Section | None:
+def explorer(group: RunGroup, prefix: str) -> Section | None:
     """Batches to look into, where they were kept."""
     from batchformer.lab.report.page.explorer import explorer_section
 
     return of_a_part(explorer_section(group, prefix), group)
 
 
-def of_a_part(section: Section | None, group: Group) -> Section | None:
+def of_a_part(section: Section | None, group: RunGroup) -> Section | None:
     """Say of which trainings a figure is, where runs consist of several."""
     parts = sorted({run.insight_part for run in group.runs} - {""})
     if section is None or not parts:
@@ -70,7 +70,7 @@ def of_a_part(section: Section | None, group: Group) -> Section | None:
     return replace(section, note=f"{section.note} Seen in the part {', '.join(parts)} of each run.")
 
 
-def speed_section(group: Group, prefix: str) -> Section | None:
+def speed_section(group: RunGroup, prefix: str) -> Section | None:
     """The tables of ``batchformer bench``, where its file lies beside the runs."""
     path = bench_beside(group.runs)
     if path is None:
@@ -110,7 +110,7 @@ def sweep_section(found: SweepComparison, prefix: str) -> Section | None:
     )
 
 
-SECTIONS: tuple[Callable[[Group, str], Section | None], ...] = (
+SECTIONS: tuple[Callable[[RunGroup, str], Section | None], ...] = (
     drawn("training"),
     drawn("choice"),
     drawn("classes"),
@@ -128,7 +128,7 @@ SECTIONS: tuple[Callable[[Group, str], Section | None], ...] = (
 """What is drawn for a group of runs, in this order; None leaves a figure out."""
 
 
-def sections_of(group: Group, prefix: str) -> list[Section]:
+def sections_of(group: RunGroup, prefix: str) -> list[Section]:
     """Every figure these runs have the numbers for; ``prefix`` keeps ids unique on the page."""
     made = (make(group, prefix) for make in SECTIONS)
     return [section for section in made if section is not None]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from batchformer.lab.report.figures.influence import NEXT_TO_NOTHING, change_of_a_loss, in_full
-from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.runs import Run
 
 CONTROLS = ("batchformer_self", "class_context_self")
@@ -15,7 +15,7 @@ SHRUNK = 1.0
 """Where decay could have left less than 1/e of a weight, small gradients are put down to it."""
 
 
-def acting_notes(group: Group) -> list[str]:
+def acting_notes(group: RunGroup) -> list[str]:
     """Arms in which samples hardly reach one another any more, by the networks looked at.
 
     Small gradients alone may be those of a young classifier or of a small loss: a note needs a

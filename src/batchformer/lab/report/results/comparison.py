@@ -19,7 +19,7 @@ from batchformer.lab.metrics.intervals import (
     summary,
 )
 from batchformer.lab.report.results.acting import acting_notes
-from batchformer.lab.report.results.configuration import Group, comparable
+from batchformer.lab.report.results.configuration import RunGroup, comparable
 from batchformer.lab.report.results.names import (
     DESCRIPTIVE,
     LOWER_IS_BETTER,
@@ -42,7 +42,7 @@ from batchformer.lab.report.results.runs import Run, headline
 # Had the test images been others: a bootstrap over them, for the networks as they are trained.
 
 
-def over_images(group: Group, arm: str) -> ImageInterval | None:
+def over_images(group: RunGroup, arm: str) -> ImageInterval | None:
     """Difference of accuracy (arm - reference) with its interval over TEST IMAGES, not seeds.
 
     The difference of each image is averaged over the seeds both arms have. None where fewer than
@@ -102,7 +102,7 @@ def compare_runs(runs: Iterable[Run], reference: str | None = None) -> Compariso
     return Comparison(corrected, compared, tested, left_out(runs), remarks_on(runs))
 
 
-def _recipe(group: Group) -> RecipeComparison:
+def _recipe(group: RunGroup) -> RecipeComparison:
     warnings = list(group.warnings)
     metrics = _metrics(group, warnings)
     values = {
@@ -167,7 +167,7 @@ def data_warnings(runs: Iterable[Run]) -> list[str]:
     return list(dict.fromkeys(str(line) for run in runs for line in run.data.get("remarks", ())))
 
 
-def _seeds_warnings(group: Group) -> list[str]:
+def _seeds_warnings(group: RunGroup) -> list[str]:
     """Arms that are compared on fewer seeds than were run."""
     reference = {run.seed for run in group.of(group.reference)}
     if not reference:
@@ -203,7 +203,7 @@ def difference_of(
     return Difference(result, seeds, word, None, effect, needed, decimals(metric))
 
 
-def _metrics(group: Group, warnings: list[str]) -> list[str]:
+def _metrics(group: RunGroup, warnings: list[str]) -> list[str]:
     """Metrics measured at least once, less a class mean that repeats the accuracy."""
     found = {name for run in group.runs for name in run.scores if measured(run, name) is not None}
     accuracy = next((name for name in ("all", "top1") if name in found), None)
@@ -223,7 +223,7 @@ def _metrics(group: Group, warnings: list[str]) -> list[str]:
     return sorted_metrics(found, headline(group.runs))
 
 
-def _unmeasured(group: Group, metrics: Iterable[str]) -> list[str]:
+def _unmeasured(group: RunGroup, metrics: Iterable[str]) -> list[str]:
     """What was not measured is said, since it flatters the mean."""
     runs = [run for arm in group.arms for run in group.of(arm)]
     missing = {name: [run for run in runs if measured(run, name) is None] for name in metrics}

@@ -25,7 +25,7 @@ OF_THE_ARM = frozenset({"module", "loss_multiplier"})
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class RunGroup:
     """Runs that may be compared: one recipe, and one configuration in every arm.
 
     ``reference`` is the arm that the others are compared with; its runs need not be there.
@@ -53,7 +53,7 @@ class Group:
         return sorted((run for run in self.runs if run.arm == arm), key=lambda run: run.seed)
 
 
-def comparable(runs: Iterable[Run], reference: str | None = None) -> list[Group]:
+def comparable(runs: Iterable[Run], reference: str | None = None) -> list[RunGroup]:
     """Finished runs by recipe and configuration.
 
     Without a ``reference`` each group is compared with its baseline or, where none has finished,
@@ -69,7 +69,7 @@ def comparable(runs: Iterable[Run], reference: str | None = None) -> list[Group]
     for run in runs:
         if run.state == "finished":
             by_name[run.recipe_name].append(run)
-    groups: list[Group] = []
+    groups: list[RunGroup] = []
     for name, members in sorted(by_name.items()):
         sides = [side for same in _split(members, shared=True) for side in _by_arm(same)]
         differing = _differing(members) if len(sides) > 1 else {}
@@ -77,7 +77,7 @@ def comparable(runs: Iterable[Run], reference: str | None = None) -> list[Group]
     return groups
 
 
-def one_group(runs: Iterable[Run], reference: str | None = None) -> Group:
+def one_group(runs: Iterable[Run], reference: str | None = None) -> RunGroup:
     """The single group of these runs; a figure of several would average what differs."""
     groups = comparable(runs, reference)
     if len(groups) != 1:
@@ -107,7 +107,7 @@ def differing(runs: Mapping[str, Run]) -> dict[str, dict[str, str]]:
     return {key: values for key, values in found.items() if len(set(values.values())) > 1}
 
 
-def settings(group: Group) -> dict[str, str]:
+def settings(group: RunGroup) -> dict[str, str]:
     """Every setting of the runs by dotted key, less words; the values of all arms where several."""
     flats = [_flat(_configuration(run), left_out=WORDS) for run in group.runs]
     keys = dict.fromkeys(key for flat in flats for key in flat)
@@ -150,7 +150,7 @@ def _group(
     runs: Sequence[Run],
     differing: Mapping[str, Mapping[Run, str]],
     reference: str | None,
-) -> Group:
+) -> RunGroup:
     warnings = []
     if differing:
         listed = "; ".join(f"{key}: {_either(values)}" for key, values in differing.items())
@@ -170,7 +170,7 @@ def _group(
         reference = _default_reference(runs)
         if reference != BASELINE:
             warnings.append(f"{name} has no finished baseline and is compared with {reference}")
-    return Group(name, tuple(kept.values()), tuple(warnings), reference)
+    return RunGroup(name, tuple(kept.values()), tuple(warnings), reference)
 
 
 def _default_reference(runs: Sequence[Run]) -> str:

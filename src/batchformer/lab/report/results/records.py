@@ -26,7 +26,7 @@ from batchformer.lab.recipes.ablations import SWEEPS
 from batchformer.lab.recipes.sweep import changed_settings
 from batchformer.lab.report.results.configuration import PLACES
 from batchformer.lab.report.results.runs import Run
-from batchformer.lab.runs.folder import from_plain, write_json
+from batchformer.lab.runs.folder import recipe_from_json, write_json
 
 FORMAT = 1
 RUN = "run"
@@ -258,7 +258,7 @@ def _folder_name(text: str) -> str:
 def _differing(name: str, plain: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a run that differ from its recipe, by dotted name."""
     try:
-        trained = from_plain(plain)
+        trained = recipe_from_json(plain)
     except (TypeError, ValueError) as error:
         raise ValueError(f"The recipe of {name} cannot be read by this version: {error}") from error
     changed = changed_settings(_recipe(name), trained)

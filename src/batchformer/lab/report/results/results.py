@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from batchformer.lab.metrics.intervals import ImageInterval, Outcome, Paired, Summary
-from batchformer.lab.report.results.configuration import Group
+from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import main_metric
 
 LEVEL = 0.05
@@ -60,7 +60,7 @@ class RecipeComparison:
     bootstrap interval over those images.
     """
 
-    group: Group
+    group: RunGroup
     arms: tuple[str, ...]
     metrics: tuple[str, ...]
     scores: Mapping[tuple[str, str], Score]

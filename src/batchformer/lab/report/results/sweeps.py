@@ -17,7 +17,7 @@ from batchformer.lab.report.results.comparison import (
     measured,
     shots_warnings,
 )
-from batchformer.lab.report.results.configuration import Group, comparable, differing
+from batchformer.lab.report.results.configuration import RunGroup, comparable, differing
 from batchformer.lab.report.results.names import (
     BASELINE,
     DESCRIPTIVE,
@@ -307,7 +307,7 @@ def _configurations(sweep: SweepRuns) -> list[str]:
     if missing:
         lines.append(f"Levels of this sweep that no run has finished: {', '.join(missing)}")
     levels = (
-        Group(f"level {level}", tuple(run for arm in sweep.arms for run in sweep.of(arm, level)))
+        RunGroup(f"level {level}", tuple(run for arm in sweep.arms for run in sweep.of(arm, level)))
         for level in sweep.levels
     )
     return lines + _along(sweep) + [note for level in levels for note in acting_notes(level)]
