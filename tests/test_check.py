@@ -302,12 +302,14 @@ def test_whatever_gradient_mode_it_is_called_in() -> None:
 
 
 def test_a_few_samples_and_passes_are_enough() -> None:
-    """Time is spent in forward passes: 21 samples of 64, where all sizes took hundreds."""
+    """Time is spent in forward passes: 41 samples of a large model, where all took hundreds."""
     model, rows = attach(Backbone(), verbose=False), list[int]()
+    model.register_parameter("large", nn.Parameter(torch.zeros(2**20)))
     model.body.register_forward_pre_hook(lambda module, args: rows.append(len(args[0])))
     assert check(model, torch.randn(64, 8))
-    # Eval, one sample in eval, batch statistics, and three that are compared.
-    assert rows == [4, 1, 4, 4, 4, 4]
+    # Eval, one sample in eval, batch statistics, and those that are compared: the batch, a larger
+    # one, the first sample replaced, the second, the first of the larger batch; eval once more.
+    assert rows == [4, 1, 4, 4, 8, 4, 4, 8, 4]
 
 
 def test_a_part_of_the_encoder_that_is_never_called_is_named() -> None:

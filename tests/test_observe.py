@@ -14,9 +14,7 @@ from batchformer.noise import held_noise, seed, zeros_filled
 from batchformer.observe import (
     PROBE,
     Experiment,
-    as_rows,
     equal_pairs,
-    find_layout,
     gradients,
     moved,
     probe_batch,
@@ -24,6 +22,7 @@ from batchformer.observe import (
     replaced,
     shifted,
 )
+from batchformer.outputs import as_rows, find_layout
 from batchformer.probe import as_batch
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from batchformer.alive import influence_of, why_gone
 from batchformer.module import BatchFormer
+from batchformer.noise import halved
 from batchformer.observe import (
+    PROBE,
     SEEDS,
     Experiment,
     Features,
@@ -19,10 +21,34 @@ from batchformer.observe import (
     has_reentrant_checkpoint,
     moved,
     reachable,
+    repeated,
     replaced,
+    same_samples,
     shifted,
     source_of,
+    taken,
 )
+from batchformer.probe import Batch
+from batchformer.row_tests import (
+    Look,
+    Picker,
+    all_the_same,
+    compare_equal,
+    fault_of_output,
+    find_order,
+    find_views,
+    row_orders,
+)
+from batchformer.shared_layers import (
+    detached_encoders,
+    stock_is_followed,
+    stock_parameters,
+    stream_specific,
+)
+from batchformer.streams import leaves as leaves_of
+
+LARGER, MANY = 8, 32
+"""Samples of the larger batch; many where a model and its inputs are small."""
 
 
 class Seen:
@@ -34,6 +60,11 @@ class Seen:
         rows: rows of the output for N samples.
         doubled: there are two streams, of 2N rows or as two outputs of N rows.
         two_outputs: they are two outputs.
+        pick: the outputs that were judged together.
+        faults: what is wrong with one output of several, by the question that it answers.
+        same_mixed: the mixed rows of different samples are all the same.
+        unreached: in a larger batch, how many mixed rows do not depend on the first samples, and
+            of how many samples that batch is; None if there is none.
         order: how the model orders its rows: "plain, mixed" is right; None: not known.
         used: encoders that are called, or whose weights take part in the outputs.
         met: (N,) whether a mixed row, other than the first, depends on another sample.
@@ -54,12 +85,14 @@ class Seen:
         unshared: a weight of the classifier that acts on one stream alone.
         untrained: a weight, or the backbone, that acts on mixed rows and has no gradient of them.
         plain_untrained: the same of plain rows.
-        followed: layers with weights follow the encoder.
+        followed: layers with weights follow the encoder; if not, it may stand after the classifier.
         no_gradients: why gradients could not be computed.
     """
 
     doubled: bool = False
     two_outputs: bool = False
+    same_mixed: bool = False
+    unreached: tuple[int, int] | None = None
     order: str | None = None
     replaced_all: bool = False
     plain_encoded: bool = False
@@ -84,27 +117,23 @@ class Seen:
         self.used: list[BatchFormer] = []
         self.met = self.plain_moved = torch.zeros(experiment.batch.rows, dtype=torch.bool)
         self.own_weights: list[tuple[str, Tensor]] = []
+        self.faults: dict[str, str] = {}
+        self.pick: Picker | None = None
         self.reached: list[bool] = []
 
     @property
     def samples(self) -> int:
         return self.experiment.batch.rows
 
+    def plain_rows(self, outputs: Pass) -> list[Tensor]:
+        """The plain stream of each output that has two, (N, features)."""
+        if self.pick is None or not self.doubled or self.order is None:
+            return []
+        return [t[row_orders(self.samples)[self.order][0]] for t in self.pick(outputs)]
+
     @property
     def control(self) -> bool:
         return bool(self.used) and all(encoder.attend == "self" for encoder in self.used)
-
-
-def _orders(n: int) -> dict[str, tuple[list[int], list[int]]]:
-    """Rows of the plain and of the mixed stream in every order that models are known to have."""
-    first, second = list(range(n)), list(range(n, 2 * n))
-    even, odd = list(range(0, 2 * n, 2)), list(range(1, 2 * n, 2))
-    return {
-        "plain, mixed": (first, second),
-        "mixed, plain": (second, first),
-        "plain and mixed in turn": (even, odd),
-        "mixed and plain in turn": (odd, even),
-    }
 
 
 def look(experiment: Experiment, frozen: set[int]) -> Seen:
@@ -114,7 +143,11 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
         frozen: ids of the parameters that the user has frozen.
     """
     n = experiment.batch.rows
-    base, after = experiment.run(), experiment.run(replaced(experiment.batch, 0))
+    base, larger = experiment.run(), _larger_batch(experiment)
+    if larger is not None:
+        experiment.learn_layout(base, larger[1], larger[0].rows)
+        experiment.find_rows(larger[1], larger[0].rows)
+    after = experiment.run(replaced(experiment.batch, 0))
     seen = Seen(experiment, base, base.count(n))
     seen.finite = all(bool(t.detach().isfinite().all()) for t in base.rows)
     leaves = reachable(base.outputs)
@@ -124,25 +157,35 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
         for (e, _, old), (_, _, new) in zip(base.calls, after.calls, strict=False)
         if old.shape == new.shape
     )
-    pick = _picker(base, after, n)
+    pick = find_views(base, after, n)
     seen.judged = pick is not None and seen.finite
     if pick is None:
         return seen
-    seen.two_outputs = pick.pair is not None
+    seen.two_outputs = pick.paired
     seen.doubled = seen.two_outputs or seen.rows == 2 * n
+    encoder = [p for e in seen.used for p in e.parameters()]
+    unseen = [e for e in seen.used if not any(id(p) in leaves for p in e.parameters())]
+    if unseen and has_reentrant_checkpoint(base.outputs):
+        seen.no_gradients, encoder = "the encoder is in a checkpoint with use_reentrant=True", []
+    second: Pass | None = None
+    if seen.doubled and seen.finite and len(pick.views) > 1 and not base.noisy:
+        batches = [experiment.batch, replaced(experiment.batch, 0), _second_replaced(experiment)]
+        second = experiment.run(batches[2])
+        looks = [
+            Look(outputs, same_samples(batch))
+            for outputs, batch in zip((base, after, second), batches, strict=True)
+        ]
+        pick = _without_faulty(seen, pick, looks, encoder)
+    seen.pick = pick
     pairs = [(pick(base), pick(after))]
     for draw in range(1, SEEDS) if base.noisy else ():
         again = experiment.run(draw=draw), experiment.run(replaced(experiment.batch, 0), draw=draw)
         pairs.append((pick(again[0]), pick(again[1])))
     shifts = torch.stack([moved(*pair) for pair in pairs]).any(0)
-    encoder = [p for e in seen.used for p in e.parameters()]
-    unseen = [e for e in seen.used if not any(id(p) in leaves for p in e.parameters())]
-    if unseen and has_reentrant_checkpoint(base.outputs):
-        seen.no_gradients, encoder = "the encoder is in a checkpoint with use_reentrant=True", []
     plain, mixed = list[int](), list(range(n))
     if seen.doubled:
-        seen.order = _order(shifts, n, pick(base), encoder)
-        plain, mixed = _orders(n)[seen.order or "plain, mixed"]
+        seen.order = find_order(shifts, n, pick(base), encoder)
+        plain, mixed = row_orders(n)[seen.order or "plain, mixed"]
         seen.plain_moved = shifts[plain]
         seen.plain_encoded = any(gradients([t[plain] for t in pick(base)], encoder))
     seen.met = shifts[mixed]
@@ -150,19 +193,23 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
     _compare_equal_samples(seen, pairs, plain, mixed)
     if seen.equal and seen.doubled and n > 2:
         # One pair of equal samples leaves orders open that keep the pair, such as swapped halves.
-        second = pick(experiment.run(replaced(experiment.batch, 1, source=0)))
+        second = second or experiment.run(_second_replaced(experiment))
+        same = same_samples(_second_replaced(experiment))
         for half in (plain, mixed):
-            now = equal_pairs([t[half] for t in second])
-            now.fill_diagonal_(False)
-            seen.misplaced |= not now[0, 1] and bool(now.any())
+            seen.misplaced |= compare_equal([t[half] for t in pick(second)], same)[1]
+    if not base.noisy:
+        seen.same_mixed = all_the_same(
+            [t[mixed] for t in pick(base)], [t[plain] for t in pick(base)] if plain else []
+        )
     if not (seen.equal and seen.met[1:].all() and not seen.plain_moved[1:].any()):
         # Rows of equal samples that are equal have no noise of their own.
-        repeated = experiment.run()
-        seen.unsteady = bool(moved(pick(base), pick(repeated)).any())
+        seen.unsteady = bool(moved(pick(base), pick(experiment.run())).any())
         seen.equal = None if seen.unsteady else seen.equal
     if not seen.met[1:].all() and not seen.control and not seen.unsteady:
         seen.met = seen.met | _met_otherwise(seen, after, pick, mixed)
         seen.replaced_all = True
+    elif larger is not None and not (seen.control or seen.unsteady or base.noisy):
+        seen.unreached = _unreached(seen, *larger, pick)
     if seen.no_gradients is not None:
         return seen
     if base.calls:
@@ -170,10 +217,20 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
         if seen.influence is not None and not seen.control:
             seen.gone = why_gone(seen.used, seen.influence)
     try:
+        apart = _stream_specific(seen, pick, plain, mixed)
         _follow_gradients(seen, pick, plain, mixed, leaves)
+        if seen.doubled and not seen.unsteady and not base.noisy:
+            _judge_further(seen, after, pick)
+            seen.followed = seen.followed and _is_followed(seen, pick, mixed)
+            if seen.followed and seen.untrained is None and seen.plain_untrained is None:
+                seen.unshared = seen.unshared or apart
     except RuntimeError as error:  # a checkpoint elsewhere in the model
         seen.no_gradients = str(error).splitlines()[0]
     return seen
+
+
+def _second_replaced(experiment: Experiment) -> Batch:
+    return replaced(experiment.batch, 1, source=0)
 
 
 def _flat(encoder: BatchFormer, x: Tensor) -> Tensor:
@@ -193,44 +250,7 @@ def _used(
     ]
 
 
-@dataclass(eq=False, repr=False)
-class _Picker:
-    """The outputs to judge, with as many rows each: 2N, N, or those of two outputs joined."""
-
-    numbers: list[int]
-    pair: tuple[int, int] | None = None
-
-    def __call__(self, seen: Pass) -> list[Tensor]:
-        if self.pair is not None:
-            return [torch.cat([seen.rows[number] for number in self.pair])]
-        return [seen.rows[number] for number in self.numbers]
-
-
-def _picker(base: Pass, after: Pass, n: int) -> _Picker | None:
-    counts = [len(t) for t in base.rows]
-    if 2 * n in counts:
-        return _Picker([i for i, count in enumerate(counts) if count == 2 * n])
-    single = [i for i, count in enumerate(counts) if count == n]
-    if len(single) == 2 and base.rows[single[0]].shape == base.rows[single[1]].shape:
-        mixes = [bool(moved([base.rows[i]], [after.rows[i]])[1:].any()) for i in single]
-        if mixes[0] != mixes[1]:
-            plain, mixed = single if mixes[1] else single[::-1]
-            return _Picker(single, (plain, mixed))
-    return _Picker(single) if single else None
-
-
-def _order(shifts: Tensor, n: int, rows: list[Tensor], encoder: list[nn.Parameter]) -> str | None:
-    """The order in which plain rows stay while mixed ones move, or depend on the encoder."""
-    for name, (plain, mixed) in _orders(n).items():
-        own = int(shifts[plain].sum()) == 1  # of the replaced sample, wherever it stands
-        if not own or any(gradients([t[plain] for t in rows], encoder)):
-            continue
-        if shifts[mixed][1:].any() or any(gradients([t[mixed] for t in rows], encoder)):
-            return name
-    return None
-
-
-def _met_otherwise(seen: Seen, after: Pass, pick: _Picker, mixed: list[int]) -> Tensor:
+def _met_otherwise(seen: Seen, after: Pass, pick: Picker, mixed: list[int]) -> Tensor:
     """Which mixed rows depend on another sample, by every other experiment there is."""
     experiment, n = seen.experiment, seen.samples
     met = torch.zeros(n, dtype=torch.bool)
@@ -263,20 +283,25 @@ def _reads_samples(base: Pass, after: Pass, n: int) -> bool:
 
 
 def _compare_equal_samples(
-    seen: Seen,
-    pairs: list[tuple[list[Tensor], list[Tensor]]],
-    plain: list[int],
-    mixed: list[int],
+    seen: Seen, pairs: list[tuple[list[Tensor], list[Tensor]]], plain: list[int], mixed: list[int]
 ) -> None:
     """After the replacement the first sample equals another: so must their rows."""
-    alike, other = [], source_of(0, seen.samples)
-    for base, after in pairs:
+    batch = seen.experiment.batch
+    sames = [same_samples(batch), same_samples(replaced(batch, 0))]
+    copies = int(sames[0].sum()) > seen.samples
+    alike = []
+    for pair in pairs:
+        # Different samples may have equal rows: those of a narrow layer whose units are all zero.
+        also = torch.zeros_like(sames[0])
         for half in (plain, mixed) if seen.doubled else (mixed,):
-            before, now = (equal_pairs([t[half] for t in rows]) for rows in (base, after))
-            new = now & ~before
-            new.fill_diagonal_(False)
-            alike.append(bool(now[0, other]))
-            seen.misplaced |= not now[0, other] and bool(new.any())
+            if half is plain or not copies:
+                also = also | (equal_pairs([t[half] for t in pair[0]]) & ~sames[0])
+            looks = [
+                compare_equal([t[half] for t in rows], same, also)
+                for rows, same in zip(pair, sames, strict=True)
+            ]
+            alike.append(all(equal for equal, _ in looks))
+            seen.misplaced |= any(misplaced for _, misplaced in looks)
     # One plain row moves with the replaced sample. If it is another's, the order is wrong.
     if seen.doubled and int(seen.plain_moved.sum()) == 1 and not seen.plain_moved[0]:
         seen.misplaced = True
@@ -286,7 +311,116 @@ def _compare_equal_samples(
         seen.equal = False
 
 
-def _reached(seen: Seen, pick: _Picker, mixed: list[int], weights: list[Tensor]) -> list[bool]:
+def _larger_batch(experiment: Experiment) -> tuple[Batch, Pass] | None:
+    """More samples than attention in small groups would reach, and the outputs for them.
+
+    They are fewer where a model or its inputs are large, and large images have half the resolution
+    where the model takes that. None if the model takes no more rows than it was given.
+    """
+    batch = experiment.batch
+    inputs = [part for _, part in leaves_of((batch.args, batch.kwargs)) if isinstance(part, Tensor)]
+    size = sum(part.numel() for part in inputs) // batch.rows
+    weights = sum(p.numel() for p in experiment.model.parameters())
+    larger = repeated(batch, MANY if weights <= 2**20 and size <= 2**14 else LARGER)
+    smaller = halved(larger)
+    for each in (smaller, larger) if smaller is not larger else (larger,):
+        try:
+            return each, experiment.run(each, grad=False)
+        except Exception:  # the model takes images of one size alone, or no more rows
+            continue
+    return None
+
+
+def _unreached(seen: Seen, larger: Batch, before: Pass, pick: Picker) -> tuple[int, int] | None:
+    """How many mixed rows of a larger batch do not depend on the first sample, and its size.
+
+    A row may depend on it and yet not move, where attention gives all weight to a few samples. So
+    the group of such a row is found, the rows that move with its own sample, and all samples
+    outside the group are replaced. If the row does not move even then, groups are apart.
+    """
+    n = larger.rows
+    mixed = row_orders(n)[seen.order or "plain, mixed"][1] if seen.doubled else list(range(n))
+    if any(len(rows) <= mixed[-1] for rows in pick(before)):
+        return None
+
+    def moves(index: list[int]) -> Tensor:
+        after = seen.experiment.run(taken(larger, index), grad=False)
+        return moved(pick(before), pick(after))[mixed]
+
+    rows, other = list(range(n)), source_of(0, PROBE)
+    reached = moves([other, *rows[1:]])
+    reached[0] = True
+    if reached.all():
+        return None
+    row = int((~reached).nonzero()[-1])
+    group = moves([*rows[:row], other if row % PROBE == 0 else 0, *rows[row + 1 :]])
+    group[row] = True
+    if (group & reached).any():
+        return None
+    apart = not moves([i if group[i] else row for i in rows])[row]
+    return (int((~reached).sum()), n) if apart else None
+
+
+def _without_faulty(
+    seen: Seen, pick: Picker, looks: list[Look], encoder: list[nn.Parameter]
+) -> Picker:
+    """Name what is wrong with some outputs of several, and go on with the others.
+
+    Where something is wrong with all of them, those go on that share the fault of the first.
+    """
+    same = [look.same for look in looks]
+    rows = [[pick.rows(look.outputs, view) for look in looks] for view in pick.views]
+    found = [fault_of_output(each, same, encoder) for each in rows]
+    main = None if None in found else found[0] and found[0][0]
+    going_on = []
+    for view, fault in zip(pick.views, found, strict=True):
+        question = fault and fault[0]
+        if question == main:
+            going_on.append(view)
+        elif fault is not None:
+            name = seen.base.row_names[view[-1]]
+            seen.faults.setdefault(fault[0], f"outputs{name}: {fault[1]}")
+    return Picker(going_on, pick.further)
+
+
+def _judge_further(seen: Seen, after: Pass, pick: Picker) -> None:
+    """An output of N rows beside the streams may mix samples by the encoder alone."""
+    weights = [p for _, p in seen.own_weights]
+    for number in pick.further:
+        shifts = moved([seen.base.rows[number]], [after.rows[number]])
+        name, others = f"outputs{seen.base.row_names[number]}", int(shifts[1:].sum())
+        if others == 1 and not shifts[0]:
+            told = f"{name}: the rows of a stream are not in the order of samples"
+            seen.faults.setdefault("first", told)
+        # A new pass: weights may have been moved since the first one.
+        elif others and not any(gradients([seen.experiment.run().rows[number]], weights)):
+            told = f"{name}: replacing one sample moves {others} of {len(shifts) - 1} others"
+            seen.faults.setdefault("stay", told)
+
+
+def _stream_specific(seen: Seen, pick: Picker, plain: list[int], mixed: list[int]) -> str | None:
+    """A weight of the classifier that tells the streams apart.
+
+    Not asked of attention by hand: nobody can say where it ends and the classifier begins.
+    """
+    model = seen.experiment.model
+    known = {id(p) for e in seen.used for p in e.parameters()} or stock_parameters(model)
+    if not seen.doubled or seen.order is None or not known:
+        return None
+    known |= reachable([x for _, x, _ in seen.base.calls[:1]]).keys()
+    return stream_specific(model, seen.base, pick, (plain, mixed), known)
+
+
+def _is_followed(seen: Seen, pick: Picker, mixed: list[int]) -> bool:
+    """Whether a layer with weights follows a stock encoder."""
+    if seen.used:
+        return True
+    with detached_encoders(seen.experiment.model) as called:
+        rows = [t[mixed] for t in pick(seen.experiment.run())]
+    return not called or stock_is_followed(seen.experiment.model, rows)
+
+
+def _reached(seen: Seen, pick: Picker, mixed: list[int], weights: list[Tensor]) -> list[bool]:
     """Which of the encoder's weights the mixed rows have a gradient for.
 
     A few samples may leave all units of a narrow layer at zero, so other features are tried too.
@@ -301,7 +435,7 @@ def _reached(seen: Seen, pick: _Picker, mixed: list[int], weights: list[Tensor])
     return found
 
 
-def _follows(seen: Seen, pick: _Picker, half: list[int], weight: Tensor) -> bool:
+def _follows(seen: Seen, pick: Picker, half: list[int], weight: Tensor) -> bool:
     """Whether these rows move with a weight."""
     before = [t[half].detach() for t in pick(seen.base)]
     with shifted(weight):
@@ -311,7 +445,7 @@ def _follows(seen: Seen, pick: _Picker, half: list[int], weight: Tensor) -> bool
 
 def _follow_gradients(
     seen: Seen,
-    pick: _Picker,
+    pick: Picker,
     plain: list[int],
     mixed: list[int],
     leaves: dict[int, tuple[Tensor, int]],

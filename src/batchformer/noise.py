@@ -88,14 +88,23 @@ LARGE = 128
 """Pixels of a side from which half the resolution is as good for batch statistics."""
 
 
+def halved(batch: Batch) -> Batch:
+    """The batch with large images at half resolution; the same object if there are none."""
+
+    def is_large(part: Any) -> bool:
+        images = isinstance(part, Tensor) and part.ndim == 4 and part.is_floating_point()
+        return images and min(part.shape[2:]) >= LARGE
+
+    if not any(map(is_large, (*batch.args, *batch.kwargs.values()))):
+        return batch
+    return batch.mapped(
+        lambda part: part[..., ::2, ::2] if is_large(part) else part, lambda part: part
+    )
+
+
 def _settle(model: nn.Module, batch: Batch) -> None:
     """One training pass for batch statistics: of large images at half resolution, if it works."""
-
-    def halved(part: Tensor) -> Tensor:
-        images = part.ndim == 4 and part.is_floating_point() and min(part.shape[2:]) >= LARGE
-        return part[..., ::2, ::2] if images else part
-
-    smaller = batch.mapped(halved, lambda part: part)
+    smaller = halved(batch)
     with torch.no_grad():
         try:
             seed(0)
