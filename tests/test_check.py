@@ -16,6 +16,7 @@ from batchformer.findings import (
     EVAL,
     LEARN,
     MEMBER,
+    OWN,
     STAY,
     STREAMS,
     THERE,
@@ -299,6 +300,14 @@ def test_whatever_gradient_mode_it_is_called_in() -> None:
     with torch.inference_mode():
         result = check(model, X.clone())
     assert result.passed and result.influence, str(result)
+
+
+def test_a_norm_over_two_channels_is_not_taken_for_pooling() -> None:
+    """It leaves a sign of each row, and all may have the same; the encoder is not pooled."""
+    for number in range(8):
+        torch.manual_seed(number)
+        model = nn.Sequential(nn.Linear(8, 2), nn.ReLU(), nn.Linear(2, 3))
+        assert OWN not in failed(check(attach(model, heads=1, verbose=False), X))
 
 
 def test_a_few_samples_and_passes_are_enough() -> None:
