@@ -8,10 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.alive import influence_of, why_gone
+from batchformer.groups import larger_batch, unreached
 from batchformer.module import BatchFormer
-from batchformer.noise import halved
 from batchformer.observe import (
-    PROBE,
     SEEDS,
     Experiment,
     Features,
@@ -21,12 +20,9 @@ from batchformer.observe import (
     has_reentrant_checkpoint,
     moved,
     reachable,
-    repeated,
     replaced,
     same_samples,
     shifted,
-    source_of,
-    taken,
 )
 from batchformer.probe import Batch
 from batchformer.row_tests import (
@@ -45,10 +41,6 @@ from batchformer.shared_layers import (
     stock_parameters,
     stream_specific,
 )
-from batchformer.streams import leaves as leaves_of
-
-LARGER, MANY = 8, 32
-"""Samples of the larger batch; many where a model and its inputs are small."""
 
 
 class Seen:
@@ -143,7 +135,7 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
         frozen: ids of the parameters that the user has frozen.
     """
     n = experiment.batch.rows
-    base, larger = experiment.run(), _larger_batch(experiment)
+    base, larger = experiment.run(), larger_batch(experiment)
     if larger is not None:
         experiment.learn_layout(base, larger[1], larger[0].rows)
         experiment.find_rows(larger[1], larger[0].rows)
@@ -213,7 +205,8 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
         seen.met = seen.met | _met_otherwise(seen, after, pick, mixed)
         seen.replaced_all = True
     elif larger is not None and not (seen.control or seen.unsteady or base.noisy):
-        seen.unreached = _unreached(seen, *larger, pick)
+        order = seen.order or "plain, mixed"
+        seen.unreached = unreached(experiment, *larger, pick, order if seen.doubled else None)
     if seen.no_gradients is not None:
         return seen
     if base.calls:
@@ -313,56 +306,6 @@ def _compare_equal_samples(
         seen.equal = True
     elif seen.doubled and alike[0] and not seen.misplaced and not seen.base.noisy:
         seen.equal = False
-
-
-def _larger_batch(experiment: Experiment) -> tuple[Batch, Pass] | None:
-    """More samples than attention in small groups would reach, and the outputs for them.
-
-    They are fewer where a model or its inputs are large, and large images have half the resolution
-    where the model takes that. None if the model takes no more rows than it was given.
-    """
-    batch = experiment.batch
-    inputs = [part for _, part in leaves_of((batch.args, batch.kwargs)) if isinstance(part, Tensor)]
-    size = sum(part.numel() for part in inputs) // batch.rows
-    weights = sum(p.numel() for p in experiment.model.parameters())
-    larger = repeated(batch, MANY if weights <= 2**20 and size <= 2**14 else LARGER)
-    smaller = halved(larger)
-    for each in (smaller, larger) if smaller is not larger else (larger,):
-        try:
-            return each, experiment.run(each, grad=False)
-        except Exception:  # the model takes images of one size alone, or no more rows
-            continue
-    return None
-
-
-def _unreached(seen: Seen, larger: Batch, before: Pass, pick: Picker) -> tuple[int, int] | None:
-    """How many mixed rows of a larger batch do not depend on the first sample, and its size.
-
-    A row may depend on it and yet not move, where attention gives all weight to a few samples. So
-    the group of such a row is found, the rows that move with its own sample, and all samples
-    outside the group are replaced. If the row does not move even then, groups are apart.
-    """
-    n = larger.rows
-    mixed = row_orders(n)[seen.order or "plain, mixed"][1] if seen.doubled else list(range(n))
-    if any(len(rows) <= mixed[-1] for rows in pick(before)):
-        return None
-
-    def moves(index: list[int]) -> Tensor:
-        after = seen.experiment.run(taken(larger, index), grad=False)
-        return moved(pick(before), pick(after))[mixed]
-
-    rows, other = list(range(n)), source_of(0, PROBE)
-    reached = moves([other, *rows[1:]])
-    reached[0] = True
-    if reached.all():
-        return None
-    row = int((~reached).nonzero()[-1])
-    group = moves([*rows[:row], other if row % PROBE == 0 else 0, *rows[row + 1 :]])
-    group[row] = True
-    if (group & reached).any():
-        return None
-    apart = not moves([i if group[i] else row for i in rows])[row]
-    return (int((~reached).sum()), n) if apart else None
 
 
 def _without_faulty(
