@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -23,6 +24,7 @@ from batchformer.observe import (
     replaced,
     same_samples,
     shifted,
+    source_of,
 )
 from batchformer.outputs import InEval, as_rows, find_layout, find_rows, training_layout
 from batchformer.probe import as_batch
@@ -60,6 +62,77 @@ def test_a_few_samples_are_taken_and_the_replaced_one_differs_from_its_source() 
             probe_batch(model, batch, 0)
     turned = probe_batch(nn.Linear(10, 2), x.T.contiguous(), 1)
     assert turned.args[0].shape == (2, PROBE) and turned.axis == 1
+
+
+class TakesAList(nn.Module):
+    """A list of images as detectors take it, or of features of several scales."""
+
+    def __init__(self, samples: bool, rows: bool = True) -> None:
+        super().__init__()
+        self.linear, self.samples, self.rows = nn.Linear(8, 2), samples, rows
+
+    def forward(self, parts: list[Tensor]) -> Any:
+        if self.samples:
+            parts = [torch.stack([part.sum(0) for part in parts if len(part) == 3])]
+        out = sum(self.linear(part) for part in parts)
+        return out if self.rows else {"loss": out.mean()}  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("n", [3, 6])
+@pytest.mark.parametrize("as_argument", [True, False])
+def test_a_list_of_samples_is_told_from_a_list_of_tensors_with_rows(
+    n: int, as_argument: bool
+) -> None:
+    images = list(torch.randn(n, 3, 8))
+    few = probe_batch(TakesAList(samples=True), (images,) if as_argument else images, 0)
+    assert few.rows == len(few.args[0]) == min(n, PROBE)
+    assert all(any(torch.equal(part, image) for image in images) for part in few.args[0])
+    changed = replaced(few, 0).args[0]
+    assert torch.equal(changed[0], few.args[0][source_of(0, few.rows)])
+    assert all(map(torch.equal, changed[1:], few.args[0][1:]))
+    scales = ([torch.randn(n, 8), torch.randn(n, 8)],)
+    few = probe_batch(TakesAList(samples=False), scales, 0)
+    assert few.rows == min(n, PROBE) and {len(part) for part in few.args[0]} == {few.rows}
+
+
+def test_a_list_of_samples_without_rows_and_packed_sequences_get_a_clear_word() -> None:
+    with pytest.raises(TypeError, match=r"a list of 6 samples, and gives no tensor with a row"):
+        probe_batch(TakesAList(samples=True, rows=False), list(torch.randn(6, 3, 8)), 0)
+    packed = nn.utils.rnn.pack_padded_sequence(torch.randn(5, 3, 2), torch.tensor([5, 4, 2]))
+    with pytest.raises(TypeError, match=r"PackedSequence cannot be cut.*let forward pack"):
+        probe_batch(nn.GRU(2, 2), packed, 0)
+    with pytest.raises(TypeError, match="PackedSequence"):
+        probe_batch(nn.GRU(2, 2), {"input": packed}, 0)
+
+
+def test_rows_of_nested_arguments_are_cut_and_replaced() -> None:
+    class Pair(NamedTuple):
+        first: Tensor
+        scale: float
+
+    x, same = torch.arange(12.0).reshape(6, 2), torch.zeros(6, 2)
+    nest = {"a": [x, 3], "b": (Pair(2 * x, 0.5), list("abcdef"))}
+
+    class Nested(nn.Module):
+        def forward(self, x: Tensor, nest: Any) -> Tensor:
+            return x + nest["a"][0] + nest["b"][0].first
+
+    few = probe_batch(Nested(), {"x": same, "nest": nest}, 0)  # they differ inside the nest alone
+    inside = few.kwargs["nest"]
+    assert few.rows == PROBE and inside["a"][1] == 3 and inside["b"][0].scale == 0.5
+    torch.testing.assert_close(inside["b"][0].first, 2 * inside["a"][0])
+    after = replaced(few, 0).kwargs["nest"]
+    assert torch.equal(after["a"][0][0], inside["a"][0][2])
+    assert after["b"][1] == [inside["b"][1][row] for row in (2, 1, 2, 3)]
+
+
+def test_the_first_error_is_raised_if_the_model_takes_the_pair_and_fails() -> None:
+    class Needs(nn.Module):
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            raise RuntimeError("lengths must be sorted")
+
+    with pytest.raises(RuntimeError, match="lengths must be sorted"):
+        probe_batch(Needs(), (torch.randn(3, 2), torch.arange(3)), 0)
 
 
 def test_labels_that_came_along_are_left_out() -> None:

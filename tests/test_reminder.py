@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import io
+import itertools
+import warnings
 from collections.abc import Callable
 
 import pytest
@@ -15,6 +17,7 @@ from batchformer import attach, match, split
 from batchformer.reminder import COMPILER_KNOWS_SUBCLASSES, TwoStreamTensor, remember
 
 Y = torch.tensor([0, 1, 2, 3])
+SIGN = torch.tensor([1.0, -1.0, -1.0, 1.0])
 
 
 def timm_accuracy() -> Callable[..., object]:
@@ -55,6 +58,20 @@ def logits(rows: int = 8) -> Tensor:
         lambda out: F.smooth_l1_loss(out[:, :1], Y.float()),
         lambda out: F.huber_loss(out[:, :1], target=Y.float()),
         lambda out: ((out[:, 0] - Y) ** 2).mean(),
+        lambda out: F.poisson_nll_loss(out[:, :1], Y.float()),
+        lambda out: nn.PoissonNLLLoss(reduction="none")(out[:, :1], Y.float()),
+        lambda out: F.kl_div(out[:, :1], Y.float(), reduction="sum"),
+        lambda out: F.hinge_embedding_loss(out[:, :1], SIGN),
+        lambda out: F.multilabel_soft_margin_loss(out[:, :1], SIGN),
+        lambda out: torch.dist(out[:, :1], Y.float()),
+        # A loss written by hand pairs every row with every target until its mean is taken.
+        lambda out: F.relu(1 - SIGN * out[:, :1]).mean(),
+        lambda out: (1 - out[:, :1] * SIGN).clamp(min=0).sum(),
+        lambda out: torch.log1p(torch.exp(-SIGN * out[:, :1])).mean(),
+        lambda out: (out[:, :1].exp() - Y * out[:, :1]).mean(),
+        lambda out: -(Y * F.logsigmoid(out[:, :1]) + (1 - Y) * F.logsigmoid(-out[:, :1])).mean(),
+        lambda out: torch.where(SIGN > 0, out[:, :1], -out[:, :1]).mean(),
+        lambda out: torch.where(SIGN > 0, F.softplus(-out[:, :1]), 0.0).sum(dtype=torch.float64),
         # Metrics: what has no gradient remembers too.
         lambda out: (out.argmax(1) == Y).float().mean(),
         lambda out: (out.detach().max(1)[1] == Y).sum(),
@@ -89,11 +106,116 @@ def test_a_forgotten_match_is_named(criterion: Callable[[Tensor], Tensor]) -> No
         lambda out: out[:4][torch.arange(4), Y],
         lambda out: F.mse_loss(out, torch.zeros(8, 5)),
         lambda out: (out[:4].argmax(1) == Y).sum(),
+        # Targets of the right length and shape.
+        lambda out: F.poisson_nll_loss(out[:, 0], match(out, Y).float()),
+        lambda out: F.poisson_nll_loss(out[:, :1], match(out, Y[:, None]).float()),
+        lambda out: F.relu(1 - match(out, SIGN) * out[:, 0]).mean(),
+        lambda out: F.relu(1 - match(out, SIGN[:, None]) * out[:, :1]).mean(),
+        lambda out: F.relu(1 - SIGN * split(out).plain[:, 0]).mean(),
+        lambda out: torch.where(match(out, SIGN) > 0, out[:, 0], -out[:, 0]).mean(),
+        # As many classes, thresholds or scales as samples, by chance.
+        lambda out: (out[:, :4].amax(1, keepdim=True) * torch.ones(4) * out[:, :4]).mean(),
+        lambda out: (out[:, :1] * torch.arange(4.0)).softmax(1)[range(8), [*range(4)] * 2].mean(),
+        lambda out: (out[:, :1] * torch.arange(4.0)).sum(1).mean(),
+        lambda out: torch.where(SIGN > 0, out[:, :4], 0.0).mean(),
+        lambda out: (nn.Parameter(torch.arange(4.0)) - out[:, :1]).sigmoid().mean(),
+        lambda out: (nn.Parameter(torch.arange(4.0)) * out[:, :1]).tanh().mean(),
+        # The streams are halves.
+        lambda out: out.view(2, 4, 5).mean(0),
+        lambda out: out.reshape(2, -1, 5),
+        lambda out: out.unflatten(0, (2, 4)),
+        lambda out: out.unflatten(1, (1, 5)),
+        lambda out: out.view(torch.int32),
+        lambda out: out[:, :4].unflatten(1, (2, 2)),
+        lambda out: out.reshape(-1),
+        lambda out: out.view(8, 1, 5),
+        lambda out: out.mT.reshape(4, 10),
+        # Two rows for each sample: four samples, plain and mixed.
+        lambda out: out.view(-1, 2, 5).mean(1),
     ],
 )
 def test_what_pairs_no_targets_is_left_alone(use: Callable[[Tensor], Tensor]) -> None:
     out = logits()
-    assert torch.equal(use(out), use(out.as_subclass(Tensor)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(use(out), use(out.as_subclass(Tensor)))
+
+
+@pytest.mark.parametrize(
+    "reshape",
+    [
+        lambda out, rows: out.view(rows, -1),
+        lambda out, rows: out.reshape((rows, 10)),
+        lambda out, rows: torch.reshape(out, shape=(rows, -1)),
+        lambda out, rows: out.argmax(1).view(rows, 2),
+        lambda out, rows: out.reshape(rows, 2, 5).mean(1),
+        lambda out, rows: out.view(rows, 2, -1).mean(1),
+        lambda out, rows: out.unflatten(0, (rows, 2)),
+        lambda out, rows: out.unflatten(dim=-2, sizes=(rows, -1)),
+    ],
+)
+def test_a_reshape_that_joins_different_samples_is_named(
+    reshape: Callable[[Tensor, int], Tensor],
+) -> None:
+    with pytest.raises(RuntimeError, match=r"rows i and 3 \+ i belong to sample i.*split"):
+        reshape(logits(6), 3)
+    out = reshape(logits(6).as_subclass(Tensor), 3)
+    if out.shape[1] == 2 or out.shape == (3, 5):
+        # An even N may also be two rows for each of N / 2 samples: a warning that says how.
+        with pytest.warns(UserWarning, match=r"rows i and 4 \+ i .* reshape to \(-1, 2, \.\.\.\)"):
+            reshape(logits(8), 4)
+    else:
+        with pytest.raises(RuntimeError, match=r"rows i and 4 \+ i belong to sample i"):
+            reshape(logits(8), 4)
+    reshape(logits(4), 2)  # (2, 2, K) is halves
+
+
+def cross_entropies(rows: object, targets: object) -> Tensor:
+    """A loss taken row by row."""
+    pairs = zip(rows, targets, strict=False)  # type: ignore[call-overload]
+    return torch.stack([F.cross_entropy(row[None], y[None]) for row, y in pairs]).mean()
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda out: cross_entropies(out, Y),
+        lambda out: cross_entropies(out.log_softmax(1), Y),
+        lambda out: sum(F.cross_entropy(row, y) for y, row in zip(Y, out, strict=False)),
+        lambda out: sum(map(F.cross_entropy, out, Y)),
+    ],
+)
+def test_a_loop_over_twice_the_rows_is_named_in_the_backward_pass(
+    loss: Callable[[Tensor], Tensor],
+) -> None:
+    with pytest.raises(RuntimeError, match=r"pairs 4 targets with 8 rows.\n.*match\(outputs"):
+        loss(logits()).backward()
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda out: cross_entropies(out, match(out, Y)),
+        lambda out: cross_entropies(split(out).plain, Y) + cross_entropies(split(out).mixed, Y),
+        lambda out: sum(F.cross_entropy(row, y) for y, row in zip(match(out, Y), out, strict=True)),
+        # Rows that are only looked at.
+        lambda out: F.cross_entropy(out, match(out, Y)) + 0 * sum(itertools.islice(out, 4)).sum(),
+        lambda out: F.cross_entropy(out, match(out, Y)) + len([*zip(out, Y, strict=False)]),
+        lambda out: out[0].sum() + next(iter(out)).sum(),
+        lambda out: torch.stack(list(out)[:4]).sum(),
+    ],
+)
+def test_a_loop_that_takes_every_row_is_left_alone(loss: Callable[[Tensor], Tensor]) -> None:
+    x = torch.randn(8, 5, requires_grad=True)
+    (marked,) = torch.autograd.grad(loss(remember(x * 2)), x)
+    (plain,) = torch.autograd.grad(loss(x * 2), x)
+    assert torch.equal(marked, plain)
+
+
+def test_a_loop_over_one_sample_twice_is_left_alone() -> None:
+    out, doubled = logits(2), Y[[0, 0]]
+    cross_entropies(out, doubled).backward(retain_graph=True)
+    sum(F.cross_entropy(row, y) for y, row in zip(doubled, out, strict=True)).backward()
 
 
 @pytest.mark.skipif(not COMPILER_KNOWS_SUBCLASSES, reason="the compiler traces no subclass")
@@ -108,10 +230,17 @@ def test_a_compiled_model_reminds_as_well(backend: str) -> None:
         lambda: F.cross_entropy(compiled(x), Y),
         lambda: -F.log_softmax(compiled(x), 1)[torch.arange(4), Y].mean(),
         lambda: (compiled(x).argmax(1) == Y).float().mean(),
+        lambda: F.poisson_nll_loss(compiled(x)[:, :1], Y),
+        lambda: F.relu(1 - SIGN * compiled(x)[:, :1]).mean(),
+        lambda: torch.where(SIGN > 0, compiled(x)[:, :1], 0.0).mean(),
+        lambda: cross_entropies(compiled(x), Y).backward(),
     ):
         with pytest.raises((ValueError, RuntimeError), match="8 rows for 4 samples"):
             criterion()
+    with pytest.raises(RuntimeError, match="rows i and 4"):
+        compiled(x).view(4, -1)
     F.cross_entropy(out, match(out, Y)).backward()
+    cross_entropies(compiled(x), match(out, Y)).backward()
     assert type(compiled.eval()(x)) is Tensor
 
 
@@ -172,3 +301,16 @@ def test_only_what_awaits_a_gradient_is_marked() -> None:
     assert type(remember(torch.zeros(4, 2))) is Tensor
     assert type(remember(torch.zeros((), requires_grad=True) * 1)) is Tensor
     assert remember((1, 2)) == (1, 2)
+
+
+@pytest.mark.skipif(not COMPILER_KNOWS_SUBCLASSES, reason="the compiler traces no subclass")
+def test_a_compiled_step_of_loops_and_reshapes_stays_whole() -> None:
+    torch.compiler.reset()
+
+    def step(out: Tensor, y: Tensor) -> Tensor:
+        two = out.view(2, 4, 5).mean(0).sum() + F.relu(1 - y * out[:, 0]).mean()
+        return two + cross_entropies(out, y)
+
+    out, y = logits(), match(logits(), Y)
+    compiled = torch.compile(step, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(out, y), step(out, y))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import random
 import types
+from collections import deque
 
 import numpy as np
 import pytest
@@ -103,3 +104,40 @@ def test_a_pass_without_values_leaves_no_tensor_behind() -> None:
         assert tensor is tensors[name]
     assert all(torch.equal(state[key], value) for key, value in model.state_dict().items())
     assert model(torch.randn(5, 4)).shape == (5, 4)
+
+
+class Bank(nn.Module):
+    """Keeps samples and draws noise in attributes that are no buffers."""
+
+    steps = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls, self.bank, self.newest = 0, list[torch.Tensor](), deque([0], maxlen=2)
+        self.by_name, self.sizes, self.queue = {"first": 0}, {4}, torch.zeros(2)
+        self.torch, self.numpy = torch.Generator(), np.random.default_rng(0)
+        self.old_numpy, self.python = np.random.RandomState(0), random.Random(0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.calls += 1
+        self.steps += 1
+        self.bank.append(x)
+        self.newest.extend((1, 2))
+        self.by_name["second"] = 1
+        self.sizes.add(len(x))
+        self.queue += 1
+        return x + sum(self.draws())
+
+    def draws(self) -> tuple[float, ...]:
+        drawn = float(torch.rand((), generator=self.torch))
+        return drawn, self.numpy.random(), self.old_numpy.rand(), self.python.random()
+
+
+def test_attributes_and_own_generators_of_modules_come_back() -> None:
+    model, other = Bank(), Bank()
+    with untouched(model):
+        model(torch.randn(5, 4))
+        assert model.calls == 1 and model.queue.all() and len(model.bank) == 1
+    assert model.calls == model.steps == 0 and model.bank == [] and list(model.newest) == [0]
+    assert model.by_name == {"first": 0} and model.sizes == {4} and not model.queue.any()
+    assert model.draws() == other.draws()

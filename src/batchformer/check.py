@@ -29,10 +29,18 @@ from batchformer.findings import (
 from batchformer.heads import output_tensors
 from batchformer.insertion import PerStream, WithBatchFormer
 from batchformer.module import BatchFormer, without_exchange
-from batchformer.noise import held_noise, not_compiled, seed, zeros_filled
+from batchformer.noise import (
+    closed_gates,
+    gates_open,
+    held_noise,
+    not_compiled,
+    seed,
+    zeros_filled,
+)
 from batchformer.observe import (
     Experiment,
     fill_up,
+    gradients,
     moved,
     probe_batch,
     reachable,
@@ -40,7 +48,7 @@ from batchformer.observe import (
 )
 from batchformer.outputs import InEval, Layout, as_rows, find_layout, named_outputs
 from batchformer.probe import Batch
-from batchformer.snapshot import untouched
+from batchformer.snapshot import Buffers, own_generators, untouched
 from batchformer.wrappers import unwrap
 
 OTHER_LAYERS = "eval takes the layers of the plain rows, all of them: leave out the encoder alone"
@@ -71,7 +79,8 @@ def check(
         model: the model, wrapped or not.
         batch: at least two different samples: inputs as the model takes them; an ``(x, y)`` pair
             or labels in a dict are understood.
-        optimizer: if given, is asked whether it holds every BatchFormer parameter.
+        optimizer: if given, is asked whether it holds every BatchFormer parameter, at a rate above
+            zero.
         mixed_only: the model's own code trains on the mixed stream alone, on purpose; ``attach``
             has noted it for models that it prepared.
         input_axis: the axis of the samples in the inputs; 1 for ``(L, N, ...)`` inputs. By default
@@ -121,9 +130,11 @@ def check(
         for parameter in inner.parameters():  # a frozen model has no graph to follow
             if parameter.is_floating_point():
                 parameter.requires_grad_(True)
-        zeros = stack.enter_context(zeros_filled(inner))
+        zeros = [f"{name} is zero" for name in stack.enter_context(zeros_filled(inner))]
         stack.enter_context(held_noise(inner, few))
-        seen = look(Experiment(inner, few, encoders, layout, shapes), frozen)
+        experiment = Experiment(inner, few, encoders, layout, shapes)
+        seen, opened = _with_gates_open(look(experiment, frozen), frozen, optimizer)
+        zeros += opened
         if not seen.used and not seen.doubled and not seen.met.any():
             return CheckResult((_none_found(encoders),))
         there = f"attached before {', '.join(record.places)}" if record else ""
@@ -143,6 +154,34 @@ def check(
     if optimizer is not None and (seen.used or seen.own_weights):
         findings.append(_membership(seen, optimizer))
     return CheckResult(tuple(findings), measured)
+
+
+def _with_gates_open(
+    seen: Seen, frozen: set[int], optimizer: Optimizer | None
+) -> tuple[Seen, list[str]]:
+    """What the passes show once gates that start at zero are open, if that shows more.
+
+    A gate must be a weight that training opens: not frozen, in the optimizer if there is one, and
+    with a gradient while it is closed. Gives what was seen and words about the gates.
+    """
+    if not seen.judged or (seen.attends and all(seen.reached)):
+        return seen, []
+    experiment = seen.experiment
+    trained = {id(p) for p in experiment.model.parameters()} - frozen
+    if optimizer is not None:
+        trained &= {id(p) for group in optimizer.param_groups for p in group["params"]}
+    gates = closed_gates(experiment.model, trained)
+    if seen.no_gradients is None and gates:
+        # A new pass: weights were moved since the first, so its graph is of no use any more.
+        reached = gradients(experiment.run().rows, [gate for _, gate in gates])
+        gates = [gate for gate, ok in zip(gates, reached, strict=True) if ok]
+    if not gates:
+        return seen, []
+    words = [f"{name} is {'nearly ' if gate.any() else ''}zero" for name, gate in gates]
+    with gates_open(gate for _, gate in gates):
+        again = look(experiment, frozen)
+    shows = [(s.attends, int(s.met.sum()), sum(s.reached)) for s in (seen, again)]
+    return (again, words) if shows[1] > shows[0] else (seen, [])
 
 
 # Is it there, and on?
@@ -241,8 +280,11 @@ def _in_eval(
         parameter.requires_grad_(id(parameter) in inside)
     names: list[str] = []
 
+    buffers, generators = Buffers(model), own_generators(model)
+
     def run(each: Batch) -> list[Tensor]:
-        seed(0)
+        buffers.restore()
+        seed(0, generators)
         named = named_outputs(each.run(model))
         names[:] = [name for name, _ in named]
         return [tensor for _, tensor in named]
@@ -371,11 +413,27 @@ def _eval_without(
 
 
 def _membership(seen: Seen, optimizer: Optimizer) -> Finding:
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    inside = sum(id(p) in held for _, p in seen.own_weights)
+    """Whether the optimizer holds the encoder's weights, at a learning rate above zero.
+
+    A rate of zero is a failure if it will stay zero. It is not judged where a schedule may raise
+    it: the rate of every group is zero now, or a scheduler has noted an ``initial_lr`` above zero.
+    """
+    groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+    total, inside = len(seen.own_weights), [p for _, p in seen.own_weights if id(p) in groups]
+    told, remedy = (
+        f"{len(inside)} of {total} parameters",
+        "build the optimizer after attach, e.g. from param_groups(model, lr), or pass optimizer=",
+    )
+    still = [groups[id(p)] for p in inside if not float(groups[id(p)]["lr"])]
+    if len(inside) < total or not still:
+        return Finding(MEMBER, len(inside) == total, told, remedy)
+    told = f"{told}, {len(still)} of them at a rate of 0"
+    all_still = not any(float(group["lr"]) for group in optimizer.param_groups)
+    if all_still or all(float(group.get("initial_lr", 0.0)) for group in still):
+        return Finding(MEMBER, None, f"{told} now (a warm-up?)")
     return Finding(
         MEMBER,
-        inside == len(seen.own_weights),
-        f"{inside} of {len(seen.own_weights)} parameters",
-        "build the optimizer after attach, e.g. from param_groups(model, lr), or pass optimizer=",
+        False,
+        told,
+        "give the encoder a learning rate: param_groups(model, lr, lr_factor=1.0)",
     )

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from batchformer.alive import influence_of, why_gone
+from batchformer.dependence import dependence, look_alike, mixes_samples
 from batchformer.groups import larger_batch, unreached
 from batchformer.module import BatchFormer
+from batchformer.noise import drops_everything
 from batchformer.observe import (
     SEEDS,
     Experiment,
@@ -22,7 +25,6 @@ from batchformer.observe import (
     reachable,
     replaced,
     same_samples,
-    shifted,
 )
 from batchformer.probe import Batch
 from batchformer.row_tests import (
@@ -35,12 +37,7 @@ from batchformer.row_tests import (
     find_views,
     row_orders,
 )
-from batchformer.shared_layers import (
-    detached_encoders,
-    stock_is_followed,
-    stock_parameters,
-    stream_specific,
-)
+from batchformer.stream_weights import find_stream_specific, follow_gradients, is_followed
 
 
 class Seen:
@@ -65,6 +62,8 @@ class Seen:
         plain_encoded: plain rows depend on the encoder's weights.
         in_encoder: the encoder's own rows moved as the first sample was replaced.
         unsteady: outputs change from pass to pass, with random numbers that cannot be seeded.
+        uneven: how many random numbers a pass draws depends on the samples, and so do all rows.
+        alike: samples have almost the same rows, so that replacing one shows next to nothing.
         finite: all outputs are.
         judged: the outputs have N or 2N rows, and are finite.
         influence: how far one sample can change another's loss; None if not measured.
@@ -74,11 +73,13 @@ class Seen:
         own_weights: the encoder's, or, without a BatchFormer, those that act on mixed rows alone.
         reached: which of them the mixed rows have a gradient for.
         stray: mixed rows depend on weights that are not among the model's parameters.
+        cut_off: a parameter that acts on mixed rows alone and has no gradient of them.
         unshared: a weight of the classifier that acts on one stream alone.
         untrained: a weight, or the backbone, that acts on mixed rows and has no gradient of them.
         plain_untrained: the same of plain rows.
         followed: layers with weights follow the encoder; if not, it may stand after the classifier.
         no_gradients: why gradients could not be computed.
+        dropout: the first module that drops everything it is given, in training.
     """
 
     doubled: bool = False
@@ -90,6 +91,8 @@ class Seen:
     plain_encoded: bool = False
     in_encoder: bool = False
     unsteady: bool = False
+    uneven: bool = False
+    alike: bool = False
     finite: bool = True
     judged: bool = True
     influence: float | None = None
@@ -97,11 +100,13 @@ class Seen:
     misplaced: bool = False
     equal: bool | None = None
     stray: bool = False
+    cut_off: str | None = None
     unshared: str | None = None
     untrained: str | None = None
     plain_untrained: str | None = None
     followed: bool = True
     no_gradients: str | None = None
+    dropout: str | None = None
 
     # Written by hand: a dataclass of so many fields is slow to import.
     def __init__(self, experiment: Experiment, base: Pass, rows: int) -> None:
@@ -127,6 +132,12 @@ class Seen:
     def control(self) -> bool:
         return bool(self.used) and all(encoder.attend == "self" for encoder in self.used)
 
+    @property
+    def attends(self) -> bool:
+        """All mixed rows depend on other samples, in every output; or the control is as it is."""
+        apart = self.unreached is not None or "attend" in self.faults
+        return self.control or (bool(self.met[1:].all()) and not apart)
+
 
 def look(experiment: Experiment, frozen: set[int]) -> Seen:
     """Run the experiments.
@@ -142,6 +153,8 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
     after = experiment.run(replaced(experiment.batch, 0))
     seen = Seen(experiment, base, base.count(n))
     seen.finite = all(bool(t.detach().isfinite().all()) for t in base.rows)
+    training = ((name, m) for name, m in experiment.model.named_modules() if m.training)
+    seen.dropout = next((name for name, m in training if drops_everything(m)), None)
     leaves = reachable(base.outputs)
     seen.used = _used(experiment.encoders, base, leaves, frozen)
     seen.in_encoder = any(
@@ -149,7 +162,7 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
         for (e, _, old), (_, _, new) in zip(base.calls, after.calls, strict=False)
         if old.shape == new.shape
     )
-    pick = find_views(base, after, n)
+    pick = find_views(base, n, partial(mixes_samples, experiment, base, after))
     seen.judged = pick is not None and seen.finite
     if pick is None:
         return seen
@@ -160,7 +173,8 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
     if unseen and has_reentrant_checkpoint(base.outputs):
         seen.no_gradients, encoder = "the encoder is in a checkpoint with use_reentrant=True", []
     second: Pass | None = None
-    if seen.doubled and seen.finite and len(pick.views) > 1 and not base.noisy:
+    noisy = base.noisy or after.noisy
+    if seen.doubled and seen.finite and len(pick.views) > 1 and not noisy:
         batches = [experiment.batch, replaced(experiment.batch, 0), _second_replaced(experiment)]
         second = experiment.run(batches[2])
         looks = [
@@ -169,11 +183,22 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
         ]
         pick = _without_faulty(seen, pick, looks, encoder)
     seen.pick = pick
-    pairs = [(pick(base), pick(after))]
+    passes = [(base, after)]
     for draw in range(1, SEEDS) if base.noisy else ():
         again = experiment.run(draw=draw), experiment.run(replaced(experiment.batch, 0), draw=draw)
-        pairs.append((pick(again[0]), pick(again[1])))
+        passes.append(again)
+    pairs = [(pick(before), pick(now)) for before, now in passes]
     shifts = torch.stack([moved(*pair) for pair in pairs]).any(0)
+    depends: Tensor | None = None
+    comparable = True  # rows of two passes
+    seen.uneven = any(before.states != now.states for before, now in passes)
+    seen.alike = look_alike(*pairs[0], shifts, n)
+    if seen.uneven or seen.alike:
+        depends = dependence(experiment, pick)
+        if depends is not None:
+            comparable = not seen.uneven
+            shifts = shifts | depends[:, 0] if comparable else depends[:, 0]
+            seen.uneven = seen.alike = False
     plain, mixed = list[int](), list(range(n))
     if seen.doubled:
         seen.order = find_order(shifts, n, pick(base), encoder)
@@ -191,20 +216,25 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
             seen.misplaced |= compare_equal([t[half] for t in pick(second)], same)[1]
     # Norms over two or three channels can make the encoder's own rows the same.
     narrow = any(all_the_same([_flat(e, out)], []) for e, _, out in base.calls)
-    if not base.noisy and not narrow:
-        passes = [base, after] if second is None else [base, after, second]
+    if not noisy and not narrow:
         seen.same_mixed = all(
             all_the_same([t[mixed] for t in pick(each)], [t[plain] for t in pick(base)])
-            for each in passes
+            for each in (base, after, second)
+            if each is not None
         )
     if not (seen.equal and seen.met[1:].all() and not seen.plain_moved[1:].any()):
         # Rows of equal samples that are equal have no noise of their own.
         seen.unsteady = bool(moved(pick(base), pick(experiment.run())).any())
         seen.equal = None if seen.unsteady else seen.equal
     if not seen.met[1:].all() and not seen.control and not seen.unsteady:
-        seen.met = seen.met | _met_otherwise(seen, after, pick, mixed)
+        if comparable:
+            seen.met = seen.met | _met_otherwise(seen, after, pick, mixed)
+        if depends is not None:
+            others = depends[mixed].clone()
+            others.fill_diagonal_(False)
+            seen.met = seen.met | others.any(1)
         seen.replaced_all = True
-    elif larger is not None and not (seen.control or seen.unsteady or base.noisy):
+    elif larger is not None and depends is None and not (seen.control or seen.unsteady or noisy):
         order = seen.order or "plain, mixed"
         seen.unreached = unreached(experiment, *larger, pick, order if seen.doubled else None)
     if seen.no_gradients is not None:
@@ -214,11 +244,11 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
         if seen.influence is not None and not seen.control:
             seen.gone = why_gone(seen.used, seen.influence)
     try:
-        apart = _stream_specific(seen, pick, plain, mixed)
-        _follow_gradients(seen, pick, plain, mixed, leaves)
-        if seen.doubled and not seen.unsteady and not base.noisy:
+        apart = find_stream_specific(seen, pick, plain, mixed)
+        follow_gradients(seen, pick, plain, mixed, leaves)
+        if seen.doubled and not seen.unsteady and not noisy:
             _judge_further(seen, after, pick)
-            seen.followed = seen.followed and _is_followed(seen, pick, mixed)
+            seen.followed = seen.followed and is_followed(seen, pick, mixed)
             if seen.followed and seen.untrained is None and seen.plain_untrained is None:
                 seen.unshared = seen.unshared or apart
     except RuntimeError as error:  # a checkpoint elsewhere in the model
@@ -317,7 +347,16 @@ def _without_faulty(
     """
     same = [look.same for look in looks]
     rows = [[pick.rows(look.outputs, view) for look in looks] for view in pick.views]
-    found = [fault_of_output(each, same, encoder) for each in rows]
+    found = []
+    for view, each in zip(pick.views, rows, strict=True):
+        shifts = moved(each[:1], each[1:2])
+        fault = fault_of_output(each, shifts, same, encoder)
+        alike = look_alike(each[:1], each[1:2], shifts, seen.samples)
+        if fault is not None and fault[0] == "attend" and alike:
+            depends = dependence(seen.experiment, Picker([view]))
+            shifts = shifts if depends is None else shifts | depends[:, 0]
+            fault = depends if depends is None else fault_of_output(each, shifts, same, encoder)
+        found.append(fault)
     main = None if None in found else found[0] and found[0][0]
     going_on = []
     for view, fault in zip(pick.views, found, strict=True):
@@ -343,110 +382,3 @@ def _judge_further(seen: Seen, after: Pass, pick: Picker) -> None:
         elif others and not any(gradients([seen.experiment.run().rows[number]], weights)):
             told = f"{name}: replacing one sample moves {others} of {len(shifts) - 1} others"
             seen.faults.setdefault("stay", told)
-
-
-def _stream_specific(seen: Seen, pick: Picker, plain: list[int], mixed: list[int]) -> str | None:
-    """A weight of the classifier that tells the streams apart.
-
-    Not asked of attention by hand: nobody can say where it ends and the classifier begins.
-    """
-    model = seen.experiment.model
-    known = {id(p) for e in seen.used for p in e.parameters()} or stock_parameters(model)
-    if not seen.doubled or seen.order is None or not known:
-        return None
-    known |= reachable([x for _, x, _ in seen.base.calls[:1]]).keys()
-    return stream_specific(model, seen.base, pick, (plain, mixed), known)
-
-
-def _is_followed(seen: Seen, pick: Picker, mixed: list[int]) -> bool:
-    """Whether a layer with weights follows a stock encoder."""
-    if seen.used:
-        return True
-    with detached_encoders(seen.experiment.model) as called:
-        rows = [t[mixed] for t in pick(seen.experiment.run())]
-    return not called or stock_is_followed(seen.experiment.model, rows)
-
-
-def _reached(seen: Seen, pick: Picker, mixed: list[int], weights: list[Tensor]) -> list[bool]:
-    """Which of the encoder's weights the mixed rows have a gradient for.
-
-    A few samples may leave all units of a narrow layer at zero, so other features are tried too.
-    """
-    found = gradients([t[mixed] for t in pick(seen.base)], weights)
-    others: tuple[Features, ...] = ("unit", "unit_and_loud_noise")
-    for features in others if any(found) else ():
-        if not all(found):
-            again = pick(seen.experiment.run(features=features))
-            more = gradients([t[mixed] for t in again], weights)
-            found = [a or b for a, b in zip(found, more, strict=True)]
-    return found
-
-
-def _follows(seen: Seen, pick: Picker, half: list[int], weight: Tensor) -> bool:
-    """Whether these rows move with a weight."""
-    before = [t[half].detach() for t in pick(seen.base)]
-    with shifted(weight):
-        after = [t[half] for t in pick(seen.experiment.run())]
-    return bool(moved(before, after).any())
-
-
-def _follow_gradients(
-    seen: Seen,
-    pick: Picker,
-    plain: list[int],
-    mixed: list[int],
-    leaves: dict[int, tuple[Tensor, int]],
-) -> None:
-    """Which weights act on which stream: the encoder's, the classifier's, the backbone's."""
-    model, rows = seen.experiment.model, pick(seen.base)
-    names = {id(p): name for name, p in model.named_parameters()}
-    halves = [[t[half] for t in rows] for half in (plain, mixed)]
-    inside = {id(p) for encoder in seen.used for p in encoder.parameters()}
-    encoder: list[tuple[str, Tensor]] = [
-        (names.get(id(p), n), p) for e in seen.used for n, p in e.named_parameters()
-    ]
-    seen.own_weights = encoder
-    seen.reached = _reached(seen, pick, mixed, [p for _, p in encoder])
-    if not seen.doubled:
-        return
-    before = reachable([x for _, x, _ in seen.base.calls[:1]])
-    features = seen.base.calls[0][1] if seen.base.calls else None
-    if features is not None and features.grad_fn is not None:
-        reaches = gradients(halves[1], [features])[0]
-        seen.untrained = seen.untrained or (None if reaches else "the backbone")
-    outside = reachable(seen.base.outputs, around=[out for _, _, out in seen.base.calls])
-    if before and not before.keys() & outside.keys():
-        seen.plain_untrained = "the backbone"
-    others = [
-        p
-        for key, (p, _) in leaves.items()
-        if isinstance(p, nn.Parameter) and key not in inside and key not in before
-    ]
-    on_plain, on_mixed = (gradients(half, others) for half in halves)
-    acting = list(zip(others, on_plain, on_mixed, strict=True))
-    mixed_weights = [p for p, first, second in acting if second and not first]
-    seen.stray = any(id(p) not in names for p in mixed_weights)
-    if not seen.used:
-        seen.own_weights = [(names[id(p)], p) for p in mixed_weights if id(p) in names]
-        seen.reached = [True] * len(seen.own_weights)
-    matrices = [entry for entry in acting if entry[0].ndim >= 2]
-    seen.followed = any(first or second for p, first, second in matrices)
-    plain_alone = [p for p, first, second in matrices if first and not second]
-    for parameter in dict.fromkeys((*plain_alone[:1], *plain_alone[-1:])):  # nearest, farthest
-        name = names.get(id(parameter), "a weight")
-        if _follows(seen, pick, mixed, parameter):
-            seen.untrained = name
-        else:
-            seen.unshared = name
-    mixed_alone = [p for p, first, second in matrices if second and not first]
-    if mixed_alone and _follows(seen, pick, plain, mixed_alone[0]):
-        seen.plain_untrained = names.get(id(mixed_alone[0]), "a weight")
-    if seen.unshared is None and seen.plain_untrained is None:
-        # A layer of the mixed stream alone may stand around the encoder, not after the classifier.
-        shared = [leaves[id(p)][1] for p, first, second in matrices if first and second]
-        layers = [m for m in model.modules() if isinstance(m, nn.TransformerEncoderLayer)]
-        stock = {id(p) for layer in layers for p in layer.parameters()}
-        for parameter, first, second in matrices:
-            late = shared and leaves[id(parameter)][1] <= min(shared)
-            if second and not first and late and id(parameter) not in stock:
-                seen.unshared = names.get(id(parameter), "a weight")

@@ -44,8 +44,11 @@ class Finding:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The findings of :func:`check`; true if none failed, a table when printed.
+    """The findings of :func:`check`; true if it is proven, a table when printed.
 
+    It is true if nothing failed and it was seen that samples attend to each other. Where that
+    could not be judged it is false without failures: nothing is wrong, and nothing is proven.
+    Other questions may stay open (``passed`` is None in a finding).
     ``influence`` is how far one sample can change another's loss, in nats; None if not measured.
     """
 
@@ -54,7 +57,11 @@ class CheckResult:
 
     @property
     def passed(self) -> bool:
-        return not self.failures
+        return not self.failures and not self._attention_open
+
+    @property
+    def _attention_open(self) -> bool:
+        return any(f.question == ATTEND and f.passed is None for f in self.findings)
 
     @property
     def failures(self) -> tuple[Finding, ...]:
@@ -75,7 +82,7 @@ class CheckResult:
         failed, answers = len(self.failures), [finding.passed for finding in self.findings]
         last = f"{failed} of {len(answers)} failed" if failed else "BatchFormer is acting"
         open_ones = [f for f in self.findings if f.passed is None]
-        if not failed and any(f.question == ATTEND for f in open_ones):
+        if not failed and self._attention_open:
             last = "Nothing failed, but it is not proven that BatchFormer is acting"
         elif not failed and any(f.seen == AFTER_CLASSIFIER for f in open_ones):
             last = "Nothing failed, but no classifier follows the encoder"
@@ -108,6 +115,8 @@ def about_streams(seen: Seen, mixed_only: bool) -> Iterator[Finding]:
         return
     met = int(seen.met[1:].sum())
     noise = "the outputs change from pass to pass, with noise that cannot be held fixed"
+    if seen.uneven:
+        noise = "how many random numbers the model draws depends on the samples"
     told = f"replacing one sample moves {met} of {others} others in the mixed stream"
     if seen.replaced_all:
         told = f"{met} of {others} mixed rows depend on another sample"
@@ -120,6 +129,8 @@ def about_streams(seen: Seen, mixed_only: bool) -> Iterator[Finding]:
             "the encoder mixes the samples, but its rows do not all reach the outputs: "
             "x = two_streams(x, module), and the classifier reads x"
         )
+    if seen.dropout is not None:
+        remedy = f"{seen.dropout} has a dropout of 1, so nothing passes it: choose less, e.g. 0.5"
     remedy = seen.gone or remedy
     passed: bool | None = met == 0 if seen.control else met == others
     if seen.unreached is not None:
@@ -133,8 +144,10 @@ def about_streams(seen: Seen, mixed_only: bool) -> Iterator[Finding]:
         )
     if passed and "attend" in seen.faults:
         passed, told = False, seen.faults["attend"]
-    if seen.unsteady and passed and not seen.control:
+    if (seen.unsteady and passed and not seen.control) or seen.uneven:
         passed, told = None, noise
+    elif seen.alike and not passed:
+        passed, told = None, "all samples have almost the same outputs (a deep, untrained network?)"
     elif seen.control:
         told += " (attend='self', the control)"
     yield Finding(ATTEND, passed, told, remedy)
@@ -155,7 +168,7 @@ def about_streams(seen: Seen, mixed_only: bool) -> Iterator[Finding]:
         )
     if stays and "stay" in seen.faults:
         stays, told = False, seen.faults["stay"]
-    if seen.unsteady and not stays:
+    if (seen.unsteady or seen.uneven) and not stays:
         yield Finding(STAY, None, noise)
     else:
         yield Finding(STAY, stays, told, remedy)
@@ -170,7 +183,7 @@ def about_streams(seen: Seen, mixed_only: bool) -> Iterator[Finding]:
         yield Finding(FIRST, None, "the two streams cannot be told apart")
     else:
         yield Finding(FIRST, seen.order == "plain, mixed", seen.order, remedy)
-    if seen.same_mixed:
+    if seen.same_mixed and seen.met.any():  # pooled; if nothing arrives, that was said
         yield Finding(
             OWN,
             False,
@@ -210,11 +223,11 @@ def about_training(seen: Seen, frozen: set[int], zeros: list[str]) -> Iterator[F
             yield Finding(SHARED, None, AFTER_CLASSIFIER)
         else:
             yield Finding(SHARED, True, "its weights act on both streams")
-    note = f" ({zeros[0]} is zero: it begins after the first step)" if zeros else ""
+    note = f" ({zeros[0]}: it begins after the first step)" if zeros else ""
     held = [name for name, p in seen.own_weights if id(p) in frozen]
     dead = [name for (name, _), ok in zip(seen.own_weights, seen.reached, strict=True) if not ok]
     total = len(seen.own_weights)
-    if held and len(held) >= (1 if seen.used else total):
+    if held:
         yield Finding(
             LEARN,
             False,
@@ -227,7 +240,15 @@ def about_training(seen: Seen, frozen: set[int], zeros: list[str]) -> Iterator[F
             not dead,
             f"{total - len(dead)} of {total} parameters receive gradient{note}",
             f"no gradient reaches {', '.join(dead[:4])}: are the mixed rows in the outputs, and "
-            "not detached?",
+            "not detached or rounded?",
+        )
+    elif seen.cut_off is not None:
+        yield Finding(
+            LEARN,
+            False,
+            f"{seen.cut_off} acts on the mixed rows and receives no gradient of them",
+            "between the encoder and the outputs, take away the detach(), no_grad(), round() or "
+            "whatever else stops the gradient",
         )
     elif seen.stray or (seen.order is not None and seen.met.any() and not total):
         yield Finding(
@@ -259,7 +280,7 @@ def about_life(seen: Seen, zeros: list[str]) -> tuple[float | None, list[Finding
         return None, []
     measured = None if zeros else seen.influence
     if measured is None:
-        reason = f"{zeros[0]} is zero" if zeros else "the outputs have no rows of samples"
+        reason = zeros[0] if zeros else "the outputs have no rows of samples"
         return None, [Finding(ALIVE, None, reason)]
     told = f"one sample can change another's loss by {measured:.2g} nats"
     return measured, [Finding(ALIVE, seen.gone is None, told, seen.gone or "")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
@@ -17,21 +17,24 @@ from torch.overrides import TorchFunctionMode
 
 from batchformer.module import BatchFormer
 from batchformer.probe import Batch
+from batchformer.streams import leaves
 
 
 @contextmanager
 def held_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
     """Keep the modes of the model, but fix what would let rows move without attention.
 
-    Dropout and stochastic depth are off. BatchNorm that is in training normalises by the statistics
+    Dropout and stochastic depth are off, unless they drop everything: that is no noise, and what
+    they stand before never arrives. BatchNorm that is in training normalises by the statistics
     of one training pass over the unchanged batch. The caller restores buffers and
     modes (:func:`~batchformer.snapshot.untouched`); the rest is restored here.
     """
     with ExitStack() as undo:
         undo.enter_context(NoDropout())
         for module in model.modules():
-            kind = type(module).__name__
-            if isinstance(module, _DropoutNd) or kind.endswith(("DropPath", "StochasticDepth")):
+            if drops_everything(module):
+                continue
+            if _is_dropout(module):
                 module.training = False
             elif isinstance(module, (BatchFormer, nn.MultiheadAttention)):
                 undo.callback(setattr, module, "dropout", module.dropout)
@@ -50,8 +53,24 @@ def held_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
         yield
 
 
+def _is_dropout(module: nn.Module) -> bool:
+    named = type(module).__name__.endswith(("DropPath", "StochasticDepth"))
+    return named or isinstance(module, _DropoutNd)
+
+
+def drops_everything(module: nn.Module) -> bool:
+    """Whether this is dropout with probability 1, alone or as a part of attention."""
+    if isinstance(module, (BatchFormer, nn.MultiheadAttention)):
+        return module.dropout >= 1.0
+    rate = getattr(module, "drop_prob", getattr(module, "p", 0.0)) if _is_dropout(module) else 0.0
+    return isinstance(rate, (int, float)) and rate >= 1.0
+
+
 class NoDropout(TorchFunctionMode):
-    """Leave out dropout that a model calls as a function, in attention too, and random slopes."""
+    """Leave out dropout that a model calls as a function, in attention too, and random slopes.
+
+    Dropout with probability 1 stays: it gives zeros.
+    """
 
     FUNCTIONS = (
         F.dropout,
@@ -70,7 +89,7 @@ class NoDropout(TorchFunctionMode):
     ) -> Any:
         kwargs = dict(kwargs or {})
         if func in self.FUNCTIONS:
-            return args[0] if args else kwargs["input"]
+            return _dropout(*args, **kwargs)
         if func in (F.rrelu, torch.rrelu):  # its slopes are drawn for negative entries alone
             x = args[0] if args else kwargs["input"]
             lower = args[1] if len(args) > 1 else kwargs.get("lower", 1 / 8)
@@ -78,10 +97,22 @@ class NoDropout(TorchFunctionMode):
             return F.leaky_relu(x, (lower + upper) / 2)
         if func is F.scaled_dot_product_attention:
             if len(args) > 4:
-                args = (*args[:4], 0.0, *args[5:])
+                args = (*args[:4], float(args[4] >= 1.0), *args[5:])
             else:
-                kwargs["dropout_p"] = 0.0
+                kwargs["dropout_p"] = float(kwargs.get("dropout_p", 0.0) >= 1.0)
         return func(*args, **kwargs)
+
+
+def _dropout(
+    input: Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    train: bool = True,
+) -> Tensor:
+    """Dropout without the noise: all or nothing. ``torch.dropout`` says ``train``."""
+    return input * 0.0 if p >= 1.0 and training and train else input
 
 
 LARGE = 128
@@ -95,7 +126,7 @@ def halved(batch: Batch) -> Batch:
         images = isinstance(part, Tensor) and part.ndim == 4 and part.is_floating_point()
         return images and min(part.shape[2:]) >= LARGE
 
-    if not any(map(is_large, (*batch.args, *batch.kwargs.values()))):
+    if not any(is_large(part) for _, part in leaves((batch.args, batch.kwargs))):
         return batch
     return batch.mapped(
         lambda part: part[..., ::2, ::2] if is_large(part) else part, lambda part: part
@@ -139,8 +170,20 @@ def _with_statistics(norm: Any, like: Tensor) -> Any:
     return undo
 
 
-def seed(number: int) -> None:
-    """Seed every generator that a model usually draws from."""
+def seed(number: int, own: Iterable[Any] = ()) -> None:
+    """Seed every generator that a model usually draws from.
+
+    Args:
+        own: further generators, see :func:`~batchformer.snapshot.own_generators`.
+    """
+    for generator in own:
+        if isinstance(generator, torch.Generator):
+            generator.manual_seed(number)
+        elif hasattr(generator, "bit_generator"):
+            bits = generator.bit_generator
+            bits.state = type(bits)(number).state
+        else:
+            generator.seed(number)
     torch.default_generator.manual_seed(number)
     # torch.manual_seed would queue a seeding for a GPU that is not in use yet, and that seeding
     # would outlive the restored state.
@@ -167,6 +210,11 @@ def not_compiled(model: nn.Module) -> Iterator[None]:
             module._compiled_call_impl = call
 
 
+def _inside_encoders(model: nn.Module) -> set[int]:
+    kinds = (BatchFormer, nn.TransformerEncoderLayer)
+    return {id(p) for m in model.modules() if isinstance(m, kinds) for p in m.parameters()}
+
+
 @contextmanager
 def zeros_filled(model: nn.Module) -> Iterator[list[str]]:
     """Put small random weights in the place of matrices that are all zeros, for the time being.
@@ -174,8 +222,7 @@ def zeros_filled(model: nn.Module) -> Iterator[list[str]]:
     A classifier that begins at zero gives the same outputs for all inputs. Encoders are left as
     they are: zeros in them are no beginning but an end. Gives the names of the matrices.
     """
-    kinds = (BatchFormer, nn.TransformerEncoderLayer)
-    inside = {id(p) for m in model.modules() if isinstance(m, kinds) for p in m.parameters()}
+    inside = _inside_encoders(model)
     zeros = [
         (name, parameter)
         for name, parameter in model.named_parameters()
@@ -193,3 +240,44 @@ def zeros_filled(model: nn.Module) -> Iterator[list[str]]:
         with torch.no_grad():
             for _, parameter in zeros:
                 parameter.zero_()
+
+
+CLOSED = 1e-4
+"""A weight that is nowhere larger is a gate that training opens: LayerScale begins at 1e-6."""
+
+
+def closed_gates(model: nn.Module, trained: Container[int]) -> list[tuple[str, nn.Parameter]]:
+    """Weights of zero, or next to it, with which an output may be multiplied; no biases.
+
+    Inside an encoder a weight must be exactly zero, as in an output projection that starts so:
+    weight decay leaves small ones.
+
+    Args:
+        trained: ids of the parameters that training can change. A gate that stays closed is no
+            beginning.
+    """
+    inside = _inside_encoders(model)
+    return [
+        (name, parameter)
+        for name, parameter in model.named_parameters()
+        if id(parameter) in trained and parameter.numel() and not name.endswith("bias")
+        if parameter.is_floating_point()
+        if parameter.detach().abs().max() <= (0.0 if id(parameter) in inside else CLOSED)
+    ]
+
+
+@contextmanager
+def gates_open(gates: Iterable[nn.Parameter]) -> Iterator[None]:
+    """Set these weights to one, and matrices to small random weights, for the time being."""
+    generator = torch.Generator().manual_seed(0)
+    kept = [(gate, gate.detach().clone()) for gate in gates]
+    try:
+        with torch.no_grad():
+            for gate, _ in kept:
+                noise = torch.randn(gate.shape, generator=generator)
+                gate.copy_(noise / gate[0].numel() ** 0.5 if gate.ndim > 1 else torch.ones(()))
+        yield
+    finally:
+        with torch.no_grad():
+            for gate, value in kept:
+                gate.copy_(value)

@@ -10,11 +10,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from batchformer.heads import output_tensors
 from batchformer.module import BatchFormer
 from batchformer.noise import seed
 from batchformer.outputs import InEval, Layout, find_rows, named_outputs, training_layout
 from batchformer.probe import Batch, as_batch, fit_batch
-from batchformer.snapshot import untouched
+from batchformer.snapshot import Buffers, own_generators, random_states, untouched
+from batchformer.streams import leaves
 
 PROBE = 4
 """Samples that an experiment needs; more only take longer."""
@@ -32,9 +34,11 @@ def probe_batch(model: nn.Module, example: Any, axis: int) -> Batch:
     The first differs from the one that :func:`replaced` puts in its place.
 
     Raises:
+        TypeError: the samples are packed, or come as a list and the model gives no row for each.
         ValueError: there are fewer than two samples, or none differs from the first.
     """
-    given = as_batch(example, axis)
+    listed = _as_list_of_samples(model, example)
+    given = listed or as_batch(example, axis)
     if given.rows < 2:
         raise ValueError("check() needs a batch of at least 2 samples.")
     other = next((row for row in range(1, given.rows) if _differ(given, row)), None)
@@ -47,7 +51,40 @@ def probe_batch(model: nn.Module, example: Any, axis: int) -> Batch:
     chosen.insert(-1 if len(chosen) > 1 else 1, other)  # second to last, or last of two
     few = taken(given, chosen)
     call: Any = few.kwargs if few.kwargs else few.args
-    return fit_batch(model, call, axis)
+    return few if listed else fit_batch(model, call, axis)
+
+
+def _as_list_of_samples(model: nn.Module, example: Any) -> Batch | None:
+    """The example as one argument that lists the samples, if the model takes it so.
+
+    Detectors do. A data loader's ``[x, y]`` and a list of features of several scales are lists as
+    well: with those the model fails, or gives as many rows as their tensors have.
+    """
+    args = (example,) if isinstance(example, list) else example
+    if type(args) is not tuple or not args or type(args[0]) is not list or len(args[0]) < 2:
+        return None
+    samples = args[0]
+    if not all(isinstance(sample, Tensor) and sample.ndim for sample in samples):
+        return None
+
+    def counts(samples: list[Tensor]) -> set[int]:
+        """Rows of the outputs in eval; none if the model does not take this."""
+        try:
+            outputs = output_tensors(model.eval()(samples, *args[1:]))
+        except Exception:
+            return set()
+        return {t.shape[0] for t in outputs if t.ndim} or {0}
+
+    with untouched(model), torch.no_grad():
+        found, lengths = counts(samples), {len(sample) for sample in samples}
+        if not found or (lengths <= found and 1 in counts([sample[:1] for sample in samples])):
+            return None
+    if len(samples) not in found:
+        raise TypeError(
+            f"check(): the model takes a list of {len(samples)} samples, and gives no tensor with "
+            "a row for each. Check the part that gives the logits, with that part's own inputs."
+        )
+    return Batch(args, {}, len(samples))
 
 
 def repeated(batch: Batch, rows: int) -> Batch:
@@ -103,12 +140,8 @@ def _differ(batch: Batch, row: int) -> bool:
 
 def _same(batch: Batch, changed: Batch) -> bool:
     """Whether all tensors are equal, or there are none to compare."""
-    pairs = zip(
-        (*batch.args, *batch.kwargs.values()),
-        (*changed.args, *changed.kwargs.values()),
-        strict=True,
-    )
-    return all(torch.equal(a, b) for a, b in pairs if isinstance(a, Tensor))
+    pairs = zip(leaves(tuple(batch[:2])), leaves(tuple(changed[:2])), strict=True)
+    return all(torch.equal(a, b) for (_, a), (_, b) in pairs if isinstance(a, Tensor))
 
 
 def replaced(batch: Batch, sample: int, source: int | None = None) -> Batch:
@@ -130,6 +163,7 @@ class Pass:
         outputs: the tensors that a loss would use.
         calls: encoders that were called, with their inputs and outputs.
         noisy: whether it drew random numbers.
+        states: the random states at its end: two passes that drew equally much have the same.
         rows: those of the outputs that have rows, as (rows, features) each.
         row_names: the paths of these.
     """
@@ -138,6 +172,7 @@ class Pass:
     outputs: list[Tensor]
     calls: list[tuple[BatchFormer, Tensor, Tensor]]
     noisy: bool = False
+    states: tuple[str, ...] = ()
     rows: list[Tensor] = field(default_factory=list)
     row_names: list[str] = field(default_factory=list)
 
@@ -151,6 +186,8 @@ class Pass:
 class Experiment:
     """A model whose noise is held, and a batch of N samples for it.
 
+    Every pass begins with the buffers that the model has now, and with the same random numbers.
+
     Attributes:
         layout: where the outputs have their rows, as far as it is known.
         in_eval: the outputs in eval by name.
@@ -161,6 +198,9 @@ class Experiment:
     encoders: list[BatchFormer]
     layout: Layout = field(default_factory=list)
     in_eval: dict[str, InEval] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.buffers, self.generators = Buffers(self.model), own_generators(self.model)
 
     def run(
         self,
@@ -175,17 +215,19 @@ class Experiment:
         Gradients are recorded, so that all passes take the same kernels; without them a pass may
         be compared with others of that kind alone.
         """
-        seed(draw)
-        states = self._random_states()
+        self.buffers.restore()
+        seed(draw, self.generators)
+        before = random_states(self.model)
         with (
             torch.set_grad_enabled(grad),
             encoder_inputs(self.encoders, features),
             record_io(self.encoders) as calls,
         ):
             named = named_outputs((batch or self.batch).run(self.model))
-        noisy = not all(map(torch.equal, states, self._random_states()))
+        states = random_states(self.model)
         names = [name for name, _ in named]
-        found = Pass(names, [t.as_subclass(Tensor) for _, t in named], calls, noisy)
+        outputs = [t.as_subclass(Tensor) for _, t in named]
+        found = Pass(names, outputs, calls, states != before, states)
         self.find_rows(found, (batch or self.batch).rows)
         return found
 
@@ -211,10 +253,6 @@ class Experiment:
         if layout:
             self.layout = layout
             self.find_rows(base, self.batch.rows)
-
-    def _random_states(self) -> list[Tensor]:
-        devices = {p.device for p in self.model.parameters() if p.device.type == "cuda"}
-        return [torch.get_rng_state(), *map(torch.cuda.get_rng_state, sorted(devices, key=str))]
 
 
 #: What goes into the encoders: the model's own features, those at unit scale, or these with noise
@@ -277,14 +315,18 @@ def record_io(
 # Comparisons.
 
 
-def moved(before: Sequence[Tensor], after: Sequence[Tensor]) -> Tensor:
-    """Which rows differ by more than rounding in any of the outputs, (rows,)."""
+def moved(before: Sequence[Tensor], after: Sequence[Tensor], tolerance: float = 1e-6) -> Tensor:
+    """Which rows differ by more than rounding in any of the outputs, (rows,).
+
+    Args:
+        tolerance: what counts as rounding, relative to the largest entry.
+    """
     found = torch.zeros(len(before[0]), dtype=torch.bool)
     for old, new in zip(before, after, strict=True):
         a, b = old.detach().double().cpu(), new.detach().double().cpu()
         if a.numel():
-            tolerance = 1e-6 * max(float(a.abs().max()), 1e-12)
-            found |= (a - b).abs().amax(dim=1) > tolerance
+            rounding = tolerance * max(float(a.abs().max()), 1e-12)
+            found |= (a - b).abs().amax(dim=1) > rounding
     return found
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from batchformer.snapshot import may_drop_values, shapes_only, untouched
 from batchformer.streams import leaves
@@ -51,18 +52,40 @@ class Batch(NamedTuple):
     def mapped(
         self, tensor: Callable[[Tensor], Tensor], sequence: Callable[[list[Any]], list[Any]]
     ) -> Batch:
-        """Every argument that has the samples, changed; ``rows`` is counted again."""
+        """Every tensor and list that has the samples, changed, in nested arguments too.
+
+        ``rows`` is counted again.
+        """
+        counts: list[int] = []
 
         def change(part: Any) -> Any:
-            if isinstance(part, Tensor) and part.ndim > self.axis:
-                return tensor(part) if part.shape[self.axis] == self.rows else part
+            if isinstance(part, PackedSequence):
+                raise TypeError(
+                    "A PackedSequence cannot be cut into samples. Pass the padded sequences and "
+                    "their lengths, and let forward pack them: pack_padded_sequence(x, lengths, "
+                    "enforce_sorted=False)."
+                )
+            if isinstance(part, Tensor):
+                if part.ndim <= self.axis or part.shape[self.axis] != self.rows:
+                    return part
+                changed = tensor(part)
+                counts.append(changed.shape[self.axis])
+                return changed
             if isinstance(part, list) and len(part) == self.rows:
-                return sequence(part)
+                items = sequence(part)
+                counts.append(len(items))
+                return items
+            if type(part) is dict:
+                return {key: change(value) for key, value in part.items()}
+            if type(part) in (tuple, list):
+                return type(part)(map(change, part))
+            if isinstance(part, tuple) and hasattr(part, "_fields"):
+                return type(part)(*map(change, part))
             return part
 
         args = tuple(map(change, self.args))
         kwargs = {key: change(value) for key, value in self.kwargs.items()}
-        return Batch(args, kwargs, _rows((args, kwargs), self.axis), self.axis)
+        return Batch(args, kwargs, counts[0] if counts else self.rows, self.axis)
 
 
 def _rows(tree: Any, axis: int) -> int:
@@ -84,7 +107,8 @@ def as_batch(example: Any, axis: int = 0) -> Batch:
     if isinstance(example, Mapping):
         kwargs = {key: example[key] for key in example}
     else:
-        args = tuple(example) if isinstance(example, (tuple, list)) else (example,)
+        several = isinstance(example, (tuple, list)) and not isinstance(example, PackedSequence)
+        args = tuple(example) if several else (example,)
     return Batch(args, kwargs, _rows((args, kwargs), axis), axis)
 
 
@@ -99,7 +123,15 @@ def fit_batch(model: nn.Module, example: Any, axis: int = 0) -> Batch:
         try:
             given.run(model.eval())
         except Exception:  # (x, y) of a data loader: the model takes x alone
-            return as_batch(given.args[0], axis)
+            alone = as_batch(given.args[0], axis)
+            if _takes(model, len(given.args)):
+                try:
+                    alone.run(model)
+                except Exception:
+                    alone = given
+            if alone is given:  # neither works: the first error is the one to read
+                raise
+            return alone
     return given
 
 

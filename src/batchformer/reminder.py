@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,11 +19,22 @@ REMEDY = (
     "rows: batchformer.split(outputs).plain."
 )
 
+HALVES = (
+    "The streams are halves, not interleaved: rows i and {half} + i belong to sample i. Take "
+    "plain, mixed = batchformer.split(outputs), or reshape to (2, {half}, ...)."
+)
+
 #: Functions that compare outputs with targets, and broadcast (2N, 1) against (N,) without a word.
 COMPARISONS = {
     *("sub", "subtract", "rsub", "__sub__", "__rsub__", "eq", "ne", "__eq__", "__ne__"),
-    *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"),
+    *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll_loss", "kl_div", "dist"),
+    *("hinge_embedding_loss", "multilabel_soft_margin_loss"),
 }
+#: Functions that a loss written by hand applies to outputs and targets. They are not comparisons
+#: in themselves: (2N, 1) against (N,) is an error only once it is reduced to one number.
+PRODUCTS = {"mul", "multiply", "__mul__", "__rmul__", "where", "xlogy"}
+REDUCTIONS = {"mean", "sum"}
+RESHAPES = {"view", "reshape", "unflatten"}
 TRANSPOSITIONS = {"t", "transpose", "swapaxes", "swapdims", "permute", "movedim"}
 
 
@@ -31,7 +43,8 @@ class TwoStreamTensor(Tensor):
 
     It is a plain tensor in all but one thing. An operation that fails because the other operand has
     N rows says what to do about it, and so does one that would pair N targets with 2N rows without
-    failing. Copies and files hold an ordinary tensor.
+    failing, or reshape 2N rows so that different samples come together. Copies, files and lists
+    hold ordinary numbers.
     """
 
     _rows_axis = 0
@@ -51,9 +64,7 @@ class TwoStreamTensor(Tensor):
                 return func(*args, **kwargs)
             rows = _rows_in_vain(name, args, kwargs)
             if rows:
-                raise RuntimeError(
-                    f"{name} pairs {rows} targets with {2 * rows} rows.\n{_remedy(rows)}"
-                )
+                raise _pairing_error(name, rows)
             try:
                 result = func(*args, **kwargs)
             except (RuntimeError, ValueError, IndexError) as error:
@@ -65,8 +76,17 @@ class TwoStreamTensor(Tensor):
             # Attributes are what compilers read, and as_subclass is how to get an ordinary tensor.
             if name in ("__get__", "as_subclass"):
                 return result
+            if name in RESHAPES:
+                _check_reshape(name, args, kwargs, result)
+            if _is_all_pairs(name, (*args, *kwargs.values()), result):
+                return result.as_subclass(_AllPairs)
             marked = {_rows_of(t) for t in args if isinstance(t, TwoStreamTensor) and t.ndim}
             return _mark(result, marked, turned=name in TRANSPOSITIONS)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        rows: Iterator[Tensor] = super().__iter__()  # type: ignore[no-untyped-call]
+        watched = not self._rows_axis and self.requires_grad and not torch.compiler.is_compiling()
+        return _watched(self, rows) if watched else rows
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         return copy.deepcopy(self.as_subclass(Tensor), memo)
@@ -79,6 +99,10 @@ class _RowsLast(TwoStreamTensor):
     """The same after a transposition: ``(..., 2N)``."""
 
     _rows_axis = -1
+
+
+class _AllPairs(TwoStreamTensor):
+    """``(2N, N)``: (2N, 1) outputs broadcast against (N,) targets, each row with each target."""
 
 
 def remember(outputs: Any) -> Any:
@@ -97,6 +121,10 @@ def _unmarkable() -> bool:
 
 
 COMPILER_KNOWS_SUBCLASSES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8)
+
+
+def _pairing_error(name: str, rows: int) -> RuntimeError:
+    return RuntimeError(f"{name} pairs {rows} targets with {2 * rows} rows.\n{_remedy(rows)}")
 
 
 def _remedy(rows: int) -> str:
@@ -137,6 +165,9 @@ def _rows_in_vain(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     """N, if 2N rows would be paired with N targets and nothing would fail; otherwise 0."""
     operands = [value for value in (*args, *kwargs.values()) if not isinstance(value, str)]
     marked = operands[0] if operands else None
+    if name in REDUCTIONS and isinstance(marked, _AllPairs):
+        over_all = len(operands) == 1 or operands[1] is None or kwargs.keys() == {"dtype"}
+        return marked.shape[1] if over_all else 0
     if name in COMPARISONS:
         tensors = [tensor for tensor in operands[:2] if _has_rows(tensor)]
         return _broadcast_rows(*tensors) if len(tensors) == 2 else 0
@@ -161,9 +192,76 @@ def _broadcast_rows(a: Tensor, b: Tensor) -> int:
     """N for two streams ``(2N, 1)`` against targets ``(N,)``, which make ``(2N, N)``."""
     for outputs, targets in ((a, b), (b, a)):
         column = isinstance(outputs, TwoStreamTensor) and tuple(outputs.shape[1:]) == (1,)
-        if column and targets.ndim == 1 and len(outputs) == 2 * len(targets) > 2:
+        # What is learned is no target: the thresholds of an ordinal regression, a scale.
+        given = targets.ndim == 1 and not targets.requires_grad
+        if column and given and len(outputs) == 2 * len(targets) > 2:
             return len(targets)
     return 0
+
+
+def _is_all_pairs(name: str, operands: Sequence[Any], result: Any) -> bool:
+    """Whether the result holds each of 2N rows with each of N targets, and nothing else."""
+    if not _has_rows(result) or result.ndim != 2 or len(result) != 2 * result.shape[1]:
+        return False
+    tensors = [tensor for tensor in operands if _has_rows(tensor)]
+    if any(isinstance(tensor, _AllPairs) for tensor in tensors):
+        # A matrix of its own, such as (2N, K) class weights, says that (2N, K) was meant.
+        others = [tensor for tensor in tensors if not isinstance(tensor, _AllPairs)]
+        return all(tensor.ndim < 2 or tensor.shape[-1] == 1 for tensor in others)
+    if name not in PRODUCTS or any(t.ndim > 1 and t.shape[-1] != 1 for t in tensors):
+        return False
+    return any(_broadcast_rows(a, b) for a in tensors for b in tensors)
+
+
+def _check_reshape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
+    """Tell whoever reshapes ``(2N, ...)`` to ``(N, ...)``, which puts neighbouring rows together.
+
+    With an even N, ``(N, 2, ...)`` is also what two views of each sample need, so this only warns.
+    A first size of -1 names no N, and is left alone.
+    """
+    marked, *sizes = args
+    if name == "unflatten":
+        dim = sizes.pop(0) if sizes else kwargs["dim"]
+        if dim not in (0, -marked.ndim):
+            return
+    sizes = sizes or list(kwargs.values())
+    if len(sizes) == 1 and isinstance(sizes[0], Sequence):
+        sizes = list(sizes[0])
+    if not isinstance(marked, TwoStreamTensor) or marked._rows_axis or not marked.ndim:
+        return
+    half = len(marked) // 2
+    if len(marked) % 2 or half <= 2 or not sizes or sizes[0] != half:
+        return
+    told = f"{name} to {tuple(out.shape)} joins rows of different samples. "
+    told += HALVES.format(half=half)
+    if half % 2 or out.ndim < 2 or out.shape[1] != 2:
+        raise RuntimeError(told)
+    told += " If your samples have two rows each, reshape to (-1, 2, ...)."
+    warnings.warn(told, stacklevel=3)
+
+
+def _watched(outputs: Tensor, rows: Iterator[Tensor]) -> Iterator[Tensor]:
+    """The rows one by one; the backward pass fails if only the first N were paired and trained.
+
+    ``zip(outputs, y)`` takes N + 1 rows, ``zip(y, outputs)`` takes N. Others may as well, to print
+    a few rows, so it also takes a gradient that is zero in all mixed rows.
+    """
+    taken = 0
+
+    def check(gradient: Tensor) -> None:
+        half = len(gradient) // 2
+        if taken in (half, half + 1) and taken < len(gradient) and not gradient[half:].any():
+            raise _pairing_error("A loop over the outputs", half)
+
+    outputs.register_hook(check)  # type: ignore[no-untyped-call]
+
+    def count() -> Iterator[Tensor]:
+        nonlocal taken
+        for row in rows:
+            taken += 1
+            yield row
+
+    return count()
 
 
 def _length(index: Any) -> int:

@@ -6,14 +6,14 @@ no, and what was seen.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from batchformer.observe import Pass, equal_pairs, gradients, moved, reachable
+from batchformer.observe import Pass, equal_pairs, gradients, reachable
 
 Question = Literal["attend", "stay", "first", "equal"]
 
@@ -69,10 +69,13 @@ class Picker:
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
-def find_views(base: Pass, after: Pass, n: int) -> Picker | None:
+def find_views(base: Pass, n: int, mixes: Callable[[int], bool]) -> Picker | None:
     """All outputs of 2N rows, or pairs of outputs of N rows, or all outputs of N rows.
 
     An output that no weight acts on, such as doubled targets, is left out where others have one.
+
+    Args:
+        mixes: whether rows of the output of this number depend on other samples than their own.
     """
     counts = [len(rows) for rows in base.rows]
     single = [i for i, count in enumerate(counts) if count == n]
@@ -80,18 +83,18 @@ def find_views(base: Pass, after: Pass, n: int) -> Picker | None:
     doubled = [i for i in doubled if base.rows[i].requires_grad] or doubled
     if doubled:
         return Picker([(i,) for i in doubled], single)
-    pairs = _pairs(base, after, single)
+    pairs = _pairs(base, single, mixes)
     if pairs:
         return Picker(pairs, [i for i in single if not any(i in pair for pair in pairs)])
     return Picker([(i,) for i in single]) if single else None
 
 
-def _pairs(base: Pass, after: Pass, single: list[int]) -> list[tuple[int, ...]]:
+def _pairs(base: Pass, single: list[int], mixes: Callable[[int], bool]) -> list[tuple[int, ...]]:
     """Outputs of one shape of which one stays and one mixes the samples: (plain, mixed) each."""
-    mixes = {i: bool(moved([base.rows[i]], [after.rows[i]])[1:].any()) for i in single}
-    left = [i for i in single if not mixes[i]]
+    mixed = [i for i in single if mixes(i)] if len(single) > 1 else []
+    left = [i for i in single if i not in mixed]
     found: list[tuple[int, ...]] = []
-    for number in (i for i in single if mixes[i]):
+    for number in mixed:
         alike = [i for i in left if base.rows[i].shape == base.rows[number].shape]
         last = _last_matrix(base.rows[number])
         plain = next((i for i in alike if _last_matrix(base.rows[i]) == last), None)
@@ -140,16 +143,16 @@ def saturated(rows: Tensor) -> Tensor:
 
 
 def fault_of_output(
-    rows: Sequence[Tensor], sames: Sequence[Tensor], encoder: list[nn.Parameter]
+    rows: Sequence[Tensor], shifts: Tensor, sames: Sequence[Tensor], encoder: list[nn.Parameter]
 ) -> tuple[Question, str] | None:
     """What is wrong with the rows of one output of two streams, (2N, features).
 
     Args:
         rows: of the batch, with the first sample replaced, and with the second replaced.
+        shifts: which rows depend on the first sample, (2N,).
         sames: which samples of each batch are copies of one another.
     """
     n = len(rows[0]) // 2
-    shifts = moved(rows[:1], rows[1:2])
     order = find_order(shifts, n, [rows[0]], encoder)
     plain, mixed = row_orders(n)[order or "plain, mixed"]
     if order not in (None, "plain, mixed"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,7 +20,8 @@ def untouched(model: nn.Module) -> Iterator[None]:
     """Restore, bit for bit, whatever running the model inside the block changes.
 
     Covers the training mode of every module, the values of every buffer, the ``requires_grad`` of
-    every parameter, and the generators of :func:`generators_kept`.
+    every parameter, the generators of :func:`generators_kept` and those that modules keep as
+    attributes, and the other attributes of the model's own classes (:func:`_attributes_kept`).
     """
     modes = [(module, module.training) for module in model.modules()]
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
@@ -30,10 +32,13 @@ def untouched(model: nn.Module) -> Iterator[None]:
         if buffer is not None
     ]
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
+    own_states = _own_states(model)
     try:
-        with generators_kept(devices):
+        with generators_kept(devices), _attributes_kept(model):
             yield
     finally:
+        for restore, state in own_states:
+            restore(state)
         model.train()  # what some modules compute for eval and keep, they drop here
         for module, mode in modes:
             if module.training != mode:
@@ -48,6 +53,107 @@ def untouched(model: nn.Module) -> Iterator[None]:
                 module._buffers[name] = buffer
                 if not _is_expanded(buffer):
                     buffer.copy_(value)
+
+
+#: Attributes that torch gives to every module.
+_OF_EVERY_MODULE = frozenset(vars(nn.Module()))
+
+
+@contextmanager
+def _attributes_kept(model: nn.Module) -> Iterator[None]:
+    """Restore counters, lists, dicts, sets, deques and tensors that modules keep as attributes.
+
+    This undoes an assignment to an attribute and a change inside a container or a tensor. It does
+    not look deeper (a list in a dict). A new attribute stays unless the class has a default for
+    it, because other objects may rely on it by then. Modules of torch are left out: wrappers such
+    as FSDP set themselves up in the first pass.
+    """
+    before = [
+        (module, {k: v for k, v in vars(module).items() if k not in _OF_EVERY_MODULE})
+        for module in model.modules()
+        if not type(module).__module__.startswith("torch.")
+    ]
+    values = [value for _, kept in before for value in kept.values()]
+    containers = [(v, v.copy()) for v in values if type(v) in (list, dict, set, deque)]
+    tensors = [(v, v.detach().clone()) for v in values if isinstance(v, Tensor)]
+    try:
+        yield
+    finally:
+        for module, kept in before:
+            now = vars(module)
+            for name in now.keys() - kept.keys() - _OF_EVERY_MODULE:
+                if hasattr(type(module), name):
+                    del now[name]
+            for name, value in kept.items():
+                if now.get(name, now) is not value:
+                    now[name] = value
+        for container, contents in containers:
+            _refill(container, contents)
+        with torch.no_grad():
+            for tensor, value in tensors:
+                if not _same_values(tensor, value):
+                    tensor.copy_(value)
+
+
+def _same_values(now: Tensor, value: Tensor) -> bool:
+    """Whether nothing was written; sparse tensors cannot be compared and count as written."""
+    return now.layout is torch.strided and now.shape == value.shape and torch.equal(now, value)
+
+
+class Buffers:
+    """The values that a model's buffers have now, to be restored before every pass.
+
+    A buffer that a pass has changed is replaced by a new tensor: graphs of earlier passes go on
+    using the old one. :func:`untouched` puts the model's own tensors back at the end.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        # The buffer itself is kept too, so that no other tensor takes over its id.
+        self.values = {id(buffer): (buffer, buffer.detach().clone()) for buffer in model.buffers()}
+        self.places = [
+            (module, name, id(buffer))
+            for module in model.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+
+    def restore(self) -> None:
+        fresh: dict[int, Tensor] = {}
+        for module, name, key in self.places:
+            now, value = module._buffers.get(name), self.values[key][1]
+            if now is None or not _same_values(now, value):
+                module._buffers[name] = fresh.setdefault(key, value.clone())
+
+
+def own_generators(model: nn.Module) -> list[Any]:
+    """The random generators of torch, NumPy and Python that modules keep as attributes."""
+    kinds: tuple[type, ...] = (torch.Generator, random.Random)
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        kinds += (numpy.random.Generator, numpy.random.RandomState)
+    values = (value for part in _with_attributes(model) for value in vars(part).values())
+    return list({id(value): value for value in values if isinstance(value, kinds)}.values())
+
+
+def _own_states(model: nn.Module) -> list[tuple[Callable[[Any], Any], Any]]:
+    """The state of each of :func:`own_generators` now, and the function that sets it."""
+    states: list[tuple[Callable[[Any], Any], Any]] = []
+    for generator in own_generators(model):
+        if isinstance(generator, random.Random):
+            states.append((generator.setstate, generator.getstate()))
+        elif hasattr(generator, "bit_generator"):
+            bits = generator.bit_generator
+            states.append((partial(setattr, bits, "state"), bits.state))
+        else:
+            states.append((generator.set_state, generator.get_state()))
+    return states
+
+
+def random_states(model: nn.Module) -> tuple[str, ...]:
+    """All random states that a model may draw from, to be compared with those after a pass."""
+    devices = {parameter.device for parameter in model.parameters()}
+    states = (*_states(devices), *_own_states(model))
+    return tuple(str(s.tolist() if isinstance(s, Tensor) else s) for _, s in states)
 
 
 #: Elements of parameters from which a pass on the CPU takes longer than one without values.
@@ -97,13 +203,21 @@ def shapes_only(model: nn.Module) -> Iterator[None]:
         for now, before in kept:
             _restore(now, before)
         for value, contents in containers:
-            if isinstance(value, dict):
-                _restore(value, contents)
-            elif isinstance(value, list):
-                value[:] = contents
-            else:
-                value.intersection_update(contents)
-                value.update(contents)
+            _refill(value, contents)
+
+
+def _refill(value: Any, contents: Any) -> None:
+    """Give a dict, list, set or deque back the contents that it had."""
+    if isinstance(value, dict):
+        _restore(value, contents)
+    elif isinstance(value, list):
+        value[:] = contents
+    elif isinstance(value, deque):
+        value.clear()
+        value.extend(contents)
+    else:
+        value.intersection_update(contents)
+        value.update(contents)
 
 
 def _restore(now: dict[Any, Any], before: dict[Any, Any]) -> None:

@@ -213,6 +213,28 @@ def test_a_failed_check_stops_training_with_the_table() -> None:
     assert len(lit.seen) == 3
 
 
+class Noise(nn.Module):
+    """From a generator that no module holds, so that check cannot hold it fixed."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + 0.1 * torch.randn(x.shape, generator=OUTSIDE)
+
+
+OUTSIDE = torch.Generator()
+
+
+class Noisy(Lit):
+    def build(self) -> None:
+        self.model = network().insert(1, Noise())
+
+
+def test_what_is_not_proven_is_said_and_training_goes_on() -> None:
+    lit = Noisy()
+    with pytest.warns(UserWarning, match="not proven that BatchFormer is acting"):
+        trainer(BatchFormerCallback(verbose=False)).fit(lit, data())
+    assert len(lit.seen) == 3
+
+
 class Rows(Dataset[dict[str, Any]]):
     def __len__(self) -> int:
         return 16

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from batchformer.engine.interrupt import StopRequest
 from batchformer.engine.window import DivergedError
 from batchformer.recipes import find_recipe
 from batchformer.recipes.arms import ARMS
@@ -100,6 +102,42 @@ def test_groups_share_their_data(tmp_path: Path) -> None:
     groups = [[one.seed for one in group] for group in side_by_side(runs, 2)]
     assert groups == [[1, 3], [0, 2], [4], [5]]
     assert [len(group) for group in side_by_side(runs, 1)] == [2, 1, 1, 1, 1]
+
+
+def test_arms_that_were_stopped_at_different_updates_read_their_batches_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The one that is ahead waits, so that the reader does not start anew for every batch."""
+    recipe, steps = short(checkpoint_every=4, eval_every=12), []
+
+    class Enough(Exception):
+        pass
+
+    def feed(one: Run) -> Any:
+        found: Any = unpatched(one)
+        batch = found.batch
+
+        def noted(step: int) -> Any:
+            if steps[-3:] == [9, 9, 10]:
+                raise Enough  # before the runs are scored
+            steps.append(step)
+            return batch(step)
+
+        found.batch = noted
+        return found
+
+    unpatched = Run.feed
+    monkeypatch.setattr(Run, "feed", feed)
+    ahead = Run.below(tmp_path, recipe, "baseline", 0, CPU)
+    ahead.begin()
+    training = ahead.training(ahead.feed(), StopRequest(), quiet=True, wandb=None, alone=True)
+    assert len(list(itertools.islice(training, 9))) == 9
+    training.close()
+    steps.clear()
+    options: dict[str, Any] = {"root": tmp_path, "device": CPU, "quiet": True}
+    with pytest.raises(Enough):
+        list(compare(recipe, ("baseline", "batchformer"), (0,), together=2, **options))
+    assert steps == [8, *range(9), 9, 9, 10]
 
 
 def steeper(recipe: Recipe) -> Recipe:

@@ -144,6 +144,18 @@ def test_the_interval_over_classes_is_of_the_estimate(
     assert covered >= 88  # of 100 at a level of 95%: fewer by chance 1 time of 100
 
 
+@pytest.mark.parametrize("partial", [False, True])
+def test_seeds_that_agree_leave_the_interval_over_classes_as_wide_as_one(partial: bool) -> None:
+    """A draw of classes is the same for every seed: more seeds are not more classes."""
+    counts, values, accuracy = population(np.random.default_rng(11), 30)
+    one, three = (
+        correlation(counts, values[rows], accuracy[rows] if partial else None)
+        for rows in ([0], [0, 0, 0])
+    )
+    assert one.over_classes is not None
+    assert three.over_classes == pytest.approx(one.over_classes)
+
+
 def test_a_partial_correlation_of_few_classes_has_no_interval_over_them() -> None:
     for classes in (9, 10):
         counts, values, accuracy = population(np.random.default_rng(8), classes)

@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer import BatchFormer, attach, check, match, two_streams
+from batchformer import BatchFormer, attach, check, match, param_groups, two_streams
 from batchformer.findings import (
     ALIVE,
     ATTEND,
@@ -120,6 +120,46 @@ class ThrownAway(Base):
 class GatedToZero(Base):
     def rows(self, f: Tensor) -> Tensor:
         return self.head(torch.cat([f, f + 0.0 * self.batchformer(f)]))
+
+
+@wrong(ATTEND, LEARN, says="do not all reach the outputs")
+def stays_gated_to_zero() -> tuple[nn.Module, Any, dict[str, Any]]:
+    """A gate that starts at zero and is not in the optimizer stays closed."""
+    model = Gated(torch.zeros(1))
+    held = [p for p in model.parameters() if p is not model.gate]
+    return model, X, {"optimizer": torch.optim.SGD(held, lr=0.1)}
+
+
+class Gated(Base):
+    def __init__(self, gate: Tensor, trained: bool = True) -> None:
+        super().__init__()
+        self.gate = nn.Parameter(gate, trained)
+
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, f + self.gate * self.batchformer(f)]))
+
+
+@wrong(ATTEND, LEARN)
+def gate_is_frozen_at_zero() -> nn.Module:
+    return Gated(torch.zeros(C), trained=False)
+
+
+@wrong(ATTEND, LEARN)
+class TwoGatesOfZero(Gated):
+    """The gradient of each is a multiple of the other: both stay closed."""
+
+    def __init__(self) -> None:
+        super().__init__(torch.zeros(1))
+        self.second = nn.Parameter(torch.zeros(1))
+
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, f + self.second * self.gate * self.batchformer(f)]))
+
+
+@wrong(ATTEND)
+class StockGatedToZero(Stock):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, f + 0.0 * self.mix(f)]))
 
 
 @wrong(ATTEND)
@@ -338,6 +378,16 @@ class MixupOfLogits(Base):
 
 
 @wrong(STAY)
+class RandomMixupAndNoiseForSomeEntries(Base):
+    """How many random numbers are drawn depends on the samples, so that all rows move anyway."""
+
+    def rows(self, f: Tensor) -> Tensor:
+        some = f > 0
+        f = f.masked_scatter(some, f[some] + 0.1 * torch.randn(int(some.sum())))
+        return self.head(two_streams(0.8 * f + 0.2 * f.roll(1, 0), self.batchformer))
+
+
+@wrong(STAY)
 class CutMixByPython(Base):
     def rows(self, f: Tensor) -> Tensor:
         shift, width = random.randint(1, len(f) - 1), C // 2
@@ -441,6 +491,52 @@ class OursOverTokens(Base):
 
     def rows(self, f: Tensor) -> Tensor:
         return self.head(torch.cat([f, self.batchformer(f)]))
+
+
+class Deep(Stock):
+    """After so many untrained layers, all samples have almost the same features."""
+
+    def __init__(self, batch_first: bool = False) -> None:
+        super().__init__(batch_first)
+        hidden = (part for _ in range(40) for part in (nn.Linear(C, C), nn.ReLU()))
+        self.body = nn.Sequential(nn.Linear(8, C), *hidden)
+
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, self.mix(f)]))
+
+
+@wrong(ATTEND, says="batch_first=False")
+def deep_length_one_axis() -> nn.Module:
+    return Deep(batch_first=True)
+
+
+@wrong(FIRST, says="mixed, plain")
+class DeepMixedFirst(Deep):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([self.mix(f), f]))
+
+
+@wrong(ATTEND)
+class NextToNoAttention(Stock):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, f + 1e-6 * self.mix(f)]))
+
+
+@wrong(ATTEND)
+class MixedInTheBackwardPassAlone(Stock):
+    """Straight through: the values of the mixed rows are those of the plain ones."""
+
+    def rows(self, f: Tensor) -> Tensor:
+        mixed = self.mix(f)
+        return self.head(torch.cat([f, f + mixed - mixed.detach()]))
+
+
+@wrong(ATTEND)
+class MixedRowsDependOnNothing(Stock):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(
+            torch.cat([f, F.layer_norm(self.mix(f).mean(1, keepdim=True), (1,)) + 0 * f])
+        )
 
 
 @wrong(EQUAL, says="position code")
@@ -607,6 +703,65 @@ class StockFrozen(Stock):
         return self.head(torch.cat([f, self.mix(f)]))
 
 
+@wrong(LEARN, says="4 of 12 parameters are frozen")
+class StockAttentionFrozen(Stock):
+    def __init__(self) -> None:
+        super().__init__()
+        self.batchformer.self_attn.requires_grad_(False)  # type: ignore[union-attr]
+
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, self.mix(f)]))
+
+
+@wrong(ATTEND, says="batchformer.self_attn has a dropout of 1")
+class StockDropsEverything(Stock):
+    def __init__(self) -> None:
+        super().__init__()
+        self.batchformer = nn.TransformerEncoderLayer(C, 4, C, 1.0)
+
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, self.mix(f)]))
+
+
+@wrong(ATTEND, says="batchformer.self_attn has a dropout of 1")
+class StockDropsAllAttention(Stock):
+    def __init__(self) -> None:
+        super().__init__()
+        self.batchformer.self_attn.dropout = 1.0  # type: ignore[union-attr]
+
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, self.mix(f)]))
+
+
+@wrong(ATTEND, LEARN)
+class MixedRowsDroppedByAFunction(Base):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, f + F.dropout(self.batchformer(f), p=1.0)]))
+
+
+CUT_OFF = "batchformer.self_attn.in_proj_weight acts on the mixed rows and receives no gradient"
+
+
+@wrong(LEARN, TRAIN, says=CUT_OFF)
+class StockMixedRowsDetached(Stock):
+    """The encoder is registered, so that nothing is said about model.parameters()."""
+
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, self.mix(f).detach()]))
+
+
+@wrong(LEARN, TRAIN, says=CUT_OFF)
+class StockMixedRowsRounded(Stock):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, (8 * self.mix(f)).round() / 8]))
+
+
+@wrong(LEARN, TRAIN, says="rounded")
+class MixedRowsRounded(Base):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, (8 * self.batchformer(f)).round() / 8]))
+
+
 @wrong(LEARN, says="once, in __init__")
 class FreshEncoder(Base):
     """A new encoder at every call: it never learns (seen in public)."""
@@ -656,6 +811,43 @@ def optimizer_built_first() -> tuple[nn.Module, Any, dict[str, Any]]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with pytest.warns(UserWarning, match="NOT BE TRAINED"):
         attach(model, verbose=False)
+    return model, X, {"optimizer": optimizer}
+
+
+def stock() -> Stock:
+    class Right(Stock):
+        def rows(self, f: Tensor) -> Tensor:
+            return self.head(torch.cat([f, self.mix(f)]))
+
+    return Right()
+
+
+@wrong(MEMBER, says="8 of 12 parameters")
+def optimizer_without_the_attention() -> tuple[nn.Module, Any, dict[str, Any]]:
+    model = stock()
+    left_out = {id(p) for p in model.batchformer.self_attn.parameters()}  # type: ignore[union-attr]
+    held = [p for p in model.parameters() if id(p) not in left_out]
+    return model, X, {"optimizer": torch.optim.SGD(held, lr=0.1)}
+
+
+@wrong(MEMBER, says="12 of them at a rate of 0")
+def encoder_at_rate_zero() -> tuple[nn.Module, Any, dict[str, Any]]:
+    model = attach(plain(), verbose=False)
+    groups = param_groups(model, lr=0.1, lr_factor=0.0)
+    return model, X, {"optimizer": torch.optim.SGD(groups)}
+
+
+@wrong(MEMBER, says="give the encoder a learning rate")
+def stock_encoder_at_rate_zero() -> tuple[nn.Module, Any, dict[str, Any]]:
+    model = stock()
+    inside = {id(p) for p in model.batchformer.parameters()}
+    groups = [
+        {"params": [p for p in model.parameters() if id(p) not in inside]},
+        {"params": [*model.batchformer.parameters()], "lr": 0.0},
+    ]
+    optimizer = torch.optim.SGD(groups, lr=0.1)
+    # A schedule multiplies the rate of zero.
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 10))
     return model, X, {"optimizer": optimizer}
 
 
