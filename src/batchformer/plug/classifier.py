@@ -74,6 +74,7 @@ class Trace:
         producers: for each output tensor, the layers it comes from with no layer between.
         bare: names of the weight matrices between those layers and the outputs, in no layer.
         rows: the number of samples in the pass.
+        shapes: those of the output tensors, but for auxiliary ones.
     """
 
     calls: dict[str, Call] = field(default_factory=dict)
@@ -81,6 +82,7 @@ class Trace:
     producers: list[list[str]] = field(default_factory=list)
     bare: list[str] = field(default_factory=list)
     rows: int = 0
+    shapes: list[torch.Size] = field(default_factory=list)
 
     def candidates(self, tried: Sequence[str] = (), most: int = 6, lines: bool = True) -> str:
         """The last layers that read samples, but for those tried, for error messages.
@@ -192,6 +194,7 @@ def _traced(model: nn.Module, batch: Batch) -> Trace:
         for tensor in output_tensors(without_auxiliary(outputs)):
             layers, weights = _nearest(tensor.grad_fn, produced)
             record.producers.append(layers)
+            record.shapes.append(tensor.shape)
             record.bare += [names[weight] for weight in weights if weight in names]
     finally:
         for handle in handles:

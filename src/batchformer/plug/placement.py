@@ -210,6 +210,11 @@ def dry_run(
     expected = 2 * batch.rows if streams == "shared" else batch.rows
     axes = {0, *(place.encoder.batch_axis for place in _places(calls))}
     fits = [expected in {t.shape[a] for a in axes if a < t.ndim} for t in seen.outputs]
+    if len(record.shapes) == len(fits):  # rows on another axis: experts stacked as (E, N, K)
+        fits = [
+            fit or _grown(t.shape, shape, batch.rows, expected)
+            for fit, t, shape in zip(fits, seen.outputs, record.shapes, strict=True)
+        ]
     if not any(fits) or (strict and not all(fits)):
         lines = OWN_FORWARD.format(channels=_places(calls)[0].encoder.dim)
         raise AttachError(
@@ -220,6 +225,14 @@ def dry_run(
             f"{lines} {record.candidates(tried, lines=False)}"
         )
     return seen.norms
+
+
+def _grown(shape: torch.Size, in_eval: torch.Size, samples: int, expected: int) -> bool:
+    """Whether a training output has the shape of eval but for one axis, that of the samples."""
+    return any(
+        size == samples and (*in_eval[:axis], expected, *in_eval[axis + 1 :]) == tuple(shape)
+        for axis, size in enumerate(in_eval)
+    )
 
 
 def _rehearse(model: nn.Module, batch: Batch, calls: list[Call], record: Trace) -> Rehearsal:
