@@ -6,14 +6,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from batchformer.lab.config.module import require_training
+from batchformer.lab.config.methods import find_method, require_training, without_batchformer
 from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.config.settings import Grouping
 from batchformer.lab.config.training import require
-
-#: Methods that measure what the network of another run, or of a file, has learnt.
-ON_TRAINED_FEATURES = ("linear_probe", "knn")
-#: Methods that BatchFormer takes no part in: an arm names whose features they begin with.
-WITHOUT_BATCHFORMER = (*ON_TRAINED_FEATURES, "detector", "tau_norm", "ride_assignment")
 
 
 def _module(**changes: Any) -> Callable[[Recipe], Recipe]:
@@ -26,7 +22,7 @@ def _module(**changes: Any) -> Callable[[Recipe], Recipe]:
 def _official_grouping(recipe: Recipe) -> Recipe:
     """IRM with the released code's parts of a batch."""
     require(
-        recipe.method == "irm",
+        Grouping in find_method(recipe.method).settings,
         f"batchformer_official_grouping is how the released code of irm cuts a batch into parts, "
         f"and {recipe.method} has no such parts; leave this arm out, or set --method irm",
     )
@@ -101,7 +97,7 @@ def with_arm(recipe: Recipe, arm: str) -> Recipe:
 def arms_start_equal(recipe: Recipe) -> bool:
     """Whether arms with BatchFormer would be the baseline: nothing that they begin with differs."""
     named = "/" in recipe.start  # one arm of another recipe, whichever arm begins with it
-    return recipe.method in WITHOUT_BATCHFORMER and (not recipe.start or named)
+    return without_batchformer(recipe.method) and (not recipe.start or named)
 
 
 def usual_arms(recipe: Recipe) -> tuple[str, ...]:
@@ -111,14 +107,15 @@ def usual_arms(recipe: Recipe) -> tuple[str, ...]:
     >>> usual_arms(find_recipe("voc_moco_v3")), usual_arms(find_recipe("my_voc"))
     (('baseline', 'batchformer'), ('baseline',))
     """
-    alone = arms_start_equal(recipe) or recipe.method == "eszsl"
+    closed_form = find_method(recipe.method).batchformer == "closed_form"
+    alone = closed_form or arms_start_equal(recipe)
     return ("baseline",) if alone else ("baseline", "batchformer")
 
 
 def _require_weights(recipe: Recipe, arm: str) -> None:
     """Refuse an arm whose network begins otherwise than its name says."""
     trained = bool(recipe.start or recipe.weights)
-    if recipe.method in ON_TRAINED_FEATURES:
+    if find_method(recipe.method).given == "features":
         require(
             trained or arm == "random_weights",
             f"{recipe.name} measures features that are learnt elsewhere, and names none, so that "
