@@ -31,7 +31,7 @@ def test_check_says_whether_batchformer_acts(capsys: pytest.CaptureFixture[str])
 
 
 def test_check_needs_a_method_with_batchformer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions, "WITHOUT_BATCHFORMER", ("balanced_softmax",))
+    monkeypatch.setattr(questions, "without_batchformer", lambda method: True)
     with pytest.raises(UserError, match="demo has no BatchFormer to check"):
         questions.check(["demo", "--device", "cpu"])
 

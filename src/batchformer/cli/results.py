@@ -20,10 +20,8 @@ from batchformer.cli.options import (
     ReportOptions,
     ShowOptions,
 )
+from batchformer.lab.config.methods import find_method
 from batchformer.lab.engine.distributed.torchrun import is_follower
-
-#: Methods that put a classifier of their own into the network.
-OWN_CLASSIFIER = ("ldam", "lws", "mdd", "cge", "compcos", "ce_gzsl")
 
 
 def evaluate(arguments: list[str]) -> None:
@@ -198,8 +196,8 @@ def export(arguments: list[str]) -> None:
     written = as_file(network.state_dict(), options.to.suffix, "1x1" if in_first else None)
     write_atomically(options.to, written)
     # A method without a network of the recipe's has its own on features: what embeds them.
-    name, method_name = config["trained"]["model"] or "the embedding", config["trained"]["method"]
-    head = f", with the classifier of {method_name}" if method_name in OWN_CLASSIFIER else ""
+    name, method = config["trained"]["model"] or "the embedding", config["trained"]["method"]
+    head = f", with the classifier of {method}" if find_method(method).own_classifier else ""
     print(f"{options.to}: the weights of {name}{head}, for load_state_dict(strict=True)")
     if in_first:
         print(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batchformer.lab.config.arms import WITHOUT_BATCHFORMER
+from batchformer.lab.config.methods import without_batchformer
 from batchformer.lab.metrics.intervals import FEWEST_SEEDS
 from batchformer.lab.report.figures.per_class import ByClass, by_class, figure_of
 from batchformer.lab.report.figures.shown import Numbers, Shown, Words
@@ -36,7 +36,7 @@ def training(group: RunGroup) -> Shown | None:
         f"{what[0].upper()}{what[1:]} by update. Lines are means over seeds ({counts}); bands "
         f"run from the lowest to the highest seed."
     )
-    if lines[0].kind == "train" and group.recipe.get("method") not in WITHOUT_BATCHFORMER:
+    if lines[0].kind == "train" and not without_batchformer(group.recipe.get("method")):
         note += (
             " The loss with BatchFormer covers both streams, so losses of different arms need not "
             "be comparable."

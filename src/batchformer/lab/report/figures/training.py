@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from batchformer.lab.config.methods import loss_change
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.methods.ldam import DEFERRED
 from batchformer.lab.report.figures.canvas import DASHES, INK, TEXT, legend, new_figure, title
 from batchformer.lab.report.figures.shown import Numbers
 from batchformer.lab.report.results.configuration import RunGroup, one_group
@@ -30,12 +30,6 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 120
 """Points of a line; longer records are averaged over windows of equal length."""
-
-
-_REWEIGHTED = ("reweight_epoch", "the loss weights classes by how rare they are")
-_PENALISED = ("penalty_from", "the penalty has its full weight")
-CHANGES = dict.fromkeys(DEFERRED, _REWEIGHTED) | dict.fromkeys(("irm", "vrex"), _PENALISED)
-"""Methods that change their loss on the way: the setting that says at which epoch, and how."""
 
 
 class Curve(NamedTuple):
@@ -125,7 +119,7 @@ def _stream_factor(arm: str, module: Mapping[str, Any]) -> float:
 
 def change_of_loss(group: RunGroup) -> list[str]:
     """Where a method changes its loss on the way, a sentence; of a change out of sight none."""
-    setting, what = CHANGES.get(str(group.recipe.get("method")), ("", ""))
+    setting, what = loss_change(group.recipe.get("method")) or ("", "")
     hyper = group.recipe.get("hyper") or {}
     epoch = hyper.get(setting)
     # Before its epoch a penalty has the weight 1.
