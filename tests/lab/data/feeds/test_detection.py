@@ -1,3 +1,5 @@
+"""Images with boxes: resized with their boxes, and batches that are a function of the step."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
@@ -7,18 +9,86 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 
 from batchformer.lab.data.feeds.detection import (
     DetectionFeed,
-    ShownReader,
+    resize_boxes,
+    resize_image,
+    resized,
     scored_images,
 )
-from batchformer.lab.data.files.decode import DamagedImageError
+from batchformer.lab.data.files.decode import DamagedImageError, decode
 from batchformer.lab.data.sets.voc import BoxedImage
 
 LENGTHS = (24, 32, 40)
+
+
+@given(
+    height=st.integers(10, 2000),
+    width=st.integers(10, 2000),
+    shorter=st.integers(8, 900),
+    room=st.integers(0, 900),
+)
+def test_sizes(height: int, width: int, shorter: int, room: int) -> None:
+    longest = shorter + room
+    new = resized(height, width, shorter, longest)
+    assert max(new) <= longest
+    # One of the two bounds is met, and the other side follows to the nearest pixel.
+    assert min(new) == shorter or max(new) == longest
+    scale = min(shorter / min(height, width), longest / max(height, width))
+    assert abs(new[0] - height * scale) <= 0.5 + 1e-6 or new[0] == 1
+    assert abs(new[1] - width * scale) <= 0.5 + 1e-6 or new[1] == 1
+
+
+def size_of(x: Tensor) -> tuple[int, int]:
+    return x.shape[1], x.shape[2]
+
+
+def painted(height: int, width: int, box: Sequence[int]) -> Tensor:
+    """White where the box is, black elsewhere; (3, H, W) uint8."""
+    x = torch.zeros(3, height, width, dtype=torch.uint8)
+    x[:, box[1] : box[3], box[0] : box[2]] = 255
+    return x
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), flip=st.booleans(), shorter=st.integers(30, 90))
+def test_the_box_stays_around_what_it_was_around(data: Any, flip: bool, shorter: int) -> None:
+    """The border of a painted box is found in the pixels, and is where the new box says."""
+    height, width = (data.draw(st.integers(30, 70)) for _ in range(2))
+    left, top = data.draw(st.integers(0, width - 12)), data.draw(st.integers(0, height - 12))
+    right, bottom = (
+        data.draw(st.integers(left + 10, width)),
+        data.draw(st.integers(top + 10, height)),
+    )
+    x = painted(height, width, (left, top, right, bottom))
+    boxes = torch.tensor([[left, top, right, bottom]], dtype=torch.float32)
+    made = resize_image(x, shorter, 10_000, flip)
+    new, labels = resize_boxes(boxes, torch.tensor([7]), (height, width), size_of(made), flip)
+    white = made[0] >= 128
+    columns, rows = white.any(0).nonzero()[:, 0], white.any(1).nonzero()[:, 0]
+    seen = [int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1]
+    np.testing.assert_allclose(new[0].numpy(), seen, atol=1.01)
+    assert labels.tolist() == [7]
+
+
+def test_worked_example_of_a_mirrored_image() -> None:
+    x = torch.arange(3 * 2 * 4, dtype=torch.uint8).reshape(3, 2, 4)
+    boxes = torch.tensor([[0.0, 0.0, 1.0, 2.0], [2.5, 1.0, 4.0, 2.0]])
+    assert torch.equal(resize_image(x, shorter=2, longest=10, flip=True), x.flip(2))
+    boxes, _ = resize_boxes(boxes, torch.tensor([0, 1]), (2, 4), (2, 4), flip=True)
+    assert boxes.tolist() == [[3, 0, 4, 2], [0, 1, 1.5, 2]]
+
+
+def test_boxes_are_cut_at_the_border_and_empty_ones_left_out() -> None:
+    boxes = torch.tensor([[-5.0, 2, 5, 30], [25, 0, 30, 5], [0, -9, 20, 0], [1, 1, 2, 2]])
+    made, labels = resize_boxes(boxes, torch.arange(4), (10, 20), (20, 40))
+    assert made.tolist() == [[0, 4, 10, 20], [2, 2, 4, 4]]
+    assert labels.tolist() == [0, 3]
 
 
 @pytest.fixture(scope="module")
@@ -76,24 +146,24 @@ def test_a_batch(feed: DetectionFeed, images: list[BoxedImage]) -> None:
 def test_a_batch_is_a_function_of_seed_and_step(images: list[BoxedImage]) -> None:
     one = feed_of(images)
     expected = [one.batch(step) for step in range(5)]
-    for options in ({"workers": 2}, {"kept_bytes": 0}, {"workers": 3, "kept_bytes": 5000}):
-        other = feed_of(images, **options)
-        for step in (3, 4, 0, 1, 1, 2):
-            assert same(other.batch(step), expected[step])
-        other.close()
-        assert same(other.batch(4), expected[4])  # opens again
-        other.close()
+    other = feed_of(images, workers=2)
+    for step in (3, 4, 0, 1, 1, 2):
+        assert same(other.batch(step), expected[step])
+    other.close()
+    assert same(other.batch(4), expected[4])  # opens again
+    other.close()
     assert not same(expected[0], expected[2])
     assert not same(feed_of(images, seed=1).batch(0), expected[0])
 
 
 def test_every_length_is_drawn_and_half_of_the_images_are_mirrored(feed: DetectionFeed) -> None:
-    jobs = [job for step in range(400) for job in feed.jobs(step)]
+    requests = [feed.request(step) for step in range(400)]
+    drawn = [d for r in requests for d in zip(r.shorter, r.flip, strict=True)]
     for length in LENGTHS:
-        share = sum(job.shorter == length for job in jobs) / len(jobs)
+        share = sum(shorter == length for shorter, _ in drawn) / len(drawn)
         assert share == pytest.approx(1 / 3, abs=0.06)  # 4.4 standard deviations
-    assert sum(job.flip for job in jobs) / len(jobs) == pytest.approx(0.5, abs=0.065)
-    both = sum(job.flip and job.shorter == 24 for job in jobs) / len(jobs)
+    assert sum(flip for _, flip in drawn) / len(drawn) == pytest.approx(0.5, abs=0.065)
+    both = drawn.count((24, True)) / len(drawn)
     assert both == pytest.approx(1 / 6, abs=0.05)  # drawn apart
 
 
@@ -119,24 +189,18 @@ def test_a_damaged_image_is_named_and_the_feed_goes_on(
     feed.close()
 
 
-def test_small_images_are_kept_and_no_more(images: list[BoxedImage]) -> None:
-    sizes = [3 * (20 + 3 * n) * (48 - 2 * n) for n in range(7)]
-    reader = ShownReader(60, kept_bytes=sizes[0] + sizes[1])
-    first = [reader.decoded(image.path) for image in images[:3]]
-    assert reader.left == 0
-    again = [reader.decoded(image.path) for image in images[:3]]
-    assert [a is b for a, b in zip(first, again, strict=True)] == [True, True, False]
-    assert torch.equal(first[2], again[2])
-
-
 @pytest.mark.parametrize("workers", [0, 2])
 def test_scored_images_come_in_order_and_as_they_are(
     workers: int, images: list[BoxedImage]
 ) -> None:
     made = list(scored_images(images, shorter=32, longest=60, workers=workers))
     assert [len(image.labels) for image in made] == [1, 2, 3, 4, 5, 6, 7]
-    expected = ShownReader(60, 0).decoded(images[0].path)
-    height, width = made[0].x.shape[1:]
-    assert made[0].scale == (width / expected.shape[2], height / expected.shape[1])
-    first = next(iter(scored_images(images, 32, 60, workers)))  # nobody asks for the others
+    for image, got in zip(images, made, strict=True):
+        file = decode(image.path)
+        assert torch.equal(got.x, resize_image(file, 32, 60))
+        height, width = got.x.shape[1:]
+        assert got.scale == (width / file.shape[2], height / file.shape[1])
+        boxes, _ = resize_boxes(image.boxes, image.labels, size_of(file), (height, width))
+        assert torch.equal(got.boxes, boxes)
+    first = next(scored_images(images, 32, 60, workers))  # nobody asks for the others
     assert torch.equal(first.x, made[0].x)
