@@ -144,5 +144,5 @@ def _dispatch(name: str, arguments: list[str]) -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    wide.say(f"batchformer: {message}")
+    wide.print_once(f"batchformer: {message}")
     raise SystemExit(code)

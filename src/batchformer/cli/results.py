@@ -31,7 +31,7 @@ def evaluate(arguments: list[str]) -> None:
 
     from batchformer.lab.engine import onednn
     from batchformer.lab.engine.optimizer_step import OptimizerStep
-    from batchformer.lab.engine.precision import products_in
+    from batchformer.lab.engine.precision import matmul_precision
     from batchformer.lab.runs import run as runs
     from batchformer.lab.runs.folder import recipe_from_json, recorded
 
@@ -41,7 +41,7 @@ def evaluate(arguments: list[str]) -> None:
     for folder in folders:
         method, task, config = runs.restore(folder, device, options.data.root)
         mechanics = OptimizerStep(recipe_from_json(config["trained"]).train, device)
-        with torch.no_grad(), products_in(mechanics.config.precision):
+        with torch.no_grad(), matmul_precision(mechanics.config.precision):
             metrics = task.evaluate(method, mechanics).metrics
         print(f"{folder}: " + " ".join(f"{name} {value:.2f}" for name, value in metrics.items()))
 

@@ -55,10 +55,10 @@ def test_a_recording_that_fails_is_not_passed_off_as_one(monkeypatch: pytest.Mon
     def fail(self: Captured, batch: object) -> None:
         raise RuntimeError("operation not permitted")
 
-    monkeypatch.setattr(Captured, "_record", fail)
+    monkeypatch.setattr(Captured, "_capture", fail)
     subject = Subject(RESNET32, Mode("recorded", TrainConfig()), 4, False, CPU)
     for _ in range(WARM_UP):
         subject()
     watch = SubjectStopwatch(lambda: subject, CPU)
-    with pytest.raises(RuntimeError, match=r"recording failed .operation not permitted"):
+    with pytest.raises(RuntimeError, match=r"the capture failed .operation not permitted"):
         watch()

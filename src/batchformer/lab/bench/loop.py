@@ -30,7 +30,7 @@ from batchformer.lab.config.training import ScheduleConfig, TrainConfig
 from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.loop import Evaluation, Plan, own_stream, training
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.precision import products_in
+from batchformer.lab.engine.precision import matmul_precision
 
 #: Updates between checkpoints, and between records: more often than any recipe writes them.
 BLOCK, LOG_EVERY = 16, 8
@@ -66,7 +66,7 @@ def measure(settings: BenchSettings, network: Network = RESNET32, size: int = BA
     method = network.method(True, device).train()
     batches = network.batches(size, device)
     blocks = settings.repeats or (GPU_BLOCKS if settings.on_gpu else BLOCKS)
-    in_fp32 = products_in("fp32")  # as the loop computes it
+    in_fp32 = matmul_precision("fp32")  # as the loop computes it
     with own_stream(device), in_fp32, looped(method, batches, device) as by_loop:
         optimizer = method.optimizers(OPTIM)["main"]
         bare = _bare(method, optimizer, batches)

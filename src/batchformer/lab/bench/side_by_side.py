@@ -23,7 +23,7 @@ from batchformer.lab.bench.measure import (
 from batchformer.lab.bench.step import OPTIM, RESNET32, Network
 from batchformer.lab.config.training import ScheduleConfig, TrainConfig
 from batchformer.lab.engine.cuda_graph import WARM_UP
-from batchformer.lab.engine.interleave import Job, Training, train_together
+from batchformer.lab.engine.interleave import Job, Training, train_interleaved
 from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.loop import Evaluation, Plan, training
 
@@ -99,7 +99,7 @@ def _advance(runs: Sequence[Training], updates: int, device: torch.device) -> No
     jobs = [
         Job(str(number), functools.partial(_slice, run, updates)) for number, run in enumerate(runs)
     ]
-    for _ in train_together(jobs, device):
+    for _ in train_interleaved(jobs, device):
         pass
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -364,7 +364,7 @@ def test_ranks_agree_and_fail_together(groups: dict[int, list[Any]]) -> None:
             assert found["said"] == {"rank": 0, "list": [1.5, None]}
             assert found["alone"] == (1, number)
             words = "no such file" if number == 0 else "ValueError: no such file"
-            assert found["failed"] == ("FirstFailed" if number else "ValueError", words)
+            assert found["failed"] == ("RankZeroFailed" if number else "ValueError", words)
             assert "became nan at update 0" in found["diverged"]
             assert "stopped and saved at update 5" in found["stopped"]
             for name, value in found["whole"].items():

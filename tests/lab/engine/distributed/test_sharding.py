@@ -113,7 +113,7 @@ def work(rank: int, folder: Path) -> None:
     """What one rank does."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    sharding.LEAST_PARAMETERS = 100
+    sharding.MIN_BLOCK_PARAMETERS = 100
     own = folder / str(rank)
     found: dict[str, Any]
     try:
@@ -143,7 +143,7 @@ def work(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.skipif(not sharding.on_the_cpu(), reason="the FSDP of this torch needs GPUs")
+@pytest.mark.skipif(not sharding.fsdp_runs_on_cpu(), reason="the FSDP of this torch needs GPUs")
 def test_fsdp_trains_as_one_process_and_keeps_whole_tensors(
     run_ranks: Callable[[str, Path, int], None], tmp_path: Path
 ) -> None:

@@ -6,13 +6,13 @@ import torch
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from batchformer.lab.engine.stage import RunningMean
+from batchformer.lab.engine.stage import WeightEMA
 
 
 def test_the_mean_is_torchs() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
-    ours = RunningMean(model, 0.9)
+    ours = WeightEMA(model, 0.9)
     theirs = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
     for _ in range(5):
         with torch.no_grad():
@@ -34,7 +34,7 @@ def test_whole_numbers_are_copied() -> None:
     """torch's mean of a number with itself may be one less."""
     model = nn.Linear(2, 2)
     model.register_buffer("edges", torch.arange(3000))
-    mean = RunningMean(model, 0.9)
+    mean = WeightEMA(model, 0.9)
     for _ in range(5):
         mean.update_parameters(model)
     assert torch.equal(mean.module.edges, torch.arange(3000))
@@ -42,9 +42,9 @@ def test_whole_numbers_are_copied() -> None:
 
 def test_a_loaded_mean_goes_on() -> None:
     model = nn.Linear(2, 2)
-    first = RunningMean(model, 0.5)
+    first = WeightEMA(model, 0.5)
     first.update_parameters(model)
-    second = RunningMean(nn.Linear(2, 2), 0.5)
+    second = WeightEMA(nn.Linear(2, 2), 0.5)
     second.load_state_dict(first.state_dict())
     with torch.no_grad():
         model.weight.zero_()

@@ -25,12 +25,12 @@ from batchformer.lab.engine import cuda_graph as capture
 from batchformer.lab.engine.cuda_graph import (
     WARM_UP,
     Captured,
-    Recording,
+    CapturedUpdate,
     signature,
-    wait_for,
+    synchronize,
     why_eager,
 )
-from batchformer.lab.engine.interleave import Job, train_together
+from batchformer.lab.engine.interleave import Job, train_interleaved
 from batchformer.lab.engine.interrupt import Interrupted
 from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Method
@@ -83,18 +83,18 @@ class Machine:
         self.graphs: list[FakeGraph] = []
         self.said: list[str] = []
 
-        def record(_: Captured, batch: Any) -> Recording:
+        def record(_: Captured, batch: Any) -> CapturedUpdate:
             if fails:
                 raise RuntimeError("operation not permitted when stream is capturing\nmore lines")
             self.graphs.append(FakeGraph())
             static = {name: torch.zeros_like(value) for name, value in batch.items()}
-            return Recording(self.graphs[-1], static, {"loss": static["x"].sum()})  # type: ignore[arg-type]
+            return CapturedUpdate(self.graphs[-1], static, {"loss": static["x"].sum()})  # type: ignore[arg-type]
 
         def work(batch: Any) -> dict[str, Tensor]:
             self.eager += 1
             return {"loss": batch["x"].sum()}
 
-        monkeypatch.setattr(Captured, "_record", record)
+        monkeypatch.setattr(Captured, "_capture", record)
         self.update = Captured(
             work, torch.device("cpu"), lambda: self.phase, lambda line: self.said.append(line)
         )
@@ -110,7 +110,7 @@ def test_a_shape_is_recorded_once_it_is_familiar(monkeypatch: pytest.MonkeyPatch
     assert (machine.eager, len(machine.graphs)) == (WARM_UP, 0)
     machine.run(8, 5)
     assert (machine.eager, [g.replays for g in machine.graphs]) == (WARM_UP, [5])
-    assert float(next(iter(machine.update.recordings.values())).batch["x"].sum()) == 8
+    assert float(next(iter(machine.update.graphs.values())).batch["x"].sum()) == 8
 
 
 def test_ragged_batches_and_phases_are_kinds_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,10 +129,10 @@ def test_ragged_batches_and_phases_are_kinds_of_their_own(monkeypatch: pytest.Mo
 
 def test_too_many_kinds_stay_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch)
-    for rows in range(1, capture.MOST_RECORDINGS + 4):
+    for rows in range(1, capture.MAX_GRAPHS + 4):
         machine.run(rows, WARM_UP + 1)
-    assert len(machine.graphs) == capture.MOST_RECORDINGS
-    assert machine.eager == (capture.MOST_RECORDINGS + 3) * WARM_UP + 3
+    assert len(machine.graphs) == capture.MAX_GRAPHS
+    assert machine.eager == (capture.MAX_GRAPHS + 3) * WARM_UP + 3
 
 
 def test_a_failed_recording_is_said_once_and_nothing_is_lost(
@@ -150,7 +150,7 @@ def test_what_was_recorded_can_be_dropped(monkeypatch: pytest.MonkeyPatch) -> No
     machine = Machine(monkeypatch)
     machine.run(8, WARM_UP + 1)
     machine.update.release()
-    assert machine.graphs[0].dropped and not machine.update.recordings
+    assert machine.graphs[0].dropped and not machine.update.graphs
     machine.run(8, WARM_UP + 1)
     assert machine.eager == 2 * WARM_UP and len(machine.graphs) == 2
 
@@ -158,8 +158,8 @@ def test_what_was_recorded_can_be_dropped(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_device_is_waited_for_on_all_its_streams(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[torch.device] = []
     monkeypatch.setattr(torch.cuda, "synchronize", waited.append)
-    wait_for(torch.device("cpu"))
-    wait_for(torch.device("cuda:1"))
+    synchronize(torch.device("cpu"))
+    synchronize(torch.device("cuda:1"))
     assert waited == [torch.device("cuda:1")]
 
 
@@ -263,7 +263,7 @@ def test_captured_cutmix_equals_eager(
     for name, on in (("eager", False), ("captured", True)):
         where = plan(tmp_path / name, capture=on, **changes)
         fit(method(0, module, hyper), feed(), evaluation, where)
-    assert "recording failed" not in capsys.readouterr().err
+    assert "the capture failed" not in capsys.readouterr().err
     eager, captured = losses(tmp_path / "eager"), losses(tmp_path / "captured")
     assert len(captured) == 100 and captured == pytest.approx(eager, rel=1e-3)
 
@@ -284,7 +284,7 @@ def test_captured_class_context_equals_eager(
         trained = method(hyper=hyper, context="classes", attend=attend)
         fit(trained, feed(), evaluation, plan(tmp_path / name, capture=on, **changes))
         means.append(trained.state_dict()["encoder.means"].cpu())
-    assert "recording failed" not in capsys.readouterr().err
+    assert "the capture failed" not in capsys.readouterr().err
     eager, captured = losses(tmp_path / "eager"), losses(tmp_path / "captured")
     assert len(captured) == 100 and captured == pytest.approx(eager, rel=1e-3)
     torch.testing.assert_close(means[1], means[0], rtol=1e-2, atol=1e-2)
@@ -312,7 +312,7 @@ def test_runs_side_by_side_are_the_runs_alone(
             lambda request: training(made, feeds[seed], evaluation, where, request, False),
         )
 
-    ended = list(train_together([job(*kind) for kind in kinds], CUDA))
+    ended = list(train_interleaved([job(*kind) for kind in kinds], CUDA))
     assert len(ended) == 4
     for seed, module in kinds:
         alone = losses(tmp_path / f"alone{seed}{module}")
@@ -358,12 +358,12 @@ def test_a_captured_training_that_a_signal_stops_goes_on_as_if_unbroken(
         ]
 
     with pytest.raises(Interrupted):
-        list(train_together(jobs(Stopping(feed(), at=25)), CUDA))
+        list(train_interleaved(jobs(Stopping(feed(), at=25)), CUDA))
     assert torch.cuda.current_stream().query() and torch.cuda.default_stream().query()
     for module in arms:
         kept = [path.name[:9] for path in (tmp_path / f"cut{module}/checkpoints").iterdir()]
         assert kept in (["000000025"], ["000000026"])
-    assert len(list(train_together(jobs(feed()), CUDA))) == 2
+    assert len(list(train_interleaved(jobs(feed()), CUDA))) == 2
     for module in arms:
         cut, whole = (losses(tmp_path / f"{name}{module}") for name in ("cut", "whole"))
         assert len(cut) == 40 and cut == pytest.approx(whole, rel=1e-3)

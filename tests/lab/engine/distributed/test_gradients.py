@@ -17,7 +17,7 @@ from torch import distributed as dist
 
 from batchformer.lab.data.feeds.sharding import own_positions
 from batchformer.lab.engine.distributed import gradients as in_step
-from batchformer.lab.engine.distributed.sync_norm import RanksNorm, synchronise_norms
+from batchformer.lab.engine.distributed.sync_norm import SyncNorm, synchronise_norms
 from batchformer.lab.tasks.detection import of_all_ranks
 from batchformer.nn.exchange import world_size
 
@@ -106,7 +106,7 @@ def work(rank: int, folder: str) -> None:
     images = {5: own_positions([5]).tolist(), 2: own_positions([2]).tolist() or [0]}
     found = {
         "norms": {kind: normalised(kind, own) for kind in KINDS},
-        "mean": in_step.mean_of_ranks(torch.tensor([float(rank), 1.0])),
+        "mean": in_step.mean_over_ranks(torch.tensor([float(rank), 1.0])),
         "averaged": [first.grad, second.grad, spare.grad],
         "state": state,
         "boxes": {n: of_all_ranks([boxes(i) for i in own], n) for n, own in images.items()},
@@ -141,7 +141,7 @@ def assert_normalised_as_by_one_process(found: list[dict[str, Any]]) -> None:
     for kind in KINDS:
         one = normalised(kind, torch.arange(ROWS))
         by_rank = [rank["norms"][kind] for rank in found]
-        assert one["type"].startswith("BatchNorm") and by_rank[0]["type"] == "RanksNorm"
+        assert one["type"].startswith("BatchNorm") and by_rank[0]["type"] == "SyncNorm"
         far = 0.05 if kind == "half" else 1e-12
         for number, expected in enumerate(one["rows"]):
             got = torch.cat([rank["rows"][number] for rank in by_rank])
@@ -157,14 +157,14 @@ def assert_normalised_as_by_one_process(found: list[dict[str, Any]]) -> None:
 
 def test_one_rank_needs_nobody() -> None:
     x = torch.randn(2, 3, requires_grad=True)
-    assert in_step.sum_of_ranks(x) is x and in_step.mean_of_ranks(x) is x
+    assert in_step.sum_over_ranks(x) is x and in_step.mean_over_ranks(x) is x
     in_step.broadcast_state([x])
     in_step.average_gradients([nn.Parameter(x.detach())])
     model = nn.Sequential(nn.BatchNorm1d(3))
     synchronise_norms(model, torch.device("cpu"))
     assert type(model[0]) is nn.BatchNorm1d
     norm = nn.BatchNorm1d(3)
-    made = RanksNorm.of(norm)
+    made = SyncNorm.of(norm)
     assert made.weight is norm.weight and made.running_mean is norm.running_mean
     torch.testing.assert_close(made(x), norm(x))
 

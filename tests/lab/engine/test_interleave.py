@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.engine.interleave import Job, train_together
+from batchformer.lab.engine.interleave import Job, train_interleaved
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import DivergedError
 from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
@@ -78,7 +78,7 @@ def test_in_turn_equals_alone(tmp_path: Path) -> None:
     for seed, updates in lengths.items():
         fit(Noisy(seed), Numbers(), evaluate, plan(tmp_path / f"alone{seed}", seed, updates))
     jobs = [job(Noisy(s), plan(tmp_path / f"turn{s}", s, u)) for s, u in lengths.items()]
-    ended = {j.name: e for j, e in train_together(jobs, CPU)}
+    ended = {j.name: e for j, e in train_interleaved(jobs, CPU)}
     assert list(ended) == ["turn1", "turn0", "turn2"], "each is given as it ends"
     for seed in lengths:
         assert records(tmp_path / f"turn{seed}") == records(tmp_path / f"alone{seed}")
@@ -87,7 +87,7 @@ def test_in_turn_equals_alone(tmp_path: Path) -> None:
 def test_a_run_that_diverges_leaves_the_others_alone(tmp_path: Path) -> None:
     methods = [Noisy(0), Noisy(1, diverges_at=6), Noisy(2)]
     jobs = [job(m, plan(tmp_path / f"run{i}", i)) for i, m in enumerate(methods)]
-    ended = {j.name: e for j, e in train_together(jobs, CPU)}
+    ended = {j.name: e for j, e in train_interleaved(jobs, CPU)}
     assert isinstance(ended.pop("run1"), DivergedError)
     assert all(isinstance(e, Evaluation) for e in ended.values()) and len(ended) == 2
 
@@ -104,7 +104,7 @@ def test_a_signal_saves_every_run(tmp_path: Path) -> None:
         job(Noisy(s), plan(tmp_path / f"run{s}", s), Stopping() if s == 1 else None) for s in seeds
     ]
     with pytest.raises(Interrupted):
-        list(train_together(jobs, CPU))
+        list(train_interleaved(jobs, CPU))
     for seed in seeds:
         saved = sorted((tmp_path / f"run{seed}" / "checkpoints").glob("*.pt"))
         assert int(saved[-1].name.split(".")[0]) in (9, 10)
@@ -147,7 +147,7 @@ def test_runs_that_share_a_feed_take_its_batches_together(tmp_path: Path) -> Non
         fit(Noisy(seed), Numbers(), evaluate, plan(tmp_path / f"alone{seed}", seed))
     reader = Reader()
     jobs = [job(Noisy(s), plan(tmp_path / f"turn{s}", s), reader) for s in done]
-    assert all(isinstance(end, Evaluation) for _, end in train_together(jobs, CPU))
+    assert all(isinstance(end, Evaluation) for _, end in train_interleaved(jobs, CPU))
     assert reader.started == [12, 3, 12, 0], "each begins once where it was stopped"
     assert reader.steps[4:] == [
         *range(1, 4),  # the last alone, until it is where the second is
@@ -162,7 +162,7 @@ def test_runs_with_feeds_of_their_own_do_not_wait(tmp_path: Path) -> None:
     stopped(tmp_path / "run0", 0, 12)
     readers = [Reader(), Reader()]
     jobs = [job(Noisy(s), plan(tmp_path / f"run{s}", s), readers[s]) for s in range(2)]
-    names = [ended.name for ended, _ in train_together(jobs, CPU)]
+    names = [ended.name for ended, _ in train_interleaved(jobs, CPU)]
     assert names == ["run0", "run1"] and [r.started for r in readers] == [[12], [0]]
 
 
@@ -177,6 +177,6 @@ def test_runs_at_different_updates_are_all_saved_by_a_signal(tmp_path: Path) -> 
     feed = Stopping()
     jobs = [job(Noisy(s), plan(tmp_path / f"run{s}", s), feed) for s in range(2)]
     with pytest.raises(Interrupted):
-        list(train_together(jobs, CPU))
+        list(train_interleaved(jobs, CPU))
     saved = [max((tmp_path / f"run{s}/checkpoints").iterdir()).name[:9] for s in range(2)]
     assert saved == ["000000013", "000000006"]

@@ -30,11 +30,11 @@ def test_one_rank_answers_by_itself() -> None:
 
 def test_the_newest_checkpoint_of_the_first_rank_is_its_own(tmp_path: Path) -> None:
     said: list[str] = []
-    assert checkpoint.load_newest_of_first(tmp_path, said.append) is None
+    assert checkpoint.load_newest_on_rank_zero(tmp_path, said.append) is None
     checkpoint.save(tmp_path, 1, {"a": torch.ones(2)})
     last = checkpoint.save(tmp_path, 2, {"a": torch.zeros(2)})
     last.write_bytes(b"torn")
-    found = checkpoint.load_newest_of_first(tmp_path, said.append)
+    found = checkpoint.load_newest_on_rank_zero(tmp_path, said.append)
     assert found is not None and found["a"].tolist() == [1, 1] and "damaged" in said[0]
     content = next(path for path in tmp_path.glob("000000001*")).read_bytes()
     assert checkpoint.read(content, tmp_path)["a"].tolist() == [1, 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from batchformer.lab.engine.bn_recalibration import measuring_statistics
+from batchformer.lab.engine.bn_recalibration import recalibrate_norms
 
 
 def test_means_over_the_batches() -> None:
@@ -17,7 +17,7 @@ def test_means_over_the_batches() -> None:
         model(torch.randn(8, 3, dtype=torch.float64) + 5)
     state = {name: value.clone() for name, value in model.state_dict().items()}
     batches = torch.randn(6, 8, 3, dtype=torch.float64)
-    with torch.no_grad(), measuring_statistics(model):
+    with torch.no_grad(), recalibrate_norms(model):
         for batch in batches:
             model(batch)
     torch.testing.assert_close(norm.running_mean, batches.mean((0, 1)))
