@@ -14,10 +14,11 @@ from torch import nn
 
 from batchformer.adapters.plain_file import write_plain
 from batchformer.plug.alive import LOGGED_AS, watched_influence
-from batchformer.plug.attach import RECORD, attach, plain_state_dict
+from batchformer.plug.attach import attach
 from batchformer.plug.check import check as check_model
 from batchformer.plug.classifier import AttachError
-from batchformer.plug.export import unwrap
+from batchformer.plug.export import plain_state_dict
+from batchformer.plug.insertion import RECORD, unwrap
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer

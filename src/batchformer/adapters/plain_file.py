@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from batchformer.plug.attach import export
+from batchformer.plug.export import export
 
 
 def write_plain(model: nn.Module, path: str | os.PathLike[str], example: Any = None) -> Path:

@@ -25,21 +25,21 @@ MOST_SAMPLES = 4096
 PLACES = 4
 
 
-def obstacle_to_small_layer(x: Tensor, heads: int) -> str | None:
-    """Why :class:`SmallLayer` cannot work on x ``(L, N, C)`` here and now, or None.
+def small_layer_unsupported_reason(x: Tensor, heads: int) -> str | None:
+    """Why :class:`SmallLayer` does not support x ``(L, N, C)``, or None.
 
-    >>> obstacle_to_small_layer(torch.zeros(1, 8, 64), heads=4)
+    >>> small_layer_unsupported_reason(torch.zeros(1, 8, 64), heads=4)
     'the tensor is not on a CUDA device'
     """
-    return unsupported_reason(x) or shape_obstacle(x, heads)
+    return unsupported_reason(x) or shape_unsupported_reason(x, heads)
 
 
-def shape_obstacle(x: Tensor, heads: int) -> str | None:
-    """The same, for what depends on shape and type alone.
+def shape_unsupported_reason(x: Tensor, heads: int) -> str | None:
+    """The part of the answer that depends on shape and type alone.
 
-    >>> shape_obstacle(torch.zeros(1, 8, 48), heads=1)
+    >>> shape_unsupported_reason(torch.zeros(1, 8, 48), heads=1)
     '48 channels are none of 16, 32, 64'
-    >>> shape_obstacle(torch.zeros(1, 8, 64), heads=8)
+    >>> shape_unsupported_reason(torch.zeros(1, 8, 64), heads=8)
     'heads of 8 channels are none of 16, 32, 64'
     """
     if x.dim() != 3 or x.numel() == 0:
