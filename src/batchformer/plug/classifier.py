@@ -85,6 +85,7 @@ class Trace:
         producers: for each output tensor, the last layers before it.
         bare: names of weight matrices between those layers and the outputs that are in no layer.
         rows: the number of samples in the pass.
+        shapes: the shapes of the output tensors, without auxiliary ones.
     """
 
     calls: dict[str, Call] = field(default_factory=dict)
@@ -92,6 +93,7 @@ class Trace:
     producers: list[list[str]] = field(default_factory=list)
     bare: list[str] = field(default_factory=list)
     rows: int = 0
+    shapes: list[torch.Size] = field(default_factory=list)
 
     def candidates(self, tried: Sequence[str] = (), most: int = 6, lines: bool = True) -> str:
         """For error messages: the last layers that read samples, except those tried.
@@ -207,6 +209,7 @@ def _traced(model: nn.Module, batch: Batch) -> Trace:
         for tensor in output_tensors(without_auxiliary(outputs)):
             layers, weights = _nearest(tensor.grad_fn, produced)
             record.producers.append(layers)
+            record.shapes.append(tensor.shape)
             record.bare += [names[weight] for weight in weights if weight in names]
     finally:
         for handle in handles:

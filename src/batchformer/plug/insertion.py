@@ -336,6 +336,11 @@ def dry_run(
     expected = 2 * batch.rows if streams == "shared" else batch.rows
     axes = {0, *(place.encoder.batch_axis for place in _places(calls))}
     fits = [expected in {t.shape[a] for a in axes if a < t.ndim} for t in seen.outputs]
+    if len(record.shapes) == len(fits):  # rows on another axis: experts stacked as (E, N, K)
+        fits = [
+            fit or _has_more_rows(t.shape, shape, batch.rows, expected)
+            for fit, t, shape in zip(fits, seen.outputs, record.shapes, strict=True)
+        ]
     if not any(fits) or (strict and not all(fits)):
         lines = OWN_FORWARD.format(channels=_places(calls)[0].encoder.dim)
         raise AttachError(
@@ -346,6 +351,14 @@ def dry_run(
             f"{lines} {record.candidates(tried, lines=False)}"
         )
     return seen.norms
+
+
+def _has_more_rows(shape: torch.Size, in_eval: torch.Size, samples: int, expected: int) -> bool:
+    """Whether an output's shape is that of eval except for one axis, that of the samples."""
+    return any(
+        size == samples and (*in_eval[:axis], expected, *in_eval[axis + 1 :]) == tuple(shape)
+        for axis, size in enumerate(in_eval)
+    )
 
 
 def _training_pass(

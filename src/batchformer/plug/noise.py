@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from batchformer.nn.module import BatchFormer
+from batchformer.nn.streams import leaves
 from batchformer.plug.example import Batch
 from batchformer.torch_private import BUFFERS, COMPILED_CALL, BatchNorm, Dropout
 
@@ -25,7 +26,7 @@ def held_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
     Dropout and stochastic depth are off, unless they drop everything: that is no noise, and what
     they stand before never arrives. BatchNorm that is in training normalises by the statistics
     of one training pass over the unchanged batch. The caller restores buffers and
-    modes (:func:`~batchformer.plug.preserve.preserve_state`); the rest is restored here.
+    modes (:func:`~batchformer.plug.preserve.untouched`); the rest is restored here.
     """
     with ExitStack() as undo:
         undo.enter_context(NoDropout())
@@ -117,14 +118,23 @@ LARGE = 128
 """Pixels of a side from which half the resolution is as good for batch statistics."""
 
 
+def halved(batch: Batch) -> Batch:
+    """The batch with large images at half resolution; the same object if there are none."""
+
+    def is_large(part: Any) -> bool:
+        images = isinstance(part, Tensor) and part.ndim == 4 and part.is_floating_point()
+        return images and min(part.shape[2:]) >= LARGE
+
+    if not any(is_large(part) for _, part in leaves((batch.args, batch.kwargs))):
+        return batch
+    return batch.mapped(
+        lambda part: part[..., ::2, ::2] if is_large(part) else part, lambda part: part
+    )
+
+
 def _settle(model: nn.Module, batch: Batch) -> None:
     """One training pass for batch statistics: of large images at half resolution, if it works."""
-
-    def halved(part: Tensor) -> Tensor:
-        images = part.ndim == 4 and part.is_floating_point() and min(part.shape[2:]) >= LARGE
-        return part[..., ::2, ::2] if images else part
-
-    smaller = batch.mapped(halved, lambda part: part)
+    smaller = halved(batch)
     with torch.no_grad():
         try:
             seed(0)
