@@ -99,7 +99,7 @@ def test_a_list_of_samples_without_rows_and_packed_sequences_get_a_clear_word() 
     with pytest.raises(TypeError, match=r"a list of 6 samples, and gives no tensor with a row"):
         probe_batch(TakesAList(samples=True, rows=False), list(torch.randn(6, 3, 8)), 0)
     packed = nn.utils.rnn.pack_padded_sequence(torch.randn(5, 3, 2), torch.tensor([5, 4, 2]))
-    with pytest.raises(TypeError, match=r"PackedSequence cannot be cut.*let forward pack"):
+    with pytest.raises(TypeError, match=r"PackedSequence cannot be split.*let forward pack"):
         probe_batch(nn.GRU(2, 2), packed, 0)
     with pytest.raises(TypeError, match="PackedSequence"):
         probe_batch(nn.GRU(2, 2), {"input": packed}, 0)

@@ -12,12 +12,11 @@ from torch.optim import Optimizer
 
 from batchformer.nn.encoder import bypassed
 from batchformer.nn.module import BatchFormer, without_exchange
-from batchformer.plug.attach import RECORD, Attachment, same_bits
 from batchformer.plug.classifier import output_tensors
 from batchformer.plug.eval_layers import other_layers_in_eval
 from batchformer.plug.evidence import Seen, look
 from batchformer.plug.example import Batch
-from batchformer.plug.export import unwrap
+from batchformer.plug.export import same_bits
 from batchformer.plug.findings import (
     CALLED,
     EVAL,
@@ -30,7 +29,7 @@ from batchformer.plug.findings import (
     about_streams,
     about_training,
 )
-from batchformer.plug.insertion import PerStream, WithBatchFormer
+from batchformer.plug.insertion import RECORD, Attachment, PerStream, WithBatchFormer, unwrap
 from batchformer.plug.noise import (
     closed_gates,
     gates_open,

@@ -21,7 +21,8 @@ from batchformer.lab.methods import build_method
 from batchformer.lab.methods.compositional import CompCos, pair_feasibility
 from batchformer.lab.metrics.compositional import CompositionalResult, compositional_scores
 from batchformer.lab.models.build import build_model
-from batchformer.nn.randomness import drawing, seed_device
+from batchformer.nn.randomness import drawing
+from batchformer.plug.preserve import seed_device
 
 CPU = torch.device("cpu")
 #: Nine pairs in the open world; the classes 0..4 of the batches are pairs 1, 2, 3, 4 and 6.

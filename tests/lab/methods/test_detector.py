@@ -14,7 +14,7 @@ from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.detector import Detector
 from batchformer.lab.models import faster_rcnn
-from batchformer.nn.randomness import seed_device
+from batchformer.plug.preserve import seed_device
 
 CPU = torch.device("cpu")
 KINDS = get_args(faster_rcnn.Kind)

@@ -20,7 +20,7 @@ from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.nn.exchange import world_size
-from batchformer.nn.randomness import seed_device
+from batchformer.plug.preserve import seed_device
 
 Losses = dict[str, Tensor]
 Work = Callable[[Batch], Losses]
