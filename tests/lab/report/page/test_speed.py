@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from batchformer.lab.bench.measure import Spread, Table
 from batchformer.lab.bench.run import save
+from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.report.page.html import render
 from batchformer.lab.report.page.sections import Section, sections_of
 from batchformer.lab.report.page.speed import bench_beside, tables_html

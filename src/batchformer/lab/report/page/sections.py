@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from batchformer.lab.bench.measure import read_tables
+from batchformer.lab.bench.table import read_tables
 from batchformer.lab.metrics.intervals import FEWEST_SEEDS
 from batchformer.lab.report.figures.canvas import inline_svg
 from batchformer.lab.report.figures.catalogue import FIGURES

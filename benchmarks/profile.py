@@ -1,4 +1,4 @@
-"""Where the time of a recorded training step goes, by kernel families."""
+"""Where the time of a captured training step goes, by kernel families."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Iterable
 
 import torch
 
-from batchformer.lab.bench.measure import BenchSettings, Stopwatch, Table, Timer, measured
-from batchformer.lab.bench.step import RECORDED, RESNET32, Subject
+from batchformer.lab.bench.measure import BenchSettings, Stopwatch, Timer, time_interleaved
+from batchformer.lab.bench.step import CAPTURED, RESNET32, UpdateRunner
+from batchformer.lab.bench.table import Table
 from batchformer.lab.engine.loop import own_stream
 
 BATCH = 512
@@ -39,39 +40,40 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     (r"memcpy|memset|copy|fill|catarray", "copies, casts and fills"),
 )
 REST = "the rest"
-#: What begins the backward pass, and what ends a step; between them our convolution is a gradient.
+#: What begins the backward pass, and what ends a step; in between, our convolution is a gradient.
 BACKWARD, LAST = re.compile(r"backward|gradient|wgrad|dgrad"), "optimizer"
 
 
 def measure(settings: BenchSettings) -> Table:
     """Microseconds a step by family, with BatchFormer and without, and what the device idles."""
-    settings.need_gpu("profile")
+    if not settings.on_gpu:
+        raise RuntimeError(f"profile needs a CUDA device, and this is {settings.device}")
     table = Table(
         "profile",
-        f"Where the time goes: {RESNET32.title}, batch {BATCH}, recorded",
+        f"Where the time goes: {RESNET32.title}, batch {BATCH}, captured",
         ("kernels", "with BatchFormer, µs", "%", "without, µs", "BatchFormer adds, µs"),
         settings.environment("bfloat16"),
         notes=["Idle is the time of a step less that of its kernels, which the profiler measures"],
     )
     with own_stream(settings.device):
-        subjects = {
-            name: Subject(RESNET32, RECORDED, BATCH, with_it, settings.device)
-            for name, with_it in (("with", True), ("without", False))
+        runners = {
+            name: UpdateRunner(RESNET32, CAPTURED, BATCH, batchformer, settings.device)
+            for name, batchformer in (("with", True), ("without", False))
         }
-        for subject in subjects.values():
-            subject.warm_up()
+        for runner in runners.values():
+            runner.warm_up()
         timers: dict[str, Timer] = {
-            name: Stopwatch(subject, settings.device, calls=REPLAYS)
-            for name, subject in subjects.items()
+            name: Stopwatch(runner, settings.device, calls=REPLAYS)
+            for name, runner in runners.items()
         }
-        timings = measured(timers, settings.repeats, usual=ROUNDS, budget=BUDGET)
-        kernels = {name: profiled(subject, REPLAYS) for name, subject in subjects.items()}
+        timings = time_interleaved(timers, settings.repeats, usual=ROUNDS, budget=BUDGET)
+        kernels = {name: profiled(runner, REPLAYS) for name, runner in runners.items()}
     steps = {name: 1000 * timing.ms.median for name, timing in timings.items()}
     fill(table, {name: by_family(found) for name, found in kernels.items()}, steps)
     return table
 
 
-def profiled(subject: Subject, replays: int) -> list[Kernel]:
+def profiled(runner: UpdateRunner, replays: int) -> list[Kernel]:
     """The kernels of so many steps, their times divided by the number of steps."""
     from torch._C._autograd import DeviceType
     from torch.profiler import ProfilerActivity, profile
@@ -79,7 +81,7 @@ def profiled(subject: Subject, replays: int) -> list[Kernel]:
     torch.cuda.synchronize()
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         for _ in range(replays):
-            subject()
+            runner()
         torch.cuda.synchronize()
     events = [e for e in profiler.events() or [] if e.device_type == DeviceType.CUDA]
     if not events:

@@ -1,6 +1,6 @@
-"""Bytes as stated and as handed to the collectives, on real groups of two and three ranks.
+"""Ranks are timed together, and the bytes are those that collectives really get.
 
-Run as a script, this file is one of the ranks: it saves what it got, and the tests look at it.
+Run as a script, this file is one of two or three ranks: it saves what it counted, for the tests.
 """
 
 from __future__ import annotations
@@ -13,14 +13,18 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import torch
 from torch import Tensor
 from torch import distributed as dist
 
 from batchformer import BatchFormer
-from batchformer.lab.bench.exchange import traffic
+from batchformer.lab.bench.exchange import Case, cases, measure, traffic
+from batchformer.lab.bench.measure import BenchSettings
+from batchformer.lab.bench.table import Spread
 from batchformer.nn import exchange
 
+ONCE = BenchSettings(torch.device("cpu"), repeats=2)
 #: Rows of each rank, by the number of ranks.
 SIZES = {2: ((4, 4), (3, 5), (0, 4)), 3: ((4, 4, 4), (5, 1, 3), (0, 6, 2))}
 
@@ -114,6 +118,27 @@ def test_ranks_hand_over_as_much_as_is_stated(
 
 def test_one_rank_hands_over_nothing() -> None:
     assert traffic([5], 2) == (0, 0)
+
+
+def test_ranks_are_timed_and_one_that_fails_costs_its_row() -> None:
+    table = measure(ONCE, [Case(2, 3, 8), Case(1, 3, 7)])
+    (row,) = table.rows
+    assert row[:3] == (2, 3, 8)
+    for spread in row[3:6]:
+        assert isinstance(spread, Spread) and spread.rounds == 2 and spread.median > 0
+    sent, received = row[6:]
+    # Keys and values of three rows, their gradients for all six, and a header of three numbers.
+    assert sent == pytest.approx((3 * 8 + (3 + 6) * 2 * 8 * 4) / 1e6)
+    assert received == pytest.approx((3 * 8 + (3 + 6) * 2 * 8 * 4) / 1e6)
+    (failure,) = [note for note in table.notes if "1 ranks with 3 samples" in note]
+    assert "4 heads do not divide dim=7" in failure
+
+
+def test_one_gpu_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    with pytest.raises(RuntimeError, match="there is one"):
+        measure(BenchSettings(torch.device("cuda")))
+    assert {case.ranks for case in cases(4)} == {4}
 
 
 if __name__ == "__main__":

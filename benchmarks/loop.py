@@ -1,15 +1,16 @@
-"""What the loop adds to the bare forward, backward and step.
+"""What the training loop adds to a bare forward, backward and step.
 
-Single updates of one network, bare and by the loop in turn: two networks, even equal ones, differ
+Bare updates and updates by the loop alternate on one network: two networks, even equal ones, differ
 by a few per cent in speed, whatever runs them.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,15 +18,9 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from batchformer.lab.bench.measure import (
-    BenchSettings,
-    Spread,
-    Table,
-    median_interval,
-    spread_of,
-    synchronize,
-)
+from batchformer.lab.bench.measure import BenchSettings, synchronize
 from batchformer.lab.bench.step import OPTIM, RESNET32, Network
+from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.config.training import ScheduleConfig, TrainConfig
 from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.loop import Evaluation, Plan, own_stream, training
@@ -39,8 +34,8 @@ BLOCKS, GPU_BLOCKS = 3, 10
 
 
 @dataclasses.dataclass
-class Fixed:
-    """Batches made beforehand: the benchmark is of the loop, not of the data."""
+class FixedBatches:
+    """Batches made beforehand: this measures the loop, not the data."""
 
     batches: list[dict[str, Any]]
     per_epoch: int = 10**6
@@ -76,7 +71,7 @@ def measure(settings: BenchSettings, network: Network = RESNET32, size: int = BA
         times = alternated(bare, by_loop, blocks * BLOCK, device)
     table.add("bare", _ms(times["bare"]), None)
     added = _added(times["loop"], times["bare"])
-    table.add("by the loop", _ms(times["loop"]), spread_of(added))
+    table.add("by the loop", _ms(times["loop"]), Spread.of(added))
     table.notes.append(
         "The median of what the loop adds to {} single updates has the 95% interval {:+.2f}% to "
         "{:+.2f}%".format(len(added), *median_interval(added))
@@ -84,8 +79,8 @@ def measure(settings: BenchSettings, network: Network = RESNET32, size: int = BA
     by_block = {name: _sums(found) for name, found in times.items()}
     table.add(
         "by the loop, mean of a block",
-        spread_of([1000 * seconds / BLOCK for seconds in by_block["loop"]]),
-        spread_of(_added(by_block["loop"], by_block["bare"])),
+        Spread.of([1000 * seconds / BLOCK for seconds in by_block["loop"]]),
+        Spread.of(_added(by_block["loop"], by_block["bare"])),
     )
     return table
 
@@ -127,13 +122,14 @@ def looped(
             device=device,
             quiet=True,
         )
-        run = training(method, Fixed(batches), _never, plan, StopRequest())
+        run = training(method, FixedBatches(batches), never_evaluated, plan, StopRequest())
         with closing(run):
             yield lambda: next(run)
 
 
-def _never(*_: Any) -> Evaluation:
-    raise AssertionError("a run that is left before its end is not evaluated")
+def never_evaluated(*_: Any) -> Evaluation:
+    """The evaluation of a run that is stopped before its end."""
+    raise AssertionError("a run that is stopped before its end is not evaluated")
 
 
 def _bare(
@@ -154,7 +150,7 @@ def _bare(
 
 
 def _ms(seconds: list[float]) -> Spread:
-    return spread_of([1000 * s for s in seconds])
+    return Spread.of([1000 * s for s in seconds])
 
 
 def _added(loop: list[float], bare: list[float]) -> list[float]:
@@ -163,3 +159,23 @@ def _added(loop: list[float], bare: list[float]) -> list[float]:
 
 def _sums(seconds: list[float]) -> list[float]:
     return [sum(seconds[start : start + BLOCK]) for start in range(0, len(seconds), BLOCK)]
+
+
+def median_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float, float]:
+    """A distribution-free confidence interval of the median.
+
+    It is the k-th smallest and the k-th largest value, with the largest k that keeps the
+    confidence; with too few values it is their whole range.
+
+    >>> median_interval([float(i) for i in range(1, 21)])
+    (6.0, 15.0)
+    """
+    ordered, n = sorted(values), len(values)
+    outside, k = 0.0, 0
+    while k < n // 2:
+        outside += 2 * math.comb(n, k) / 2**n
+        if outside > 1 - confidence:
+            break
+        k += 1
+    k = max(k, 1)
+    return ordered[k - 1], ordered[n - k]

@@ -13,29 +13,28 @@ from batchformer.lab.bench.measure import (
     BenchSettings,
     GraphStopwatch,
     Stopwatch,
-    Table,
     Timer,
     Timing,
-    measured,
-    release,
-    spread_of,
+    release_memory,
+    time_interleaved,
 )
 from batchformer.lab.bench.step import (
     BATCHES,
+    CAPTURED,
     CPU_BUDGET,
     EAGER,
     GPU_BUDGET,
     HALF,
-    RECORDED,
     RESNET32,
     RESNET50,
     ROUNDS,
     Mode,
     Network,
-    Subject,
+    UpdateRunner,
     shares,
     with_and_without,
 )
+from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.loop import own_stream
@@ -87,7 +86,6 @@ class TwoViews(Network):
     def method(self, batchformer: bool, device: torch.device) -> Method:
         """MoCo-v3 with or without BatchFormer, on the device."""
         torch.manual_seed(0)
-        features = GivenFeatures(self.channels) if self.channels else None
         hyper = MethodConfig(
             temperature=1.0,
             momentum=0.99,
@@ -96,7 +94,7 @@ class TwoViews(Network):
             projection_hidden=self.hidden,
         )
         method = MocoV3(
-            features or build_model(self.name, self.classes),
+            self.network(),
             ModuleConfig(enabled=batchformer),
             seed=0,
             hyper=hyper,
@@ -104,11 +102,11 @@ class TwoViews(Network):
         method.begin_training(100_000)
         return method.to(device)
 
-    @property
-    def width(self) -> int:
-        """C, of the features."""
-        network: Any = None if self.channels else build_model(self.name, self.classes)
-        return self.channels or int(network.num_features)
+    def network(self) -> Any:
+        """A network for the images, or one without layers for features."""
+        if self.channels:
+            return GivenFeatures(self.channels)
+        return build_model(self.name, self.classes)
 
     def batches(
         self, size: int, device: torch.device, channels_last: bool = False
@@ -126,8 +124,8 @@ class TwoViews(Network):
         ]
 
 
-class ContrastSubject(Subject):
-    """Whole updates with MoCo-v3's own optimizer."""
+class ContrastRunner(UpdateRunner):
+    """Updates with MoCo-v3's own optimizer."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
@@ -142,7 +140,7 @@ def cases(on_gpu: bool) -> list[Case]:
     if on_gpu:
         images = TwoViews(RESNET50.title, RESNET50.name, RESNET50.classes, RESNET50.side)
         features = TwoViews("features, C 2048", "", 0, 0, channels=2048)
-        return [(images, 256, (HALF, RECORDED)), (features, 4096, (HALF, RECORDED))]
+        return [(images, 256, (HALF, CAPTURED)), (features, 4096, (HALF, CAPTURED))]
     images = TwoViews(
         RESNET32.title, RESNET32.name, RESNET32.classes, RESNET32.side, hidden=256, dim=64
     )
@@ -176,16 +174,16 @@ def measure(settings: BenchSettings, chosen: Sequence[Case] | None = None) -> Ta
     )
     for views, size, modes in chosen or cases(settings.on_gpu):
         with table.attempt(f"{views.title} at {size}"), own_stream(settings.device):
-            _one_case(table, settings, views, size, modes)
-        release(settings.device)
+            _measure_case(table, settings, views, size, modes)
+        release_memory(settings.device)
     return table
 
 
-def _one_case(
+def _measure_case(
     table: Table, settings: BenchSettings, views: TwoViews, size: int, modes: Sequence[Mode]
 ) -> None:
-    def make(mode: Mode, with_it: bool, batches: Any) -> Subject:
-        return ContrastSubject(views, mode, size, with_it, settings.device, batches)
+    def build(mode: Mode, batchformer: bool, batches: Any) -> UpdateRunner:
+        return ContrastRunner(views, mode, size, batchformer, settings.device, batches)
 
     def per_second(ms: float) -> float:
         return 1000 * size / ms
@@ -195,17 +193,17 @@ def _one_case(
     title = f"{views.title} at {size}"
     alone: dict[str, Timing] = {}
     with table.attempt(f"{title}, the module alone"):
-        alone = module_alone(settings, views.width, size, modes)
-    for mode, timing, plain in with_and_without(table, settings, title, modes, batches, make):
+        alone = module_alone(settings, views.network().num_features, size, modes)
+    for mode, timing, plain in with_and_without(table, settings, title, modes, batches, build):
         table.add(
             views.title,
             size,
             mode.name,
             None if plain is None else plain.ms,
             timing.ms,
-            None if plain is None else plain.ms.through(per_second),
-            timing.ms.through(per_second),
-            None if plain is None else spread_of(shares(timing, plain)),
+            None if plain is None else plain.ms.map(per_second),
+            timing.ms.map(per_second),
+            None if plain is None else Spread.of(shares(timing, plain)),
             alone[mode.name].ms if mode.name in alone else None,
         )
 
@@ -219,27 +217,27 @@ def module_alone(
         settings: device and rounds.
         channels: C.
         size: N.
-        modes: precisions, and whether it is recorded.
+        modes: precisions, and whether it is captured.
     """
     device = settings.device
     timers: dict[str, Timer] = {}
     for mode in modes:
-        recorded = mode.train.capture and device.type == "cuda"
+        captured = mode.train.capture and device.type == "cuda"
         work = _module_work(channels, size, OptimizerStep(mode.train, device))
-        timers[mode.name] = (GraphStopwatch if recorded else Stopwatch)(work, device)
+        timers[mode.name] = (GraphStopwatch if captured else Stopwatch)(work, device)
     budget = GPU_BUDGET if settings.on_gpu else CPU_BUDGET
-    return measured(timers, settings.repeats, usual=ROUNDS, budget=budget)
+    return time_interleaved(timers, settings.repeats, usual=ROUNDS, budget=budget)
 
 
-def _module_work(channels: int, size: int, mechanics: OptimizerStep) -> Callable[[], object]:
+def _module_work(channels: int, size: int, optimizer_step: OptimizerStep) -> Callable[[], object]:
     encoder: Any = make_encoder(channels, ModuleConfig(), seed=0)
-    encoder.to(mechanics.device).train()
+    encoder.to(optimizer_step.device).train()
     draw = generator(0, "augmentation")
-    x, slope = torch.randn(2, size, channels, generator=draw).to(mechanics.device)
+    x, slope = torch.randn(2, size, channels, generator=draw).to(optimizer_step.device)
     given = [x.requires_grad_(), *encoder.parameters()]
 
     def work() -> object:
-        with mechanics.autocast():
+        with optimizer_step.autocast():
             mixed = encoder(x)
         return torch.autograd.grad(mixed, given, slope.to(mixed.dtype))
 

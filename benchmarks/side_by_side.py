@@ -7,25 +7,18 @@ import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import Any
 
 import torch
 
-from batchformer.lab.bench.loop import Fixed
-from batchformer.lab.bench.measure import (
-    BenchSettings,
-    Stopwatch,
-    Table,
-    Timer,
-    measured,
-    spread_of,
-)
+from batchformer.lab.bench.measure import BenchSettings, Stopwatch, Timer, time_interleaved
 from batchformer.lab.bench.step import OPTIM, RESNET32, Network
+from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.config.training import ScheduleConfig, TrainConfig
 from batchformer.lab.engine.cuda_graph import WARM_UP
 from batchformer.lab.engine.interleave import Job, Training, train_interleaved
 from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.loop import Evaluation, Plan, training
+from benchmarks.loop import FixedBatches, never_evaluated
 
 BATCH = 512
 COUNTS = (1, 2, 4, 8)
@@ -35,8 +28,9 @@ ROUNDS, BUDGET = 9, 8.0
 
 
 def measure(settings: BenchSettings) -> Table:
-    """Milliseconds of a round, in which every run makes one recorded update."""
-    settings.need_gpu("side_by_side")
+    """Milliseconds of a round, in which every run makes one captured update."""
+    if not settings.on_gpu:
+        raise RuntimeError(f"side_by_side needs a CUDA device, and this is {settings.device}")
     return compare(settings, COUNTS, BATCH)
 
 
@@ -61,7 +55,7 @@ def compare(
         settings.environment(torch.bfloat16 if settings.on_gpu else torch.float32),
         notes=["In a round every run makes one update; one after the other takes as many single"],
     )
-    batches = Fixed(network.batches(size, settings.device, channels_last=True))
+    batches = FixedBatches(network.batches(size, settings.device, channels_last=True))
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
         runs: list[Training] = []
         for number in range(max(counts)):
@@ -76,26 +70,26 @@ def compare(
                 quiet=True,
             )
             method = network.method(True, settings.device)
-            run = training(method, batches, _never, plan, StopRequest(), alone=False)
+            run = training(method, batches, never_evaluated, plan, StopRequest(), alone=False)
             runs.append(stack.enter_context(closing(run)))
         advance = functools.partial(_advance, device=settings.device)
-        advance(runs, WARM_UP + 1)  # until every run is recorded
+        advance(runs, WARM_UP + 1)  # until every run is captured
         timers: dict[str, Timer] = {}
         for count in counts:
             work = functools.partial(advance, runs[:count], updates)
             timers[str(count)] = Stopwatch(work, settings.device, calls=1)
-        found = measured(timers, settings.repeats, usual=ROUNDS, budget=BUDGET)
+        found = time_interleaved(timers, settings.repeats, usual=ROUNDS, budget=BUDGET)
     for count in counts:
         timing, more = found[str(count)], count / counts[0]
-        ms = timing.ms.through(lambda ms: ms / updates)
+        ms = timing.ms.map(lambda ms: ms / updates)
         pairs = zip(timing.first, timing.seconds, strict=True)
-        gain = spread_of([more * alone / own for alone, own in pairs])
+        gain = Spread.of([more * alone / own for alone, own in pairs])
         table.add(count, ms, None if count == counts[0] else gain)
     return table
 
 
 def _advance(runs: Sequence[Training], updates: int, device: torch.device) -> None:
-    """So many updates of each run, in turn, as ``compare --together`` makes them."""
+    """Make this many updates of each run, in turn, as ``compare --together`` does."""
     jobs = [
         Job(str(number), functools.partial(_slice, run, updates)) for number, run in enumerate(runs)
     ]
@@ -106,13 +100,9 @@ def _advance(runs: Sequence[Training], updates: int, device: torch.device) -> No
 
 
 def _slice(run: Training, updates: int, request: StopRequest) -> Training:
-    """A part of a run that goes on, to be trained as if it were all of it."""
+    """A slice of a run, which is trained as if it were the whole run."""
     for _ in range(updates):
         if request.signal_number:
             raise KeyboardInterrupt
         yield next(run)
     return Evaluation({})
-
-
-def _never(*_: Any) -> Evaluation:
-    raise AssertionError("a run that is left before its end is not evaluated")
