@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from batchformer.lab.report.figures.canvas import INK
+from batchformer.insight.figures.canvas import INK
 from batchformer.lab.report.results.names import (
     ARMS,
     COLOURS,
