@@ -13,7 +13,7 @@ class ModuleConfig:
     """BatchFormer and its place in the loss. The defaults are the paper's."""
 
     enabled: bool = True
-    """Off: the baseline."""
+    """Whether BatchFormer takes part in training; off: the baseline."""
     heads: int = 4
     """Attention heads."""
     layers: int = 1
