@@ -1,4 +1,4 @@
-"""Test images of a task, in memory or in files, for figures that look into them."""
+"""Test images of a task, in memory or in files, as figures need them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class TestImagesInMemory:
     Args:
         classes: K.
         images: M.
-        view: normalisation; nothing of it is random.
+        view: normalisation, without randomness.
         device: where batches are made.
     """
 
@@ -55,7 +55,7 @@ class TestImageFiles:
     Args:
         classes: K.
         files: M.
-        view: geometry and transform of a test image; nothing of them is random.
+        view: geometry and transform of a test image, without randomness.
         device: where batches are made.
         workers: as for `evaluation_batches`.
     """

@@ -133,7 +133,7 @@ def by_number(entries: Entries, classes: Sequence[str] | None) -> tuple[list[int
     for label, line in zip(labels, entries.lines, strict=True):
         if classes is None and label >= MOST_CLASSES:
             raise ValueError(
-                f"{entries.source}, line {line}: the label {label} is too large: labels count "
+                f"{entries.source}, line {line}: the label {label} is no class: labels count "
                 f"classes from 0, and at most {MOST_CLASSES:,} classes are possible"
             )
         if classes is not None and label >= len(classes):

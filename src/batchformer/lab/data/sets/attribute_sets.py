@@ -117,7 +117,7 @@ def ensure_present(name: str, root: str | Path | None = None) -> AttributeFiles:
     place = looked_in(root)
     if known is None:
         raise FileNotFoundError(
-            f"There is no file of features {place}. Name your own .npz with --data.root; it holds "
+            f"There is no file of features {place}. Name your own .npz by --data.root; it holds "
             "features (N, D), labels (N,), att (K, A), and the rows trainval_loc, test_seen_loc "
             "and test_unseen_loc, all counted from 0."
         )

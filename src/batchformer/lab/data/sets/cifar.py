@@ -87,7 +87,7 @@ def _read(path: Path, num_classes: int) -> dict[str, npt.NDArray[Any]]:
     if arrays["rank_in_class"].shape != arrays["y_train"].shape:
         ranks = arrays["rank_in_class"].shape
         raise ValueError(
-            f"{path}: rank_in_class must hold a rank for each image, got shape {ranks}"
+            f"{path}: rank_in_class is of shape {ranks}, but must hold a rank for each image"
         )
     return arrays
 

@@ -98,8 +98,8 @@ def draw_unseen(pairs: Sequence[Pair], count: int, seed: int) -> list[Pair]:
     most = most_unseen(pairs, (), kept=1)
     if not 0 <= count <= most:
         raise ValueError(
-            f"{count} unseen pairs are wanted, but of these {len(pairs)} pairs 0 to {most} can be "
-            "unseen if every attribute and object is to stay in a seen pair"
+            f"{count} unseen pairs are wanted; of these {len(pairs)} pairs between 0 and {most} "
+            "can be unseen if every attribute and object is to stay in a seen pair"
         )
     draw = generator(seed, "split")
     order = [pairs[place] for place in torch.randperm(len(pairs), generator=draw).tolist()]
