@@ -121,7 +121,7 @@ def test_a_distant_step_is_near(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_batches_that_cannot_be_had() -> None:
-    with pytest.raises(ValueError, match="3 domains cannot be had from 2: take 1 to 2"):
+    with pytest.raises(ValueError, match="3 domains cannot be made from 2: take 1 to 2"):
         DomainSteps(domains(4, 4), groups=3, each=1, seed=0)
     with pytest.raises(ValueError, match="domain 1 of 3 has none"):
         DomainSteps(domains(4, 0, 4), groups=2, each=1, seed=0)

@@ -70,7 +70,7 @@ def test_a_table(tmp_path: Path) -> None:
 def test_columns_and_cells_that_are_not_there(tmp_path: Path) -> None:
     file = tmp_path / "table.csv"
     file.write_text("path,kind\na.jpg,0\nb.jpg\n")
-    words = r"no column 'label'; its columns are: path, kind\. .*begin with the line path,label and"
+    words = r"no column 'label'; its columns are: path, kind\. Begin .* with the line path,label"
     with pytest.raises(ValueError, match=words):
         read_table(file, "path", "label")
     with pytest.raises(ValueError, match="line 3: path or kind is empty"):
@@ -116,8 +116,8 @@ def test_annotations_in_the_manner_of_coco(tmp_path: Path) -> None:
     entries = read_annotations(file)
     assert (entries.paths, entries.values) == (["b 2.jpg", "a/1.jpg"], ["1", "0"])
     for content, words in (
-        ({"images": images}, "missed 'annotations'"),
-        ({"images": images[:1], "annotations": annotations}, "missed 5"),
+        ({"images": images}, "missing: 'annotations'"),
+        ({"images": images[:1], "annotations": annotations}, "missing: 5"),
         ([], "expected images with id"),
         ({"images": images, "annotations": [{"image_id": 5, "category_id": -1}]}, "annotation 1:"),
     ):

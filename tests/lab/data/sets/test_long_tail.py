@@ -69,7 +69,7 @@ def test_one_class() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ((500, 100, 0.01), "imbalance factor of 0.01 is ratio 100"),
+        ((500, 100, 0.01), "ratio 100 for an imbalance factor of 0.01"),
         ((500, 100, 1000), "ratio 1000 leaves class 90 without an image"),
         ((500, 100, 10, "linear"), "unknown profile 'linear'"),
     ],

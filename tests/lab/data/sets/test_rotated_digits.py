@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy import ndimage
 from sklearn.datasets import load_digits
 
-from batchformer.lab.data.sets.digits import ANGLES, SIDE, deal, rotated_digits, turned
+from batchformer.lab.data.sets.digits import ANGLES, SIDE, rotated, rotated_digits, split_evenly
 from batchformer.lab.data.sets.images import split_hash
 
 SOURCE = load_digits()
@@ -37,9 +37,9 @@ def test_what_the_domains_hold() -> None:
 
 
 @given(st.lists(st.integers(0, 4), max_size=60), st.integers(1, 7))
-def test_dealing(labels: list[int], domains: int) -> None:
+def test_splitting(labels: list[int], domains: int) -> None:
     y = torch.tensor(labels, dtype=torch.int64)
-    parts = deal(y, domains)
+    parts = split_evenly(y, domains)
     assert len(parts) == domains
     assert sorted(torch.cat(parts).tolist()) == list(range(len(labels)))
     counts = torch.stack([y[rows].bincount(minlength=5) for rows in parts])
@@ -49,20 +49,20 @@ def test_dealing(labels: list[int], domains: int) -> None:
     assert all(rows.tolist() == sorted(rows.tolist()) for rows in parts)
 
 
-def test_the_deal_is_fixed() -> None:
+def test_the_split_is_fixed() -> None:
     recorded = "8b360f9f60d1d5bec51ce080f9e479e243a43fcfcff60b73b8c271b0d3a82213"
-    assert split_hash(torch.cat(deal(LABELS, len(ANGLES)))) == recorded
+    assert split_hash(torch.cat(split_evenly(LABELS, len(ANGLES)))) == recorded
 
 
 def test_the_first_domain_is_upright() -> None:
-    expected = enlarged(deal(LABELS, len(ANGLES))[0])
+    expected = enlarged(split_evenly(LABELS, len(ANGLES))[0])
     got = rotated_digits().images[0].x[:, 0].numpy().astype(float)
     assert np.abs(got - expected).max() <= 0.5 + 1e-6
 
 
 @pytest.mark.parametrize("domain", range(1, 6))
 def test_digits_are_turned_as_scipy_does(domain: int) -> None:
-    rows = deal(LABELS, len(ANGLES))[domain]
+    rows = split_evenly(LABELS, len(ANGLES))[domain]
     part = rotated_digits().images[domain]
     assert torch.equal(part.y, LABELS[rows])
     angle = ANGLES[domain]
@@ -76,6 +76,6 @@ def test_digits_are_turned_as_scipy_does(domain: int) -> None:
 
 def test_a_quarter_turn_is_counter_clockwise_and_corners_are_black() -> None:
     levels = torch.arange(64, dtype=torch.float64).view(1, 1, 8, 8)
-    assert torch.equal(turned(levels, 90), levels.rot90(1, (2, 3)).to(torch.uint8))
-    white = turned(torch.full((1, 1, 16, 16), 255.0, dtype=torch.float64), 45)
+    assert torch.equal(rotated(levels, 90), levels.rot90(1, (2, 3)).to(torch.uint8))
+    white = rotated(torch.full((1, 1, 16, 16), 255.0, dtype=torch.float64), 45)
     assert white[0, 0, 0, 0] == 0 and white[0, 0, 8, 8] == 255

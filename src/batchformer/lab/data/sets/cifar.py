@@ -23,19 +23,17 @@ from batchformer.lab.data.files.location import (
 from batchformer.lab.data.files.lock import locked
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, Profile, class_counts, draw
 
-# A long-tailed image set in one `.npz` file.
-#
-# Arrays: `x_train`, `x_test` (N, H, W, C) uint8; `y_train`, `y_test` (N,) labels; `rank_in_class`
-# (N,) position of a training image inside its class; `classes` (K,) names. The training images are
-# one long tail already drawn; the ranks give every steeper tail inside it.
-
 _ARRAYS = ("x_train", "y_train", "rank_in_class", "x_test", "y_test", "classes")
 
 
 def read_long_tail(
     path: Path, num_classes: int, ratio: float, profile: Profile, seed: int, name: str
 ) -> LongTailedData:
-    """The long tail in `path`, or a steeper one inside it.
+    """The long tail in an `.npz` file, or a steeper one inside it.
+
+    Its arrays: `x_train`, `x_test` (N, H, W, C) uint8; `y_train`, `y_test` (N,) labels;
+    `rank_in_class` (N,) position of a training image inside its class; `classes` (K,) names. The
+    training images are one long tail already drawn; the ranks give every steeper tail inside it.
 
     Args:
         path: the `.npz` file.
@@ -47,8 +45,8 @@ def read_long_tail(
     """
     if seed != 0:
         raise ValueError(
-            f"{path} holds one fixed draw, so seed {seed} cannot be had from it; use seed 0 or "
-            "the official files"
+            f"{path} holds one fixed draw, so seed {seed} is not possible; use seed 0 or the "
+            "official files"
         )
     arrays = _read(path, num_classes)
     labels = arrays["y_train"].astype(np.int64)
@@ -80,12 +78,17 @@ def _read(path: Path, num_classes: int) -> dict[str, npt.NDArray[Any]]:
                 f"of shape {arrays[key].shape}"
             )
     if len(arrays["classes"]) != num_classes:
-        raise ValueError(f"{path} has {len(arrays['classes'])} classes instead of {num_classes}")
+        raise ValueError(
+            f"{path} has {len(arrays['classes'])} classes instead of {num_classes}; name "
+            "another file"
+        )
     for images, labels in (("x_train", "y_train"), ("x_test", "y_test")):
         _check_labels(path, arrays[images], labels, arrays[labels], num_classes)
     if arrays["rank_in_class"].shape != arrays["y_train"].shape:
         ranks = arrays["rank_in_class"].shape
-        raise ValueError(f"{path}: rank_in_class is of shape {ranks}, not a rank for each image")
+        raise ValueError(
+            f"{path}: rank_in_class is of shape {ranks}, but must hold a rank for each image"
+        )
     return arrays
 
 
@@ -121,11 +124,8 @@ def _check_steep_enough(
             f"{path} is a long tail of ratio {present.max() / max(present.min(), 1):g}, too steep "
             f"for ratio {ratio:g} ({profile}): {len(short)} classes have too few images, first "
             f"{classes[c]} (class {c}) with {counts[c]} wanted and {present[c]} present. Ask for "
-            "a steeper tail, or give the official files"
+            "a steeper tail, or use the official files"
         )
-
-
-# CIFAR-10-LT and CIFAR-100-LT, from the official files or from an `.npz` of a long tail.
 
 
 def cifar_lt(
@@ -148,7 +148,7 @@ def cifar_lt(
         root: folder or `.npz` file. None: the environment variable `BATCHFORMER_DATA`, else
             `~/.cache/batchformer`.
         seed: seed of the draw; 0 gives the widely used list.
-        download: whether to download what is not there.
+        download: whether to download missing files.
     """
     layout = layout_of(name)
     root = looked_in(root)
@@ -180,9 +180,9 @@ def _from_official(
 def _read_official(folder: Path, layout: Layout, train: bool) -> Any:
     """torchvision's reader of one part.
 
-    The official files are pickles. torchvision compares the MD5 of every file with the published
-    one before it unpickles the first (in the constructor for the batches, in `_load_meta` for the
-    names), so nothing is unpickled that the release did not contain.
+    The official files are pickles. torchvision checks the published MD5 of every file before it
+    unpickles the first (in the constructor for the batches, in `_load_meta` for the names), so
+    only files of the release are unpickled.
     """
     reader = getattr(_torchvision_datasets(), layout.reader)
     try:
@@ -205,38 +205,38 @@ def _damaged(folder: Path, reader: Any) -> list[str]:
 
 
 def _absent_or_download(name: Name, root: Path, download: bool) -> Path:
-    """Download into `root` and return it, or say what is missing."""
+    """Download into `root` and return it; raises FileNotFoundError if that is not possible."""
     layout = layout_of(name)
-    reason = "downloading is switched off (download=False)"
+    reason = "downloading is off (download=False)"
     if root.suffix == ".npz":
         reason = "the file does not exist"
     elif download:
         reader = getattr(_torchvision_datasets(), layout.reader)
         lock = root / f".{layout.folder}.lock"
-        words = f"{layout.reader}: waiting for another process that downloads it into {root}."
+        waiting = f"{layout.reader}: waiting for another process that downloads it into {root}."
         try:
-            with locked(lock, waiting=words) as only:
+            with locked(lock, waiting=waiting) as taken:
                 if available(name, root) != root / layout.folder:
-                    _download(reader, layout, root, only)
+                    _download(reader, layout, root, taken)
             return root
         except (OSError, RuntimeError) as error:
             reason = f"the download failed ({error})"
     raise not_found(name, root, reason)
 
 
-def _download(reader: Any, layout: Layout, root: Path, only: bool) -> None:
-    """Fetch and check the files in a folder beside their own, then move them there.
+def _download(reader: Any, layout: Layout, root: Path, has_lock: bool) -> None:
+    """Download and check the files in a temporary folder, then move them to their own.
 
     Args:
         reader: of torchvision.
-        layout: of what it fetches.
+        layout: of the data set.
         root: gets the layout's folder.
-        only: whether nobody else may be fetching, so that what is half fetched is nobody's.
+        has_lock: whether this process holds the lock, so that partial downloads can be removed.
     """
     from torchvision.datasets.utils import check_integrity
 
     start, end = f".{layout.folder}.", ".partial"
-    if only:
+    if has_lock:
         for left in root.glob(f"{start}*{end}"):
             shutil.rmtree(left, ignore_errors=True)
     with tempfile.TemporaryDirectory(end, start, root) as beside:
@@ -246,7 +246,7 @@ def _download(reader: Any, layout: Layout, root: Path, only: bool) -> None:
         reader(str(partial), train=True, download=True)
         whole = root / layout.folder
         whole.mkdir(exist_ok=True)
-        # What is missing comes last: until then the folder does not look complete.
+        # Missing files are moved last: until then the folder does not look complete.
         files = (partial / layout.folder).iterdir()
         for file in sorted(files, key=lambda file: not (whole / file.name).exists()):
             file.replace(whole / file.name)

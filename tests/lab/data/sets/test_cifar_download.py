@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import hashlib
 import io
+import multiprocessing
 import os
 import pickle
 import signal
+import sys
 import tarfile
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from torchvision.datasets import CIFAR100
 
 from batchformer.lab.data.files.location import available
-from soak.processes import finish, start
+from batchformer.lab.data.sets.cifar import cifar_lt
 
 FOLDER = "cifar-100-python"
 FILES = ("train", "test", "meta")
@@ -105,36 +107,40 @@ def site() -> Iterator[Site]:
         server.shutdown()
 
 
-def from_site(port: int, sums: dict[str, str], dies_moving: str = "") -> None:
-    """Have torchvision take the release from there, and maybe this process die in moving a file."""
-    from batchformer.lab.runs import listing as data_state
-
+def fetch(site: tuple[int, dict[str, str]], root: Path, output: Path, dies_moving: str) -> None:
+    """Load the release from the site into `root`; the process may die in moving a file."""
+    port, sums = site
     CIFAR100.url = f"http://127.0.0.1:{port}/{CIFAR100.filename}"
     CIFAR100.tgz_md5 = sums["archive"]
     CIFAR100.train_list = [["train", sums["train"]]]
     CIFAR100.test_list = [["test", sums["test"]]]
     CIFAR100.meta = {**CIFAR100.meta, "md5": sums["meta"]}
-    data_state.ensure_present_or_reachable = lambda *_: None  # type: ignore[attr-defined]
-    if dies_moving:
-        replace = Path.replace
+    replace = Path.replace
 
-        def dying(path: Path, target: Path) -> Path:
-            if Path(target).name == dies_moving:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return replace(path, target)
+    def dying(path: Path, target: Path) -> Path:
+        if Path(target).name == dies_moving:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return replace(path, target)
 
-        Path.replace = dying  # type: ignore[method-assign, assignment]
+    Path.replace = dying  # type: ignore[method-assign, assignment]
+    torch.set_num_threads(1)
+    with output.open("w", buffering=1) as sys.stderr:
+        try:
+            cifar_lt("cifar100", ratio=1, root=root)
+        except FileNotFoundError as error:
+            print(error, file=sys.stderr)
+            sys.exit(1)
 
 
-class Command:
-    """``batchformer check`` of a recipe that needs the data, in a process of its own."""
+class Process:
+    """A process that loads the data."""
 
     def __init__(self, site: Site, root: Path, name: str, dies_moving: str = "") -> None:
         self.output = root.with_name(name)
-        command = ["check", "cifar100_lt_cross_entropy", "--data.root", str(root)]
-        command += ["--data.ratio", "1", "--device", "cpu", "--train.batch-size", "8"]
-        prepare = partial(from_site, site.port, site.sums, dies_moving)
-        self.process = start(command, self.output, prepare)
+        arguments = ((site.port, site.sums), root, self.output, dies_moving)
+        context = multiprocessing.get_context("fork")  # torch is loaded already
+        self.process = context.Process(target=fetch, args=arguments)
+        self.process.start()
 
     @property
     def said(self) -> str:
@@ -143,8 +149,9 @@ class Command:
     def wait_until_it_waits(self) -> None:
         wait_until(lambda: "waiting for another process" in self.said)
 
-    def end(self) -> int:
-        return finish(self.process, 60)
+    def end(self) -> int | None:
+        self.process.join(60)
+        return self.process.exitcode
 
 
 def names_in(root: Path) -> set[str]:
@@ -154,9 +161,9 @@ def names_in(root: Path) -> set[str]:
 def test_of_three_that_begin_together_one_downloads(site: Site, tmp_path: Path) -> None:
     root = tmp_path / "new" / "data"
     root.parent.mkdir()
-    first = Command(site, root, "first")
+    first = Process(site, root, "first")
     site.wait_until_asked()
-    others = [Command(site, root, name) for name in ("second", "third")]
+    others = [Process(site, root, name) for name in ("second", "third")]
     for other in others:
         other.wait_until_it_waits()
     assert available("cifar100", root) is None
@@ -172,9 +179,9 @@ def test_a_downloader_that_is_killed_leaves_nothing_and_the_next_one_downloads(
     site: Site, tmp_path: Path
 ) -> None:
     root = tmp_path / "data"
-    first = Command(site, root, "first")
+    first = Process(site, root, "first")
     site.wait_until_asked()
-    second = Command(site, root, "second")
+    second = Process(site, root, "second")
     second.wait_until_it_waits()
     first.process.kill()
     assert first.end() == -signal.SIGKILL and available("cifar100", root) is None
@@ -192,9 +199,9 @@ def test_files_that_are_half_moved_do_not_look_whole(site: Site, tmp_path: Path)
     (root / FOLDER / "notes.txt").write_text("mine")
     (root / FOLDER / "train").write_text("left by something else")
     for file in FILES:
-        assert Command(site, root, f"dies at {file}", file).end() == -signal.SIGKILL
+        assert Process(site, root, f"dies at {file}", file).end() == -signal.SIGKILL
         assert available("cifar100", root) is None
-    last = Command(site, root, "last")
+    last = Process(site, root, "last")
     assert last.end() == 0, last.said
     assert available("cifar100", root) == root / FOLDER
     assert {md5((root / FOLDER / name).read_bytes()) for name in FILES} <= {*site.sums.values()}
@@ -205,7 +212,7 @@ def test_files_that_are_half_moved_do_not_look_whole(site: Site, tmp_path: Path)
 def test_a_download_that_fails_leaves_no_folder(site: Site, tmp_path: Path) -> None:
     site.content = site.content[:-1]
     site.go_on.set()
-    one = Command(site, tmp_path / "data", "one")
+    one = Process(site, tmp_path / "data", "one")
     assert one.end() == 1 and "CIFAR100 not found" in one.said and "download failed" in one.said
     assert not (tmp_path / "data").exists()
 
@@ -214,12 +221,12 @@ def test_an_archive_that_lies_there_is_not_downloaded_again(site: Site, tmp_path
     (tmp_path / "data").mkdir()
     archive = tmp_path / "data" / CIFAR100.filename
     archive.write_bytes(site.content)
-    one = Command(site, tmp_path / "data", "one")
+    one = Process(site, tmp_path / "data", "one")
     assert one.end() == 0 and site.asked == 0, one.said
     assert archive.read_bytes() == site.content and not archive.is_symlink()
 
 
 def test_a_folder_that_cannot_be_written_is_said(site: Site, tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file where the folder would be")
-    one = Command(site, tmp_path / "data", "one")
-    assert one.end() == 1 and "the download failed" in one.said and "Traceback" not in one.said
+    one = Process(site, tmp_path / "data", "one")
+    assert one.end() == 1 and "the download failed" in one.said

@@ -35,7 +35,7 @@ def test_classes_that_differ_are_named_though_sum_and_extremes_agree(
     published = tmp_path / "freq.json"
     published.write_text("[3, 2, 1, 1]")
     words = r"train\.txt and .*freq\.json disagree.* 2 of 4 classes: class 1 has 1 instead of 2, "
-    with pytest.raises(ValueError, match=words + r"class 2 has 2 instead of 1\. Take"):
+    with pytest.raises(ValueError, match=words + r"class 2 has 2 instead of 1\. Use"):
         require_published(published, tmp_path / "train.txt", files)
 
 
