@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
 from batchformer.lab.engine import checkpoint
+from batchformer.lab.engine.distributed import gradients
 from batchformer.lab.engine.distributed.rank_zero import (
     bytes_from_rank_zero,
     max_over_ranks,
@@ -38,3 +40,10 @@ def test_the_newest_checkpoint_of_the_first_rank_is_its_own(tmp_path: Path) -> N
     assert found is not None and found["a"].tolist() == [1, 1] and "damaged" in said[0]
     content = next(path for path in tmp_path.glob("000000001*")).read_bytes()
     assert checkpoint.read(content, tmp_path)["a"].tolist() == [1, 1]
+
+
+def test_one_rank_sums_and_averages_by_itself() -> None:
+    x = torch.randn(2, 3, requires_grad=True)
+    assert gradients.sum_over_ranks(x) is x and gradients.mean_over_ranks(x) is x
+    gradients.broadcast_state([x])
+    gradients.average_gradients([nn.Parameter(x.detach())])

@@ -68,6 +68,7 @@ def test_a_model_keeps_its_names_its_parameters_and_what_it_shares(
     monkeypatch.setattr(sync_norm, "world_size", lambda: 2)
     synchronise_norms(model, CPU)
     assert isinstance(model[1], SyncNorm) and model[1] is inner[1]
+    assert model[1].running_mean is shared.running_mean
     assert list(model.state_dict()) == state
     assert all(before[name] is value for name, value in model.named_parameters())
     first = model[1]

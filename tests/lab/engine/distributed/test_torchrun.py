@@ -12,12 +12,12 @@ import pytest
 import torch
 
 from batchformer.lab.engine import checkpoint
-from batchformer.lab.engine.distributed import torchrun as wide
+from batchformer.lab.engine.distributed.torchrun import is_follower, process_group, several_ranks
 from soak.kills import folder_of
 from soak.nodes import apart, free_port
 from soak.processes import finish, start
 
-SHORT = ("--train.updates", "12", "--train.eval-every", "6", "--train.log-every", "5")
+SHORT = ("--train.updates", "6", "--train.eval-every", "3", "--train.log-every", "5")
 EXACT = ("--train.sync-norm", "--module.exchange", "--train.precision", "fp64")
 
 
@@ -115,12 +115,12 @@ def test_what_several_ranks_cannot_do_is_said_once(tmp_path: Path) -> None:
 def test_one_process_opens_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    assert not wide.several_ranks() and not wide.is_follower()
-    with wide.process_group() as store:
+    assert not several_ranks() and not is_follower()
+    with process_group() as store:
         assert store is None and not torch.distributed.is_initialized()
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "1")
-    assert not wide.several_ranks()
+    assert not several_ranks()
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert wide.several_ranks() and wide.is_follower()
+    assert several_ranks() and is_follower()
