@@ -65,7 +65,7 @@ def test_formats(tmp_path: Path, header: bool, end: str) -> None:
 )
 def test_any_words(tmp_path_factory: pytest.TempPathFactory, known: dict[str, list[float]]) -> None:
     lines = [f"{word} {a!r} {b!r}" for word, (a, b) in known.items()]
-    file = write(tmp_path_factory.mktemp("any") / "v.txt", lines)
+    file = write(tmp_path_factory.getbasetemp() / "vectors.txt", lines)
     found = read_vectors([file], known)
     assert found.words == tuple(sorted(word for word in known if any(known[word])))
     assert np.array_equal(
@@ -191,9 +191,6 @@ def test_random_vectors_have_the_mean_length() -> None:
     again = embed(["new", "Calf", "Nubuck"], vectors(), missing="random")
     assert torch.equal(again.matrix[[2, 1]], made.matrix[[0, 2]])
     assert not torch.allclose(made.matrix[0], made.matrix[2])
-    other = embed(names, vectors(), missing="random", seed=1)
-    assert not torch.allclose(other.matrix[0], made.matrix[0])
-    assert torch.equal(other.matrix[1], made.matrix[1])
 
 
 def test_random_directions_are_those_of_a_normal_distribution() -> None:
@@ -211,11 +208,6 @@ def test_replacements() -> None:
     assert whole.matrix.tolist() == [[0.5, 3.0]]
     several = embed(["Nubuck.Fur"], vectors(), replacements={"Nubuck": "fake shoes"})
     assert several.composed == {"Nubuck.Fur": ("fake", "shoes", "fur")}
-
-
-def test_a_way_to_split_of_ones_own() -> None:
-    made = embed(["faux+fur"], vectors(), split=lambda name: name.split("+"))
-    assert made.matrix.tolist() == [[1, 2]]
 
 
 def test_no_names() -> None:

@@ -12,15 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.feeds.loader import ReadAheadFeed
+from batchformer.lab.data.feeds.loader import PREFETCH, ReadAheadFeed
 from batchformer.lab.data.feeds.order import Order, Share, order_of
 from batchformer.lab.data.feeds.workers import Stream, usable_workers
 from batchformer.lab.data.files.decode import decode
 from batchformer.lab.data.sets.voc import BoxedImage
 from batchformer.nn.randomness import generator
 
-#: Batches that each worker has ready or is reading.
-PREFETCH = 2
 #: Images that a worker reads at a time for scoring.
 SCORED_AT_ONCE = 4
 

@@ -89,53 +89,29 @@ class RandomResizedCrop:
 
 
 @dataclass(frozen=True)
-class ResizeRandomCrop:
-    """Resize the shorter side with antialiasing, and cut a square at a random place.
-
-    Args:
-        size: S, side of the square.
-        shorter: the shorter side after resizing, at least S.
-        interpolation: of the resizing.
-    """
-
-    size: int = 224
-    shorter: int = 256
-    interpolation: Interpolation = "bilinear"
-    draws: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        _check_room(self.size, self.shorter)
-
-    def __call__(self, image: Tensor, u: Tensor) -> Tensor:
-        image = _resize(image, [self.shorter], self.interpolation)
-        down, right = u.tolist()
-        top = int(down * (image.shape[-2] - self.size + 1))
-        left = int(right * (image.shape[-1] - self.size + 1))
-        return image[..., top : top + self.size, left : left + self.size]
-
-
-@dataclass(frozen=True)
 class ResizeCentreCrop:
     """Resize the shorter side with antialiasing, and cut the central square; for testing.
 
     Args:
         size: S, side of the square.
         shorter: the shorter side after resizing, at least S.
-        interpolation: of the resizing.
     """
 
     size: int = 224
     shorter: int = 256
-    interpolation: Interpolation = "bilinear"
     draws: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        _check_room(self.size, self.shorter)
+        if not 0 < self.size <= self.shorter:
+            raise ValueError(
+                f"a square of side {self.size} does not fit into an image whose shorter side is "
+                f"{self.shorter}: resize to a longer side, or cut a smaller square"
+            )
 
     def __call__(self, image: Tensor, u: Tensor) -> Tensor:
         from torchvision.transforms.v2 import functional as F
 
-        image = _resize(image, [self.shorter], self.interpolation)
+        image = _resize(image, [self.shorter])
         result: Tensor = F.center_crop(image, [self.size, self.size])
         return result
 
@@ -146,30 +122,18 @@ class ResizeWhole:
 
     Args:
         size: S, side of the square.
-        interpolation: of the resizing.
     """
 
     size: int = 224
-    interpolation: Interpolation = "bilinear"
     draws: ClassVar[int] = 0
 
     def __call__(self, image: Tensor, u: Tensor) -> Tensor:
-        return _resize(image, [self.size, self.size], self.interpolation)
+        return _resize(image, [self.size, self.size])
 
 
-def _resize(image: Tensor, size: list[int], interpolation: Interpolation) -> Tensor:
+def _resize(image: Tensor, size: list[int]) -> Tensor:
     """As torchvision: one number is the shorter side, two are rows and columns."""
-    from torchvision.transforms.v2 import InterpolationMode
     from torchvision.transforms.v2 import functional as F
 
-    mode = InterpolationMode(interpolation)
-    result: Tensor = F.resize(image, size, interpolation=mode, antialias=True)
+    result: Tensor = F.resize(image, size, antialias=True)
     return result
-
-
-def _check_room(size: int, shorter: int) -> None:
-    if not 0 < size <= shorter:
-        raise ValueError(
-            f"a square of side {size} does not fit into an image whose shorter side is {shorter}: "
-            "resize to a longer side, or cut a smaller square"
-        )

@@ -58,30 +58,24 @@ class Unchanged:
         return image
 
 
-def common_side(files: ImageFiles, sample: int | None = None) -> int:
+def common_side(files: ImageFiles) -> int:
     """The side of images that are all squares of one size; only file headers are read.
-
-    Args:
-        files: their paths.
-        sample: look at this many only, evenly spaced. None: at all.
 
     Raises:
         ValueError: the first image is no square, or one differs from it.
     """
-    count = len(files) if sample is None else min(sample, len(files))
-    if count < 1:
+    if not len(files):
         raise ValueError("there is no image to take a size from: name a part with images")
-    rows = [k * (len(files) - 1) // max(count - 1, 1) for k in range(count)]
-    first = files.paths[rows[0]]
+    first, *others = files.paths
     height, width = _shape(files.root / first)
     advice = "Leave data.memory off, or resize the images to squares of one size"
     if height != width:
         raise ValueError(f"{files.root / first} is {height} x {width}, no square. {advice}")
-    for row in rows[1:]:
-        shape = _shape(files.root / files.paths[row])
+    for path in others:
+        shape = _shape(files.root / path)
         if shape != (height, width):
             raise ValueError(
-                f"images differ in size: {files.root / files.paths[row]} is {shape[0]} x "
+                f"images differ in size: {files.root / path} is {shape[0]} x "
                 f"{shape[1]}, but {first} is {height} x {width}. {advice}"
             )
     return height

@@ -29,6 +29,8 @@ from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.transforms.base import Transform
 from batchformer.nn.randomness import generator
 
+#: Batches that each worker has ready or is reading.
+PREFETCH = 2
 #: What makes a view of an image: its geometry, in the workers, and its transform, on the device.
 View = tuple[Geometry, Transform]
 
@@ -129,7 +131,7 @@ class FileFeed(ReadAheadFeed[ImageRequest, ImageBatch]):
         drop_last: bool = False,
         device: torch.device | str = "cpu",
         workers: int | None = None,
-        prefetch: int = 2,
+        prefetch: int = PREFETCH,
         sampler: Sampler | None = None,
         on_damaged: OnDamaged = "raise",
         second: View | None = None,
@@ -179,7 +181,6 @@ def evaluation_batches(
     batch_size: int,
     device: torch.device | str = "cpu",
     workers: int | None = None,
-    prefetch: int = 2,
     sharded: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Every image once and in order: ``x`` (N, C, S, S), ``y`` (N,) and ``index`` (N,).
@@ -193,7 +194,6 @@ def evaluation_batches(
         batch_size: samples in a batch; the last one may be smaller.
         device: where batches are made.
         workers: as for `FileFeed`.
-        prefetch: as for `FileFeed`.
         sharded: with several ranks, read only the images of this rank
             (:func:`~batchformer.lab.data.feeds.sharding.scored_rows`); ``y`` is of all ranks.
     """
@@ -206,7 +206,7 @@ def evaluation_batches(
     steps = Steps(InOrder(len(files)), batch_size)
     pinned = torch.device(device).type == "cuda"
     reader = ImageReader(files.root, geometry)
-    stream = Stream(reader, usable_workers(workers), prefetch, pinned)
+    stream = Stream(reader, usable_workers(workers), PREFETCH, pinned)
     return _one_epoch(files, steps, transform, stream, files.labels.to(device), sharded)
 
 

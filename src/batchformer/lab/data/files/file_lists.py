@@ -85,24 +85,24 @@ def read_annotations(file: Path) -> Entries:
     return entries
 
 
-def read_table(file: Path, path_column: str, label_column: str) -> Entries:
-    """Read one image per row of a comma-separated table with a header."""
+def read_table(file: Path) -> Entries:
+    """Read one image per row of a comma-separated table with the columns path and label."""
     entries = Entries(str(file))
     with _text(file), file.open(encoding="utf-8-sig", newline="") as stream:
         rows = csv.DictReader(stream)
-        for column in (path_column, label_column):
+        for column in ("path", "label"):
             if column not in (rows.fieldnames or ()):
                 raise ValueError(
                     f"{file} has no column {column!r}; its columns are: "
                     f"{', '.join(rows.fieldnames or ()) or 'none'}. Begin the file with the line "
-                    f"{path_column},{label_column} and separate columns by commas"
+                    "path,label and separate columns by commas"
                 )
         for row in rows:
-            path, value = ((row[column] or "").strip() for column in (path_column, label_column))
+            path, value = ((row[column] or "").strip() for column in ("path", "label"))
             if not path or not value:
                 raise ValueError(
-                    f"{file}, line {rows.line_num}: {path_column} or {label_column} is empty; fill "
-                    "it in, or remove the line"
+                    f"{file}, line {rows.line_num}: path or label is empty; fill it in, or remove "
+                    "the line"
                 )
             entries.add(path, value, rows.line_num)
     return entries

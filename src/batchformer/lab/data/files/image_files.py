@@ -126,12 +126,10 @@ class ImageFiles:
         cls,
         table: str | Path,
         root: str | Path,
-        path_column: str = "path",
-        label_column: str = "label",
         classes: Sequence[str] | None = None,
         allow_empty: bool = False,
     ) -> ImageFiles:
-        """A comma-separated table with a header, one image a row.
+        """A comma-separated table with the columns path and label, one image per row.
 
         Labels that are all names in `classes`, or not all numbers, are class names; otherwise they
         are the labels themselves.
@@ -139,13 +137,11 @@ class ImageFiles:
         Args:
             table: the file, UTF-8.
             root: folder that the paths start from.
-            path_column: name of the column of paths.
-            label_column: name of the column of labels.
             classes: names in label order. None: the names that occur, sorted, or all numbers up
                 to the largest label.
             allow_empty: accept classes without an image.
         """
-        entries = read_table(Path(table).expanduser(), path_column, label_column)
+        entries = read_table(Path(table).expanduser())
         labels, names = by_name_or_number(entries, classes)
         advice = None if allow_empty else _on_listed(labels)
         return cls._checked(entries.paths, labels, names, root, entries.source, advice)

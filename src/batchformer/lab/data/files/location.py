@@ -58,6 +58,8 @@ def folder_named(root: str | Path | None, usual: Sequence[str]) -> Path:
 Name = Literal["cifar10", "cifar100"]
 
 HOST = "www.cs.toronto.edu"
+#: Seconds within which it has to answer.
+_ANSWER_S = 1.5
 
 
 @dataclass(frozen=True)
@@ -113,7 +115,7 @@ def layout_of(name: str) -> Layout:
     return LAYOUTS[name]
 
 
-def ensure_present_or_reachable(name: Name, root: Path | None = None, wait: float = 1.5) -> None:
+def ensure_present_or_reachable(name: Name, root: Path | None = None) -> None:
     """Check, before anything is loaded, that the data is here or can be downloaded.
 
     Raises:
@@ -125,7 +127,7 @@ def ensure_present_or_reachable(name: Name, root: Path | None = None, wait: floa
     if place.suffix == ".npz":
         raise not_found(name, place, "the file does not exist")
     try:
-        socket.create_connection((HOST, 443), timeout=wait).close()
+        socket.create_connection((HOST, 443), timeout=_ANSWER_S).close()
     except OSError as error:
         raise not_found(
             name, place, f"the download server {HOST} does not answer ({error})"

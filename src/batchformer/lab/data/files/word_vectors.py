@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -103,26 +103,20 @@ def parts_of(name: str) -> tuple[str, ...]:
     return tuple(re.sub(r"(?<=[a-z])(?=[A-Z])|[.\-_\s]+", " ", name).split())
 
 
-def words_of(
-    names: Collection[str],
-    split: Callable[[str], Sequence[str]] = parts_of,
-    replacements: Mapping[str, str] = _NOTHING,
-) -> set[str]:
+def words_of(names: Collection[str], replacements: Mapping[str, str] = _NOTHING) -> set[str]:
     """All words that `embed` may look for: each name and its parts, also in small letters."""
     words: set[str] = set()
     for name in names:
         own = _replaced(name, replacements)
-        words |= {own, *_pieces(own, split, replacements)}
+        words |= {own, *_pieces(own, replacements)}
     return words | {word.lower() for word in words}
 
 
 def embed(
     names: Sequence[str],
     vectors: WordVectors,
-    split: Callable[[str], Sequence[str]] = parts_of,
     replacements: Mapping[str, str] = _NOTHING,
     missing: Literal["raise", "random"] = "raise",
-    seed: int = 0,
 ) -> Embedded:
     """Vectors (n, D) of names.
 
@@ -132,13 +126,11 @@ def embed(
     Args:
         names: n names.
         vectors: of their words.
-        split: cuts a name into parts.
         replacements: names or parts, and what to look for instead, such as {"Faux": "fake"}; they
             match in small letters as well.
         missing: what to do about names without a vector for any part. `raise` an error that
             names them all, or draw a `random` vector from a normal distribution, with the mean
-            length of the vectors.
-        seed: of these draws; the direction depends on the seed and the name alone.
+            length of the vectors; its direction depends on the name alone.
     """
     if missing not in ("raise", "random"):
         raise ValueError(f"missing must be 'raise' or 'random', got {missing!r}")
@@ -152,7 +144,7 @@ def embed(
         if whole is not None:
             found[name] = vectors[whole]
             continue
-        pieces = _pieces(own, split, replacements)
+        pieces = _pieces(own, replacements)
         spelt = [(piece, _spelt(piece, vectors)) for piece in pieces]
         words = tuple(word for _, word in spelt if word is not None)
         if not words:
@@ -164,7 +156,7 @@ def embed(
     if unknown and (missing == "raise" or not vectors.words):
         raise ValueError(_no_vector(unknown, vectors))
     for name in unknown:
-        found[name] = _drawn(name, vectors, seed)
+        found[name] = _drawn(name, vectors)
     matrix = torch.stack([found[name] for name in names]) if names else vectors.matrix[:0]
     return Embedded(tuple(names), matrix, composed, left_out, tuple(unknown))
 
@@ -173,14 +165,12 @@ def _replaced(word: str, replacements: Mapping[str, str]) -> str:
     return replacements.get(word, replacements.get(word.lower(), word))
 
 
-def _pieces(
-    name: str, split: Callable[[str], Sequence[str]], replacements: Mapping[str, str]
-) -> list[str]:
+def _pieces(name: str, replacements: Mapping[str, str]) -> list[str]:
     """Parts of a name; a part that has a replacement is replaced by the parts of that."""
     pieces: list[str] = []
-    for part in split(name):
+    for part in parts_of(name):
         other = _replaced(part, replacements)
-        pieces += [part] if other == part else split(other)
+        pieces += [part] if other == part else parts_of(other)
     return pieces
 
 
@@ -189,9 +179,9 @@ def _spelt(word: str, vectors: WordVectors) -> str | None:
     return next((way for way in (word, word.lower()) if way in vectors), None)
 
 
-def _drawn(name: str, vectors: WordVectors, seed: int) -> Tensor:
+def _drawn(name: str, vectors: WordVectors) -> Tensor:
     number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
-    drawn = torch.randn(vectors.dim, generator=generator(seed, "weights", number))
+    drawn = torch.randn(vectors.dim, generator=generator(0, "weights", number))
     length: Tensor = torch.linalg.vector_norm(vectors.matrix, dim=1).mean()
     own: Tensor = torch.linalg.vector_norm(drawn)
     return drawn * (length / own)

@@ -146,15 +146,14 @@ class DomainImages:
         return ImageSplit(x, torch.cat([part.y[own] for part, own in taken])), domain
 
 
-def domain_tree(root: str | Path, name: str | None = None) -> DomainFiles:
+def domain_tree(root: str | Path) -> DomainFiles:
     """One domain for each folder in `root` that has folders of images, which are its classes.
 
     The classes are those of all domains; a domain may lack some. Files, and folders without
     images such as those of lists, are skipped.
 
     Args:
-        root: holds ``<domain>/<class>/<image>``.
-        name: what the data is. None: the name of the folder.
+        root: holds ``<domain>/<class>/<image>``; its name is that of the data.
     """
     place = Path(root).expanduser()
     expected = f"Expected: {place}/<domain>/<class>/<image>, with two domains or more"
@@ -170,7 +169,7 @@ def domain_tree(root: str | Path, name: str | None = None) -> DomainFiles:
         )
     if len(domains) == 1:
         raise ValueError(f"{place} has one domain only, {domains[0]}. {expected}")
-    return domain_folders(name or place.resolve().name, place, {own: own for own in domains})
+    return domain_folders(place.resolve().name, place, {own: own for own in domains})
 
 
 def domain_folders(name: str, root: Path, folders: Mapping[str, str]) -> DomainFiles:

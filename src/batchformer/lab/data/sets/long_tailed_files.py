@@ -21,42 +21,6 @@ from batchformer.lab.data.sets.imagenet_layout import folder_of
 from batchformer.lab.data.sets.images import content_hash
 from batchformer.nn.randomness import generator
 
-
-def require_published(published: Path, file: Path, files: ImageFiles) -> None:
-    """Refuse a training list whose classes have other sizes than published.
-
-    Args:
-        published: a .json list of K numbers in label order; nothing is checked if it does not
-            exist.
-        file: the training list.
-        files: its images.
-
-    Raises:
-        ValueError: they disagree, or the numbers cannot be read.
-    """
-    if not published.is_file():
-        return
-    try:
-        counts = json.loads(published.read_bytes())
-    except ValueError as error:
-        raise ValueError(
-            f"{published} is no complete .json file ({error}). Download it again, or remove it"
-        ) from error
-    if not isinstance(counts, list) or len(counts) != len(files.classes):
-        raise ValueError(
-            f"{published} is no list of {len(files.classes)} numbers, one for each class: replace "
-            "it with the published file, or remove it"
-        )
-    pairs = enumerate(zip(files.counts.tolist(), counts, strict=True))
-    other = [f"class {c} has {n} instead of {wanted}" for c, (n, wanted) in pairs if n != wanted]
-    if other:
-        raise ValueError(
-            f"{file} and {published} disagree on the training images of {len(other)} of "
-            f"{len(counts)} classes: {shorten(other)}. Use the published list, or remove the "
-            "other file"
-        )
-
-
 #: Names of the folder of test images, in the order they are looked for.
 TEST_FOLDERS = ("test", "val")
 #: Share of each class that is tested on when one tree is split.
@@ -382,4 +346,39 @@ def _require_one_of(
         raise ValueError(
             f"{file} is not a list of {known.title} for this: it names {len(files):,} images "
             f"instead of {wanted}. Use the published list, or the recipe my_folder"
+        )
+
+
+def require_published(published: Path, file: Path, files: ImageFiles) -> None:
+    """Refuse a training list whose classes have other sizes than published.
+
+    Args:
+        published: a .json list of K numbers in label order; nothing is checked if it does not
+            exist.
+        file: the training list.
+        files: its images.
+
+    Raises:
+        ValueError: they disagree, or the numbers cannot be read.
+    """
+    if not published.is_file():
+        return
+    try:
+        counts = json.loads(published.read_bytes())
+    except ValueError as error:
+        raise ValueError(
+            f"{published} is no complete .json file ({error}). Download it again, or remove it"
+        ) from error
+    if not isinstance(counts, list) or len(counts) != len(files.classes):
+        raise ValueError(
+            f"{published} is no list of {len(files.classes)} numbers, one for each class: replace "
+            "it with the published file, or remove it"
+        )
+    pairs = enumerate(zip(files.counts.tolist(), counts, strict=True))
+    other = [f"class {c} has {n} instead of {wanted}" for c, (n, wanted) in pairs if n != wanted]
+    if other:
+        raise ValueError(
+            f"{file} and {published} disagree on the training images of {len(other)} of "
+            f"{len(counts)} classes: {shorten(other)}. Use the published list, or remove the "
+            "other file"
         )

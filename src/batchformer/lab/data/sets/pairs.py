@@ -253,7 +253,7 @@ COLUMNS = ("image", "attribute", "object", "split")
 _SPOKEN: dict[Phase, str] = {"val": "validation", "test": "the test"}
 
 
-def pair_table(table: str | Path, root: str | Path, name: str | None = None) -> PairFiles:
+def pair_table(table: str | Path, root: str | Path) -> PairFiles:
     """The images of a comma-separated table with the columns image, attribute, object, split.
 
     A pair is seen if it occurs in a row of train. Pairs that no model could learn get a remark and
@@ -262,7 +262,6 @@ def pair_table(table: str | Path, root: str | Path, name: str | None = None) -> 
     Args:
         table: the file, UTF-8, with a header; further columns are ignored.
         root: folder that the paths of the images start from.
-        name: what the data is. None: the name of the file.
     """
     file = Path(table).expanduser()
     images = read_pairs(file)
@@ -270,7 +269,7 @@ def pair_table(table: str | Path, root: str | Path, name: str | None = None) -> 
     for phase in ("train", "test"):
         if not any(image.split == phase for image in images):
             raise ValueError(f"{file}: no row has the split {phase}; give at least one image")
-    return PairFiles.of(name or file.stem, root, images, remarks=remarks_on(images))
+    return PairFiles.of(file.stem, root, images, remarks=remarks_on(images))
 
 
 def read_pairs(file: Path) -> list[PairImage]:
