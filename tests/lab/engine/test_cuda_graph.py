@@ -1,4 +1,4 @@
-"""When updates are recorded, and that a recording computes what eager code computes."""
+"""When updates are captured, and that a captured update computes what eager code computes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from batchformer.lab.data.feeds.memory import Feed
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import cifar_train
-from batchformer.lab.engine import cuda_graph as capture
+from batchformer.lab.engine import cuda_graph
 from batchformer.lab.engine.cuda_graph import (
     WARM_UP,
     Captured,
@@ -75,7 +75,7 @@ class FakeGraph:
 
 
 class Machine:
-    """An updater whose recordings are fakes, with what it was asked to do."""
+    """An updater whose graphs are fakes, with what it was asked to do."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, fails: bool = False) -> None:
         self.phase: Any = None
@@ -83,7 +83,7 @@ class Machine:
         self.graphs: list[FakeGraph] = []
         self.said: list[str] = []
 
-        def record(_: Captured, batch: Any) -> CapturedUpdate:
+        def capture(_: Captured, batch: Any) -> CapturedUpdate:
             if fails:
                 raise RuntimeError("operation not permitted when stream is capturing\nmore lines")
             self.graphs.append(FakeGraph())
@@ -94,7 +94,7 @@ class Machine:
             self.eager += 1
             return {"loss": batch["x"].sum()}
 
-        monkeypatch.setattr(Captured, "_capture", record)
+        monkeypatch.setattr(Captured, "_capture", capture)
         self.update = Captured(
             work, torch.device("cpu"), lambda: self.phase, lambda line: self.said.append(line)
         )
@@ -104,7 +104,7 @@ class Machine:
             self.update({"x": torch.ones(rows)}, seed=0)
 
 
-def test_a_shape_is_recorded_once_it_is_familiar(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shape_is_captured_after_a_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch)
     machine.run(8, WARM_UP)
     assert (machine.eager, len(machine.graphs)) == (WARM_UP, 0)
@@ -129,13 +129,13 @@ def test_ragged_batches_and_phases_are_kinds_of_their_own(monkeypatch: pytest.Mo
 
 def test_too_many_kinds_stay_eager(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch)
-    for rows in range(1, capture.MAX_GRAPHS + 4):
+    for rows in range(1, cuda_graph.MAX_GRAPHS + 4):
         machine.run(rows, WARM_UP + 1)
-    assert len(machine.graphs) == capture.MAX_GRAPHS
-    assert machine.eager == (capture.MAX_GRAPHS + 3) * WARM_UP + 3
+    assert len(machine.graphs) == cuda_graph.MAX_GRAPHS
+    assert machine.eager == (cuda_graph.MAX_GRAPHS + 3) * WARM_UP + 3
 
 
-def test_a_failed_recording_is_said_once_and_nothing_is_lost(
+def test_a_failed_capture_is_reported_once_and_updates_go_on_eagerly(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     machine = Machine(monkeypatch, fails=True)
@@ -146,7 +146,7 @@ def test_a_failed_recording_is_said_once_and_nothing_is_lost(
     assert "eager from here" in line and "not permitted" in line and "more lines" not in line
 
 
-def test_what_was_recorded_can_be_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_graphs_can_be_released(monkeypatch: pytest.MonkeyPatch) -> None:
     machine = Machine(monkeypatch)
     machine.run(8, WARM_UP + 1)
     machine.update.release()
