@@ -24,7 +24,7 @@ from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.cuda_graph import Captured, Eager
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import build_method
-from batchformer.lab.methods.moco import directions, is_vision_transformer, watched
+from batchformer.lab.methods.moco import collapse_metrics, is_vision_transformer, unit_rows
 from batchformer.lab.models.build import build_model
 
 HYPER = {
@@ -54,7 +54,7 @@ def parameters_of(*modules: Any) -> list[Tensor]:
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
 @pytest.mark.parametrize("name", BOTH)
 def test_the_slower_encoder_by_a_loop(make: Any, batch: Any, name: str, schedule: str) -> None:
-    updates = 50
+    updates = 12
     method = make(name, {**HYPER, "momentum_schedule": schedule}).train()
     method.begin_training(updates)
     own = [p.double().clone() for p in parameters_of(method.key_network, method.key_head)]
@@ -173,12 +173,12 @@ def test_under_autocast_the_module_still_learns(make: Any, batch: Any, name: str
 
 def test_what_is_watched_by_hand() -> None:
     draw = torch.Generator().manual_seed(0)
-    q, k = (directions(torch.randn(400, 16, generator=draw)) for _ in range(2))
-    seen = watched(q, k)
+    q, k = (unit_rows(torch.randn(400, 16, generator=draw)) for _ in range(2))
+    seen = collapse_metrics(q, k)
     cosines = [float(a @ b) for a, b in zip(q, k, strict=True)]
     assert float(seen["positive"]) == pytest.approx(sum(cosines) / 400, abs=1e-6)
     assert float(seen["spread"]) == pytest.approx(1 / math.sqrt(16), rel=0.02)
-    alike = watched(q[:1].repeat(9, 1), q[:1].repeat(9, 1))
+    alike = collapse_metrics(q[:1].repeat(9, 1), q[:1].repeat(9, 1))
     assert float(alike["spread"]) == pytest.approx(0, abs=1e-6)
     assert float(alike["positive"]) == pytest.approx(1)
 

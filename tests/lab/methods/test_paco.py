@@ -104,9 +104,9 @@ def test_the_slower_encoder_and_projection_follow_after_each_update(make: Any, b
     own = {k: v.double().clone() for k, v in method.key_network.named_parameters()}
     directions = [v.double().clone() for v in method.key_projection.parameters()]
     optimizers = method.optimizers(OptimConfig(lr=0.5))
-    mechanics = OptimizerStep(TrainConfig(), torch.device("cpu"))
+    optimizer_step = OptimizerStep(TrainConfig(), torch.device("cpu"))
     for _ in range(3):
-        method.update(batch, optimizers, mechanics)
+        method.update(batch, optimizers, optimizer_step)
         method.after_update()
         for key, value in method.network.named_parameters():
             own[key] = 0.9 * own[key] + 0.1 * value.detach().double()
@@ -163,8 +163,8 @@ def test_resumed_equals_unbroken(make: Any, assert_resumes: Any) -> None:
 def test_a_step_writes_its_state_in_place(make: Any, batch: Any) -> None:
     method = make("paco", HYPER)
     places = {k: v.data_ptr() for k, v in method.state_dict().items()}
-    mechanics = OptimizerStep(TrainConfig(), torch.device("cpu"))
-    method.update(batch, method.optimizers(OptimConfig()), mechanics)
+    optimizer_step = OptimizerStep(TrainConfig(), torch.device("cpu"))
+    method.update(batch, method.optimizers(OptimConfig()), optimizer_step)
     method.after_update()
     assert {k: v.data_ptr() for k, v in method.state_dict().items()} == places
     assert method.why_eager() is None and method.phase() is None
@@ -362,7 +362,7 @@ def test_arms_shuffle_alike() -> None:
 
 
 def test_batches_without_parts_of_one_size_are_refused(make: Any, batch: Any) -> None:
-    with pytest.raises(ValueError, match="a batch of 10 rows has no 4 parts of one size"):
+    with pytest.raises(ValueError, match="a batch of 10 rows cannot be divided into 4 equal parts"):
         make("paco", {**HYPER, "norm_parts": 4}).train().step(batch)
     recipe = find_recipe("imagenet_lt_paco")
     with pytest.raises(ValueError, match="norm-parts 4 needs batches with as many rows"):
