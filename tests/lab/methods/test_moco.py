@@ -1,14 +1,11 @@
-"""What both MoCos have in common: the slower encoder, one module for both, and what is trained.
+"""What both MoCos have in common: the momentum encoder, one module for both, what is trained.
 
-Run as a script, this file is one of two ranks, and saves what a step gave it.
+What two ranks compute is tested in test_ranks.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -294,12 +291,10 @@ def work(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def test_two_ranks_are_one_batch(
-    run_ranks: Callable[[str, Path, int], None], tmp_path: Path
-) -> None:
-    run_ranks(__file__, tmp_path, 2)
+def assert_ranks(folder: Path) -> None:
+    """Two ranks compute what one process does with the whole batch."""
     got, means, parts = zip(
-        *(torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)), strict=True
+        *(torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)), strict=True
     )
     for name in BOTH:
         for i, module in enumerate(ALONE):
@@ -367,9 +362,3 @@ def test_recorded_updates_equal_eager_ones(
     assert ends[1][0] == pytest.approx(ends[0][0], rel=1e-3, abs=1e-4)
     for recorded, eager in zip(ends[1][1], ends[0][1], strict=True):
         torch.testing.assert_close(recorded, eager, rtol=1e-3, atol=1e-4)
-
-
-if __name__ == "__main__":
-    work(int(sys.argv[2]), sys.argv[1])
-    # gloo's threads may outlive the group, and an interpreter that ends beside them is aborted.
-    os._exit(0)

@@ -1,13 +1,10 @@
 """The momentum encoder and the queue against plain loops, and the shuffle between real ranks.
 
-Run as a script, this file is one of the ranks: it saves what it got, and the tests look at it.
+The shuffle of several ranks is tested in test_ranks.
 """
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -127,14 +124,11 @@ def work(rank: int, ranks: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def test_a_shuffle_between_ranks(
-    run_ranks: Callable[[str, Path, int], None], tmp_path: Path
-) -> None:
-    """One test, since starting the ranks takes longer than all they do."""
-    run_ranks(__file__, tmp_path, max(SIZES))
+def assert_ranks(folder: Path) -> None:
+    """Check what :func:`work` left."""
     for ranks, all_sizes in SIZES.items():
         found = [
-            torch.load(tmp_path / f"{rank}of{ranks}.pt", weights_only=True) for rank in range(ranks)
+            torch.load(folder / f"{rank}of{ranks}.pt", weights_only=True) for rank in range(ranks)
         ]
         for sizes, *by_rank in zip(all_sizes, *found, strict=True):
             assert_every_row_is_dealt_once_and_to_other_ranks(sizes, by_rank)
@@ -171,12 +165,3 @@ def test_one_rank_keeps_its_rows_in_order() -> None:
     x = torch.randn(5, 2, requires_grad=True)
     rows, shuffled = shuffle(x, 3)
     assert rows is x and shuffled is None and unshuffle(rows, shuffled) is rows
-
-
-if __name__ == "__main__":
-    # The same processes are a group of three and then, without the last, one of two.
-    for group in sorted(SIZES, reverse=True):
-        if int(sys.argv[2]) < group:
-            work(int(sys.argv[2]), group, sys.argv[1])
-    # gloo's threads may outlive the group, and an interpreter that ends beside them is aborted.
-    os._exit(0)

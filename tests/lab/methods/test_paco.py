@@ -1,14 +1,11 @@
 """PaCo against its loss composed by hand, its two encoders and its queue.
 
-Run as a script, this file is one of several ranks, which shuffle their keys: it saves what it got.
+What several ranks compute is tested in test_ranks.
 """
 
 from __future__ import annotations
 
 import copy
-import os
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -285,14 +282,11 @@ def assert_ranks_are_groups_of_one_batch(
         torch.testing.assert_close(found["means"], means[rank])
 
 
-def test_ranks_shuffle_their_keys(
-    run_ranks: Callable[[str, Path, int], None], tmp_path: Path
-) -> None:
-    """Losses, queue and statistics are those of one process that knows who was with whom."""
-    run_ranks(__file__, tmp_path, max(ROWS))
+def assert_ranks(folder: Path) -> None:
+    """Losses, queue and statistics are those of one process with the same groups."""
     for ranks, sizes in ROWS.items():
         got = [
-            torch.load(tmp_path / f"{rank}of{ranks}.pt", weights_only=True) for rank in range(ranks)
+            torch.load(folder / f"{rank}of{ranks}.pt", weights_only=True) for rank in range(ranks)
         ]
         for name in MODULES:
             assert_ranks_are_groups_of_one_batch(name, sizes, [found[name] for found in got])
@@ -367,12 +361,3 @@ def test_batches_without_parts_of_one_size_are_refused(make: Any, batch: Any) ->
     recipe = find_recipe("imagenet_lt_paco")
     with pytest.raises(ValueError, match="norm-parts 4 needs batches with as many rows"):
         replace(recipe, train=replace(recipe.train, batch_size=126))
-
-
-if __name__ == "__main__":
-    # The same processes are a group of three and then, without the last, one of two.
-    for group in sorted(ROWS, reverse=True):
-        if int(sys.argv[2]) < group:
-            work(int(sys.argv[2]), group, sys.argv[1])
-    # gloo's threads may outlive the group, and an interpreter that ends beside them is aborted.
-    os._exit(0)
