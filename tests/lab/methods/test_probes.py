@@ -1,4 +1,4 @@
-"""A linear probe: a new classifier on features that stay as they are, without BatchFormer."""
+"""A linear probe and nearest neighbours on frozen features, without BatchFormer."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.metrics.representation import votes
 
 CPU = torch.device("cpu")
 MODULES: list[dict[str, Any]] = [
@@ -63,16 +65,8 @@ def test_the_first_loss_is_that_of_a_linear_classifier(make: Any, batch: Any) ->
     torch.testing.assert_close(method.step(batch)["loss"], -picked.mean())
 
 
-def test_trained_once(make: Any, batch: Any, assert_trained_once: Any) -> None:
-    assert_trained_once(make("linear_probe"), batch)
-
-
 def test_the_network_is_in_eval_from_the_beginning(make: Any) -> None:
     assert not any(part.training for part in make("linear_probe").network.modules())
-
-
-def test_resumed_equals_unbroken(make: Any, assert_resumes: Any) -> None:
-    assert_resumes(lambda: make("linear_probe"))
 
 
 IMAGES = torch.randn(12, 1, 8, 8, generator=torch.Generator().manual_seed(7))
@@ -134,7 +128,7 @@ def test_the_exported_network_and_a_loaded_state_answer_alike(make: Any, batch: 
 
 
 def test_unit_scale_without_images_is_refused(make: Any) -> None:
-    with pytest.raises(ValueError, match="which this probe was not given"):
+    with pytest.raises(ValueError, match="not given training_features"):
         make("linear_probe", {"probe_scale": "unit"}).begin_training(1)
     with pytest.raises(ValueError, match="all features of the training images are 0"):
         scaled(make, 0.0).begin_training(1)
@@ -142,3 +136,96 @@ def test_unit_scale_without_images_is_refused(make: Any) -> None:
 
 def test_a_scaled_probe_resumes(make: Any, assert_resumes: Any) -> None:
     assert_resumes(lambda: scaled(make))
+
+
+LABELS = torch.arange(12) % 5
+
+
+class Counted:
+    """Twelve images, and how often they were asked for."""
+
+    def __init__(self) -> None:
+        draw = torch.Generator().manual_seed(5)
+        self.images = torch.randn(12, 1, 8, 8, generator=draw)
+        self.asked = 0
+
+    def __call__(self, extract: Any) -> tuple[Tensor, Tensor]:
+        self.asked += 1
+        return extract(self.images), LABELS
+
+
+def made(make: Any, hyper: Any = None, **module: Any) -> Any:
+    return make("knn", hyper, {"bank": Counted()}, **module)
+
+
+@pytest.mark.parametrize("k", [1, 4, 1000])
+def test_answers_are_the_shares_of_the_votes(make: Any, batch: Any, k: int) -> None:
+    method = made(make, {"neighbours": k, "vote_temperature": 0.5}).eval()
+    method.before_evaluation()
+    with torch.no_grad():
+        features = method.network.forward_features(batch["x"])
+        bank = method.network.forward_features(method.bank.images)
+    wanted = votes(features, bank, LABELS, 5, min(k, 12), 0.5)
+    found = method.predict(batch["x"])
+    torch.testing.assert_close(found.softmax(1), wanted / wanted.sum(1, keepdim=True))
+    assert found.isfinite().all() and torch.equal(found.argmax(1), wanted.argmax(1))
+
+
+def test_an_image_of_the_bank_is_its_own_nearest(make: Any) -> None:
+    method = made(make, {"neighbours": 1})
+    assert method.predict(method.bank.images).argmax(1).tolist() == LABELS.tolist()
+
+
+def test_nothing_is_trained(make: Any, batch: Any) -> None:
+    method = made(make).train()
+    assert not method.network.training and not any(p.requires_grad for p in method.parameters())
+    before = {key: value.clone() for key, value in method.state_dict().items()}
+    optimizers = method.optimizers(OptimConfig())
+    assert optimizers == {}
+    losses = method.update(batch, optimizers, OptimizerStep(TrainConfig(), CPU))
+    after = method.state_dict()
+    assert losses["loss"].isfinite() and before.keys() == after.keys()
+    assert all(torch.equal(value, after[key]) for key, value in before.items())
+
+
+def test_the_bank_is_no_part_of_the_state_and_filled_once_for_given_weights(
+    make: Any, batch: Any
+) -> None:
+    method = made(make)
+    first = method.predict(batch["x"])
+    method.before_evaluation()
+    method.predict(batch["x"])
+    assert method.bank.asked == 1
+    state = {key: value.clone() for key, value in method.state_dict().items()}
+    assert not any(key.startswith("bank") for key in state)
+    state["network.conv1.weight"] += 1
+    method.load_state_dict(state)
+    other = method.predict(batch["x"])
+    assert method.bank.asked == 2 and not torch.equal(first, other)
+
+
+def test_half_precision_changes_nothing(make: Any, batch: Any) -> None:
+    method = made(make)
+    plain = method.predict(batch["x"])
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        torch.testing.assert_close(method.predict(batch["x"]), plain)
+
+
+def test_answers_are_of_one_sample_alone(make: Any, batch: Any) -> None:
+    method = made(make, {"neighbours": 3})
+    whole, alone = method.predict(batch["x"]), method.predict(batch["x"][3:4])
+    torch.testing.assert_close(whole[3:4], alone)
+
+
+def test_neighbours_have_no_batchformer(make: Any, batch: Any) -> None:
+    method = made(make, attend="self", loss_scale="official")
+    assert method.encoder is None
+    assert torch.equal(method.predict(batch["x"]), made(make, enabled=False).predict(batch["x"]))
+
+
+def test_the_network_of_neighbours_is_in_eval(make: Any) -> None:
+    assert not any(part.training for part in made(make).network.modules())
+
+
+def test_neighbours_resume(make: Any, assert_resumes: Any) -> None:
+    assert_resumes(lambda: made(make))
