@@ -164,9 +164,7 @@ def test_what_cannot_be_doubled_says_what_to_pass(double: Callable[[Any], Any]) 
     for targets in (packed, {"y": packed}):
         with pytest.raises(TypeError, match=r"PackedSequence has no rows to double\. Pad it"):
             double(targets)
-    with pytest.raises(
-        TypeError, match=r"Column cannot be doubled.*torch\.as_tensor"
-    ):
+    with pytest.raises(TypeError, match=r"Column cannot be doubled.*torch\.as_tensor"):
         double((torch.zeros(3), Column()))
 
 

@@ -539,7 +539,7 @@ class MixedRowsDependOnNothing(Stock):
         )
 
 
-@wrong(EQUAL, says="position code")
+@wrong(EQUAL, says="positional encoding")
 class PositionCode(Base):
     def __init__(self) -> None:
         super().__init__()
@@ -993,7 +993,7 @@ class StockGroupsOfSixteen(Stock):
         return self.head(torch.cat([f, *(self.mix(part) for part in f.split(16))]))
 
 
-@wrong(ATTEND, says="whatever the size of the batch")
+@wrong(ATTEND, says="for batches of any size")
 class OffInLargeBatches(Stock):
     def rows(self, f: Tensor) -> Tensor:
         return self.head(torch.cat([f, self.mix(f) if len(f) <= 4 else f]))
@@ -1174,7 +1174,7 @@ class LayerInTrainingAlone(Base):
         return self.head(two_streams(self.hidden(f), self.batchformer))
 
 
-@wrong(EVAL, says="leave out the encoder alone")
+@wrong(EVAL, says="leave out only the encoder")
 class LayerAtTestAlone(LayerInTrainingAlone):
     def forward(self, x: Tensor) -> Tensor:
         f = self.body(x)

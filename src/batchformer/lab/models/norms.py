@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from batchformer.plug.insertion import Swapped, add_mixin
+from batchformer.plug.insertion import ForwardMixin, add_mixin
 
 # Batch normalisation by the statistics that a network came with.
 
 
-class Frozen(Swapped):
+class Frozen(ForwardMixin):
     """In eval for good: in training, too, stored statistics normalise and stay as they are.
 
     Kernels that normalise by the batch take modules of torch's own class in training, and these
@@ -61,7 +61,7 @@ def freeze_norm(network: nn.Module) -> None:
 # Batch normalisation of a batch in parts, as that many devices would normalise it.
 
 
-class InParts(Swapped):
+class InParts(ForwardMixin):
     """In training, row i is normalised with the rows i + P, i + 2P, ... alone; P are the parts.
 
     What is kept of the batch is the mean over parts of the statistics that each part would have
