@@ -858,7 +858,7 @@ def decayed(steps: int) -> nn.Module:
     optimizer = torch.optim.SGD(
         [
             {"params": [*model[0].parameters(), model[2].weight, model[2].bias]},
-            {"params": encoder.parameters(), "weight_decay": 0.5},
+            {"params": encoder.parameters(), "weight_decay": 1.5},
         ],
         lr=0.1,
     )
@@ -873,12 +873,12 @@ def decayed(steps: int) -> nn.Module:
 
 @wrong(ALIVE, says="module_weight_decay")
 def taken_away_by_weight_decay() -> nn.Module:
-    return decayed(60)
+    return decayed(19)
 
 
 @wrong(ALIVE, ATTEND, says="module_weight_decay")
 def nothing_left_by_weight_decay() -> nn.Module:
-    return decayed(300)
+    return decayed(95)
 
 
 @wrong(STAY)
