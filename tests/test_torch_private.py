@@ -17,6 +17,7 @@ from batchformer import torch_private
 #: An expression that needs a private name, and what breaks without it.
 NAMES = {
     "nn.modules.batchnorm._BatchNorm": "attach does not find BatchNorm layers (BatchNorm)",
+    "nn.modules.batchnorm._NormBase": "check refuses norms of their own for streams (Norm)",
     "nn.modules.conv._ConvNd": "attach does not find convolutions (Conv)",
     "nn.modules.dropout._DropoutNd": "check does not switch dropout off (Dropout)",
     "nn.modules.linear.NonDynamicallyQuantizableLinear": "kernels are never used (AttentionOutput)",

@@ -302,7 +302,7 @@ def test_the_influence_of_samples_is_logged_and_its_loss_is_said() -> None:
     session.fit(Lit(), data())
     assert session.callback_metrics["batchformer_influence"] > 1e-3
     session = trainer(BatchFormerCallback(verbose=False), max_epochs=20)
-    with pytest.warns(UserWarning, match="weight decay has taken the encoder away"):
+    with pytest.warns(UserWarning, match="weight decay has shrunk the encoder to nothing"):
         session.fit(Decayed(), data())
     assert session.callback_metrics["batchformer_influence"] < 1e-3
     session = trainer(BatchFormerCallback(verbose=False, watch=False))

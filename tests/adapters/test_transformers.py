@@ -427,7 +427,7 @@ def test_the_influence_of_samples_is_logged_and_its_loss_is_said(tmp_path: Path)
         assert len(found) == 4 and all(e["batchformer_influence"] > 1e-3 for e in found)
         found = logged(attached(bert()), tmp_path, decay=0.0, watch=False)
         assert not any("batchformer_influence" in entry for entry in found)
-    with pytest.warns(UserWarning, match="weight decay has taken the encoder away"):
+    with pytest.warns(UserWarning, match="weight decay has shrunk the encoder to nothing"):
         found = logged(attached(bert()), tmp_path, decay=0.7)
     assert found[-1]["batchformer_influence"] < 1e-3
 

@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from batchformer.plug.insertion import Swapped, add_mixin
+from batchformer.plug.insertion import ForwardMixin, add_mixin
 
 
-class Frozen(Swapped):
+class Frozen(ForwardMixin):
     """Always in eval mode: stored statistics are used and kept, also in training.
 
     Our kernels leave such a layer alone, as they accept only torch's own class in training mode.
@@ -55,7 +55,7 @@ def freeze_norm(network: nn.Module) -> None:
         norm.eval()
 
 
-class InParts(Swapped):
+class InParts(ForwardMixin):
     """Normalises a batch in P parts, as P devices would: row i with rows i + P, i + 2P, ... only.
 
     Running statistics become the mean over parts of what each part would store. Eval is unchanged.
