@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from batchformer.lab.engine.log import read_records
 from batchformer.lab.methods.ldam import DEFERRED
 from batchformer.lab.report.figures.canvas import DASHES, INK, TEXT, legend, new_figure, title
 from batchformer.lab.report.figures.shown import Numbers
@@ -21,7 +20,7 @@ from batchformer.lab.report.results.names import (
 )
 from batchformer.lab.report.results.runs import Run, headline
 from batchformer.lab.report.results.words import number
-from batchformer.lab.runs.folder import findings_of, of_parts
+from batchformer.lab.runs.folder import findings_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -326,10 +325,7 @@ def valleys(run: Run) -> dict[str, Mapping[str, Any]]:
         The values of its record by the part of the run, which is empty where it is one training;
         nothing for a run without SWAD.
     """
-    found = findings_of(run.result or {}, run.metrics)
-    if not found:  # in runs of several trainings by earlier versions, the parts alone have it
-        files = (path for path in sorted(run.folder.glob("*/metrics.jsonl")) if path.is_file())
-        found = of_parts({path.parent.name: findings_of({}, read_records(path)) for path in files})
+    found = findings_of(run.result or {})
     by_part = {name.rpartition("/"): values for name, values in found.items()}
     return {part: values for (part, _, kind), values in by_part.items() if kind == KIND}
 
