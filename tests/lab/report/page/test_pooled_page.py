@@ -8,9 +8,9 @@ import pytest
 
 from batchformer.cli import results
 from batchformer.lab.report.page.html import render
-from batchformer.lab.report.page.pooled_page import together_part
+from batchformer.lab.report.page.pooled_page import pooled_part
 from batchformer.lab.report.results.comparison import compare_runs
-from batchformer.lab.report.results.pooling import take_together
+from batchformer.lab.report.results.pooling import pool_recipes
 from batchformer.lab.report.results.runs import find_runs
 
 Writer = Callable[..., Any]
@@ -27,7 +27,7 @@ def two_recipes(write_run: Writer, recipe_of: Writer, runs_root: Path) -> Path:
 
 def test_every_metric_has_its_plot(two_recipes: Path) -> None:
     comparison = compare_runs(find_runs(two_recipes))
-    part = together_part(take_together(comparison))
+    part = pooled_part(pool_recipes(comparison))
     (pair,) = part.parts
     assert [section.title.partition(":")[0] for section in pair.sections] == [
         "All",

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from batchformer.lab.report.results.acting import acting_notes, decay_of_encoder
 from batchformer.lab.report.results.comparison import compare_runs
 from batchformer.lab.report.results.configuration import comparable, one_group
+from batchformer.lab.report.results.notes import acting_notes, decay_of_encoder
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.report.results.sweeps import compare_sweep, split_sweeps
 

@@ -11,8 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from batchformer.lab.report.results.comparison import compare_runs
-from batchformer.lab.report.results.results import Comparison
+from batchformer.lab.report.results.comparison import Comparison, compare_runs
 from batchformer.lab.report.results.runs import find_runs
 
 Writer = Callable[..., Any]

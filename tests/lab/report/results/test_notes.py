@@ -114,7 +114,7 @@ def test_a_re_weighting_that_never_began_is_said(
     runs = find_runs(runs_root)
     late = recipe_of("late", method="ldam", hyper={"reweight_epoch": 160})
     assert reweighting_note(late, runs) == [
-        "The re-weighting of ldam was to begin with epoch 160, and no run came to it"
+        "The re-weighting of ldam begins with epoch 160, which no run reached"
     ]
     assert (
         reweighting_note(recipe_of("in_time", method="ldam", hyper={"reweight_epoch": 8}), runs)

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 import pytest
 
 from batchformer.lab.metrics.intervals import outcome, paired, summary
-from batchformer.lab.report.results.configuration import RunGroup
-from batchformer.lab.report.results.results import (
-    LEVEL,
+from batchformer.lab.report.results.comparison import (
+    ALPHA,
     Comparison,
     Difference,
     RecipeComparison,
     Score,
 )
+from batchformer.lab.report.results.configuration import RunGroup
 
 
 def difference(adjusted: float | None = None) -> Difference:
@@ -32,7 +32,7 @@ def recipe(
 
 @pytest.mark.parametrize(
     ("adjusted", "stands"),
-    [(None, False), (0.0, True), (0.0499, True), (LEVEL, False), (0.9, False)],
+    [(None, False), (0.0, True), (0.0499, True), (ALPHA, False), (0.9, False)],
 )
 def test_a_difference_stands_below_the_level_and_only_if_tested(
     adjusted: float | None, stands: bool

@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from batchformer.lab.report.results.comparison import compare_runs
-from batchformer.lab.report.results.results import Comparison
+from batchformer.lab.report.results.comparison import Comparison, compare_runs
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.report.results.tables import (
     as_markdown,

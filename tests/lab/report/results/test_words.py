@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchformer.lab.report.results.comparison import compare_runs
-from batchformer.lab.report.results.results import Comparison
+from batchformer.lab.report.results.comparison import Comparison, compare_runs
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.report.results.words import (
     counted,

@@ -11,10 +11,15 @@ from typing import TYPE_CHECKING, Any
 from batchformer.insight.optional import extra
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER
 from batchformer.lab.metrics.intervals import FEWEST_SEEDS
-from batchformer.lab.report.page.pooled_page import together_part
+from batchformer.lab.report.page.pooled_page import pooled_part
 from batchformer.lab.report.page.sections import Section, sections_of, sweep_section
 from batchformer.lab.report.results import words
-from batchformer.lab.report.results.comparison import compare_runs
+from batchformer.lab.report.results.comparison import (
+    Comparison,
+    Difference,
+    RecipeComparison,
+    compare_runs,
+)
 from batchformer.lab.report.results.configuration import RunGroup, settings
 from batchformer.lab.report.results.names import (
     ARMS,
@@ -25,9 +30,8 @@ from batchformer.lab.report.results.names import (
     in_words,
     metric_label,
 )
-from batchformer.lab.report.results.pooling import take_together
+from batchformer.lab.report.results.pooling import pool_recipes
 from batchformer.lab.report.results.provenance import provenance
-from batchformer.lab.report.results.results import Comparison, Difference, RecipeComparison
 from batchformer.lab.report.results.runs import Run
 from batchformer.lab.report.results.sweeps import Cell, SweepComparison, compare_sweep, split_sweeps
 from batchformer.lab.report.results.tables import level_name, sweep_headline, sweep_notes
@@ -119,7 +123,7 @@ def render(
     parts = [
         _part(recipe, comparison, i, main_reach) for i, recipe in enumerate(comparison.recipes)
     ]
-    together = take_together(comparison, [sweep.name for sweep in sweeps]) if pooled else None
+    together = pool_recipes(comparison, [sweep.name for sweep in sweeps]) if pooled else None
     return (
         environment()
         .get_template(TEMPLATE)
@@ -129,7 +133,7 @@ def render(
             comparison=comparison,
             parts=parts,
             main_reach=main_reach,
-            together=together_part(together) if together else None,
+            together=pooled_part(together) if together else None,
             sweeps=[_sweep_part(compare_sweep(sweep), i) for i, sweep in enumerate(sweeps)],
             level_name=level_name,
             not_in_the_paper=NOT_IN_THE_PAPER,

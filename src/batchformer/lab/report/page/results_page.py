@@ -25,6 +25,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from batchformer.lab.metrics.intervals import FEWEST_SEEDS, chance_of_finding
+from batchformer.lab.report.results.comparison import ALPHA
 from batchformer.lab.report.results.evidence import (
     Contrast,
     Evidence,
@@ -37,7 +38,6 @@ from batchformer.lab.report.results.evidence import (
     mean_over_settings,
 )
 from batchformer.lab.report.results.names import metric_label, sorted_arms, sorted_metrics
-from batchformer.lab.report.results.results import LEVEL
 from batchformer.lab.report.results.words import interval, number, p_value, seeds, signed
 
 TABLE = re.compile(
@@ -319,7 +319,7 @@ def _decisive(
 ) -> bool:
     """Whether a difference holds: by Holm's p-value where it was corrected, else by its own."""
     p = adjusted.get(test) if test in adjusted else (found.p if found is not None else None)
-    return p is not None and (p < LEVEL if isinstance(p, float) else str(p).startswith("<"))
+    return p is not None and (p < ALPHA if isinstance(p, float) else str(p).startswith("<"))
 
 
 def _chance(found: Contrast | None, effect: float | None) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import zipfile
 import zlib
@@ -192,6 +193,11 @@ class Run:
             for record in self.metrics
             if record["kind"] == kind and isinstance(record.get(value), (int, float))
         }
+
+    def measured(self, metric: str) -> float | None:
+        """A final score; None if it is missing or not finite."""
+        value = self.scores.get(metric)
+        return float(value) if value is not None and math.isfinite(value) else None
 
 
 #: Of a run whose figures a person did not want.

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from batchformer.lab.metrics.intervals import FEWEST_SEEDS, Outcome
 from batchformer.lab.report.results.names import BASELINE, LOWER_IS_BETTER, in_words, metric_label
-from batchformer.lab.report.results.results import Comparison, Difference, RecipeComparison, Score
+
+if TYPE_CHECKING:
+    from batchformer.lab.report.results.comparison import (
+        Comparison,
+        Difference,
+        RecipeComparison,
+        Score,
+    )
 
 INTERVAL = (
     "The 95% interval is Student's t over seeds: repeated with new seeds, 19 of 20 such intervals "
