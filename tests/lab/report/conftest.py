@@ -42,6 +42,24 @@ def recipe_of(name: str = "tail", **changes: Any) -> dict[str, Any]:
     return recipe
 
 
+#: What arms change in a recipe, as ``trained`` in ``config.json`` records it.
+CHANGES: dict[str, dict[str, dict[str, Any]]] = {
+    "baseline": {"module": {"enabled": False}},
+    "batchformer_self": {"module": {"attend": "self"}},
+    "batchformer_frozen": {"module": {"trained": False}},
+    "batchformer_mixed_only": {"module": {"streams": "mixed_only"}},
+    "batchformer_official_loss": {"module": {"loss_scale": "official"}},
+    "baseline_loss1.5x": {"module": {"enabled": False}, "train": {"loss_multiplier": 1.5}},
+    "baseline_loss3x": {"module": {"enabled": False}, "train": {"loss_multiplier": 3.0}},
+}
+
+
+def trained_by(recipe: Mapping[str, Any], arm: str) -> dict[str, Any]:
+    """The recipe as an arm trains it."""
+    changed = CHANGES.get(arm, {})
+    return {**recipe, **{part: {**(recipe[part] or {}), **new} for part, new in changed.items()}}
+
+
 def simulated(
     arm: str, seed: int, classes: int, per_class_images: int, gain: float
 ) -> tuple[dict[str, float], dict[str, Any]]:
@@ -115,7 +133,8 @@ def write_run(
         "started": f"2025-03-0{1 + seed % 9}T10:00:00+00:00",
     } | dict(provenance or {})
     data = {"split_sha256": split}
-    config = {"recipe": recipe, "arm": arm, "seed": seed, "data": data, "provenance": made}
+    config = {"recipe": recipe, "arm": arm, "seed": seed, "trained": trained_by(recipe, arm)}
+    config |= {"data": data, "provenance": made}
     if sittings:
         config["sittings"] = [{**made, "stage": "train", **sitting} for sitting in sittings]
     (folder / "config.json").write_text(json.dumps(config))

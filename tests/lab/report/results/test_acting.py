@@ -83,7 +83,7 @@ def test_a_sweep_says_it_of_the_level(make_sweep: Writer, tmp_path: Path) -> Non
     root = make_sweep(tmp_path, {("batchformer", v): {0: {"all": 50.0}} for v in ("1", "2")})
     for path in root.rglob("config.json"):
         config = json.loads(path.read_text())
-        config["recipe"]["optim"] = DECAYING
+        config["recipe"]["optim"] = config["trained"]["optim"] = DECAYING
         path.write_text(json.dumps(config))
         looked_at(path.parent, 2e-5 if "/2/" in str(path) else 0.2)
     (sweep,), _ = split_sweeps(find_runs(root))

@@ -1,4 +1,4 @@
-"""What the page shows of several recipes taken together."""
+"""The part of the page with effects that are pooled over recipes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class PooledPart:
-    """All that the template needs."""
+    """What the template needs."""
 
     found: PooledEffects
     parts: list[Pair]
@@ -35,7 +35,7 @@ class PooledPart:
 
 
 def pooled_part(found: PooledEffects) -> PooledPart:
-    """Headlines, a table and the forest plots of every arm."""
+    """Headline, table and forest plots of every arm."""
     parts = [
         _pair(arm, reference, found.of(arm, reference), f"together-{i + 1}")
         for i, (arm, reference) in enumerate(found.pairs)

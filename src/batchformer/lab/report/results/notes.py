@@ -14,8 +14,6 @@ from batchformer.lab.report.results.runs import Run
 
 MOST_NAMED = 3
 """Runs that a note names before it counts the others."""
-CONTROLS = ("batchformer_self", "class_context_self")
-"""The arms in which no sample is meant to attend to another."""
 SHRUNK = 1.0
 """Weight decay explains small gradients if it can have left less than 1/e of a weight."""
 
@@ -183,8 +181,11 @@ def acting_notes(group: RunGroup) -> list[str]:
     """
     notes = []
     for arm in group.arms:
-        change = None if arm in CONTROLS else change_of_a_loss(group, arm)
-        decayed = decay_of_encoder(group.of(arm)) >= SHRUNK
+        runs = group.of(arm)
+        # In a control of this kind no sample is meant to attend to another.
+        control = any((run.trained.get("module") or {}).get("attend") == "self" for run in runs)
+        change = None if control else change_of_a_loss(group, arm)
+        decayed = decay_of_encoder(runs) >= SHRUNK
         if change is not None and change < NEXT_TO_NOTHING and decayed:
             notes.append(
                 f"At the end of training samples hardly reach one another in {arm} of "
@@ -201,11 +202,11 @@ def decay_of_encoder(runs: Iterable[Run]) -> float:
 
     A falling learning rate gives less. It is 0 for LARS, whose rates are relative to the weights.
     """
-    return max((_decay(run.recipe, run.result or {}) for run in runs), default=0.0)
+    return max((_decay(run.trained, run.result or {}) for run in runs), default=0.0)
 
 
-def _decay(recipe: Mapping[str, Any], result: Mapping[str, Any]) -> float:
-    optim, module = recipe.get("optim") or {}, recipe.get("module") or {}
+def _decay(trained: Mapping[str, Any], result: Mapping[str, Any]) -> float:
+    optim, module = trained.get("optim") or {}, trained.get("module") or {}
     if optim.get("name") == "lars":
         return 0.0
     own = optim.get("module_weight_decay")
