@@ -23,7 +23,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from batchformer.lab.metrics.intervals import FEWEST_SEEDS, chance_of_finding
+from batchformer.insight.figures.text import interval, number, seeds, signed
+from batchformer.insight.intervals import FEWEST_SEEDS
+from batchformer.lab.metrics.intervals import chance_of_finding
 from batchformer.lab.report.results.comparison import ALPHA
 from batchformer.lab.report.results.evidence import (
     Contrast,
@@ -37,7 +39,7 @@ from batchformer.lab.report.results.evidence import (
     mean_over_settings,
 )
 from batchformer.lab.report.results.names import metric_label, sorted_arms, sorted_metrics
-from batchformer.lab.report.results.words import interval, number, p_value, seeds, signed
+from batchformer.lab.report.results.words import p_value
 
 TABLE = re.compile(
     r"^(?P<head><!-- table (?P<name>\S+)\n(?P<lines>.*?)-->\n).*?(?P<tail>^<!-- /table -->)",

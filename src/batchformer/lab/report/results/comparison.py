@@ -7,18 +7,16 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from batchformer.insight.intervals import FEWEST_SEEDS, Summary, summary
 from batchformer.lab.metrics.intervals import (
-    FEWEST_SEEDS,
     ImageInterval,
     Outcome,
     Paired,
-    Summary,
     bootstrap_interval,
     holm,
     outcome,
     paired,
     seeds_needed,
-    summary,
 )
 from batchformer.lab.report.results.configuration import RunGroup, comparable
 from batchformer.lab.report.results.names import (

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from batchformer.insight.figures.influence import NEXT_TO_NOTHING, change_of_a_loss, in_full
 from batchformer.lab.config.arms import WITHOUT_BATCHFORMER
 from batchformer.lab.methods.ldam import DEFERRED
-from batchformer.lab.report.figures.influence import NEXT_TO_NOTHING, change_of_a_loss, in_full
 from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import DESCRIPTIVE, metric_label
 from batchformer.lab.report.results.runs import Run
