@@ -73,9 +73,9 @@ def print_report(
         refuse_unknown_arms([against], (run.arm for run in found))
     from batchformer.lab.report.page.html import write_page
     from batchformer.lab.report.results.comparison import compare_runs
-    from batchformer.lab.report.results.pooling import take_together
+    from batchformer.lab.report.results.pooling import pool_recipes
     from batchformer.lab.report.results.sweeps import compare_sweep, split_sweeps
-    from batchformer.lab.report.results.tables import print_sweep, print_table, print_together
+    from batchformer.lab.report.results.tables import print_pooled, print_sweep, print_table
     from batchformer.lab.runs.launch import not_begun
 
     # The page comes first, since whoever reads the tables may stop ("| head"); and where it
@@ -90,7 +90,7 @@ def print_report(
             comparison = compare_runs(others, against)
             print_table(comparison)
             if pooled:
-                print_together(take_together(comparison, [one.name for one in sweeps]))
+                print_pooled(pool_recipes(comparison, [one.name for one in sweeps]))
         for folder in folders:
             for line in not_begun(folder):
                 print(f"Not included: {line} has not begun.")
@@ -116,7 +116,7 @@ def record(arguments: list[str]) -> None:
 
 
 def _write_records(folders: list[Path], options: RecordOptions) -> None:
-    from batchformer.lab.report.results.comparison import left_out
+    from batchformer.lab.report.results.notes import left_out
     from batchformer.lab.report.results.records import record_of, save
     from batchformer.lab.report.results.runs import find_runs
 

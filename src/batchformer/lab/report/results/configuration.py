@@ -1,4 +1,4 @@
-"""Which runs may be averaged: those of one configuration, not merely of one recipe name."""
+"""Group runs by configuration: a recipe's name alone does not say that runs are comparable."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class RunGroup:
 
     @property
     def recipe(self) -> Mapping[str, Any]:
-        """The recipe of its newest run, whose words are the latest."""
+        """The recipe of the newest run: it has the latest description."""
         return max(self.runs, key=_started).recipe
 
     @property
@@ -59,10 +59,9 @@ def comparable(runs: Iterable[Run], reference: str | None = None) -> list[RunGro
     Without a ``reference`` each group is compared with its baseline or, where none has finished,
     with the first arm in the known order that another shares a seed with.
 
-    One recipe name with several configurations becomes several groups, named by what differs. A
-    configuration of one arm alone (another BatchFormer beside one baseline) is grouped with that
-    baseline, which has no BatchFormer to differ in; no other reference is shared between groups.
-    Of two runs with one arm, seed and configuration the later is kept.
+    One recipe name with several configurations becomes several groups, named by what differs.
+    Configurations that differ in BatchFormer alone share a baseline, which has none; no other arm
+    is shared between groups. Of two runs with one arm, seed and configuration the later is kept.
     """
     by_name: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
@@ -77,11 +76,13 @@ def comparable(runs: Iterable[Run], reference: str | None = None) -> list[RunGro
 
 
 def one_group(runs: Iterable[Run], reference: str | None = None) -> RunGroup:
-    """The single group of these runs; a figure of several would average what differs."""
+    """The single group of these runs; refuse several, since a figure would average them."""
     groups = comparable(runs, reference)
     if len(groups) != 1:
         found = ", ".join(group.name for group in groups) or "none that has finished"
-        raise ValueError(f"A figure shows runs of one configuration, got {found}.")
+        raise ValueError(
+            f"A figure shows runs of one configuration, got {found}. Give the folders of one."
+        )
     return groups[0]
 
 
@@ -168,13 +169,13 @@ def _group(
 
 
 def _default_reference(runs: Sequence[Run]) -> str:
-    """The baseline, also where no arm could take its place."""
+    """The baseline, or without one the first arm that shares a seed with another."""
     seeds: dict[str, set[int]] = defaultdict(set)
     for run in runs:
         seeds[run.arm].add(run.seed)
     if BASELINE in seeds:
         return BASELINE
-    # A control is what BatchFormer is compared with, so BatchFormer itself comes last.
+    # BatchFormer is compared with controls, so it is the last choice for a reference.
     ordered = sorted(sorted_arms(seeds), key=lambda arm: arm == "batchformer")
     shared = (
         arm for arm in ordered if any(seeds[arm] & seeds[other] for other in seeds if other != arm)
@@ -183,7 +184,7 @@ def _default_reference(runs: Sequence[Run]) -> str:
 
 
 def _differing(runs: Sequence[Run]) -> dict[str, dict[Run, str]]:
-    """Keys in which these runs differ but should not, with the value of every run concerned."""
+    """Keys in which these runs differ but should not, with the value of each run."""
     whole = {run: _flat(run.configuration, _left_out(shared=False)) for run in runs}
     shared = {run: _flat(run.configuration, _left_out(shared=True)) for run in runs}
     sets = [shared] + [

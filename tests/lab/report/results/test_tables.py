@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from batchformer.lab.report.results.comparison import compare_runs
-from batchformer.lab.report.results.results import Comparison
+from batchformer.insight.figures.captioned import without_empty
+from batchformer.lab.report.results.comparison import Comparison, compare_runs
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.report.results.tables import (
     as_markdown,
@@ -17,6 +17,7 @@ from batchformer.lab.report.results.tables import (
     print_table,
     score_rows,
 )
+from batchformer.lab.report.results.terminal import Terminal
 
 Writer = Callable[..., Any]
 ARMS = ("baseline", "batchformer", "batchformer_self", "batchformer_official_loss")
@@ -165,3 +166,17 @@ def test_another_reference_is_named_and_stands_first(full: Comparison, runs_root
     assert max(map(len, text.splitlines())) <= 80
     assert "[red]two has no finished batchformer_self: nothing to compare with" in text
     assert "share" not in printed(full, 80)
+
+
+def test_empty_columns_are_left_out() -> None:
+    columns, rows = without_empty(("a", "b", "c"), [("1", "", ""), ("2", "", "3")])
+    assert columns == ("a", "c") and rows == [("1", ""), ("2", "3")]
+
+
+def test_text_is_printed_as_it_is() -> None:
+    stream = io.StringIO()
+    out = Terminal(Console(file=stream, width=40))
+    out.say("[red]not markup[/red]")
+    out.show("A table", ("level", "mean"), [("[b]1", "2.0")])
+    text = stream.getvalue()
+    assert "[red]not markup[/red]" in text and "[b]1" in text and "A table" in text
