@@ -20,7 +20,10 @@ from batchformer import __version__
 # Which code ran where: what a reader needs to know before trusting a number.
 
 #: Rooms of the package that play no part in training.
-NOT_TRAINING = ("lab/report/", "lab/bench/", "adapters/", "cli/", "__main__.py")
+NOT_TRAINING = (
+    *("insight/figures/", "insight/page/", "lab/report/", "lab/bench/"),
+    *("adapters/", "cli/", "__main__.py"),
+)
 
 
 def provenance(device: torch.device) -> dict[str, Any]:
