@@ -1,12 +1,12 @@
-"""BatchFormer over the samples of all ranks: but for rounding, the numbers of one process.
+"""BatchFormer over the samples of all ranks: the numbers of one process, except for rounding.
 
     pip install batchformer scikit-learn
     torchrun --nproc-per-node 2 examples/ddp_exchange.py
 
 Three things differ from training on one device: attach(exchange=True), the model wrapped in
 DistributedDataParallel, and stream_loss(exchange=True), for ranks with different numbers of
-samples. Batches are dealt in slices, and the last of an epoch leaves ranks unequal. Seconds on CPUs
-(gloo) or GPUs (NCCL), and nothing is downloaded.
+samples. Each batch is split between the ranks; those of the last batch of an epoch differ in size.
+It takes seconds on CPUs (gloo) or GPUs (NCCL) and downloads nothing.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def main() -> None:
     model = bf.attach(network().to(device), exchange=True, verbose=rank == 0)
     optimizer = torch.optim.AdamW(bf.param_groups(model, lr=3e-3), weight_decay=1e-2)
     if rank == 0:
-        print(bf.check(model, x[:8], optimizer))  # waits for no other rank
+        print(bf.check(model, x[:8], optimizer))  # does not wait for other ranks
     wrapped = DistributedDataParallel(model) if ranks > 1 else model
 
     for epoch in range(1, EPOCHS + 1):

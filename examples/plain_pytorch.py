@@ -3,8 +3,8 @@
     pip install batchformer scikit-learn
     python examples/plain_pytorch.py
 
-Five calls are BatchFormer's: attach, param_groups, check, match and export. Seconds on a CPU, and
-nothing is downloaded.
+Five calls are BatchFormer's: attach, param_groups, check, match and export. It takes seconds on a
+CPU and downloads nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LARGEST_CLASS, SMALLEST_CLASS = 80, 8  # training images of digit 0 and of digit
 
 
 def long_tailed_digits() -> tuple[TensorDataset, TensorDataset]:
-    """8x8 images; each training digit is rarer than the one before it."""
+    """8x8 images, in which each training digit is rarer than the one before it."""
     digits = load_digits()
     x = torch.as_tensor(digits.images, dtype=torch.float32).unsqueeze(1) / 16
     y = torch.as_tensor(digits.target)

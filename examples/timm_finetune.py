@@ -1,10 +1,10 @@
-"""BatchFormer in a timm fine-tuning loop with mixup: soft targets, an optimizer built before.
+"""BatchFormer in a timm fine-tuning loop with mixup: soft targets, an existing optimizer.
 
     pip install batchformer timm scikit-learn
     python examples/timm_finetune.py
 
-Runs on a CPU in seconds with a tiny network from random weights, so that nothing is downloaded.
-For a real run, name another model and pass --pretrained.
+It runs on a CPU in seconds, with a tiny network that starts from random weights, and downloads
+nothing. For a real run, name another model and pass --pretrained.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EPOCHS, CLASSES, SIDE = 6, 10, 32
 
 
 def digits() -> tuple[TensorDataset, TensorDataset]:
-    """Handwritten digits, enlarged to the smallest image the network takes."""
+    """Handwritten digits, enlarged to the smallest image that the network accepts."""
     found = load_digits()
     x = torch.as_tensor(found.images, dtype=torch.float32).unsqueeze(1) / 8 - 1
     x = F.interpolate(x, (SIDE, SIDE), mode="bilinear")
@@ -71,7 +71,7 @@ def main(name: str, pretrained: bool) -> None:
     plain = bf.export(model)
     with torch.no_grad():
         accuracy = (plain(x).argmax(1) == y).float().mean()
-    print(f"accuracy {accuracy:.1%} with {type(plain).__name__}, BatchFormer taken away")
+    print(f"accuracy {accuracy:.1%} with {type(plain).__name__}, BatchFormer removed")
 
 
 if __name__ == "__main__":

@@ -1,17 +1,21 @@
-"""The map of docs/architecture.md, held: which room may import which."""
+"""Which room may import which (docs/architecture.md), and how many files `attach` runs through."""
 
 from __future__ import annotations
 
 import ast
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
+
+from torch import nn
 
 import batchformer
 
 PACKAGE = Path(batchformer.__file__).parent
 #: A room imports itself and rooms to its left. The laboratory stands to the right of the plug-in.
-PLUG_IN = ("kernels", "nn", "plug", "insight", "adapters")
+PLUG_IN = ("torch_private", "kernels", "nn", "plug", "insight", "adapters")
 LAB = (
     *("config", "data", "losses", "metrics", "models", "engine", "methods", "tasks"),
     *("recipes", "runs", "bench", "report"),
@@ -79,3 +83,21 @@ def test_rooms_import_only_rooms_to_their_left() -> None:
             if room in ORDER and ORDER.index(room) > here:
                 wrong.add((module, other))
     assert wrong == ALLOWED
+
+
+def test_attach_is_read_in_eight_files() -> None:
+    files = set()
+
+    def note(frame: FrameType, event: str, argument: object) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(PACKAGE):
+            files.add(str(path.relative_to(PACKAGE)))
+
+    model = nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 10))
+    attach = batchformer.attach
+    sys.setprofile(note)
+    try:
+        attach(model, verbose=False)
+    finally:
+        sys.setprofile(None)
+    assert len(files) <= 8, sorted(files)

@@ -1,7 +1,7 @@
 """BatchFormer: a Transformer encoder over the batch axis, in any PyTorch model, in one line.
 
-The twelve public names are loaded when first used, so that ``batchformer --help`` need not wait
-for torch.
+The twelve public names are imported on first use, so that ``batchformer --help`` does not wait for
+torch.
 """
 
 import importlib
@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from batchformer.nn.streams import split as split
     from batchformer.nn.streams import stream_loss as stream_loss
     from batchformer.plug.attach import attach as attach
-    from batchformer.plug.attach import detach as detach
-    from batchformer.plug.attach import export as export
     from batchformer.plug.attach import param_groups as param_groups
     from batchformer.plug.check import check as check
+    from batchformer.plug.export import detach as detach
+    from batchformer.plug.export import export as export
 
 __all__ = [
     "BatchFormer",
@@ -39,7 +39,8 @@ __all__ = [
 __version__ = "0.1.0"
 
 _HOME = {
-    **dict.fromkeys(("attach", "detach", "export", "param_groups"), "plug.attach"),
+    **dict.fromkeys(("attach", "param_groups"), "plug.attach"),
+    **dict.fromkeys(("detach", "export"), "plug.export"),
     **dict.fromkeys(("BatchFormer", "two_streams"), "nn.module"),
     **dict.fromkeys(("duplicate", "match", "split", "stream_loss"), "nn.streams"),
     "batch_former": "nn.encoder",

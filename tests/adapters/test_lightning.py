@@ -18,8 +18,8 @@ lightning = pytest.importorskip("lightning.pytorch")
 from batchformer import detach, export, match, param_groups  # noqa: E402
 from batchformer.adapters.lightning import BatchFormerCallback  # noqa: E402
 from batchformer.nn.module import BatchFormer  # noqa: E402
-from batchformer.plug.attach import plain_state_dict  # noqa: E402
 from batchformer.plug.classifier import AttachError  # noqa: E402
+from batchformer.plug.export import plain_state_dict  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*(num_workers|log_every_n_steps|val_dataloader|LeafSpec).*"

@@ -256,7 +256,7 @@ def test_seeds_that_are_none_are_refused(seeds: Tensor) -> None:
         ((1, 0, 64), 4, torch.float32, "at least one sample"),
     ],
 )
-def test_obstacles_in_words(
+def test_reasons_in_words(
     shape: tuple[int, ...],
     heads: int,
     dtype: torch.dtype,
@@ -266,10 +266,10 @@ def test_obstacles_in_words(
     from batchformer.kernels import small_layer
 
     x = torch.zeros(shape, dtype=dtype)
-    found = small_layer.obstacle_to_small_layer(x, heads)
+    found = small_layer.small_layer_unsupported_reason(x, heads)
     assert found == "the tensor is not on a CUDA device"
-    monkeypatch.setattr(small_layer, "obstacle", lambda x: None)
-    found = small_layer.obstacle_to_small_layer(x, heads)
+    monkeypatch.setattr(small_layer, "unsupported_reason", lambda x: None)
+    found = small_layer.small_layer_unsupported_reason(x, heads)
     assert found is None if words is None else found is not None and words in found
 
 

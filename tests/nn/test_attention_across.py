@@ -369,7 +369,7 @@ def test_one_rank_may_check_and_look(ranks: dict[int, list[dict[str, Any]]]) -> 
 
 def test_ranks_with_other_positions_are_refused(ranks: dict[int, list[dict[str, Any]]]) -> None:
     for found in ranks[2]:
-        assert "the ranks have [3, 4] positions" in found["looks"]["refusal"]
+        assert "samples have [3, 4] positions" in found["looks"]["refusal"]
 
 
 @pytest.mark.parametrize("attend", ["batch", "self"])

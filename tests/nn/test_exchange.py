@@ -40,7 +40,7 @@ def factors(rank: int, use: int, rows: int) -> Tensor:
 def gradient(rank: int, sizes: tuple[int, ...], *, scatter: bool) -> Tensor:
     """Of this rank's rows, which are gathered twice in one step."""
     x, rows = rows_of(rank, sizes).requires_grad_(), sum(sizes)
-    with patch.object(exchange, "_scatters", lambda x, group: scatter):
+    with patch.object(exchange, "_has_reduce_scatter", lambda x, group: scatter):
         first = (exchange.gather_rows(x) * factors(rank, 0, rows)).sum()
         second = (exchange.gather_rows(2 * x, list(sizes)) * factors(rank, 1, rows)).sum()
         (first + second).backward()  # type: ignore[no-untyped-call]

@@ -6,7 +6,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batchformer.nn.randomness import drawing, generator, seed_device, seed_for
+from batchformer.nn.randomness import drawing, generator, seed_for
+from batchformer.plug.preserve import seed_device
 
 keys = st.tuples(
     st.integers(0, 50), st.sampled_from(["weights", "order", "dropout"]), st.integers(0, 50)

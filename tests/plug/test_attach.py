@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 import warnings
 from collections.abc import Callable
 
@@ -13,7 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer import BatchFormer, attach, check, detach, export, match, param_groups
-from batchformer.plug.attach import AttachError, unwrap
+from batchformer.plug.classifier import AttachError
+from batchformer.plug.insertion import unwrap
 
 
 class Block(nn.Module):
@@ -248,19 +248,19 @@ def test_one_module_cannot_serve_several_widths() -> None:
 
 def test_exchange_is_passed_on_and_named(capsys: pytest.CaptureFixture[str]) -> None:
     model = attach(Net(), exchange=True)
-    assert model.fc.batchformer.nn.exchange
+    assert model.fc.batchformer.exchange
     line = capsys.readouterr().out
     assert "over the samples of all ranks" in line
     assert "stream_loss(criterion, logits, y, exchange=True)" in line
     assert model(X).shape == (14, 5)
-    assert not attach(Net(), verbose=False).fc.batchformer.nn.exchange
+    assert not attach(Net(), verbose=False).fc.batchformer.exchange
 
 
 def test_an_encoder_that_outweighs_the_network_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         attach(Net(), verbose=False)  # it outweighs this one too, and nobody minds
-    monkeypatch.setattr(sys.modules["batchformer.attach"], "HEAVY", 100)
+    monkeypatch.setattr("batchformer.plug.attach.HEAVY", 100)
     with pytest.warns(UserWarning, match=r"'fc' reads 8 channels.*attach\(model, dim=512\)"):
         attach(Net(), verbose=False)
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from batchformer import attach, detach
 from batchformer.plug.classifier import AttachError
-from batchformer.plug.insertion import RECORD, Attachment, refuse_attached
+from batchformer.plug.insertion import RECORD, Attachment
 
 
 def network() -> nn.Sequential:
@@ -34,9 +34,7 @@ def test_mixed_rows_and_another_axis_of_samples_are_recorded() -> None:
 
 
 def test_what_is_attached_is_refused_also_as_a_part_of_another() -> None:
-    model = network()
-    refuse_attached(model)
-    attach(model, verbose=False)
+    model = attach(network(), verbose=False)
     for seen in (model, nn.Sequential(model)):
         with pytest.raises(AttachError, match=r"detach\(model\) first"):
-            refuse_attached(seen)
+            attach(seen)

@@ -16,6 +16,7 @@ from batchformer.plug.findings import (
     EVAL,
     LEARN,
     MEMBER,
+    OWN,
     STAY,
     STREAMS,
     THERE,
@@ -301,13 +302,23 @@ def test_whatever_gradient_mode_it_is_called_in() -> None:
     assert result.passed and result.influence, str(result)
 
 
+def test_a_norm_over_two_channels_is_not_taken_for_pooling() -> None:
+    """It leaves a sign of each row, and all may have the same; the encoder is not pooled."""
+    for number in range(8):
+        torch.manual_seed(number)
+        model = nn.Sequential(nn.Linear(8, 2), nn.ReLU(), nn.Linear(2, 3))
+        assert OWN not in failed(check(attach(model, heads=1, verbose=False), X))
+
+
 def test_a_few_samples_and_passes_are_enough() -> None:
-    """Time is spent in forward passes: 21 samples of 64, where all sizes took hundreds."""
+    """Time is spent in forward passes: 41 samples of a large model, where all took hundreds."""
     model, rows = attach(Backbone(), verbose=False), list[int]()
+    model.register_parameter("large", nn.Parameter(torch.zeros(2**20)))
     model.body.register_forward_pre_hook(lambda module, args: rows.append(len(args[0])))
     assert check(model, torch.randn(64, 8))
-    # Eval, one sample in eval, batch statistics, and three that are compared.
-    assert rows == [4, 1, 4, 4, 4, 4]
+    # Eval, one sample in eval, batch statistics, and those that are compared: the batch, a larger
+    # one, the first sample replaced, the second, the first of the larger batch; eval once more.
+    assert rows == [4, 1, 4, 4, 8, 4, 4, 8, 4]
 
 
 def test_a_part_of_the_encoder_that_is_never_called_is_named() -> None:

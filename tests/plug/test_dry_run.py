@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import re
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -51,6 +51,25 @@ def test_an_auxiliary_output_is_refused_unless_the_place_is_chosen() -> None:
         attach(Auxiliary(), verbose=False)
     main, aux = attach(Auxiliary(), at="head", verbose=False)(torch.randn(5, 4))
     assert main.shape == (10, 3) and aux.shape == (5, 3)
+
+
+class Experts(nn.Module):
+    def __init__(self, lost: bool = False) -> None:
+        super().__init__()
+        self.lost, self.body = lost, nn.Linear(4, 8)
+        self.experts = nn.ModuleList(nn.Linear(8, 5) for _ in range(2))
+
+    def forward(self, x: Tensor) -> Tensor:  # (2, N, 5)
+        outputs = torch.stack([expert(self.body(x)) for expert in self.experts])
+        return outputs[:, : len(x)] if self.lost else outputs
+
+
+@pytest.mark.parametrize(("streams", "rows"), [("shared", 10), ("mixed_only", 5)])
+def test_rows_may_be_on_another_axis_of_the_outputs(streams: Any, rows: int) -> None:
+    model = attach(Experts(), at=["experts.0", "experts.1"], streams=streams, verbose=False)
+    assert model(torch.randn(5, 4)).shape == (2, rows, 5)
+    with pytest.raises(AttachError, match="Mixed rows are lost"):
+        attach(Experts(lost=True), at=["experts.0", "experts.1"], verbose=False)
 
 
 class Outputs(NamedTuple):

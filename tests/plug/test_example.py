@@ -103,7 +103,7 @@ def test_what_cannot_be_guessed_is_asked_for() -> None:
         find_batch(Odd())
     example = (torch.randn(3, 4), {"offset": torch.zeros(3, 4)})
     assert find_batch(Odd(), example).run(Odd()).shape == (3, 2)
-    with pytest.raises(ValueError, match="at least 2 samples"):
+    with pytest.raises(ValueError, match="pass at least 2"):
         find_batch(nn.Linear(4, 2), torch.randn(1, 4))
 
 

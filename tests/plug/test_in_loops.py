@@ -23,7 +23,7 @@ from torch.utils.checkpoint import checkpoint
 
 import batchformer
 from batchformer import BatchFormer, attach, check, export, match, stream_loss
-from batchformer.plug.attach import plain_state_dict
+from batchformer.plug.export import plain_state_dict
 
 SOURCE = str(Path(batchformer.__file__).parents[1])
 

@@ -68,7 +68,7 @@ def test_a_module_that_replaces_the_child_acts_from_then_on() -> None:
     x = torch.randn(4, 8)
     assert torch.equal(layer(x), F.linear(torch.cat((x, other(x))), layer.weight, layer.bias))
     del layer.batchformer
-    with pytest.raises(RuntimeError, match=r"batchformer\.detach\(model\) takes BatchFormer away"):
+    with pytest.raises(RuntimeError, match=r"batchformer\.detach\(model\) to remove BatchFormer"):
         layer(x)
 
 

@@ -16,17 +16,18 @@ from batchformer.plug.noise import held_noise, seed, zeros_filled
 from batchformer.plug.observe import (
     PROBE,
     Experiment,
-    as_rows,
     equal_pairs,
-    find_layout,
     gradients,
     moved,
     probe_batch,
     reachable,
+    repeated,
     replaced,
+    same_samples,
     shifted,
     source_of,
 )
+from batchformer.plug.outputs import InEval, as_rows, find_layout, find_rows, training_layout
 
 
 def test_moved_ignores_rounding_and_looks_at_every_output() -> None:
@@ -98,7 +99,7 @@ def test_a_list_of_samples_without_rows_and_packed_sequences_get_a_clear_word() 
     with pytest.raises(TypeError, match=r"a list of 6 samples, and gives no tensor with a row"):
         probe_batch(TakesAList(samples=True, rows=False), list(torch.randn(6, 3, 8)), 0)
     packed = nn.utils.rnn.pack_padded_sequence(torch.randn(5, 3, 2), torch.tensor([5, 4, 2]))
-    with pytest.raises(TypeError, match=r"PackedSequence cannot be cut.*let forward pack"):
+    with pytest.raises(TypeError, match=r"PackedSequence cannot be split.*let forward pack"):
         probe_batch(nn.GRU(2, 2), packed, 0)
     with pytest.raises(TypeError, match="PackedSequence"):
         probe_batch(nn.GRU(2, 2), {"input": packed}, 0)
@@ -161,6 +162,48 @@ def test_rows_are_found_by_what_grows_with_the_batch(
 def test_without_eval_outputs_rows_are_found_by_their_number() -> None:
     assert as_rows([torch.zeros(6, 2, 3)], 3, [])[0].shape == (6, 6)
     assert as_rows([torch.zeros(9, 6, 2)], 3, [])[0].shape == (6, 18)
+
+
+@pytest.mark.parametrize(
+    ("in_eval", "four", "eight", "rows"),
+    [
+        ((4, 5), (8, 5), (16, 5), [(8, 5)]),
+        ((4, 5), (2, 4, 5), (2, 8, 5), [(4, 5), (4, 5)]),  # stacked streams
+        ((4, 5), (4, 5, 2), (8, 5, 2), [(4, 5), (4, 5)]),
+        ((3, 4, 5), (3, 8, 5), (3, 16, 5), [(8, 15)]),  # stacked experts
+        ((4, 2), (4, 2), (8, 2), [(4, 2)]),  # two classes are no streams
+        ((28, 5), (56, 5), (112, 5), [(8, 35)]),  # tokens in one axis with the samples
+    ],
+)
+def test_rows_in_training_are_read_with_the_shape_in_eval(
+    in_eval: tuple[int, ...],
+    four: tuple[int, ...],
+    eight: tuple[int, ...],
+    rows: list[tuple[int, int]],
+) -> None:
+    few, many = torch.zeros(four), torch.zeros(eight)
+    each = 7 if in_eval[0] == 28 else 1
+    shapes = {"": InEval(torch.Size(in_eval), each)}
+    layout = training_layout([""], [few], [many], (4, 8), shapes)
+    assert [tuple(t.shape) for _, t in find_rows([("", few)], 4, layout)] == rows
+
+
+def test_what_grows_on_two_axes_or_on_none_has_no_rows_of_samples() -> None:
+    outputs = [[torch.zeros(n, 5), torch.zeros(n, n), torch.zeros(9)] for n in (4, 8)]
+    layout = training_layout(["a", "b", "c"], *outputs, (4, 8), {})
+    assert [place is not None for place in layout] == [True, False, False]
+    assert len(as_rows(outputs[0], 4, layout)) == 1
+
+
+@pytest.mark.parametrize(
+    ("samples", "expected"),
+    [(2, [0, 0, 1, 1]), (3, [0, 2, 1, 2]), (4, [0, 1, 2, 3, 0, 1])],
+)
+def test_samples_are_repeated_and_their_copies_known(samples: int, expected: list[int]) -> None:
+    batch = repeated(as_batch(torch.arange(float(samples))[:, None]), len(expected))
+    taken = batch.args[0][:, 0]
+    assert taken.tolist() == expected
+    assert torch.equal(same_samples(batch), taken[:, None] == taken)
 
 
 class Noisy(nn.Module):

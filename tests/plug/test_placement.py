@@ -7,9 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from batchformer import attach
-from batchformer.plug.classifier import AttachError, trace
+from batchformer.plug.classifier import AttachError, axes_of, resolve, trace, usable
 from batchformer.plug.example import Batch, find_batch
-from batchformer.plug.placement import axes_of, resolve, usable
 
 
 def mlp() -> nn.Sequential:
@@ -92,9 +91,9 @@ class TwoInputs(nn.Module):
 
 def test_a_head_of_two_tensors_is_refused() -> None:
     model = TwoInputs()
-    batch, record = traced(model, torch.randn(3, 4))
+    _, record = traced(model, torch.randn(3, 4))
     with pytest.raises(AttachError, match=r"not one tensor of samples.*Candidates"):
-        usable(record.calls["head"], batch, record)
+        usable(record.calls["head"], record)
 
 
 def test_a_forward_set_on_the_object_is_refused_for_that_reason() -> None:
@@ -120,9 +119,9 @@ class SequenceFirst(nn.Module):
 
 def test_the_batch_axis_is_found() -> None:
     model = SequenceFirst()
-    batch, record = traced(model, torch.randn(3, 6, 4))
-    assert axes_of(record.calls["body"], batch, None, None, record) == (0, -1)
-    assert axes_of(record.calls["head"], batch, None, None, record) == (1, -1)
+    _, record = traced(model, torch.randn(3, 6, 4))
+    assert axes_of(record.calls["body"], None, None, record) == (0, -1)
+    assert axes_of(record.calls["head"], None, None, record) == (1, -1)
     attach(model, example=torch.randn(3, 6, 4), verbose=False)
     assert model.head.batchformer.batch_axis == 1
     assert model(torch.randn(5, 6, 4)).shape == (10, 3)

@@ -12,7 +12,8 @@ from torch.nn.utils.parametrize import remove_parametrizations
 
 from batchformer import attach, detach, export
 from batchformer.lab.models.norms import freeze_norm
-from batchformer.plug.attach import AttachError, plain_state_dict, same_bits
+from batchformer.plug.classifier import AttachError
+from batchformer.plug.export import plain_state_dict, same_bits
 
 
 class Net(nn.Module):

@@ -14,7 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer import attach, match, split
-from batchformer.plug.two_stream_tensor import COMPILER_KNOWS_SUBCLASSES, TwoStreamTensor, remember
+from batchformer.plug.two_stream_tensor import (
+    COMPILER_KNOWS_SUBCLASSES,
+    TwoStreamTensor,
+    mark_two_streams,
+)
 
 Y = torch.tensor([0, 1, 2, 3])
 SIGN = torch.tensor([1.0, -1.0, -1.0, 1.0])
@@ -30,7 +34,7 @@ def torchmetrics_accuracy() -> Callable[..., object]:
 
 
 def logits(rows: int = 8) -> Tensor:
-    return remember(torch.randn(rows, 5, requires_grad=True) * 1.0)
+    return mark_two_streams(torch.randn(rows, 5, requires_grad=True) * 1.0)
 
 
 @pytest.mark.parametrize(
@@ -207,7 +211,7 @@ def test_a_loop_over_twice_the_rows_is_named_in_the_backward_pass(
 )
 def test_a_loop_that_takes_every_row_is_left_alone(loss: Callable[[Tensor], Tensor]) -> None:
     x = torch.randn(8, 5, requires_grad=True)
-    (marked,) = torch.autograd.grad(loss(remember(x * 2)), x)
+    (marked,) = torch.autograd.grad(loss(mark_two_streams(x * 2)), x)
     (plain,) = torch.autograd.grad(loss(x * 2), x)
     assert torch.equal(marked, plain)
 
@@ -284,7 +288,7 @@ def test_gradients_flow_as_through_a_tensor() -> None:
     x = torch.randn(8, 5, requires_grad=True)
     target = torch.zeros(8, dtype=torch.long)
     (plain,) = torch.autograd.grad(F.cross_entropy(x * 2, target), x)
-    (marked,) = torch.autograd.grad(F.cross_entropy(remember(x * 2), target), x)
+    (marked,) = torch.autograd.grad(F.cross_entropy(mark_two_streams(x * 2), target), x)
     assert torch.equal(plain, marked)
 
 
@@ -298,9 +302,9 @@ def test_a_compiled_loss_takes_it() -> None:
 
 
 def test_only_what_awaits_a_gradient_is_marked() -> None:
-    assert type(remember(torch.zeros(4, 2))) is Tensor
-    assert type(remember(torch.zeros((), requires_grad=True) * 1)) is Tensor
-    assert remember((1, 2)) == (1, 2)
+    assert type(mark_two_streams(torch.zeros(4, 2))) is Tensor
+    assert type(mark_two_streams(torch.zeros((), requires_grad=True) * 1)) is Tensor
+    assert mark_two_streams((1, 2)) == (1, 2)
 
 
 @pytest.mark.skipif(not COMPILER_KNOWS_SUBCLASSES, reason="the compiler traces no subclass")

@@ -11,7 +11,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from batchformer import attach
 from batchformer.plug.classifier import AttachError
-from batchformer.plug.export import unwrap
+from batchformer.plug.insertion import unwrap
 
 
 class Net(nn.Module):

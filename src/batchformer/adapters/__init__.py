@@ -1,4 +1,4 @@
-"""BatchFormer under other training loops: Hugging Face ``Trainer``, Lightning and Accelerate.
+"""BatchFormer in other training loops: Hugging Face ``Trainer``, Lightning and Accelerate.
 
-Each module needs its own library only, and nothing here is imported by ``import batchformer``.
+Each file needs only its own library, and ``import batchformer`` imports none of them.
 """

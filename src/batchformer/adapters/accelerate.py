@@ -1,6 +1,6 @@
-"""Accelerate: attach before ``prepare``, watch the encoder, and save the plain model afterwards.
+"""Accelerate: attach before ``prepare``, log the encoder's influence, and save the plain model.
 
-The training step stays as it is, but for the targets::
+In the training step only the targets change::
 
     model, optimizer, loader = prepare(accelerator, model, optimizer, loader)
     for x, y in loader:
@@ -9,10 +9,10 @@ The training step stays as it is, but for the targets::
             accelerator.backward(criterion(logits, match(logits, y)))
             optimizer.step()
             optimizer.zero_grad()
-        log_influence(accelerator, model, x)  # once an epoch: is the encoder still alive?
+        log_influence(accelerator, model, x)  # once an epoch: does the encoder still act?
     save_plain(accelerator, model, "model.pt")
 
-Gradient accumulation does not enlarge the batch that samples attend to.
+Gradient accumulation does not enlarge the batch in which samples attend to one another.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def prepare(
         attach_options: passed on to :func:`batchformer.attach`.
 
     Raises:
-        ValueError: a scheduler among ``others`` knows the optimizer without BatchFormer's group.
+        ValueError: a scheduler among ``others`` was built before BatchFormer's group was added.
     """
     for other in others:
         if getattr(other, "optimizer", None) is optimizer and hasattr(other, "base_lrs"):
@@ -64,8 +64,8 @@ def log_influence(
 ) -> float | None:
     """Log ``batchformer_influence`` to the trackers: how far one sample changes another's loss.
 
-    Warns if weight decay has taken the encoder away. Returns the number, or None where the batch
-    cannot show it (a single sample). Every process may call it; see
+    Warns if weight decay has shrunk the encoder to nothing. Returns the number, or None if the
+    batch cannot show it (a single sample). Every process may call it; see
     :func:`batchformer.plug.alive.influence`.
     """
     measured = watched_influence(accelerator.unwrap_model(model), batch)
@@ -77,15 +77,15 @@ def log_influence(
 def save_plain(
     accelerator: Accelerator, model: nn.Module, path: str | os.PathLike[str], example: Any = None
 ) -> None:
-    """Write the plain model's state dict, from the main process; every process may call it.
+    """Write the plain model's state dict from the main process; every process calls it.
 
-    Sharded parameters (FSDP) cannot be copied as a whole. There, on every process, take
+    It cannot copy sharded parameters (FSDP). There, on every process, use
     ``batchformer.export(accelerator.get_state_dict(model))``.
 
     Args:
         model: as ``prepare`` returned it.
         path: read it with ``torch.load(path, weights_only=True)``.
-        example: one small batch as the model is called with it, where none can be guessed.
+        example: one small batch as the model is called with it, if none can be guessed.
     """
     if accelerator.is_main_process:
         write_plain(accelerator.unwrap_model(model), path, example)

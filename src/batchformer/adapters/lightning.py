@@ -1,4 +1,4 @@
-"""Lightning: one callback that attaches, checks, watches and exports at the end.
+"""Lightning: one callback that attaches, checks, logs the encoder's influence, and exports.
 
 The training step doubles its own targets: ``criterion(logits, match(logits, y))``.
 """
@@ -14,10 +14,11 @@ from torch import nn
 
 from batchformer.adapters.plain_file import write_plain
 from batchformer.plug.alive import LOGGED_AS, watched_influence
-from batchformer.plug.attach import RECORD, attach, plain_state_dict
+from batchformer.plug.attach import attach
 from batchformer.plug.check import check as check_model
 from batchformer.plug.classifier import AttachError
-from batchformer.plug.export import unwrap
+from batchformer.plug.export import plain_state_dict
+from batchformer.plug.insertion import RECORD, unwrap
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -29,18 +30,19 @@ except ImportError as error:
 class BatchFormerCallback(Callback):  # type: ignore[misc]
     """Attach BatchFormer when fitting is set up, before the optimizers are configured.
 
-    A second ``fit`` finds it attached and goes on. A checkpoint holds BatchFormer's keys as well:
-    ``load_from_checkpoint(path, strict=False)`` loads it into the plain module, and
-    :func:`batchformer.export` of its state dict has the plain module's keys; ``test`` with this
-    callback loads it as it is.
+    A second ``fit`` continues with the attached model. A checkpoint contains BatchFormer's keys as
+    well: ``load_from_checkpoint(path, strict=False)`` loads it into the plain module, and
+    :func:`batchformer.export` of its state dict has the plain module's keys. ``test`` with this
+    callback loads it without further options.
 
     Args:
-        model: name of the submodule that holds the network; None for the LightningModule itself.
+        model: name of the submodule that is the network; None for the LightningModule itself.
         at: where to attach, as for :func:`batchformer.attach`.
-        inputs: from a batch, what the network is called with; pairs ``(x, y)`` need none.
-        check: look at the first training batch and raise if BatchFormer does not act.
+        inputs: a function from a batch to the network's inputs; not needed for pairs ``(x, y)``.
+        check: run :func:`batchformer.check` on the first training batch, and raise if it fails.
         watch: at the first batch of every epoch, log ``batchformer_influence``, how far one sample
-            can change the loss of another, and warn if weight decay has taken the encoder away.
+            can change the loss of another, and warn if weight decay has shrunk the encoder to
+            nothing.
         export_to: file for the plain network's state dict, written when fitting ends.
         attach_options: passed on to :func:`batchformer.attach`.
     """
@@ -79,7 +81,7 @@ class BatchFormerCallback(Callback):  # type: ignore[misc]
             result = check_model(self._network(pl_module), seen, optimizer)
             if result.failures:
                 raise RuntimeError(f"BatchFormerCallback, on the first training batch:\n{result}")
-            if not result:  # the model's noise hides it: no reason to end a training
+            if not result:  # not proven, for example because of noise: no reason to stop training
                 warnings.warn(f"BatchFormerCallback, on the first batch:\n{result}", stacklevel=1)
             self._unchecked = False
         if self.watch and batch_idx == 0:
@@ -103,7 +105,8 @@ class BatchFormerCallback(Callback):  # type: ignore[misc]
             children = ", ".join(name for name, _ in pl_module.named_children()) or "none"
             raise AttachError(
                 f"BatchFormerCallback: {type(pl_module).__name__} has no submodule {self.model!r} "
-                f"at setup; its children: {children}. Pass model=, or None for the whole."
+                f"at setup; its children: {children}. Pass the name of one as model=, or None for "
+                f"the LightningModule itself."
             ) from error
         return network
 

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from batchformer.plug.attach import export
+from batchformer.plug.export import export
 
 
 def write_plain(model: nn.Module, path: str | os.PathLike[str], example: Any = None) -> Path:
-    """Save the state dict of ``export(model, example)``, on the CPU, in one piece or not at all.
+    """Save the state dict of ``export(model, example)`` on the CPU, completely or not at all.
 
-    The file holds tensors only: ``plain.load_state_dict(torch.load(path, weights_only=True))``.
+    The file contains only tensors: ``plain.load_state_dict(torch.load(path, weights_only=True))``.
     """
     path = Path(path)
     state = {key: value.cpu() for key, value in export(model, example).state_dict().items()}

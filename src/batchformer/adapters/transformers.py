@@ -1,8 +1,8 @@
 """Hugging Face ``Trainer``: labels are doubled while an attached model trains.
 
-``attach(model)`` first, then ``BatchFormerTrainer(model=model, args=args, ...)`` as always: the
-model computes its own loss on 2N rows. Evaluation is the plain model's, and so is a checkpoint but
-for unexpected keys that contain ``.batchformer.``, which ``from_pretrained`` reports and drops.
+Call ``attach(model)`` first, then ``BatchFormerTrainer(model=model, args=args, ...)`` as usual: the
+model computes its own loss on 2N rows. Evaluation uses the plain model. A checkpoint has additional
+keys that contain ``.batchformer.``, which ``from_pretrained`` reports and ignores.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from batchformer.plug.insertion import WithBatchFormer
 
 
 class BatchFormerMixin:
-    """Stands before ``Trainer``: ``class MyTrainer(BatchFormerMixin, Trainer)``.
+    """For your own trainer: ``class MyTrainer(BatchFormerMixin, Trainer)``.
 
-    Label smoothing, ``compute_loss_func`` and every problem type see doubled labels, and the
-    number of items that gradient accumulation divides by is doubled with them. An optimizer that
-    the trainer builds gets BatchFormer's parameters in groups of their own.
+    Label smoothing, ``compute_loss_func`` and every problem type get doubled labels. The number of
+    items that gradient accumulation divides by is doubled as well. An optimizer that the trainer
+    builds gets BatchFormer's parameters in groups of their own.
 
     Attributes:
         batchformer_lr_factor: BatchFormer's learning rate, as a multiple of the model's.
         batchformer_watch: log ``batchformer_influence`` beside the training loss, how far one
-            sample can change the loss of another, and warn if weight decay has taken the encoder
-            away.
+            sample can change the loss of another, and warn if weight decay has shrunk the encoder
+            to nothing.
     """
 
     batchformer_lr_factor: float = 0.1
@@ -78,22 +78,22 @@ class BatchFormerMixin:
         if not any(isinstance(module, BatchFormer) for module in self.model.modules()):
             warnings.warn(
                 f"{type(self).__name__}: BatchFormer is not attached to this model, so it trains "
-                f"without. Call batchformer.attach(model) before the trainer is built.",
+                f"without it. Call batchformer.attach(model) before you build the trainer.",
                 stacklevel=2,
             )
         elif given is None:
-            slow_down(optimizer, self.model, self.batchformer_lr_factor)
+            scale_learning_rate(optimizer, self.model, self.batchformer_lr_factor)
         return optimizer
 
 
 def gives_two_streams(model: nn.Module) -> bool:
-    """Whether this model, wrapped in whatever way, would give 2N rows for N samples now."""
+    """Whether this model, wrapped or not, now returns 2N rows for N samples."""
     places = (m._place for m in model.modules() if isinstance(m, WithBatchFormer))
     return any(place.role == "double" and place.encoder.training for place in places)
 
 
-def slow_down(optimizer: Optimizer, model: nn.Module, factor: float) -> None:
-    """Move BatchFormer's parameters into groups like their own, with ``factor`` times the rate."""
+def scale_learning_rate(optimizer: Optimizer, model: nn.Module, factor: float) -> None:
+    """Move BatchFormer's parameters into copies of their groups, with ``factor`` times the rate."""
     modules = [module for module in model.modules() if isinstance(module, BatchFormer)]
     mine = {id(p) for module in modules for p in module.parameters()}
     for group in list(optimizer.param_groups):

@@ -17,11 +17,9 @@ from batchformer.insight.images import thumbnails
 from batchformer.insight.look import look
 from batchformer.insight.record import FILE, InsightArrays, save
 from batchformer.insight.relations import Relations
-from batchformer.plug.attach import RECORD, Attachment
 from batchformer.plug.classifier import find_classifiers, output_tensors, trace
 from batchformer.plug.example import find_batch
-from batchformer.plug.export import unwrap
-from batchformer.plug.insertion import WithBatchFormer
+from batchformer.plug.insertion import RECORD, Attachment, WithBatchFormer, unwrap
 from batchformer.plug.preserve import preserve_state
 
 #: Images that are looked at, at most: all of them are held in memory.

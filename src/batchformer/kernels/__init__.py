@@ -1,6 +1,7 @@
-"""Triton kernels for what a GPU's own libraries do slowly, and the choice of when to use them.
+"""Triton kernels for operations that torch's libraries run slowly on a GPU.
 
-Only `available` is imported without Triton; the modules with kernels are imported where they run.
+:mod:`~batchformer.kernels.available` decides when to use them, and works without Triton. The files
+with kernels are imported when they run.
 """
 
 from __future__ import annotations

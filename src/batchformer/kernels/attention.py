@@ -1,9 +1,10 @@
 """Attention over samples at the speed of matrix products, for heads of any width.
 
-Scores, weights and their gradients are made in blocks by the library's matrix products, and
-:mod:`batchformer.kernels.attention` does what lies between in one pass. Where all weights fit a
-budget they are kept for the backward pass; where not, blocks are computed again there, and memory
-grows with the number of samples rather than with its square."""
+torch's matrix products compute scores, mixed values and gradients in blocks. The kernels here do
+the softmax and the dropout between them in one pass over memory, in place. If all weights fit a
+budget they are kept for the backward pass. If not, blocks are recomputed there, and memory grows
+with the number of samples, not with its square.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +18,13 @@ from torch.autograd.function import once_differentiable
 
 from batchformer.kernels.dropout import ROWS, keep_tile, threshold_and_scale
 
-# Softmax over samples with dropout, forward and backward, in place on blocks of scores.
+# ---- Softmax with dropout on blocks of scores, forward and backward.
 #
-# The scores come from a matrix product and go into one, both at the hardware's speed; these kernels
-# do what lies between in one pass over memory. Dropout is a function of (seed, row, column), so a
-# block can be computed again in the backward pass with the same weights dropped.
+# Dropout is a function of (seed, row, column), so the backward pass can recompute a block with the
+# same weights dropped.
 
 LOG2_E = tl.constexpr(1.4426950408889634)
-#: Columns of a tile, and warps: forward, backward with kept weights, backward without.
+#: Columns of a tile and warps: forward, backward with kept weights, backward without.
 FORWARD, BACKWARD_KEPT, BACKWARD = (512, 4), (512, 2), (512, 4)
 
 
@@ -59,7 +59,7 @@ def _forward(
         s = tl.load(scores + here + start + t, mask=inside, other=-float("inf")).to(tl.float32)
         s *= LOG2_E
         above = tl.maximum(largest, s)
-        # Columns beyond n stay at -inf, whose difference from itself is not a number.
+        # Columns beyond n stay at -inf, and -inf - (-inf) would be NaN.
         shift = tl.where(above == -float("inf"), 0.0, above)
         total = total * tl.exp2(largest - shift) + tl.exp2(s - shift)
         largest = above
@@ -146,16 +146,16 @@ def softmax_dropout_(
     first_row: int = 0,
     dropped: Tensor | None = None,
 ) -> Tensor:
-    """The weights after dropout of a block of rows of scores.
+    """The attention weights after dropout, for a block of rows of scores.
 
     Args:
-        scores: ``(heads, rows, n)`` with unit stride; overwritten by the weights before dropout if
+        scores: ``(heads, rows, n)``, contiguous in n. Overwritten by the weights before dropout if
             ``dropped`` is given, else by those after.
-        log_sum: ``(heads, all rows)`` float32, filled at these rows with log2 of the sums of exp.
+        log_sum: ``(heads, all rows)`` float32; the rows of the block get log2 of the sums of exp.
         seeds: int64 on the device; the first is used.
         dropout: probability.
         first_row: position of the block, a multiple of 8.
-        dropped: where the weights after dropout go.
+        dropped: receives the weights after dropout.
 
     Returns:
         The weights after dropout, ``(heads, rows, n)``.
@@ -196,11 +196,11 @@ def softmax_dropout_backward_(
     first_column: int = 0,
     weights_kept: bool = False,
 ) -> None:
-    """Turn the gradient of a block of columns of weights into that of the scores, in place.
+    """Turn the gradient of weights into that of scores, in place, for a block of columns.
 
     Args:
         scores: ``(heads, rows, columns)`` of all rows. With ``weights_kept`` these are the weights
-            before dropout, and stay; otherwise scores, overwritten by the weights after dropout.
+            before dropout, which stay. Otherwise scores, overwritten by the weights after dropout.
         gradient: of the weights after dropout, in the same layout; overwritten by
             ``temperature`` times the gradient of the scores.
         log_sum: ``(heads, rows)`` of :func:`softmax_dropout_`.
@@ -208,7 +208,7 @@ def softmax_dropout_backward_(
         seeds, dropout: as in the forward pass.
         temperature: the factor that the scores were multiplied by.
         first_column: position of the block.
-        weights_kept: what ``scores`` holds.
+        weights_kept: whether ``scores`` contains weights.
     """
     heads, rows, columns = scores.shape
     width, warps = BACKWARD_KEPT if weights_kept else BACKWARD
@@ -236,7 +236,7 @@ def softmax_dropout_backward_(
 
 
 def output_times_gradient(out: Tensor, gradient: Tensor, heads: int) -> Tensor:
-    """Sums over each head's channels, ``(heads, N)`` float32, of two tensors ``(N, C)``."""
+    """The product of two ``(N, C)`` tensors, summed over each head: ``(heads, N)`` float32."""
     n, channels = out.shape
     width = channels // heads
     delta = torch.empty(heads, n, dtype=torch.float32, device=out.device)
@@ -246,23 +246,18 @@ def output_times_gradient(out: Tensor, gradient: Tensor, heads: int) -> Tensor:
     return delta
 
 
-# Attention over samples at the speed of matrix products, for heads of any width.
-#
-# Scores, weights and their gradients are made in blocks by the library's matrix products, and
-# :mod:`batchformer.kernels.attention` does what lies between in one pass. Where all weights fit a
-# budget they are kept for the backward pass; where not, blocks are computed again there, and memory
-# grows with the number of samples rather than with its square.
+# ---- Attention in blocks.
 
-#: Weights of one encoder layer that are kept for the backward pass, before and after dropout.
+#: The most bytes of weights, before and after dropout, that a layer keeps for the backward pass.
 KEPT_BUDGET = 512 * 2**20
-#: Scores that exist at a time where they are computed again.
+#: Bytes of one block of scores, if blocks are recomputed.
 BLOCK_BUDGET = 128 * 2**20
-#: Blocks are whole tiles of the generator, and rows are aligned for the matrix products.
+#: Rows of a block are multiples of this, for dropout's tiles and for aligned matrix products.
 ALIGNMENT = 8
 
 
 class SampleAttention(torch.autograd.Function):
-    """``(N, 3 C)`` queries, keys and values of all heads, side by side, to ``(N, C)``."""
+    """Queries, keys and values of all heads side by side, ``(N, 3 C)``, to ``(N, C)``."""
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, heads: int, dropout: float, seeds: Tensor) -> Tensor:
@@ -319,7 +314,7 @@ class SampleAttention(torch.autograd.Function):
             softmax_dropout_backward_(weights, ds, *options, first_column=start)
             torch.bmm(weights.transpose(1, 2), g, out=dv[:, block])
             torch.bmm(ds.transpose(1, 2), q, out=dk[:, block])
-            total += torch.bmm(ds, k[:, block])  # in float32: many small blocks are summed
+            total += torch.bmm(ds, k[:, block])  # in float32, because many blocks are summed
         dq.copy_(total)
         return into, None, None, None
 
@@ -343,9 +338,9 @@ def _split(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def _scores(a: Tensor, b: Tensor, factor: float) -> Tensor:
-    """``factor * a bᵀ``, ``(heads, rows, n)``, each row starting at an aligned address."""
+    """``factor * a bᵀ``, ``(heads, rows, n)``, with each row at an aligned address."""
     heads, rows, n = len(a), a.shape[1], b.shape[1]
     aligned = -(-n // ALIGNMENT) * ALIGNMENT
     out = torch.empty(heads, rows, aligned, dtype=a.dtype, device=a.device)[..., :n]
-    # The factor acts before the product is rounded, so half precision does not overflow.
+    # The factor is applied before rounding, so half precision does not overflow.
     return torch.baddbmm(out, a, b.transpose(1, 2), beta=0, alpha=factor, out=out)

@@ -1,7 +1,7 @@
-"""Where the Triton kernels can stand in for the operations of torch, and where they cannot.
+"""Whether the Triton kernels can replace operations of torch.
 
-Each question is answered by the first obstacle, in words, or by None where there is none: the
-caller then takes the kernels, and in every other case the operations of torch.
+The answer is the first reason why not, in words, or None if there is none. In that case the caller
+runs the kernels; otherwise it runs the operations of torch.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import forward_ad
+
+from batchformer.torch_private import is_forward_mode, is_transformed
 
 HALF = (torch.bfloat16, torch.float16)
 #: Tensor cores with bfloat16 begin with this generation (Ampere).
@@ -26,7 +27,7 @@ _disabled: ContextVar[bool] = ContextVar("batchformer_kernels_disabled", default
 
 @contextmanager
 def disabled() -> Iterator[None]:
-    """Within it, forward passes use the operations of torch alone.
+    """Within it, forward passes run operations of torch only.
 
     >>> with disabled():
     ...     print(unsupported_reason(torch.zeros(1)))
@@ -40,21 +41,21 @@ def disabled() -> Iterator[None]:
 
 
 def unsupported_reason(x: Tensor) -> str | None:
-    """Why no kernel can work on `x` here and now, or None.
+    """Why no kernel can run on ``x`` now, or None.
 
     >>> unsupported_reason(torch.zeros(1))
     'the tensor is not on a CUDA device'
     """
-    # First what makes the questions after it unanswerable: tracers and stand-ins for tensors.
+    # Tracers and tensor subclasses come first: they cannot answer the other questions.
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined]
         return "the model is being compiled or traced"
     if type(x) not in (Tensor, nn.Parameter):
         return f"{type(x).__name__} is not a plain tensor"
     if _disabled.get():
         return "kernels are disabled"
-    if torch._C._are_functorch_transforms_active():
+    if is_transformed():
         return "a transform of torch.func is active"
-    if forward_ad._current_level >= 0:
+    if is_forward_mode():
         return "forward-mode differentiation is active"
     if not x.is_cuda:
         return "the tensor is not on a CUDA device"
@@ -63,7 +64,7 @@ def unsupported_reason(x: Tensor) -> str | None:
 
 @lru_cache
 def processors(device: torch.device) -> int:
-    """Multiprocessors of the device; on the CPU, where only Triton's interpreter runs, two."""
+    """Multiprocessors of the device; two on the CPU, where only Triton's interpreter runs."""
     if device.type != "cuda":
         return 2
     return torch.cuda.get_device_properties(device).multi_processor_count
@@ -72,18 +73,18 @@ def processors(device: torch.device) -> int:
 @lru_cache
 def _missing(device: torch.device) -> str | None:
     if torch.version.hip is not None:
-        return "the kernels are made for NVIDIA's devices"
+        return "the kernels support NVIDIA devices only"
     if torch.cuda.get_device_capability(device) < MIN_CAPABILITY:
         return "the device is older than compute capability {}.{}".format(*MIN_CAPABILITY)
     if importlib.util.find_spec("triton") is None:
         return "Triton is not installed"
-    # Compilation needs more than the package (a C compiler, a cache it may write): try it once.
+    # Compilation also needs a C compiler and a writable cache: try it once.
     try:
         from batchformer.kernels.dropout import column_sums
 
         column_sums(torch.zeros(2, 1, device=device), torch.float32)
     except Exception as error:
         reason = f"Triton does not work here: {error}"
-        warnings.warn(f"{reason}; training takes the slower operations of torch", stacklevel=2)
+        warnings.warn(f"{reason}; training uses slower operations of torch", stacklevel=2)
         return reason
     return None

@@ -1,4 +1,4 @@
-"""Dropout by (seed, row, column), and sums in a fixed order: what kernels share."""
+"""What kernels share: dropout as a function of (seed, row, column), and sums in a fixed order."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# Dropout as a function of (seed, row, column): a kernel can draw the same mask again.
+# ---- Dropout. A kernel can draw the same mask again in the backward pass.
 #
-# One call of Philox gives 128 bits, which decide eight elements of a tile with sixteen bits each.
-# So a probability is a multiple of 1/65536, and what is kept is scaled by exactly what that
-# multiple asks for: the expectation is unchanged.
+# One call of Philox gives 128 bits, sixteen for each of eight elements of a tile. A probability is
+# therefore rounded to a multiple of 1/65536, and kept elements are scaled by exactly the inverse of
+# what that leaves, so the expectation is unchanged.
 
-#: Values that sixteen random bits can take.
+#: The number of values of sixteen random bits.
 STEPS = 65536
-#: Rows of a tile: the elements that one call of the generator decides.
+#: Rows of a tile: the elements that one call of the generator serves.
 ROWS = 8
-#: Seven rounds pass the batteries that ten pass (Salmon et al., 2011).
+#: Seven rounds pass the same test batteries as ten (Salmon et al., 2011).
 ROUNDS = tl.constexpr(7)
 
 
@@ -34,12 +34,12 @@ def keep_tile(seed, group, column, threshold):
 
 
 def draw_seeds(count: int, device: torch.device) -> Tensor:
-    """Seeds from torch's own generator, on the device, where a captured graph draws them anew."""
+    """Seeds from torch's generator of the device; a captured CUDA graph draws new ones."""
     return torch.randint(2**62, (count,), device=device)
 
 
 def threshold_and_scale(probability: float) -> tuple[int, float]:
-    """Sixteen bits below the first number are dropped; what is kept is scaled by the second.
+    """Elements whose bits are below the first number are dropped; the second scales the others.
 
     >>> threshold_and_scale(0.5)
     (32768, 2.0)
@@ -48,9 +48,9 @@ def threshold_and_scale(probability: float) -> tuple[int, float]:
     return threshold, 0.0 if threshold == STEPS else STEPS / (STEPS - threshold)
 
 
-# Sums over the first axis of partial results, in a fixed order.
+# ---- Sums over the first axis of partial results, in a fixed order.
 
-#: Columns of one program, and rows it adds at a time.
+#: Columns of one program, and rows that it adds at a time.
 SUM_COLUMNS, SUM_ROWS = 32, 64
 
 

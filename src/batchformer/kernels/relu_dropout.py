@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from batchformer.kernels.dropout import ROWS, column_sums, keep_tile, threshold_and_scale
 
-#: Columns of a tile, and programs along the rows; each sums the bias's gradient over its rows.
+#: Columns of a tile, and programs along the rows. Each sums the bias's gradient over its rows.
 COLUMNS, PROGRAMS = 256, 128
 
 
@@ -29,7 +29,7 @@ def _forward(
         inside = (row < n) & (column < channels)
         here = row.to(tl.int64) * channels + column
         y = tl.load(x + here, mask=inside, other=0.0).to(tl.float32) + b
-        # Not maximum(y, 0), which would make a NaN zero and hide a run that diverges.
+        # Not maximum(y, 0), which would turn NaN into zero and hide a run that diverges.
         y = tl.where(y <= 0, 0.0, y)
         if DROPOUT:
             y = tl.where(keep_tile(seed, group, column, threshold), y * scale, 0.0)
@@ -48,8 +48,8 @@ def _backward(
         inside = (row < n) & (column < channels)
         here = row.to(tl.int64) * channels + column
         g = tl.load(gradient + here, mask=inside, other=0.0).to(tl.float32)
-        # What was dropped and what the rectifier stopped are both zero in the output.
-        # A NaN is neither, and lets the gradient pass, as torch's rectifier does.
+        # Elements that dropout or the ReLU removed are zero in the output. A NaN is not, and lets
+        # the gradient pass, as torch's ReLU does.
         stopped = tl.load(out + here, mask=inside, other=0.0) <= 0
         g = tl.where(stopped, 0.0, g * scale)
         db += g

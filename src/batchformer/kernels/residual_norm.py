@@ -12,7 +12,7 @@ from torch.autograd.function import once_differentiable
 
 from batchformer.kernels.dropout import ROWS, column_sums, keep_tile, threshold_and_scale
 
-#: Programs of the backward pass; each sums the gradients of the affine parameters over its rows.
+#: Programs of the backward pass. Each sums the gradients of the affine parameters over its rows.
 PROGRAMS = 528
 
 
@@ -22,7 +22,7 @@ def _forward(
     DROPOUT: tl.constexpr, ROWS: tl.constexpr, WIDTH: tl.constexpr,
 ):  # fmt: skip
     row = tl.program_id(0).to(tl.int64)
-    # A row is seen as a tile (8, WIDTH), so that one call of the generator serves eight channels.
+    # A row is treated as a tile (8, WIDTH), so that one call of the generator serves 8 channels.
     t = tl.arange(0, WIDTH)[None, :]
     column = tl.arange(0, ROWS)[:, None] * WIDTH + t
     inside = column < channels
@@ -85,9 +85,9 @@ def _backward(
 
 
 class ResidualNorm(torch.autograd.Function):
-    """The residual stream x ``(N, C)``, and the branch y ``(N, C)`` that dropout acts on.
+    """Of the residual stream x ``(N, C)`` and the branch y ``(N, C)``, which dropout acts on.
 
-    The bias ``(C,)`` of the product that made y is added here, where its gradient costs nothing.
+    ``y_bias`` ``(C,)`` is the bias of the product that made y. Its gradient costs nothing here.
     """
 
     @staticmethod
@@ -139,5 +139,5 @@ def _width(channels: int) -> int:
 
 
 def _warps(channels: int) -> int:
-    """Sixteen elements of a row for each thread, or a few more."""
+    """About sixteen elements of a row for each thread."""
     return min(max(_width(channels) * ROWS // 512, 1), 8)

@@ -1,7 +1,7 @@
-"""Attention over samples for narrow heads, in one pass over the keys; no weight is ever stored.
+"""Attention over samples for narrow heads, in one pass over the keys, without storing weights.
 
-Queries, keys and values are planes ``(3, L N, C)``, a head being D channels side by side. Scores
-are in units of log2, and log2 of the sum of their powers is all that is kept of a row of weights.
+Queries, keys and values are planes ``(3, L N, C)``; a head is D channels side by side. Scores are
+in units of log2. Of a row of weights, only log2 of the sum of their powers is kept.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ LOG2_E = 1.4426950408889634
 
 
 class Tile(NamedTuple):
-    """Rows (or keys) that a program owns, those that stream past, warps, tiles in flight."""
+    """Rows (or keys) of a program, rows that it reads at a time, warps and pipeline stages."""
 
     own: int
     stream: int
@@ -28,7 +28,7 @@ class Tile(NamedTuple):
     stages: int
 
 
-#: By the bytes of an operand.
+#: By the bytes of a number.
 FORWARD = {2: Tile(16, 128, 4, 2), 4: Tile(16, 32, 4, 1)}
 BACKWARD = {2: Tile(16, 128, 4, 2), 4: Tile(16, 32, 4, 1)}
 
@@ -57,7 +57,7 @@ def _forward(
     seed = tl.load(seeds)
     kind = out.dtype.element_ty
     if SELF:
-        # The only weight of a row is one; it is dropped where attention to the batch would drop it.
+        # The only weight of a row is 1. It is dropped if attention to the batch would drop it.
         mixed = tl.load(values + here, mask=inside, other=0.0).to(tl.float32)
         if DROPOUT:
             kept = keep_at(seed, plane, row, row, threshold)
@@ -97,7 +97,7 @@ def _tile_gradients(
 ):  # fmt: skip
     """Weights after dropout, and the gradient of the scores, of a tile ``(ROWS, COLUMNS)``."""
     s = tl.dot(q, tl.trans(k), input_precision="ieee") * factor
-    # Beyond the last column the power of a zero score could be infinite.
+    # Beyond the last column, the power of a zero score could be infinite.
     inside = (first + tl.arange(0, COLUMNS) < n)[None, :]
     p = tl.exp2(tl.where(inside, s, -float("inf")) - log_total[:, None])
     dp = tl.dot(g, tl.trans(v), input_precision="ieee")
@@ -163,7 +163,7 @@ def _backward(
         for start in range(0, n, STREAM):
             row = start + tl.arange(0, STREAM)
             there, numbers = _places(plane, row, n, C, D)
-            # Beyond the last row all is zero: such a row gives nothing to the sums.
+            # Beyond the last row all is zero, so such a row adds nothing to the sums.
             q = tl.load(qkv + there, mask=(row < n)[:, None], other=0.0)
             g = tl.load(gradient + there, mask=(row < n)[:, None], other=0.0)
             log_total = tl.load(log_sum + numbers, mask=row < n, other=0.0)

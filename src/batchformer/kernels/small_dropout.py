@@ -1,10 +1,9 @@
 """Dropout within a product: a function of (seed, plane, row, column) for tiles of any size.
 
-One call of Philox decides eight elements with sixteen bits each, as in
-:mod:`batchformer.kernels.dropout`, but eight elements of a row: those that one thread of a tensor
-core's product holds. No element then has to move between threads to meet its random bits.
-Column 32 i + 8 w + 2 t + h is half h of word w of call 4 i + t; i, w, t, h count from zero, w and t
-to three, h to one.
+One call of Philox serves eight elements with sixteen bits each, as in
+:mod:`batchformer.kernels.dropout`. Here they are eight elements of a row: those that one thread of
+a tensor core's product holds, so no element moves between threads. Column 32 i + 8 w + 2 t + h is
+half h (0, 1) of word w (0 to 3) of call 4 i + t (t from 0 to 3).
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ def _keep(seed, plane, row, call, word, half, threshold):
 
 @triton.jit
 def keep_at(seed, plane, row, column, threshold):
-    """Whether single elements are kept, for rows and columns of any one shape."""
+    """Which elements are kept, for rows and columns of the same shape."""
     call = column // 32 * 4 + column // 2 % 4
     return _keep(seed, plane, row, call, column // 8 % 4, column % 2, threshold)
 
@@ -68,11 +67,11 @@ def _masks(out, seeds, rows, columns, threshold, ROWS: tl.constexpr, COLUMNS: tl
 
 
 def keep_masks(seeds: Tensor, planes: int, rows: int, columns: int, dropout: float) -> Tensor:
-    """The masks that the kernels draw and never store, ``(planes, rows, columns)`` of bool.
+    """The masks that the kernels draw without storing them, ``(planes, rows, columns)`` bool.
 
     Args:
         seeds: int64 on the device; the first is used.
-        planes: one for each head at each position; one for what has no heads.
+        planes: one for each head at each position; one for places without heads.
     """
     out = torch.empty(planes, rows, columns, dtype=torch.int8, device=seeds.device)
     threshold = threshold_and_scale(dropout)[0]

@@ -1,7 +1,7 @@
-"""The last step back through a small encoder layer: its input's gradient, and its parameters'.
+"""The last backward step of a small encoder layer: gradients of its input and its parameters.
 
-One launch does both, since neither needs the other. A weight's gradient is a product over rows;
-where there are many it is split into parts, which are summed in a fixed order.
+One launch computes both, since neither needs the other. A weight's gradient is a product over
+rows. Many rows are split into parts, which are summed in a fixed order.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from batchformer.kernels.small_rows import RowGradients
 
 
 class Share(NamedTuple):
-    """How the products over rows are split: rows at once, and the fewest rows of a part."""
+    """How products over rows are split: rows at a time, and the fewest rows of a part."""
 
     stream: int
     part: int
 
 
-#: By the bytes of an operand; the warps of a block are those of all programs.
+#: By the bytes of a number. The warps of a block are those of all programs.
 INPUT = {2: Block(32, 4, 64), 4: Block(16, 4, 16)}
 WEIGHTS = {2: Share(128, 128), 4: Share(16, 64)}
 STAGES = {2: 1, 4: 1}
-#: Parts of a product at most; with more rows the parts grow.
+#: The most parts of a product. With more rows, the parts grow.
 MOST_PARTS = 64
 #: Rows and columns of a tile of the norms' sums.
 SUM_ROWS, SUM_COLUMNS = 128, 16
@@ -109,7 +109,7 @@ def _finish(
     C: tl.constexpr, ROWS: tl.constexpr, STREAM: tl.constexpr,
     SUM_ROWS: tl.constexpr, SUM_COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """The programs of the weights come first, having the longest way; those of norms last."""
+    """Programs of the weights come first, because they take longest; those of norms last."""
     program = tl.program_id(0)
     products = PRODUCTS * parts
     stride = tl.cast(stride, tl.int64)
@@ -136,10 +136,10 @@ def finish(
     """The gradients of the layer's input ``(L N, C)`` and of its twelve parameters.
 
     Args:
-        g: what the backward passes of the rows and of the attention left.
-        inputs: those of the products, ``(4, L N, C)``.
+        g: results of the backward passes of the rows and of the attention.
+        inputs: of the products, ``(4, L N, C)``.
         x_dtype, parameter_dtype: types of the results.
-        of_input, of_parameters: which are wanted; the others are None.
+        of_input, of_parameters: which gradients to compute; the others are None.
     """
     rows, channels = g.residual.shape
     nothing: list[Tensor | None] = [None] * 12

@@ -1,9 +1,9 @@
-"""A whole encoder layer for few channels in about seven launches, forward and backward.
+"""A whole encoder layer for 16 to 64 channels in about seven launches, forward and backward.
 
-With 64 channels and some hundred samples the layer's arithmetic is nothing and its time is that of
-starting kernels. So a launch takes all that can be computed without looking at other samples:
-forward are the projection, the attention and all that follows it; backward are the rows, the
-attention, and the gradients of the input and the parameters together.
+With so few channels and some hundred samples, the time of a layer is that of launching kernels. So
+each launch computes everything that needs no other sample. Forward, these are the projection, the
+attention, and all that follows it. Backward, these are the rows after the attention, the
+attention, and the gradients of the input and of the parameters together.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from torch.autograd.function import once_differentiable
 
 from batchformer.kernels.available import HALF, unsupported_reason
 
-#: Channels C of the layer and D of a head that a program holds in registers.
+#: Channels C of the layer and D of a head that one program can hold in registers.
 CHANNELS = (16, 32, 64)
 WIDTHS = (16, 32, 64)
-#: Samples up to which starting kernels matters more than the attention's arithmetic.
+#: Up to this many samples, launches cost more than the attention's arithmetic.
 MOST_SAMPLES = 4096
-#: Of the attention weights, after the attention, inside the feed-forward and after it.
+#: Places of dropout: on the attention weights, after it, in the feed-forward and after it.
 PLACES = 4
 
 
-def obstacle_to_small_layer(x: Tensor, heads: int) -> str | None:
-    """Why :class:`SmallLayer` cannot work on x ``(L, N, C)`` here and now, or None.
+def small_layer_unsupported_reason(x: Tensor, heads: int) -> str | None:
+    """Why :class:`SmallLayer` does not support x ``(L, N, C)``, or None.
 
-    >>> obstacle_to_small_layer(torch.zeros(1, 8, 64), heads=4)
+    >>> small_layer_unsupported_reason(torch.zeros(1, 8, 64), heads=4)
     'the tensor is not on a CUDA device'
     """
-    return unsupported_reason(x) or shape_obstacle(x, heads)
+    return unsupported_reason(x) or shape_unsupported_reason(x, heads)
 
 
-def shape_obstacle(x: Tensor, heads: int) -> str | None:
-    """The same, for what depends on shape and type alone.
+def shape_unsupported_reason(x: Tensor, heads: int) -> str | None:
+    """The part of the answer that depends on shape and type alone.
 
-    >>> shape_obstacle(torch.zeros(1, 8, 48), heads=1)
+    >>> shape_unsupported_reason(torch.zeros(1, 8, 48), heads=1)
     '48 channels are none of 16, 32, 64'
-    >>> shape_obstacle(torch.zeros(1, 8, 64), heads=8)
+    >>> shape_unsupported_reason(torch.zeros(1, 8, 64), heads=8)
     'heads of 8 channels are none of 16, 32, 64'
     """
     if x.dim() != 3 or x.numel() == 0:
@@ -59,10 +59,10 @@ def shape_obstacle(x: Tensor, heads: int) -> str | None:
 
 
 class SmallLayer(torch.autograd.Function):
-    """``(L, N, C)`` to ``(L, N, C)`` in the same type, as ``encoder.encoder_layer``.
+    """``nn.encoder.encoder_layer`` as one function: ``(L, N, C)`` to ``(L, N, C)`` in x's type.
 
-    Products have operands of one type and sum in float32; the residual stream, the norms and the
-    softmax are in float32. All sums have a fixed order: the same input gives the same bits.
+    Matrix products sum in float32. The residual stream, the norms and the softmax are in float32.
+    All sums have a fixed order: the same input gives the same bits.
     """
 
     @staticmethod
@@ -93,10 +93,10 @@ class SmallLayer(torch.autograd.Function):
             x: ``(L, N, C)``: the N samples attend to one another, separately at each position.
             heads: attention heads, each of 16, 32 or 64 channels.
             dropout: probability, in four places.
-            attend_self: for the control in which no sample sees another. It drops those of its
-                weights that attention to the batch would drop.
+            attend_self: for the control in which no sample sees another. It drops the same
+                weights as attention to the batch.
             seeds: one for each of the four places, int64 on the device.
-            dtype: of the operands of products, e.g. autocast's; by default that of x.
+            dtype: of the operands of matrix products, e.g. autocast's; by default that of x.
         """
         from batchformer.kernels.small_attention import Attention, attend
         from batchformer.kernels.small_projection import project
@@ -105,8 +105,8 @@ class SmallLayer(torch.autograd.Function):
         if seeds.shape != (PLACES,) or seeds.dtype != torch.int64 or seeds.device != x.device:
             found = f"{tuple(seeds.shape)} {seeds.dtype} on {seeds.device}"
             raise ValueError(
-                f"seeds must be ({PLACES},) torch.int64 on {x.device}, not {found}: "
-                f"take kernels.dropout.draw_seeds({PLACES}, x.device)"
+                f"seeds must be ({PLACES},) torch.int64 on {x.device}, not {found}. Use "
+                f"kernels.dropout.draw_seeds({PLACES}, x.device)."
             )
         length, n, channels = x.shape
         kind = dtype or x.dtype

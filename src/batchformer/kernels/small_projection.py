@@ -1,6 +1,6 @@
 """Queries, keys and values of a small encoder layer, and how kernels read its rows and weights.
 
-Rows are the L N samples of all positions; weights are square, the in-projection being three.
+Rows are the L N samples of all positions. Weights are square; the in-projection has three.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ FULL = 4
 
 
 class Block(NamedTuple):
-    """Rows of a program, its warps, and the rows of one where there are very many."""
+    """Rows of a program, its warps, and its most rows."""
 
     rows: int
     warps: int
     most: int
 
     def fitted(self, total: int, device: torch.device) -> Block:
-        """This block, with more rows where there are so many that the device is full of blocks."""
+        """This block, with more rows if there are enough blocks to fill the device."""
         rows = self.rows
         while rows < self.most and total > rows * FULL * processors(device):
             rows *= 2
         return self._replace(rows=rows)
 
 
-#: By the bytes of an operand.
+#: By the bytes of a number.
 PROJECT = {2: Block(16, 4, 64), 4: Block(16, 4, 16)}
 
 
@@ -45,14 +45,14 @@ def places(row, C: tl.constexpr):
 
 @triton.jit
 def read_weight(pointer, kind: tl.constexpr, C: tl.constexpr):
-    """A square weight ``(out, in)`` as an operand."""
+    """A square weight ``(out, in)``, in the type of a product."""
     channel = tl.arange(0, C)
     return tl.load(pointer + channel[:, None] * C + channel[None, :]).to(kind)
 
 
 @triton.jit
 def read_vector(pointer, C: tl.constexpr):
-    """A bias or the like ``(1, C)``, float32."""
+    """A vector such as a bias, ``(1, C)`` float32."""
     return tl.load(pointer + tl.arange(0, C)).to(tl.float32)[None, :]
 
 

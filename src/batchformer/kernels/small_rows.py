@@ -1,7 +1,7 @@
-"""All of an encoder layer that follows its attention, for few channels: each row by itself.
+"""The part of a small encoder layer that follows its attention, in which rows are independent.
 
-Rows are the L N samples of all positions. A program holds a block of them through every product,
-dropout and norm on the way; what the backward pass needs of them is stored once.
+Rows are the L N samples of all positions. A program takes a block of them through all products,
+dropouts and norms, and stores once what the backward pass needs.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from batchformer.kernels.small_dropout import keep_tile
 from batchformer.kernels.small_projection import Block, linear, places, read_vector, read_weight
 
 EPSILON = tl.constexpr(1e-5)
-#: By the bytes of an operand.
+#: By the bytes of a number.
 FORWARD = {2: Block(16, 4, 32), 4: Block(16, 4, 16)}
 BACKWARD = {2: Block(16, 4, 32), 4: Block(16, 4, 16)}
 
@@ -42,9 +42,9 @@ class Kept(NamedTuple):
     """What the backward pass needs of the rows.
 
     Args:
-        inputs: those of the four products ``(4, L N, C)``: in-projection, out-projection, and the
-            two of the feed-forward, in the type of the operands.
-        normal: rows after the two norms, before their affine maps ``(2, L N, C)``, float32.
+        inputs: of the four products ``(4, L N, C)``: in-projection, out-projection, and the two of
+            the feed-forward.
+        normal: normalised rows of the two norms, before their affine maps ``(2, L N, C)``, float32.
         inverse: inverse standard deviations ``(2, L N)``, float32.
     """
 
@@ -55,13 +55,13 @@ class Kept(NamedTuple):
 
 @triton.jit
 def _early(pointer, kind: tl.constexpr, C: tl.constexpr):
-    """A weight, where registers have room for several at once; its address where not."""
+    """A weight in half precision; the address of a float32 weight, to save registers."""
     return pointer if kind == tl.float32 else read_weight(pointer, kind, C)
 
 
 @triton.jit
 def _late(weight, kind: tl.constexpr, C: tl.constexpr):
-    """The weight of what :func:`_early` gave."""
+    """The weight that :func:`_early` read, or whose address it returned."""
     return read_weight(weight, kind, C) if kind == tl.float32 else weight
 
 
@@ -99,7 +99,7 @@ def _forward(
     inside = (row < rows)[:, None]
     kind = inputs.dtype.element_ty
     stride = tl.cast(stride, tl.int64)
-    # All is read first: one wait for memory instead of one before each product.
+    # Read everything first: one wait for memory instead of one before each product.
     mixed = tl.load(inputs + stride + here, mask=inside, other=0.0)
     before = tl.load(x + here, mask=inside, other=0.0).to(tl.float32)
     seed1, seed2, seed3 = tl.load(seeds + 1), tl.load(seeds + 2), tl.load(seeds + 3)
@@ -117,7 +117,7 @@ def _forward(
     a = y.to(kind)
     tl.store(inputs + 2 * stride + here, a, mask=inside)
     hidden = linear(a, _late(w1, kind, C), bias1)
-    # Not maximum(hidden, 0), which would make a NaN zero and hide a run that diverges.
+    # Not maximum(hidden, 0), which would turn NaN into zero and hide a run that diverges.
     hidden = tl.where(hidden <= 0, 0.0, hidden)
     a = _drop(hidden, seed2, row, threshold, scale, DROPOUT, ROWS, C).to(kind)
     tl.store(inputs + 3 * stride + here, a, mask=inside)
@@ -161,7 +161,7 @@ def _backward(
     tl.store(gradients + 5 * stride + here, g, mask=inside)
 
     dhidden = tl.dot(g, _late(w2, kind, C), input_precision="ieee")
-    # What was dropped and what the rectifier stopped are both zero in the input of the product.
+    # Elements that dropout or the ReLU removed are zero in the input of the product.
     g = tl.where(hidden > 0, dhidden * scale, 0.0).to(kind)
     tl.store(gradients + 4 * stride + here, g, mask=inside)
 
@@ -181,7 +181,7 @@ def _backward(
 
 
 def after_attention(x: Tensor, w: Tail, kept: Kept, dropout: float, seeds: Tensor) -> Tensor:
-    """The layer's output ``(L N, C)`` from the attention's, ``kept.inputs[1]``; fills the rest.
+    """The layer's output ``(L N, C)`` from the attention's, ``kept.inputs[1]``; fills ``kept``.
 
     Args:
         x: the layer's input ``(L N, C)``.
@@ -199,15 +199,15 @@ def after_attention(x: Tensor, w: Tail, kept: Kept, dropout: float, seeds: Tenso
 
 
 class RowGradients(NamedTuple):
-    """What the backward pass of the rows leaves.
+    """Results of the backward pass of the rows.
 
     Args:
-        gradients: of the outputs of the six products ``(6, L N, C)``; those of queries, keys and
-            values are filled by the attention's backward pass.
+        gradients: of the outputs of the six products ``(6, L N, C)``. The attention's backward
+            pass fills those of queries, keys and values.
         mixed: of the attention's output ``(L N, C)``.
         delta: the attention's output times its gradient, summed over a head ``(L N, heads)``.
-        residual: of the layer's input by way of the residual connection, float32.
-        sums: of the four norm parameters, one part for each program ``(programs, 4, C)``.
+        residual: gradient of the layer's input through the residual connection, float32.
+        sums: gradients of the four norm parameters, a part for each program ``(programs, 4, C)``.
     """
 
     gradients: Tensor
@@ -220,7 +220,7 @@ class RowGradients(NamedTuple):
 def after_attention_backward(
     dout: Tensor, w: Tail, kept: Kept, heads: int, dropout: float, seeds: Tensor
 ) -> RowGradients:
-    """The gradients of :func:`after_attention`, from that of its result."""
+    """The backward pass of :func:`after_attention`."""
     rows, channels = dout.shape
     block = BACKWARD[kept.inputs.element_size()].fitted(rows, dout.device)
     programs = triton.cdiv(rows, block.rows)

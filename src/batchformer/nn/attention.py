@@ -1,4 +1,8 @@
-"""Attention over samples: softmax(q kᵀ / √D) v, on one rank or over the samples of all ranks."""
+"""Attention over samples: softmax(q kᵀ / √D) v, where the sequence axis is the batch axis.
+
+All paths compute the same function, with dropout on the weights. Sizes, type and device alone
+decide which path is taken, never the data.
+"""
 
 from __future__ import annotations
 
@@ -13,28 +17,23 @@ from torch.autograd.function import once_differentiable
 from batchformer.kernels.available import unsupported_reason
 from batchformer.nn.exchange import ON_WEIGHTS, AllRows, KeyedDropout, gather_rows
 
-# Attention over samples: softmax(q kᵀ / √D) v, where the sequence axis is the batch axis.
-#
-# Every path computes the same thing, dropout on the weights included; which one is taken depends on
-# the sizes, the type and the device alone, never on the data or on how the step is run.
-
 Attend = Literal["batch", "self"]
 Path = Literal["explicit", "fused", "blockwise", "triton"]
 
 
 class Drop(Protocol):
-    """Dropout of attention weights ``(L, heads, rows, N)``, of the rows from ``first_row`` on."""
+    """Dropout of attention weights ``(L, heads, rows, N)``, whose first row is ``first_row``."""
 
     def __call__(self, weights: Tensor, /, *, first_row: int) -> Tensor: ...
 
 
-#: Bytes of attention weights (all heads and positions, float32) that the explicit path may store.
+#: The most bytes of attention weights (all heads and positions, float32) of the explicit path.
 EXPLICIT_BUDGET = 256 * 2**20
-#: The same on a GPU, beyond which other paths are faster.
+#: The same on a GPU, where other paths are faster beyond it.
 EXPLICIT_BUDGET_CUDA = 32 * 2**20
-#: Bytes of weights that the blockwise path has at a time.
+#: Bytes of one block of weights on the blockwise path.
 BLOCK_BUDGET = 64 * 2**20
-#: The widest head that torch's fused kernels take at full speed, and the alignment they need.
+#: The widest head for which torch's fused kernels are fast, and the alignment they need.
 FUSED_WIDTH, FUSED_ALIGNMENT = 256, 8
 
 
@@ -54,12 +53,12 @@ def choose_path(
     """The fastest exact path that stores no N x N weights beyond the budget.
 
     Args:
-        length: positions L, each attending separately.
+        length: positions L, which attend separately.
         heads: attention heads.
         n: samples N.
         width: channels of a head D.
         kernels: whether our own kernels can run.
-        keys: samples attended to, where they are not the N.
+        keys: samples attended to, if not N.
 
     >>> cpu = dict(device=torch.device("cpu"), dtype=torch.float32, dropout=0.5)
     >>> choose_path(1, 4, 128, 64, **cpu), choose_path(1, 4, 16384, 64, **cpu)
@@ -88,16 +87,16 @@ def attention(
     path: Path | None = None,
     visible: Tensor | None = None,
 ) -> Tensor:
-    """Exact attention by the path that suits the sizes.
+    """Exact attention by the path that :func:`choose_path` selects.
 
     Args:
         qkv: queries, keys and values side by side, ``(L, N, 3 C)``.
         heads: attention heads; must divide C.
         dropout: probability of dropping an attention weight.
         attend: ``"batch"``: every sample sees every sample; ``"self"``: each sees only itself.
-        path: one of the paths, or None for :func:`choose_path`.
-        visible: ``(N,)`` bool, which samples others may attend to; None: all. At least one must be.
-            With ``"self"`` it has no effect: a sample always sees itself.
+        path: overrides :func:`choose_path`.
+        visible: ``(N,)`` bool, at least one True: the samples that others may attend to. None
+            means all. It has no effect with ``"self"``: a sample always sees itself.
 
     Returns:
         ``(L, N, C)``.
@@ -112,14 +111,14 @@ def attention(
         device=qkv.device,
         dtype=qkv.dtype,
         dropout=dropout,
-        # Hidden samples need a path that masks, as attention to oneself does.
+        # Hidden samples need a path that can mask, as "self" does.
         attend=attend if visible is None else "self",
-        kernels=unsupported_reason(qkv) is None,
+        kernels=qkv.is_cuda and unsupported_reason(qkv) is None,
     )
     if path == "triton":
         return _triton(qkv, heads, dropout)
     if path == "fused" and qkv.is_cuda and not torch.compiler.is_compiling():
-        q, k, v = _Split.apply(qkv, heads)
+        q, k, v = _SplitHeads.apply(qkv, heads)
     else:
         q, k, v = split_heads(qkv, heads)
     if path == "fused":
@@ -132,7 +131,7 @@ def attention(
 
 
 def split_heads(qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys and values, ``(L, heads, N, D)`` each, of ``(L, N, 3 C)``."""
+    """Split ``(L, N, 3 C)`` into queries, keys and values, ``(L, heads, N, D)`` each."""
     length, n, channels = qkv.shape
     width = channels // 3 // heads
     q, k, v = qkv.view(length, n, 3, heads, width).permute(2, 0, 3, 1, 4)
@@ -150,16 +149,15 @@ def inspectable_attention(
     drop: Drop | None = None,
     visible: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The same attention with its weights: ``(L, heads, N, D)`` and ``(L, heads, N, N)``.
+    """The attention ``(L, heads, N, D)`` and its weights ``(L, heads, N, N)`` before dropout.
 
-    Each row of the weights sums to one; dropout acts on the weights after they are recorded.
-    ``q`` may be a block of the rows, from ``first_row`` on. ``drop``, if given, takes the place of
-    torch's dropout. ``visible`` is as in :func:`attention`.
+    Each row of the weights sums to one. ``q`` may be a block of rows that begins at ``first_row``.
+    ``drop`` replaces torch's dropout. ``visible`` is as in :func:`attention`.
     """
-    # Scaling q first keeps half-precision scores in range; the softmax itself is never in half.
+    # Scaling q first keeps half-precision scores in range. The softmax is at least in float32.
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-2, -1)
     if attend == "self":
-        # Masking, rather than skipping, draws the same dropout numbers as attention to the batch.
+        # With a mask, dropout draws the same numbers as in attention to the batch.
         others = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device)
         others = others.triu(first_row + 1) | others.tril(first_row - 1)
         scores = scores.masked_fill(others, -torch.inf)
@@ -180,8 +178,8 @@ def blockwise_attention(
     drop: Drop | None = None,
     visible: Tensor | None = None,
 ) -> Tensor:
-    """A block of rows after the other, each computed again in the backward pass."""
-    from torch.utils.checkpoint import checkpoint  # brings the compiler with it
+    """Attention block by block of rows, each recomputed in the backward pass."""
+    from torch.utils.checkpoint import checkpoint  # late: it imports the compiler
 
     def block(q: Tensor, k: Tensor, v: Tensor, first_row: int) -> Tensor:
         mixed, _ = inspectable_attention(
@@ -218,9 +216,9 @@ def _triton(qkv: Tensor, heads: int, dropout: float) -> Tensor:
     from batchformer.kernels.dropout import draw_seeds
 
     seeds = draw_seeds(len(qkv), qkv.device)
-    if len(qkv) == 1:  # a view, where stacking would copy
-        alone: Tensor = SampleAttention.apply(qkv.flatten(0, 1), heads, dropout, seeds)
-        return alone.unsqueeze(0)
+    if len(qkv) == 1:  # a view; torch.stack would copy
+        single: Tensor = SampleAttention.apply(qkv.flatten(0, 1), heads, dropout, seeds)
+        return single.unsqueeze(0)
     mixed = [
         SampleAttention.apply(position, heads, dropout, seeds[index : index + 1])
         for index, position in enumerate(qkv.contiguous())
@@ -228,8 +226,8 @@ def _triton(qkv: Tensor, heads: int, dropout: float) -> Tensor:
     return torch.stack(mixed)
 
 
-class _Split(torch.autograd.Function):
-    """:func:`split_heads` whose gradients are put side by side without a detour."""
+class _SplitHeads(torch.autograd.Function):
+    """:func:`split_heads` whose backward pass writes the three gradients into one tensor."""
 
     @staticmethod
     def forward(ctx: Any, qkv: Tensor, heads: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -240,13 +238,10 @@ class _Split(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
         length, heads, n, width = gradients[0].shape
-        whole = gradients[0].new_empty(length, n, 3 * heads * width)
-        for part, gradient in zip(split_heads(whole, ctx.heads), gradients, strict=True):
+        joined = gradients[0].new_empty(length, n, 3 * heads * width)
+        for part, gradient in zip(split_heads(joined, ctx.heads), gradients, strict=True):
             part.copy_(gradient)
-        return whole, None
-
-
-# Attention of this rank's samples over the samples of all ranks.
+        return joined, None
 
 
 def attention_across(
@@ -258,17 +253,17 @@ def attention_across(
     attend: Attend = "batch",
     return_weights: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Exact attention of the N samples here over the M of all ranks.
+    """Exact attention of this rank's N samples over the M samples of all ranks.
 
-    Only keys and values travel: 2 C numbers a row and position, from every rank to every other,
-    and as many gradients back. With ``attend="self"`` nothing does.
+    Only keys and values are sent: 2 C numbers per row and position, from every rank to every
+    other, and as many gradients back. With ``attend="self"`` nothing is sent.
 
     Args:
         qkv: queries, keys and values side by side, ``(L, N, 3 C)``.
         heads: attention heads; must divide C.
-        rows: what :func:`~batchformer.nn.exchange.agree_on_rows` gave.
+        rows: the result of :func:`~batchformer.nn.exchange.agree_on_rows`.
         dropout: of the attention weights.
-        attend: ``"batch"``: every sample sees those of all ranks; ``"self"``: only itself.
+        attend: ``"batch"``: every sample sees the samples of all ranks; ``"self"``: only itself.
         return_weights: also return the weights.
 
     Returns:
@@ -302,7 +297,7 @@ def attention_across(
         attend=attend,
         keys=k.shape[-2],
     )
-    if probability:  # the numbers that decide are wider than the weights, and no kernel draws them
+    if probability:  # keyed masks are int64, and no fused kernel supports them
         path = "explicit" if stored <= BLOCK_BUDGET else "blockwise"
     if path == "fused":
         mixed = F.scaled_dot_product_attention(q, k, v)

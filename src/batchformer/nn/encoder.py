@@ -1,4 +1,4 @@
-"""The encoder as functions: post-norm layers whose sequence axis is the batch axis."""
+"""The encoder: post-norm Transformer layers whose sequence axis is the batch axis."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from typing import Any, Literal, NamedTuple, overload
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.linear import NonDynamicallyQuantizableLinear
 
 from batchformer.kernels.available import unsupported_reason
-from batchformer.kernels.small_layer import PLACES, obstacle_to_small_layer
+from batchformer.kernels.small_layer import PLACES, small_layer_unsupported_reason
 from batchformer.nn.attention import (
     Attend,
     attention,
@@ -30,10 +29,11 @@ from batchformer.nn.exchange import (
     KeyedDropout,
     agree_on_rows,
 )
+from batchformer.torch_private import HOOKS, AttentionOutput
 
-#: Elements of (L, N, C) from which one fused kernel is faster than torch's three or four.
+#: From this many elements of (L, N, C) on, one fused kernel is faster than torch's three or four.
 FUSED_ELEMENTS = 2**20
-#: Below this many multiplications (L N C²) half precision costs more in casts than it saves.
+#: Up to this many multiplications (L N C²) half precision costs more in casts than it saves.
 SMALL_WORK = 2**22
 
 
@@ -57,8 +57,7 @@ class EncoderWeights(NamedTuple):
     def of(cls, layer: nn.TransformerEncoderLayer) -> EncoderWeights:
         """Read them from a stock layer."""
         mha = layer.self_attn
-        parts: tuple[Any, ...] = (mha.out_proj, layer.linear1, layer.linear2)
-        parts += (layer.norm1, layer.norm2)
+        parts: Any = (mha.out_proj, layer.linear1, layer.linear2, layer.norm1, layer.norm2)
         rest = (tensor for part in parts for tensor in (part.weight, part.bias))
         return cls(mha.in_proj_weight, mha.in_proj_bias, *rest)
 
@@ -88,39 +87,40 @@ class Steps(NamedTuple):
 
     @classmethod
     def calling(cls, layer: nn.TransformerEncoderLayer) -> Steps:
-        """The modules of a layer, called as modules."""
+        """The submodules of a layer."""
         mha = layer.self_attn
         in_proj = partial(F.linear, weight=mha.in_proj_weight, bias=mha.in_proj_bias)
         parts = (mha.out_proj, layer.linear1, layer.linear2, layer.norm1, layer.norm2)
         return cls(in_proj, *parts)
 
 
-#: Parts of a layer that are called where reading their weights would not do.
+#: Parts of a layer that are called if one of them was wrapped, replaced or hooked.
 CALLED = ("self_attn.out_proj", "linear1", "linear2", "norm1", "norm2")
 
 
 class EncoderLayer(nn.TransformerEncoderLayer):
     """The stock layer, whose forward is :func:`encoder_layer`.
 
-    Weights are read, so that kernels can take them. A linear or a norm that was wrapped, replaced
-    or hooked (LoRA, a quantised layer) is called instead. Attention itself and the dropouts are
-    never called; :func:`bypassed` tells where that matters.
+    The forward reads the weights of linear layers and norms, so that kernels can use them. If one
+    of these layers was wrapped, replaced or hooked (LoRA, a quantised layer), it calls them
+    instead. It never calls the attention module and the dropouts; :func:`bypassed` finds those
+    that were changed.
     """
 
     def forward(self, x: Tensor, **options: Any) -> Any:  # type: ignore[override]
-        """``(L, N, C)``, with the options of :func:`encoder_layer`, to what that returns."""
+        """:func:`encoder_layer` of ``(L, N, C)``, with its options."""
         w = Steps.calling(self) if self.changed() else EncoderWeights.of(self)
         return encoder_layer(x, w, **options)
 
     def changed(self) -> bool:
-        """Whether a part has to be called."""
+        """Whether a linear layer or a norm must be called rather than read."""
         return any(_changed(self.get_submodule(name)) for name in CALLED)
 
 
 def bypassed(model: nn.Module) -> list[str]:
-    """Names of parts of encoders in a model that were replaced or hooked and are never called.
+    """Names of replaced or hooked parts of encoders that no forward pass calls.
 
-    They act on no pass: hooks inside never fire, and what replaces the part gets no gradient.
+    Their hooks never fire, and a module that replaces such a part gets no gradient.
 
     >>> layer = EncoderLayer(8, 4, 8)
     >>> _ = layer.self_attn.register_forward_hook(lambda *_: None)
@@ -138,17 +138,16 @@ def bypassed(model: nn.Module) -> list[str]:
 
 _STOCK = (
     nn.Linear,
-    NonDynamicallyQuantizableLinear,
+    AttentionOutput,
     nn.LayerNorm,
     nn.MultiheadAttention,
     nn.Dropout,
 )
-_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
 def _changed(part: nn.Module) -> bool:
-    """Whether calling a part does something else than the stock module's function."""
-    hooked = any(getattr(part, name) for name in _HOOKS)
+    """Whether calling a part may differ from calling the stock module."""
+    hooked = any(getattr(part, name) for name in HOOKS)
     return type(part) not in _STOCK or hooked or "forward" in part.__dict__
 
 
@@ -171,10 +170,10 @@ def encoder_layer(
 
     Args:
         x: ``(L, N, C)``: the N samples attend to one another, separately at each of L positions.
-        w: the weights, or the steps themselves, for which there are no kernels.
-        rows: if given, they attend to the M samples of all ranks, and dropout is keyed by it.
-        number: of this layer, which dropout is keyed by too.
-        visible: ``(N,)`` bool, which samples others may attend to, as in
+        w: the weights, or the steps themselves, which no kernel can replace.
+        rows: if given, attend to the M samples of all ranks, with dropout keyed by ``rows.seed``.
+        number: of this layer, a key of that dropout.
+        visible: ``(N,)`` bool, the samples that others may attend to, as in
             :func:`~batchformer.nn.attention.attention`; not with ``rows``.
 
     Returns:
@@ -206,28 +205,30 @@ def encoder_layer(
     else:
         mixed = attention(qkv, heads, dropout=dropout, attend=attend, visible=visible)
     large = x.numel() >= FUSED_ELEMENTS and x.dtype != torch.float64
-    if rows is None and large and isinstance(w, EncoderWeights) and _plain(x, w):
+    if rows is None and large and isinstance(w, EncoderWeights) and _supported(x, w):
         return _after_attention_fused(x, mixed, w, dropout), weights
     x = step.norm1(x + drops[0](step.out_proj(mixed)))
     hidden = drops[1](F.relu(step.linear1(x)))
     return step.norm2(x + drops[2](step.linear2(hidden))), weights
 
 
-def _plain(x: Tensor, w: EncoderWeights) -> bool:
-    """Whether our kernels can read x and the weights."""
+def _supported(x: Tensor, w: EncoderWeights) -> bool:
+    """Whether our kernels support x and the weights."""
     return unsupported_reason(x) is None and all(unsupported_reason(tensor) is None for tensor in w)
 
 
 def _fits_one_program(x: Tensor, w: EncoderWeights, heads: int) -> bool:
-    """Whether channels are so few that a program holds all those of some samples."""
+    """Whether there are so few channels that one Triton program can hold all of a sample's."""
     square = w.linear1_weight.shape == w.linear2_weight.shape == (x.shape[-1],) * 2
-    return square and obstacle_to_small_layer(x, heads) is None and _plain(x, w)
+    if not (x.is_cuda and square):
+        return False
+    return small_layer_unsupported_reason(x, heads) is None and _supported(x, w)
 
 
 def _small_layer(
     x: Tensor, w: EncoderWeights, heads: int, dropout: float, attend: Attend
 ) -> Tensor:
-    """The whole layer in a few launches; its products are in the type that autocast asks for."""
+    """The whole layer in a few kernels, with matrix products in autocast's type."""
     from batchformer.kernels.dropout import draw_seeds
     from batchformer.kernels.small_layer import SmallLayer
 
@@ -239,12 +240,12 @@ def _small_layer(
 
 
 def _after_attention_fused(x: Tensor, mixed: Tensor, w: EncoderWeights, dropout: float) -> Tensor:
-    """The same from the attention on, where all between two matrix products is one kernel."""
+    """The layer after its attention, with one kernel between each two matrix products."""
     from batchformer.kernels.dropout import draw_seeds
     from batchformer.kernels.relu_dropout import ReluDropout
     from batchformer.kernels.residual_norm import ResidualNorm
 
-    # As torch's own layer norm, which autocast runs, and leaves, in float32.
+    # As for torch's layer norm, whose result is float32 under autocast.
     dtype = torch.float32 if torch.is_autocast_enabled(x.device.type) else x.dtype
     first, second, third = torch.split(draw_seeds(3, x.device), 1)
     rows, branch = x.flatten(0, 1), F.linear(mixed.flatten(0, 1), w.out_proj_weight)
@@ -299,7 +300,7 @@ def batch_former(
 
     Args:
         x: ``(N, C)``, ``(N, L, C)``, ``(N, C, H, W)``, or any layout the axes describe. Extra axes
-            are positions: a position attends to the same position of the other samples.
+            are positions. Each position attends to the same position of the other samples.
         weights: one :class:`EncoderWeights` for each layer.
         heads: attention heads; must divide C.
         dropout: probability, in the four places of :func:`encoder_layer`.
@@ -307,8 +308,8 @@ def batch_former(
         batch_axis: the axis of the N samples.
         channel_axis: the axis of the C channels; by default the last for up to three axes and
             axis 1 beyond (images).
-        exchange: attend to the samples of all ranks of the process group, each of which calls
-            this; see :class:`~batchformer.nn.module.BatchFormer`.
+        exchange: attend to the samples of all ranks, each of which calls this; see
+            :class:`~batchformer.nn.module.BatchFormer`.
         return_weights: also return the attention weights ``(layers, L, heads, N, N)``; with
             ``exchange`` ``(layers, L, heads, N, M)`` for M samples of all ranks.
 
@@ -320,7 +321,7 @@ def batch_former(
     torch.Size([5, 8])
     """
     axes = batch_axis, default_channel_axis(x) if channel_axis is None else channel_axis
-    mixed, recorded = encode(
+    mixed, attention_weights = encode(
         x,
         weights,
         axes,
@@ -328,13 +329,15 @@ def batch_former(
         dropout=dropout,
         attend=attend,
         return_weights=return_weights,
-        rows=meet_all(x, axes, dropout) if exchange else None,
+        rows=rows_of_all_ranks(x, axes, dropout) if exchange else None,
     )
-    return (mixed, torch.stack(recorded)) if return_weights else mixed
+    return (mixed, torch.stack(attention_weights)) if return_weights else mixed
 
 
-def meet_all(x: Tensor, axes: tuple[int, int], dropout: float, group: Any = None) -> AllRows:
-    """Meet the rows of all ranks, of x with its samples and channels on these axes."""
+def rows_of_all_ranks(
+    x: Tensor, axes: tuple[int, int], dropout: float, group: Any = None
+) -> AllRows:
+    """:func:`~batchformer.nn.exchange.agree_on_rows` for x with these batch and channel axes."""
     positions = math.prod(x.movedim(axes, (-2, -1)).shape[:-2])
     return agree_on_rows(x.shape[axes[0]], positions, x.device, draw=dropout > 0, group=group)
 
@@ -351,16 +354,16 @@ def encode(
     rows: AllRows | None,
     visible: Tensor | None = None,
 ) -> tuple[Tensor, list[Tensor]]:
-    """:func:`batch_former` among rows that have met already, or those of x alone.
+    """:func:`batch_former` over ``rows`` of all ranks, or over x alone if None.
 
-    Layers are called as modules, weights as they are. ``visible`` is as in :func:`encoder_layer`.
+    Layers are called as modules. ``visible`` is as in :func:`encoder_layer`.
     """
     moved = x.movedim(axes, (-2, -1))
     positions = math.prod(moved.shape[:-2])
     encoded = moved.reshape(positions, *moved.shape[-2:])
-    recorded: list[Tensor] = []
-    # The casts of autocast cost a small encoder more than they save, unless a kernel does them.
-    # The rows of all ranks decide: all must send keys and values of one type.
+    attention_weights: list[Tensor] = []
+    # In a small encoder autocast's casts cost more than they save, unless a kernel does them.
+    # The total number of rows decides, so that all ranks send keys and values of one type.
     n = encoded.shape[1] if rows is None else rows.total
     small = positions * n * encoded.shape[-1] ** 2 <= SMALL_WORK
     precise = small and _autocasts(x)
@@ -376,7 +379,7 @@ def encode(
     with torch.autocast(x.device.type, enabled=False) if precise else nullcontext():
         for number, w in enumerate(weights):
             run = partial(encoder_layer, w=w) if isinstance(w, EncoderWeights) else w
-            encoded, seen = run(
+            encoded, layer_weights = run(
                 encoded,
                 heads=heads,
                 dropout=dropout,
@@ -386,13 +389,14 @@ def encode(
                 number=number,
                 visible=visible,
             )
-            if seen is not None:
-                recorded.append(seen)
-    return encoded.reshape(moved.shape).movedim((-2, -1), axes).to(x.dtype), recorded
+            if layer_weights is not None:
+                attention_weights.append(layer_weights)
+    mixed = encoded.reshape(moved.shape).movedim((-2, -1), axes)
+    return mixed.to(x.dtype), attention_weights
 
 
 def _autocasts(x: Tensor) -> bool:
-    # torch raises for the meta device, on which attach rehearses.
+    # torch raises for the meta device, on which attach tries large models.
     return x.device.type != "meta" and torch.is_autocast_enabled(x.device.type)
 
 

@@ -1,122 +1,106 @@
-"""Ranks and rows: collectives, gathering of rows, what ranks tell one another, keyed dropout."""
+"""Samples of all ranks: collectives, gathering of rows, and dropout that ranks agree on.
+
+Without a process group there is one rank. Every ``group`` argument is a process group; None means
+all ranks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 from torch.autograd.function import once_differentiable
 
-# What ``torch.compile`` does not look into: collectives, whose results ranks wait for.
+from batchformer.torch_private import uncompiled as uncompiled
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def uncompiled(function: F) -> F:
-    """Leave a function out of what ``torch.compile`` traces: a graph break, and the same results.
-
-    It is ``torch.compiler.disable``, but for importing the compiler when first called.
-    """
-    return cast("F", torch._disable_dynamo(function))  # type: ignore[attr-defined]
-
-
-# The collectives themselves, here and nowhere else: their names in torch keep changing.
-#
-# All are called by every rank of a group, with tensors of one shape and type, and change them in
-# place. A group is that of all ranks unless another is named.
+# ---- Collectives. Every rank of the group calls them, with tensors of one shape and type.
 
 
 def all_gather(x: Tensor, ranks: int, group: Any = None) -> list[Tensor]:
-    """What each of so many ranks has here."""
+    """The tensor of each of ``ranks`` ranks, in their order."""
     found = [torch.empty_like(x) for _ in range(ranks)]
     dist.all_gather(found, x, group=group)
     return found
 
 
 def all_reduce_(x: Tensor, group: Any = None) -> None:
-    """The sum over ranks."""
+    """Replace x by its sum over ranks."""
     dist.all_reduce(x, group=group)
 
 
 def reduce_scatter(parts: Sequence[Tensor], group: Any = None) -> Tensor:
-    """Of the sum over ranks of one part for each, that of this one; not with every backend."""
+    """Sum ``parts[r]`` over ranks and return this rank's sum; not every backend has it."""
     own = torch.empty_like(parts[0])
     dist.reduce_scatter(own, list(parts), group=group)
     return own
 
 
 def all_reduce_max_(x: Tensor, group: Any = None) -> None:
-    """The largest of every number over ranks."""
+    """Replace every element of x by its maximum over ranks."""
     dist.all_reduce(x, op=dist.ReduceOp.MAX, group=group)
 
 
 def broadcast_(x: Tensor, group: Any = None) -> None:
-    """What rank 0 has."""
+    """Replace x by that of rank 0."""
     dist.broadcast(x, src=0, group=group)
 
 
-# Which ranks there are, and which one this is; without a process group there is one.
+# ---- Ranks.
 
-#: How deep this process is in blocks that it runs alone.
-_alone = 0
+#: How many :func:`as_single_rank` blocks this process is in.
+_single_rank_depth = 0
 
 
 @contextmanager
 def as_single_rank() -> Iterator[None]:
-    """Within it there is one rank: what is done here waits for no other.
+    """Within it :func:`world_size` is 1, so nothing waits for another rank.
 
     >>> with as_single_rank():
     ...     world_size()
     1
     """
-    global _alone
-    _alone += 1
+    global _single_rank_depth
+    _single_rank_depth += 1
     try:
         yield
     finally:
-        _alone -= 1
+        _single_rank_depth -= 1
 
 
 def group_of(exchange: Any) -> Any:
-    """The process group that ``exchange=`` names: a group, a mesh of one, or a bool for all."""
-    if isinstance(exchange, bool):
-        return None
+    """The process group of an ``exchange=`` that is a group or a one-dimensional mesh."""
     return exchange.get_group() if hasattr(exchange, "get_group") else exchange
 
 
 def world_size(group: Any = None) -> int:
-    """How many ranks there are, in a process group or, by default, in all.
-
-    1 without an initialised process group, and within `alone`.
-    """
-    if _alone or not dist.is_available() or not dist.is_initialized():
+    """The number of ranks; 1 without an initialised process group or in :func:`as_single_rank`."""
+    if _single_rank_depth or not dist.is_available() or not dist.is_initialized():
         return 1
     return dist.get_world_size(group)
 
 
 def rank(group: Any = None) -> int:
-    """The number of this one, from 0, in a process group or, by default, among all."""
+    """The number of this rank, from 0."""
     return dist.get_rank(group) if world_size(group) > 1 else 0
 
 
 def is_rank_zero() -> bool:
-    """Whether this is the rank that writes and speaks."""
+    """Whether this is rank 0, which writes files and prints."""
     return rank() == 0
 
 
-# Rows of a batch between the ranks of a process group; without one, there is one rank.
-#
-# The group is that of all ranks unless another is named.
+# ---- Rows of all ranks.
 
 
 def row_counts(x: Tensor, group: Any = None) -> list[int]:
-    """How many rows every rank has; they are read back from the device if there are several.
+    """The number of rows on each rank. With several ranks, this waits for the device.
 
     >>> row_counts(torch.zeros(3, 2))
     [3]
@@ -129,7 +113,7 @@ def row_counts(x: Tensor, group: Any = None) -> list[int]:
 
 
 def rows_of_rank(counts: Sequence[int], group: Any = None) -> slice:
-    """Where the rows of this rank are among those of all.
+    """Where this rank's rows are among those of all ranks.
 
     >>> rows_of_rank([3])
     slice(0, 3, None)
@@ -142,11 +126,11 @@ def rows_of_rank(counts: Sequence[int], group: Any = None) -> slice:
 def gather(x: Tensor, counts: Sequence[int] | None = None, group: Any = None) -> Tensor:
     """The rows of all ranks (M, ...) in their order, without gradients; ``x`` itself on one rank.
 
-    Every rank calls it, each with as many rows (N, ...) as it has, none included.
+    Every rank calls it.
 
     Args:
-        x: of the same type and, but for its rows, shape on every rank.
-        counts: what :func:`row_counts` gave for as many rows; None asks again.
+        x: (N, ...). N may differ between ranks and be 0; type and other axes must be the same.
+        counts: the result of :func:`row_counts`, if it is known already.
     """
     if world_size(group) == 1:
         return x.detach()
@@ -159,17 +143,17 @@ def gather(x: Tensor, counts: Sequence[int] | None = None, group: Any = None) ->
 def gather_rows(x: Tensor, counts: Sequence[int] | None = None, group: Any = None) -> Tensor:
     """The rows of all ranks (M, ...) in their order, with gradients; ``x`` itself on one rank.
 
-    Every rank calls it, and every rank's loss must depend on what it gave: the backward pass is a
-    collective too. The gradient of a row is the *sum* of what the losses of all ranks have for it.
-    This is what makes the parameters' gradients exact after ``DistributedDataParallel`` has
-    averaged them: with W ranks and the loss of a rank W times its share of the global loss (the
-    mean over its rows, where all ranks have as many), the sum is W times the global loss's
-    gradient, each rank turns its own rows' part of it into gradients of the parameters, and the
-    average divides the sum of these parts by W. A mean here would divide by W twice.
+    Every rank calls it, and every rank's loss must depend on the result, because the backward pass
+    is a collective too. The gradient of a row is the *sum* of its gradients from the losses of all
+    ranks. This makes the parameters' gradients exact once ``DistributedDataParallel`` has averaged
+    them. With W ranks, let the loss of a rank be W times its share of the global loss (the mean
+    over its rows, if all ranks have equally many). The summed gradient of a row is then W times
+    that of the global loss. Each rank backpropagates its own rows, and DDP divides the sum over
+    ranks by W. A mean here would divide by W twice.
 
     Args:
-        x: (N, ...), of any number of rows on each rank, none included.
-        counts: what :func:`row_counts` gave for as many rows; None asks again.
+        x: (N, ...). N may differ between ranks and be 0.
+        counts: the result of :func:`row_counts`, if it is known already.
     """
     if world_size(group) == 1:
         return x
@@ -193,7 +177,7 @@ class _GatherRows(torch.autograd.Function):
 @uncompiled
 @torch.no_grad()
 def total_rows(rows: int, device: torch.device, group: Any = None) -> Tensor:
-    """How many rows all ranks have together, 0-d on the device; every rank calls it."""
+    """The number of rows on all ranks, 0-d on the device; every rank calls it."""
     found = torch.tensor(rows, device=device)
     if world_size(group) > 1:
         all_reduce_(found, group)
@@ -201,43 +185,43 @@ def total_rows(rows: int, device: torch.device, group: Any = None) -> Tensor:
 
 
 def _filled(x: Tensor, rows: int) -> Tensor:
-    """Collectives need parts of one size: shorter ones are filled up, and cut afterwards."""
+    """Pad with zeros to so many rows: collectives need parts of one size."""
     filled = x.new_zeros(rows, *x.shape[1:])
     filled[: len(x)] = x
     return filled
 
 
 def summed(x: Tensor, group: Any = None) -> Tensor:
-    """The sum over several ranks, a new tensor."""
+    """The sum over ranks, as a new tensor."""
     total = x.clone(memory_format=torch.contiguous_format)
     all_reduce_(total, group)
     return total
 
 
-def _scatters(x: Tensor, group: Any = None) -> bool:
-    """Whether the backend sums and deals in one go; gloo does not in every version."""
+def _has_reduce_scatter(x: Tensor, group: Any = None) -> bool:
+    """Whether the backend has reduce_scatter; gloo does not in every version."""
     return x.is_cuda and "nccl" in dist.get_backend(group)
 
 
 def _summed_own_rows(x: Tensor, counts: Sequence[int], group: Any = None) -> Tensor:
     """The sum over ranks of (M, ...), of which each rank keeps its own rows (N, ...)."""
-    if not _scatters(x, group):
+    if not _has_reduce_scatter(x, group):
         return summed(x, group)[rows_of_rank(counts, group)]
     parts = [_filled(part, max(counts)) for part in torch.split(x, list(counts))]
     return reduce_scatter(parts, group)[: counts[rank(group)]]
 
 
-# What ranks tell one another before their samples attend: how many there are, and a seed.
+# ---- What ranks agree on before their samples attend to one another.
 
 
 class AllRows(NamedTuple):
     """The rows of all ranks in one step.
 
     Attributes:
-        counts: how many every rank has.
-        own: which of them are this rank's.
+        counts: the number of rows on each rank.
+        own: this rank's rows among them.
         seed: of the step's dropout, the same on every rank: int64, 0-d, on the device.
-        group: the process group of these ranks; None for that of all.
+        group: the process group of these ranks; None for all ranks.
     """
 
     counts: list[int]
@@ -255,16 +239,15 @@ class AllRows(NamedTuple):
 def agree_on_rows(
     rows: int, positions: int, device: torch.device, *, draw: bool, group: Any = None
 ) -> AllRows:
-    """Tell all ranks how many rows are here, and agree on a seed; every rank calls it.
+    """Exchange the numbers of rows and agree on a dropout seed; every rank calls it.
 
-    Every rank draws a seed from torch's generator of the device, so that the generators of all
-    advance alike, and that of rank 0 holds: the one process with the same generator draws the same.
+    Every rank draws a seed from torch's generator of the device, so all generators advance alike.
+    The seed of rank 0 is used: a single process with that generator would draw the same one.
 
     Args:
-        rows: of this rank; none is fine.
-        positions: that each row has; the same on every rank.
-        draw: whether a seed is needed; without it the generator is left alone.
-        group: the process group whose ranks attend to one another; None for that of all.
+        rows: of this rank; may be 0.
+        positions: of each row; the same on every rank.
+        draw: whether a seed is needed. If not, the generator does not advance.
 
     Raises:
         ValueError: on every rank, if the positions differ.
@@ -279,22 +262,22 @@ def agree_on_rows(
     counts, shapes = (list(column) for column in zip(*found[:, :2].tolist(), strict=True))
     if len(set(shapes)) > 1:
         raise ValueError(
-            f"exchange: the ranks have {shapes} positions (tokens, pixels) for each sample, but "
-            f"samples of all ranks can only attend to one another at the same positions. Pad or "
-            f"crop all to one size, or train with exchange=False."
+            f"exchange: samples have {shapes} positions (tokens, pixels) on the different ranks, "
+            f"but they attend to one another position by position. Pad or crop all to one size, "
+            f"or train with exchange=False."
         )
     return AllRows(counts, rows_of_rank(counts, group), found[0, 2], group)
 
 
-# Dropout as a function of (seed, layer, place, row, position, column), in operations of torch.
+# ---- Dropout as a function of (seed, layer, place, row, position, column).
 #
 # A row's mask depends on its number among the rows of all ranks, not on the rank that computes it.
-# The bits are those of a counter-based generator: the finaliser of SplitMix64 (Steele et al.,
-# 2014), applied once for each of the coordinates.
+# The bits come from a counter-based generator: the finaliser of SplitMix64 (Steele et al., 2014),
+# applied once for each coordinate. All is in operations of torch.
 
 #: Where dropout acts in a layer.
 ON_WEIGHTS, AFTER_ATTENTION, IN_FEED_FORWARD, AFTER_FEED_FORWARD = range(4)
-#: Values that the bits which decide can take.
+#: The number of values that the random bits can take.
 STEPS = 2**32
 #: The step of Weyl's sequence and the multipliers of the finaliser, as signed 64-bit numbers.
 WEYL = 0x9E3779B97F4A7C15 - 2**64
@@ -306,10 +289,10 @@ class KeyedDropout:
     """Dropout of one layer, for a block of the rows of all ranks.
 
     Attributes:
-        probability: of dropping an element; what is kept is scaled to leave the mean as it was.
+        probability: of dropping an element. The others are scaled up, so the mean stays.
         seed: of the step, int64, 0-d.
         layer: number of the layer.
-        first_row: number, among those of all ranks, of the first row.
+        first_row: number of the first row among the rows of all ranks.
     """
 
     probability: float
@@ -323,9 +306,9 @@ class KeyedDropout:
         """Drop elements of ``(..., N, K)``: positions, rows, columns.
 
         Args:
-            place: one of the four.
+            place: one of the four above.
             first_row: of x within the block.
-            first_column: number of the first column, where x does not hold all.
+            first_column: number of the first column of x.
         """
         if not self.probability:
             return x
@@ -340,7 +323,7 @@ class KeyedDropout:
 def random_bits(
     seed: Tensor, layer: int, place: int, shape: torch.Size, first: tuple[int, int] = (0, 0)
 ) -> Tensor:
-    """Numbers in [0, 2³²) of ``(..., N, K)``, each a function of its coordinates and the seed.
+    """Numbers in [0, 2³²), ``(..., N, K)``, each a function of its coordinates and the seed.
 
     Args:
         first: numbers of the first row and of the first column.
@@ -350,9 +333,7 @@ def random_bits(
     True
     """
     *axes, rows, columns = shape
-    positions = 1
-    for size in axes:
-        positions *= size
+    positions = math.prod(axes)
 
     def numbers(start: int, count: int) -> Tensor:
         return torch.arange(start, start + count, device=seed.device)
@@ -365,7 +346,7 @@ def random_bits(
 
 
 def _next(state: Tensor, number: Tensor) -> Tensor:
-    """The state after one more coordinate; products wrap around, as they should."""
+    """The state after one more coordinate. Products wrap around, as intended."""
     x = state + (number + 1) * WEYL
     x = torch.bitwise_xor(x, _shifted(x, 30)) * FIRST
     x = torch.bitwise_xor(x, _shifted(x, 27)) * SECOND
@@ -373,5 +354,5 @@ def _next(state: Tensor, number: Tensor) -> Tensor:
 
 
 def _shifted(x: Tensor, by: int) -> Tensor:
-    """``x >> by`` as of unsigned numbers."""
+    """``x >> by`` as if x were unsigned."""
     return torch.bitwise_and(x >> by, 2 ** (64 - by) - 1)

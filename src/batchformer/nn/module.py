@@ -1,4 +1,4 @@
-"""The module: in training each sample attends to the others of its batch, in eval to nobody."""
+"""The module: an encoder over the batch in training, the identity in eval."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from batchformer.nn.encoder import (
     EncoderWeights,
     default_channel_axis,
     encode,
-    meet_all,
+    rows_of_all_ranks,
 )
 from batchformer.nn.exchange import AllRows, group_of
+from batchformer.torch_private import constant_when_compiled
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class _Group:
-    """A process group that copies of a module share; it cannot be copied or written to a file."""
+    """Holds a process group. Copies of a module share it, and it cannot be pickled."""
 
     def __init__(self, members: Any) -> None:
         self.members = members
@@ -38,8 +39,8 @@ class _Group:
     def __reduce__(self) -> Any:
         if self.members is not None:
             raise TypeError(
-                "A BatchFormer that exchanges within a process group cannot be pickled, because a "
-                "group exists in its processes only. Save its state_dict()."
+                "A BatchFormer with exchange=<process group> cannot be pickled, because a group "
+                "exists only in the processes that made it. Save its state_dict() instead."
             )
         return _Group, (None,)
 
@@ -48,38 +49,39 @@ class BatchFormer(nn.Module):
     """Transformer encoder over the batch axis in training, the identity in eval.
 
     The layers are ``nn.TransformerEncoderLayer`` objects (feed-forward width ``dim``, ReLU,
-    post-norm, no position code) with a forward of ours, so state dicts of stock layers load here
-    and ours there. They are called as modules; of their parts see
-    :class:`~batchformer.nn.encoder.EncoderLayer`.
+    post-norm, no positional encoding) with a forward of our own. State dicts of stock layers load
+    here, and ours load there. :class:`~batchformer.nn.encoder.EncoderLayer` says which parts of a
+    layer are called as modules.
 
     Args:
         dim: channels C of the features.
         heads: attention heads; must divide ``dim``.
         layers: stacked encoder layers, each with its own initial weights.
         dropout: probability, in the four places of the stock layer.
-        attend: ``"batch"``, or ``"self"``: the control that masks attention to the diagonal, with
-            the same parameters and the same dropout, in which no sample sees another.
+        attend: ``"batch"``, or ``"self"`` for the control in which no sample sees another:
+            attention is masked to the diagonal, with the same parameters and the same dropout.
         batch_axis: the axis of the samples; 1 for ``(L, N, C)``.
         channel_axis: the axis of the channels; by default the last for up to three axes and axis 1
             beyond; -1 for channels-last images.
-        bottleneck: channels of the encoder, if fewer than C: features are projected down to them by
-            a linear layer, encoded, projected up by another and added to the features. Both layers
-            have torch's own initial weights.
-        exchange: in training with several ranks, attend to the samples of all; with a process group
-            (or a mesh of one dimension) to those of its ranks: under tensor parallelism, where some
-            ranks hold the same samples, pass the data-parallel group. Each rank computes
-            its own rows, to which mixed rows and labels belong; only keys and values travel, in
-            each layer 2 C times the bytes of a number for each row of the other ranks, and as many
-            gradients back (``batchformer bench exchange`` counts them). Outputs, and gradients
-            once DDP has averaged them, are those of one process with all rows: where ranks differ
-            in their number of rows, with the loss of ``stream_loss(..., exchange=True)``. Every
-            rank has to call the module as often as the others, with no row if it has none, and its
-            loss has to depend on its outputs. Dropout is then a function of a seed, which rank 0
-            draws from torch's generator of the device for each call, and of the number of the row
-            among all: its masks do not depend on how many ranks there are, and differ from those
-            of ``exchange=False``.
+        bottleneck: channels of the encoder, if fewer than C. A linear layer projects the features
+            down, another projects the encoded features up, and the result is added to the
+            features. Both layers have torch's default initial weights.
+        exchange: in training with several ranks, attend to the samples of all ranks. A process
+            group or a one-dimensional mesh limits this to its ranks: under tensor parallelism,
+            where some ranks hold the same samples, pass the data-parallel group.
+
+            Each rank computes its own rows. Only keys and values are sent: 2 C numbers per layer
+            for each row, and as many gradients back (``batchformer bench exchange`` counts them).
+            Outputs are those of one process with all rows, and so are gradients once DDP has
+            averaged them. If ranks differ in their number of rows, this needs the loss of
+            ``stream_loss(..., exchange=True)``.
+
+            Every rank must call the module equally often, with an empty batch if it has no rows,
+            and its loss must depend on its outputs. Dropout masks depend on a seed, which rank 0
+            draws for each call, and on the number of the row among all rows. They do not depend on
+            the number of ranks, and they differ from those of ``exchange=False``.
         copy_layers: start all layers from the weights of the first, as ``nn.TransformerEncoder``
-            does, and with it the paper's released code. Each is trained on its own.
+            and thereby the paper's released code do. They are trained separately.
 
     >>> encoder = BatchFormer(8)
     >>> x = torch.randn(5, 8)
@@ -107,10 +109,10 @@ class BatchFormer(nn.Module):
     ) -> None:
         super().__init__()
         if heads < 1:
-            raise ValueError(f"BatchFormer: needs at least one head, got heads={heads}.")
+            raise ValueError(f"BatchFormer: heads={heads}; use at least 1.")
         width = dim if bottleneck is None else bottleneck
         if width < 1:
-            raise ValueError(f"BatchFormer: needs at least one channel, got {width}.")
+            raise ValueError(f"BatchFormer: the encoder has {width} channels; use at least 1.")
         if width % heads:
             fitting = ", ".join(str(h) for h in range(1, min(width, 64) + 1) if width % h == 0)
             raise ValueError(
@@ -118,15 +120,16 @@ class BatchFormer(nn.Module):
                 f"{fitting}."
             )
         if attend not in ("batch", "self"):
-            raise ValueError(f"BatchFormer: attend={attend!r} is neither 'batch' nor 'self'.")
+            raise ValueError(f"BatchFormer: attend={attend!r}; use 'batch' or 'self'.")
         if layers < 1 or not 0.0 <= dropout < 1.0:
             raise ValueError(
-                f"BatchFormer: needs layers >= 1 and 0 <= dropout < 1, got {layers} and {dropout}."
+                f"BatchFormer: layers={layers} and dropout={dropout}; use layers >= 1 and "
+                f"0 <= dropout < 1."
             )
         self.dim, self.heads, self.dropout, self.attend = dim, heads, dropout, attend
         self.batch_axis, self.channel_axis = batch_axis, channel_axis
         self.exchange = exchange is not False
-        self._group = _Group(group_of(exchange))
+        self._group = _Group(None if isinstance(exchange, bool) else group_of(exchange))
         self.layers = nn.ModuleList(
             EncoderLayer(width, heads, width, dropout, device=device, dtype=dtype)
             for _ in range(layers)
@@ -146,7 +149,7 @@ class BatchFormer(nn.Module):
         if not self.training:
             return x
         self._check_layout(x)
-        rows = self._meet(x, self.dropout) if self.exchange else None
+        rows = self._rows_of_all_ranks(x, self.dropout) if self.exchange else None
         if (x.shape[self.batch_axis] if rows is None else rows.total) <= 1:
             _warn_of_single_sample()
             return _identity_with_zero_gradients(x, self.parameters())
@@ -163,13 +166,13 @@ class BatchFormer(nn.Module):
     def mix(
         self, x: Tensor, *, dropout: float = 0.0, return_weights: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Run the encoder whatever the mode; deterministic unless ``dropout`` is given.
+        """Run the encoder in training and in eval; deterministic unless ``dropout`` is given.
 
-        In eval it never exchanges: one rank may look at its own samples.
+        In eval there is no exchange: a single rank may look at its own samples.
         """
         self._check_layout(x)
         exchange = self.exchange and self.training
-        rows = self._meet(x, dropout) if exchange else None
+        rows = self._rows_of_all_ranks(x, dropout) if exchange else None
         mixed, weights = self._encode(x, dropout, rows, return_weights)
         return (mixed, torch.stack(weights)) if return_weights else mixed
 
@@ -181,7 +184,7 @@ class BatchFormer(nn.Module):
         return_weights: bool = False,
         visible: Tensor | None = None,
     ) -> tuple[Tensor, list[Tensor]]:
-        # A stock layer that somebody put in place of ours has a forward of another kind.
+        # The forward of a stock layer, put in place of ours, takes other arguments.
         stock = nn.TransformerEncoderLayer
         layers: list[Any] = [EncoderWeights.of(m) if type(m) is stock else m for m in self.layers]
         axes = self._axes(x)
@@ -200,8 +203,8 @@ class BatchFormer(nn.Module):
             mixed = (x + _on_axis(self.up, mixed, axes[1])).to(x.dtype)
         return mixed, weights
 
-    def _meet(self, x: Tensor, dropout: float) -> AllRows:
-        return meet_all(x, self._axes(x), dropout, self._group.members)
+    def _rows_of_all_ranks(self, x: Tensor, dropout: float) -> AllRows:
+        return rows_of_all_ranks(x, self._axes(x), dropout, self._group.members)
 
     def _axes(self, x: Tensor) -> tuple[int, int]:
         axis = self.channel_axis
@@ -211,19 +214,19 @@ class BatchFormer(nn.Module):
         _, axis = self._axes(x)
         if x.ndim < 2 or not -x.ndim <= axis < x.ndim or x.shape[axis] != self.dim:
             raise ValueError(
-                f"BatchFormer(dim={self.dim}) got {tuple(x.shape)} and looks for its channels on "
-                f"axis {axis}. Set channel_axis (-1 for channels-last) and batch_axis (1 for "
-                f"(L, N, C)), or build it with the dim of the features."
+                f"BatchFormer(dim={self.dim}) expects {self.dim} channels on axis {axis}, but the "
+                f"input has shape {tuple(x.shape)}. Set channel_axis (-1 for channels-last) and "
+                f"batch_axis (1 for (L, N, C)), or build it with the dim of the features."
             )
 
     def extra_repr(self) -> str:
-        told = f"{self.dim}, heads={self.heads}, dropout={self.dropout}, attend={self.attend!r}"
-        told += "" if self.down is None else f", bottleneck={self.down.out_features}"
-        return f"{told}, exchange=True" if self.exchange else told
+        text = f"{self.dim}, heads={self.heads}, dropout={self.dropout}, attend={self.attend!r}"
+        text += "" if self.down is None else f", bottleneck={self.down.out_features}"
+        return f"{text}, exchange=True" if self.exchange else text
 
 
 def _on_axis(linear: nn.Module, x: Tensor, axis: int) -> Tensor:
-    """A linear layer over the channels on this axis."""
+    """Apply a linear layer to the channels on this axis."""
     out: Tensor = linear(x.movedim(axis, -1))
     return out.movedim(-1, axis)
 
@@ -240,7 +243,7 @@ def two_streams(x: Tensor, module: BatchFormer) -> Tensor:
 
 
 def mix_second_half(x: Tensor, module: BatchFormer) -> Tensor:
-    """A later insertion: ``(2N, ...)`` in, the plain half untouched, the mixed half mixed again."""
+    """For a later insertion: mix the second half of ``(2N, ...)`` and keep the plain first half."""
     if not module.training:
         return x
     plain, mixed = x.chunk(2, dim=module.batch_axis)
@@ -249,7 +252,7 @@ def mix_second_half(x: Tensor, module: BatchFormer) -> Tensor:
 
 @contextmanager
 def without_exchange(model: nn.Module) -> Iterator[None]:
-    """Let every BatchFormer of a model attend within its rank, which then waits for no other."""
+    """Within it, every BatchFormer of the model attends within its rank and waits for no other."""
     encoders = [m for m in model.modules() if isinstance(m, BatchFormer) and m.exchange]
     try:
         for encoder in encoders:
@@ -261,30 +264,26 @@ def without_exchange(model: nn.Module) -> Iterator[None]:
 
 
 def _identity_with_zero_gradients(x: Tensor, parameters: Iterable[nn.Parameter]) -> Tensor:
-    # The sum of an empty slice is zero whatever the values, and its gradient is a tensor of zeros
-    # rather than None: a rank with one sample does not stall the other ranks of DDP.
-    nothing = torch.stack([p.flatten()[:0].sum() for p in parameters]).sum()
-    return x + nothing.to(x.dtype)
+    # The sum of an empty slice is zero even if values are not finite. Its gradient is zeros, not
+    # None, so a rank with one sample does not stall the other ranks of DDP.
+    zero = torch.stack([p.flatten()[:0].sum() for p in parameters]).sum()
+    return x + zero.to(x.dtype)
 
 
 _warned_of_single_sample = False
 
 
+@constant_when_compiled
 def _warn_of_single_sample() -> None:
     global _warned_of_single_sample
     if not _warned_of_single_sample:
         _warned_of_single_sample = True
         warnings.warn(
-            "BatchFormer met a batch of one sample in training: there is nobody to attend to, so "
-            "the mixed stream repeats the plain one. Larger batches, or drop_last=True in the "
-            "DataLoader, avoid it. (Said once.)",
+            "BatchFormer got a batch of one sample in training. There is no other sample to attend "
+            "to, so the mixed stream repeats the plain one. Use larger batches, or drop_last=True "
+            "in the DataLoader. (This warning is shown once.)",
             stacklevel=3,
         )
-
-
-# What torch.compiler.assume_constant_result sets, without importing the compiler: it then calls
-# the function while it traces, so the warning is never part of a compiled region.
-_warn_of_single_sample._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _accept_single_layer(

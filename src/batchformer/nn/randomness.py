@@ -1,7 +1,7 @@
-"""Random numbers by what they are for: each draw is a function of (seed, purpose, step).
+"""Random numbers by purpose: each draw is a function of (seed, purpose, step).
 
-Nothing is drawn from one running stream, so that adding a module, or resuming in the middle,
-changes no other draw: same seed, same weights, same order, same augmentation, same dropout.
+There is no single running stream. Adding a module, or resuming in the middle, therefore changes no
+other draw: the same seed gives the same weights, order, augmentation and dropout.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Literal
 
 import torch
 
-#: "split" is which samples are trained on and which are held out, or dealt to which part.
+#: "split" decides which samples are trained on and which are held out.
 Purpose = Literal["weights", "module weights", "order", "augmentation", "dropout", "split"]
 
 
 def seed_for(seed: int, purpose: Purpose, *steps: int) -> int:
-    """A 63-bit seed that no other (seed, purpose, step) shares.
+    """A 63-bit seed, a hash of (seed, purpose, steps).
 
     >>> seed_for(0, "order", 1) == seed_for(0, "order", 1) != seed_for(0, "order", 2)
     True
@@ -34,21 +34,7 @@ def generator(seed: int, purpose: Purpose, *steps: int) -> torch.Generator:
 
 @contextmanager
 def drawing(seed: int, purpose: Purpose, *steps: int) -> Iterator[None]:
-    """Let torch's own generator serve one purpose inside the block, and restore it after."""
+    """Seed torch's global generators for one purpose within the block, and restore them after."""
     with torch.random.fork_rng(devices=range(torch.cuda.device_count())):
         torch.manual_seed(seed_for(seed, purpose, *steps))
         yield
-
-
-def seed_device(device: torch.device, number: int) -> None:
-    """Let torch's own generators, of the CPU and of one device, draw from a seed from here on.
-
-    ``torch.manual_seed`` would also reach for accelerators that are not in use.
-    """
-    torch.default_generator.manual_seed(number)
-    if device.type == "cuda":
-        torch.cuda.manual_seed(number)
-    elif device.type == "mps":
-        torch.mps.manual_seed(number)
-    elif device.type == "xpu":
-        torch.xpu.manual_seed(number)

@@ -1,10 +1,10 @@
-"""Rows of two streams: doubling targets, splitting outputs, and the loss over both.
+"""The two streams of a doubled batch: double targets, split outputs, and the loss over both.
 
-A doubled batch is always the N plain rows, then the N mixed rows. Targets may be any nest of
-tensors, NumPy arrays, lists, dicts, tuples and dataclasses. A *list* holds one entry for each
-sample (labels as strings, detection targets); a *tuple*, dict or dataclass holds row-aligned parts
-(the two labels of mixup, boxes beside masks). Numbers, strings, None and 0-d tensors have no rows
-and pass through.
+A doubled batch is the N plain rows, then the N mixed rows. Targets may be tensors, NumPy arrays,
+and nested lists, dicts, tuples and dataclasses of them. A *list* has one entry for each sample
+(labels as strings, detection targets). A *tuple*, dict or dataclass has parts with one row for
+each sample (the two labels of mixup, boxes beside masks). Numbers, strings, None and 0-d tensors
+have no rows and stay as they are.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import copy
 import dataclasses
 import functools
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import torch
@@ -50,7 +50,7 @@ def duplicate(targets: T) -> T:
 
 
 def split(outputs: Any) -> Streams:
-    """Cut a doubled batch into its halves.
+    """Split a doubled batch into its plain and its mixed half.
 
     >>> split(torch.tensor([1, 2, 3, 4])).mixed
     tensor([3, 4])
@@ -58,8 +58,9 @@ def split(outputs: Any) -> Streams:
     for path, rows in _row_counts(outputs):
         if rows % 2:
             raise ValueError(
-                f"split(): outputs{path} has {rows} rows, an odd number, so it is not a doubled "
-                f"batch. A model in eval, or without BatchFormer, gives one stream only."
+                f"split(): outputs{path} has {rows} rows. That is odd, so it is not a doubled "
+                f"batch. A model in eval, or without BatchFormer, returns one stream; split only "
+                f"outputs of an attached model in training."
             )
     return Streams(
         plain=_map_rows(outputs, array=_first_half, sequence=_first_half),
@@ -68,31 +69,31 @@ def split(outputs: Any) -> Streams:
 
 
 def is_doubled(outputs: Any, targets: Any) -> bool:
-    """Whether outputs have twice the rows of the targets; any other disagreement is an error."""
+    """Whether outputs have twice the rows of the targets; any other mismatch is an error."""
     produced = {rows for _, rows in _row_counts(outputs)}
     if len(produced) != 1:
         raise ValueError(
-            f"match(): outputs with {sorted(produced) or 'no'} rows. Pass the output that belongs "
-            f"to these targets, such as match(out.logits, y)."
+            f"match(): the parts of the outputs have {sorted(produced) or 'no'} rows. Pass the one "
+            f"output that belongs to these targets, such as match(out.logits, y)."
         )
     rows_out = produced.pop()
     wrong = [(path, rows) for path, rows in _row_counts(targets) if rows not in _fits(rows_out)]
     doubled = {rows != rows_out for path, rows in _row_counts(targets)}
     if wrong or len(doubled) > 1:
-        seen = ", ".join(f"targets{path}: {rows}" for path, rows in wrong or _row_counts(targets))
+        found = ", ".join(f"targets{path}: {rows}" for path, rows in wrong or _row_counts(targets))
         raise ValueError(
             f"match(): outputs have {rows_out} rows, so every part of the targets needs "
-            f"{' or '.join(map(str, _fits(rows_out)))}, but {seen}. A list counts as one entry "
-            f"for each sample: put row-aligned parts into a tuple or dict, and leave out what "
-            f"does not belong to samples."
+            f"{' or '.join(map(str, _fits(rows_out)))}, but {found}. A list must have one entry "
+            f"for each sample: put parts that have rows into a tuple or dict, and leave out "
+            f"parts that do not belong to samples."
         )
     return doubled == {True}
 
 
 def match(outputs: Any, targets: T) -> T:
-    """Targets for these outputs: doubled when the outputs hold two streams, unchanged otherwise.
+    """Targets for these outputs: doubled if the outputs hold two streams, else unchanged.
 
-    One line serves training and validation: ``criterion(logits, match(logits, y))``.
+    The same line works in training and validation: ``criterion(logits, match(logits, y))``.
 
     >>> y = torch.tensor([0, 1])
     >>> match(torch.zeros(4, 10), y), match(torch.zeros(2, 10), y)
@@ -110,27 +111,28 @@ def stream_loss(
     mixed_weight: float = 1.0,
     exchange: bool | ProcessGroup | DeviceMesh = False,
 ) -> Tensor:
-    """The loss over both streams; the plain loss where there is only one.
+    """The loss over both streams, or the plain loss if there is only one.
 
     With P and M the criterion on the plain and the mixed half, and w = ``mixed_weight``:
 
     ``"mean"``
-        (P + w M) / (1 + w). For w = 1 the paper's mean over 2N rows; for w = 0 the plain loss.
+        (P + w M) / (1 + w). With w = 1 the paper's mean over 2N rows, with w = 0 the plain loss.
     ``"sum"``
         P + w M.
     ``"official"``
-        1.5 (P + w M), as the released code computes it: both halves and their mean, three times
-        the paper's loss.
+        1.5 (P + w M), as the released code computes it: P + M plus their mean. With w = 1 this is
+        three times the paper's loss.
 
-    With ``exchange=True``, or the process group that exchanges, and several ranks it is multiplied
-    by own rows x ranks / all rows, so that DDP's average over these ranks is the mean over all
-    their rows, however many each has. Every rank calls it; one without rows gets a zero that is
-    connected to its outputs, and the criterion is not called. A criterion whose ``reduction`` is
-    ``"sum"`` (an attribute, or a keyword of ``functools.partial``) is multiplied by the number of
-    ranks instead: the average is then the sum over all rows. Any other is taken for a mean over its
-    rows (with ``"none"``, for what is going to be averaged); class weights and ignored rows make it
-    a mean over something else, for which take a sum. Where gradients are disabled (validation)
-    nothing is exchanged, and the loss is that of the rows at hand.
+    With ``exchange=True`` (or the process group of ``attach``) and several ranks, the loss is
+    multiplied by own rows x ranks / all rows. DDP's average over ranks is then the mean over all
+    rows, even if ranks have different numbers of rows. Every rank calls this function. On a rank
+    without rows the loss is a zero that is connected to the outputs, and the criterion is not
+    called. If the criterion's ``reduction`` is ``"sum"`` (an attribute, or a keyword of
+    ``functools.partial``), the loss is multiplied by the number of ranks instead, and DDP's
+    average is the sum over all rows. Any other criterion is assumed to return a mean over its rows
+    (with ``"none"``, values to be averaged). Class weights and ignored rows make it a mean over
+    something else: use a sum for these. With gradients disabled (validation) nothing is exchanged,
+    and the loss is that of this rank's rows.
 
     >>> logits, y = torch.randn(8, 5), torch.tensor([0, 1, 2, 3])
     >>> loss = stream_loss(torch.nn.functional.cross_entropy, logits, y)
@@ -143,21 +145,21 @@ def stream_loss(
         )
     doubled = is_doubled(outputs, targets)
     share: tuple[int, int | Tensor] | None = None
-    group = group_of(exchange)
+    group = None if isinstance(exchange, bool) else group_of(exchange)
     count = 1 if exchange is False else world_size(group)
     if count > 1 and torch.is_grad_enabled():
         rows = next(_row_counts(outputs))[1] // (2 if doubled else 1)
         parts = [part for _, part in leaves(outputs) if isinstance(part, Tensor)]
         if not parts:
             raise ValueError(
-                "stream_loss(exchange=True): the outputs hold no tensor, so a rank without rows "
-                "has nothing to differentiate. Pass the model's tensors, such as its logits."
+                "stream_loss(exchange=True): the outputs contain no tensor, so a rank without rows "
+                "would have nothing to differentiate. Pass the model's tensors, such as its logits."
             )
-        everyone = total_rows(rows, parts[0].device, group)
+        all_rows = total_rows(rows, parts[0].device, group)
         if not rows:
             zero = torch.zeros((), device=parts[0].device)
             return sum((part.sum() for part in parts if part.requires_grad and part.ndim), zero)
-        share = (count, 1) if _is_sum(criterion) else (rows * count, everyone)
+        share = (count, 1) if _is_sum(criterion) else (rows * count, all_rows)
     if doubled:
         halves = split(outputs)
         loss = criterion(halves.plain, targets) + mixed_weight * criterion(halves.mixed, targets)
@@ -172,19 +174,29 @@ def _is_sum(criterion: Callable[[Any, Any], Tensor]) -> bool:
     return getattr(criterion, "reduction", keywords.get("reduction")) == "sum"
 
 
-def leaves(tree: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Every leaf of a nest with its path; a list is walked like a tuple here."""
+def leaves(
+    tree: Any, path: str = "", is_leaf: Callable[[Any], bool] = lambda part: False
+) -> Iterator[tuple[str, Any]]:
+    """Every leaf of nested dicts, tuples, lists and dataclasses, with its path.
+
+    A part for which ``is_leaf`` is true is not descended into.
+    """
+    parts: Iterable[tuple[str, Any]]
+    if is_leaf(tree):
+        yield path, tree
+        return
     if isinstance(tree, Mapping):
-        for key in tree:
-            yield from leaves(tree[key], f"{path}[{key!r}]")
+        parts = ((f"[{key!r}]", tree[key]) for key in tree)
     elif isinstance(tree, (tuple, list)):
-        for index, item in enumerate(tree):
-            yield from leaves(item, f"{path}[{index}]")
+        parts = ((f"[{index}]", item) for index, item in enumerate(tree))
     elif dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        for field in dataclasses.fields(tree):
-            yield from leaves(getattr(tree, field.name), f"{path}.{field.name}")
+        names = [field.name for field in dataclasses.fields(tree)]
+        parts = ((f".{name}", getattr(tree, name)) for name in names)
     else:
         yield path, tree
+        return
+    for name, part in parts:
+        yield from leaves(part, path + name, is_leaf)
 
 
 def _repeated(rows: Any) -> Any:
@@ -217,34 +229,29 @@ def _is_array(part: Any) -> bool:
     if numpy is not None and isinstance(part, numpy.ndarray):
         return True
     if isinstance(part, torch.nn.utils.rnn.PackedSequence):
-        raise TypeError("A PackedSequence has no rows to double; pad it to a tensor first.")
+        raise TypeError("A PackedSequence has no rows to double. Pad it to a tensor first.")
     if hasattr(part, "__array__") and getattr(part, "ndim", False):
-        raise TypeError(f"{type(part).__name__} cannot be doubled; pass torch.as_tensor(it).")
+        raise TypeError(
+            f"{type(part).__name__} cannot be doubled. Convert it with torch.as_tensor."
+        )
     return False
 
 
-def _row_counts(tree: Any, path: str = "") -> Iterator[tuple[str, int]]:
-    """The number of rows of each part that has rows."""
-    if _is_array(tree):
-        if tree.ndim:
-            yield path, tree.shape[0]
-    elif isinstance(tree, list):
-        yield path, len(tree)
-    elif isinstance(tree, Mapping):
-        for key in tree:
-            yield from _row_counts(tree[key], f"{path}[{key!r}]")
-    elif isinstance(tree, tuple):
-        for index, item in enumerate(tree):
-            yield from _row_counts(item, f"{path}[{index}]")
-    elif dataclasses.is_dataclass(tree) and not isinstance(tree, type):
-        for field in dataclasses.fields(tree):
-            yield from _row_counts(getattr(tree, field.name), f"{path}.{field.name}")
+def _has_rows(part: Any) -> bool:
+    return isinstance(part, list) or (_is_array(part) and part.ndim > 0)
+
+
+def _row_counts(tree: Any) -> Iterator[tuple[str, int]]:
+    """The path and the number of rows of each part that has rows."""
+    for path, part in leaves(tree, is_leaf=_has_rows):
+        if _has_rows(part):
+            yield path, len(part) if isinstance(part, list) else part.shape[0]
 
 
 def _map_rows(
     tree: Any, *, array: Callable[[Any], Any], sequence: Callable[[list[Any]], list[Any]]
 ) -> Any:
-    """Apply ``array`` and ``sequence`` to whatever has rows; rebuild the containers around."""
+    """Apply ``array`` and ``sequence`` to the parts that have rows, and copy the containers."""
 
     def visit(part: Any) -> Any:
         if _is_array(part):
@@ -262,7 +269,7 @@ def _map_rows(
         if dataclasses.is_dataclass(part) and not isinstance(part, type):
             changed = copy.copy(part)
             for field in dataclasses.fields(part):
-                # object.__setattr__ also reaches the fields of frozen dataclasses.
+                # object.__setattr__ also sets fields of frozen dataclasses.
                 object.__setattr__(changed, field.name, visit(getattr(part, field.name)))
             return changed
         return part

@@ -16,8 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer.nn.module import BatchFormer, without_exchange
-from batchformer.plug.export import unwrap
-from batchformer.plug.insertion import RECORD, Attachment
+from batchformer.plug.insertion import RECORD, Attachment, unwrap
 from batchformer.plug.noise import held_noise, not_compiled
 from batchformer.plug.observe import Experiment, Pass, probe_batch
 from batchformer.plug.preserve import preserve_state

@@ -1,4 +1,4 @@
-"""One line in: put BatchFormer into a model in place."""
+"""One line in: ``attach`` puts BatchFormer into a model, ``param_groups`` into an optimizer."""
 
 from __future__ import annotations
 
@@ -12,115 +12,38 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 
 from batchformer.nn.attention import Attend
 from batchformer.nn.module import BatchFormer, parameter_count
-from batchformer.nn.randomness import seed_device
-from batchformer.plug.classifier import AttachError as AttachError
-from batchformer.plug.classifier import Call, find_and_trace
-from batchformer.plug.example import give_shapes
-from batchformer.plug.export import detach as detach
-from batchformer.plug.export import export as export
-from batchformer.plug.export import plain_state_dict as plain_state_dict
-from batchformer.plug.export import refuse_scheduled, refuse_wrapped
-from batchformer.plug.export import same_bits as same_bits
-from batchformer.plug.export import unwrap as unwrap
-from batchformer.plug.insertion import RECORD as RECORD
-from batchformer.plug.insertion import Attachment as Attachment
-from batchformer.plug.insertion import normalise_per_stream, refuse_attached, remove
-from batchformer.plug.placement import (
+from batchformer.plug.classifier import (
     At,
+    AttachError,
+    Call,
     axes_of,
-    dry_run,
-    insert_all,
-    remind_at_outputs,
+    find_and_trace,
     resolve,
     usable,
 )
-from batchformer.plug.preserve import generators_kept
+from batchformer.plug.example import give_shapes
+from batchformer.plug.insertion import (
+    RECORD,
+    Attachment,
+    WithBatchFormer,
+    dry_run,
+    insert_all,
+    mark_outputs,
+    normalise_per_stream,
+    remove,
+    unwrap,
+)
+from batchformer.plug.preserve import generators_kept, seed_device
+from batchformer.torch_private import COMPILED_CALL, SCHEDULED_STEP, BatchNorm
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
     from torch.distributed.device_mesh import DeviceMesh
-
-# What an optimizer knows of BatchFormer's parameters: a group of their own, with its own rate.
-
-MODULE = "batchformer"
-"""The name of the group that holds BatchFormer's parameters."""
-
-
-def param_groups(
-    model: nn.Module,
-    lr: float,
-    lr_factor: float = 0.1,
-    *,
-    weight_decay: float | None = None,
-    module_weight_decay: float | None = None,
-) -> list[dict[str, Any]]:
-    """Every trainable parameter exactly once, BatchFormer's in a group with its own rate.
-
-    Args:
-        lr: learning rate of the model.
-        lr_factor: BatchFormer's rate as a multiple of it; the paper uses 0.1.
-        weight_decay: for both groups; the optimizer's own default if None.
-        module_weight_decay: for BatchFormer's group alone.
-
-    >>> from batchformer import attach
-    >>> model = attach(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), verbose=False)
-    >>> [(group["name"], group["lr"]) for group in param_groups(model, lr=0.5)]
-    [('model', 0.5), ('batchformer', 0.05)]
-    """
-    modules = (m for m in model.modules() if isinstance(m, BatchFormer))
-    mine = {id(p) for module in modules for p in module.parameters()}
-    trainable = [p for p in model.parameters() if p.requires_grad]
-    groups = [
-        ("model", [p for p in trainable if id(p) not in mine], lr, weight_decay),
-        (
-            MODULE,
-            [p for p in trainable if id(p) in mine],
-            lr * lr_factor,
-            weight_decay if module_weight_decay is None else module_weight_decay,
-        ),
-    ]
-    return [
-        {"params": params, "lr": rate, "name": name}
-        | ({} if decay is None else {"weight_decay": decay})
-        for name, params, rate, decay in groups
-        if params
-    ]
-
-
-def extend(
-    model: nn.Module, optimizer: Optimizer | None, added: list[nn.Parameter], factor: float
-) -> None:
-    """Give the new parameters to the optimizer, or say loudly that nobody trains them."""
-    if optimizer is not None:
-        rate = optimizer.param_groups[0]["lr"] * factor
-        optimizer.add_param_group({"params": added, "lr": rate, "initial_lr": rate, "name": MODULE})
-        return
-    known = {id(p) for p in model.parameters()}
-    kinds = _subclasses(Optimizer)
-    # type() rather than isinstance(): lazy proxies must not be woken by looking at them.
-    for found in [found for found in gc.get_objects() if type(found) in kinds]:
-        groups = getattr(found, "param_groups", ())
-        if any(id(p) in known for group in groups for p in group["params"]):
-            warnings.warn(
-                f"attach(): an optimizer ({type(found).__name__}) was built before and does not "
-                f"know BatchFormer's {len(added)} parameters: THEY WILL NOT BE TRAINED. Pass "
-                f"optimizer= to attach, or build the optimizer after it.",
-                stacklevel=3,
-            )
-            return
-
-
-def _subclasses(kind: type) -> set[type]:
-    return {kind}.union(*map(_subclasses, kind.__subclasses__()))
-
-
-# One line in: put BatchFormer into a model in place.
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -148,43 +71,44 @@ def attach(
 ) -> M:
     """Put BatchFormer before the classifier of ``model``, in place.
 
-    In training the model then gives 2N rows for N samples, plain then mixed; in eval it is, to the
-    bit, the model it was. State-dict keys and parameters stay as they are; only keys that contain
-    ``.batchformer.`` are added. Targets are yours to double: ``match(logits, y)``.
+    In training the model then returns 2N rows for N samples, plain then mixed. In eval its outputs
+    are the same as before, bit for bit. State-dict keys and parameters stay as they are; only keys
+    that contain ``.batchformer.`` are added. Double the targets yourself: ``match(logits, y)``.
 
-    No random state is advanced. The encoder's initial weights follow from torch's random state:
-    after the same ``torch.manual_seed`` they are the same, and two calls differ if anything was
-    drawn between them, such as the weights of a second model.
+    No random state advances. The encoder's initial weights depend on torch's random state: after
+    the same ``torch.manual_seed`` they are the same. Two calls give different weights if anything
+    was drawn between them, such as the weights of a second model.
 
     Args:
         model: any model; not yet wrapped in DDP, FSDP or ``torch.compile``.
-        at: the submodule to stand before, or its name; by default the classifier is found. A list
-            inserts several: rows double at the first, later ones act on the mixed half.
+        at: the submodule that BatchFormer shall stand before, or its name; by default the
+            classifier, which is found. A list inserts several: rows double at the first, and the
+            later ones act on the mixed half.
         heads, layers, dropout, attend: passed on to :class:`BatchFormer`.
-        dim: channels of the encoder, where the features have very many: the ``bottleneck`` of
+        dim: channels of the encoder, for features with very many: the ``bottleneck`` of
             :class:`BatchFormer`. By default those of the features, as in the paper.
-        exchange: attend to the samples of all ranks, or of a process group's, not only of this one;
-            passed on as well. Under tensor parallelism pass the data-parallel group.
-            Whether more attended samples help is not clear. In the paper's ablation of the batch
-            size (ImageNet-LT, ResNet-10; 16, 32, 64, 128, 256, 512 samples) accuracy is 43.2,
-            43.6, 43.3, 43.2, 42.4, 42.5 over all classes, and 23.9, 24.9, 25.3, 24.9, 25.2, 25.8
-            on few-shot classes. Where ranks may differ in their number of rows, take the loss of
-            ``stream_loss(..., exchange=True)``.
+        exchange: attend to the samples of all ranks, or of the ranks of a process group; passed on
+            to :class:`BatchFormer`. Under tensor parallelism pass the data-parallel group. If
+            ranks may differ in their number of rows, use ``stream_loss(..., exchange=True)``.
+            It is not clear whether attending to more samples helps. In the paper's ablation of the
+            batch size (ImageNet-LT, ResNet-10; 16, 32, 64, 128, 256, 512 samples) accuracy is
+            43.2, 43.6, 43.3, 43.2, 42.4, 42.5 over all classes, and 23.9, 24.9, 25.3, 24.9, 25.2,
+            25.8 on few-shot classes.
         streams: ``"shared"``: one classifier for both streams. ``"mixed_only"``: the paper's
             ablation in which the classifier sees mixed rows only; rows are not doubled.
-        batch_norm: how BatchNorm layers *after* the insertion see the 2N rows: ``"joint"``
-            statistics, or ``"per_stream"``, recording the plain stream only.
-        share: one module for all places of a list.
-        batch_axis, channel_axis: where the place's input has them; found by default.
-        optimizer: an optimizer built before; it gets the new parameters as a group of their own.
-        lr_factor: that group's learning rate, as a multiple of the first group's.
-        example: one small batch as the model is called with it, where none can be guessed.
+        batch_norm: the statistics of BatchNorm layers *after* the insertion: ``"joint"`` over the
+            2N rows, or ``"per_stream"``, of which only the plain stream's are recorded.
+        share: use one module for all places of a list.
+        batch_axis, channel_axis: the axes of the input of the place; found by default.
+        optimizer: an existing optimizer, which gets the new parameters as a group of their own.
+        lr_factor: the learning rate of that group, as a multiple of the first group's.
+        example: one small batch as the model is called with it, if none can be guessed.
         input_axis: the axis of the samples in the example; 1 for ``(L, N, ...)`` inputs.
-        verbose: print one line.
+        verbose: print one line that says what was done and what to do next.
 
     Raises:
-        AttachError: the place is not usable; the message lists the candidates. The model is then
-            as it was.
+        AttachError: BatchFormer cannot stand there; the message says why and lists candidates. The
+            model is then as it was.
 
     >>> import torch
     >>> model = nn.Sequential(nn.Linear(20, 16), nn.ReLU(), nn.Linear(16, 10))
@@ -192,36 +116,36 @@ def attach(
     >>> model(torch.randn(6, 20)).shape, model.eval()(torch.randn(6, 20)).shape
     (torch.Size([12, 10]), torch.Size([6, 10]))
     """
-    refuse_attached(model)
-    refuse_wrapped(model)
-    refuse_scheduled(optimizer)
+    _refuse_attached(model)
+    _refuse_wrapped(model)
+    _refuse_scheduled(optimizer)
     _refuse_choices(streams=streams, batch_norm=batch_norm)
     if input_axis < 0:
-        raise AttachError(f"attach(): input_axis is {input_axis}; axes are counted from 0.")
+        raise AttachError(f"attach(): input_axis={input_axis}; axes count from 0.")
     tensors = (*model.named_parameters(), *model.named_buffers())
     lazy = [name for name, tensor in tensors if is_lazy(tensor)]
     if lazy and example is None:
         raise AttachError(
-            f"attach(): {lazy[0]!r} has no shape before the first batch, and a guessed one would "
-            "give it the wrong one for good. Pass example=, a batch of your own."
+            f"attach(): {lazy[0]!r} has no shape before the first batch, and a guessed batch could "
+            "fix the wrong one. Pass example=, a batch of your data."
         )
     if lazy:
         give_shapes(model, example, input_axis)
     batch, record = find_and_trace(model, example, input_axis)
     chosen = resolve(model, at, record)
-    calls = [usable(record.calls[name], batch, record) for name in chosen]
-    axes = [axes_of(call, batch, batch_axis, channel_axis, record) for call in calls]
-    if batch_norm == "per_stream" and any(isinstance(c.module, _BatchNorm) for c in calls):
+    calls = [usable(record.calls[name], record) for name in chosen]
+    axes = [axes_of(call, batch_axis, channel_axis, record) for call in calls]
+    if batch_norm == "per_stream" and any(isinstance(c.module, BatchNorm) for c in calls):
         raise AttachError(
-            "attach(): a norm that is itself the place sees the streams only once they are joined; "
-            "for batch_norm='per_stream' name the layer before it."
+            "attach(): batch_norm='per_stream' keeps the streams apart in norms after the place, "
+            "not in a norm that is itself the place. In at=, name the layer before it."
         )
     one_module = share or at is None
     pairs = zip(calls, axes, strict=True)
     widths = {c.source.shape[axis] for c, (_, axis) in pairs if c.source is not None}
     if one_module and len(widths) > 1:
         raise AttachError(
-            f"attach(): one module cannot serve inputs of {sorted(widths)} channels; without "
+            f"attach(): one module cannot be used for inputs of {sorted(widths)} channels. Without "
             f"share=True each place gets its own."
         )
     modules: list[BatchFormer] = []
@@ -232,7 +156,7 @@ def attach(
         assert call.source is not None
         near = (*islice(call.module.parameters(), 1), *islice(model.parameters(), 1), call.source)
         like = near[0]
-        with _drawn_apart(like.device, len(modules)):
+        with _seeded_from_rng_state(like.device, len(modules)):
             module = BatchFormer(
                 call.source.shape[width_axis],
                 heads,
@@ -248,29 +172,146 @@ def attach(
             )
         modules.append(module)
     unique = list(dict.fromkeys(modules))
-    _warn_of_weight(model, unique, calls)
-    with _undone_on_error(model):
+    _warn_of_large_encoder(model, unique, calls)
+    with _removed_on_error(model):
         insert_all(calls, modules, streams)
         if not any(call.name in names for names in record.producers for call in calls):
-            remind_at_outputs(model, record, calls[0].module)
+            mark_outputs(model, record, calls[0].module)
         norms = dry_run(model, batch, calls, streams, record, strict=at is None)
-        apart = norms if batch_norm == "per_stream" else []
-        for norm in apart:
+        norms = norms if batch_norm == "per_stream" else []
+        for norm in norms:
             normalise_per_stream(norm, calls[0].module)
-    changed = {call.module for call in calls} | set(apart)
+    changed = {call.module for call in calls} | set(norms)
     model.__dict__[RECORD] = Attachment(
         places=tuple(call.name for call in calls),
         changed=tuple(name for name, module in model.named_modules() if module in changed),
         streams=streams,
         input_axis=batch.axis,
     )
-    extend(model, optimizer, [p for m in unique for p in m.parameters()], lr_factor)
+    _add_to_optimizer(model, optimizer, [p for m in unique for p in m.parameters()], lr_factor)
     if verbose:
-        print(_line(model, calls, axes, unique, streams))
+        print(_summary(model, calls, axes, unique, streams))
     return model
 
 
-#: What may be chosen by name.
+#: The name of the parameter group that holds BatchFormer's parameters.
+MODULE = "batchformer"
+
+
+def param_groups(
+    model: nn.Module,
+    lr: float,
+    lr_factor: float = 0.1,
+    *,
+    weight_decay: float | None = None,
+    module_weight_decay: float | None = None,
+) -> list[dict[str, Any]]:
+    """Every trainable parameter exactly once, BatchFormer's in a group with its own learning rate.
+
+    Args:
+        lr: learning rate of the model.
+        lr_factor: BatchFormer's learning rate as a multiple of ``lr``; the paper uses 0.1.
+        weight_decay: of both groups; the optimizer's default if None.
+        module_weight_decay: of BatchFormer's group, if it shall differ.
+
+    >>> from batchformer import attach
+    >>> model = attach(nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 4)), verbose=False)
+    >>> [(group["name"], group["lr"]) for group in param_groups(model, lr=0.5)]
+    [('model', 0.5), ('batchformer', 0.05)]
+    """
+    modules = (m for m in model.modules() if isinstance(m, BatchFormer))
+    mine = {id(p) for module in modules for p in module.parameters()}
+    trainable = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        ("model", [p for p in trainable if id(p) not in mine], lr, weight_decay),
+        (
+            MODULE,
+            [p for p in trainable if id(p) in mine],
+            lr * lr_factor,
+            weight_decay if module_weight_decay is None else module_weight_decay,
+        ),
+    ]
+    return [
+        {"params": params, "lr": rate, "name": name}
+        | ({} if decay is None else {"weight_decay": decay})
+        for name, params, rate, decay in groups
+        if params
+    ]
+
+
+def _add_to_optimizer(
+    model: nn.Module, optimizer: Optimizer | None, added: list[nn.Parameter], factor: float
+) -> None:
+    """Add the new parameters to the optimizer, or warn if one exists that does not have them."""
+    if optimizer is not None:
+        rate = optimizer.param_groups[0]["lr"] * factor
+        optimizer.add_param_group({"params": added, "lr": rate, "initial_lr": rate, "name": MODULE})
+        return
+    known = {id(p) for p in model.parameters()}
+    kinds = _subclasses(Optimizer)
+    # type() rather than isinstance(), which would trigger lazy proxies.
+    for found in [found for found in gc.get_objects() if type(found) in kinds]:
+        groups = getattr(found, "param_groups", ())
+        if any(id(p) in known for group in groups for p in group["params"]):
+            warnings.warn(
+                f"attach(): an optimizer ({type(found).__name__}) was built before and does not "
+                f"have BatchFormer's {len(added)} parameters: THEY WILL NOT BE TRAINED. Pass "
+                f"optimizer= to attach, or build the optimizer after it.",
+                stacklevel=3,
+            )
+            return
+
+
+def _subclasses(kind: type) -> set[type]:
+    return {kind}.union(*map(_subclasses, kind.__subclasses__()))
+
+
+def _refuse_attached(model: nn.Module) -> None:
+    if RECORD in model.__dict__ or any(isinstance(m, WithBatchFormer) for m in model.modules()):
+        raise AttachError(
+            "attach(): BatchFormer is attached already. Call detach(model) first, or name all "
+            "places in one call: attach(model, at=[...])."
+        )
+
+
+def _refuse_wrapped(model: nn.Module) -> None:
+    name = type(model).__name__
+    if isinstance(model, torch.jit.ScriptModule):
+        raise AttachError(
+            "attach(): a TorchScript model cannot be changed. Attach first, then script it."
+        )
+    if isinstance(model, nn.DataParallel):
+        raise AttachError(
+            "attach(): nn.DataParallel is not supported: its replicas would share the encoder of "
+            "one device. Attach to the model inside and train with DistributedDataParallel."
+        )
+    if unwrap(model) is not model or getattr(model, COMPILED_CALL, None) is not None:
+        raise AttachError(
+            f"attach(): the model is wrapped ({name}). Attach to the model inside and wrap it "
+            f"afterwards, so that the wrapper sees the new parameters."
+        )
+    bases = [base.__name__ for base in type(model).mro()]
+    if any("FSDP" in base or "FullySharded" in base for base in bases):
+        raise AttachError(
+            f"attach(): the parameters are sharded already ({name}). Attach first, then shard."
+        )
+
+
+def _refuse_scheduled(optimizer: Optimizer | None) -> None:
+    """Refuse an optimizer with a scheduler, whose next step would fail on a new group."""
+    if optimizer is not None and not hasattr(optimizer, "param_groups"):
+        raise AttachError(
+            f"attach(): optimizer= must be a torch optimizer, to which BatchFormer's parameters "
+            f"are added, not {type(optimizer).__name__}."
+        )
+    if optimizer is not None and hasattr(optimizer.step, SCHEDULED_STEP):
+        raise AttachError(
+            "attach(): this optimizer already has a learning-rate scheduler, which would not know "
+            "BatchFormer's group. Attach first, then build the scheduler."
+        )
+
+
+#: The values of options that are chosen by name.
 CHOICES = {"streams": ("shared", "mixed_only"), "batch_norm": ("joint", "per_stream")}
 
 
@@ -278,15 +319,15 @@ def _refuse_choices(**given: str) -> None:
     for name, value in given.items():
         if value not in CHOICES[name]:
             known = " or ".join(map(repr, CHOICES[name]))
-            raise AttachError(f"attach(): {name} is {known}, not {value!r}.")
+            raise AttachError(f"attach(): {name}={value!r}; use {known}.")
 
 
 @contextmanager
-def _drawn_apart(device: torch.device, number: int) -> Iterator[None]:
-    """Draw initial weights from a seed made of torch's random state, which stays as it is.
+def _seeded_from_rng_state(device: torch.device, number: int) -> Iterator[None]:
+    """Draw initial weights from a seed that is a hash of torch's random state, and restore it.
 
-    A baseline and a model with BatchFormer then see the same order and augmentation after the same
-    ``torch.manual_seed``, and that seed still decides the weights.
+    After the same ``torch.manual_seed``, a baseline and a model with BatchFormer then see the same
+    order and augmentation, and that seed still decides the encoder's weights.
     """
     state = bytes([*torch.get_rng_state().tolist(), *str(number).encode()])
     seed = int.from_bytes(hashlib.sha256(state).digest()[:8], "big") >> 1
@@ -296,7 +337,7 @@ def _drawn_apart(device: torch.device, number: int) -> Iterator[None]:
 
 
 @contextmanager
-def _undone_on_error(model: nn.Module) -> Iterator[None]:
+def _removed_on_error(model: nn.Module) -> Iterator[None]:
     try:
         yield
     except Exception:
@@ -305,22 +346,22 @@ def _undone_on_error(model: nn.Module) -> Iterator[None]:
         raise
 
 
-#: Parameters from which an encoder is worth a warning, if it has half as many as the network.
+#: An encoder with this many parameters, and half as many as the network, causes a warning.
 HEAVY = 50_000_000
 
 
-def _warn_of_weight(model: nn.Module, modules: list[BatchFormer], calls: list[Call]) -> None:
-    added, own = sum(map(parameter_count, modules)), parameter_count(model)
-    if added >= HEAVY and 2 * added > own:
+def _warn_of_large_encoder(model: nn.Module, modules: list[BatchFormer], calls: list[Call]) -> None:
+    added, before = sum(map(parameter_count, modules)), parameter_count(model)
+    if added >= HEAVY and 2 * added > before:
         warnings.warn(
-            f"attach(): BatchFormer adds {added:,} parameters to a network of {own:,}, because "
+            f"attach(): BatchFormer adds {added:,} parameters to a network of {before:,}, because "
             f"{calls[0].name!r} reads {modules[0].dim} channels. attach(model, dim=512) projects "
-            f"them to fewer first; at= chooses another place.",
+            f"them to fewer first, and at= chooses another place.",
             stacklevel=3,
         )
 
 
-def _line(
+def _summary(
     model: nn.Module,
     calls: list[Call],
     axes: list[tuple[int, int]],

@@ -12,11 +12,11 @@ from torch.optim import Optimizer
 
 from batchformer.nn.encoder import bypassed
 from batchformer.nn.module import BatchFormer, without_exchange
-from batchformer.plug.attach import RECORD, Attachment, same_bits
 from batchformer.plug.classifier import output_tensors
+from batchformer.plug.eval_layers import other_layers_in_eval
 from batchformer.plug.evidence import Seen, look
 from batchformer.plug.example import Batch
-from batchformer.plug.export import unwrap
+from batchformer.plug.export import same_bits
 from batchformer.plug.findings import (
     CALLED,
     EVAL,
@@ -29,7 +29,7 @@ from batchformer.plug.findings import (
     about_streams,
     about_training,
 )
-from batchformer.plug.insertion import PerStream, WithBatchFormer
+from batchformer.plug.insertion import RECORD, Attachment, PerStream, WithBatchFormer, unwrap
 from batchformer.plug.noise import (
     closed_gates,
     gates_open,
@@ -40,16 +40,17 @@ from batchformer.plug.noise import (
 )
 from batchformer.plug.observe import (
     Experiment,
-    Layout,
-    as_rows,
-    find_layout,
+    fill_up,
     gradients,
     moved,
     probe_batch,
     reachable,
     replaced,
 )
+from batchformer.plug.outputs import InEval, Layout, as_rows, find_layout, named_outputs
 from batchformer.plug.preserve import Buffers, own_generators, preserve_state
+
+OTHER_LAYERS = "eval takes the layers of the plain rows, all of them: leave out the encoder alone"
 
 #: The mixins that attach puts in front of a module's class.
 OURS = (WithBatchFormer, PerStream)
@@ -61,6 +62,7 @@ def check(
     optimizer: Optimizer | None = None,
     *,
     mixed_only: bool = False,
+    input_axis: int | None = None,
 ) -> CheckResult:
     """Prove by experiment that BatchFormer acts in training, is trained, and is absent in eval.
 
@@ -80,6 +82,8 @@ def check(
             zero.
         mixed_only: the model's own code trains on the mixed stream alone, on purpose; ``attach``
             has noted it for models that it prepared.
+        input_axis: the axis of the samples in the inputs; 1 for ``(L, N, ...)`` inputs. By default
+            the one that ``attach`` was given, or 0.
 
     Raises:
         ValueError: the batch cannot show anything, or the model is wrapped in ``DataParallel``.
@@ -95,6 +99,8 @@ def check(
             "device. Start one process for each GPU with torchrun, wrap the model in "
             "DistributedDataParallel, and check that."
         )
+    if input_axis is not None and input_axis < 0:
+        raise ValueError(f"check(): input_axis is {input_axis}; axes are counted from 0.")
     inner = unwrap(model)
     # A wrapper that came after attach (PEFT) has the record on the model inside it.
     holder = next((m for m in inner.modules() if RECORD in m.__dict__), inner)
@@ -111,9 +117,11 @@ def check(
         for context in (*contexts, preserve_state(inner), not_compiled(inner)):
             stack.enter_context(context)
         stack.enter_context(without_exchange(inner))
-        few = probe_batch(inner, batch, record.input_axis if record else 0)
+        if input_axis is None:
+            input_axis = record.input_axis if record else 0
+        few = fill_up(inner, probe_batch(inner, batch, input_axis))
         modes = [(m, m.training) for m in inner.modules()]
-        in_eval, layout = _in_eval(inner, few, encoders, attached=record is not None)
+        in_eval, layout, shapes = _in_eval(inner, few, encoders, attached=record is not None)
         inner.train()  # drops what some modules cache in eval
         for module, mode in modes:
             module.training = mode
@@ -123,7 +131,7 @@ def check(
                 parameter.requires_grad_(True)
         zeros = [f"{name} is zero" for name in stack.enter_context(zeros_filled(inner))]
         stack.enter_context(held_noise(inner, few))
-        experiment = Experiment(inner, few, encoders, layout)
+        experiment = Experiment(inner, few, encoders, layout, shapes)
         seen, opened = _with_gates_open(look(experiment, frozen), frozen, optimizer)
         zeros += opened
         if not seen.used and not seen.doubled and not seen.met.any():
@@ -136,6 +144,9 @@ def check(
         findings += about_training(seen, frozen, zeros)
         measured, alive = about_life(seen, zeros)
         findings += alive
+        if in_eval.passed:
+            told = other_layers_in_eval(inner, seen, layout, frozen)
+            in_eval = in_eval if told is None else Finding(EVAL, False, told, OTHER_LAYERS)
         if in_eval.passed and not seen.used and seen.own_weights:
             in_eval = _eval_without(inner, few, seen.own_weights) or in_eval
         findings.append(in_eval)
@@ -152,8 +163,7 @@ def _with_gates_open(
     A gate must be a weight that training opens: not frozen, in the optimizer if there is one, and
     with a gradient while it is closed. Gives what was seen and words about the gates.
     """
-    acts = bool(seen.met[1:].all()) or seen.control
-    if not seen.judged or (acts and all(seen.reached)):
+    if not seen.judged or (seen.attends and all(seen.reached)):
         return seen, []
     experiment = seen.experiment
     trained = {id(p) for p in experiment.model.parameters()} - frozen
@@ -169,7 +179,7 @@ def _with_gates_open(
     words = [f"{name} is {'nearly ' if gate.any() else ''}zero" for name, gate in gates]
     with gates_open(gate for _, gate in gates):
         again = look(experiment, frozen)
-    shows = [(int(s.met.sum()), sum(s.reached)) for s in (seen, again)]
+    shows = [(s.attends, int(s.met.sum()), sum(s.reached)) for s in (seen, again)]
     return (again, words) if shows[1] > shows[0] else (seen, [])
 
 
@@ -259,56 +269,83 @@ def _never_called(model: nn.Module) -> list[Finding]:
 
 def _in_eval(
     model: nn.Module, batch: Batch, encoders: list[BatchFormer], *, attached: bool
-) -> tuple[Finding, Layout]:
-    """The finding on eval, and where the outputs have their rows."""
+) -> tuple[Finding, Layout, dict[str, InEval]]:
+    """The finding on eval, where the outputs have their rows, and their shapes by name."""
     model.eval()
     if attached:
         return _compared_with_plain(model, batch)
     inside = {id(p) for encoder in encoders for p in encoder.parameters()}
     for parameter in model.parameters():
         parameter.requires_grad_(id(parameter) in inside)
+    names: list[str] = []
 
     buffers, generators = Buffers(model), own_generators(model)
 
     def run(each: Batch) -> list[Tensor]:
         buffers.restore()
         seed(0, generators)
-        return output_tensors(each.run(model))
+        named = named_outputs(each.run(model))
+        names[:] = [name for name, _ in named]
+        return [tensor for _, tensor in named]
 
     with torch.enable_grad():
-        many, after = run(batch), run(replaced(batch, 0))
         try:
             few = run(batch.head(1))
         except Exception:  # the axis of one sample squeezed away, for example
             few = []
+        many, after = run(batch), run(replaced(batch, 0))
         n = batch.rows
-        layout = find_layout(few, many, (1, n)) if len(few) == len(many) else []
+        layout = find_layout(few, many, (1, n))
+        shapes = _shapes(names, many, layout)
         rows = as_rows(many, n, layout)
-        moving = moved(rows[:1], as_rows(after, n, layout)[:1])[1:] if rows else torch.zeros(0)
-        if moving.any() and moved(rows[:1], as_rows(run(batch), n, layout)[:1]).any():
-            return Finding(EVAL, None, "the outputs change from pass to pass"), layout
+        judged = [i for i, t in enumerate(rows) if len(t) == n] or [0]
+
+        def moving(other: list[Tensor]) -> Tensor:
+            now = as_rows(other, n, layout)
+            return moved([rows[i] for i in judged], [now[i] for i in judged])
+
+        moves = moving(after)[1:] if rows else torch.zeros(0)
+        if moves.any() and moving(run(batch)).any():
+            return Finding(EVAL, None, "the outputs change from pass to pass"), layout, shapes
     if inside & reachable(many).keys():
-        return _depends_on_encoder(), layout
-    count, others = len(rows[0]) if rows else 0, int(moving.sum())
-    return Finding(
+        return _depends_on_encoder(), layout, shapes
+    count, others = len(rows[0]) if rows else 0, int(moves.sum())
+    finding = Finding(
         EVAL,
         count == n and not others,
         f"{count} rows for {n} samples; replacing one sample moves {others} others",
-        "predictions depend on batch-mates: BatchFormer must be the identity in eval",
-    ), layout
+        "predictions depend on batch-mates: BatchFormer must be the identity in eval"
+        + ("" if batch.axis else "; if axis 1 of the inputs has the samples, pass input_axis=1"),
+    )
+    return finding, layout, shapes
 
 
-def _compared_with_plain(model: nn.Module, batch: Batch) -> tuple[Finding, Layout]:
+def _shapes(names: list[str], outputs: list[Tensor], layout: Layout) -> dict[str, InEval]:
+    if not layout:
+        return {name: InEval(t.shape, 1) for name, t in zip(names, outputs, strict=True)}
+    return {
+        name: InEval(tensor.shape, place.each)
+        for name, tensor, place in zip(names, outputs, layout, strict=True)
+        if place is not None
+    }
+
+
+def _compared_with_plain(
+    model: nn.Module, batch: Batch
+) -> tuple[Finding, Layout, dict[str, InEval]]:
     with torch.no_grad(), _own_forwards_compared(model) as differ:
-        many = output_tensors(batch.run(model))
-        few = output_tensors(batch.head(1).run(model))
+        named = named_outputs(batch.run(model))
+        few = [tensor for _, tensor in named_outputs(batch.head(1).run(model))]
+    names, many = [name for name, _ in named], [tensor for _, tensor in named]
     told = f"outputs of {', '.join(differ)} differ" if differ else "equal to the bit"
-    return Finding(
+    finding = Finding(
         EVAL,
         not differ,
         f"batches of 1 and {batch.rows}: {told}",
         "something besides attach changes eval outputs: is BatchFormer put into training there?",
-    ), find_layout(few, many, (1, batch.rows))
+    )
+    layout = find_layout(few, many, (1, batch.rows))
+    return finding, layout, _shapes(names, many, layout)
 
 
 def _depends_on_encoder() -> Finding:

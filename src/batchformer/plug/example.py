@@ -1,4 +1,4 @@
-"""A small batch that a model accepts, found without being told its shape."""
+"""A small batch that a model accepts: the user's example, or one guessed from the model."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Batch(NamedTuple):
     def mapped(
         self, tensor: Callable[[Tensor], Tensor], sequence: Callable[[list[Any]], list[Any]]
     ) -> Batch:
-        """Every tensor and list that has the samples, changed, in nested arguments too.
+        """A batch with every tensor and list of samples changed, in nested arguments too.
 
         ``rows`` is counted again.
         """
@@ -61,7 +61,7 @@ class Batch(NamedTuple):
         def change(part: Any) -> Any:
             if isinstance(part, PackedSequence):
                 raise TypeError(
-                    "A PackedSequence cannot be cut into samples. Pass the padded sequences and "
+                    "A PackedSequence cannot be split into samples. Pass the padded sequences and "
                     "their lengths, and let forward pack them: pack_padded_sequence(x, lengths, "
                     "enforce_sorted=False)."
                 )
@@ -93,13 +93,13 @@ def _rows(tree: Any, axis: int) -> int:
         if isinstance(leaf, Tensor) and leaf.ndim > axis:
             return leaf.shape[axis]
     raise TypeError(
-        "The example batch holds no tensor with rows. Pass what the model is called with: a "
+        "The example batch contains no tensor with rows. Pass what the model is called with: a "
         "tensor, a tuple of arguments, or a dict of keyword arguments."
     )
 
 
 def as_batch(example: Any, axis: int = 0) -> Batch:
-    """Read an example as a call: a tensor, a tuple of arguments or a mapping of keywords."""
+    """The call that an example stands for: a tensor, a tuple of arguments or a dict of keywords."""
     if isinstance(example, Batch):
         return example
     args: tuple[Any, ...] = ()
@@ -113,7 +113,7 @@ def as_batch(example: Any, axis: int = 0) -> Batch:
 
 
 def fit_batch(model: nn.Module, example: Any, axis: int = 0) -> Batch:
-    """The example as this model takes it: as it is, or without the labels that came along."""
+    """The example as this model accepts it: as it is, or without its labels."""
     given = as_batch(example, axis)
     if isinstance(example, Mapping):
         return Batch((), _without_labels(given.kwargs), given.rows, axis)
@@ -122,27 +122,27 @@ def fit_batch(model: nn.Module, example: Any, axis: int = 0) -> Batch:
     with preserve_state(model), torch.no_grad():
         try:
             given.run(model.eval())
-        except Exception:  # (x, y) of a data loader: the model takes x alone
+        except Exception:  # (x, y) of a data loader: the model may accept x alone
             alone = as_batch(given.args[0], axis)
             if _takes(model, len(given.args)):
                 try:
                     alone.run(model)
                 except Exception:
                     alone = given
-            if alone is given:  # neither works: the first error is the one to read
+            if alone is given:  # neither works: raise the first error
                 raise
             return alone
     return given
 
 
 def give_shapes(model: nn.Module, example: Any, axis: int) -> None:
-    """Let lazy modules take their shapes from the example, as they would from the first batch."""
+    """Run the example once, so that lazy modules get their shapes, as from a first batch."""
     batch = as_batch(example, axis)
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
         with torch.no_grad():
-            # With (x, y) of a data loader the model may take x alone, see fit_batch.
+            # (x, y) of a data loader: the model may accept x alone, see fit_batch.
             first = Batch(batch.args[:1], _without_labels(batch.kwargs), batch.rows, axis)
             alone = len(batch.args) > 1 and not _takes(model, len(batch.args))
             (first if alone else batch._replace(kwargs=first.kwargs)).run(model)
@@ -152,7 +152,7 @@ def give_shapes(model: nn.Module, example: Any, axis: int) -> None:
 
 
 def _takes(model: nn.Module, arguments: int) -> bool:
-    """Whether the model's forward takes so many positional arguments."""
+    """Whether the model's forward accepts so many positional arguments."""
     try:
         inspect.signature(model.forward).bind(*range(arguments))
     except TypeError:
@@ -164,40 +164,40 @@ def _without_labels(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in kwargs.items() if key not in ("label", "labels")}
 
 
-def passed(model: nn.Module, batch: Batch, run: Callable[[Batch], T]) -> T:
-    """What ``run`` gives for the batch, without values and thus in no time where that is possible.
+def run_without_values(model: nn.Module, batch: Batch, run: Callable[[Batch], T]) -> T:
+    """``run(batch)``, for a large model on torch's meta device if possible, which takes no time.
 
     Args:
-        run: calls the model on the batch that it is given, and reads shapes and the graph alone.
+        run: calls the model on the batch that it gets, and reads only shapes and the graph.
     """
     if may_drop_values(model):
         try:
             with shapes_only(model):
-                return run(Batch(_emptied(batch.args), _emptied(batch.kwargs), *batch[2:]))
-        except Exception:  # whether the model refuses the batch or needs values, values decide
+                return run(Batch(_to_meta(batch.args), _to_meta(batch.kwargs), *batch[2:]))
+        except Exception:  # the model rejects the batch or needs values: values decide
             pass
     return run(batch)
 
 
-def _emptied(tree: Any) -> Any:
-    """The same nest with tensors that have no values."""
+def _to_meta(tree: Any) -> Any:
+    """The same nested arguments, with tensors on the meta device."""
     if isinstance(tree, Tensor):
         return tree.to("meta")
     if isinstance(tree, dict):
-        return {key: _emptied(value) for key, value in tree.items()}
-    return type(tree)(map(_emptied, tree)) if type(tree) in (tuple, list) else tree
+        return {key: _to_meta(value) for key, value in tree.items()}
+    return type(tree)(map(_to_meta, tree)) if type(tree) in (tuple, list) else tree
 
 
 def find_batch(model: nn.Module, example: Any = None, axis: int = 0) -> Batch:
-    """A batch the model accepts: the example if given, else one made to fit.
+    """A batch that the model accepts: the example if given, else a guessed one.
 
     Raises:
-        ValueError: nothing tried was accepted; the message asks for an example.
+        ValueError: no guess was accepted; the message asks for an example.
     """
     if example is not None:
         batch = fit_batch(model, example, axis)
         if batch.rows < 2:
-            raise ValueError("The example batch needs at least 2 samples to meet one another.")
+            raise ValueError(f"The example batch has {batch.rows} samples; pass at least 2.")
         return batch
     with preserve_state(model), torch.no_grad():
         model.eval()
@@ -205,21 +205,21 @@ def find_batch(model: nn.Module, example: Any = None, axis: int = 0) -> Batch:
 
 
 def guess(model: nn.Module, run: Callable[[Batch], T]) -> tuple[Batch, T]:
-    """The first batch made to fit that the model accepts, and what ``run`` gave for it.
+    """The first guessed batch that the model accepts, and the result of ``run`` for it.
 
     Raises:
-        ValueError: nothing tried was accepted; the message asks for an example.
+        ValueError: no guess was accepted; the message asks for an example.
     """
     failure: Exception | None = None
     for batch in _guesses(model):
         try:
-            return batch, passed(model, batch, run)
+            return batch, run_without_values(model, batch, run)
         except Exception as error:  # a guess may fail in any way the model can fail
             failure = failure or error
     reason = f" The first guess failed with: {failure}" if failure else ""
     raise ValueError(
-        f"No input could be guessed that {type(model).__name__} accepts. Pass example=, one small "
-        f"batch as the model is called with it (a tensor, a tuple, or a dict of keywords).{reason}"
+        f"No guessed input was accepted by {type(model).__name__}. Pass example=, one small batch "
+        f"as the model is called with it (a tensor, a tuple, or a dict of keywords).{reason}"
     )
 
 
@@ -228,7 +228,7 @@ def _guesses(model: nn.Module) -> Iterator[Batch]:
     floating = [p for p in parameters if p.is_floating_point()]
     device = parameters[0].device if parameters else torch.device("cpu")
     dtype = floating[0].dtype if floating else torch.float32
-    # A generator of its own: guessing must not advance the caller's random numbers.
+    # Its own generator: guessing must not advance the caller's random numbers.
     generator = torch.Generator().manual_seed(0)
 
     def floats(*shape: int) -> Tensor:
@@ -237,8 +237,8 @@ def _guesses(model: nn.Module) -> Iterator[Batch]:
     def integers(high: int, *shape: int) -> Tensor:
         return torch.randint(0, max(high, 1), shape, generator=generator).to(device)
 
-    # The same indices may reach every embedding, so they stay below the size of the smallest. On a
-    # GPU an index out of range would end the process's use of it.
+    # The same indices may reach every embedding, so they stay below the size of the smallest. An
+    # index out of range would make a GPU unusable for this process.
     tables = [m.num_embeddings for m in model.modules() if isinstance(m, EMBEDDINGS)]
     words = min(tables, default=1)
     config, name = getattr(model, "config", None), getattr(model, "main_input_name", None)
@@ -252,7 +252,7 @@ def _guesses(model: nn.Module) -> Iterator[Batch]:
         if type(module) not in kinds:
             kinds.add(type(module))
             for tensor in _for_first_layer(module, floats, partial(integers, words)):
-                # Recurrent and attention layers may want (L, N, C): L differs from ROWS.
+                # Recurrent and attention layers may expect (L, N, C). L differs from ROWS.
                 axis = int(tensor.shape[0] != ROWS)
                 yield Batch((tensor,), {}, ROWS, axis)
 
@@ -269,7 +269,7 @@ def _from_config(config: Any, name: str, floats: Any, integers: Any) -> Iterator
 
 
 def _declared_images(model: nn.Module) -> Iterator[tuple[int, int, int]]:
-    """What timm, torchvision's transformers and similar models say of their images."""
+    """Image sizes that models of timm, torchvision and others declare."""
     side = getattr(model, "image_size", None)
     if isinstance(side, int):
         yield 3, side, side
@@ -279,14 +279,14 @@ def _declared_images(model: nn.Module) -> Iterator[tuple[int, int, int]]:
     if isinstance(patches, (tuple, list)) and len(patches) == 2:
         yield channels, *patches
     if isinstance(declared, Mapping) and len(declared.get("input_size", ())) == 3:
-        # Small images first: most networks take any size, and a probe should be quick.
+        # Small images first: most networks accept any size, and small ones are fast.
         if not declared.get("fixed_input_size", False):
             yield channels, 64, 64
         yield tuple(declared["input_size"])
 
 
 def _for_first_layer(module: nn.Module, floats: Any, indices: Any) -> Iterator[Tensor]:
-    """Inputs that fit if this module is the first to see them."""
+    """Inputs that fit if this module is the first that reads them."""
     if isinstance(module, nn.Linear):
         yield floats(ROWS, module.in_features)
         yield floats(ROWS, _LENGTH, module.in_features)

@@ -1,4 +1,4 @@
-"""Write a file whole, or leave what was there."""
+"""Write a file completely, or keep the old one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 
 def write_atomically(path: Path, content: bytes) -> None:
-    """All of the content under this name, or nothing.
+    """Write all of the content, or nothing.
 
     Raises:
-        OSError: naming the file; what was there before still is, and no partial file is left.
+        OSError: it names the file. The old file is still there, and no partial file is left.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
@@ -29,7 +29,7 @@ def write_atomically(path: Path, content: bytes) -> None:
 
 
 def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":  # elsewhere a folder cannot be opened, and renames are durable
+    if os.name == "posix":  # on Windows a folder cannot be opened, and renames are durable
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)

@@ -15,12 +15,18 @@ ATTEND = "do samples attend to each other?"
 STAY = "do plain rows stay?"
 FIRST = "plain rows first?"
 EQUAL = "are equal samples treated equally?"
+OWN = "is each mixed row that of its own sample?"
 SHARED = "one shared classifier?"
 LEARN = "does every encoder weight learn?"
 TRAIN = "do both streams train the network?"
 ALIVE = "is the encoder still alive?"
 EVAL = "is eval the plain model?"
 MEMBER = "is it in the optimizer?"
+
+AFTER_CLASSIFIER = (
+    "no layer with weights follows the encoder. Unless the classifier is in your loss, the encoder "
+    "stands after the classifier: move it before, logits = head(two_streams(x, module))"
+)
 
 
 @dataclass(frozen=True)
@@ -75,8 +81,11 @@ class CheckResult:
                 rows.append(f"{'':6}{'':{width}}  -> {finding.remedy}")
         failed, answers = len(self.failures), [finding.passed for finding in self.findings]
         last = f"{failed} of {len(answers)} failed" if failed else "BatchFormer is acting"
+        open_ones = [f for f in self.findings if f.passed is None]
         if not failed and self._attention_open:
             last = "Nothing failed, but it is not proven that BatchFormer is acting"
+        elif not failed and any(f.seen == AFTER_CLASSIFIER for f in open_ones):
+            last = "Nothing failed, but no classifier follows the encoder"
         rows.append(last + (f"; {answers.count(None)} not judged." if None in answers else "."))
         return "\n".join(rows)
 
@@ -124,6 +133,17 @@ def about_streams(seen: Seen, mixed_only: bool) -> Iterator[Finding]:
         remedy = f"{seen.dropout} has a dropout of 1, so nothing passes it: choose less, e.g. 0.5"
     remedy = seen.gone or remedy
     passed: bool | None = met == 0 if seen.control else met == others
+    if seen.unreached is not None:
+        passed, told = (
+            False,
+            "{} of {} mixed rows do not depend on the first sample".format(*seen.unreached),
+        )
+        remedy = (
+            "every sample attends to the whole batch: call the encoder once, with all rows, not "
+            "with groups of them, and whatever the size of the batch"
+        )
+    if passed and "attend" in seen.faults:
+        passed, told = False, seen.faults["attend"]
     if (seen.unsteady and passed and not seen.control) or seen.uneven:
         passed, told = None, noise
     elif seen.alike and not passed:
@@ -146,6 +166,8 @@ def about_streams(seen: Seen, mixed_only: bool) -> Iterator[Finding]:
             "half of the rows must be the features as they were: x = two_streams(x, module), and "
             "nothing after it may mix rows (mixup, batch statistics, another encoder)"
         )
+    if stays and "stay" in seen.faults:
+        stays, told = False, seen.faults["stay"]
     if (seen.unsteady or seen.uneven) and not stays:
         yield Finding(STAY, None, noise)
     else:
@@ -153,19 +175,31 @@ def about_streams(seen: Seen, mixed_only: bool) -> Iterator[Finding]:
     remedy = "targets are doubled as plain then mixed, each in the order of the samples"
     if seen.misplaced:
         yield Finding(FIRST, False, "the rows of a stream are not in the order of samples", remedy)
+    elif "first" in seen.faults and seen.order in (None, "plain, mixed"):
+        yield Finding(FIRST, False, seen.faults["first"], remedy)
     elif seen.two_outputs:
         yield Finding(FIRST, True, "each stream is an output of its own")
     elif seen.order is None:
         yield Finding(FIRST, None, "the two streams cannot be told apart")
     else:
         yield Finding(FIRST, seen.order == "plain, mixed", seen.order, remedy)
+    if seen.same_mixed and seen.met.any():  # pooled; if nothing arrives, that was said
+        yield Finding(
+            OWN,
+            False,
+            "all mixed rows are one and the same",
+            "one mixed row for each sample, in which its own features have a part: do not pool the "
+            "encoder's rows over the batch",
+        )
     if seen.equal is not None:
-        told = "their mixed rows are equal" if seen.equal else "their mixed rows differ"
+        equal = seen.equal and "equal" not in seen.faults
+        told = "their mixed rows are equal" if equal else "their mixed rows differ"
+        told = seen.faults.get("equal", told) if seen.equal else told
         remedy = (
             "a batch has no order: take away the position code, causal mask or recurrence over "
             "samples"
         )
-        yield Finding(EQUAL, seen.equal, told, remedy)
+        yield Finding(EQUAL, equal, told, remedy)
     else:
         yield Finding(EQUAL, None, "each row draws its own random numbers")
 
@@ -186,7 +220,7 @@ def about_training(seen: Seen, frozen: set[int], zeros: list[str]) -> Iterator[F
                 "Without, accuracy falls from 50.9 to 42.4 in the paper",
             )
         elif not seen.followed:
-            yield Finding(SHARED, None, "no layer with weights follows")
+            yield Finding(SHARED, None, AFTER_CLASSIFIER)
         else:
             yield Finding(SHARED, True, "its weights act on both streams")
     note = f" ({zeros[0]}: it begins after the first step)" if zeros else ""

@@ -1,35 +1,48 @@
-"""What stands in a model while BatchFormer is attached: modules with another forward."""
+"""What ``attach`` puts into a model: modules with another forward, proven by a training pass."""
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MethodType
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
+from torch.optim.swa_utils import AveragedModel
 
-from batchformer.nn.module import BatchFormer, mix_second_half, two_streams
-from batchformer.plug.classifier import AttachError
-from batchformer.plug.two_stream_tensor import remember
+from batchformer.nn.module import BatchFormer, mix_second_half, two_streams, without_exchange
+from batchformer.plug.classifier import (
+    CHILD,
+    OWN_FORWARD,
+    AttachError,
+    Call,
+    Trace,
+    find_classifiers,
+    output_tensors,
+    without_auxiliary,
+)
+from batchformer.plug.example import Batch, run_without_values
+from batchformer.plug.preserve import preserve_state
+from batchformer.plug.two_stream_tensor import mark_two_streams
+from batchformer.torch_private import CHILDREN, COMPILED_MODULE, BatchNorm
 
-# Give a module another ``forward``, reversibly, without a hook or a wrapper.
+# ---- Give a module another ``forward``, reversibly, without a hook or a wrapper.
 #
-# The object's class becomes a subclass of its own class: parameters, keys, ``isinstance`` and
+# The object's class becomes a subclass of its own class. Parameters, keys, ``isinstance`` and
 # ``named_modules`` stay as they were, compilers see an ordinary module, and copies and pickles
-# work. Several mixins may stand in front of one class, and each is taken away without the others.
+# work. Several mixins may stand in front of one class, and each can be removed without the others.
 
 
 class Swapped(nn.Module):
-    """Base of the mixins that :func:`swap` puts in front of a module's own class."""
+    """Base of the mixins that :func:`add_mixin` puts in front of a module's own class."""
 
     _mixin: type[Swapped]
     _own_class: type[nn.Module]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        # The generated class has no importable name: say how to generate it again.
+        # The generated class has no importable name, so the pickle says how to generate it again.
         own: Any = self
         state = own.__getstate__() if hasattr(own, "__getstate__") else self.__dict__
         mixins, cls = [], type(self)
@@ -56,7 +69,7 @@ def add_mixin(module: nn.Module, mixin: Any) -> None:
     own: Any = type(module)
     if is_parametrized(module):
         # torch generates a class for a parametrized module and later returns to its first base,
-        # so the mixin has to stand below the generated class.
+        # so the mixin must stand between the two.
         (base,) = own.__bases__
         generated = _rebased(own, (_combined(mixin, base),))
         generated._origin = own
@@ -66,7 +79,7 @@ def add_mixin(module: nn.Module, mixin: Any) -> None:
 
 
 def remove_mixin(module: nn.Module, mixin: Any) -> None:
-    """Take ``mixin`` away from the module's class; other mixins and generated classes stay."""
+    """Remove ``mixin`` from the module's class; other mixins and generated classes stay."""
     module.__class__ = _without(type(module), mixin)
 
 
@@ -76,7 +89,7 @@ def _without(cls: Any, mixin: Any) -> Any:
     if "_mixin" in cls.__dict__:
         own = _without(cls._own_class, mixin)
         return own if cls._mixin is mixin else _combined(cls._mixin, own)
-    # A class that was generated on top of ours, such as that of a parametrized module.
+    # A class generated on top of ours, such as that of a parametrized module.
     bases = tuple(_without(base, mixin) for base in cls.__bases__)
     origin = cls.__dict__.get("_origin")
     if origin is not None and origin.__bases__ == bases and _names(origin) == _names(cls):
@@ -85,7 +98,7 @@ def _without(cls: Any, mixin: Any) -> Any:
 
 
 def _names(cls: Any) -> set[str]:
-    """What a generated class defines, but for what Python adds to a class in use."""
+    """What a generated class defines, without what Python adds to a class in use."""
     return {name for name in cls.__dict__ if not name.startswith("__")} - {"_origin"}
 
 
@@ -99,9 +112,7 @@ def _rebased(cls: Any, bases: tuple[Any, ...]) -> Any:
     return type(cls)(name, bases, namespace)
 
 
-# What stands in a model while BatchFormer is attached: heads and norms with a changed forward.
-
-CHILD = "batchformer"
+# ---- Modules with BatchFormer before them, and norms that keep the streams apart.
 
 Role = Literal["double", "mix_second_half", "mix_all", "pass"]
 
@@ -114,15 +125,16 @@ class Place:
         role: ``double`` makes two streams of one; ``mix_second_half`` acts on rows doubled before;
             ``mix_all`` mixes without a plain stream; ``pass`` changes nothing.
         owner: the module whose child ``batchformer`` acts here, in a tuple so that it is not
-            registered a second time. The child is looked up in every pass: a module that replaces
-            it acts from then on.
-        remind: outputs are logits, and remember that they hold two streams.
-        stream: where several heads read the very same features, their one mixed stream.
+            registered a second time. The child is looked up in every pass, so a module that
+            replaces it acts from then on.
+        marks: outputs are logits, marked as two streams
+            (:mod:`~batchformer.plug.two_stream_tensor`).
+        stream: if several heads read the same tensor, their common mixed stream.
     """
 
     role: Role
     owner: tuple[nn.Module]
-    remind: bool = False
+    marks: bool = False
     stream: SharedStream | None = None
 
     @property
@@ -145,16 +157,16 @@ def encoder_of(owner: nn.Module) -> BatchFormer:
     encoder: BatchFormer | None = getattr(owner, CHILD, None)
     if encoder is None:
         raise RuntimeError(
-            f"The child {CHILD!r} of a layer that BatchFormer stands before was removed. "
-            f"batchformer.detach(model) takes BatchFormer away; to replace it, assign another "
-            f"BatchFormer to {CHILD!r}."
+            f"The child {CHILD!r} was removed from a layer that BatchFormer stands before. Call "
+            f"batchformer.detach(model) to remove BatchFormer, or assign another BatchFormer to "
+            f"{CHILD!r}."
         )
     return encoder
 
 
 @dataclass
 class SharedStream:
-    """The doubled features of the current forward pass, kept until the last head has read them."""
+    """The doubled features of a forward pass, kept until the last head has read them."""
 
     readers: int
     left: int = 0
@@ -162,7 +174,7 @@ class SharedStream:
     doubled: Tensor | None = None
 
     def __reduce__(self) -> tuple[type[SharedStream], tuple[int]]:
-        # Heads that were not all called leave features behind, which belong in no copy or file.
+        # If a head was not called, features are left behind. No copy or file shall contain them.
         return SharedStream, (self.readers,)
 
     def double(self, x: Tensor, module: BatchFormer) -> Tensor:
@@ -183,13 +195,15 @@ class WithBatchFormer(Swapped):
     def forward(self, x: Tensor, *args: Any, **kwargs: Any) -> Any:
         place = self._place
         out = super().forward(place(x), *args, **kwargs)
-        return remember(out) if place.remind and place.encoder.training else out
+        # Without gradients there is no loss that could get the rows wrong.
+        marks = place.marks and torch.is_grad_enabled() and place.encoder.training
+        return mark_two_streams(out) if marks else out
 
 
 class PerStream(Swapped):
-    """BatchNorm that normalises each stream by its own statistics and records only the plain ones.
+    """BatchNorm with statistics for each stream, which records only those of the plain stream.
 
-    Only the plain stream exists at test, so only its running statistics are ever used.
+    At test there is only the plain stream, so only its running statistics are used.
     """
 
     _driver: tuple[nn.Module]  # the owner of the BatchFormer that doubles the rows
@@ -199,7 +213,7 @@ class PerStream(Swapped):
             return super().forward(x)  # type: ignore[no-any-return]
         plain, mixed = x.chunk(2)
         norm: Any = self
-        # The norm's own forward for both: some fuse an activation into it.
+        # Both streams need the norm's own forward: some norms fuse an activation into it.
         tracked, norm.track_running_stats = norm.track_running_stats, False
         try:
             mixed = super().forward(mixed)
@@ -209,7 +223,7 @@ class PerStream(Swapped):
 
 
 def insert(target: nn.Module, place: Place, encoder: BatchFormer | None = None) -> None:
-    """Put a place before ``target``; an encoder, if given, becomes a child of ``target``."""
+    """Put a place before ``target``. An encoder, if given, becomes a child of ``target``."""
     add_mixin(target, WithBatchFormer)
     target.__dict__["_place"] = place
     if encoder is not None:
@@ -217,42 +231,209 @@ def insert(target: nn.Module, place: Place, encoder: BatchFormer | None = None) 
 
 
 def normalise_per_stream(norm: nn.Module, owner: nn.Module) -> None:
-    """Let a BatchNorm after the insertion keep the streams apart while ``owner``'s encoder acts."""
+    """Let a BatchNorm after the insertion keep the streams apart in training."""
     add_mixin(norm, PerStream)
     norm.__dict__["_driver"] = (owner,)
 
 
 def remove(module: nn.Module) -> None:
-    """Undo :func:`insert` and :func:`normalise_per_stream`; anything else is left alone."""
+    """Undo :func:`insert` and :func:`normalise_per_stream`; leave other modules alone."""
     if isinstance(module, WithBatchFormer):
-        module._modules.pop(CHILD, None)
+        getattr(module, CHILDREN).pop(CHILD, None)
         del module.__dict__["_place"]
-        _take_away(module, WithBatchFormer)
+        _remove(module, WithBatchFormer)
     if isinstance(module, PerStream):
         del module.__dict__["_driver"]
-        _take_away(module, PerStream)
+        _remove(module, PerStream)
 
 
-def _take_away(module: nn.Module, mixin: type[Swapped]) -> None:
+def _remove(module: nn.Module, mixin: type[Swapped]) -> None:
     remove_mixin(module, mixin)
     for name, value in vars(module).items():
-        # Accelerate's hooks keep the method that they stand around.
+        # Accelerate's hooks keep the method that they wrap.
         if isinstance(value, MethodType) and value.__func__ is mixin.forward:
             module.__dict__[name] = MethodType(type(module).forward, module)
 
 
-# What attaching BatchFormer did to a model, remembered on it.
+def insert_all(calls: list[Call], modules: list[BatchFormer], streams: str) -> None:
+    """Put each module before its call; calls with the same input and module share a stream."""
+    pairs = [(id(call.source), id(module)) for call, module in zip(calls, modules, strict=True)]
+    shared = {pair: SharedStream(pairs.count(pair)) for pair in pairs if pairs.count(pair) > 1}
+    owners: dict[int, nn.Module] = {}
+    for call, module, pair in zip(calls, modules, pairs, strict=True):
+        owner = owners.setdefault(id(module), call.module)
+        place = Place("double" if streams == "shared" else "mix_all", (owner,), marks=True)
+        if streams == "shared":
+            place.stream = shared.get(pair)
+        insert(call.module, place, module if owner is call.module else None)
+
+
+def mark_outputs(model: nn.Module, record: Trace, owner: nn.Module) -> None:
+    """If BatchFormer stands deep inside, mark the classifier's outputs as two streams."""
+    try:
+        names = find_classifiers(model, record)
+    except AttachError:
+        return  # the mark is a courtesy: without one classifier there is none
+    for name in names:
+        if not isinstance(record.calls[name].module, WithBatchFormer):
+            insert(record.calls[name].module, Place("pass", (owner,), marks=True))
+
+
+# ---- One training pass on the example batch, which proves that rows double.
+
+
+@dataclass
+class TrainingPass:
+    """What happened in one training pass.
+
+    Attributes:
+        outputs: tensors that a loss would use, without auxiliary ones.
+        inputs: each place that was run, with the features it read.
+        encoded: the encoders, once for each time they ran.
+        norms: BatchNorm modules that saw twice the rows they see in eval.
+        later: places that read rows which an earlier place had doubled.
+    """
+
+    outputs: list[Tensor] = field(default_factory=list)
+    inputs: list[tuple[Place, Tensor]] = field(default_factory=list)
+    encoded: list[nn.Module] = field(default_factory=list)
+    norms: list[nn.Module] = field(default_factory=list)
+    later: list[Place] = field(default_factory=list)
+
+
+def dry_run(
+    model: nn.Module, batch: Batch, calls: list[Call], streams: str, record: Trace, strict: bool
+) -> list[nn.Module]:
+    """Run one training pass: decide each place's role, count the rows, find the norms after.
+
+    Args:
+        strict: every output must double; otherwise one is enough (auxiliary outputs may stay).
+
+    Returns:
+        The BatchNorm modules that see both streams.
+
+    Raises:
+        AttachError: rows are lost or doubled twice, or a later layer does not accept them.
+    """
+    tried = [call.name for call in calls]
+    names = ", ".join(map(repr, tried))
+    try:
+        seen = _training_pass(model, batch, calls, record)
+    except Exception as error:
+        raise AttachError(
+            f"attach(): with BatchFormer at {names} a training pass fails: {error}. The layers "
+            f"after the place do not accept 2N rows. {record.candidates(tried)}"
+        ) from error
+    for place in seen.later:  # a pass without values restores attributes, roles among them
+        place.role = "mix_second_half"
+    _split_streams(seen.inputs)
+    if len(seen.encoded) > len(seen.inputs):
+        raise AttachError(
+            f"attach(): with BatchFormer at {names} it runs {len(seen.encoded)} times in a "
+            f"training pass. A container there runs all its children, and BatchFormer is one of "
+            f"them: choose its first layer instead. {record.candidates(tried)}"
+        )
+    expected = 2 * batch.rows if streams == "shared" else batch.rows
+    axes = {0, *(place.encoder.batch_axis for place in _places(calls))}
+    fits = [expected in {t.shape[a] for a in axes if a < t.ndim} for t in seen.outputs]
+    if len(record.shapes) == len(fits):  # rows on another axis: experts stacked as (E, N, K)
+        fits = [
+            fit or _has_more_rows(t.shape, shape, batch.rows, expected)
+            for fit, t, shape in zip(fits, seen.outputs, record.shapes, strict=True)
+        ]
+    if not any(fits) or (strict and not all(fits)):
+        lines = OWN_FORWARD.format(channels=_places(calls)[0].encoder.dim)
+        raise AttachError(
+            f"attach(): with BatchFormer at {names} a training pass gives outputs of shapes "
+            f"{[tuple(t.shape) for t in seen.outputs]} for {batch.rows} samples, not {expected} "
+            f"rows. Mixed rows are lost after the place (a head for each token, pooled later, as "
+            f"in GPT-2), or an output does not come from it: name its classifier with at=. "
+            f"{lines} {record.candidates(tried, lines=False)}"
+        )
+    return seen.norms
+
+
+def _has_more_rows(shape: torch.Size, in_eval: torch.Size, samples: int, expected: int) -> bool:
+    """Whether an output's shape is that of eval except for one axis, that of the samples."""
+    return any(
+        size == samples and (*in_eval[:axis], expected, *in_eval[axis + 1 :]) == tuple(shape)
+        for axis, size in enumerate(in_eval)
+    )
+
+
+def _training_pass(
+    model: nn.Module, batch: Batch, calls: list[Call], record: Trace
+) -> TrainingPass:
+    with preserve_state(model), without_exchange(model), torch.no_grad():
+        model.train()
+        return run_without_values(
+            model, batch, lambda batch: _observed_pass(model, batch, calls, record)
+        )
+
+
+def _observed_pass(
+    model: nn.Module, batch: Batch, calls: list[Call], record: Trace
+) -> TrainingPass:
+    seen = TrainingPass()
+    encoders = dict.fromkeys(place.encoder for place in _places(calls))
+    later_axis = any(encoder.batch_axis for encoder in encoders)
+    in_eval = {call.module: call.source for call in record.calls.values()}
+
+    def note_input(module: Any, args: tuple[Any, ...]) -> None:
+        place = module._place
+        seen.inputs.append((place, args[0]))
+        if place.role == "double" and args[0].shape[place.encoder.batch_axis] == 2 * batch.rows:
+            place.role = "mix_second_half"
+            seen.later.append(place)
+
+    def note_norm(module: nn.Module, args: tuple[Any, ...]) -> None:
+        # Twice the rows of eval, not 2N: tokens may have been flattened into the rows.
+        before = in_eval.get(module)
+        rows = batch.rows if before is None or later_axis else before.shape[0]
+        if args[0].shape[0] == 2 * rows:
+            seen.norms.append(module)
+
+    def note_encoder(module: nn.Module, args: tuple[Any, ...]) -> None:
+        seen.encoded.append(module)
+
+    norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
+    handles = [call.module.register_forward_pre_hook(note_input) for call in calls]
+    handles += [encoder.register_forward_pre_hook(note_encoder) for encoder in encoders]
+    handles += [norm.register_forward_pre_hook(note_norm) for norm in norms]
+    try:
+        seen.outputs = output_tensors(without_auxiliary(batch.run(model)))
+    finally:
+        for handle in handles:
+            handle.remove()
+    return seen
+
+
+def _places(calls: list[Call]) -> list[Place]:
+    return [call.module.__dict__["_place"] for call in calls]
+
+
+def _split_streams(inputs: list[tuple[Place, Tensor]]) -> None:
+    """Undo the sharing of a mixed stream by heads that read different tensors in training."""
+    for stream in [place.stream for place, _ in inputs]:
+        group = [(place, x) for place, x in inputs if place.stream is stream]
+        same = len({id(x) for _, x in group}) == 1
+        if stream is not None and not (same and len(group) == stream.readers):
+            for place, _ in group:
+                place.stream = None
+
+
+# ---- What ``attach`` records on the model, and how to find it under wrappers.
 
 RECORD = "_batchformer_attachment"
 
 
 @dataclass(frozen=True)
 class Attachment:
-    """What ``attach`` did, remembered on the model.
+    """What ``attach`` did to a model, stored as its attribute ``RECORD``.
 
     Attributes:
-        places: names of the modules BatchFormer stands before, in the order of their calls.
-        changed: names of all modules whose class is changed: those, and norms per stream.
+        places: names of the modules that BatchFormer stands before, in the order of their calls.
+        changed: names of all modules whose class is changed: these, and norms per stream.
         streams: ``"shared"`` or ``"mixed_only"``.
         input_axis: the axis of the samples in the model's inputs.
     """
@@ -263,10 +444,21 @@ class Attachment:
     input_axis: int = 0
 
 
-def refuse_attached(model: nn.Module) -> None:
-    """Say that BatchFormer is in the model already, where it is."""
-    if RECORD in model.__dict__ or any(isinstance(m, WithBatchFormer) for m in model.modules()):
-        raise AttachError(
-            "attach(): BatchFormer is attached already. Call detach(model) first, or name all "
-            "places in one call: attach(model, at=[...])."
-        )
+_WRAPPERS = (nn.parallel.DistributedDataParallel, nn.DataParallel, AveragedModel)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The model inside DDP, DataParallel, a weight average or a compiled module.
+
+    A wrapper of another library, such as timm's ``ModelEmaV3``, is recognised by its only child:
+    ``module``, to which BatchFormer is attached.
+    """
+    while True:
+        if isinstance(model, _WRAPPERS):
+            model = model.module
+        elif isinstance(getattr(model, COMPILED_MODULE, None), nn.Module):
+            model = getattr(model, COMPILED_MODULE)
+        elif [*getattr(model, CHILDREN)] == ["module"] and RECORD in vars(model.module):
+            model = model.module  # type: ignore[assignment]
+        else:
+            return model

@@ -11,12 +11,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 from torch.overrides import TorchFunctionMode
 
 from batchformer.nn.module import BatchFormer
+from batchformer.nn.streams import leaves
 from batchformer.plug.example import Batch
+from batchformer.torch_private import BUFFERS, COMPILED_CALL, BatchNorm, Dropout
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def held_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
     Dropout and stochastic depth are off, unless they drop everything: that is no noise, and what
     they stand before never arrives. BatchNorm that is in training normalises by the statistics
     of one training pass over the unchanged batch. The caller restores buffers and
-    modes (:func:`~batchformer.plug.preserve.preserve_state`); the rest is restored here.
+    modes (:func:`~batchformer.plug.preserve.untouched`); the rest is restored here.
     """
     with ExitStack() as undo:
         undo.enter_context(NoDropout())
@@ -54,7 +54,7 @@ def held_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
 
 def _is_dropout(module: nn.Module) -> bool:
     named = type(module).__name__.endswith(("DropPath", "StochasticDepth"))
-    return named or isinstance(module, _DropoutNd)
+    return named or isinstance(module, Dropout)
 
 
 def drops_everything(module: nn.Module) -> bool:
@@ -118,14 +118,23 @@ LARGE = 128
 """Pixels of a side from which half the resolution is as good for batch statistics."""
 
 
+def halved(batch: Batch) -> Batch:
+    """The batch with large images at half resolution; the same object if there are none."""
+
+    def is_large(part: Any) -> bool:
+        images = isinstance(part, Tensor) and part.ndim == 4 and part.is_floating_point()
+        return images and min(part.shape[2:]) >= LARGE
+
+    if not any(is_large(part) for _, part in leaves((batch.args, batch.kwargs))):
+        return batch
+    return batch.mapped(
+        lambda part: part[..., ::2, ::2] if is_large(part) else part, lambda part: part
+    )
+
+
 def _settle(model: nn.Module, batch: Batch) -> None:
     """One training pass for batch statistics: of large images at half resolution, if it works."""
-
-    def halved(part: Tensor) -> Tensor:
-        images = part.ndim == 4 and part.is_floating_point() and min(part.shape[2:]) >= LARGE
-        return part[..., ::2, ::2] if images else part
-
-    smaller = batch.mapped(halved, lambda part: part)
+    smaller = halved(batch)
     with torch.no_grad():
         try:
             seed(0)
@@ -136,14 +145,15 @@ def _settle(model: nn.Module, batch: Batch) -> None:
 
 
 def _has_statistics(module: nn.Module) -> bool:
-    return isinstance(module, _BatchNorm) or {"running_mean", "running_var"} <= {*module._buffers}
+    buffers = getattr(module, BUFFERS)
+    return isinstance(module, BatchNorm) or {"running_mean", "running_var"} <= {*buffers}
 
 
 def _with_statistics(norm: Any, like: Tensor) -> Any:
     """Let a norm take over the statistics of the next batch; returns what undoes it."""
     names = ("momentum", "track_running_stats")
     kept = {name: getattr(norm, name) for name in names if hasattr(norm, name)}
-    bare = isinstance(norm, _BatchNorm) and norm.running_mean is None
+    bare = isinstance(norm, BatchNorm) and norm.running_mean is None
     if bare:
         norm.running_mean = torch.zeros(norm.num_features, device=like.device)
         norm.running_var = torch.ones(norm.num_features, device=like.device)
@@ -189,15 +199,15 @@ def seed(number: int, own: Iterable[Any] = ()) -> None:
 @contextmanager
 def not_compiled(model: nn.Module) -> Iterator[None]:
     """Run modules on which ``.compile()`` was called without it: it would compile every pass."""
-    compiled = [m for m in model.modules() if m._compiled_call_impl is not None]
-    kept = [m._compiled_call_impl for m in compiled]
+    calls = [(module, getattr(module, COMPILED_CALL)) for module in model.modules()]
+    compiled = [(module, call) for module, call in calls if call is not None]
     try:
-        for module in compiled:
-            module._compiled_call_impl = None
+        for module, _ in compiled:
+            setattr(module, COMPILED_CALL, None)
         yield
     finally:
-        for module, call in zip(compiled, kept, strict=True):
-            module._compiled_call_impl = call
+        for module, call in compiled:
+            setattr(module, COMPILED_CALL, call)
 
 
 def _inside_encoders(model: nn.Module) -> set[int]:

@@ -15,6 +15,7 @@ from batchformer.nn.streams import leaves
 from batchformer.plug.classifier import output_tensors
 from batchformer.plug.example import Batch, as_batch, fit_batch
 from batchformer.plug.noise import seed
+from batchformer.plug.outputs import InEval, Layout, find_rows, named_outputs, training_layout
 from batchformer.plug.preserve import Buffers, own_generators, preserve_state, random_states
 
 PROBE = 4
@@ -48,11 +49,7 @@ def probe_batch(model: nn.Module, example: Any, axis: int) -> Batch:
     rest = [row for row in range(1, given.rows) if row != other]
     chosen = [0, *rest[: PROBE - 2]]
     chosen.insert(-1 if len(chosen) > 1 else 1, other)  # second to last, or last of two
-    index = torch.tensor(chosen)
-    few = given.mapped(
-        lambda part: part.index_select(axis, index.to(part.device)),
-        lambda part: [part[row] for row in chosen],
-    )
+    few = taken(given, chosen)
     call: Any = few.kwargs if few.kwargs else few.args
     return few if listed else fit_batch(model, call, axis)
 
@@ -90,6 +87,44 @@ def _as_list_of_samples(model: nn.Module, example: Any) -> Batch | None:
     return Batch(args, {}, len(samples))
 
 
+def repeated(batch: Batch, rows: int) -> Batch:
+    """The batch with its samples repeated in turn up to so many rows.
+
+    Two samples are repeated as 0, 0, 1, 1 and three as 0, 1, 2, 1, so that fewer samples than
+    ``PROBE`` show an exchange of rows too.
+    """
+    order = {2: [0, 0, 1, 1], 3: [0, 2, 1, 2]}.get(batch.rows, list(range(batch.rows)))
+    return taken(batch, [order[row % len(order)] for row in range(rows)])
+
+
+def fill_up(model: nn.Module, batch: Batch) -> Batch:
+    """The batch, or at least ``PROBE`` rows of its samples where the model takes more rows."""
+    if batch.rows >= PROBE:
+        return batch
+    larger = repeated(batch, PROBE)
+    with preserve_state(model), torch.no_grad():
+        try:
+            larger.run(model.eval())
+        except Exception:  # it takes batches of this size alone
+            return batch
+    return larger
+
+
+def taken(batch: Batch, index: list[int]) -> Batch:
+    """The batch of these samples."""
+    order = torch.tensor(index)
+    return batch.mapped(
+        lambda part: part.index_select(batch.axis, order.to(part.device)),
+        lambda part: [part[row] for row in index],
+    )
+
+
+def same_samples(batch: Batch) -> Tensor:
+    """Which samples are copies of one another, (N, N)."""
+    each = [taken(batch, [row]) for row in range(batch.rows)]
+    return torch.tensor([[_same(a, b) for a in each] for b in each])
+
+
 def source_of(sample: int, samples: int) -> int:
     """The one two before: a reversed or shifted order of rows then shows in which rows are equal.
 
@@ -100,61 +135,23 @@ def source_of(sample: int, samples: int) -> int:
 
 
 def _differ(batch: Batch, row: int) -> bool:
-    changed = batch.with_first_replaced(row)
+    return not _same(batch, batch.with_first_replaced(row))
+
+
+def _same(batch: Batch, changed: Batch) -> bool:
+    """Whether all tensors are equal, or there are none to compare."""
     pairs = zip(leaves(tuple(batch[:2])), leaves(tuple(changed[:2])), strict=True)
-    return any(isinstance(a, Tensor) and not torch.equal(a, b) for (_, a), (_, b) in pairs)
+    return all(torch.equal(a, b) for (_, a), (_, b) in pairs if isinstance(a, Tensor))
 
 
 def replaced(batch: Batch, sample: int, source: int | None = None) -> Batch:
     """The batch with one sample replaced by a copy of ``source``, or of :func:`source_of` it."""
     index = list(range(batch.rows))
     index[sample] = source_of(sample, batch.rows) if source is None else source
-    order = torch.tensor(index)
-    return batch.mapped(
-        lambda part: part.index_select(batch.axis, order.to(part.device)),
-        lambda part: [part[row] for row in index],
-    )
+    return taken(batch, index)
 
 
-# Outputs.
-
-#: For each output the axis of its rows, and how many rows it has of a sample.
-Layout = list[tuple[int, int]]
-
-
-def find_layout(few: list[Tensor], many: list[Tensor], sizes: tuple[int, int]) -> Layout:
-    """Which axis of each output grows with the batch, from eval outputs for two batch sizes."""
-    layout: Layout = []
-    for small, large in zip(few, many, strict=False):
-        axes = [
-            axis
-            for axis in range(min(small.ndim, large.ndim))
-            if small.shape[axis] * sizes[1] == large.shape[axis] * sizes[0] > 0
-        ]
-        if small.ndim != large.ndim or not axes:
-            return []
-        each = large.shape[axes[0]] // sizes[1]
-        # Two rows of a sample are two streams; more are positions that were flattened into rows.
-        layout.append((axes[0], each if each > 2 else 1))
-    return layout
-
-
-def as_rows(outputs: list[Tensor], samples: int, layout: Layout) -> list[Tensor]:
-    """The outputs that have N or 2N rows, or another multiple, as (rows, features) each."""
-    if not layout or len(layout) != len(outputs):
-        layout = [(_row_axis(t, samples), 1) for t in outputs]
-    found = []
-    for tensor, (axis, each) in zip(outputs, layout, strict=True):
-        if axis < tensor.ndim and tensor.shape[axis] and tensor.shape[axis] % each == 0:
-            rows = tensor.movedim(axis, 0)
-            found.append(rows.reshape(len(rows) // each, -1))
-    return found
-
-
-def _row_axis(tensor: Tensor, samples: int) -> int:
-    counts = (samples, 2 * samples)
-    turned = tensor.ndim > 1 and tensor.shape[0] not in counts and tensor.shape[1] in counts
-    return int(turned)
+# Passes.
 
 
 @dataclass(eq=False, repr=False)  # what is not generated costs no time at import
@@ -162,18 +159,22 @@ class Pass:
     """One training pass.
 
     Attributes:
+        names: the paths of the outputs.
         outputs: the tensors that a loss would use.
-        rows: those of them that have rows, as (rows, features) each.
         calls: encoders that were called, with their inputs and outputs.
         noisy: whether it drew random numbers.
         states: the random states at its end: two passes that drew equally much have the same.
+        rows: those of the outputs that have rows, as (rows, features) each.
+        row_names: the paths of these.
     """
 
+    names: list[str]
     outputs: list[Tensor]
-    rows: list[Tensor]
     calls: list[tuple[BatchFormer, Tensor, Tensor]]
     noisy: bool = False
     states: tuple[str, ...] = ()
+    rows: list[Tensor] = field(default_factory=list)
+    row_names: list[str] = field(default_factory=list)
 
     def count(self, samples: int) -> int:
         """Rows of the output that has twice as many as samples, or else of the first one."""
@@ -186,36 +187,72 @@ class Experiment:
     """A model whose noise is held, and a batch of N samples for it.
 
     Every pass begins with the buffers that the model has now, and with the same random numbers.
+
+    Attributes:
+        layout: where the outputs have their rows, as far as it is known.
+        in_eval: the outputs in eval by name.
     """
 
     model: nn.Module
     batch: Batch
     encoders: list[BatchFormer]
     layout: Layout = field(default_factory=list)
+    in_eval: dict[str, InEval] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.buffers, self.generators = Buffers(self.model), own_generators(self.model)
 
-    def run(self, batch: Batch | None = None, *, draw: int = 0, features: Features = "own") -> Pass:
-        """One pass; gradients are recorded, so that all passes take the same kernels."""
+    def run(
+        self,
+        batch: Batch | None = None,
+        *,
+        draw: int = 0,
+        features: Features = "own",
+        grad: bool = True,
+    ) -> Pass:
+        """One pass.
+
+        Gradients are recorded, so that all passes take the same kernels; without them a pass may
+        be compared with others of that kind alone.
+        """
         self.buffers.restore()
         seed(draw, self.generators)
         before = random_states(self.model)
         with (
-            torch.enable_grad(),
+            torch.set_grad_enabled(grad),
             encoder_inputs(self.encoders, features),
             record_io(self.encoders) as calls,
         ):
-            outputs = output_tensors((batch or self.batch).run(self.model))
-        outputs = [t.as_subclass(Tensor) for t in outputs]
-        rows = as_rows(outputs, self.batch.rows, self.layout)
-        if not rows:
+            named = named_outputs((batch or self.batch).run(self.model))
+        states = random_states(self.model)
+        names = [name for name, _ in named]
+        outputs = [t.as_subclass(Tensor) for _, t in named]
+        found = Pass(names, outputs, calls, states != before, states)
+        self.find_rows(found, (batch or self.batch).rows)
+        return found
+
+    def find_rows(self, seen: Pass, samples: int) -> None:
+        """Find the rows of a pass over so many samples.
+
+        Raises:
+            TypeError: there are none.
+        """
+        named = list(zip(seen.names, seen.outputs, strict=True))
+        found = find_rows(named, samples, self.layout)
+        if not found:
             raise TypeError(
                 "check(): the model returned no floating-point tensor with rows to look at. Let it "
                 "return its logits, not the loss alone."
             )
-        states = random_states(self.model)
-        return Pass(outputs, rows, calls, states != before, states)
+        seen.row_names, seen.rows = [name for name, _ in found], [rows for _, rows in found]
+
+    def learn_layout(self, base: Pass, larger: Pass, samples: int) -> None:
+        """Find the rows by what grows with the batch, and read ``base`` anew."""
+        sizes = (self.batch.rows, samples)
+        layout = training_layout(base.names, base.outputs, larger.outputs, sizes, self.in_eval)
+        if layout:
+            self.layout = layout
+            self.find_rows(base, self.batch.rows)
 
 
 #: What goes into the encoders: the model's own features, those at unit scale, or these with noise

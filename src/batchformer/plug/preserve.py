@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from batchformer.torch_private import BUFFERS, PARAMETERS, compiler_is_imported
+
 
 @contextmanager
 def preserve_state(model: nn.Module) -> Iterator[None]:
@@ -28,7 +30,7 @@ def preserve_state(model: nn.Module) -> Iterator[None]:
     buffers = [
         (module, name, buffer, buffer.detach().clone())
         for module in model.modules()
-        for name, buffer in module._buffers.items()
+        for name, buffer in getattr(module, BUFFERS).items()
         if buffer is not None
     ]
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
@@ -50,7 +52,7 @@ def preserve_state(model: nn.Module) -> Iterator[None]:
         with torch.no_grad():
             for module, name, buffer, value in buffers:
                 # A module may have replaced the tensor rather than written into it.
-                module._buffers[name] = buffer
+                getattr(module, BUFFERS)[name] = buffer
                 if not _is_expanded(buffer):
                     buffer.copy_(value)
 
@@ -113,16 +115,17 @@ class Buffers:
         self.places = [
             (module, name, id(buffer))
             for module in model.modules()
-            for name, buffer in module._buffers.items()
+            for name, buffer in getattr(module, BUFFERS).items()
             if buffer is not None
         ]
 
     def restore(self) -> None:
         fresh: dict[int, Tensor] = {}
         for module, name, key in self.places:
-            now, value = module._buffers.get(name), self.values[key][1]
+            buffers, value = getattr(module, BUFFERS), self.values[key][1]
+            now = buffers.get(name)
             if now is None or not _same_values(now, value):
-                module._buffers[name] = fresh.setdefault(key, value.clone())
+                buffers[name] = fresh.setdefault(key, value.clone())
 
 
 def own_generators(model: nn.Module) -> list[Any]:
@@ -170,7 +173,7 @@ def may_drop_values(model: nn.Module) -> bool:
     ordinary = {type(tensor) for tensor in tensors} <= {Tensor, nn.Parameter}
     on_cpu = all(tensor.device.type == "cpu" for tensor in tensors)
     large = ordinary and sum(tensor.numel() for tensor in tensors) >= LARGE
-    return large and on_cpu and "torch._dynamo" in sys.modules
+    return large and on_cpu and compiler_is_imported()
 
 
 @contextmanager
@@ -193,11 +196,10 @@ def shapes_only(model: nn.Module) -> Iterator[None]:
     twins: dict[Tensor, Tensor] = {}
     try:
         for module in model.modules():
-            for tensors in (module._parameters, module._buffers):
+            for tensors in (getattr(module, PARAMETERS), getattr(module, BUFFERS)):
                 for name, tensor in tensors.items():
                     if tensor is not None:
-                        twin = twins.setdefault(tensor, _without_values(tensor))
-                        tensors[name] = twin  # type: ignore[assignment]
+                        tensors[name] = twins.setdefault(tensor, _without_values(tensor))
         yield
     finally:
         for now, before in kept:
@@ -256,6 +258,16 @@ def generators_kept(devices: Iterable[torch.device]) -> Iterator[None]:
     finally:
         for restore, state in states:
             restore(state)
+
+
+def seed_device(device: torch.device, number: int) -> None:
+    """Seed torch's generators of the CPU and of one device.
+
+    ``torch.manual_seed`` would also seed accelerators that are not in use.
+    """
+    torch.default_generator.manual_seed(number)
+    if device.type not in ("cpu", "meta"):
+        torch.get_device_module(device).manual_seed(number)
 
 
 def _states(devices: Iterable[torch.device]) -> list[tuple[Callable[[Any], Any], Any]]:

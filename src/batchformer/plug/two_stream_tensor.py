@@ -1,4 +1,4 @@
-"""A tensor that remembers holding two streams, so that a forgotten ``match`` is called by name."""
+"""A tensor that knows it holds two streams, so that a forgotten ``match`` fails with advice."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from batchformer.nn.streams import leaves
+from batchformer.torch_private import DisableTorchFunctionSubclass
 
 REMEDY = (
     "These outputs hold two streams: {rows} rows for {half} samples, plain then mixed, because "
-    "BatchFormer is attached and the model is training. Double the targets to go with them: "
+    "BatchFormer is attached and the model is training. Double the targets as well: "
     "loss = criterion(outputs, batchformer.match(outputs, targets)). For a metric take the plain "
     "rows: batchformer.split(outputs).plain."
 )
@@ -24,14 +25,14 @@ HALVES = (
     "plain, mixed = batchformer.split(outputs), or reshape to (2, {half}, ...)."
 )
 
-#: Functions that compare outputs with targets, and broadcast (2N, 1) against (N,) without a word.
+#: Functions that compare outputs with targets, and silently broadcast (2N, 1) against (N,).
 COMPARISONS = {
     *("sub", "subtract", "rsub", "__sub__", "__rsub__", "eq", "ne", "__eq__", "__ne__"),
     *("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "poisson_nll_loss", "kl_div", "dist"),
     *("hinge_embedding_loss", "multilabel_soft_margin_loss"),
 }
-#: Functions that a loss written by hand applies to outputs and targets. They are not comparisons
-#: in themselves: (2N, 1) against (N,) is an error only once it is reduced to one number.
+#: Functions that a handwritten loss applies to outputs and targets. They are no comparisons in
+#: themselves: (2N, 1) against (N,) is an error only once it is reduced to one number.
 PRODUCTS = {"mul", "multiply", "__mul__", "__rmul__", "where", "xlogy"}
 REDUCTIONS = {"mean", "sum"}
 RESHAPES = {"view", "reshape", "unflatten"}
@@ -39,12 +40,12 @@ TRANSPOSITIONS = {"t", "transpose", "swapaxes", "swapdims", "permute", "movedim"
 
 
 class TwoStreamTensor(Tensor):
-    """Logits ``(2N, ...)`` of an attached model in training, and what keeps their rows.
+    """Logits ``(2N, ...)`` of an attached model in training, and results that keep their rows.
 
-    It is a plain tensor in all but one thing. An operation that fails because the other operand has
-    N rows says what to do about it, and so does one that would pair N targets with 2N rows without
-    failing, or reshape 2N rows so that different samples come together. Copies, files and lists
-    hold ordinary numbers.
+    It behaves as a plain tensor with one exception. Three kinds of operations raise an error that
+    says what to do: those that fail because another operand has N rows, those that would silently
+    pair N targets with 2N rows, and reshapes of 2N rows that join different samples. Copies, files
+    and lists contain ordinary tensors and numbers.
     """
 
     _rows_axis = 0
@@ -59,10 +60,10 @@ class TwoStreamTensor(Tensor):
     ) -> Any:
         kwargs = kwargs or {}
         name = getattr(func, "__name__", "")
-        with torch._C.DisableTorchFunctionSubclass():
+        with DisableTorchFunctionSubclass():
             if torch.compiler.is_compiling():
                 return func(*args, **kwargs)
-            rows = _rows_in_vain(name, args, kwargs)
+            rows = _silently_paired(name, args, kwargs)
             if rows:
                 raise _pairing_error(name, rows)
             try:
@@ -73,7 +74,7 @@ class TwoStreamTensor(Tensor):
                     raise
                 kind = ValueError if isinstance(error, ValueError) else RuntimeError
                 raise kind(f"{error}\n{_remedy(rows)}") from error
-            # Attributes are what compilers read, and as_subclass is how to get an ordinary tensor.
+            # Compilers read attributes, and as_subclass returns an ordinary tensor.
             if name in ("__get__", "as_subclass"):
                 return result
             if name in RESHAPES:
@@ -105,21 +106,22 @@ class _AllPairs(TwoStreamTensor):
     """``(2N, N)``: (2N, 1) outputs broadcast against (N,) targets, each row with each target."""
 
 
-def remember(outputs: Any) -> Any:
-    """Mark doubled rows that await a loss; anything else, and anything traced, passes through."""
+def mark_two_streams(outputs: Any) -> Any:
+    """Mark doubled rows that await a loss; return anything else, and anything traced, as it is."""
     if not _has_rows(outputs) or not outputs.requires_grad or _unmarkable():
         return outputs
     return outputs.as_subclass(TwoStreamTensor)
 
 
 def _unmarkable() -> bool:
-    """Whether a tracer is at work that knows no subclass of a tensor."""
+    """Whether a tracer is active that does not support tensor subclasses."""
     if torch.compiler.is_compiling():
-        # Earlier compilers trace into no tensor subclass, and would break the graph.
+        # Earlier compilers do not trace into tensor subclasses and would break the graph.
         return torch.compiler.is_exporting() or not COMPILER_KNOWS_SUBCLASSES
-    return torch._C._get_tracing_state() is not None
+    return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 
+#: Whether torch.compile supports subclasses such as ours.
 COMPILER_KNOWS_SUBCLASSES = tuple(map(int, torch.__version__.split(".")[:2])) >= (2, 8)
 
 
@@ -140,7 +142,7 @@ def _rows_of(tensor: TwoStreamTensor) -> int:
 
 
 def _mark(result: Any, rows: set[int], turned: bool) -> Any:
-    """What keeps the rows keeps the memory; the rest, such as a scalar loss, is ordinary."""
+    """Mark a result that keeps the rows; any other, such as a scalar loss, stays ordinary."""
     if type(result).__module__ == "torch.return_types":  # values and indices of topk, max and sort
         return type(result)([_mark(part, rows, turned) for part in result])
     if not _has_rows(result) or isinstance(result, TwoStreamTensor):
@@ -161,8 +163,8 @@ def _half_of_marked(operands: Any) -> int:
     return 0
 
 
-def _rows_in_vain(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
-    """N, if 2N rows would be paired with N targets and nothing would fail; otherwise 0."""
+def _silently_paired(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> int:
+    """N, if 2N rows would be paired with N targets without an error; otherwise 0."""
     operands = [value for value in (*args, *kwargs.values()) if not isinstance(value, str)]
     marked = operands[0] if operands else None
     if name in REDUCTIONS and isinstance(marked, _AllPairs):
@@ -174,12 +176,12 @@ def _rows_in_vain(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -
     if not isinstance(marked, TwoStreamTensor) or marked.ndim < 2 or marked._rows_axis:
         return 0
     if name == "__getitem__" and isinstance(args[1], tuple):
-        # log_p[arange(N), y]: one number of each plain row, and the mixed rows are never trained.
+        # log_p[arange(N), y] selects from the plain rows, so the mixed rows are never trained.
         lengths = [_length(index) for index in args[1]]
         paired = len(lengths) > 1 and lengths[0] and lengths[0] == lengths[1]
         return lengths[0] if paired and 2 * lengths[0] == marked.shape[0] else 0
     if name == "gather":
-        # log_p.gather(1, y[:, None]): an index may have fewer rows, and the others are left out.
+        # log_p.gather(1, y[:, None]): an index may have fewer rows, and the others are ignored.
         index = kwargs.get("index", args[-1])
         dim = kwargs.get("dim", args[1] if len(args) > 1 else 0)
         along_rows = not isinstance(dim, int) or dim % marked.ndim == 0
@@ -192,7 +194,7 @@ def _broadcast_rows(a: Tensor, b: Tensor) -> int:
     """N for two streams ``(2N, 1)`` against targets ``(N,)``, which make ``(2N, N)``."""
     for outputs, targets in ((a, b), (b, a)):
         column = isinstance(outputs, TwoStreamTensor) and tuple(outputs.shape[1:]) == (1,)
-        # What is learned is no target: the thresholds of an ordinal regression, a scale.
+        # Parameters are no targets: the thresholds of an ordinal regression, a scale.
         given = targets.ndim == 1 and not targets.requires_grad
         if column and given and len(outputs) == 2 * len(targets) > 2:
             return len(targets)
@@ -200,12 +202,12 @@ def _broadcast_rows(a: Tensor, b: Tensor) -> int:
 
 
 def _is_all_pairs(name: str, operands: Sequence[Any], result: Any) -> bool:
-    """Whether the result holds each of 2N rows with each of N targets, and nothing else."""
+    """Whether the result pairs each of 2N rows with each of N targets."""
     if not _has_rows(result) or result.ndim != 2 or len(result) != 2 * result.shape[1]:
         return False
     tensors = [tensor for tensor in operands if _has_rows(tensor)]
     if any(isinstance(tensor, _AllPairs) for tensor in tensors):
-        # A matrix of its own, such as (2N, K) class weights, says that (2N, K) was meant.
+        # Another matrix, such as (2N, K) class weights, shows that (2N, K) was meant.
         others = [tensor for tensor in tensors if not isinstance(tensor, _AllPairs)]
         return all(tensor.ndim < 2 or tensor.shape[-1] == 1 for tensor in others)
     if name not in PRODUCTS or any(t.ndim > 1 and t.shape[-1] != 1 for t in tensors):
@@ -214,10 +216,10 @@ def _is_all_pairs(name: str, operands: Sequence[Any], result: Any) -> bool:
 
 
 def _check_reshape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
-    """Tell whoever reshapes ``(2N, ...)`` to ``(N, ...)``, which puts neighbouring rows together.
+    """Refuse a reshape of ``(2N, ...)`` to ``(N, ...)``, which joins neighbouring rows.
 
-    With an even N, ``(N, 2, ...)`` is also what two views of each sample need, so this only warns.
-    A first size of -1 names no N, and is left alone.
+    With an even N, ``(N, 2, ...)`` also fits two views of each sample, so this only warns. A first
+    size of -1 names no N and is accepted.
     """
     marked, *sizes = args
     if name == "unflatten":
@@ -232,19 +234,19 @@ def _check_reshape(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], ou
     half = len(marked) // 2
     if len(marked) % 2 or half <= 2 or not sizes or sizes[0] != half:
         return
-    told = f"{name} to {tuple(out.shape)} joins rows of different samples. "
-    told += HALVES.format(half=half)
+    message = f"{name} to {tuple(out.shape)} joins rows of different samples. "
+    message += HALVES.format(half=half)
     if half % 2 or out.ndim < 2 or out.shape[1] != 2:
-        raise RuntimeError(told)
-    told += " If your samples have two rows each, reshape to (-1, 2, ...)."
-    warnings.warn(told, stacklevel=3)
+        raise RuntimeError(message)
+    message += " If your samples have two rows each, reshape to (-1, 2, ...)."
+    warnings.warn(message, stacklevel=3)
 
 
 def _watched(outputs: Tensor, rows: Iterator[Tensor]) -> Iterator[Tensor]:
-    """The rows one by one; the backward pass fails if only the first N were paired and trained.
+    """Iterate over the rows; the backward pass fails if only the first N were paired and trained.
 
-    ``zip(outputs, y)`` takes N + 1 rows, ``zip(y, outputs)`` takes N. Others may as well, to print
-    a few rows, so it also takes a gradient that is zero in all mixed rows.
+    ``zip(outputs, y)`` takes N + 1 rows and ``zip(y, outputs)`` takes N. Other code may take as
+    many, to print a few rows, so the gradient must also be zero in all mixed rows.
     """
     taken = 0
 
@@ -265,7 +267,7 @@ def _watched(outputs: Tensor, rows: Iterator[Tensor]) -> Iterator[Tensor]:
 
 
 def _length(index: Any) -> int:
-    """How many rows an index picks, 0 if it is none that picks one by one."""
+    """How many rows an index selects one by one; 0 if it is of another kind."""
     if isinstance(index, Tensor):
         return len(index) if index.ndim == 1 and index.dtype is not torch.bool else 0
     if isinstance(index, slice) or index is None or index is Ellipsis:

@@ -16,12 +16,13 @@ from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.engine.cuda_graph import WARM_UP, Captured, Eager
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.engine.stage import RunningMean
+from batchformer.lab.engine.stage import WeightEMA
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.compositional import Cge
 from batchformer.lab.metrics.compositional import CompositionalResult, compositional_scores
 from batchformer.lab.models.build import build_model
-from batchformer.nn.randomness import drawing, seed_device
+from batchformer.nn.randomness import drawing
+from batchformer.plug.preserve import seed_device
 
 CPU = torch.device("cpu")
 #: Pairs 0 and 5 are unseen; the classes 0..4 of the batches are pairs 1, 2, 3, 4 and 6.
@@ -165,15 +166,15 @@ def test_kept_pairs_do_not_outlive_their_weights(batch: Any, shown: Any) -> None
         assert method.double().predict(x.double()).dtype == torch.float64
     # A running mean is evaluated again and again, and never set to training.
     method = cge()
-    mean: Any = RunningMean(method, 0.5)
-    optimizers, mechanics = (
+    mean: Any = WeightEMA(method, 0.5)
+    optimizers, optimizer_step = (
         method.optimizers(OptimConfig(lr=0.5)),
         OptimizerStep(TrainConfig(), CPU),
     )
     with torch.no_grad():
         before = mean.module.eval().predict(x)
     mean.update_parameters(method)
-    method.train().update(shown, optimizers, mechanics)
+    method.train().update(shown, optimizers, optimizer_step)
     mean.update_parameters(method)
     with torch.no_grad():
         after = mean.module.eval().predict(x)
@@ -198,11 +199,11 @@ def test_it_is_acting(batch: Any) -> None:
 @pytest.mark.parametrize("train", [{"precision": "bf16"}, {"accumulate": 2}], ids=str)
 def test_half_precision_and_accumulation(shown: Any, train: Any) -> None:
     method = cge({"image_embedding": 20}).train()
-    mechanics = OptimizerStep(TrainConfig(batch_size=10, **train), CPU)
-    losses = method.update(shown, method.optimizers(OptimConfig()), mechanics)
+    optimizer_step = OptimizerStep(TrainConfig(batch_size=10, **train), CPU)
+    losses = method.update(shown, method.optimizers(OptimConfig()), optimizer_step)
     assert losses["loss"].isfinite() and losses["loss"].dtype == torch.float32
     assert all(p.isfinite().all() for p in method.parameters())
-    with torch.no_grad(), mechanics.autocast():
+    with torch.no_grad(), optimizer_step.autocast():
         assert method.eval().predict(shown["x"]).dtype == torch.float32
 
 
@@ -290,10 +291,10 @@ def coloured(step: int) -> dict[str, Tensor]:
 def trained(embedding: int, **module: Any) -> CompositionalResult:
     method = on_shapes(embedding, **module).train()
     optimizers = method.optimizers(OptimConfig(name="adam", lr=1e-2, weight_decay=5e-5))
-    mechanics = OptimizerStep(TrainConfig(), CPU)
+    optimizer_step = OptimizerStep(TrainConfig(), CPU)
     for step in range(120):
         seed_device(CPU, step)
-        method.update(coloured(step), optimizers, mechanics)
+        method.update(coloured(step), optimizers, optimizer_step)
     pair = torch.arange(16).repeat(10)
     with torch.no_grad():
         scores = method.eval().predict(images(pair, 99_999))
@@ -316,9 +317,11 @@ def test_recorded_updates_are_those_run_eagerly() -> None:
     for kind in (Eager, Captured):
         method = on_shapes(16, dropout=0.1).to(device).train()
         optimizers = method.optimizers(OptimConfig(name="adam", lr=1e-3))
-        mechanics = OptimizerStep(TrainConfig(precision="bf16"), device)
+        optimizer_step = OptimizerStep(TrainConfig(precision="bf16"), device)
 
-        def work(batch: Any, method: Any = method, o: Any = optimizers, m: Any = mechanics) -> Any:
+        def work(
+            batch: Any, method: Any = method, o: Any = optimizers, m: Any = optimizer_step
+        ) -> Any:
             return method.update(batch, o, m)
 
         with torch.cuda.stream(stream):
@@ -328,5 +331,5 @@ def test_recorded_updates_are_those_run_eagerly() -> None:
             for step in range(WARM_UP + 10):
                 on_device = {name: value.to(device) for name, value in coloured(step).items()}
                 losses[kind].append(float(updater(on_device, step)["loss"]))
-        assert kind is Eager or len(updater.recordings) == 1
+        assert kind is Eager or len(updater.graphs) == 1
     assert losses[Captured] == pytest.approx(losses[Eager], rel=0.02)

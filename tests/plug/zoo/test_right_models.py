@@ -25,7 +25,7 @@ from torch.utils.checkpoint import checkpoint
 
 from batchformer import BatchFormer, attach, check, param_groups, two_streams
 from batchformer.nn.encoder import EncoderWeights, batch_former
-from batchformer.plug.findings import ATTEND, EVAL, LEARN, MEMBER, STAY, STREAMS
+from batchformer.plug.findings import ATTEND, EVAL, LEARN, MEMBER, SHARED, STAY, STREAMS
 
 N, C, K = 6, 16, 5
 RIGHT: dict[str, Callable[[], Any]] = {}
@@ -637,6 +637,161 @@ def nested_arguments() -> Any:
     return Nested(), {"batch": x(), "more": {"side": [x(), 1.0]}}
 
 
+@right
+def sequence_first_inputs() -> Any:
+    class SequenceFirst(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.head = nn.GRU(8, C), nn.Linear(C, K)
+            self.batchformer = BatchFormer(C)
+
+        def forward(self, batch: Tensor) -> Tensor:  # (L, N, 8)
+            return self.head(two_streams(self.rnn(batch)[0][-1], self.batchformer))
+
+    return SequenceFirst(), tokens().transpose(0, 1), {"input_axis": 1}
+
+
+@right
+def sequence_first_inputs_and_outputs() -> Any:
+    class SequenceFirst(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn, self.head = nn.GRU(8, C), nn.Linear(C, K)
+            self.batchformer = BatchFormer(C, batch_axis=1)
+
+        def forward(self, batch: Tensor) -> Tensor:  # (L, N, 8) to (L, 2N, K) in training
+            return self.head(two_streams(self.rnn(batch)[0], self.batchformer))
+
+    return SequenceFirst(), tokens().transpose(0, 1), {"input_axis": 1}
+
+
+# Several outputs.
+
+
+@right
+class StackedStreams(Own):
+    def rows(self, f: Tensor) -> Tensor:  # (2, N, K) in training
+        if self.training:
+            return self.head(torch.stack([f, self.batchformer(f)]))
+        return self.head(f)
+
+
+@right
+class StackedStreamsLast(Own):
+    def rows(self, f: Tensor) -> Tensor:  # (N, K, 2) in training
+        if self.training:
+            return torch.stack([self.head(f), self.head(self.batchformer(f))], -1)
+        return self.head(f)
+
+
+@right
+class PlainAndMixedLogits(Own):
+    def rows(self, f: Tensor) -> dict[str, Tensor]:
+        if self.training:
+            return {"logits": self.head(f), "mixed_logits": self.head(self.batchformer(f))}
+        return {"logits": self.head(f)}
+
+
+@right
+class PlainAndMixedOfTwoHeads(Own):
+    """Five outputs, four of which have the same shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.other = nn.Linear(C, K)
+
+    def rows(self, f: Tensor) -> Any:
+        mixed = self.batchformer(f)
+        plain = self.other(f), self.head(f)
+        return (*plain, self.head(mixed), self.other(mixed), f) if self.training else plain
+
+
+@right
+class StackedExperts(Own):
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(C, K) for _ in range(3))
+
+    def rows(self, f: Tensor) -> Tensor:  # (3, 2N, K) in training
+        f = two_streams(f, self.batchformer)
+        return torch.stack([expert(f) for expert in self.experts])
+
+
+class Experts(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(8, C)
+        self.experts = nn.ModuleList(nn.Linear(C, K) for _ in range(3))
+
+    def forward(self, batch: Tensor) -> Tensor:
+        f = self.body(batch).relu()
+        return torch.stack([expert(f) for expert in self.experts])
+
+
+attached("stacked experts", Experts, x)
+attached(
+    "bert with hidden states",
+    lambda: hugging_face(
+        "BertForSequenceClassification",
+        "BertConfig",
+        **TINY,
+        **TEXT,
+        output_hidden_states=True,
+        output_attentions=True,
+        attn_implementation="eager",
+    ),
+    text,
+)
+
+
+@right
+class GivesMuchBesideItsLogits(Own):
+    """Similarities of all pairs, doubled soft targets, probabilities and mixed features."""
+
+    def rows(self, f: Tensor) -> dict[str, Tensor]:
+        streams = two_streams(f, self.batchformer)
+        logits = self.head(streams)
+        return {
+            "similarities": f @ f.T,
+            "targets": torch.full((len(streams), K), 1 / K),
+            "probabilities": (1e4 * logits).softmax(1),
+            "mixed": streams[len(f) :] if self.training else f,
+            "hidden_states": f - f.mean(0),
+            "logits": logits,
+        }
+
+
+# Eval need not give the same numbers.
+
+
+@right
+class ProbabilitiesAtTest(Own):
+    def rows(self, f: Tensor) -> Tensor:
+        logits = super().rows(f)
+        return logits if self.training else (logits / 2).softmax(-1)
+
+
+@right
+class AverageOfWeightsAtTest(Own):
+    def __init__(self) -> None:
+        super().__init__()
+        self.average = nn.Sequential(nn.Linear(8, C), nn.ReLU(), nn.Linear(C, K))
+
+    def forward(self, batch: Tensor) -> Any:
+        return super().forward(batch) if self.training else self.average(batch)
+
+
+@right
+class CorrectionOfLogitsInTraining(Own):
+    def __init__(self) -> None:
+        super().__init__()
+        self.correction = nn.Parameter(torch.randn(K))
+
+    def rows(self, f: Tensor) -> Tensor:
+        logits = super().rows(f)
+        return logits + self.correction if self.training else logits
+
+
 class Stock(Own):
     """The six lines of the paper, with a stock layer."""
 
@@ -844,6 +999,33 @@ RIGHT["stock after 80 layers"] = lambda: DeepStock(80, nn.Tanh)
 attached("after 80 layers", lambda: deep(80, nn.Tanh).append(nn.Linear(C, K)), x)
 
 
+@right
+class StackedAfterManyLayers(DeepStock):
+    """Two streams on an axis of their own: gradients say which of the two mixes the samples."""
+
+    def __init__(self) -> None:
+        super().__init__(20, nn.ReLU)
+
+    def rows(self, f: Tensor) -> Tensor:  # (2, N, K) in training
+        if self.training:
+            f = torch.stack([f, self.batchformer(f.unsqueeze(1)).squeeze(1)])
+        return self.head(f)
+
+
+@right
+class GateOfZeroInOneOutput(Own):
+    def __init__(self) -> None:
+        super().__init__()
+        self.other, self.gate = nn.Linear(C, K), nn.Parameter(torch.zeros(C))
+
+    def rows(self, f: Tensor) -> tuple[Tensor, Tensor]:
+        if not self.training:
+            return self.head(f), self.other(f)
+        mixed = self.batchformer(f)
+        gated = f + self.gate * mixed
+        return self.head(torch.cat([f, mixed])), self.other(torch.cat([f, gated]))
+
+
 @pytest.mark.parametrize("name", RIGHT)
 def test_it_is_not_accused(name: str) -> None:
     torch.manual_seed(0)
@@ -912,6 +1094,42 @@ def test_what_cannot_be_judged_is_said_and_neither_passes_nor_fails() -> None:
     (unjudged,) = (finding for finding in result.findings if finding.passed is None)
     assert unjudged.question == LEARN and "use_reentrant=True" in unjudged.seen
     assert "BatchFormer is acting; 1 not judged." in str(result)
+
+
+class AfterTheClassifier(Own):
+    def __init__(self) -> None:
+        super().__init__(K, heads=1)
+
+    def rows(self, f: Tensor) -> Tensor:
+        return two_streams(self.head(f), self.batchformer)
+
+
+class StockAfterTheClassifier(Own):
+    def __init__(self) -> None:
+        super().__init__()
+        self.batchformer = nn.TransformerEncoderLayer(K, 1, K, 0.5)
+
+    def rows(self, f: Tensor) -> Tensor:
+        z = self.head(f)
+        return torch.cat([z, self.batchformer(z[:, None]).squeeze(1)]) if self.training else z
+
+
+@pytest.mark.parametrize("build", [AfterTheClassifier, StockAfterTheClassifier])
+def test_an_encoder_with_nothing_behind_it_is_told_in_words(build: Build) -> None:
+    """The classifier may be in the loss, so nothing failed; but it is not called acting either."""
+    torch.manual_seed(0)
+    result = check(build(), x())
+    (unjudged,) = (finding for finding in result.findings if finding.passed is None)
+    assert unjudged.question == SHARED and "stands after the classifier" in unjudged.seen
+    assert not result.failures and "acting" not in str(result)
+
+
+def test_sequence_first_inputs_are_asked_for() -> None:
+    model, batch, _ = RIGHT["sequence_first_inputs"]()
+    result = check(model, batch)
+    assert result.failures and "input_axis=1" in str(result)
+    with pytest.raises(ValueError, match="counted from 0"):
+        check(model, batch, input_axis=-1)
 
 
 @pytest.mark.parametrize(("start", "words"), [(0.0, "is zero"), (1e-6, "is nearly zero")])

@@ -24,6 +24,7 @@ from batchformer.plug.findings import (
     LEARN,
     MEMBER,
     ON,
+    OWN,
     SHARED,
     STAY,
     STREAMS,
@@ -894,6 +895,156 @@ def forward_replaced_after_attach() -> nn.Module:
     return model
 
 
+# Several outputs, of which one is wrong.
+
+
+class TwoHeads(Base):
+    """A second head beside the first, both in a dict."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attributes = nn.Linear(C, 5)
+
+    def forward(self, x: Tensor) -> Any:
+        f = self.body(x)
+        return self.rows(f) if self.training else self.both(self.head(f), self.attributes(f))
+
+    def both(self, logits: Tensor, attributes: Tensor) -> Any:
+        return {"logits": logits, "attributes": attributes}
+
+
+@wrong(STAY, says="outputs['attributes']: replacing one sample moves 3 of 3 others")
+class SecondOutputCentred(TwoHeads):
+    def rows(self, f: Tensor) -> Any:
+        logits = self.head(two_streams(f, self.batchformer))
+        return self.both(logits, self.attributes(f - f.mean(0)))
+
+
+@wrong(FIRST, says="outputs['attributes']: mixed, plain")
+class SecondOutputMixedFirst(TwoHeads):
+    def rows(self, f: Tensor) -> Any:
+        mixed = self.batchformer(f)
+        attributes = self.attributes(torch.cat([mixed, f]))
+        return self.both(self.head(torch.cat([f, mixed])), attributes)
+
+
+@wrong(FIRST, says="outputs['attributes']: the rows of a stream are not in the order")
+class SecondOutputRolled(TwoHeads):
+    def rows(self, f: Tensor) -> Any:
+        mixed = self.batchformer(f)
+        attributes = self.attributes(torch.cat([f, mixed.roll(1, 0)]))
+        return self.both(self.head(torch.cat([f, mixed])), attributes)
+
+
+@wrong(ATTEND, says="outputs[1]: 0 of 3 mixed rows depend on another sample")
+class SecondOutputOfATuplePlainTwice(TwoHeads):
+    def both(self, logits: Tensor, attributes: Tensor) -> Any:
+        return logits, attributes
+
+    def rows(self, f: Tensor) -> Any:
+        logits = self.head(two_streams(f, self.batchformer))
+        return self.both(logits, self.attributes(torch.cat([f, f])))
+
+
+@wrong(ATTEND, says="outputs[0]: 0 of 3 mixed rows depend on another sample")
+class FirstOutputOfATuplePlainTwice(SecondOutputOfATuplePlainTwice):
+    def both(self, logits: Tensor, attributes: Tensor) -> Any:
+        return attributes, logits
+
+
+@wrong(EQUAL, says="outputs['attributes']: their mixed rows differ")
+class SecondOutputCausal(TwoHeads):
+    def __init__(self) -> None:
+        super().__init__()
+        self.causal = nn.TransformerEncoderLayer(C, 4, C, 0.5)
+
+    def rows(self, f: Tensor) -> Any:
+        mask = nn.Transformer.generate_square_subsequent_mask(len(f))
+        mixed = self.causal(f.unsqueeze(1), src_mask=mask).squeeze(1)
+        logits = self.head(two_streams(f, self.batchformer))
+        return self.both(logits, self.attributes(torch.cat([f, mixed])))
+
+
+# Mixed rows that are not those of their samples, and attention that does not reach all.
+
+
+@wrong(OWN, says="do not pool")
+class AllMixedRowsTheSame(Base):
+    def rows(self, f: Tensor) -> Tensor:
+        pooled = self.batchformer(f).mean(0, keepdim=True)
+        return self.head(torch.cat([f, pooled.expand_as(f)]))
+
+
+@wrong(OWN, says="do not pool")
+class StockAllMixedRowsTheSame(Stock):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, self.mix(f).mean(0, keepdim=True).expand_as(f)]))
+
+
+@wrong(ATTEND, says="28 of 32 mixed rows do not depend on the first sample")
+class GroupsOfFour(Base):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, *(self.batchformer(part) for part in f.split(4))]))
+
+
+@wrong(ATTEND, says="call the encoder once, with all rows")
+class StockGroupsOfSixteen(Stock):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, *(self.mix(part) for part in f.split(16))]))
+
+
+@wrong(ATTEND, says="whatever the size of the batch")
+class OffInLargeBatches(Stock):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, self.mix(f) if len(f) <= 4 else f]))
+
+
+@wrong(FIRST, says="order of samples", batch=X[:2])
+class TwoSamplesReversed(Base):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, self.batchformer(f).flip(0)]))
+
+
+@wrong(FIRST, says="order of samples", batch=X[:3])
+class ThreeSamplesRolled(Stock):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, self.mix(f).roll(1, 0)]))
+
+
+# A bias or a scale for one stream.
+
+
+@wrong(SHARED, says="bias acts on one stream alone")
+class BiasForMixedRows(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.bias = nn.Parameter(torch.zeros(K))
+
+    def rows(self, f: Tensor) -> Tensor:
+        return torch.cat([self.head(f), self.head(self.batchformer(f)) + self.bias])
+
+
+@wrong(SHARED, says="scale acts on one stream alone")
+class StockScaleForMixedRows(Stock):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def rows(self, f: Tensor) -> Tensor:
+        return torch.cat([self.head(f), self.head(self.mix(f)) * self.scale])
+
+
+@wrong(SHARED, says="biases acts on one stream alone")
+class BiasOfEachStream(Stock):
+    def __init__(self) -> None:
+        super().__init__()
+        self.biases = nn.Parameter(torch.zeros(2, K))
+
+    def rows(self, f: Tensor) -> Tensor:
+        logits = self.head(torch.cat([f, self.mix(f)]))
+        return logits + self.biases.repeat_interleave(len(f), 0)
+
+
 # Modes.
 
 
@@ -986,6 +1137,50 @@ class LabelsThreaded(Stock):
 
 
 wrong(EVAL, batch=(X, torch.zeros(6).long()))(LabelsThreaded)
+
+
+@wrong(EVAL, says="eval uses head2.weight, which training does not")
+class AnotherHeadAtTest(Base):
+    def forward(self, x: Tensor) -> Tensor:
+        f = self.body(x)
+        return self.head(two_streams(f, self.batchformer)) if self.training else self.head2(f)
+
+
+@wrong(EVAL, says="eval uses head2.weight, which training does not")
+class StockAnotherHeadAtTest(Stock):
+    def forward(self, x: Tensor) -> Tensor:
+        f = self.body(x)
+        return self.head(torch.cat([f, self.mix(f)])) if self.training else self.head2(f)
+
+
+@wrong(EVAL, says="training uses norm.weight, which eval does not")
+class NormInTrainingAlone(Stock):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(C)
+
+    def rows(self, f: Tensor) -> Tensor:
+        f = self.norm(f)
+        return self.head(torch.cat([f, self.mix(f)]))
+
+
+@wrong(EVAL, says="training uses hidden.weight, which eval does not")
+class LayerInTrainingAlone(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(C, C)
+
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(two_streams(self.hidden(f), self.batchformer))
+
+
+@wrong(EVAL, says="leave out the encoder alone")
+class LayerAtTestAlone(LayerInTrainingAlone):
+    def forward(self, x: Tensor) -> Tensor:
+        f = self.body(x)
+        if self.training:
+            return self.head(two_streams(f, self.batchformer))
+        return self.head(self.hidden(f))
 
 
 @pytest.mark.parametrize("name", WRONG)

@@ -7,27 +7,22 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from batchformer.lab.config.methods import MethodConfig
+from batchformer.lab.config.methods import MethodConfig, reweights
 from batchformer.lab.losses.long_tailed import LDAM
 from batchformer.lab.methods.classifier import Classifier, replace_classifier
 from batchformer.lab.models.heads import CosineClassifier
 from batchformer.nn.randomness import drawing
 
-# Deferred re-weighting: whether a training is long enough to come to it.
-
-#: Methods that weight classes by how rare they are from ``hyper.reweight_epoch`` on.
-DEFERRED = ("ldam", "ride")
-
 
 def reweighting_warning(method: str, hyper: MethodConfig, epochs: float) -> str:
-    """What to say of a training that ends before its re-weighting begins; else nothing.
+    """A warning if a training ends before its re-weighting begins; else an empty string.
 
     >>> reweighting_warning("ldam", MethodConfig(reweight_epoch=160), 2.5)
     're-weighting begins with epoch 160, and this training has 2.5: set --hyper.reweight-epoch'
     >>> reweighting_warning("ldam", MethodConfig(reweight_epoch=160), 200)
     ''
     """
-    if method not in DEFERRED or epochs > hyper.reweight_epoch:
+    if not reweights(method) or epochs > hyper.reweight_epoch:
         return ""
     return (
         f"re-weighting begins with epoch {hyper.reweight_epoch}, and this training has "
@@ -35,14 +30,10 @@ def reweighting_warning(method: str, hyper: MethodConfig, epochs: float) -> str:
     )
 
 
-# LDAM-DRW: margins for rare classes from the start, weights for them at the end.
-
-
 class LDAMMethod(Classifier):
     """A cosine classifier trained with margins; from `hyper.reweight_epoch` on, with weights.
 
-    The network's own classifier is replaced by the cosine one, whose initial weights are of the
-    seed alone.
+    The cosine classifier replaces the network's own; its initial weights depend on the seed alone.
     """
 
     criterion: LDAM

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from batchformer.insight.page.html import Section
-from batchformer.lab.bench.measure import Spread, Table
 from batchformer.lab.bench.run import save
+from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.report.page.html import render
 from batchformer.lab.report.page.sections import sections_of
 from batchformer.lab.report.page.speed import bench_beside, tables_html

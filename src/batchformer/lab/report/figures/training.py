@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from batchformer.insight.figures.canvas import legend, new_figure, title
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
 from batchformer.insight.figures.text import number
-from batchformer.lab.config.arms import WITHOUT_BATCHFORMER
+from batchformer.lab.config.methods import loss_change, without_batchformer
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.methods.ldam import DEFERRED
 from batchformer.lab.report.figures.curves import (
     Curve,
     curve_over_seeds,
@@ -25,11 +24,6 @@ from batchformer.lab.runs.folder import findings_of, of_parts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-_REWEIGHTED = ("reweight_epoch", "the loss weights classes by how rare they are")
-_PENALISED = ("penalty_from", "the penalty has its full weight")
-CHANGES = dict.fromkeys(DEFERRED, _REWEIGHTED) | dict.fromkeys(("irm", "vrex"), _PENALISED)
-"""Methods that change their loss on the way: the setting that says at which epoch, and how."""
 
 VALLEY_COLUMNS = {
     "first_update": "first update",
@@ -103,7 +97,7 @@ def caption(group: RunGroup, lines: list[Line]) -> str:
         f"{what[0].upper()}{what[1:]} by update. Lines are means over seeds ({counts}); bands "
         f"run from the lowest to the highest seed."
     )
-    if lines[0].kind == "train" and group.recipe.get("method") not in WITHOUT_BATCHFORMER:
+    if lines[0].kind == "train" and not without_batchformer(group.recipe.get("method")):
         note += (
             " The loss with BatchFormer covers both streams, so losses of different arms need not "
             "be comparable."
@@ -167,7 +161,7 @@ def _stream_factor(arm: str, module: Mapping[str, Any]) -> float:
 
 def change_of_loss(group: RunGroup) -> list[str]:
     """Where a method changes its loss on the way, a sentence; of a change out of sight none."""
-    setting, what = CHANGES.get(str(group.recipe.get("method")), ("", ""))
+    setting, what = loss_change(group.recipe.get("method")) or ("", "")
     hyper = group.recipe.get("hyper") or {}
     epoch = hyper.get(setting)
     # Before its epoch a penalty has the weight 1.

@@ -7,7 +7,7 @@ from dataclasses import replace
 from batchformer.insight.figures.catalogue import NETWORK_FIGURES
 from batchformer.insight.page.html import Section, section_of
 from batchformer.insight.page.insight_page import network_sections
-from batchformer.lab.bench.measure import read_tables
+from batchformer.lab.bench.table import read_tables
 from batchformer.lab.report.figures import sweep
 from batchformer.lab.report.figures.catalogue import FIGURES
 from batchformer.lab.report.page.speed import bench_beside, tables_html

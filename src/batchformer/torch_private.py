@@ -1,0 +1,67 @@
+"""Every private name of torch that the plug-in uses, so that a new torch breaks one file.
+
+torch may change these names in any release. ``tests/test_torch_private.py`` checks each of them
+against the installed torch and says what would break. Names that are looked up on an object, such
+as a module's hooks, are kept here as strings.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+import torch
+from torch.autograd import forward_ad
+from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+from torch.nn.modules.conv import _ConvNd as Conv
+from torch.nn.modules.dropout import _DropoutNd as Dropout
+from torch.nn.modules.linear import NonDynamicallyQuantizableLinear as AttentionOutput
+
+__all__ = ["AttentionOutput", "BatchNorm", "Conv", "Dropout"]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: The dicts in which a module keeps its hooks.
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+#: The dicts in which a module keeps its parameters, buffers and children.
+PARAMETERS, BUFFERS, CHILDREN = "_parameters", "_buffers", "_modules"
+#: Where ``module.compile()`` keeps the compiled call, and ``torch.compile(module)`` the module.
+COMPILED_CALL, COMPILED_MODULE = "_compiled_call_impl", "_orig_mod"
+#: What a learning-rate scheduler sets on ``optimizer.step``.
+SCHEDULED_STEP = "_wrapped_by_lr_sched"
+
+#: A context in which operations on a tensor subclass skip its ``__torch_function__``.
+DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass
+
+
+def compiler_is_imported() -> bool:
+    """Whether ``torch.compile``'s machinery is loaded; its import takes a second."""
+    return "torch._dynamo" in sys.modules
+
+
+def uncompiled(function: F) -> F:
+    """Keep ``torch.compile`` out of a function: a graph break, and the same results.
+
+    This is ``torch.compiler.disable``, except that the compiler is imported only when needed.
+    """
+    return cast("F", torch._disable_dynamo(function))  # type: ignore[attr-defined]
+
+
+def constant_when_compiled(function: F) -> F:
+    """Let ``torch.compile`` call a function once, while it traces, and never in compiled code.
+
+    This is ``torch.compiler.assume_constant_result`` without an import of the compiler.
+    """
+    function._dynamo_marked_constant = True  # type: ignore[attr-defined]
+    return function
+
+
+def is_transformed() -> bool:
+    """Whether a transform of ``torch.func`` is active (vmap, grad, jvp)."""
+    return bool(torch._C._are_functorch_transforms_active())
+
+
+def is_forward_mode() -> bool:
+    """Whether forward-mode differentiation is active."""
+    return forward_ad._current_level >= 0

@@ -1,0 +1,239 @@
+"""The command line on data of several domains, as a person meets it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from batchformer.cli import main as cli
+from batchformer.lab.engine.log import read_records
+from batchformer.lab.models.build import build_model
+from batchformer.lab.recipes import RECIPES, find_recipe
+from batchformer.lab.runs.run import restore
+
+CPU = torch.device("cpu")
+QUICK = ["--quiet", "--device", "cpu", "--train.batch-size", "20"]
+FAMILY = [name for name in RECIPES if find_recipe(name).task == "domains"]
+
+
+def failing(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    with pytest.raises(SystemExit) as stop:
+        cli.main(arguments)
+    seen = capsys.readouterr()
+    return int(stop.value.code or 0), " ".join((seen.err + seen.out).replace("│", " ").split())
+
+
+def test_one_target_is_compared(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["compare", "rotated_digits_coral", "--seeds", "1", "--train.updates", "10"]
+    arguments += ["--train.eval-every", "5", "--data.target", "r45", "--runs", str(tmp_path)]
+    cli.main([*arguments, *QUICK])
+    out = capsys.readouterr().out
+    page = tmp_path / "rotated_digits_coral/report.html"
+    assert f"Page: {page}" in " ".join(out.split()) and page.stat().st_size > 10_000
+    first_words = {line.split()[0] for line in out.splitlines() if line.strip()}
+    assert "r45" in first_words and "batchformer - baseline" in out and "too few seeds" in out
+    assert not {"r0", "Average"} & first_words
+    for arm in ("baseline", "batchformer"):
+        folder = tmp_path / f"rotated_digits_coral/{arm}/seed0"
+        result = json.loads((folder / "result.json").read_text())
+        assert list(result["metrics"]) == ["r45", "val", "val_loss"] and result["updates"] == 10
+        steps = [r["step"] for r in read_records(folder / "metrics.jsonl") if r["kind"] == "eval"]
+        assert steps == [5, 10]
+
+
+def test_every_target_is_compared_and_its_parts_evaluated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["compare", "rotated_digits_erm", "--seeds", "1", "--runs", str(tmp_path)]
+    arguments += ["--arms", "batchformer", "--train.updates", "2", "--train.eval-every", "2"]
+    cli.main([*arguments, *QUICK])
+    out = capsys.readouterr().out
+    shown = {line.split()[0] for line in out.splitlines() if line.strip()}
+    assert {"Average", "r0", "r15", "r30", "r45", "r60", "r75"} <= shown
+    folder = tmp_path / "rotated_digits_erm/batchformer/seed0"
+    metrics = json.loads((folder / "result.json").read_text())["metrics"]
+    cli.main(["evaluate", str(folder / "r30"), "--device", "cpu"])
+    assert f"{folder / 'r30'}: r30 {metrics['r30']:.2f} val" in capsys.readouterr().out
+    code, seen = failing(capsys, "evaluate", str(folder), "--device", "cpu")
+    assert code == 1 and "r0, r15, r30, r45, r60, r75. Name the folder of one of them" in seen
+
+
+@pytest.mark.parametrize("name", ["rotated_digits_irm", "rotated_digits_mdd"])
+def test_check(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    cli.main(["check", name, "--device", "cpu"])
+    assert "BatchFormer is acting." in capsys.readouterr().out
+
+
+def test_the_list_shows_the_whole_family(capsys: pytest.CaptureFixture[str]) -> None:
+    assert {"pacs_coral", "visda_mdd", "rotated_digits_irm"} <= set(FAMILY)
+    cli.main(["list"])
+    out = capsys.readouterr().out
+    lines = out[: out.index("Rows of the paper without a recipe")].splitlines()
+    rows = {line.split()[0]: line.split() for line in lines if line.strip()}
+    for name in FAMILY:
+        recipe = find_recipe(name)
+        if recipe.paper:
+            values = [next(iter(recipe.paper[arm].values())) for arm in recipe.paper]
+            assert rows[name][-3:] == [f"{values[0]:g}", "->", f"{values[1]:g}"], name
+        else:
+            assert rows[name][-1] == "-", name
+    assert rows["rotated_digits_irm"][1] == "embedded" and rows["my_domains"][1] == "yours"
+    words = " ".join(out.split())
+    for data in ("pacs", "vlcs", "office_home", "terra_incognita", "rotated_digits"):
+        assert f"domains: {data}, " in words
+    assert "domains: visda synthetic to real, mdd" in words
+    assert "domains: vlcs, cross_entropy with swad" in words
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ["train", "rotated_digits_irm", "--data.target", "r44", "--device", "cpu"],
+            "has no domain 'r44'; choose data.target of r0, r15, r30, r45, r60, r75",
+        ),
+        (
+            ["train", "rotated_digits_mdd", "--data.source", "r1", "--device", "cpu"],
+            "has no domain 'r1'; choose data.source of r0, r15, r30, r45, r60, r75",
+        ),
+        (
+            ["compare", "rotated_digits_coral", "--train.batch-size", "61", "--device", "cpu"],
+            "set train.batch-size to a multiple of 5",
+        ),
+        (["compare", "my_domains"], "by --data.root"),
+        (["compare", "demo", "--method", "coral"], "coral is for images of several domains"),
+        (
+            ["compare", "cifar100_lt_balanced_softmax", "--method", "coral"],
+            "`batchformer list coral` shows recipes with it",
+        ),
+        (
+            ["compare", "rotated_digits_erm", "--method", "paco"],
+            "paco is for labelled images of one domain, and not for the task domains",
+        ),
+        (
+            ["compare", "rotated_digits_erm", "--method", "mdd"],
+            "set data.adapt with the method mdd and with it alone",
+        ),
+        (
+            ["compare", "rotated_digits_mdd", "--data.target", "each"],
+            "adaptation is to one domain; name it by data.target",
+        ),
+        (["compare", "pacs_erm", "--method", "coral"], "set data.sampler domains"),
+        (
+            ["train", "rotated_digits_erm", "--data.source", "r15"],
+            "name the domain that is scored by --data.target",
+        ),
+        (
+            ["train", "rotated_digits_erm", "--hyper.swad", "--data.held-out", "0"],
+            "data.held-out is 0; set data.held-out",
+        ),
+        (
+            ["compare", "rotated_digits_coral", "--arms", "batchformer_official_grouping"],
+            "how the released code of irm cuts a batch",
+        ),
+    ],
+)
+def test_mistakes_are_answered_with_what_to_do(
+    arguments: list[str],
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, seen = failing(capsys, *arguments)
+    assert code in (1, 2) and words in seen
+    assert not list(tmp_path.rglob("result.json"))
+
+
+def test_a_try_that_failed_before_training_is_in_nobodys_way(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["train", "rotated_digits_coral", "--data.target", "r45", "--quiet"]
+    arguments += ["--device", "cpu", "--train.updates", "2", "--runs", str(tmp_path)]
+    code, seen = failing(capsys, *arguments, "--train.batch-size", "61")
+    assert code == 1 and "set train.batch-size to a multiple of 5, or to 0" in seen
+    folder = tmp_path / "rotated_digits_coral/batchformer/seed0"
+    assert (folder / "config.json").exists()
+    cli.main([*arguments, "--train.batch-size", "60"])
+    recorded = json.loads((folder / "config.json").read_text())
+    assert recorded["trained"]["train"]["batch_size"] == 60
+    code, seen = failing(capsys, *arguments, "--train.batch-size", "20")
+    assert code == 1 and "train.batch_size was 60, is 20" in seen
+
+
+def test_help_on_the_released_codes_untrained_module(capsys: pytest.CaptureFixture[str]) -> None:
+    code, seen = failing(capsys, "train", "pacs_coral", "--help")
+    assert code == 0 and "train_module" in seen and "--module.no-trained" in seen
+
+
+def test_a_wrong_root_is_answered_with_what_was_looked_for(tmp_path: Path) -> None:
+    """At once, before anything heavy is loaded."""
+    (tmp_path / "photo").mkdir()
+    command = [sys.executable, "-m", "batchformer", "compare", "pacs_coral"]
+    started = time.perf_counter()
+    result = subprocess.run(
+        [*command, "--data.root", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert time.perf_counter() - started < 3
+    assert result.returncode == 1 and "Traceback" not in result.stderr
+    words = " ".join(result.stderr.split())
+    assert f"PACS not found: looked in {tmp_path}, and there is no folder of art_painting" in words
+    assert "no folder of cartoon, no folder of sketch" in words and "of photo" not in words
+    assert "Expected there: art_painting/<class>/<image>, cartoon/<class>/<image>" in words
+    assert "of 7 classes" in words and "https://domaingeneralization.github.io" in words
+    assert "--data.root" in words and "BATCHFORMER_DATA" in words
+
+
+def test_epochs(tmp_path: Path) -> None:
+    arguments = ["train", "rotated_digits_erm", "--train.epochs", "2", "--train.eval-every", "0"]
+    arguments += ["--data.epoch", "3", "--data.target", "r0", "--runs", str(tmp_path), *QUICK]
+    cli.main(arguments)
+    folder = tmp_path / "rotated_digits_erm/batchformer/seed0"
+    assert json.loads((folder / "result.json").read_text())["updates"] == 6
+    records = read_records(folder / "metrics.jsonl")
+    assert [(r["step"], r["epoch"]) for r in records if r["kind"] == "eval"] == [(3, 1), (6, 2)]
+
+
+def test_epochs_of_a_shuffled_order_follow_from_the_data(tmp_path: Path) -> None:
+    arguments = ["train", "rotated_digits_mdd", "--train.epochs", "2", "--train.eval-every", "0"]
+    cli.main([*arguments, "--runs", str(tmp_path), "--quiet", "--device", "cpu"])
+    folder = tmp_path / "rotated_digits_mdd/batchformer/seed0"
+    result = json.loads((folder / "result.json").read_text())
+    assert result["updates"] == 2 * (300 // 36)
+    assert list(result["metrics"]) == ["r45", "mean_class"]
+
+
+def mdd_network(width: int) -> Any:
+    """The network that a person builds for the weights of an adapted run."""
+    network: Any = build_model("digits16_net", 10)
+    network.fc = nn.Sequential(
+        *(nn.Linear(64, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout()),
+        *(nn.Linear(width, width), nn.ReLU(), nn.Dropout(), nn.Linear(width, 10)),
+    )
+    return network.eval()
+
+
+def test_an_adapted_network_is_exported_with_its_classifier(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["train", "rotated_digits_mdd", "--train.updates", "3", "--runs", str(tmp_path)]
+    cli.main([*arguments, "--hyper.bottleneck", "24", *QUICK])
+    folder, file = tmp_path / "rotated_digits_mdd/batchformer/seed0", tmp_path / "w.pt"
+    capsys.readouterr()
+    cli.main(["export", str(folder), "--to", str(file)])
+    out = capsys.readouterr().out
+    assert "the weights of digits16_net, with the classifier of mdd" in out and "1x1" not in out
+    network = mdd_network(24)
+    network.load_state_dict(torch.load(file, weights_only=True), strict=True)
+    x = torch.rand(7, 1, 16, 16, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        torch.testing.assert_close(network(x), restore(folder, CPU)[0].predict(x))
