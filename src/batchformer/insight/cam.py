@@ -1,7 +1,7 @@
-"""Where a network looks for a class: Grad-CAM (Selvaraju et al., 2017) of the plain network.
+"""Where a network looks for a class: Grad-CAM (Selvaraju et al., 2017) without BatchFormer.
 
-A few lines of our own: the package of that name brings OpenCV, scikit-learn and matplotlib for one
-weighted sum, and wants a module with one output where we have a function of images.
+The package `grad-cam` would bring OpenCV, scikit-learn and matplotlib for one weighted sum, and
+needs a module with one output where we have a function of images.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Classify = Callable[[Tensor], Tensor]
 #: A name for the layer of the paper's code: the last stage of ResNet-32, but the third of four in
 #: the networks for ImageNet.
 RELEASED, RELEASED_LAYER = "released", "layer3"
-#: The last norm before samples' tokens meet, by the names of timm, torchvision and Hugging Face.
-#: After the last block a class token alone is read, so that other tokens have no gradient there.
+#: Names of the norm before attention in timm, torchvision and Hugging Face. After the last block
+#: only the class token is read, so other tokens have no gradient there.
 TOKEN_NORMS = ("norm1", "ln_1", "layernorm_before")
 
 
@@ -29,8 +29,8 @@ class Cam:
     """Heat maps of M images.
 
     Args:
-        heat: (M, a, b) from 0 to 1; all 0 where nothing speaks for the class.
-        layer: the layer, or layers, whose maps were weighed.
+        heat: (M, a, b) from 0 to 1; all 0 where there is no evidence for the class.
+        layer: the layer, or layers, whose maps were weighted.
         logits: (M, K).
     """
 
@@ -44,8 +44,8 @@ def grad_cam(
 ) -> Cam:
     """Heat maps for the given classes: ``relu(sum_k mean(dz / dA_k) A_k)`` over the channels k.
 
-    The network is in eval, so that an image has no part in the logits of another. Maps of several
-    layers, the branches of experts, are as channels of one.
+    The network is in eval, so images do not change each other's logits. Maps of several layers, the
+    branches of experts, count as channels of one.
 
     Args:
         classify: images (M, ...) to logits (M, K), through the network.
@@ -136,7 +136,7 @@ def last_maps(network: nn.Module, run: Callable[[], Any]) -> list[str]:
     if tokens:
         return [tokens[1]]
     raise ValueError(
-        f"{type(network).__name__} has no layer with maps for Grad-CAM: name one, or go without"
+        f"{type(network).__name__} has no layer with maps for Grad-CAM: name one with layer="
     )
 
 

@@ -1,8 +1,8 @@
 """Influence by gradient: how much the loss of sample i depends on sample j of its batch.
 
 With pooled features f and logits that are the mean of both streams, L_i is the loss of sample i
-alone. Without BatchFormer dL_i / df_j is 0 for every j but i; what it is with BatchFormer is how
-much j takes part in the learning of i.
+alone. Without BatchFormer dL_i / df_j is 0 for every j but i. With BatchFormer it measures how much
+j takes part in learning from i.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from batchformer.kernels import disabled
 
 #: Numbers that one intermediate result over copies of a batch may have.
 BLOCK = 2**22
-#: Images that are held with all that their backward pass needs.
+#: Images whose activations are held at a time for the backward pass.
 IMAGES = 32
 
 
@@ -78,8 +78,8 @@ def feature_gradients(
 ) -> Iterator[tuple[int, Tensor]]:
     """A first row i, and dL_i / df (rows, N, ...) of it and the rows after it, block by block.
 
-    The batch is copied for every row, and L_i is taken of copy i alone: copies are positions to the
-    encoder, which do not meet. So one ordinary backward pass gives the gradients of all rows.
+    The batch is copied for every row, and L_i is computed from copy i alone: copies are positions
+    to the encoder, which do not attend to each other. So one backward pass gives all gradients.
 
     Args:
         relations: with an encoder.
@@ -105,7 +105,7 @@ def feature_gradients(
 
 
 def _numbers(relations: Relations, features: Tensor) -> int:
-    """The most that an intermediate result has for one sample of one copy."""
+    """The largest size of an intermediate result for one sample of one copy."""
     own, encoder = features[0].numel(), relations.encoder
     if encoder is None or len(encoder.layers) == 1:
         return 2 * own
@@ -124,8 +124,8 @@ def on_images(
 ) -> tuple[Tensor, Tensor]:
     """The same on input images: dL_i / dx_j = (df_j / dx_j)^T dL_i / df_j.
 
-    In eval an image has no part in the features of another. So one ordinary backward pass gives
-    every image the gradient of one other sample, and S passes those of S.
+    In eval, images do not change each other's features. So one backward pass gives every image the
+    gradient of one other sample's loss, and S passes those of S.
 
     Args:
         relations: in eval.

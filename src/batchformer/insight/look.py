@@ -1,4 +1,4 @@
-"""All that the figures need of a trained network, by the names of the record."""
+"""Measure all that the figures need of a trained network."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from batchformer.insight import draws
-from batchformer.insight.attention import AttentionSums
 from batchformer.insight.cam import grad_cam
-from batchformer.insight.features import principal_axes, separation_and_spread
+from batchformer.insight.class_sums import AttentionSums, InfluenceSums, without_self
 from batchformer.insight.gradient import BatchInfluence, influence
 from batchformer.insight.images import TestImages
-from batchformer.insight.influence import InfluenceSums
-from batchformer.insight.pairs import without_self
+from batchformer.insight.measures import principal_axes, reliability, separation_and_spread
 from batchformer.insight.relations import Relations
-from batchformer.insight.reliability import reliability
 from batchformer.plug.preserve import preserve_state
 
 #: Images that are measured, at most, and samples of a batch.
@@ -32,7 +29,7 @@ STEPS = 2
 SIDE = 48
 
 Arrays = dict[str, NDArray[Any]]
-#: Is told how many of how many batches were looked at.
+#: Progress: how many of how many batches were looked at.
 Tell = Callable[[int, int], None]
 
 
@@ -50,11 +47,11 @@ def look(
 ) -> Arrays:
     """Look at a network, and leave it as it was: modes, buffers, gradients and random states.
 
-    Which images are looked at follows from their labels alone, so that all arms and seeds of a
-    comparison are laid one upon the other: up to `measured`, drawn evenly over classes; of these
-    2,000 for the projection; 48 for Grad-CAM, evenly over shot groups; and three batches to
-    explore, with classes as frequent as in training. The seed shuffles the measured ones into
-    batches. All is computed in float32, or wider where the network is.
+    Which images are looked at depends on their labels alone, so all arms and seeds of a comparison
+    use the same ones: up to `measured`, drawn evenly over classes; of these 2,000 for the
+    projection; 48 for Grad-CAM, evenly over shot groups; and three batches to explore, with classes
+    as frequent as in training. The seed shuffles the measured images into batches. Everything is
+    computed in float32, or wider where the network is.
 
     Args:
         relations: of the network.
@@ -65,7 +62,7 @@ def look(
         measured: images, at most.
         batch: samples of a batch, at most; batches are nearly equal.
         steps: S, others of each sample whose images are measured; 0: none.
-        tell: is told after each batch how many of how many were looked at.
+        tell: is called after each batch with how many of how many were looked at.
 
     Returns:
         Arrays by the names of :mod:`batchformer.insight.record`.
@@ -89,11 +86,11 @@ def look(
 
 
 class CountedImages:
-    """The same images; each batch is told of once it was worked on.
+    """The same images; each batch is reported once it was worked on.
 
     Args:
         images: to look at.
-        tell: is told.
+        tell: is called.
         total: batches that will be asked for.
     """
 
@@ -141,7 +138,7 @@ def measured_rows(labels: Tensor, most: int, seed: int) -> Tensor:
 def measure(
     relations: Relations, images: TestImages, rows: Tensor, batch: int, steps: int
 ) -> Arrays:
-    """Of every run, and with BatchFormer who attends to and acts on whom."""
+    """Calibration and features of any network; with BatchFormer also attention and influence."""
     size = nearly_equal(len(rows), batch)
     classes, labels = images.classes, images.labels[rows]
     features, confidence, predictions = [], [], []
@@ -156,7 +153,7 @@ def measure(
         confidence.append(highest.values.cpu())
         predictions.append(highest.indices.cpu())
         if attention is not None and len(y) > 1:
-            # No further than the others of the batch: the next after them is the sample itself.
+            # At most N - 1 steps: the next one would be the sample itself.
             seen = influence(relations, plain, y.to(x.device), min(steps, len(y) - 1))
             attention.add(seen.attention, y, seen.to_context)
             gradients.add(seen, y, relations, x)
@@ -239,9 +236,9 @@ def batches_of(count: int, most: int) -> int:
 
 
 def nearly_equal(count: int, most: int) -> int:
-    """The size of batches, `most` at most, of which the last is not much smaller.
+    """The size of batches, at most `most`, so that the last is not much smaller.
 
-    How much one sample gives to another depends on how many share it.
+    Attention per pair depends on how many samples share it.
 
     >>> nearly_equal(899, 128), nearly_equal(4096, 128), nearly_equal(129, 128)
     (113, 128, 65)

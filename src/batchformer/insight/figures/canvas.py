@@ -1,4 +1,9 @@
-"""Figures that read on a light and on a dark page: canvas, panels, cells."""
+"""Figures that read on a light and on a dark page, from a phone's width up.
+
+A figure is 4.5 inches wide: 324 units, one phone. Ink is one grey that the page replaces by its own
+text colour. What lies on a coloured cell is black or white by the cell, never ink. Nothing here
+touches pyplot.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Figures that read on a light and on a dark page, from a phone's width up.
-#
-# A figure is 4.5 inches wide: 324 units, one phone. Ink is one grey that the page replaces by
-# its own text colour. Nothing here touches pyplot.
-
 INK = "#80848a"
 """Text and axes: legible by itself on white and on black, ``currentColor`` on a page."""
 
@@ -31,6 +31,43 @@ WIDTH = 4.5
 TEXT = 9
 DASHES: tuple[Any, ...] = ((0, (4, 1.5)), "-", (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (2.5, 1)))
 MARKERS = ("o", "D", "^", "s", "v")
+
+SMALL = TEXT - 1
+"""The smallest text that is read on a phone."""
+
+DOTS = 220
+"""Per inch, of what is kept as pixels inside a figure."""
+
+SHOT_COLOURS = dict(zip(SHOTS, ("#3d82c4", "#b07d00", "#cc4f6d"), strict=True))
+"""Blue, yellow and red stay apart for every kind of colour vision; at least 3:1 on both pages."""
+SHOT_MARKERS = dict(zip(SHOTS, ("o", "s", "^"), strict=True))
+
+CLASS_COLOURS = (
+    *("#0096f0", "#a55a4b", "#e10078", "#0f8700", "#960fff"),
+    *("#96964b", "#0f9696", "#964bb4", "#ff001e", "#ff2de1"),
+)
+"""Of ten classes, as far apart as 3:1 on both pages allows for three kinds of colour vision."""
+CLASS_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
+
+DIVERGING, SEQUENTIAL = "RdBu_r", "Blues"
+"""Colour maps that need no difference of red and green."""
+
+
+LONGEST_NAME = 16
+LEGEND_LETTERS, MARK_LETTERS = 52, 4
+"""Letters of a legend's line, and those that a mark and the space around it take."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How something looks in a scatter plot."""
+
+    name: str
+    colour: str
+    shape: str
+
+
+SHOT_MARKS = [Mark(name, SHOT_COLOURS[name], SHOT_MARKERS[name]) for name in SHOTS]
 
 
 def new_figure(heights: Sequence[float]) -> tuple[Figure, list[Axes]]:
@@ -132,49 +169,6 @@ def _adapt(element: ElementTree.Element, ids: Mapping[str, str]) -> None:
         attributes[key] = value
     element.attrib.clear()
     element.attrib.update(attributes)
-
-
-# Panels beside one another, cells with numbers, and how the shot groups look.
-#
-# As in ``canvas`` everything reads on a light and on a dark page. What lies on a coloured cell is
-# black or white by the cell, never ink.
-
-SMALL = TEXT - 1
-"""The smallest text that is read on a phone."""
-
-DOTS = 220
-"""Per inch, of what is kept as pixels inside a figure."""
-
-SHOT_COLOURS = dict(zip(SHOTS, ("#3d82c4", "#b07d00", "#cc4f6d"), strict=True))
-"""Blue, yellow and red stay apart for every kind of colour vision; at least 3:1 on both pages."""
-SHOT_MARKERS = dict(zip(SHOTS, ("o", "s", "^"), strict=True))
-
-CLASS_COLOURS = (
-    *("#0096f0", "#a55a4b", "#e10078", "#0f8700", "#960fff"),
-    *("#96964b", "#0f9696", "#964bb4", "#ff001e", "#ff2de1"),
-)
-"""Of ten classes, as far apart as 3:1 on both pages allows for three kinds of colour vision."""
-CLASS_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
-
-DIVERGING, SEQUENTIAL = "RdBu_r", "Blues"
-"""Colour maps that need no difference of red and green."""
-
-
-LONGEST_NAME = 16
-LEGEND_LETTERS, MARK_LETTERS = 52, 4
-"""Letters of a legend's line, and those that a mark and the space around it take."""
-
-
-@dataclass(frozen=True)
-class Mark:
-    """How something looks in a scatter plot."""
-
-    name: str
-    colour: str
-    shape: str
-
-
-SHOT_MARKS = [Mark(name, SHOT_COLOURS[name], SHOT_MARKERS[name]) for name in SHOTS]
 
 
 def new_grid(

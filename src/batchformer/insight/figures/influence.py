@@ -1,4 +1,8 @@
-"""How far the loss of a class's samples moves the features of others: numbers, words, figure."""
+"""How far the loss of a class's samples moves the features of others, by the class's frequency.
+
+The paper's claim is that rarer classes have larger gradients on other samples. Rare classes are
+mostly hard ones, so the claim is also tested with the accuracy of classes held fixed.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +32,34 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Gradients of a sample's loss on others as runs kept them, by class, with their smooth means.
-#
-# Rare classes are mostly hard ones. Whether it is rarity that goes with large gradients is asked
-# with the accuracy of classes held fixed.
-
 Measure = Literal["abs", "l2"]
 On = Literal["features", "images"]
+
+MOST_RATIO = 30
+"""The largest over the smallest value; beyond it the scale is logarithmic."""
+
+MOST_TICKS = 7
+"""Up to this many classes, each has its training images on the axis."""
+
+MOST_POINTS = 200
+"""With more classes, a dot is the mean of neighbours in frequency."""
+
+MOST_OF_IT = 0.5
+"""Where accuracy held fixed leaves less than this part of a correlation, most of it is gone."""
+
+NO_BREAK = "\N{NO-BREAK SPACE}"
+
+EXACT = 1 - 1e-9
+"""Rank correlations above this mean the same order."""
+
+HOLDS = {True: "holds", False: "opposite"}
+UNTRAINED = {True: "rarer, larger", False: "rarer, smaller"}
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
 class Controlled:
-    """What the accuracy of classes has to do with it, over the seeds that kept it.
+    """Correlations that involve the accuracy of classes, over the seeds that kept it.
 
     Args:
         of_accuracy: accuracy with gradient.
@@ -80,7 +100,7 @@ class InfluenceOfArm:
         return self.learning is None or self.learning.learnt
 
     def thirds(self, counts: NDArray[Any]) -> float | None:
-        """Mean of the third of the classes that is rarest, over that of the most frequent third.
+        """Mean over the rarest third of the classes, divided by that over the most frequent third.
 
         None where a class of one third has as many training images as one of the other.
 
@@ -116,6 +136,17 @@ class InfluenceByClass:
     on: On
     cumulative: bool
     images: str = "test images"
+
+
+def make(
+    group: NetworkGroup, measure: Measure = "abs", on: On = "features", cumulative: bool = False
+) -> CaptionedFigure | None:
+    """The figure with its words and numbers."""
+    data = gather(group, measure, on, cumulative)
+    if data is None:
+        return None
+    folded = [*tables(data), classes_table(data)]
+    return CaptionedFigure("Influence by gradient", caption(data), lambda: draw(data), (), folded)
 
 
 def gather(
@@ -160,7 +191,7 @@ def _measured(run: InsightArrays, name: str) -> NDArray[Any]:
 
 
 def apart(points: NDArray[Any], share: NDArray[Any]) -> float:
-    """How far two features lie apart, the root of the mean square, from the axes that were kept.
+    """Root mean square distance of two features, from the principal axes that were kept.
 
     Args:
         points: (S, A) centred features on A principal axes.
@@ -175,10 +206,11 @@ def apart(points: NDArray[Any], share: NDArray[Any]) -> float:
 
 
 def change_of_a_loss(group: NetworkGroup, arm: str) -> float | None:
-    """How far one other sample can change a loss, nats, or None where no run kept enough.
+    """How far one other sample can change a loss, in nats; None where no run kept enough.
 
-    To first order, where its feature moves as far as two samples lie apart, in the direction that
-    changes most; the mean over pairs of samples, classes and seeds. Single pairs reach far more.
+    It is the first-order change where the other sample's feature moves as far as two samples lie
+    apart, in the direction that changes the loss most: the mean over pairs of samples, classes and
+    seeds. Single pairs reach far more.
     """
     names = ("gradient_samples", "gradient_l2", "projection", "projection_share")
     changes = []
@@ -242,19 +274,115 @@ def cumulative_mean(values: NDArray[Any]) -> NDArray[Any]:
     return safe_divide(np.cumsum(np.where(known, values, 0.0)), np.cumsum(known))
 
 
-# Does "the rarer the class, the larger its gradient on others" hold? In words.
+# The picture
 
-MOST_OF_IT = 0.5
-"""Of a correlation: where less than this is left of it, most of it has gone."""
 
-NO_BREAK = "\N{NO-BREAK SPACE}"
+def draw(data: InfluenceByClass) -> Figure:
+    """Every arm has a panel of its own, since scales differ, and one more if cumulative."""
+    kinds = ("each", "cumulative") if data.cumulative else ("each",)
+    panels = [(arm, kind) for arm in data.by_arm for kind in kinds]
+    drawn, every = new_figure([1.7] * len(panels))
+    for axes, (arm, kind) in zip(every, panels, strict=True):
+        values, colour = data.by_arm[arm].values, data.by_arm[arm].colour
+        places = np.arange(len(values)) + 1
+        wide = _spans_orders(values)
+        power = 0 if wide else _power(values)
+        scale = 10.0**-power
+        unit = "" if power == 0 else f", × {power_of_ten(10.0**power)}"
+        unit = ", log scale" if wide else unit
+        if kind == "each":
+            title(axes, f"{arm}: gradient on other samples{unit}")
+            _dots(axes, values * scale, colour)
+            if data.window > 1:
+                axes.plot(places, running_mean(values * scale, data.window), color=colour)
+        else:
+            title(axes, f"{arm}: cumulative mean{unit}")
+            axes.plot(places, cumulative_mean(values * scale), color=colour)
+        if wide:
+            axes.set_yscale("log")
+            # Not as mathematics, whose exponents are too small to be read on a phone.
+            axes.yaxis.set_major_formatter(lambda value, _: power_of_ten(value))
+            axes.yaxis.set_minor_formatter(lambda value, _: "")
+            axes.tick_params(which="minor", length=0)
+        else:
+            axes.set_ylim(bottom=0)
+    most = MOST_TICKS if len(data.counts) <= MOST_TICKS else 5
+    ticks, labels = count_ticks(data.counts.tolist(), most)
+    every[-1].set_xticks([tick + 1 for tick in ticks], labels)
+    every[-1].set_xlabel("Training images of the class", fontsize=TEXT, color=INK)
+    return drawn
 
-EXACT = 1 - 1e-9
-"""Of a rank correlation, that of one and the same order."""
+
+def _dots(axes: Axes, values: NDArray[Any], colour: str) -> None:
+    together = _together(len(values))
+    parts = [slice(i, i + together) for i in range(0, len(values), together)]
+    places = np.arange(len(values)) + 1.0
+    axes.plot(
+        [places[part].mean() for part in parts],
+        [mean_of_known(values[part][:, None])[0] for part in parts],
+        linestyle="",
+        marker="o",
+        markersize=4 if len(values) <= 40 else 2,
+        color=colour,
+        alpha=0.7,
+    )
+
+
+def _together(classes: int) -> int:
+    return -(-classes // MOST_POINTS)
+
+
+def _spans_orders(values: NDArray[Any]) -> bool:
+    """Whether small values would all lie on the axis of a linear scale."""
+    known = values[np.isfinite(values)]
+    return bool(known.size and known.min() > 0 and known.max() > MOST_RATIO * known.min())
+
+
+def _power(values: NDArray[Any]) -> int:
+    """The power of ten of the largest value; 0 where it is legible without one."""
+    largest = float(np.nanmax(np.abs(values), initial=0.0))
+    power = int(np.floor(np.log10(largest))) if largest > 0 else 0
+    return 0 if -2 <= power <= 2 else power
+
+
+# The caption: does the claim hold, how large are gradients, and is it rarity or difficulty?
+
+
+def caption(data: InfluenceByClass) -> Caption:
+    """What is plotted, and whether the paper's claim holds, arm by arm."""
+    measured = "mean absolute value" if data.measure == "abs" else "length"
+    over = ", ".join(f"{arm} {found.seeds}" for arm, found in data.by_arm.items())
+    what = "the pooled features" if data.on == "features" else "the input images"
+    note = (
+        f"How far the loss of a sample moves {what} of the others in its batch: {measured} of the "
+        f"gradient on {data.images}, mean over the samples of a class and over seeds ({over}). "
+        f"{len(data.counts):,} classes from the most to the least training images."
+    )
+    together = _together(len(data.counts))
+    if together > 1:
+        note += f" A dot is the mean of up to {together} classes."
+    if data.window > 1:
+        note += f" The line is a running mean over {data.window} classes."
+    if data.cumulative:
+        note += (
+            " The cumulative mean is over all classes at least as frequent, as the code of the "
+            "paper draws it."
+        )
+    said = " ".join(
+        " ".join(
+            [
+                verdict_words(arm, found, data.counts),
+                *size_words(found, data.counts),
+                *control_words(found),
+            ]
+        )
+        for arm, found in data.by_arm.items()
+    )
+    return Caption(f"{note} {said}", f"Dot plot. {said}")
 
 
 def verdict_words(arm: str, found: InfluenceOfArm, counts: NDArray[Any]) -> str:
-    """What counts and gradients alone say of it, and what an untrained network shows of it.
+    """Whether the claim holds by counts and gradients alone, and for an untrained network.
 
     Args:
         arm: its name.
@@ -294,9 +422,9 @@ def _before(found: InfluenceOfArm) -> list[str]:
 
 
 def size_words(found: InfluenceOfArm, counts: NDArray[Any]) -> list[str]:
-    """How large these gradients are, and how much larger those of rare classes; an order has none.
+    """How large gradients are, and how much larger those of rare classes: ranks do not say it.
 
-    Nothing where there are no gradients at all.
+    Empty where all gradients are 0.
     """
     known = found.values[np.isfinite(found.values)]
     if not known.any():
@@ -318,11 +446,8 @@ def size_words(found: InfluenceOfArm, counts: NDArray[Any]) -> list[str]:
     ]
 
 
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
 def power_of_ten(value: float) -> str:
-    """The nearest one, as it is written where an exponent of mathematics would be too small.
+    """The nearest power of ten in Unicode; matplotlib's exponents are too small on a phone.
 
     >>> power_of_ten(0.0011)
     '10⁻³'
@@ -347,7 +472,7 @@ def in_full(value: float) -> str:
 
 
 def control_words(found: InfluenceOfArm) -> list[str]:
-    """What is left of it among classes of the same accuracy; nothing where that is not known."""
+    """What is left of the correlation among classes of equal accuracy; empty where unknown."""
     whole, known = found.correlation, found.controlled
     if known is None or whole.rho is None or not found.learnt:
         return []
@@ -367,7 +492,7 @@ def control_words(found: InfluenceOfArm) -> list[str]:
 
 
 def _left(whole: Correlation, partial: Correlation, of_accuracy: Correlation) -> str:
-    """What the partial correlation says, beside the whole one."""
+    """What the partial correlation says, compared with the whole one."""
     if whole.holds is not True:
         return {
             True: "among classes that are equally hard the rarer has the larger gradient",
@@ -388,7 +513,7 @@ def _left(whole: Correlation, partial: Correlation, of_accuracy: Correlation) ->
 
 
 def with_intervals(found: Correlation) -> str:
-    """The mean over seeds, with what is known of its error."""
+    """The mean over seeds with its intervals, where they are known."""
     spans = []
     if found.over_seeds is not None:
         spans.append(f"{span(found.over_seeds)} over {seeds(len(found.by_seed))}")
@@ -399,91 +524,11 @@ def with_intervals(found: Correlation) -> str:
 
 
 def span(found: Sequence[float] | None) -> str:
-    """An interval as it is written; nothing where there is none."""
+    """An interval in brackets; "" where there is none."""
     return "" if found is None else interval(found[0], found[1], sign=True)
 
 
-# How far the loss of a class's samples moves the features of others, by the class's frequency.
-#
-# The paper's claim is that rarer classes have larger gradients on other samples.
-
-MOST_RATIO = 30
-"""Of the largest to the smallest value on a linear scale."""
-
-MOST_TICKS = 7
-"""Classes whose training images all stand along the axis."""
-
-MOST_POINTS = 200
-"""More classes than this are averaged over neighbours in frequency, for the dots alone."""
-
-
-def draw(data: InfluenceByClass) -> Figure:
-    """Every arm has a panel of its own, since scales differ, and one more if cumulative."""
-    kinds = ("each", "cumulative") if data.cumulative else ("each",)
-    panels = [(arm, kind) for arm in data.by_arm for kind in kinds]
-    drawn, every = new_figure([1.7] * len(panels))
-    for axes, (arm, kind) in zip(every, panels, strict=True):
-        values, colour = data.by_arm[arm].values, data.by_arm[arm].colour
-        places = np.arange(len(values)) + 1
-        wide = _spans_orders(values)
-        power = 0 if wide else _power(values)
-        scale = 10.0**-power
-        unit = "" if power == 0 else f", × {power_of_ten(10.0**power)}"
-        unit = ", log scale" if wide else unit
-        if kind == "each":
-            title(axes, f"{arm}: gradient on other samples{unit}")
-            _dots(axes, values * scale, colour)
-            if data.window > 1:
-                axes.plot(places, running_mean(values * scale, data.window), color=colour)
-        else:
-            title(axes, f"{arm}: cumulative mean{unit}")
-            axes.plot(places, cumulative_mean(values * scale), color=colour)
-        if wide:
-            axes.set_yscale("log")
-            # Not as mathematics, whose exponents are too small to be read on a phone.
-            axes.yaxis.set_major_formatter(lambda value, _: power_of_ten(value))
-            axes.yaxis.set_minor_formatter(lambda value, _: "")
-            axes.tick_params(which="minor", length=0)
-        else:
-            axes.set_ylim(bottom=0)
-    most = MOST_TICKS if len(data.counts) <= MOST_TICKS else 5
-    ticks, labels = count_ticks(data.counts.tolist(), most)
-    every[-1].set_xticks([tick + 1 for tick in ticks], labels)
-    every[-1].set_xlabel("Training images of the class", fontsize=TEXT, color=INK)
-    return drawn
-
-
-def caption(data: InfluenceByClass) -> Caption:
-    """What is plotted, and whether the paper's claim holds, arm by arm."""
-    measured = "mean absolute value" if data.measure == "abs" else "length"
-    over = ", ".join(f"{arm} {found.seeds}" for arm, found in data.by_arm.items())
-    what = "the pooled features" if data.on == "features" else "the input images"
-    note = (
-        f"How far the loss of a sample moves {what} of the others in its batch: {measured} of the "
-        f"gradient on {data.images}, mean over the samples of a class and over seeds ({over}). "
-        f"{len(data.counts):,} classes from the most to the least training images."
-    )
-    together = _together(len(data.counts))
-    if together > 1:
-        note += f" A dot is the mean of up to {together} classes."
-    if data.window > 1:
-        note += f" The line is a running mean over {data.window} classes."
-    if data.cumulative:
-        note += (
-            " The cumulative mean is over all classes at least as frequent, as the code of the "
-            "paper draws it."
-        )
-    said = " ".join(
-        " ".join(
-            [
-                verdict_words(arm, found, data.counts),
-                *size_words(found, data.counts),
-                *control_words(found),
-            ]
-        )
-        for arm, found in data.by_arm.items()
-    )
-    return Caption(f"{note} {said}", f"Dot plot. {said}")
+# Tables
 
 
 def tables(data: InfluenceByClass) -> list[FigureTable]:
@@ -509,10 +554,6 @@ def tables(data: InfluenceByClass) -> list[FigureTable]:
         ),
     ]
     return [table for table in every if table.rows]
-
-
-HOLDS = {True: "holds", False: "opposite"}
-UNTRAINED = {True: "rarer, larger", False: "rarer, smaller"}
 
 
 def _table(
@@ -548,46 +589,3 @@ def classes_table(data: InfluenceByClass) -> FigureTable:
         for i, count in enumerate(data.counts)
     ]
     return FigureTable("Gradient on others, by class", ("images", *data.by_arm), rows)
-
-
-def make(
-    group: NetworkGroup, measure: Measure = "abs", on: On = "features", cumulative: bool = False
-) -> CaptionedFigure | None:
-    """The figure with its words and numbers."""
-    data = gather(group, measure, on, cumulative)
-    if data is None:
-        return None
-    folded = [*tables(data), classes_table(data)]
-    return CaptionedFigure("Influence by gradient", caption(data), lambda: draw(data), (), folded)
-
-
-def _dots(axes: Axes, values: NDArray[Any], colour: str) -> None:
-    together = _together(len(values))
-    parts = [slice(i, i + together) for i in range(0, len(values), together)]
-    places = np.arange(len(values)) + 1.0
-    axes.plot(
-        [places[part].mean() for part in parts],
-        [mean_of_known(values[part][:, None])[0] for part in parts],
-        linestyle="",
-        marker="o",
-        markersize=4 if len(values) <= 40 else 2,
-        color=colour,
-        alpha=0.7,
-    )
-
-
-def _together(classes: int) -> int:
-    return -(-classes // MOST_POINTS)
-
-
-def _spans_orders(values: NDArray[Any]) -> bool:
-    """Whether the small ones would all lie on the axis of a linear scale."""
-    known = values[np.isfinite(values)]
-    return bool(known.size and known.min() > 0 and known.max() > MOST_RATIO * known.min())
-
-
-def _power(values: NDArray[Any]) -> int:
-    """Of ten, to write the largest value with; 0 where that is legible as it is."""
-    largest = float(np.nanmax(np.abs(values), initial=0.0))
-    power = int(np.floor(np.log10(largest))) if largest > 0 else 0
-    return 0 if -2 <= power <= 2 else power

@@ -140,7 +140,7 @@ def safe_divide(sums: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class ImageCount:
-    """How many test images a figure is of, and how many there are where that is known."""
+    """How many test images a figure shows, and how many there are, where that is known."""
 
     images: int
     whole: int | None
@@ -151,7 +151,7 @@ class ImageCount:
 
     @property
     def words(self) -> str:
-        """As a caption calls them.
+        """The words of a caption.
 
         >>> ImageCount(4096, 10_000).words, ImageCount(300, 300).words
         ('4,096 of the 10,000 test images', '300 test images')
@@ -162,7 +162,7 @@ class ImageCount:
 
 
 def image_count(group: NetworkGroup, images: int) -> ImageCount:
-    """So many, among as many as the networks that were looked at have answers to."""
+    """``images`` among all test images, which networks that were looked at have answers for."""
     for run in group.runs:
         answers = run.insight_figures.get("correct") if run.insight else None
         if answers is not None and answers.ndim == 1:

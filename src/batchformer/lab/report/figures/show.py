@@ -1,4 +1,4 @@
-"""One figure of some runs: as a file, or its numbers on the terminal."""
+"""Write one figure of some runs to a file, or print its numbers."""
 
 from __future__ import annotations
 

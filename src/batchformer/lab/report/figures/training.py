@@ -12,11 +12,11 @@ from batchformer.lab.config.methods import loss_change, without_batchformer
 from batchformer.lab.report.figures.curves import (
     Curve,
     curve_over_seeds,
-    draw_curves,
+    draw_curve,
     evaluated_metric,
 )
 from batchformer.lab.report.results.configuration import RunGroup
-from batchformer.lab.report.results.names import metric_label
+from batchformer.lab.report.results.names import arm_colours, metric_label
 from batchformer.lab.report.results.runs import Run
 from batchformer.lab.runs.folder import findings_of
 
@@ -76,9 +76,11 @@ def draw(group: RunGroup) -> Figure:
     """A panel for each line: its mean and its range over seeds, for every arm."""
     labels = [(line, line.label + ", %" * (line.kind == "eval")) for line in lines_of(group)]
     figure, panels = new_figure([1.7] * len(labels))
+    colours = arm_colours(group.arms)
     for axes, (line, label) in zip(panels, labels, strict=True):
         title(axes, label)
-        draw_curves(axes, _curves(group, line))
+        for i, (arm, curve) in enumerate(_curves(group, line).items()):
+            draw_curve(axes, arm, curve, colours[arm], i)
     title(panels[-1], f"{labels[-1][1]}, by update")
     legend(figure, panels[0])
     return figure
