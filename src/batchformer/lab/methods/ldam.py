@@ -13,6 +13,8 @@ from batchformer.lab.methods.classifier import Classifier, replace_classifier
 from batchformer.lab.models.heads import CosineClassifier
 from batchformer.nn.randomness import drawing
 
+# Deferred re-weighting: whether a training is long enough to come to it.
+
 #: Methods that weight classes by how rare they are from ``hyper.reweight_epoch`` on.
 DEFERRED = ("ldam", "ride")
 
