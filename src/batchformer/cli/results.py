@@ -35,10 +35,10 @@ def evaluate(arguments: list[str]) -> None:
     from batchformer.lab.engine.optimizer_step import OptimizerStep
     from batchformer.lab.engine.precision import products_in
     from batchformer.lab.runs import run as runs
-    from batchformer.lab.runs.folder import recipe_from_json, recorded
+    from batchformer.lab.runs.folder import read_config, recipe_from_json
 
     device = runs.pick_device(options.device)
-    trained = [(recorded(folder) or {}).get("trained", {}) for folder in folders]
+    trained = [(read_config(folder) or {}).get("trained", {}) for folder in folders]
     onednn.prepare(device, [recipe.get("train", {}).get("precision") for recipe in trained])
     for folder in folders:
         method, task, config = runs.restore(folder, device, options.data.root)

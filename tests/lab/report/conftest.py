@@ -137,8 +137,9 @@ def write_run(
     data = {"split_sha256": split}
     config = {"recipe": recipe, "arm": arm, "seed": seed, "trained": trained_by(recipe, arm)}
     config |= {"data": data, "provenance": made}
-    if sittings:
-        config["sittings"] = [{**made, "stage": "train", **sitting} for sitting in sittings]
+    config["sittings"] = [
+        {**made, "stage": "train", **sitting} for sitting in sittings or ({"from_update": 0},)
+    ]
     (folder / "config.json").write_text(json.dumps(config))
     noise = np.random.default_rng([seed, 3, *arm.encode()])
     updates = recipe["train"]["updates"] if finished else recipe["train"]["updates"] // 2

@@ -9,7 +9,6 @@ from batchformer.insight.figures.canvas import legend, new_figure, title
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
 from batchformer.insight.figures.text import number
 from batchformer.lab.config.arms import WITHOUT_BATCHFORMER
-from batchformer.lab.engine.log import read_records
 from batchformer.lab.methods.ldam import DEFERRED
 from batchformer.lab.report.figures.curves import (
     Curve,
@@ -20,7 +19,7 @@ from batchformer.lab.report.figures.curves import (
 from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import metric_label
 from batchformer.lab.report.results.runs import Run
-from batchformer.lab.runs.folder import findings_of, of_parts
+from batchformer.lab.runs.folder import findings_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -196,10 +195,7 @@ def valleys(run: Run) -> dict[str, Mapping[str, Any]]:
         The values of its record by the part of the run, which is empty where it is one training;
         nothing for a run without SWAD.
     """
-    found = findings_of(run.result or {}, run.metrics)
-    if not found:  # in runs of several trainings by earlier versions, the parts alone have it
-        files = (path for path in sorted(run.folder.glob("*/metrics.jsonl")) if path.is_file())
-        found = of_parts({path.parent.name: findings_of({}, read_records(path)) for path in files})
+    found = findings_of(run.result or {})
     by_part = {name.rpartition("/"): values for name, values in found.items()}
     return {part: values for (part, _, kind), values in by_part.items() if kind == "swad"}
 

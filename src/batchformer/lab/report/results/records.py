@@ -20,11 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+from batchformer.lab.config.comparable import (
+    NO_EFFECT_ON_SAME_DATA,
+    changed_settings,
+    flatten,
+)
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.recipes import RECIPES
 from batchformer.lab.recipes.ablations import SWEEPS
-from batchformer.lab.recipes.sweep import changed_settings
-from batchformer.lab.report.results.configuration import PLACES
 from batchformer.lab.report.results.runs import Run
 from batchformer.lab.runs.folder import recipe_from_json, write_json
 
@@ -81,7 +84,7 @@ class Record:
     @property
     def deciding(self) -> dict[str, Any]:
         """The settings that decide what was computed, not where."""
-        return {key: v for key, v in self.settings.items() if key.split(".")[-1] not in PLACES}
+        return {k: v for k, v in self.settings.items() if k not in NO_EFFECT_ON_SAME_DATA}
 
     def as_plain(self) -> dict[str, Any]:
         """The record as JSON."""
@@ -132,7 +135,7 @@ def record_of(run: Run, variant: str = "") -> Record:
         run.seed,
         settings,
         {key: value for key, value in run.data.items() if key != "remarks"},
-        _sittings(run.folder, config),
+        _sittings(config),
         run.scores,
         run.result.get("minutes"),
         more=more,
@@ -279,25 +282,11 @@ def _recipe(name: str) -> Recipe:
     )
 
 
-def _sittings(folder: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every start of a run.
-
-    A run of several trainings lists those of each part itself; one from before sittings were listed
-    has them in the folders of its parts.
-    """
-    found = _of_config(config)
-    for path in () if config.get("sittings") else sorted(folder.glob("*/config.json")):
-        part = _of_config(json.loads(path.read_bytes()))
-        found += [{"part": path.parent.name, **sitting} for sitting in part]
-    return found
-
-
-def _of_config(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    sittings = config.get("sittings") or [config.get("provenance") or {}]
+def _sittings(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every start of a run, without the folders of the machine."""
     return [
         {key: _command(value) if key == "command" else value for key, value in sitting.items()}
-        for sitting in sittings
-        if sitting
+        for sitting in config.get("sittings", ())
     ]
 
 
@@ -323,18 +312,8 @@ def _shortened(value: Any) -> Any:
 
 def _what_differs(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """The first few entries in which two objects differ."""
-    old, new = _flat(before), _flat(after)
+    old, new = flatten(before), flatten(after)
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     listed = [f"{key} was {old.get(key)!r}, is {new.get(key)!r}" for key in changed[:3]]
     rest = f"; and {len(changed) - 3} more" if len(changed) > 3 else ""
     return "; ".join(listed) + rest
-
-
-def _flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in plain.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat

@@ -19,8 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from batchformer.lab.report.results.names import sorted_arms
-from batchformer.lab.runs.folder import ONCE_AVERAGED, todays_names
-from batchformer.lab.runs.provenance import sittings_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -70,16 +68,6 @@ class Arrays(Mapping[str, "NDArray[Any]"]):
         except UNREADABLE as error:
             return f"{self.path.name} is damaged: {error}"
         return None if damaged is None else f"{self.path.name} is damaged: {damaged}"
-
-
-class Figures(Arrays):
-    """The arrays of a ``figures.npz``; with SWAD, by the averaged network in older files too."""
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        try:
-            return super().__getitem__(ONCE_AVERAGED + name)
-        except KeyError:
-            return super().__getitem__(name)
 
 
 State = Literal["finished", "unfinished", "damaged"]
@@ -135,7 +123,7 @@ class Run:
     @property
     def configuration(self) -> Record:
         """What another run must share to be averaged with this one."""
-        # Remarks are words on what the other facts say, and of some versions.
+        # Remarks are words on what the other facts say.
         found = {key: value for key, value in self.data.items() if key != "remarks"}
         return {**self.recipe, "data_found": found} if found else self.recipe
 
@@ -157,12 +145,12 @@ class Run:
     @property
     def scores(self) -> dict[str, float | None]:
         """The final metrics in percent; None if one could not be measured."""
-        return {} if self.result is None else todays_names(self.result["metrics"])
+        return {} if self.result is None else dict(self.result["metrics"])
 
     @cached_property
     def figures(self) -> Arrays:
         """The arrays of ``figures.npz``, each read when it is asked for."""
-        return Figures(self.folder / "figures.npz")
+        return Arrays(self.folder / "figures.npz")
 
     @cached_property
     def insight(self) -> Mapping[str, NDArray[Any]]:
@@ -182,7 +170,7 @@ class Run:
     @cached_property
     def insight_figures(self) -> Mapping[str, NDArray[Any]]:
         """The arrays of ``figures.npz`` of the training that was looked at."""
-        return Figures(self.folder / self.insight_part / "figures.npz")
+        return Arrays(self.folder / self.insight_part / "figures.npz")
 
     def series(self, kind: str, value: str) -> dict[int, float]:
         """One value by step from the records of one kind."""
@@ -257,7 +245,7 @@ def read_run(folder: str | Path) -> Run:
         remarks += (f"{missing}; not in the figures by class and by image",) if missing else ()
         if _left_out_figures(config["recipe"]) and not any(folder.rglob("insight.npz")):
             remarks += (LEFT_OUT,)
-    origin, sittings = str(config.get("taken_from") or ""), tuple(sittings_of(config))
+    origin, sittings = str(config.get("taken_from") or ""), tuple(config.get("sittings", ()))
     trained = config.get("trained", {})
     return Run(*known, records, result, None, remarks, data, origin, sittings, trained)
 
