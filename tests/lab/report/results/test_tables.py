@@ -151,7 +151,7 @@ def test_the_paper_has_a_column_only_where_it_has_numbers(
             write_run(arm, seed)
     both = compare_runs(find_runs(runs_root))
     assert "51.7" in printed(both, 80)
-    assert "Seeds that see the paper's effect of batchformer" in printed(both, 80)
+    assert "Seeds needed to detect the paper's effect of batchformer" in printed(both, 80)
 
 
 def test_another_reference_is_named_and_stands_first(full: Comparison, runs_root: Path) -> None:

@@ -125,7 +125,7 @@ def _below(recipe: RecipeComparison) -> list[str]:
 def _closing(comparison: Comparison) -> list[str]:
     lines = [counted(comparison)]
     if comparison.tested:
-        lines.append(f"{INTERVAL} A gain or loss is an interval of the difference without 0.")
+        lines.append(f"{INTERVAL} The interval of a gain or a loss does not contain 0.")
     lines += [f"Not included: {line}." for line in comparison.left_out]
     return lines + [f"Note: {line}." for line in comparison.remarks]
 
@@ -160,7 +160,7 @@ OF = "of is the number of recipes that have a metric, where others have more."
 def print_pooled(found: PooledEffects, console: Console | None = None) -> None:
     """Print the effects over all recipes, then those of each, then what was left out."""
     out = Terminal(console)
-    out.say("\nTaken together", "bold")
+    out.say("\nPooled over recipes", "bold")
     if not found.effects:
         out.say("No two recipes have an arm, its reference and a metric in common.")
     for arm, reference in found.pairs:
@@ -241,8 +241,10 @@ def pooled_headline(arm: str, reference: str, effects: Mapping[str, Effect]) -> 
         sentences += [f"A {word} on {_listed(found)}."] if found else []
     undone = {m: e for m, e in effects.items() if e.outcome in ("gain", "loss") and not e.stands}
     if undone:
-        they = "it does" if len(undone) == 1 else "they do"
-        sentences.append(f"Uncorrected alone: {_listed(undone)}; after Holm's {they} not stand.")
+        they = "it is" if len(undone) == 1 else "they are"
+        sentences.append(
+            f"Only without correction: {_listed(undone)}; after Holm's {they} not significant."
+        )
     noise = {m: e for m, e in effects.items() if e.outcome == "inside the noise"}
     sentences += [f"Inside the noise: {_listed(noise)}."] if noise else []
     without = [metric_label(m) for m, e in effects.items() if e.outcome == "no spread"]
@@ -258,7 +260,7 @@ def pooled_notes(found: PooledEffects) -> list[str]:
     if found.effects:
         tested = sum(effect.pooled.p_value is not None for effect in found.effects.values())
         if tested > 1:
-            lines.append(f"Holm's p-values are corrected over all {tested} effects taken together.")
+            lines.append(f"Holm's p-values are corrected over all {tested} pooled effects.")
         lines += READING
         lines.append(OF if _counts_differ(found) else SAME)
         printed = {effect.printed for effect in found.effects.values() if effect.printed}
@@ -388,9 +390,10 @@ def sweep_headline(comparison: SweepComparison) -> str:
     if standing:
         sentences.append(f"After correction: {_listed_levels(standing)}.")
     if undone:
+        they = "it is" if len(undone) == 1 else "they are"
         sentences.append(
-            f"Uncorrected alone: {_listed_levels(undone)}; corrected for the {comparison.tested} "
-            f"tests of the sweep, {'it does' if len(undone) == 1 else 'they do'} not stand."
+            f"Only without correction: {_listed_levels(undone)}; after Holm's correction for the "
+            f"{comparison.tested} tests of the sweep, {they} not significant."
         )
     noise = {cell: d for cell, d in tested.items() if d.outcome == "inside the noise"}
     if noise:
