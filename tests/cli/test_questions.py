@@ -31,7 +31,7 @@ def test_check_says_whether_batchformer_acts(capsys: pytest.CaptureFixture[str])
 
 
 def test_check_needs_a_method_with_batchformer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(questions, "WITHOUT_BATCHFORMER", ("balanced_softmax",))
+    monkeypatch.setattr(questions, "without_batchformer", lambda method: True)
     with pytest.raises(UserError, match="demo has no BatchFormer to check"):
         questions.check(["demo", "--device", "cpu"])
 
@@ -72,14 +72,14 @@ def test_bench_names_what_was_not_measured(
 
     def measure(settings: Any, folder: Path, only: tuple[str, ...]) -> list[SimpleNamespace]:
         given.append((settings.repeats, folder, only))
-        return [SimpleNamespace(part=part, failed=part == "loop") for part in only]
+        return [SimpleNamespace(part=part, failed=part == "loader") for part in only]
 
     monkeypatch.setattr(run, "run", measure)
     options = ["--device", "cpu", "--to", str(tmp_path), "--repeats", "1", "--only", "step"]
     questions.bench(options)
     assert given == [(1, tmp_path, ("step",))]
     assert str(tmp_path / "bench.md") in capsys.readouterr().out
-    with pytest.raises(UserError, match="not measured: loop"):
-        questions.bench([*options, "loop"])
+    with pytest.raises(UserError, match="not measured: loader"):
+        questions.bench([*options, "loader"])
     with pytest.raises(UserError, match="at least one repeat"):
         questions.bench(["--repeats", "0"])

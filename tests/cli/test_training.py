@@ -85,8 +85,9 @@ def test_a_sweep_reports_all_that_is_there(
 
 
 def test_train_ends_with_the_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    training.train(["demo", "--arm", "baseline", "--seed", "2", "--runs", str(tmp_path), *QUICK])
-    assert capsys.readouterr().out == f"Finished: {tmp_path / 'demo/baseline/seed2'}\n"
+    for given, arm in ([], "batchformer"), (["--arm", "baseline"], "baseline"):
+        training.train(["demo", *given, "--seed", "2", "--runs", str(tmp_path), *QUICK])
+        assert capsys.readouterr().out == f"Finished: {tmp_path / f'demo/{arm}/seed2'}\n"
 
 
 def finish(run: Run) -> None:
@@ -153,7 +154,7 @@ def without_torch(*arguments: str, before: str = "", loaded: str = "torch") -> s
 
 
 def test_help_needs_neither_torch_nor_submitit() -> None:
-    said = without_torch("compare", "demo", "--help", loaded="torch submitit")
+    said = without_torch("compare", "demo", "--help-all", loaded="torch submitit")
     for option in ("--launcher {none,local,slurm}", "--jobs.partition", "--jobs.extra", "--wait"):
         assert option in said, option
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.recipes import RECIPES, find_recipe
 
 T = TypeVar("T")
+HELP, HELP_ALL = ("-h", "--help"), "--help-all"
 
 
 class UserError(Exception):
@@ -48,7 +50,7 @@ def with_recipe(kind: type[T], arguments: list[str], command: str) -> tuple[Reci
     """A recipe's name, then options whose defaults are the recipe's."""
     names = "\n  ".join(RECIPES)
     if not arguments or arguments[0].startswith("-"):
-        asked = bool(arguments) and arguments[0] in ("-h", "--help")
+        asked = bool(arguments) and arguments[0] in (*HELP, HELP_ALL)
         text = (
             f"Usage: batchformer {command} RECIPE [OPTIONS]\n\n{(kind.__doc__ or '').strip()}\n\n"
         )
@@ -58,10 +60,27 @@ def with_recipe(kind: type[T], arguments: list[str], command: str) -> tuple[Reci
             raise SystemExit(0)
         raise UserError(f"`{command}` needs the name of a recipe.\n{text}")
     recipe = find_recipe(arguments[0])
-    options = parse(kind, arguments[1:], f"{command} {recipe.name}", **Settings.fields_of(recipe))
+    options = parse_settings(kind, arguments[1:], f"{command} {recipe.name}", recipe)
     applied: Recipe = options.applied_to(recipe)  # type: ignore[attr-defined]
     refuse_idle_updates(arguments, applied)
     return applied, options
+
+
+def parse_settings(kind: type[T], arguments: Sequence[str], command: str, recipe: Recipe) -> T:
+    """Options whose defaults are a recipe's; --help shows those that have an effect on it."""
+    asked = [word for word in arguments if word in HELP]
+    others = [word for word in arguments if word not in (*HELP, HELP_ALL)]
+    if HELP_ALL in arguments:
+        others = ["--help"]
+    options = parse(kind, others, command, **Settings.fields_of(recipe))
+    if asked:
+        from batchformer.cli.help import short_help
+
+        with suppress(ValueError):  # settings that contradict one another: help for the recipe
+            recipe = options.applied_to(recipe)  # type: ignore[attr-defined]
+        print(short_help(options, recipe, command))
+        raise SystemExit(0)
+    return options
 
 
 def is_given(option: str, arguments: Sequence[str]) -> bool:

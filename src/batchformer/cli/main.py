@@ -37,7 +37,8 @@ Usage: batchformer COMMAND [...]
                            makes a table of pairs of attribute and object
   bench                    how fast everything is here, measured side by side
 
-`batchformer COMMAND --help` (with a recipe: `batchformer compare demo --help`) shows its options.
+`batchformer COMMAND --help` shows the options of a command. With a recipe, such as `batchformer
+compare demo --help`, it shows those that have an effect on the recipe; `--help-all` shows all.
 """
 
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
@@ -144,5 +145,5 @@ def _dispatch(name: str, arguments: list[str]) -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    wide.say(f"batchformer: {message}")
+    wide.print_once(f"batchformer: {message}")
     raise SystemExit(code)

@@ -234,18 +234,7 @@ class CheckOptions(Settings):
     """auto, cpu, cuda, cuda:1, mps."""
 
 
-BenchPart = Literal[
-    "attention",
-    "growth",
-    "step",
-    "contrast",
-    "profile",
-    "side_by_side",
-    "exchange",
-    "loop",
-    "transforms",
-    "loader",
-]
+BenchPart = Literal["attention", "growth", "step", "exchange", "transforms", "loader"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from batchformer.cli.options import (
     ListOptions,
     PairsOptions,
 )
-from batchformer.lab.config.arms import WITHOUT_BATCHFORMER
+from batchformer.lab.config.methods import without_batchformer
 from batchformer.lab.runs.listing import ensure_data, print_data, print_listing, print_matching
 
 
@@ -34,7 +34,7 @@ def check(arguments: list[str]) -> None:
     device = runs.pick_device(options.device)
     recipe = next(iter(by_target(recipe).values()))
     task = runs.load_task(recipe.data, device)
-    if recipe.method in WITHOUT_BATCHFORMER:
+    if without_batchformer(recipe.method):
         raise UserError(
             f"{recipe.name} has no BatchFormer to check: {recipe.method} takes the network of "
             f"another training. Check that one: batchformer check {recipe.start or 'RECIPE'}"

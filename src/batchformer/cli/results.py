@@ -20,10 +20,8 @@ from batchformer.cli.options import (
     ReportOptions,
     ShowOptions,
 )
+from batchformer.lab.config.methods import find_method
 from batchformer.lab.engine.distributed.torchrun import is_follower
-
-#: Methods that put a classifier of their own into the network.
-OWN_CLASSIFIER = ("ldam", "lws", "mdd", "cge", "compcos", "ce_gzsl")
 
 
 def evaluate(arguments: list[str]) -> None:
@@ -33,7 +31,7 @@ def evaluate(arguments: list[str]) -> None:
 
     from batchformer.lab.engine import onednn
     from batchformer.lab.engine.optimizer_step import OptimizerStep
-    from batchformer.lab.engine.precision import products_in
+    from batchformer.lab.engine.precision import matmul_precision
     from batchformer.lab.runs import run as runs
     from batchformer.lab.runs.folder import recipe_from_json, recorded
 
@@ -43,7 +41,7 @@ def evaluate(arguments: list[str]) -> None:
     for folder in folders:
         method, task, config = runs.restore(folder, device, options.data.root)
         mechanics = OptimizerStep(recipe_from_json(config["trained"]).train, device)
-        with torch.no_grad(), products_in(mechanics.config.precision):
+        with torch.no_grad(), matmul_precision(mechanics.config.precision):
             metrics = task.evaluate(method, mechanics).metrics
         print(f"{folder}: " + " ".join(f"{name} {value:.2f}" for name, value in metrics.items()))
 
@@ -198,8 +196,8 @@ def export(arguments: list[str]) -> None:
     written = as_file(network.state_dict(), options.to.suffix, "1x1" if in_first else None)
     write_atomically(options.to, written)
     # A method without a network of the recipe's has its own on features: what embeds them.
-    name, method_name = config["trained"]["model"] or "the embedding", config["trained"]["method"]
-    head = f", with the classifier of {method_name}" if method_name in OWN_CLASSIFIER else ""
+    name, method = config["trained"]["model"] or "the embedding", config["trained"]["method"]
+    head = f", with the classifier of {method}" if find_method(method).own_classifier else ""
     print(f"{options.to}: the weights of {name}{head}, for load_state_dict(strict=True)")
     if in_first:
         print(

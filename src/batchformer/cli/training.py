@@ -12,6 +12,7 @@ from batchformer.cli.arguments import (
     UserError,
     is_given,
     parse,
+    parse_settings,
     refuse_idle_updates,
     refuse_unknown_arms,
     seeds_of,
@@ -170,8 +171,7 @@ def sweep(arguments: list[str]) -> None:
         return
     plan = find_sweep(arguments[0])
     base = plan.base_recipe()
-    defaults = Settings.fields_of(base)
-    options = parse(SweepOptions, arguments[1:], f"sweep {plan.name}", **defaults)
+    options = parse_settings(SweepOptions, arguments[1:], f"sweep {plan.name}", base)
     _refuse_impossible(options, "sweep")
     levels = [plan.level(name).name for name in options.levels or plan.level_names]
     refuse_idle_updates(arguments, base := options.applied_to(base))

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from batchformer.insight.own import look_at as look_at
+    from batchformer.insight.user_model import look_at as look_at
 
 __all__ = ["look_at"]
 
@@ -21,6 +21,6 @@ def __getattr__(name: str) -> Any:
     # Loaded when first used: methods need one small file of this room, and not all of it.
     if name != "look_at":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from batchformer.insight.own import look_at
+    from batchformer.insight.user_model import look_at
 
     return look_at

@@ -23,7 +23,7 @@ IMAGES = 32
 
 
 @dataclass(frozen=True, eq=False)
-class Influence:
+class BatchInfluence:
     """Who acts on whom in one batch of N.
 
     Args:
@@ -43,7 +43,9 @@ class Influence:
     to_context: Tensor | None = None
 
 
-def influence(relations: Relations, features: Tensor, labels: Tensor, steps: int = 0) -> Influence:
+def influence(
+    relations: Relations, features: Tensor, labels: Tensor, steps: int = 0
+) -> BatchInfluence:
     """All dL_i / df_j of a batch.
 
     Args:
@@ -64,9 +66,9 @@ def influence(relations: Relations, features: Tensor, labels: Tensor, steps: int
             after = (rows + step) % count
             following[step - 1, after] = part[rows - first, after]
     if relations.context is None:
-        return Influence(absolute, length, attention, following)
+        return BatchInfluence(absolute, length, attention, following)
     to_samples = attention.sum(-1, keepdim=True)
-    return Influence(
+    return BatchInfluence(
         absolute, length, attention / to_samples, following, 1 - to_samples.squeeze(-1)
     )
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from batchformer.insight.classes import Classes
-from batchformer.insight.gradient import Influence, on_images
+from batchformer.insight.gradient import BatchInfluence, on_images
 from batchformer.insight.pairs import sums_between, without_self
 from batchformer.insight.relations import Relations
 
@@ -30,7 +30,7 @@ class InfluenceSums:
         names = ("abs", "l2", "images_abs", "images_l2")
         self.sums = {name: torch.zeros(len(classes), dtype=torch.float64) for name in names}
 
-    def add(self, seen: Influence, labels: Tensor, relations: Relations, x: Tensor) -> None:
+    def add(self, seen: BatchInfluence, labels: Tensor, relations: Relations, x: Tensor) -> None:
         """Take in a batch of N > 1 images (N, ...) with labels (N,)."""
         labels, others = labels.cpu(), len(labels) - 1
         self.bins += sums_between(seen.absolute, self.bin_of_class[labels], self.classes.bins)

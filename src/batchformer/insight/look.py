@@ -14,7 +14,7 @@ from batchformer.insight import draws
 from batchformer.insight.attention import AttentionSums
 from batchformer.insight.cam import grad_cam
 from batchformer.insight.features import principal_axes, separation_and_spread
-from batchformer.insight.gradient import Influence, influence
+from batchformer.insight.gradient import BatchInfluence, influence
 from batchformer.insight.images import TestImages
 from batchformer.insight.influence import InfluenceSums
 from batchformer.insight.pairs import without_self
@@ -212,7 +212,7 @@ def _explored(relations: Relations, images: TestImages) -> Arrays:
     counts, draw = images.classes.train_counts, draws.drawing_of(draws.EXPLORED)
     rows = draws.like_training(images.labels, counts, EXPLORED, EXPLORED_SAMPLES, draw)
     labels = images.labels[rows]
-    seen: list[Influence] = []
+    seen: list[BatchInfluence] = []
     predictions: list[Tensor] = []
     for x, y in zip(images.batches(rows.flatten(), rows.shape[1]), labels, strict=True):
         plain = relations.features(x)

@@ -58,10 +58,10 @@ FILE, MOST_BYTES = "insight.npz", 5 * 10**6
 #: Bins of classes, bins of confidence, and the names of the shot groups.
 MOST_BINS, CONFIDENCES, SHOTS = 100, 15, ("many", "medium", "few")
 
-Insight = Mapping[str, NDArray[Any]]
+InsightArrays = Mapping[str, NDArray[Any]]
 
 
-def save(path: Path, insight: Insight) -> None:
+def save(path: Path, insight: InsightArrays) -> None:
     """Write all of it, or nothing.
 
     Raises:

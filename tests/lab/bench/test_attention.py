@@ -1,16 +1,24 @@
-"""The benchmark of the layer names its candidates and measures each."""
+"""The candidates compute the same layer, and the benchmark measures each of them."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import pytest
 import torch
+from torch import Tensor
 
-from batchformer.lab.bench import attention
-from batchformer.lab.bench.attention import CPU_SIZES, GPU_SIZES, STOCK, Layer, measure
-from batchformer.lab.bench.measure import BenchSettings, Spread
+from batchformer.kernels.available import unsupported_reason
+from batchformer.lab.bench import attention as bench
+from batchformer.lab.bench.attention import STOCK, WHOLE, Layer, forced_path, measure
+from batchformer.lab.bench.measure import BenchSettings
+from batchformer.lab.bench.table import Spread
+from batchformer.nn import attention, encoder
 from batchformer.nn.attention import Path
 
-ONCE = BenchSettings(torch.device("cpu"), repeats=1)
+CPU = torch.device("cpu")
+ONCE = BenchSettings(CPU, repeats=1)
 
 
 def test_a_small_measurement() -> None:
@@ -26,16 +34,16 @@ def test_a_small_measurement() -> None:
 
 
 def test_large_sizes_leave_the_other_paths_to_a_full_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention, "OWN_PATH_ALONE", 64)
+    monkeypatch.setattr(bench, "OWN_PATH_ALONE", 64)
     assert len(measure(ONCE, ((8, 8),)).rows) == 2
-    full = BenchSettings(torch.device("cpu"), full=True, repeats=1)
+    full = BenchSettings(CPU, full=True, repeats=1)
     assert len(measure(full, ((8, 8),)).rows) == 4
 
 
 def test_an_error_leaves_the_other_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     original = Layer.forward_by
 
-    def broken(self: Layer, path: Path) -> torch.Tensor:
+    def broken(self: Layer, path: Path) -> Tensor:
         if len(self.x) == 8:
             raise RuntimeError("not today")
         return original(self, path)
@@ -46,6 +54,47 @@ def test_an_error_leaves_the_other_sizes(monkeypatch: pytest.MonkeyPatch) -> Non
     assert sum("at N 8 x C 8 was not measured: not today" in note for note in table.notes) == 2
 
 
-def test_the_grids() -> None:
-    assert len(CPU_SIZES) == 12 and (2048, 2048) in CPU_SIZES
-    assert (16384, 2048) in GPU_SIZES and (128, 64) in GPU_SIZES
+def test_every_path_and_torchs_layer_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "DROPOUT", 0.0)
+    made = Layer(12, 16, CPU, torch.float32)
+    assert made.x.std() > 0.5 and made.gradient.std() > 0.5
+    expected = made.with_backward(made.forward_stock)
+    assert len(expected) == 13
+    assert made.chosen == "explicit" and sorted(made.others) == ["blockwise", "fused"]
+    by_path = [partial(made.forward_by, path) for path in made.others]
+    forwards: list[Callable[[], Tensor]] = [made.forward_ours, *by_path]
+    for forward in forwards:
+        found = made.with_backward(forward)
+        torch.testing.assert_close(found, expected, atol=2e-5, rtol=1e-4)
+
+
+def test_a_path_is_taken_and_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, taken = Layer(6, 8, CPU, torch.float32), list[str]()
+
+    def blockwise(q: Tensor, *_: object, **__: object) -> Tensor:
+        taken.append("blockwise")
+        return q
+
+    monkeypatch.setattr(attention, "blockwise_attention", blockwise)
+    made.forward_by("blockwise")
+    assert taken == ["blockwise"] and vars(encoder)["attention"] is attention.attention
+    made.forward_ours()
+    assert taken == ["blockwise"]
+    with pytest.raises(ValueError, match="inside"), forced_path("fused"):
+        raise ValueError("inside")
+    assert vars(encoder)["attention"] is attention.attention
+
+
+def test_a_layer_without_a_choice_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[str | None] = []
+
+    def whole(x: Tensor, *_: object, **__: object) -> Tensor:
+        seen.append(unsupported_reason(x))
+        return x
+
+    monkeypatch.setattr(bench, "batch_former", whole)
+    made = Layer(6, 8, CPU, torch.float32)
+    assert made.chosen == WHOLE and sorted(made.others) == ["blockwise", "explicit", "fused"]
+    with pytest.raises(RuntimeError, match="so fused cannot be forced"):
+        made.forward_by("fused")
+    assert seen[-1] == "kernels are disabled" != seen[0]

@@ -16,8 +16,9 @@ from rich.console import Console
 from batchformer.cli import main as cli
 from batchformer.cli.options import BenchPart
 from batchformer.lab.bench import growth
-from batchformer.lab.bench.measure import BenchSettings, Table, read_tables
-from batchformer.lab.bench.run import ON_GPU_ALONE, PARTS, merged, run
+from batchformer.lab.bench.measure import BenchSettings
+from batchformer.lab.bench.run import PARTS, merged, run
+from batchformer.lab.bench.table import Table, read_tables
 from batchformer.lab.engine.interrupt import Interrupted
 
 CPU = BenchSettings(torch.device("cpu"), repeats=1)
@@ -43,7 +44,7 @@ def kept(folder: Path) -> dict[str, object]:
 
 
 def test_the_command_line_knows_every_part() -> None:
-    assert get_args(BenchPart) == tuple(PARTS) and set(ON_GPU_ALONE) < set(PARTS)
+    assert get_args(BenchPart) == tuple(PARTS)
     for module in PARTS.values():
         assert callable(importlib.import_module(module).measure)
 
@@ -52,13 +53,13 @@ def test_a_failing_part_says_why_and_the_others_go_on(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     broken = ValueError("no such thing.\nmore")
-    values: dict[str, float | BaseException] = {"attention": 1.0, "step": broken, "loop": 3.0}
+    values: dict[str, float | BaseException] = {"attention": 1.0, "step": broken, "loader": 3.0}
     for part, value in values.items():
         fake(monkeypatch, part, value)
     screen = console()
     tables = run(CPU, tmp_path, list(values), screen)
     assert [table.failed for table in tables] == [False, True, False]
-    found = {"attention": 1.0, "step": ["ValueError: no such thing"], "loop": 3.0}
+    found = {"attention": 1.0, "step": ["ValueError: no such thing"], "loader": 3.0}
     assert kept(tmp_path) == found
     shown = screen.file.getvalue()  # type: ignore[attr-defined]
     page = (tmp_path / "bench.md").read_text()
@@ -66,9 +67,9 @@ def test_a_failing_part_says_why_and_the_others_go_on(
 
 
 def test_a_part_without_a_row_has_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    empty = Table("loop", "Loop", ("ms",), {}, notes=["N 8 was not measured: no memory"])
-    monkeypatch.setattr(importlib.import_module(PARTS["loop"]), "measure", lambda _: empty)
-    (table,) = run(CPU, tmp_path, ("loop",), console())
+    empty = Table("loader", "Loader", ("ms",), {}, notes=["N 8 was not measured: no memory"])
+    monkeypatch.setattr(importlib.import_module(PARTS["loader"]), "measure", lambda _: empty)
+    (table,) = run(CPU, tmp_path, ("loader",), console())
     assert table.failed
 
 
@@ -85,15 +86,15 @@ def test_an_interruption_loses_nothing_measured(
 def test_parts_measured_before_stay_until_measured_again(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for part, value in {"loop": 1.0, "attention": 2.0}.items():
+    for part, value in {"loader": 1.0, "attention": 2.0}.items():
         fake(monkeypatch, part, value)
         run(CPU, tmp_path, (part,), console())
-    assert list(kept(tmp_path).items()) == [("attention", 2.0), ("loop", 1.0)]
-    fake(monkeypatch, "loop", 5.0)
-    run(CPU, tmp_path, ("loop",), console())
+    assert list(kept(tmp_path).items()) == [("attention", 2.0), ("loader", 1.0)]
+    fake(monkeypatch, "loader", 5.0)
+    run(CPU, tmp_path, ("loader",), console())
     fake(monkeypatch, "attention", RuntimeError("broken"))
     run(CPU, tmp_path, ("attention",), console())
-    assert kept(tmp_path) == {"attention": 2.0, "loop": 5.0}  # a failure replaces nothing
+    assert kept(tmp_path) == {"attention": 2.0, "loader": 5.0}  # a failure replaces nothing
 
 
 @pytest.mark.parametrize(("load", "words"), [(0.2, ""), (1.75, "its load was 1.8")])
@@ -101,32 +102,28 @@ def test_company_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, load: float, words: str
 ) -> None:
     monkeypatch.setattr(os, "getloadavg", lambda: (load, 0.0, 0.0), raising=False)
-    fake(monkeypatch, "loop", 1.0)
-    (table,) = run(CPU, tmp_path, ("loop",), console())
+    fake(monkeypatch, "loader", 1.0)
+    (table,) = run(CPU, tmp_path, ("loader",), console())
     assert words in " ".join(table.notes) and bool(table.notes) == bool(words)
 
 
 def test_another_machine_is_another_table() -> None:
-    here = Table("loop", "", (), {"machine": "A", "dtype": "float32"})
-    there = Table("loop", "", (), {"machine": "B", "dtype": "float32"})
+    here = Table("loader", "", (), {"machine": "A", "dtype": "float32"})
+    there = Table("loader", "", (), {"machine": "B", "dtype": "float32"})
     assert merged([here], there) == [here, there]
 
 
 def test_a_foreign_file_is_not_overwritten(tmp_path: Path) -> None:
     (tmp_path / "bench.json").write_text("{}")
     with pytest.raises(ValueError, match="choose another folder with --to"):
-        run(CPU, tmp_path, ("loop",))
+        run(CPU, tmp_path, ("loader",))
     assert (tmp_path / "bench.json").read_text() == "{}"
 
 
-def test_without_a_gpu_its_parts_are_left_out(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_by_default_all_parts_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for part in PARTS:
         fake(monkeypatch, part, 1.0)
-    assert [t.part for t in run(CPU, tmp_path, (), console())] == [
-        part for part in PARTS if part not in ON_GPU_ALONE
-    ]
+    assert [t.part for t in run(CPU, tmp_path, (), console())] == list(PARTS)
 
 
 def test_the_command(
@@ -140,15 +137,15 @@ def test_the_command(
     rows = json.loads((tmp_path / "bench.json").read_text())["tables"][0]["rows"]
     assert [row[0] for row in rows] == [64, 128]
     with pytest.raises(SystemExit) as stop:
-        cli.main(["bench", "--only", "profile", *options])
+        fake(monkeypatch, "step", RuntimeError("no such device"))
+        cli.main(["bench", "--only", "step", *options])
     assert stop.value.code == 1
     seen = capsys.readouterr()
-    assert "needs a CUDA device" in " ".join(seen.out.split())
-    assert "not measured: profile" in seen.err
+    assert "no such device" in seen.out and "not measured: step" in seen.err
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"), [(["--only", "speed"], "side_by_side"), (["--repeats", "0"], "one repeat")]
+    ("wrong", "words"), [(["--only", "speed"], "transforms"), (["--repeats", "0"], "one repeat")]
 )
 def test_wrong_calls_are_answered(
     wrong: list[str], words: str, capsys: pytest.CaptureFixture[str]

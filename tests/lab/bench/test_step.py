@@ -1,25 +1,33 @@
-"""The step is measured with and without BatchFormer, in the modes that a device has."""
+"""Steps run as the engine runs them, with and without BatchFormer, in each mode."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from batchformer.lab.bench import step
-from batchformer.lab.bench.measure import BenchSettings, Spread, Timing
+from batchformer.kernels.available import unsupported_reason
+from batchformer.lab.bench.measure import BenchSettings, Timing
 from batchformer.lab.bench.step import (
+    CAPTURED,
     COMPILED,
     EAGER,
     HALF,
-    RECORDED,
     RESNET32,
     WITHOUT_KERNELS,
     Mode,
-    Subject,
+    UpdateRunner,
+    UpdateStopwatch,
     cases,
     measure,
+    shares,
 )
+from batchformer.lab.bench.table import Spread
 from batchformer.lab.config.training import TrainConfig
+from batchformer.lab.engine.cuda_graph import WARM_UP, Captured
+from batchformer.lab.models.kernels import available
+
+CPU = torch.device("cpu")
+ONCE = BenchSettings(CPU, repeats=1)
 
 
 def test_the_modes() -> None:
@@ -31,15 +39,14 @@ def test_the_modes() -> None:
     ]
     assert all(modes[0] is EAGER and COMPILED not in modes for _, _, modes in quick)
     full = {size: modes for _, size, modes in cases(on_gpu=True, full=True)}
-    assert set(full[512]) == {EAGER, HALF, RECORDED, WITHOUT_KERNELS, COMPILED}
-    assert RECORDED.train.capture and not HALF.train.capture and COMPILED.train.compile
-    assert RECORDED.kernels and not WITHOUT_KERNELS.kernels
+    assert set(full[512]) == {EAGER, HALF, CAPTURED, WITHOUT_KERNELS, COMPILED}
+    assert CAPTURED.train.capture and not HALF.train.capture and COMPILED.train.compile
+    assert CAPTURED.kernels and not WITHOUT_KERNELS.kernels
 
 
 def test_a_small_measurement() -> None:
-    once = BenchSettings(torch.device("cpu"), repeats=1)
     slow = Mode("accumulated", TrainConfig(batch_size=4, accumulate=2, capture=False))
-    table = measure(once, [(RESNET32, 4, (EAGER, slow))])
+    table = measure(ONCE, [(RESNET32, 4, (EAGER, slow))])
     assert [row[:3] for row in table.rows] == [
         ("ResNet-32", 4, "eager fp32"),
         ("ResNet-32", 4, "accumulated"),
@@ -57,21 +64,71 @@ def test_a_small_measurement() -> None:
 
 
 def test_a_mode_that_fails_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
-    original = Subject.warm_up
+    original = UpdateRunner.warm_up
 
-    def broken(self: Subject) -> None:
+    def broken(self: UpdateRunner) -> None:
         if self.mode.name == "broken":
             raise RuntimeError("no such kernel")
         original(self)
 
-    monkeypatch.setattr(Subject, "warm_up", broken)
-    once = BenchSettings(torch.device("cpu"), repeats=1)
+    monkeypatch.setattr(UpdateRunner, "warm_up", broken)
     modes = (EAGER, Mode("broken", TrainConfig(capture=False)))
-    table = measure(once, [(RESNET32, 2, modes)])
+    table = measure(ONCE, [(RESNET32, 2, modes)])
     assert [row[2] for row in table.rows] == ["eager fp32"]
     assert sum("broken with" in note and "no such kernel" in note for note in table.notes) == 2
 
 
 def test_the_share_is_paired() -> None:
     with_it, without = Timing((2.0, 4.0), (1.0, 1.0)), Timing((1.5, 3.0), (1.0, 1.0))
-    assert step.shares(with_it, without) == [25.0, 25.0]
+    assert shares(with_it, without) == [25.0, 25.0]
+
+
+def test_batches_are_random_and_normalised() -> None:
+    batches = RESNET32.batches(16, CPU, channels_last=True)
+    x = torch.cat([batch["x"] for batch in batches])
+    assert 0.8 < x.std() < 2 and x[0].ne(x[16]).any()
+    assert len({int(label) for batch in batches for label in batch["y"]}) > 10
+    assert batches[0]["x"].is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_call_is_one_update() -> None:
+    runner = UpdateRunner(RESNET32, EAGER, 4, True, CPU)
+    before = [p.clone() for p in runner.method.parameters()]
+    runner()
+    assert all(p.ne(q).any() for p, q in zip(runner.method.parameters(), before, strict=True))
+    assert runner.optimizers["main"].state
+
+
+def test_only_batchformer_tells_the_two_apart() -> None:
+    both = [RESNET32.method(batchformer, CPU) for batchformer in (True, False)]
+    with_it, without = (dict(method.named_parameters()) for method in both)
+    assert all(torch.equal(with_it[name], p) for name, p in without.items())
+    assert all(name.startswith("encoder.") for name in with_it.keys() - without.keys())
+    assert with_it.keys() > without.keys()
+
+
+def test_kernels_can_be_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: set[str | None] = set()
+
+    def look(x: torch.Tensor, conv: torch.nn.Conv2d) -> str:
+        seen.add(unsupported_reason(x))
+        return "looking"
+
+    monkeypatch.setattr(available, "conv_unsupported_reason", look)
+    UpdateRunner(
+        RESNET32, Mode("without", TrainConfig(capture=False), kernels=False), 4, True, CPU
+    )()
+    assert seen == {"kernels are disabled"}
+
+
+def test_a_recording_that_fails_is_not_passed_off_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(self: Captured, batch: object) -> None:
+        raise RuntimeError("operation not permitted")
+
+    monkeypatch.setattr(Captured, "_capture", fail)
+    runner = UpdateRunner(RESNET32, Mode("captured", TrainConfig()), 4, False, CPU)
+    for _ in range(WARM_UP):
+        runner()
+    watch = UpdateStopwatch(lambda: runner, CPU)
+    with pytest.raises(RuntimeError, match=r"the capture failed .operation not permitted"):
+        watch()

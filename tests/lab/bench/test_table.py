@@ -1,4 +1,4 @@
-"""A table says the same in a terminal, in Markdown and in JSON."""
+"""Spreads, and tables that say the same in a terminal, in Markdown and in JSON."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ import io
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
-from batchformer.lab.bench.measure import Spread, Table, markdown_of, read_tables
+from batchformer.lab.bench.table import Spread, Table, read_tables
 
 
 @pytest.fixture
@@ -35,7 +38,6 @@ def test_markdown_is_a_table_with_numbers_to_the_right(table: Table) -> None:
         "| ours | 2048 | 1,234 [1,200, 1,300] | 0.5 |",
     ]
     assert "- Mind this." in lines
-    assert markdown_of([table, table]).count("### A step") == 2
 
 
 def test_the_terminal_shows_every_cell(table: Table) -> None:
@@ -70,3 +72,15 @@ def test_other_files_are_named(tmp_path: Path, content: str) -> None:
     path.write_text(content)
     with pytest.raises(ValueError, match=r"bench\.json is not a file of `batchformer bench`"):
         read_tables(path)
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=40))
+def test_quartiles_are_numpys(values: list[float]) -> None:
+    found = Spread.of(values)
+    expected = np.percentile(values, [25, 50, 75])
+    assert [found.low, found.median, found.high] == pytest.approx(list(expected), abs=1e-6)
+    assert found.rounds == len(values)
+
+
+def test_a_falling_change_swaps_the_quartiles() -> None:
+    assert Spread(2.0, 1.0, 4.0, 5).map(lambda ms: 8 / ms) == Spread(4.0, 2.0, 8.0, 5)

@@ -1,4 +1,4 @@
-"""Images a second of both sides, in the same units."""
+"""Both sides make the same kind of images, and are timed in the same units."""
 
 from __future__ import annotations
 
@@ -10,9 +10,19 @@ from torch import Tensor
 
 from batchformer.lab.bench import transforms
 from batchformer.lab.bench.measure import BenchSettings
-from batchformer.lab.bench.transforms import Pair, measure, pairs
+from batchformer.lab.bench.transforms import (
+    Pair,
+    measure,
+    one_by_one,
+    pairs,
+    random_images,
+    whole_batch,
+)
+from batchformer.lab.data import transforms as data_transforms
 
-ONCE = BenchSettings(torch.device("cpu"), repeats=1)
+CPU = torch.device("cpu")
+ONCE = BenchSettings(CPU, repeats=1)
+ALL = pairs()
 
 
 class Slow:
@@ -28,11 +38,11 @@ class Slow:
 def test_rates_and_ratios_count_images(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transforms, "ONE_BY_ONE", 4)
     (row,) = measure(ONCE, batch=16, chosen=[Pair("slow", Slow(), Slow(), (3, 4, 4))]).rows
-    ours, one_by_one, speed_up, on_batch, batch_speed_up = (cell.median for cell in row[2:])  # type: ignore[union-attr]
+    ours, single, speed_up, on_batch, batch_speed_up = (cell.median for cell in row[2:])  # type: ignore[union-attr]
     # Thousands a second; a busy machine sleeps longer than it is told.
     assert 16 / 2 / 4 < ours < 16 / 2 * 1.1
-    assert 1 / 2 / 4 < one_by_one < 1 / 2 * 1.1
-    assert speed_up == pytest.approx(ours / one_by_one)
+    assert 1 / 2 / 4 < single < 1 / 2 * 1.1
+    assert speed_up == pytest.approx(ours / single)
     assert 16 / 2 / 4 < on_batch < 16 / 2 * 1.1
     assert batch_speed_up == pytest.approx(ours / on_batch)
 
@@ -43,3 +53,30 @@ def test_only_what_is_not_random_is_timed_on_batches() -> None:
     timed = {row[0]: row[5] is not None for row in table.rows}
     assert timed == {"RandomFlip": False, "Resize": True, "Normalise": True}
     assert all(row[1] == 16 for row in table.rows)
+
+
+def test_every_transform_and_preset_is_there() -> None:
+    aids = {"Compose", "Transform", "IMAGENET", "CentreCrop", "CONTRAST_SCALE"}
+    aids |= {"byol_colours", "moco_v2_colours"}  # parts of presets
+    assert {pair.name for pair in ALL} == set(data_transforms.__all__) - aids
+
+
+@pytest.mark.parametrize("pair", ALL, ids=lambda pair: pair.name)
+def test_both_sides_make_the_same_kind_of_images(pair: Pair) -> None:
+    torch.manual_seed(0)
+    x = random_images(96, pair.shape, CPU)
+    ours, theirs = whole_batch(pair.ours, x), one_by_one(pair.theirs, x)
+    assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
+    unit = 1.0 if ours.is_floating_point() else 64.0
+    # An erased square is never clipped at a border, a hole of Cutout is: a fifth of it is missing.
+    assert abs(float(ours.float().mean() - theirs.float().mean())) < 0.2 * unit
+    assert abs(float(ours.float().std() - theirs.float().std())) < 0.2 * unit
+
+
+@pytest.mark.parametrize("pair", [p for p in ALL if not p.ours.draws], ids=lambda pair: pair.name)
+def test_where_nothing_is_random_they_agree(pair: Pair) -> None:
+    x = random_images(8, pair.shape, CPU)
+    ours, theirs = whole_batch(pair.ours, x), pair.theirs(x)
+    level = 1.0 / 255 / 0.2 if ours.is_floating_point() else 1.0
+    assert float((ours.float() - theirs.float()).abs().max()) <= 1.01 * level
+    assert torch.equal(theirs, one_by_one(pair.theirs, x))

@@ -30,8 +30,8 @@ def test_what_image_files_are_told() -> None:
         ({"train_list": "list.txt"}, "cifar100 has no lists"),
         ({"augment": "deit"}, "deit is for image files, not cifar100"),
         ({"name": "imagenet", "augment": "deit", "train_list": "a"}, "imagenet has no lists"),
-        ({"scored_on": "val"}, "cifar100 has no third list"),
-        ({"name": "folder", "augment": "jitter", "meta_from": "val"}, "folder has no third list"),
+        ({"scored_on": "val"}, "cifar100 has no list val"),
+        ({"name": "folder", "augment": "jitter", "meta_from": "val"}, "folder has no list val"),
         ({"name": "folder", "augment": "jitter", "size": 0}, "data.size is 0"),
     ):
         with pytest.raises(ValueError, match=re.escape(words)):

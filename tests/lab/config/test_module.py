@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from batchformer.lab.config.module import ModuleConfig, require_sense
+from batchformer.lab.config.methods import ModuleConfig, require_sense
 
 
 def test_defaults() -> None:

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import importlib
+import inspect
+import pkgutil
 
 import pytest
 
+from batchformer.lab import recipes
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.folder import recipe_from_json, recipe_to_json
 
@@ -18,6 +22,17 @@ def test_every_recipe(name: str) -> None:
     assert recipe_from_json(recipe_to_json(recipe)) == recipe, "config.json holds all of it"
     with pytest.raises(dataclasses.FrozenInstanceError):
         recipe.model = "other"  # type: ignore[misc]
+
+
+def test_no_recipe_is_left_out_of_the_list_of_its_family() -> None:
+    for found in pkgutil.iter_modules(recipes.__path__):
+        family = importlib.import_module(f"{recipes.__name__}.{found.name}")
+        for name, make in inspect.getmembers(family, inspect.isfunction):
+            public = make.__module__ == family.__name__ and not name.startswith("_")
+            signature = inspect.signature(make)
+            if public and not signature.parameters and signature.return_annotation == "Recipe":
+                assert RECIPES.get(name) is make, f"{name} is in no RECIPES of {found.name}.py"
+    assert list(RECIPES)[:3] == ["demo", "my_folder", "cifar100_lt_balanced_softmax"]
 
 
 def test_an_unknown_recipe_is_answered_with_the_nearest() -> None:

@@ -1,14 +1,35 @@
-"""Whole or absent, and known by their hash."""
+"""Checkpoints are complete or absent, and a stage restored from one continues bit by bit."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
+from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine import checkpoint
+from batchformer.lab.engine.checkpoint import (
+    explain_mismatch,
+    load_model,
+    restore_stage,
+    save_stage,
+    state_of_model,
+    state_of_stage,
+    sync_state,
+)
+from batchformer.lab.engine.log import DivergedError, Window
+from batchformer.lab.engine.optim import build_optimizer, set_lr
+from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.engine.stage import WeightEMA
+
+# Files.
 
 
 def test_the_newest_comes_back_and_two_are_kept(tmp_path: Path) -> None:
@@ -90,16 +111,205 @@ def test_code_in_a_checkpoint_is_not_run(tmp_path: Path) -> None:
         checkpoint.load(path)
 
 
-def test_a_failed_write_leaves_the_old_content(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+# The state of a stage.
+
+UPDATES = 6
+
+
+def network(seed: int) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2))
+
+
+def stage_of(seed: int, optim: str = "sgd", ema: float = 0.0, precision: str = "fp32") -> Any:
+    """What keeping knows of a stage, with weights of its own and two optimizers."""
+    method = network(seed)
+    config = OptimConfig(name=optim, lr=0.1)  # type: ignore[arg-type]
+    first, last = method[0].parameters(), method[3].parameters()  # type: ignore[index]
+    return SimpleNamespace(
+        method=method,
+        optimizers={
+            "main": build_optimizer([{"params": first}], config),
+            "head": build_optimizer([{"params": last}], config),
+        },
+        mechanics=OptimizerStep(TrainConfig(precision=precision), torch.device("cpu")),  # type: ignore[arg-type]
+        average=WeightEMA(method, ema) if ema else None,
+        counters={"stage": 1, "update": 0, "seconds": 0.0},
+        best={},
+        window=Window(),
+    )
+
+
+def train(stage: Any, updates: range) -> None:
+    """Batches are a function of the update; noise is drawn from torch's own generator."""
+    stage.method.train()
+    for update in updates:
+        x = torch.randn(5, 3, generator=torch.Generator().manual_seed(update)) + torch.rand(5, 3)
+        for optimizer in stage.optimizers.values():
+            set_lr(optimizer, 1 / (1 + update))
+            optimizer.zero_grad()
+        loss = stage.method(x).square().mean()
+        stage.mechanics.scaler.scale(loss).backward()
+        for optimizer in stage.optimizers.values():
+            stage.mechanics.scaler.step(optimizer)
+        stage.mechanics.scaler.update()
+        if stage.average is not None:
+            stage.average.update_parameters(stage.method)
+        stage.window.add({"loss": loss}, 0.1, 5)
+        stage.counters["update"] = update + 1
+        stage.best = {"all": float(update)}
+
+
+def equal(one: Any, other: Any) -> bool:
+    """Whether two nests of tensors and plain values are the same, bit by bit."""
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(equal(one[key], other[key]) for key in one)
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(equal, one, other))
+    return torch.equal(one, other) if isinstance(one, Tensor) else bool(one == other)
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"optim": "adam"}, {"ema": 0.75}, {"precision": "fp16"}], ids=str
+)
+@pytest.mark.parametrize("stop_at", [0, 1, 4])
+def test_restored_it_goes_on_bit_by_bit(
+    tmp_path: Path, options: dict[str, Any], stop_at: int
 ) -> None:
-    target = tmp_path / "file"
-    checkpoint.write_atomically(target, b"old")
+    torch.manual_seed(5)
+    whole = stage_of(0, **options)
+    train(whole, range(stop_at))
+    save_stage(tmp_path, stop_at, state_of_stage(whole))
+    train(whole, range(stop_at, UPDATES))
 
-    def fail(descriptor: int) -> None:
-        raise OSError("disk full")
+    torch.manual_seed(999)  # whatever happened in between
+    resumed = stage_of(1, **options)
+    train(resumed, range(2))
+    resumed.window = Window()
+    state = checkpoint.load_newest(tmp_path)
+    assert state is not None
+    restore_stage(resumed, state)
+    assert resumed.counters["update"] == stop_at and resumed.counters["stage"] == 1
+    train(resumed, range(stop_at, UPDATES))
+    assert equal(state_of_stage(resumed), state_of_stage(whole))
 
-    monkeypatch.setattr(checkpoint.os, "fsync", fail)
-    with pytest.raises(OSError, match="disk full"):
-        checkpoint.write_atomically(target, b"new")
-    assert target.read_bytes() == b"old"
+
+def test_a_checkpoint_holds_all_of_it_and_can_be_read_without_trust(tmp_path: Path) -> None:
+    stage = stage_of(0, ema=0.5)
+    train(stage, range(3))
+    save_stage(tmp_path, 3, state_of_stage(stage))
+    (path,) = tmp_path.iterdir()
+    kept = torch.load(path, weights_only=True)
+    assert set(kept) == {
+        *("method", "optimizers", "scaler", "average", "counters", "best", "window", "rng"),
+        "format",
+    }
+    assert equal(kept["method"], dict(stage.method.state_dict()))
+    assert equal(kept["average"], dict(stage.average.state_dict()))
+    assert not equal(kept["method"]["0.weight"], kept["average"]["module.0.weight"])
+    assert list(kept["optimizers"]) == ["main", "head"]
+    assert kept["window"]["rows"].shape == (3, 1) and kept["counters"]["update"] == 3
+    assert state_of_stage(stage_of(0))["average"] is None
+
+
+def test_a_loss_that_is_no_number_leaves_the_last_good_checkpoint(tmp_path: Path) -> None:
+    stage = stage_of(0)
+    train(stage, range(2))
+    save_stage(tmp_path, 2, state_of_stage(stage))
+    stage.window.add({"loss": torch.tensor(float("nan"))}, 0.1, 5)
+    with pytest.raises(DivergedError, match="'loss'"):
+        save_stage(tmp_path, 3, state_of_stage(stage))
+    assert [path.name[:9] for path in tmp_path.iterdir()] == ["000000002"]
+
+
+def test_only_the_rank_that_leads_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "is_rank_zero", lambda: False)
+    save_stage(tmp_path / "none", 1, {"x": 1})
+    assert not (tmp_path / "none").exists()
+    monkeypatch.setattr(checkpoint, "is_rank_zero", lambda: True)
+    save_stage(tmp_path / "one", 1, {"x": 1})
+    assert checkpoint.load_newest(tmp_path / "one") == {"x": 1}
+
+
+def test_several_ranks_keep_what_the_first_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What rank 0 sends replaces parameters and buffers before the state is read."""
+    ours, first = network(0), network(1)
+    sent = [*first.parameters(), *first.buffers()]
+
+    def receive(tensors: Any) -> None:
+        for own, other in zip(tensors, sent, strict=True):
+            own.copy_(other)
+
+    monkeypatch.setattr(checkpoint, "broadcast_state", receive)
+    sync_state(ours)
+    assert not torch.equal(ours[0].weight, first[0].weight), "one rank has nobody to ask"  # type: ignore[index]
+    monkeypatch.setattr(checkpoint, "world_size", lambda: 2)
+    state = state_of_model(ours)
+    assert equal(dict(state), dict(first.state_dict()))
+    other = network(2)
+    load_model(other, state)
+    assert equal(dict(other.state_dict()), dict(first.state_dict()))
+
+
+def test_a_state_that_lacks_something_is_not_of_this_model() -> None:
+    state = dict(state_of_model(network(0)))
+    del state["3.bias"]
+    with pytest.raises(RuntimeError, match=r"3\.bias"):
+        load_model(network(1), state)
+
+
+def without(part: str) -> Any:
+    def change(state: dict[str, Any]) -> None:
+        del state[part]
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "reason"),
+    [
+        (without("window"), {}, "KeyError: 'window'"),
+        (lambda state: state["optimizers"].pop("head"), {}, "KeyError: 'head'"),
+        (lambda state: state["method"].pop("3.bias"), {}, r"Missing key\(s\).*3\.bias"),
+        (lambda state: state.update(counters=None, rng=None), {}, "TypeError"),
+        (lambda state: None, {"ema": 0.5}, "(Type|Attribute)Error"),
+    ],
+)
+def test_what_does_not_fit_is_refused_in_words(
+    tmp_path: Path, change: Any, options: dict[str, Any], reason: str
+) -> None:
+    state = state_of_stage(stage_of(0))
+    change(state)
+    fresh = stage_of(1, **options)
+    refusal = pytest.raises(ValueError, match=f"is not of this training .*{reason}")
+    with refusal as refused, explain_mismatch(tmp_path):
+        restore_stage(fresh, state)
+    words = str(refused.value)
+    assert f"checkpoint in {tmp_path} " in words and "--runs another folder" in words
+
+
+ERRORS = (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.sampled_from(ERRORS), st.text(max_size=50))
+@example(RuntimeError, "size mismatch\n\t" * 50)
+def test_the_reason_is_one_short_line(kind: type[Exception], message: str) -> None:
+    cause = kind(message)
+    with pytest.raises(ValueError) as refused, explain_mismatch(Path("run")):
+        raise cause
+    assert refused.value.__cause__ is cause
+    words = str(refused.value)
+    start, end = "The newest checkpoint in run is not of this training (", "). Give --runs"
+    assert words.startswith(f"{start}{kind.__name__}:") and len(words.splitlines()) == 1
+    assert len(words[len(start) : words.rindex(end)]) <= 200
+
+
+@pytest.mark.parametrize(
+    "error", [torch.OutOfMemoryError("full"), OSError("gone"), KeyboardInterrupt()]
+)
+def test_what_is_no_fault_of_the_state_stays_what_it_is(error: BaseException) -> None:
+    with pytest.raises(type(error)) as raised, explain_mismatch(Path("run")):
+        raise error
+    assert raised.value is error

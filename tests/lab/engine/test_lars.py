@@ -14,10 +14,10 @@ from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.optim import (
     Lars,
     build_optimizer,
-    load_state,
+    load_optimizer_state,
+    optimizer_state,
     reset_state,
     set_lr,
-    state_of,
 )
 
 LARS = OptimConfig(name="lars", lr=0.5, momentum=0.9, weight_decay=0.1, trust=0.02)
@@ -127,12 +127,12 @@ def test_a_state_is_taken_up_again() -> None:
     optimizer = build_optimizer([{"params": first}], config)
     trained(first, optimizer, range(5))
     set_lr(optimizer, 0.5)
-    state = copy.deepcopy(state_of(optimizer))
+    state = copy.deepcopy(optimizer_state(optimizer))
     second = [nn.Parameter(p.detach().clone()) for p in first]
     resumed = build_optimizer([{"params": second}], config)
     rate = torch.tensor(0.5)
     resumed.param_groups[0]["lr"] = rate  # as on a GPU
-    load_state(resumed, state)
+    load_optimizer_state(resumed, state)
     assert resumed.param_groups[0]["lr"] is rate and float(rate) == 0.25
     assert [g["adapted"] for g in resumed.param_groups] == [True, False]
     trained(first, optimizer, range(5, 9))

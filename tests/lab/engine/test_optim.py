@@ -15,11 +15,11 @@ from batchformer import BatchFormer, param_groups
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig
 from batchformer.lab.engine.optim import (
     build_optimizer,
-    load_state,
+    load_optimizer_state,
     lr_factor,
+    optimizer_state,
     reset_state,
     set_lr,
-    state_of,
 )
 
 
@@ -117,17 +117,17 @@ def test_a_state_keeps_moments_and_rates_and_leaves_the_device_its_way(name: str
     first(torch.randn(3, 2)).sum().backward()
     set_lr(trained, 0.5)
     trained.step()
-    state = state_of(trained)
+    state = optimizer_state(trained)
     assert state["param_groups"][0]["lr"] == pytest.approx(0.05)
 
     resumed = build_optimizer([{"params": second.parameters()}], config)
     rate = torch.tensor(0.1)
     resumed.param_groups[0]["lr"] = rate
     resumed.param_groups[0]["fused"] = True
-    load_state(resumed, state)
+    load_optimizer_state(resumed, state)
     assert resumed.param_groups[0]["lr"] is rate and float(rate) == pytest.approx(0.05)
     assert resumed.param_groups[0]["fused"] is True
-    again = state_of(resumed)["state"]
+    again = optimizer_state(resumed)["state"]
     for index, moments in state["state"].items():
         for key, value in moments.items():
             assert torch.equal(again[index][key], value)

@@ -14,12 +14,12 @@ from torch.nn import functional as F
 
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.engine import checkpoint
-from batchformer.lab.engine.interleave import Job, train_together
+from batchformer.lab.engine.interleave import Job, train_interleaved
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
-from batchformer.lab.engine.precision import in_double, predicting_in_double, products_in
+from batchformer.lab.engine.precision import matmul_precision, predict_in_double, to_double
 
 IMAGES = torch.linspace(0, 1, 12).view(4, 3)
 
@@ -76,10 +76,10 @@ def test_what_has_a_prediction_of_its_own_keeps_it() -> None:
     net = Net().double()
     own = net.predict
     net.__dict__["predict"] = own
-    with predicting_in_double(net):
+    with predict_in_double(net):
         assert net.predict(IMAGES).dtype == torch.float64
     assert net.__dict__["predict"] is own
-    assert [x.dtype for x in in_double([IMAGES])] == [torch.float64] and in_double("a") == "a"
+    assert [x.dtype for x in to_double([IMAGES])] == [torch.float64] and to_double("a") == "a"
 
 
 Precision = Literal["fp32", "tf32", "bf16"]
@@ -138,7 +138,7 @@ def test_products_and_convolutions_use_tf32_where_it_is_asked_for(
             kind, lambda request: training(nets[kind], Batches(), scored, where, request, False)
         )
 
-    for _ in train_together([job(kind) for kind in kinds], torch.device("cpu")):
+    for _ in train_interleaved([job(kind) for kind in kinds], torch.device("cpu")):
         assert switches() == before
     assert switches() == before
     for kind, net in nets.items():
@@ -146,7 +146,7 @@ def test_products_and_convolutions_use_tf32_where_it_is_asked_for(
 
 
 def test_the_switches_are_put_back_after_an_error(before: tuple[bool, bool]) -> None:
-    with pytest.raises(KeyError), products_in("tf32"):
+    with pytest.raises(KeyError), matmul_precision("tf32"):
         assert switches() == (True, True)
         raise KeyError
     assert switches() == before

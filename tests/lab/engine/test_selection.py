@@ -38,6 +38,6 @@ def test_validation_that_is_not_there_is_refused() -> None:
 def test_a_score_of_validation_that_is_no_number_is_refused(best: dict[str, float]) -> None:
     """Else the first network, the least trained, would be kept."""
     metrics = {"all": 3.0, "val": math.nan}
-    with pytest.raises(ValueError, match=r"validation is not a number.*train\.select-on last"):
+    with pytest.raises(ValueError, match=r"validation score is NaN.*train\.select-on last"):
         is_better(metrics, best, "val")
     assert is_better(metrics, best, "last") and is_better(metrics, best, "test")

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine import stage as stage_module
-from batchformer.lab.engine.cuda_graph import WARM_UP, Captured, Recording
+from batchformer.lab.engine.cuda_graph import WARM_UP, Captured, CapturedUpdate
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import DivergedError, NoLog, Progress
 from batchformer.lab.engine.method import Batches, Finding, Method
@@ -307,24 +307,24 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def reset(self) -> None:
             noted.append("drop the graph")
 
-    def record(captured: Captured, batch: Batch) -> Recording:
+    def record(captured: Captured, batch: Batch) -> CapturedUpdate:
         static = dict(batch)
         losses = {"loss": torch.zeros((), dtype=torch.float64)}
 
         def work() -> None:
             losses["loss"].copy_(captured.work(static)["loss"])
 
-        return Recording(Graph(work), static, losses)  # type: ignore[arg-type]
+        return CapturedUpdate(Graph(work), static, losses)  # type: ignore[arg-type]
 
     def write(folder: Path, *rest: Any) -> None:
         noted.append("save")
         save(folder, *rest)
 
-    save = stage_module.save
+    save = stage_module.save_stage
     monkeypatch.setattr(stage_module, "why_eager", lambda *_: None)
-    monkeypatch.setattr(stage_module, "wait_for", lambda device: noted.append("wait"))
-    monkeypatch.setattr(stage_module, "save", write)
-    monkeypatch.setattr(Captured, "_record", record)
+    monkeypatch.setattr(stage_module, "synchronize", lambda device: noted.append("wait"))
+    monkeypatch.setattr(stage_module, "save_stage", write)
+    monkeypatch.setattr(Captured, "_capture", record)
     return noted
 
 
@@ -375,7 +375,7 @@ def test_an_error_of_the_device_does_not_hide_the_first_one(
     run = staged(tmp_path, batches=OneKind({2: math.nan}), log_every=1).train(StopRequest())
     for _ in range(3):
         next(run)
-    monkeypatch.setattr(stage_module, "wait_for", broken)
+    monkeypatch.setattr(stage_module, "synchronize", broken)
     with pytest.raises(DivergedError):
         next(run)
 
@@ -450,7 +450,7 @@ def test_selection_on_data_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no validation data; it measures all\..*select-on last"):
         to_the_end(staged(tmp_path, select_on="val"))
     unmeasured = scripted(1.0, math.nan, 2.0)
-    with pytest.raises(ValueError, match=r"is not a number.*select-on last"):
+    with pytest.raises(ValueError, match=r"is NaN.*select-on last"):
         to_the_end(staged(tmp_path / "nan", evaluate=unmeasured, eval_every=2, select_on="val"))
 
 

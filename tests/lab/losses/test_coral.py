@@ -45,26 +45,8 @@ def test_equals_brute_force(seed: int, groups: int, n: int, channels: int) -> No
     assert coral(features).item() == pytest.approx(brute_force(features), rel=1e-10, abs=1e-12)
 
 
-def test_by_hand() -> None:
-    # Means (1, 0) and (0, 0); covariances diag(2, 0) and diag(0, 8).
-    features = torch.tensor([[[0.0, 0.0], [2.0, 0.0]], [[0.0, 2.0], [0.0, -2.0]]])
-    assert coral(features).item() == pytest.approx((1 + 0) / 2 + (4 + 0 + 0 + 64) / 4)
-
-
-def test_domains_that_are_alike_cost_nothing() -> None:
-    one = draw(0, 1, 5, 3)
-    assert coral(one.expand(3, 5, 3)).item() == pytest.approx(0, abs=1e-20)
-
-
 def test_gradient() -> None:
     assert torch.autograd.gradcheck(coral, (draw(1, 3, 4, 2).requires_grad_(),))
-
-
-def test_order_of_domains_and_samples_and_the_origin_do_not_matter() -> None:
-    features = draw(2, 3, 5, 4)
-    loss = coral(features)
-    torch.testing.assert_close(coral(features[[2, 0, 1]][:, [4, 0, 3, 1, 2]]), loss)
-    torch.testing.assert_close(coral(features + 7), loss)
 
 
 def test_half_precision_is_summed_in_float32_also_under_autocast() -> None:

@@ -71,14 +71,6 @@ def test_the_queue_by_a_loop(n: int, valid: list[bool], temperature: float) -> N
     assert everything.item() == pytest.approx(wanted, abs=1e-9)
 
 
-def test_the_queue_is_a_set_and_keys_are_not() -> None:
-    q, k, queue = (F.normalize(drawn(m, 3, seed=m), dim=1) for m in (4, 5, 6))
-    k = k[:4]
-    loss = queue_contrast(q, k, queue, 0.2)
-    torch.testing.assert_close(queue_contrast(q, k, queue.flip(0), 0.2), loss)
-    assert not torch.isclose(queue_contrast(q, k.flip(0), queue, 0.2), loss)
-
-
 def test_an_empty_queue_asks_for_nothing() -> None:
     q = F.normalize(drawn(4, 3), dim=1).requires_grad_()
     loss = queue_contrast(q, q.detach().flip(0), drawn(6, 3), 0.2, torch.zeros(6) > 0)

@@ -7,9 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.nn import functional as F
 
-from batchformer.lab.data.sets.images import class_counts
 from batchformer.lab.losses.long_tailed import LDAM, effective_number_weights, ldam, ldam_margins
 
 
@@ -55,16 +53,6 @@ def test_equals_brute_force(seed: int, n: int, k: int, scale: float, weighted: b
     assert plain.item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
 
 
-@pytest.mark.parametrize("weighted", [False, True])
-def test_without_margins_it_is_the_cross_entropy_of_torch(weighted: bool) -> None:
-    cosines, targets, margins, weights = draw(0, 7, 5)
-    chosen = weights if weighted else None
-    torch.testing.assert_close(
-        ldam(cosines, targets, torch.zeros_like(margins), 30.0, chosen),
-        F.cross_entropy(cosines, targets, chosen),
-    )
-
-
 def test_gradient() -> None:
     cosines, targets, margins, weights = draw(1, 4, 5)
     cosines.requires_grad_()
@@ -72,25 +60,6 @@ def test_gradient() -> None:
         assert torch.autograd.gradcheck(
             lambda z, how=how: ldam(z, targets, margins, 3.0, weights, logits_are=how), (cosines,)
         )
-
-
-def test_the_order_of_samples_and_of_classes_does_not_matter() -> None:
-    cosines, targets, margins, weights = draw(2, 6, 4)
-    loss = ldam(cosines, targets, margins, 5.0, weights)
-    rows, order = torch.tensor([3, 1, 5, 0, 4, 2]), torch.tensor([2, 0, 3, 1])
-    torch.testing.assert_close(ldam(cosines[rows], targets[rows], margins, 5.0, weights), loss)
-    renamed = order.argsort()[targets]
-    torch.testing.assert_close(
-        ldam(cosines[:, order], renamed, margins[order], 5.0, weights[order]), loss
-    )
-
-
-def test_margins_of_cifar_100_lt() -> None:
-    margins = ldam_margins(class_counts(500, 100, 100))
-    assert margins[-1].item() == pytest.approx(0.5)
-    # The largest class has 100 times the images of the smallest: 100^(1/4) = sqrt(10) less margin.
-    assert margins[0].item() == pytest.approx(0.5 / math.sqrt(10), rel=1e-6)
-    assert (margins.diff() >= 0).all()
 
 
 @settings(max_examples=30, deadline=None)

@@ -52,13 +52,6 @@ def test_equals_the_clamped_form(seed: int, rows: tuple[int, int], k: int, gamma
     assert mdd(*parts, gamma).item() == pytest.approx(expected, rel=1e-9, abs=2e-6 / smallest)
 
 
-def test_by_hand() -> None:
-    right, wrong = torch.tensor([[math.log(3.0), 0.0]]), torch.tensor([[0.0, math.log(3.0)]])
-    # Source: the adversary has 3/4 on the classifier's class; target: 1/4, so 3/4 elsewhere.
-    value = mdd(right, right, right, wrong, gamma=4.0)
-    assert value.item() == pytest.approx(4 * math.log(3 / 4) + math.log(3 / 4), rel=1e-6)
-
-
 def test_gradient_reaches_the_adversary_alone() -> None:
     parts = [part.requires_grad_() for part in draw(1, (3, 4), 5)]
     mdd(*parts, 4.0).backward()

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional as F
 
-from batchformer.lab.losses.long_tailed import balanced_softmax
 from batchformer.lab.losses.paco import PaCo, paco
 
 
@@ -151,16 +150,6 @@ def test_slots_without_a_key_are_as_if_absent(valid: list[bool]) -> None:
         assert sane.masked_loss(mask).item() == pytest.approx(expected, rel=1e-9)
 
 
-def test_without_samples_it_is_balanced_softmax() -> None:
-    x = draw(2)
-    torch.testing.assert_close(
-        x.loss(alpha=0.0, gamma=0.0),
-        balanced_softmax(x.centres, x.targets, x.counts),
-        rtol=1e-6,
-        atol=1e-6,  # the floor under the prior
-    )
-
-
 @pytest.mark.parametrize("gamma", [0.0, 0.7])
 def test_gradient(gamma: float) -> None:
     x = draw(3, n=3, q=2)
@@ -171,47 +160,6 @@ def test_gradient(gamma: float) -> None:
 
     inputs = tuple(t.requires_grad_() for t in (x.queries, x.keys, x.centres))
     assert torch.autograd.gradcheck(loss, inputs)
-
-
-def test_the_order_of_samples_queue_and_classes_does_not_matter() -> None:
-    x = draw(4, n=4, q=5, k=3)
-    rows, slots, order = (
-        torch.tensor([2, 0, 3, 1]),
-        torch.tensor([4, 1, 0, 3, 2]),
-        torch.tensor([2, 0, 1]),
-    )
-    renamed = order.argsort()
-    moved = Inputs(
-        x.queries[rows],
-        x.keys[rows],
-        x.queue[slots],
-        x.centres[rows][:, order],
-        renamed[x.targets[rows]],
-        renamed[x.queue_targets[slots]],
-        x.counts[order],
-    )
-    torch.testing.assert_close(moved.loss(), x.loss())
-
-
-def test_only_queries_are_anchors() -> None:
-    x = draw(5)
-    swapped = replace(x, queries=x.keys, keys=x.queries)
-    assert not torch.isclose(x.loss(), swapped.loss(), rtol=1e-3)
-
-
-def test_doubled_streams_are_rows_like_any_other() -> None:
-    plain, mixed = draw(6), draw(7)
-    both = Inputs(
-        torch.cat([plain.queries, mixed.queries]),
-        torch.cat([plain.keys, mixed.keys]),
-        plain.queue,
-        torch.cat([plain.centres, mixed.centres]),
-        torch.cat([plain.targets, plain.targets]),
-        plain.queue_targets,
-        plain.counts,
-    )
-    expected = brute_force(both, alpha=0.05, temperature=0.2)
-    assert both.loss(0.05).item() == pytest.approx(expected, rel=1e-9)
 
 
 def test_extreme_scores_stay_finite_in_float32() -> None:

@@ -10,15 +10,6 @@ from hypothesis import strategies as st
 from batchformer.lab.losses.domains import vrex
 
 
-def test_by_hand() -> None:
-    losses = torch.tensor([1.0, 2.0, 6.0], requires_grad=True)
-    value = vrex(losses)
-    assert value.item() == pytest.approx((4 + 1 + 9) / 3)
-    value.backward()
-    # The gradient of a variance is 2 (loss - mean) / G.
-    torch.testing.assert_close(losses.grad, torch.tensor([-2.0, -1.0, 3.0]) * 2 / 3)
-
-
 @given(losses=st.lists(st.floats(0, 100), min_size=1, max_size=6))
 def test_equals_brute_force(losses: list[float]) -> None:
     mean = sum(losses) / len(losses)

@@ -408,6 +408,6 @@ def test_recorded_updates_equal_eager_ones(enabled: bool) -> None:
             losses = [float(updater(batches.batch(k), seed=k)["loss"]) for k in range(12)]
         assert not said
         if kind is Captured:
-            assert updater.recordings
+            assert updater.graphs
         ends.append(losses)
     assert ends[1] == pytest.approx(ends[0], rel=1e-3, abs=1e-4)

@@ -16,7 +16,7 @@ from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.engine.cuda_graph import WARM_UP, Captured, Eager
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.engine.stage import RunningMean
+from batchformer.lab.engine.stage import WeightEMA
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.compositional import Cge
 from batchformer.lab.metrics.compositional import CompositionalResult, compositional_scores
@@ -166,7 +166,7 @@ def test_kept_pairs_do_not_outlive_their_weights(batch: Any, shown: Any) -> None
         assert method.double().predict(x.double()).dtype == torch.float64
     # A running mean is evaluated again and again, and never set to training.
     method = cge()
-    mean: Any = RunningMean(method, 0.5)
+    mean: Any = WeightEMA(method, 0.5)
     optimizers, mechanics = (
         method.optimizers(OptimConfig(lr=0.5)),
         OptimizerStep(TrainConfig(), CPU),
@@ -329,5 +329,5 @@ def test_recorded_updates_are_those_run_eagerly() -> None:
             for step in range(WARM_UP + 10):
                 on_device = {name: value.to(device) for name, value in coloured(step).items()}
                 losses[kind].append(float(updater(on_device, step)["loss"]))
-        assert kind is Eager or len(updater.recordings) == 1
+        assert kind is Eager or len(updater.graphs) == 1
     assert losses[Captured] == pytest.approx(losses[Eager], rel=0.02)

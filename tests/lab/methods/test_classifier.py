@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 
 from batchformer import check
-from batchformer.lab.config.methods import MethodConfig, ModuleConfig
+from batchformer.lab.config.methods import METHODS, MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.methods import METHODS, build_method
+from batchformer.lab.methods import build_method
 from batchformer.lab.methods.classifier import Classifier
 from batchformer.lab.models.build import build_model
 from batchformer.nn.randomness import drawing

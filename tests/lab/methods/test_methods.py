@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from batchformer.lab.config.methods import METHODS
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.methods import METHODS
 
 CPU = torch.device("cpu")
 #: Methods for batches of several domains; accumulation would part them.

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from batchformer import BatchFormer, match, two_streams
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.engine import checkpoint
-from batchformer.lab.engine.cuda_graph import Captured, Recording
+from batchformer.lab.engine.cuda_graph import Captured, CapturedUpdate
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Finding, Method
@@ -424,14 +424,14 @@ def test_recorded_updates_are_averaged_like_eager_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = torch.device("cuda")
-    recordings: list[Recording] = []
-    record = Captured._record
+    recordings: list[CapturedUpdate] = []
+    record = Captured._capture
 
-    def counted(self: Captured, batch: Batch) -> Recording:
+    def counted(self: Captured, batch: Batch) -> CapturedUpdate:
         recordings.append(record(self, batch))
         return recordings[-1]
 
-    monkeypatch.setattr(Captured, "_record", counted)
+    monkeypatch.setattr(Captured, "_capture", counted)
     means = {}
     for capture in (False, True):
         swad = Swad(Net(), 2, 3, 0.3)

@@ -329,7 +329,7 @@ def test_the_threshold_needs_unseen_pairs_and_images() -> None:
         CompositionalScores(FEW, "val", feasibility=feasibility[1:])
     found = CompositionalScores(FEW, "val", feasibility=feasibility)
     found.update(scores, pair)
-    with pytest.raises(ValueError, match="images need seen and unseen pairs"):
+    with pytest.raises(ValueError, match="both seen and unseen pairs"):
         found.choose()
 
 
@@ -343,7 +343,7 @@ def test_what_cannot_be_scored_is_refused() -> None:
         compositional_scores(scores, torch.tensor([1, 9]), FEW, "test")
     with pytest.raises(ValueError, match="bool mask of shape"):
         compositional_scores(scores, pair, FEW, "test", kept=torch.ones(6))
-    with pytest.raises(ValueError, match=r"first of them image 1: .*diverged"):
+    with pytest.raises(ValueError, match=r"first is image 1: .*diverged"):
         scores[1, WET_DOG] = math.nan
         compositional_scores(scores, pair, FEW, "test")
     with pytest.raises(ValueError, match=r"all 2 pairs.*have 1.*opened\(\)"):

@@ -12,13 +12,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
+from batchformer.insight.intervals import summary
 from batchformer.lab.metrics.intervals import (
     bootstrap_interval,
     holm,
     outcome,
     paired,
     seeds_needed,
-    summary,
     verdict,
 )
 

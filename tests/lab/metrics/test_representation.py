@@ -70,5 +70,5 @@ def test_standard_deviation_by_hand() -> None:
 def test_refused() -> None:
     with pytest.raises(ValueError, match=r"two views.*\(3, 6\) and \(2, 6\)"):
         alignment(drawn(3), drawn(2))
-    with pytest.raises(ValueError, match="of pairs, and there is 1"):
+    with pytest.raises(ValueError, match="at least two samples, got 1"):
         uniformity(drawn(1))

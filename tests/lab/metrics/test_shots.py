@@ -123,17 +123,6 @@ def test_metrics_equal_sklearn_and_a_loop(seed: int, n: int, k: int) -> None:
     assert all(type(value) is float for value in result.values())
 
 
-def test_groups_are_means_over_classes_and_all_is_over_samples() -> None:
-    confusion = torch.tensor([[90, 10, 0], [0, 1, 1], [1, 0, 0]])
-    groups = {"many": torch.tensor([True, True, False]), "few": torch.tensor([False, False, True])}
-    result = shot_accuracy(confusion, groups)
-    assert list(result) == ["all", "many", "few", "mean_class"]
-    assert result["all"] == pytest.approx(100 * 91 / 103)
-    assert result["many"] == pytest.approx((90 + 50) / 2)
-    assert result["few"] == 0.0
-    assert result["mean_class"] == pytest.approx((90 + 50 + 0) / 3)
-
-
 def test_a_class_without_test_samples_is_nan_and_not_averaged() -> None:
     confusion = torch.tensor([[1, 1, 0], [0, 0, 0], [0, 0, 4]])
     accuracies = per_class_accuracy(confusion)

@@ -1,11 +1,17 @@
-"""Networks by name."""
+"""Networks by name, and training a part of one."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from batchformer.lab.models.build import EXPERTS, OWN, build_model, models_with_weights
+from batchformer.lab.models.build import (
+    EXPERTS,
+    OWN,
+    build_model,
+    models_with_weights,
+    train_last_block,
+)
 
 
 @pytest.mark.parametrize("name", [*OWN, "resnet18"])
@@ -45,4 +51,23 @@ def test_options_reach_the_networks_of_timm() -> None:
 def test_weights_tell_their_network(name: str) -> None:
     weights = build_model(name, 3).state_dict()
     assert models_with_weights(weights, like="resnet18.a1_in1k") == [name]
-    assert models_with_weights({**weights, "conv1.weight": torch.zeros(1)}, like="resnet18") == []
+
+
+def test_a_tensor_of_another_shape_fits_no_network() -> None:
+    weights = {**build_model("digits_net", 3).state_dict(), "conv1.weight": torch.zeros(1)}
+    assert models_with_weights(weights, like="convnext_atto") == []
+
+
+def test_convolutions_of_the_last_block_alone() -> None:
+    network = build_model("resnet18", 3)
+    train_last_block(network)
+    trained = {name for name, p in network.named_parameters() if p.requires_grad}
+    convolutions = {name for name, p in network.named_parameters() if p.ndim == 4}
+    assert trained & convolutions == {"layer4.1.conv1.weight", "layer4.1.conv2.weight"}
+    others = {name for name, _ in network.named_parameters()} - convolutions
+    assert others <= trained and {"bn1.weight", "fc.weight"} <= others
+
+
+def test_networks_without_such_a_block_are_refused() -> None:
+    with pytest.raises(ValueError, match="ResNetCifar has none"):
+        train_last_block(build_model("resnet32", 3))

@@ -204,7 +204,7 @@ def test_half_precision_leaves_boxes_and_losses_in_float32(kind: Kind) -> None:
 
 
 def test_other_networks_are_refused() -> None:
-    with pytest.raises(ValueError, match=r"on a ResNet of timm's, and this .* lacks"):
+    with pytest.raises(ValueError, match=r"one of timm's ResNets, and this .* lacks"):
         faster_rcnn(digits_net(10), 3)
     dilated = timm.create_model("resnet18", output_stride=8)
     with pytest.raises(ValueError, match="4, 8, 16 and 32, and this ResNet has 4, 8, 8, 8"):

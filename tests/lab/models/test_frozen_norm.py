@@ -90,7 +90,7 @@ def test_copies_are_frozen_too_and_twice_is_once() -> None:
 def test_the_kernel_for_statistics_of_the_batch_leaves_it_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(available, "obstacle", lambda x: None)
+    monkeypatch.setattr(available.available, "unsupported_reason", lambda x: None)
     network: Any = build_model("resnet32", 5).train()
     y = torch.randn(2, 16, 4, 4, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
     assert available.norm_unsupported_reason(y, network.bn1) is None

@@ -1,11 +1,27 @@
+"""Classifier heads, projections and embedders against their formulas."""
+
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
+from torch import nn
+from torch.nn import functional as F
 
-from batchformer.lab.models.heads import CosineClassifier
+from batchformer.lab.models.heads import (
+    CosineClassifier,
+    Projection,
+    normalised_embedder,
+    normalised_projector,
+    predictor,
+    projector,
+    rectified_embedder,
+)
+from batchformer.nn.module import parameter_count
+
+# The cosine classifier.
 
 
 def test_logits_are_scaled_cosines() -> None:
@@ -21,16 +37,6 @@ def test_logits_are_scaled_cosines() -> None:
             assert logits[i, c].item() == pytest.approx(
                 12.5 * dot / (math.hypot(*row) * math.hypot(*vector)), rel=1e-9
             )
-
-
-def test_lengths_do_not_matter() -> None:
-    torch.manual_seed(0)
-    head, x = CosineClassifier(6, 4), torch.randn(3, 6)
-    before = head(x)
-    with torch.no_grad():
-        head.weight *= 5
-    torch.testing.assert_close(head(0.01 * x), before)
-    assert before.abs().max() <= 30 + 1e-4
 
 
 def test_class_vectors_begin_as_directions_without_preference() -> None:
@@ -68,3 +74,136 @@ def test_gradient() -> None:
 def test_it_says_what_it_is() -> None:
     expected = "CosineClassifier(in_features=3, out_features=2, scale=30)"
     assert repr(CosineClassifier(3, 2)) == expected
+
+
+# MoCo's heads.
+
+
+def test_parameters_of_the_papers() -> None:
+    v2 = projector(2048, 128, layers=2, hidden=2048)
+    assert parameter_count(v2) == 2048 * 2048 + 2048 + 2048 * 128 + 128
+    v3 = normalised_projector(2048, 256, layers=2, hidden=4096)
+    assert parameter_count(v3) == 2048 * 4096 + 2 * 4096 + 4096 * 256
+    assert parameter_count(predictor(256, 4096)) == 256 * 4096 + 2 * 4096 + 4096 * 256
+    vit = normalised_projector(384, 256, layers=3, hidden=4096)
+    hidden = 384 * 4096 + 4096 * 4096 + 2 * 2 * 4096
+    assert parameter_count(vit) == hidden + 4096 * 256
+
+
+@pytest.mark.parametrize("layers", [1, 2, 3])
+def test_linear_layers_and_shapes(layers: int) -> None:
+    for head in (projector(6, 3, layers, 10), normalised_projector(6, 3, layers, 10)):
+        assert sum(isinstance(part, nn.Linear) for part in head) == layers
+        assert head(torch.randn(7, 6)).shape == (7, 3)
+
+
+def test_the_first_head_by_hand() -> None:
+    head = projector(6, 3, layers=3, hidden=5)
+    x = torch.randn(4, 6)
+    rows = x
+    for number, layer in enumerate(part for part in head if isinstance(part, nn.Linear)):
+        rows = F.linear(F.relu(rows) if number else rows, layer.weight, layer.bias)
+    torch.testing.assert_close(head(x), rows)
+
+
+def test_the_front_comes_first_and_changes_no_draw_of_the_rest() -> None:
+    torch.manual_seed(3)
+    plain = projector(6, 3, layers=2, hidden=5)
+    torch.manual_seed(3)
+    head = projector(6, 3, layers=2, hidden=5, front=True)
+    for own, other in zip(head[3:].parameters(), plain.parameters(), strict=True):
+        assert torch.equal(own, other)
+    x = torch.randn(9, 6)
+    first = F.linear(x, head[0].weight, head[0].bias)  # type: ignore[arg-type]
+    standardised = (first - first.mean(0)) / (first.var(0, unbiased=False) + 1e-5).sqrt()
+    torch.testing.assert_close(head(x), plain(F.relu(standardised)))
+
+
+def test_the_normalised_head_by_hand() -> None:
+    head = normalised_projector(6, 3, layers=2, hidden=5).double()
+    x = torch.randn(9, 6, dtype=torch.float64)
+
+    def standardised(rows: torch.Tensor) -> torch.Tensor:
+        return (rows - rows.mean(0)) / (rows.var(0, unbiased=False) + 1e-5).sqrt()
+
+    first, last = (part for part in head if isinstance(part, nn.Linear))
+    norm = head[1]
+    assert first.bias is None and last.bias is None
+    with torch.no_grad():
+        norm.weight.uniform_(0.5, 2)
+        norm.bias.normal_()
+    hidden = F.relu(standardised(x @ first.weight.T) * norm.weight + norm.bias)
+    torch.testing.assert_close(head(x), standardised(hidden @ last.weight.T))
+
+
+def test_the_predictor_ends_with_a_linear_layer() -> None:
+    head = predictor(4, 8)
+    assert isinstance(head[-1], nn.Linear) and head[-1].bias is None
+    kinds = [type(part) for part in head]
+    assert kinds == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]
+
+
+def test_no_layer_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one linear layer, got layers=0"):
+        projector(4, 2, layers=0, hidden=4)
+
+
+# PaCo's projection.
+
+
+def test_it_is_two_layers_written_out() -> None:
+    torch.manual_seed(0)
+    projection = Projection(6, 4).double()
+    x = torch.randn(8, 6, dtype=torch.float64)
+    hidden = x @ projection.hidden.weight.T + projection.hidden.bias
+    hidden = (hidden - hidden.mean(0)) / (hidden.var(0, correction=0) + 1e-5).sqrt()
+    out = hidden.clamp(min=0) @ projection.output.weight.T + projection.output.bias
+    torch.testing.assert_close(projection(x), out / out.norm(dim=1, keepdim=True))
+
+
+def test_outputs_have_length_one_and_the_width_asked_for() -> None:
+    torch.manual_seed(0)
+    projection = Projection(64, 32)
+    for mode in (True, False):
+        out = projection.train(mode)(100 * torch.randn(5, 64))
+        assert out.shape == (5, 32)
+        torch.testing.assert_close(out.norm(dim=1), torch.ones(5))
+
+
+def test_parameters() -> None:
+    shapes = {name: tuple(p.shape) for name, p in Projection(64, 32).named_parameters()}
+    assert shapes == {
+        "hidden.weight": (64, 64),
+        "hidden.bias": (64,),
+        "norm.weight": (64,),
+        "norm.bias": (64,),
+        "output.weight": (32, 64),
+        "output.bias": (32,),
+    }
+
+
+# Embedders of images.
+
+
+def test_rectified_by_hand() -> None:
+    torch.manual_seed(0)
+    embedder, x = rectified_embedder(6, 4).double(), torch.randn(5, 6, dtype=torch.float64)
+    linear: Any = embedder[0]
+    expected = (x @ linear.weight.T + linear.bias).clamp_min(0)
+    torch.testing.assert_close(embedder(x), expected)
+    assert (expected == 0).any() and (expected > 0).any()
+
+
+def test_normalised_by_hand() -> None:
+    torch.manual_seed(0)
+    embedder: Any = normalised_embedder(6, 8, 4, 0.5).double()
+    x = torch.randn(5, 6, dtype=torch.float64)
+    first, norm, _, dropout, last = embedder
+    hidden = x @ first.weight.T + first.bias
+    mean, variance = hidden.mean(1, keepdim=True), hidden.var(1, unbiased=False, keepdim=True)
+    hidden = ((hidden - mean) / (variance + norm.eps).sqrt() * norm.weight + norm.bias).clamp_min(0)
+    expected = hidden @ last.weight.T + last.bias
+    torch.testing.assert_close(embedder.eval()(x), expected)
+    # No ReLU at the end, and dropout in training alone.
+    assert (expected < 0).any() and dropout.p == 0.5
+    assert not torch.equal(embedder.train()(x), expected)

@@ -54,13 +54,6 @@ def test_equals_a_loop(
     torch.testing.assert_close(mixed, loop(x, share, partner), rtol=1e-9, atol=1e-9)
 
 
-def test_by_hand() -> None:
-    x = torch.tensor([[[[-1.0, 1.0]]], [[[2.0, 8.0]]]])  # means 0 and 5, deviations 1 and 3
-    mixed = mix_styles(x, torch.tensor([0.0, 0.5]), torch.tensor([1, 0]))
-    expected = torch.tensor([[[[2.0, 8.0]]], [[[0.5, 4.5]]]])
-    torch.testing.assert_close(mixed, expected, rtol=1e-5, atol=1e-5)
-
-
 def test_a_share_of_one_changes_no_bit() -> None:
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         x = draw(0, 4, 3, 5, 5).to(dtype)

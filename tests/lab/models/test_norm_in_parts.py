@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from batchformer.lab.models.build import build_model
-from batchformer.lab.models.norms import InParts, collect, deal, normalise_in_parts
+from batchformer.lab.models.norms import InParts, interleave_rows, normalise_in_parts, restore_rows
 
 
 def gradients(model: nn.Module, *rows: Tensor) -> list[Tensor]:
@@ -74,10 +74,10 @@ def test_a_loop_over_the_parts(
 @given(parts=st.integers(1, 5), rows=st.integers(1, 5))
 def test_dealt_rows_are_parts_one_after_the_other(parts: int, rows: int) -> None:
     x = torch.arange(2 * parts * rows).view(-1, 2)
-    dealt = deal(x, parts)
+    dealt = interleave_rows(x, parts)
     for p in range(parts):
         assert torch.equal(dealt[p::parts], x[p * rows : (p + 1) * rows])
-    assert torch.equal(collect(dealt, parts), x)
+    assert torch.equal(restore_rows(dealt, parts), x)
 
 
 def test_names_values_and_copies_stay() -> None:

@@ -1,4 +1,4 @@
-"""Weights from files: what is taken, what is dropped, what is refused."""
+"""Weights are found, read, fitted to a network, and written."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ import timm
 import torch
 from torch import Tensor, nn
 
+from batchformer.lab.config.methods import MethodConfig, ModuleConfig
+from batchformer.lab.methods.moco import MocoV3
 from batchformer.lab.models.build import build_model
 from batchformer.lab.models.weights import (
+    as_file,
     file_hash,
     find_weights,
     fit_weights,
+    one_network,
     read_stride,
     read_weights,
     timm_weights,
@@ -253,8 +257,127 @@ def test_timms_weights(monkeypatch: pytest.MonkeyPatch) -> None:
         raise ConnectionError("no route")
 
     monkeypatch.setattr(timm, "create_model", unreachable)
-    with pytest.raises(ValueError, match=r"no route.*needs the network.*--weights FILE"):
+    with pytest.raises(ValueError, match=r"no route.*needs a network connection.*--weights FILE"):
         timm_weights("resnet152.tv_in1k")
     made = build_model("resnet10", 3)
     monkeypatch.setattr(timm, "create_model", lambda name, pretrained: made)
     assert equal(made.state_dict(), timm_weights("resnet18"))
+
+
+# Checkpoints with several networks.
+
+
+State = dict[str, Tensor]
+
+
+@pytest.fixture(scope="module")
+def network() -> nn.Module:
+    return build_model("digits_net", 5)
+
+
+def under(prefix: str, state: State) -> State:
+    return {f"{prefix}.{name}": value for name, value in state.items()}
+
+
+def body(network: nn.Module) -> State:
+    return {k: v for k, v in network.state_dict().items() if not k.startswith("fc.")}
+
+
+def moco_v2(network: nn.Module) -> State:
+    """As the authors' code saves it: projections in the place of classifiers."""
+    head = {"fc.0.weight": torch.ones(64, 64), "fc.2.weight": torch.ones(8, 64)}
+    queries = {**body(network), **head}
+    keys = {name: torch.zeros_like(value) for name, value in queries.items()}
+    state = {**under("encoder_q", queries), **under("encoder_k", keys)}
+    return under("module", {**state, "queue": torch.ones(8, 4), "queue_ptr": torch.zeros(1)})
+
+
+def moco_v3(network: nn.Module) -> State:
+    base = {**body(network), "fc.0.weight": torch.ones(64, 64), "fc.1.bias": torch.ones(64)}
+    momentum = {name: torch.zeros_like(value) for name, value in base.items()}
+    state = {**under("base_encoder", base), **under("momentum_encoder", momentum)}
+    return under("module", {**state, "predictor.0.weight": torch.ones(8, 8)})
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (moco_v2, "of encoder_q alone, without encoder_k, encoder_q.fc, queue, queue_ptr"),
+        (moco_v3, "of base_encoder alone, without base_encoder.fc, momentum_encoder, predictor"),
+    ],
+)
+@pytest.mark.parametrize("suffix", [".pth.tar", ".safetensors"])
+def test_checkpoints_of_moco(
+    tmp_path: Path, network: nn.Module, made: Any, words: str, suffix: str
+) -> None:
+    file = tmp_path / f"w{suffix}"
+    if suffix == ".safetensors":
+        from safetensors.torch import save_file
+
+        save_file({k: v.contiguous() for k, v in made(network).items()}, file)
+    else:
+        torch.save({"epoch": 200, "arch": "resnet50", "state_dict": made(network)}, file)
+    stored = read_weights(file)
+    assert stored.words == words
+    wanted = body(network)
+    assert stored.tensors.keys() == wanted.keys()
+    assert all(torch.equal(stored.tensors[key], wanted[key]) for key in wanted)
+    other = build_model("digits_net", 3)
+    fitted = fit_weights(other, stored.tensors, "file")
+    assert not fitted.classifier and "without its classifier" in fitted.words
+    assert all(torch.equal(other.state_dict()[key], wanted[key]) for key in wanted)
+
+
+def test_a_projection_with_as_many_outputs_as_classes_is_no_classifier(network: nn.Module) -> None:
+    """MoCo-v1 has one layer, of 128 channels; a data set may have 128 classes."""
+    state = under("encoder_q", network.state_dict())
+    found, words = one_network(state)
+    assert found.keys() == body(network).keys() and "without encoder_q.fc" in words
+
+
+@pytest.mark.parametrize("prefix", ["backbone", "network"])
+def test_networks_beside_heads_keep_their_classifier(network: nn.Module, prefix: str) -> None:
+    state = {**under(prefix, network.state_dict()), "decoder.weight": torch.ones(2)}
+    found, words = one_network(state)
+    assert found.keys() == network.state_dict().keys()
+    assert words == f"of {prefix} alone, without decoder"
+
+
+def test_our_own_checkpoints(tmp_path: Path, network: nn.Module) -> None:
+    method = MocoV3(
+        network, ModuleConfig(), 0, MethodConfig(dim=4, projection_hidden=8, projection_layers=2)
+    )
+    state = {"method": method.state_dict(), "optimizers": {}, "counters": {"update": 3}}
+    torch.save(state, tmp_path / "w.pt")
+    stored = read_weights(tmp_path / "w.pt")
+    assert stored.tensors.keys() == network.state_dict().keys()
+    assert all(torch.equal(v, network.state_dict()[k]) for k, v in stored.tensors.items())
+    for part in ("key_network", "predictor", "encoder"):
+        assert part in stored.words
+
+
+def test_a_plain_network_is_left_alone(network: nn.Module) -> None:
+    found, words = one_network(network.state_dict())
+    assert found.keys() == network.state_dict().keys() and words == ""
+
+
+# Written files.
+
+
+@pytest.mark.parametrize("suffix", [".pth", ".pt", ".safetensors"])
+def test_what_is_written_is_read(tmp_path: Path, suffix: str) -> None:
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)).to(memory_format=torch.channels_last)
+    state = model.state_dict() | {"shared": model[0].weight, "turned": model[0].weight.T}
+    file = tmp_path / f"weights{suffix}"
+    file.write_bytes(as_file(state, suffix))
+    found = read_weights(file).tensors
+    assert found.keys() == state.keys()
+    assert all(torch.equal(found[name], tensor) for name, tensor in state.items())
+
+
+def test_where_bottlenecks_stride_is_said_where_the_format_can(tmp_path: Path) -> None:
+    file = tmp_path / "weights.safetensors"
+    state = nn.Linear(2, 2).state_dict()
+    for stride in ("1x1", None):
+        file.write_bytes(as_file(state, file.suffix, stride))  # type: ignore[arg-type]
+        assert read_stride(file) == stride

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from simulated_networks import all_many, simulated_insight
+
 PAPER = {
     "baseline": {"all": 50.7, "many": 68.0, "medium": 49.7, "few": 31.9},
     "batchformer": {"all": 51.7, "many": 68.4, "medium": 49.3, "few": 34.3},
@@ -211,137 +213,6 @@ def make_recipe() -> Callable[..., dict[str, Any]]:
     return recipe_of
 
 
-def simulated_insight(
-    arm: str, seed: int, classes: int = 12, *, batches: int = 8, samples: int = 64, heads: int = 4
-) -> dict[str, Any]:
-    """What is kept of a network, summed sample by sample from batches that are drawn.
-
-    Rarer classes have less compact features and, with BatchFormer, larger gradients; attention
-    prefers the own class and, a little, the tail. Arms of a seed see the same images.
-    """
-    shared = np.random.default_rng([seed, 11])
-    fixed = np.random.default_rng(12)
-    own = np.random.default_rng([seed, 13, *arm.encode()])
-    counts = np.round(500 * 0.01 ** (np.arange(classes) / max(classes - 1, 1))).astype(np.int64)
-    shots = np.where(counts > 100, 0, np.where(counts >= 20, 1, 2))
-    rarity = np.linspace(0, 1, classes)
-    made: dict[str, Any] = {
-        "classes": np.array([f"class {i}" for i in range(classes)]),
-        "train_counts": counts,
-        "shot_of_class": shots,
-    }
-    # Predictions: too sure by more for rarer classes.
-    labels = np.arange(3000) % classes
-    confidence = (1 / classes + (1 - 1 / classes) * shared.beta(4, 1.5, 3000)).clip(0, 1)
-    sure = 0.12 if arm == "baseline" else 0.06
-    right = own.random(3000) < (confidence - sure * (0.5 + 1.5 * rarity[labels])).clip(0, 1)
-    sums = np.zeros((3, 4, 15))
-    for c, r, y in zip(confidence, right, labels, strict=True):
-        for group in (0, 1 + shots[y]):
-            sums[:, group, min(int(c * 15), 14)] += (1, c, r)
-    made |= dict(
-        zip(
-            ("reliability_count", "reliability_confidence", "reliability_correct"),
-            sums,
-            strict=True,
-        )
-    )
-    # Features around class means.
-    gain = 1.0 if arm == "baseline" else 1.25
-    means = gain * fixed.normal(0, 2.5, (classes, 2))
-    labels = np.arange(600) % classes
-    width = 0.5 + 0.7 * rarity[labels, None]
-    made |= {
-        "projection": (means[labels] + width * own.normal(size=(600, 2))).astype(np.float32),
-        "projection_labels": labels,
-        "projection_share": np.array([0.41, 0.22]),
-        "separation": gain * np.array([2.1, 1.6, 1.1]) + own.normal(0, 0.05, 3),
-        "spread": np.array([0.8, 1.0, 1.25]) + own.normal(0, 0.02, 3),
-    }
-    # Images: a bright spot where the object is; heat around it, off by more for the baseline.
-    labels = fixed.permuted(np.arange(24) % classes)
-    grid = np.stack(np.meshgrid(np.linspace(0, 1, 32), np.linspace(0, 1, 32)), -1)
-    spots = fixed.uniform(0.25, 0.75, (24, 2))
-    colour = fixed.uniform(80, 255, (24, 3))
-
-    def bumps(at: Any, points: Any, wide: float) -> Any:
-        return np.exp(-((points[None] - at[:, None, None]) ** 2).sum(-1) / wide)
-
-    images = bumps(spots, grid, 0.02)[..., None] * colour[:, None, None]
-    images = images + fixed.normal(60, 12, (24, 32, 32, 3))
-    off = own.normal(0, 0.2 if arm == "baseline" else 0.06, (24, 2))
-    made |= {
-        "cam_thumbnails": images.clip(0, 255).astype(np.uint8),
-        "cam_heat": bumps(spots + off, grid[::4, ::4], 0.05).astype(np.float16),
-        "cam_labels": labels,
-        "cam_predictions": np.where(own.random(24) < 0.7, labels, (labels + 1) % classes),
-        "cam_confidence": own.beta(4, 2, 24),
-        "cam_rows": np.arange(100, 124),
-        "cam_layer": np.array("layer3"),
-    }
-    if arm != "baseline":
-        made |= _simulated_relations(own, counts, shots, rarity, batches, samples, heads)
-    return made
-
-
-def _simulated_relations(
-    own: np.random.Generator,
-    counts: Any,
-    shots: Any,
-    rarity: Any,
-    batches: int,
-    samples: int,
-    heads: int,
-) -> dict[str, Any]:
-    classes = len(counts)
-    bins = np.arange(classes) * min(classes, 100) // classes
-    size = int(bins.max()) + 1
-    made: dict[str, Any] = {
-        "bin_of_class": bins,
-        "bin_pairs": np.zeros((size, size)),
-        "attention": np.zeros((heads, size, size)),
-        "attention_shots": np.zeros((heads, 3, 3)),
-        "shot_pairs": np.zeros((3, 3)),
-        "gradient": np.zeros((size, size)),
-    }
-    made |= {f"attention_{name}": np.zeros((heads, 2)) for name in ("self", "same", "other")}
-    totals = {name: np.zeros(classes) for name in ("abs", "l2")}
-    seen, hard = np.zeros(classes), own.uniform(0, 0.9, classes)
-    for _ in range(batches):
-        y = own.integers(classes, size=samples)
-        same = y[:, None] == y
-        diagonal = np.eye(samples, dtype=bool)
-        scores = 1.2 * same + 0.4 * rarity[y] + 0.4 * own.normal(size=(heads, samples, samples))
-        weights = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
-        moved = 3e-5 * (0.4 + rarity + hard)[y][:, None] * own.uniform(0.3, 1.7, (samples, samples))
-        moved[diagonal] = 0
-        pairs = (~diagonal).astype(float)
-        for name, of, count in (
-            ("attention", bins[y], "bin_pairs"),
-            ("attention_shots", shots[y], "shot_pairs"),
-        ):
-            member = np.eye(len(made[count]))[of]
-            made[name] += member.T @ (weights * pairs) @ member
-            made[count] += member.T @ pairs @ member
-        made["gradient"] += np.eye(size)[bins[y]].T @ moved @ np.eye(size)[bins[y]]
-        for name, mask in (
-            ("self", diagonal),
-            ("same", same & ~diagonal),
-            ("other", ~same),
-        ):
-            made[f"attention_{name}"] += np.stack(
-                [(weights * mask).sum((1, 2)), np.full(heads, mask.sum())], 1
-            )
-        np.add.at(totals["abs"], y, moved.sum(1) / (samples - 1))
-        np.add.at(totals["l2"], y, 8 * moved.sum(1) / (samples - 1))
-        np.add.at(seen, y, 1)
-    for name, total in totals.items():
-        made[f"gradient_{name}"] = total / np.maximum(seen, 1)
-        made[f"gradient_images_{name}"] = 0.01 * total / np.maximum(seen, 1)
-    made["gradient_samples"] = seen
-    return made
-
-
 def write_insight(folder: Path, insight: Mapping[str, Any] | None = None, **options: Any) -> Path:
     """Write ``insight.npz`` of a run's folder, by default simulated for its arm and seed."""
     arm, seed = folder.parent.name, int(folder.name.removeprefix("seed"))
@@ -361,23 +232,6 @@ def make_insight() -> Callable[..., dict[str, Any]]:
 def add_insight() -> Callable[..., Path]:
     """``write_insight``."""
     return write_insight
-
-
-def all_many(insight: Mapping[str, Any]) -> dict[str, Any]:
-    """The same where every class is of many shots."""
-    made = dict(insight)
-    made["shot_of_class"] = np.zeros_like(made["shot_of_class"])
-    for name in ("reliability_count", "reliability_confidence", "reliability_correct"):
-        rows = made[name]
-        made[name] = np.stack([rows[0], rows[0], 0 * rows[0], 0 * rows[0]])
-    for name in ("separation", "spread"):
-        made[name] = np.array([made[name].mean(), np.nan, np.nan])
-    for name in ("attention_shots", "shot_pairs"):
-        if name in made:
-            total = np.zeros_like(made[name])
-            total[..., 0, 0] = made[name].sum((-2, -1))
-            made[name] = total
-    return made
 
 
 @pytest.fixture(scope="session")

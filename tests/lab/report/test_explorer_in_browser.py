@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from batchformer.insight.page.explorer import explorer_section
 from batchformer.insight.record import FILE, save
-from batchformer.lab.report.page import sections
-from batchformer.lab.report.page.explorer import explorer_section
+from batchformer.lab.report.page import html
 from batchformer.lab.report.page.html import render
 from batchformer.lab.report.results.runs import find_runs
 
@@ -133,7 +133,9 @@ def page_file(
         if (recipe, arm) in kept:
             save(folder / FILE, kept[recipe, arm])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sections, "SECTIONS", (explorer_section,))
+        patch.setattr(
+            html, "sections_of", lambda *args: [s for s in [explorer_section(*args)] if s]
+        )
         text = render(find_runs(root / "runs"))
     path = root / "report.html"
     path.write_text(text, encoding="utf-8")

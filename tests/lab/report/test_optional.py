@@ -10,9 +10,10 @@ import pytest
 
 from batchformer.insight.optional import extra
 from batchformer.lab import report
-from batchformer.lab.report.figures.training import training_curves
+from batchformer.lab.report.figures.training import draw
 from batchformer.lab.report.page.html import write_page
 from batchformer.lab.report.results.comparison import compare_runs
+from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.report.results.tables import print_table
 
@@ -47,7 +48,7 @@ def test_a_missing_library_is_one_line_that_names_its_extra(
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, library, None)
     uses: dict[str, Callable[[], object]] = {
-        "matplotlib": lambda: training_curves(runs),
+        "matplotlib": lambda: draw(one_group(runs)),
         "jinja2": lambda: write_page(runs, tmp_path / "page.html"),
         "rich": lambda: print_table(compare_runs(runs)),
     }

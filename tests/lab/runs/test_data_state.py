@@ -7,11 +7,13 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import pytest
 
+from batchformer.lab.config.data import BY_TASK, ContrastConfig
 from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.data.sets.presence import FAMILIES, places
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.listing import data_state, ensure_data, in_words
 
@@ -90,6 +92,16 @@ def by_data() -> dict[str, list[Recipe]]:
         recipe = make()
         found.setdefault(recipe.data.name, []).append(recipe)
     return found
+
+
+def test_every_name_that_can_be_configured_has_a_family_and_a_layout() -> None:
+    kinds = set(BY_TASK.values()) - {ContrastConfig}
+    names = {name for kind in kinds for name in get_args(get_type_hints(kind)["name"])}
+    assert names == FAMILIES.keys()
+    published = {name for name, family in FAMILIES.items() if family.state == "published"}
+    assert published == LAYOUTS.keys()
+    assert set(get_args(get_type_hints(ContrastConfig)["name"])) < names
+    assert [name for name, _, _ in places()][:3] == ["digits", "cifar10", "cifar100"]
 
 
 def test_what_is_absent_is_refused_and_what_is_embedded_is_not(root: Path) -> None:

@@ -13,13 +13,13 @@ import torch
 
 from batchformer.cli.main import main
 from batchformer.cli.results import print_report
+from batchformer.insight.figures import influence
+from batchformer.insight.figures.influence import gather
 from batchformer.insight.look import measure, measured_rows, nearly_equal
 from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine import log
 from batchformer.lab.recipes.small import demo, rotated_digits_erm
-from batchformer.lab.report.figures import influence
-from batchformer.lab.report.figures.influence import gather
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.runs.build import build, load_task
@@ -86,7 +86,7 @@ def test_a_network_that_learnt_nothing_gets_no_verdict(tmp_path: Path) -> None:
     run(recipe, "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
     data = gather(one_group(find_runs(tmp_path)))
     assert data is not None
-    said = influence.words(data).note
+    said = influence.caption(data).note
     assert "no verdict on the paper's claim" in said and "Before training it is" in said
 
 

@@ -42,7 +42,7 @@ def test_every_line_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[s
 def test_one_rank_speaks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(opening, "leads", lambda: False)
+    monkeypatch.setattr(opening, "is_rank_zero", lambda: False)
     Opening(quiet=False)(begun(tmp_path, "baseline", 50.0, "one is missing"))
     assert capsys.readouterr() == ("", "")
 

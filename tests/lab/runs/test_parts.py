@@ -172,6 +172,6 @@ def test_the_first_rank_combines_and_the_others_are_told(
     run = of(find_recipe("rotated_digits_erm"), tmp_path)
     for part in parts_of(run):
         finish(part, {part.part: 50.0}, [{"epoch": 0, "step": 1, part.part: 50.0}])
-    monkeypatch.setattr(parts, "first_says", lambda make: "told by the first")
+    monkeypatch.setattr(parts, "on_rank_zero", lambda make: "told by the first")
     assert combine(run) == "told by the first"  # type: ignore[comparison-overlap]
     assert not (tmp_path / "result.json").exists(), "another rank writes nothing"

@@ -269,7 +269,7 @@ def test_a_run_that_is_begun_goes_on_itself(root: Path, trained: list[str]) -> N
 
 
 def test_the_first_rank_takes_over(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sweep_run, "first_says", lambda make: None)
+    monkeypatch.setattr(sweep_run, "on_rank_zero", lambda make: None)
     monkeypatch.setattr(sweep_run, "train_all", lambda *_: iter(()))
     assert train(root) == set()
     assert not (root / "demo_layers").exists(), "another rank writes nothing"

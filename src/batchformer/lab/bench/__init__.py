@@ -1,1 +1,1 @@
-"""Timings, measured side by side in one run: one file for each part of ``batchformer bench``."""
+"""What ``batchformer bench`` measures, one file for each part; candidates take turns in one run."""

@@ -1,4 +1,4 @@
-"""One encoder layer: torch's own against ours, and as the batch grows."""
+"""One encoder layer, forward and backward: torch's against ours, on every path."""
 
 from __future__ import annotations
 
@@ -16,27 +16,116 @@ from batchformer.lab.bench.measure import (
     BenchSettings,
     GraphStopwatch,
     Stopwatch,
-    Table,
     Timer,
     Timing,
     Work,
-    measured,
     peak_bytes,
-    release,
+    release_memory,
+    time_interleaved,
 )
+from batchformer.lab.bench.table import Table
 from batchformer.nn import encoder
 from batchformer.nn.attention import Path, attention, choose_path
 from batchformer.nn.encoder import EncoderWeights, batch_former
 
-# One encoder layer and a batch for it: torch's own, and ours by any path.
-
 HEADS, DROPOUT = 4, 0.5
-#: Instead of a path, where one set of kernels computes all of the layer.
+#: In place of a path, where one set of kernels computes the whole layer.
 WHOLE = "kernels of a whole layer"
+STOCK = "torch's"
+
+Size = tuple[int, int]
+CPU_SIZES: tuple[Size, ...] = tuple((n, c) for c in (64, 512, 2048) for n in (32, 128, 512, 2048))
+#: On a CPU, without ``full``: the N x C from which the other paths are left out, and the N x C from
+#: which the whole size is, because a round takes many seconds.
+OWN_PATH_ALONE, TOO_LARGE = 2048 * 512, 2048 * 2048
+GPU_SIZES: tuple[Size, ...] = (
+    (4096, 2048),
+    (16384, 2048),
+    (4096, 512),
+    (1024, 2048),
+    (256, 2048),
+    (512, 64),
+    (128, 64),
+)
+ROUNDS = 20
+#: Seconds for the rounds of one size.
+CPU_BUDGET, GPU_BUDGET = 0.8, 1.0
+
+
+def measure(settings: BenchSettings, sizes: tuple[Size, ...] | None = None) -> Table:
+    """Milliseconds of the layer by size and candidate; on a GPU also captured, and its memory."""
+    if sizes is None:
+        on_cpu = (s for s in CPU_SIZES if settings.full or math.prod(s) < TOO_LARGE)
+        sizes = GPU_SIZES if settings.on_gpu else tuple(on_cpu)
+    columns = ["N", "C", "layer", "ms", "speed-up over torch's"]
+    if settings.on_gpu:
+        columns += ["captured ms", "captured speed-up", "peak GB"]
+    table = Table(
+        "attention",
+        f"One encoder layer, forward and backward, {HEADS} heads, dropout {DROPOUT}",
+        tuple(columns),
+        settings.environment(settings.layer_dtype),
+        notes=[
+            "The first line of a size is nn.TransformerEncoderLayer on (N, 1, C), run eagerly; "
+            "then batch_former on the path it chooses, and on the other paths that can run",
+        ],
+    )
+    if settings.on_gpu:
+        table.notes.append(
+            "Captured: calls in a CUDA graph, compared with torch's layer captured in the same way"
+        )
+    elif not settings.full:
+        table.notes.append(f"The other paths are left out from N x C = {OWN_PATH_ALONE:,} on")
+    for size in sizes:
+        with table.attempt("N {} x C {}".format(*size)):
+            _measure_size(table, settings, size)
+        release_memory(settings.device)
+    return table
+
+
+def _measure_size(table: Table, settings: BenchSettings, size: Size) -> None:
+    layer = Layer(*size, settings.device, settings.layer_dtype)
+    ours = f"batch_former ({layer.chosen})"
+    works: dict[str, Work] = {
+        STOCK: functools.partial(layer.with_backward, layer.forward_stock),
+        ours: functools.partial(layer.with_backward, layer.forward_ours),
+    }
+    every = settings.full or settings.on_gpu or math.prod(size) < OWN_PATH_ALONE
+    for path in layer.others if every else ():
+        forward = functools.partial(layer.forward_by, path)
+        works[f"by {path}"] = functools.partial(layer.with_backward, forward)
+
+    def note_failure(name: str, error: Exception) -> None:
+        table.note_failure("{} at N {} x C {}".format(name, *size), error)
+
+    timers: dict[str, Timer] = {n: Stopwatch(work, settings.device) for n, work in works.items()}
+    budget = GPU_BUDGET if settings.on_gpu else CPU_BUDGET
+    rounds = functools.partial(
+        time_interleaved, repeats=settings.repeats, usual=ROUNDS, budget=budget, failed=note_failure
+    )
+    found = rounds(timers)
+    captured: dict[str, Timing] = {}
+    if settings.on_gpu:
+        with table.attempt("The captured layer at N {} x C {}".format(*size)):
+            captured = rounds({n: GraphStopwatch(works[n], settings.device) for n in (STOCK, ours)})
+    for name, timing in found.items():
+        cells = [timing.ms, None if name == STOCK else timing.speed_up]
+        if not settings.on_gpu:
+            table.add(*size, name, *cells)
+            continue
+        replayed = captured.get(name)
+        table.add(
+            *size,
+            name,
+            *cells,
+            None if replayed is None else replayed.ms,
+            None if replayed is None or name == STOCK else replayed.speed_up,
+            peak_bytes(works[name], settings.device) / 1e9,
+        )
 
 
 class Layer:
-    """Forward and backward of one layer, by stock code and by ours, with the same weights.
+    """Forward and backward of one layer, by torch's code and by ours, with the same weights.
 
     Args:
         n: samples N.
@@ -56,8 +145,8 @@ class Layer:
 
     @functools.cached_property
     def chosen(self) -> str:
-        """What batch_former does with this size, here: a path, or kernels for the whole layer."""
-        with torch.no_grad(), watched(None) as calls:
+        """The path that batch_former takes here for this size, or WHOLE."""
+        with torch.no_grad(), forced_path(None) as calls:
             self.forward_ours()
         if not calls:
             return WHOLE
@@ -91,11 +180,11 @@ class Layer:
         return batch_former(self.x, weights, heads=HEADS, dropout=DROPOUT)
 
     def forward_by(self, path: Path) -> Tensor:
-        """The same by batch_former, by another path than it would take."""
-        with disabled() if self.chosen == WHOLE else nullcontext(), watched(path) as calls:
+        """The same by batch_former, on another path than it would choose."""
+        with disabled() if self.chosen == WHOLE else nullcontext(), forced_path(path) as calls:
             mixed = self.forward_ours()
         if not calls:
-            raise RuntimeError(f"batch_former does not come to choose a path, {path} or another")
+            raise RuntimeError(f"batch_former chose no path here, so {path} cannot be forced")
         return mixed
 
     def with_backward(self, forward: Callable[[], Tensor]) -> tuple[Tensor, ...]:
@@ -104,8 +193,8 @@ class Layer:
 
 
 @contextmanager
-def watched(path: Path | None) -> Iterator[list[Path | None]]:
-    """Within it, encoder layers attend by this path, where one is given; gives a list of calls."""
+def forced_path(path: Path | None) -> Iterator[list[Path | None]]:
+    """Force encoder layers onto a path, if one is given; yields the list of their calls."""
     calls: list[Path | None] = []
     known = vars(encoder)
     before = known["attention"]
@@ -119,98 +208,3 @@ def watched(path: Path | None) -> Iterator[list[Path | None]]:
         yield calls
     finally:
         known["attention"] = before
-
-
-# One encoder layer, forward and backward: torch's own against ours, by every path.
-
-Size = tuple[int, int]
-
-CPU_SIZES: tuple[Size, ...] = tuple((n, c) for c in (64, 512, 2048) for n in (32, 128, 512, 2048))
-#: On a CPU, unless everything is asked for: N x C from which the other paths are left out, and
-#: from which all is, since a round takes many seconds.
-OWN_PATH_ALONE, TOO_LARGE = 2048 * 512, 2048 * 2048
-GPU_SIZES: tuple[Size, ...] = (
-    (4096, 2048),
-    (16384, 2048),
-    (4096, 512),
-    (1024, 2048),
-    (256, 2048),
-    (512, 64),
-    (128, 64),
-)
-ROUNDS = 20
-#: Seconds for the rounds of one size.
-CPU_BUDGET, GPU_BUDGET = 0.8, 1.0
-STOCK = "torch's"
-
-
-def measure(settings: BenchSettings, sizes: tuple[Size, ...] | None = None) -> Table:
-    """Milliseconds of the layer by size and candidate; on a GPU also recorded, and its memory."""
-    if sizes is None:
-        on_cpu = (s for s in CPU_SIZES if settings.full or math.prod(s) < TOO_LARGE)
-        sizes = GPU_SIZES if settings.on_gpu else tuple(on_cpu)
-    columns = ["N", "C", "layer", "ms", "speed-up over torch's"]
-    if settings.on_gpu:
-        columns += ["recorded ms", "recorded speed-up", "peak GB"]
-    table = Table(
-        "attention",
-        f"One encoder layer, forward and backward, {HEADS} heads, dropout {DROPOUT}",
-        tuple(columns),
-        settings.environment(settings.layer_dtype),
-        notes=[
-            "The first line of a size is nn.TransformerEncoderLayer on (N, 1, C), run eagerly; "
-            "then batch_former by the path it takes there, and by the other paths that can run",
-        ],
-    )
-    if settings.on_gpu:
-        table.notes.append(
-            "Recorded: calls in a CUDA graph, compared with torch's layer recorded in the same way"
-        )
-    elif not settings.full:
-        table.notes.append(f"The other paths are left out from N x C = {OWN_PATH_ALONE:,} on")
-    for size in sizes:
-        with table.attempt("N {} x C {}".format(*size)):
-            _one_size(table, settings, size)
-        release(settings.device)
-    return table
-
-
-def _one_size(table: Table, settings: BenchSettings, size: Size) -> None:
-    layer = Layer(*size, settings.device, settings.layer_dtype)
-    ours = f"batch_former ({layer.chosen})"
-    works: dict[str, Work] = {
-        STOCK: functools.partial(layer.with_backward, layer.forward_stock),
-        ours: functools.partial(layer.with_backward, layer.forward_ours),
-    }
-    every = settings.full or settings.on_gpu or math.prod(size) < OWN_PATH_ALONE
-    for path in layer.others if every else ():
-        forward = functools.partial(layer.forward_by, path)
-        works[f"by {path}"] = functools.partial(layer.with_backward, forward)
-
-    def refuse(name: str, error: Exception) -> None:
-        table.refuse("{} at N {} x C {}".format(name, *size), error)
-
-    timers: dict[str, Timer] = {n: Stopwatch(work, settings.device) for n, work in works.items()}
-    budget = GPU_BUDGET if settings.on_gpu else CPU_BUDGET
-    rounds = functools.partial(
-        measured, repeats=settings.repeats, usual=ROUNDS, budget=budget, failed=refuse
-    )
-    found = rounds(timers)
-    recorded: dict[str, Timing] = {}
-    if settings.on_gpu:
-        with table.attempt("The recorded layer at N {} x C {}".format(*size)):
-            recorded = rounds({n: GraphStopwatch(works[n], settings.device) for n in (STOCK, ours)})
-    for name, timing in found.items():
-        cells = [timing.ms, None if name == STOCK else timing.speed_up]
-        if not settings.on_gpu:
-            table.add(*size, name, *cells)
-            continue
-        replayed = recorded.get(name)
-        table.add(
-            *size,
-            name,
-            *cells,
-            None if replayed is None else replayed.ms,
-            None if replayed is None or name == STOCK else replayed.speed_up,
-            peak_bytes(works[name], settings.device) / 1e9,
-        )

@@ -1,4 +1,7 @@
-"""BatchFormer over the samples of several ranks: its time, and what travels."""
+"""BatchFormer over the samples of several ranks: its time, and the bytes it exchanges.
+
+Run as a module, this file is one of the ranks.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,81 @@ from typing import NamedTuple
 import torch
 from torch import distributed as dist
 
-from batchformer.lab.bench.measure import BenchSettings, Table, spread_of
+from batchformer.lab.bench.measure import BenchSettings
+from batchformer.lab.bench.table import Spread, Table
 from batchformer.nn.module import BatchFormer, two_streams
 
-# How many bytes ranks exchange so that their samples can attend to one another.
+#: Rounds of a measurement, and steps of a round.
+ROUNDS, STEPS = 15, 5
+#: Seconds after which ranks that wait for one another are killed.
+TIMEOUT_S = 300
+MB = 1e6
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is measured.
+
+    Args:
+        ranks: how many.
+        rows: samples of each.
+        dim: channels C.
+    """
+
+    ranks: int
+    rows: int
+    dim: int
+
+
+def cases(devices: int) -> list[Case]:
+    """Sizes for this many GPUs; without a GPU, smaller ones for the CPU."""
+    if devices:
+        return [Case(devices, rows, 2048) for rows in (32, 256)]
+    return [Case(2, 32, 512), Case(2, 128, 512), Case(2, 128, 1024)]
+
+
+def measure(settings: BenchSettings, chosen: Sequence[Case] | None = None) -> Table:
+    """Milliseconds of a step with and without exchange, and bytes that a rank sends."""
+    devices = torch.cuda.device_count() if settings.on_gpu else 0
+    if devices == 1:
+        raise RuntimeError("each rank needs its own GPU, and there is one; use --device cpu")
+    table = Table(
+        "exchange",
+        "BatchFormer over several ranks, both streams, forward and backward",
+        (
+            "ranks",
+            "samples of a rank",
+            "C",
+            "each rank by itself, ms",
+            "over all ranks, ms",
+            "one process with all samples, ms",
+            "a rank sends, MB",
+            "a rank receives, MB",
+        ),
+        {**settings.environment(torch.float32), "threads": "1 for each process"},
+        notes=[
+            "MB are what a rank hands to collectives for others and gets from them; gradients of "
+            "parameters, which DDP averages, are not counted and not timed"
+        ],
+    )
+    for case in chosen or cases(devices):
+        with table.attempt(f"{case.ranks} ranks with {case.rows} samples"):
+            found = time_ranks(case, settings.repeats or ROUNDS, on_gpu=bool(devices))
+            one = time_ranks(
+                Case(1, case.ranks * case.rows, case.dim), settings.repeats or ROUNDS, bool(devices)
+            )
+            moved = traffic([case.rows] * case.ranks, case.dim, scatter=bool(devices))
+            table.add(
+                case.ranks,
+                case.rows,
+                case.dim,
+                Spread.of([1000 * s for s in found["alone"]]),
+                Spread.of([1000 * s for s in found["exchange"]]),
+                Spread.of([1000 * s for s in one["alone"]]),
+                moved.sent / MB,
+                moved.received / MB,
+            )
+    return table
 
 
 class Traffic(NamedTuple):
@@ -40,13 +114,14 @@ def traffic(
 ) -> Traffic:
     """What a rank sends and receives in a training step of one ``BatchFormer(exchange=True)``.
 
-    The same for every rank, as shorter ranks are filled up. Counted is what a rank hands to the
-    collectives for others, and what it gets from them; how often the wires carry it depends on the
-    algorithm (a ring passes on what others sent). The gradients that DDP averages are not counted.
+    It is the same for every rank, because shorter ranks are padded. It counts what a rank hands to
+    the collectives for others, and what it gets from them. How often the wires carry it depends on
+    the algorithm (a ring passes on what others sent). Gradients that DDP averages do not count.
 
     Args:
         counts: rows of every rank.
         dim: channels C.
+        layers: encoder layers.
         element_bytes: of keys and values: 4 in float32, 2 where autocast makes them half.
         positions: of each row.
         scatter: gradients are summed by reduce-scatter, as with NCCL, not by all-reduce.
@@ -57,94 +132,16 @@ def traffic(
     others, most = len(counts) - 1, max(counts)
     if not others:
         return Traffic(0, 0)
-    greeting = 3 * 8  # rows, positions and seed, in int64
+    header = 3 * 8  # rows, positions and seed, in int64
     row = layers * positions * 2 * dim * element_bytes
     summed = (others * most, most) if scatter else (sum(counts),) * 2
     return Traffic(
-        sent=greeting + row * (most + summed[0]),
-        received=others * greeting + row * (others * most + summed[1]),
+        sent=header + row * (most + summed[0]),
+        received=others * header + row * (others * most + summed[1]),
     )
 
 
-# BatchFormer over the samples of several ranks: its time, and what has to travel for it.
-#
-# Run as a module, this file is one of the ranks.
-
-#: Rounds of a measurement, and steps of a round.
-ROUNDS, STEPS = 15, 5
-#: Seconds after which ranks that wait for one another are given up.
-PATIENCE_S = 300
-MB = 1e6
-
-
-@dataclass(frozen=True)
-class Case:
-    """What is measured.
-
-    Args:
-        ranks: how many.
-        rows: samples of each.
-        dim: channels C.
-    """
-
-    ranks: int
-    rows: int
-    dim: int
-
-
-def cases(devices: int) -> list[Case]:
-    """Sizes for so many GPUs; for a CPU, with none, all is smaller."""
-    if devices:
-        return [Case(devices, rows, 2048) for rows in (32, 256)]
-    return [Case(2, 32, 512), Case(2, 128, 512), Case(2, 128, 1024)]
-
-
-def measure(settings: BenchSettings, chosen: Sequence[Case] | None = None) -> Table:
-    """Milliseconds of a step with and without exchange, and bytes that a rank sends."""
-    devices = torch.cuda.device_count() if settings.on_gpu else 0
-    if devices == 1:
-        raise RuntimeError("ranks need a GPU each, and there is one; measure with --device cpu")
-    table = Table(
-        "exchange",
-        "BatchFormer over several ranks, both streams, forward and backward",
-        (
-            "ranks",
-            "samples of a rank",
-            "C",
-            "each rank by itself, ms",
-            "over all ranks, ms",
-            "one process with all samples, ms",
-            "a rank sends, MB",
-            "a rank receives, MB",
-        ),
-        {**settings.environment(torch.float32), "threads": "1 for each process"},
-        notes=[
-            "MB are what a rank hands to collectives for others and gets from them "
-            "(`traffic.py` counts them, and tests compare that with what is really sent); "
-            "gradients of parameters, which DDP averages, are not counted and not timed"
-        ],
-    )
-    for case in chosen or cases(devices):
-        with table.attempt(f"{case.ranks} ranks with {case.rows} samples"):
-            found = timed(case, settings.repeats or ROUNDS, on_gpu=bool(devices))
-            one = timed(
-                Case(1, case.ranks * case.rows, case.dim), settings.repeats or ROUNDS, bool(devices)
-            )
-            moved = traffic([case.rows] * case.ranks, case.dim, scatter=bool(devices))
-            table.add(
-                case.ranks,
-                case.rows,
-                case.dim,
-                spread_of([1000 * s for s in found["alone"]]),
-                spread_of([1000 * s for s in found["exchange"]]),
-                spread_of([1000 * s for s in one["alone"]]),
-                moved.sent / MB,
-                moved.received / MB,
-            )
-    return table
-
-
-def timed(case: Case, rounds: int, on_gpu: bool = False) -> dict[str, list[float]]:
+def time_ranks(case: Case, rounds: int, on_gpu: bool = False) -> dict[str, list[float]]:
     """Seconds of a step by round, of the slowest rank, without and with exchange."""
     with tempfile.TemporaryDirectory() as folder:
         work = {**asdict(case), "rounds": rounds, "on_gpu": on_gpu, "folder": folder}
@@ -159,7 +156,7 @@ def timed(case: Case, rounds: int, on_gpu: bool = False) -> dict[str, list[float
             for rank in range(case.ranks)
         ]
         try:
-            errors = [rank.communicate(timeout=PATIENCE_S)[1] for rank in ranks]
+            errors = [rank.communicate(timeout=TIMEOUT_S)[1] for rank in ranks]
         finally:
             for rank in ranks:
                 rank.kill()
@@ -173,7 +170,7 @@ def timed(case: Case, rounds: int, on_gpu: bool = False) -> dict[str, list[float
 def as_rank(
     rank: int, ranks: int, rows: int, dim: int, rounds: int, on_gpu: bool, folder: str
 ) -> None:
-    """Time as one of the ranks; the first writes what the slowest took."""
+    """Time as one of the ranks; rank 0 writes what the slowest took."""
     torch.set_num_threads(1)
     device = torch.device("cuda", rank) if on_gpu else torch.device("cpu")
     if on_gpu:

@@ -13,12 +13,12 @@ from batchformer.lab.bench.measure import (
     BenchSettings,
     GraphStopwatch,
     Stopwatch,
-    Table,
-    measured,
     peak_bytes,
-    release,
+    release_memory,
     saved_bytes,
+    time_interleaved,
 )
+from batchformer.lab.bench.table import Table
 
 CHANNELS = 512
 SMALLEST, LARGEST, LARGEST_IN_FULL, LARGEST_ON_GPU = 64, 2048, 4096, 16384
@@ -44,31 +44,31 @@ def measure(
         settings.environment(settings.layer_dtype),
     )
     if settings.on_gpu:
-        table.notes.append("Both are recorded as CUDA graphs")
+        table.notes.append("Both are captured in CUDA graphs")
     for n in sizes:
         with table.attempt(f"N {n}"):
-            _one_size(table, settings, n, channels)
-        release(settings.device)
+            _measure_size(table, settings, n, channels)
+        release_memory(settings.device)
     if len(table.rows) >= 4:
         upper = table.rows[len(table.rows) // 2 :]
-        points = {i: [(row[0], _middle(row[i])) for row in upper] for i in (1, 2, 4, 5)}
+        points = {i: [(row[0], _median(row[i])) for row in upper] for i in (1, 2, 4, 5)}
         exponents = {i: fitted_exponent(found) for i, found in points.items()}  # type: ignore[arg-type]
         table.add("exponent", exponents[1], exponents[2], None, exponents[4], exponents[5])
         table.notes.append(
-            f"The exponent is the slope of a line through the logarithms, by least squares, for N "
-            f"from {upper[0][0]} to {upper[-1][0]}"
+            "The exponent is the slope of a least-squares line through the logarithms, for N from "
+            f"{upper[0][0]} to {upper[-1][0]}"
         )
     return table
 
 
-def _one_size(table: Table, settings: BenchSettings, n: int, channels: int) -> None:
+def _measure_size(table: Table, settings: BenchSettings, n: int, channels: int) -> None:
     layer = Layer(n, channels, settings.device, settings.layer_dtype)
     forwards = {"torch's": layer.forward_stock, "ours": layer.forward_ours}
     works = {name: functools.partial(layer.with_backward, f) for name, f in forwards.items()}
     # Eager calls on a GPU take the time of their launches, whatever N is.
     watch = GraphStopwatch if settings.on_gpu else Stopwatch
     timers = {name: watch(work, settings.device) for name, work in works.items()}
-    found = measured(timers, settings.repeats, usual=ROUNDS, budget=BUDGET)
+    found = time_interleaved(timers, settings.repeats, usual=ROUNDS, budget=BUDGET)
     if settings.on_gpu:
         sizes = [peak_bytes(work, settings.device) for work in works.values()]
     else:
@@ -78,7 +78,7 @@ def _one_size(table: Table, settings: BenchSettings, n: int, channels: int) -> N
 
 
 def fitted_exponent(points: Sequence[tuple[float, float]]) -> float:
-    """The p of the power law ``y = a x^p`` nearest to the points, in logarithms.
+    """The p of the power law ``y = a x^p`` that fits the logarithms of the points best.
 
     >>> round(fitted_exponent([(x, 3 * x**1.5) for x in (1.0, 2.0, 8.0)]), 6)
     1.5
@@ -88,5 +88,5 @@ def fitted_exponent(points: Sequence[tuple[float, float]]) -> float:
     return float((x @ y) / (x @ x))
 
 
-def _middle(cell: object) -> float:
+def _median(cell: object) -> float:
     return float(getattr(cell, "median", cell))  # type: ignore[arg-type]

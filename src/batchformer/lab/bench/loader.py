@@ -1,4 +1,4 @@
-"""Images a second, from files to normalised batches."""
+"""Images a second from JPEG files to normalised batches: ours, and what most people write."""
 
 from __future__ import annotations
 
@@ -12,76 +12,83 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch.utils.data import DataLoader, RandomSampler
 
 from batchformer.insight.optional import extra
-from batchformer.lab.bench.measure import BenchSettings, Spread, Table
+from batchformer.lab.bench.measure import BenchSettings
+from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.data.feeds.framing import RandomResizedCrop
 from batchformer.lab.data.feeds.loader import FileFeed
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.transforms import Compose, Normalise, RandomFlip
 
-# Images a second, from files to normalised batches: ours, and what most people write.
-
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 WIDTH, HEIGHT = 500, 375  # the commonest size of a photograph in ImageNet
 PREFETCH = 2
+REPEATS, FULL_REPEATS = 3, 5
+#: Batches in one timing.
+BATCHES, FULL_BATCHES = 10, 16
 
 Batches = Generator[Any, None, None]
 
 
-def measure_loaders(
-    repeats: int,
+def measure(
+    settings: BenchSettings,
+    *,
     images: int = 64,
     batch_size: int = 32,
-    batches: int = 16,
+    batches: int | None = None,
     workers: int = 2,
     size: int = 224,
-) -> dict[str, float]:
-    """Images a second by the plain pipeline and by ours, and their ratio.
+) -> Table:
+    """Images a second of both pipelines.
 
-    Both crop and resize at random, flip, and normalise, over the same JPEG files, which the file
-    cache of the system holds. Each is timed while its workers are busy: after it has begun and
-    what it reads ahead is used up, and before it ends.
+    Both crop and resize at random, flip, and normalise the same JPEG files, which the system's file
+    cache holds. Each is timed while its workers are busy: after it has used up what it had read
+    ahead, and before it ends.
 
     Args:
-        repeats: interleaved pairs of timings.
-        images: JPEG files made for it.
+        settings: how often; the device is always the CPU.
+        images: JPEG files to make.
         batch_size: samples in a batch.
         batches: batches in one timing.
         workers: processes that read.
         size: side of the images in a batch.
     """
+    with extra("lab"):
+        import torchvision  # noqa: F401
+    repeats = settings.repeats or (FULL_REPEATS if settings.full else REPEATS)
+    batches = batches or (FULL_BATCHES if settings.full else BATCHES)
     rates: dict[str, list[float]] = {"plain": [], "ours": []}
+    pipelines: list[tuple[str, Callable[..., Batches]]] = [("plain", _plain), ("ours", _ours)]
     with tempfile.TemporaryDirectory() as folder:
         kilobytes = make_photographs(Path(folder), images)
-        pair: list[tuple[str, Callable[..., Batches]]] = [("plain", _plain), ("ours", _ours)]
         for repeat in range(repeats + 1):
-            for name, begin in pair if repeat % 2 else reversed(pair):  # neither always first
+            for name, begin in pipelines if repeat % 2 else reversed(pipelines):
                 stream = begin(Path(folder), batch_size, workers, size)
                 seconds = _seconds(stream, batches, ahead=workers * PREFETCH + 1)
                 if repeat:  # the first pass warms caches up
                     rates[name].append(batches * batch_size / seconds)
-    ratios = sorted(a / b for a, b in zip(rates["ours"], rates["plain"], strict=True))
-    quarter = len(ratios) // 4
-    return {
-        "plain_images_per_s": statistics.median(rates["plain"]),
-        "ours_images_per_s": statistics.median(rates["ours"]),
-        "ratio": statistics.median(ratios),
-        "low_ratio": ratios[quarter],
-        "high_ratio": ratios[-1 - quarter],
-        "jpeg_kilobytes": kilobytes,
-        "batch_size": batch_size,
-        "workers": workers,
-        "threads": torch.get_num_threads(),
-    }
+    table = Table(
+        "loader",
+        "From JPEG files to normalised batches: random resized crop and flip",
+        ("pipeline", "images/s", "ratio"),
+        settings.environment("uint8 to float32"),
+        notes=[
+            f"Files of {kilobytes:.0f} kB in the system's cache, batches of {batch_size}, "
+            f"{workers} worker processes each, on the CPU"
+        ],
+    )
+    ratios = [ours / plain for ours, plain in zip(rates["ours"], rates["plain"], strict=True)]
+    table.add("Pillow, torchvision, DataLoader", Spread.of(rates["plain"]), None)
+    table.add("ours", Spread.of(rates["ours"]), Spread.of(ratios))
+    return table
 
 
 def make_photographs(folder: Path, images: int, classes: int = 4) -> float:
-    """JPEG files as heavy as photographs, in class folders; returns their mean size in kB.
+    """Write JPEG files as heavy as photographs, in class folders; returns their mean size in kB.
 
-    Smooth fields of colour, and noise that costs the encoder about what texture would.
+    They are smooth fields of colour, with noise that costs the encoder about what texture would.
     """
     from PIL import Image
 
@@ -135,32 +142,3 @@ def _ours(folder: Path, batch_size: int, workers: int, size: int) -> Batches:
     ) as feed:
         for step in itertools.count():
             yield feed.batch(step)
-
-
-# Images a second from JPEG files, as a table.
-
-REPEATS, FULL_REPEATS = 3, 5
-#: In one timing, unless everything is asked for.
-BATCHES = 10
-
-
-def measure(settings: BenchSettings, **sizes: int) -> Table:
-    """The plain pipeline of Pillow and torchvision, and ours; ``sizes`` go to the measurement."""
-    with extra("lab"):
-        import torchvision  # noqa: F401
-    repeats = settings.repeats or (FULL_REPEATS if settings.full else REPEATS)
-    found = measure_loaders(repeats, **({} if settings.full else {"batches": BATCHES}) | sizes)
-    table = Table(
-        "loader",
-        "From JPEG files to normalised batches: random resized crop and flip",
-        ("pipeline", "images/s", "ratio"),
-        settings.environment("uint8 to float32"),
-    )
-    ratio = Spread(found["ratio"], found["low_ratio"], found["high_ratio"], repeats)
-    table.add("Pillow, torchvision, DataLoader", found["plain_images_per_s"], None)
-    table.add("ours", found["ours_images_per_s"], ratio)
-    table.notes.append(
-        f"Files of {found['jpeg_kilobytes']:.0f} kB in the system's cache, batches of "
-        f"{found['batch_size']:.0f}, {found['workers']:.0f} worker processes each, on the CPU"
-    )
-    return table

@@ -1,4 +1,4 @@
-"""The parts of the benchmark, one after the other; each is kept as it ends."""
+"""Run the parts of the benchmark one after the other, and save each as it ends."""
 
 from __future__ import annotations
 
@@ -6,37 +6,28 @@ import importlib
 import json
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
-from batchformer.lab.bench.measure import BenchSettings, Table, first_line, markdown_of, read_tables
+from batchformer.lab.bench.measure import BenchSettings
+from batchformer.lab.bench.table import Table, first_line, read_tables
 from batchformer.lab.engine.interrupt import Interrupted
 from batchformer.plug.files import write_atomically
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-#: Where each part lives, in the order in which they run.
+#: The module of each part, in the order in which they run.
 PARTS = {
-    "attention": "batchformer.lab.bench.attention",
-    "growth": "batchformer.lab.bench.growth",
-    "step": "batchformer.lab.bench.step",
-    "contrast": "batchformer.lab.bench.contrast",
-    "profile": "batchformer.lab.bench.profile",
-    "side_by_side": "batchformer.lab.bench.side_by_side",
-    "exchange": "batchformer.lab.bench.exchange",
-    "loop": "batchformer.lab.bench.loop",
-    "transforms": "batchformer.lab.bench.transforms",
-    "loader": "batchformer.lab.bench.loader",
+    name: f"batchformer.lab.bench.{name}"
+    for name in ("attention", "growth", "step", "exchange", "transforms", "loader")
 }
-#: Parts that have something to measure on a CUDA device alone.
-ON_GPU_ALONE = ("profile", "side_by_side")
-#: Load, in processes, that an idle machine may have.
-IDLE = 0.5
+#: The largest load, in processes, of a machine that counts as idle.
+IDLE_LOAD = 0.5
 
 
 def run(
@@ -44,29 +35,29 @@ def run(
     folder: Path,
     only: Sequence[str] = (),
     console: Console | None = None,
+    parts: Mapping[str, str] = PARTS,
 ) -> list[Table]:
-    """Measure, print and keep; a part that fails says why, and the others go on.
+    """Measure, print and save. A part that fails says why, and the others go on.
 
-    What the folder holds from before stays, but for parts measured again in the same surroundings.
+    Tables that the folder already holds stay, except those of parts that are measured again in
+    the same environment.
 
     Args:
         settings: how and where.
         folder: gets ``bench.json`` and ``bench.md``.
-        only: names of parts; by default all that the device allows.
+        only: names of parts; by default all.
         console: where tables are printed.
+        parts: the module of each part, which has a function ``measure(settings)``.
 
     Raises:
-        Interrupted: Ctrl-C; the finished parts are kept.
+        Interrupted: Ctrl-C; the finished parts are saved.
     """
-    names = list(dict.fromkeys(only)) or [
-        name for name in PARTS if settings.on_gpu or name not in ON_GPU_ALONE
-    ]
-    kept, measured = read(folder / "bench.json"), list[Table]()
-    company = busy_note()
+    saved, measured = read_earlier(folder / "bench.json"), list[Table]()
+    load_note = busy_note()
     with torch.cuda.device(settings.device) if settings.on_gpu else nullcontext():
-        for name in names:
+        for name in dict.fromkeys(only or parts):
             try:
-                table = importlib.import_module(PARTS[name]).measure(settings)
+                table = importlib.import_module(parts[name]).measure(settings)
             except KeyboardInterrupt as stop:
                 done = ", ".join(table.part for table in measured) or "nothing"
                 words = f"bench: stopped during {name}; {done} measured and kept in {folder}."
@@ -74,50 +65,54 @@ def run(
             except Exception as error:
                 table = failure(name, settings, error)
             else:
-                table.notes += company
+                table.notes += load_note
                 table.failed = not table.rows
             measured.append(table)
-            kept = merged(kept, table)
-            save(folder, kept)
+            saved = merged(saved, table)
+            save(folder, saved)
             table.print(console)
     return measured
 
 
 def busy_note() -> list[str]:
-    """A sentence for all tables if the machine has other work, which spreads cannot show."""
+    """A note for all tables if the machine has other work, which spreads cannot show."""
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else 0.0
-    if load <= IDLE:
+    if load <= IDLE_LOAD:
         return []
     return [f"The machine was not idle: its load was {load:.1f} when the benchmark began"]
 
 
 def failure(name: str, settings: BenchSettings, error: Exception) -> Table:
-    """A table that says why there is none."""
+    """An empty table that says why the part failed."""
     reason = f"{type(error).__name__}: {first_line(error)}"
     return Table(name, name, (), settings.environment("none"), notes=[reason], failed=True)
 
 
-def merged(kept: Sequence[Table], new: Table) -> list[Table]:
-    """With the new table in the place of the old one, if it is not a failure; parts in order."""
-    same = [t for t in kept if t.part == new.part and _place(t) == _place(new)]
+def merged(saved: Sequence[Table], new: Table) -> list[Table]:
+    """The saved tables and the new one, in the order of the parts.
+
+    The new table replaces that of the same part and environment, unless the new one is a failure.
+    """
+    same = [t for t in saved if t.part == new.part and _environment(t) == _environment(new)]
     if new.failed and any(not table.failed for table in same):
-        return list(kept)
+        return list(saved)
     order = list(PARTS)
     return sorted(
-        [*(t for t in kept if t not in same), new],
+        [*(t for t in saved if t not in same), new],
         key=lambda t: order.index(t.part) if t.part in order else len(order),
     )
 
 
 def save(folder: Path, tables: Sequence[Table]) -> None:
-    """``bench.json`` and ``bench.md``, each whole or as it was."""
+    """Write ``bench.json`` and ``bench.md``, each atomically."""
     content = json.dumps({"tables": [table.as_json() for table in tables]}, indent=1)
     write_atomically(folder / "bench.json", content.encode() + b"\n")
-    write_atomically(folder / "bench.md", markdown_of(tables).encode())
+    markdown = "\n".join(table.as_markdown() for table in tables)
+    write_atomically(folder / "bench.md", markdown.encode())
 
 
-def read(path: Path) -> list[Table]:
-    """What was measured before; nothing where there is no such file."""
+def read_earlier(path: Path) -> list[Table]:
+    """The tables measured before; none if there is no such file."""
     if not path.is_file():
         return []
     try:
@@ -127,5 +122,6 @@ def read(path: Path) -> list[Table]:
         raise ValueError(f"{error}; {advice}") from error
 
 
-def _place(table: Table) -> dict[str, str]:
+def _environment(table: Table) -> dict[str, str]:
+    """All but the dtype, which is the part's own choice."""
     return {key: value for key, value in table.environment.items() if key != "dtype"}

@@ -1,4 +1,4 @@
-"""A training step with and without BatchFormer, in the ways the engine can run it."""
+"""A training step with and without BatchFormer, in each way the engine can run it."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from batchformer.kernels import available
 from batchformer.lab.bench.measure import (
     BenchSettings,
     Stopwatch,
-    Table,
     Timer,
     Timing,
-    measured,
-    release,
-    spread_of,
+    release_memory,
+    time_interleaved,
 )
+from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.config.methods import ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.transforms import IMAGENET, cifar_test
@@ -33,14 +32,15 @@ from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from batchformer.nn.randomness import generator, seed_for
 
-# A network in training, update by update, as the engine does it.
-
-#: Small, so that random labels do not drive the weights out of range.
+#: A small rate, so that random labels do not drive the weights out of range.
 OPTIM = OptimConfig(lr=0.01)
-#: Seconds of a timing on a GPU: many updates, since the host runs ahead of it.
-SHORTEST_ON_GPU = 0.05
-#: Batches that a subject goes through again and again.
+#: Seconds of a timing on a GPU: many updates, because the host runs ahead of it.
+MIN_SECONDS_ON_GPU = 0.05
+#: Batches that a training cycles through.
 BATCHES = 4
+ROUNDS = 10
+#: Seconds for the rounds of one network and batch size.
+CPU_BUDGET, GPU_BUDGET = 8.0, 6.0
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class Mode:
 
     Args:
         name: for a reader.
-        train: precision, memory format, and whether the step is compiled or the update recorded.
+        train: precision, memory format, and whether the step is compiled or the update captured.
         kernels: whether our own kernels may be used.
     """
 
@@ -106,88 +106,12 @@ class Mode:
     kernels: bool = True
 
 
-class Subject:
-    """Whole updates of one method: forward, backward, optimizer; a call is one update.
-
-    Args:
-        network: what is trained.
-        mode: how.
-        batch_size: N.
-        batchformer: with it or without.
-        device: where.
-        batches: to train on; None makes them.
-    """
-
-    def __init__(
-        self,
-        network: Network,
-        mode: Mode,
-        batch_size: int,
-        batchformer: bool,
-        device: torch.device,
-        batches: list[dict[str, Any]] | None = None,
-    ) -> None:
-        self.mode = mode
-        self.method = network.method(batchformer, device).train()
-        if mode.train.channels_last:
-            self.method.to(memory_format=torch.channels_last)
-        if mode.train.compile:  # as the loop does it
-            self.method.__dict__["step"] = torch.compile(self.method.step)
-        self.optimizers = self.method.optimizers(OPTIM)
-        self.mechanics = OptimizerStep(mode.train, device)
-        last = mode.train.channels_last
-        self.batches = itertools.cycle(batches or network.batches(batch_size, device, last))
-        self.updates = itertools.count()
-        self.complaints: list[str] = []
-        self.updater: Captured | Eager = Eager(self._work, device)
-        if mode.train.capture:
-            say = self.complaints.append
-            self.updater = Captured(self._work, device, self.method.phase, say)
-
-    def __call__(self) -> None:
-        """One update."""
-        with nullcontext() if self.mode.kernels else available.disabled():
-            self.updater(next(self.batches), seed_for(0, "dropout", next(self.updates)))
-        if self.complaints:
-            raise RuntimeError(self.complaints[0])
-
-    def warm_up(self) -> None:
-        """Until updates are as they will be: compiled, recorded, with an optimizer's state."""
-        for _ in range(WARM_UP + 1):
-            self()
-
-    def _work(self, batch: Any) -> dict[str, torch.Tensor]:
-        losses = self.method.update(batch, self.optimizers, self.mechanics)
-        self.method.after_update()
-        return losses
-
-
-class SubjectStopwatch(Stopwatch):
-    """Times a subject that is made when it is first needed, so that its errors are its own."""
-
-    def __init__(self, make: Callable[[], Subject], device: torch.device) -> None:
-        super().__init__(lambda: None, device, SHORTEST_ON_GPU if device.type == "cuda" else 0.0)
-        self.make = make
-
-    def prepare(self) -> float:
-        subject = self.make()
-        subject.warm_up()
-        self.work = subject
-        return super().prepare()
-
-
-# A training step with and without BatchFormer, in the ways the engine can run it.
-
-ROUNDS = 10
-#: Seconds for the rounds of one network and batch size.
-CPU_BUDGET, GPU_BUDGET = 8.0, 6.0
-
 _half = functools.partial(TrainConfig, precision="bf16", channels_last=True)
 EAGER = Mode("eager fp32", TrainConfig(capture=False))
 HALF = Mode("eager bf16", _half(capture=False))
 COMPILED = Mode("compiled bf16", _half(capture=False, compile=True))
-RECORDED = Mode("recorded bf16", _half())
-WITHOUT_KERNELS = Mode("recorded bf16, torch's kernels", _half(), kernels=False)
+CAPTURED = Mode("captured bf16", _half())
+WITHOUT_KERNELS = Mode("captured bf16, torch's kernels", _half(), kernels=False)
 
 Case = tuple[Network, int, tuple[Mode, ...]]
 
@@ -196,16 +120,16 @@ def cases(on_gpu: bool, full: bool) -> list[Case]:
     """Network, batch size and modes, the reference first."""
     if not on_gpu:
         return [(RESNET32, 32, (EAGER,))]
-    small = (EAGER, HALF, RECORDED, WITHOUT_KERNELS)
+    small = (EAGER, HALF, CAPTURED, WITHOUT_KERNELS)
     found: list[Case] = [(RESNET32, 128, small)]
     if full:
         found.append((RESNET32, 512, (*small, COMPILED)))
-    # Our convolutions are for the few channels of ResNet-32: nothing to disable in ResNet-50.
-    return [*found, (RESNET50, 256, (EAGER, HALF, RECORDED))]
+    # Our convolutions serve the few channels of ResNet-32; ResNet-50 has nothing to disable.
+    return [*found, (RESNET50, 256, (EAGER, HALF, CAPTURED))]
 
 
 def measure(settings: BenchSettings, chosen: Sequence[Case] | None = None) -> Table:
-    """Milliseconds a step and what BatchFormer adds, all modes of a network interleaved."""
+    """Milliseconds of a step and BatchFormer's share; all modes of a network take turns."""
     table = Table(
         "step",
         "A training step: forward, backward and optimizer",
@@ -229,30 +153,30 @@ def measure(settings: BenchSettings, chosen: Sequence[Case] | None = None) -> Ta
         )
     for network, size, modes in chosen or cases(settings.on_gpu, settings.full):
         with table.attempt(f"{network.title} at {size}"), own_stream(settings.device):
-            _one_case(table, settings, network, size, modes)
-        release(settings.device)
+            _measure_case(table, settings, network, size, modes)
+        release_memory(settings.device)
     return table
 
 
-def _one_case(
+def _measure_case(
     table: Table, settings: BenchSettings, network: Network, size: int, modes: Sequence[Mode]
 ) -> None:
-    def make(mode: Mode, with_it: bool, batches: Any) -> Subject:
-        return Subject(network, mode, size, with_it, settings.device, batches)
+    def build(mode: Mode, batchformer: bool, batches: Any) -> UpdateRunner:
+        return UpdateRunner(network, mode, size, batchformer, settings.device, batches)
 
     layouts = {mode.train.channels_last for mode in modes}
     batches = {last: network.batches(size, settings.device, last) for last in layouts}
     title = f"{network.title} at {size}"
-    for mode, timing, plain in with_and_without(table, settings, title, modes, batches, make):
+    for mode, timing, plain in with_and_without(table, settings, title, modes, batches, build):
         table.add(
             network.title,
             size,
             mode.name,
             None if plain is None else plain.ms,
             timing.ms,
-            timing.ms.through(lambda ms: 1000 * size / ms),
+            timing.ms.map(lambda ms: 1000 * size / ms),
             None if mode is modes[0] else timing.speed_up,
-            None if plain is None else spread_of(shares(timing, plain)),
+            None if plain is None else Spread.of(shares(timing, plain)),
         )
 
 
@@ -262,30 +186,30 @@ def with_and_without(
     title: str,
     modes: Sequence[Mode],
     batches: Mapping[bool, Any],
-    make: Callable[[Mode, bool, Any], Subject],
+    build: Callable[[Mode, bool, Any], UpdateRunner],
 ) -> Iterator[tuple[Mode, Timing, Timing | None]]:
-    """Every mode with BatchFormer and, where it could be timed, without; all take turns.
+    """Time every mode with BatchFormer and, where that can be timed, without; all take turns.
 
     Args:
-        table: is told what failed.
+        table: gets a note for what failed.
         settings: device and rounds.
         title: of the case, for the table's notes.
         modes: ways to run a step.
         batches: by whether images are channels-last.
-        make: the subject of a mode, with BatchFormer or without, on batches.
+        build: makes the runner of a mode, with BatchFormer or without, on batches.
     """
     timers: dict[str, Timer] = {}
     for mode in modes:
-        for with_it in (True, False):
+        for batchformer in (True, False):
             own = batches[mode.train.channels_last]
-            made = functools.partial(make, mode, with_it, own)
-            timers[_key(mode, with_it)] = SubjectStopwatch(made, settings.device)
-    found = measured(
+            runner = functools.partial(build, mode, batchformer, own)
+            timers[_key(mode, batchformer)] = UpdateStopwatch(runner, settings.device)
+    found = time_interleaved(
         timers,
         settings.repeats,
         usual=ROUNDS,
         budget=GPU_BUDGET if settings.on_gpu else CPU_BUDGET,
-        failed=lambda name, error: table.refuse(f"{title}, {name}", error),
+        failed=lambda name, error: table.note_failure(f"{title}, {name}", error),
     )
     for mode in modes:
         timing, plain = found.get(_key(mode, True)), found.get(_key(mode, False))
@@ -294,10 +218,80 @@ def with_and_without(
 
 
 def shares(timing: Timing, plain: Timing) -> list[float]:
-    """What BatchFormer takes of a step in per cent, round by round."""
+    """BatchFormer's share of a step in per cent, round by round."""
     pairs = zip(timing.seconds, plain.seconds, strict=True)
     return [100 * (both - alone) / both for both, alone in pairs]
 
 
 def _key(mode: Mode, batchformer: bool) -> str:
     return f"{mode.name} {'with' if batchformer else 'without'} BatchFormer"
+
+
+class UpdateRunner:
+    """Trains one method as the engine does; a call is one update: forward, backward, optimizer.
+
+    Args:
+        network: what is trained.
+        mode: how.
+        batch_size: N.
+        batchformer: with it or without.
+        device: where.
+        batches: to train on; None makes them.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        mode: Mode,
+        batch_size: int,
+        batchformer: bool,
+        device: torch.device,
+        batches: list[dict[str, Any]] | None = None,
+    ) -> None:
+        self.mode = mode
+        self.method = network.method(batchformer, device).train()
+        if mode.train.channels_last:
+            self.method.to(memory_format=torch.channels_last)
+        if mode.train.compile:
+            self.method.compile_step()
+        self.optimizers = self.method.optimizers(OPTIM)
+        self.optimizer_step = OptimizerStep(mode.train, device)
+        last = mode.train.channels_last
+        self.batches = itertools.cycle(batches or network.batches(batch_size, device, last))
+        self.updates = itertools.count()
+        self.capture_errors: list[str] = []
+        self.updater: Captured | Eager = Eager(self._update, device)
+        if mode.train.capture:
+            say = self.capture_errors.append
+            self.updater = Captured(self._update, device, self.method.phase, say)
+
+    def __call__(self) -> None:
+        """One update."""
+        with nullcontext() if self.mode.kernels else available.disabled():
+            self.updater(next(self.batches), seed_for(0, "dropout", next(self.updates)))
+        if self.capture_errors:
+            raise RuntimeError(self.capture_errors[0])
+
+    def warm_up(self) -> None:
+        """Run updates until the step is compiled or captured and the optimizer has a state."""
+        for _ in range(WARM_UP + 1):
+            self()
+
+    def _update(self, batch: Any) -> dict[str, torch.Tensor]:
+        losses = self.method.update(batch, self.optimizers, self.optimizer_step)
+        self.method.after_update()
+        return losses
+
+
+class UpdateStopwatch(Stopwatch):
+    """Times updates of a runner that is built in the warm-up, where its errors are its own."""
+
+    def __init__(self, build: Callable[[], UpdateRunner], device: torch.device) -> None:
+        super().__init__(lambda: None, device, MIN_SECONDS_ON_GPU if device.type == "cuda" else 0)
+        self.build = build
+
+    def prepare(self) -> float:
+        runner = self.build()
+        runner.warm_up()
+        self.work = runner
+        return super().prepare()

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
-from batchformer.lab.config.module import require_training
+from batchformer.lab.config.methods import find_method, require_training, without_batchformer
 from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.config.settings import Grouping
 from batchformer.lab.config.training import require
-
-#: Methods that measure what the network of another run, or of a file, has learnt.
-ON_TRAINED_FEATURES = ("linear_probe", "knn")
-#: Methods that BatchFormer takes no part in: an arm names whose features they begin with.
-WITHOUT_BATCHFORMER = (*ON_TRAINED_FEATURES, "detector", "tau_norm", "ride_assignment")
 
 
 def _module(**changes: Any) -> Callable[[Recipe], Recipe]:
@@ -26,7 +23,7 @@ def _module(**changes: Any) -> Callable[[Recipe], Recipe]:
 def _official_grouping(recipe: Recipe) -> Recipe:
     """IRM with the released code's parts of a batch."""
     require(
-        recipe.method == "irm",
+        Grouping in find_method(recipe.method).settings,
         f"batchformer_official_grouping is how the released code of irm cuts a batch into parts, "
         f"and {recipe.method} has no such parts; leave this arm out, or set --method irm",
     )
@@ -49,35 +46,65 @@ def _random_weights(recipe: Recipe) -> Recipe:
     return dataclasses.replace(_baseline()(recipe), start="", weights="")
 
 
-#: Every arm, with what it is for.
-ARMS: dict[str, tuple[Callable[[Recipe], Recipe], str]] = {
-    "baseline": (_baseline(), "the network alone, without BatchFormer"),
-    "batchformer": (_module(), "BatchFormer as in the paper"),
-    "batchformer_self": (_module(attend="self"), "control: attention masked to the diagonal"),
-    "batchformer_frozen": (_module(trained=False), "control: the encoder stays untrained"),
-    "batchformer_mixed_only": (_module(streams="mixed_only"), "ablation: no shared classifier"),
-    "batchformer_official_loss": (
+@dataclass(frozen=True)
+class Arm:
+    """One side of a comparison.
+
+    Args:
+        change: makes the recipe that this arm trains.
+        purpose: what it is for, in a line.
+        colour: in figures and pages; at least 3:1 against the light and against the dark page.
+    """
+
+    change: Callable[[Recipe], Recipe]
+    purpose: str
+    colour: str
+
+
+#: Every arm by its name, in the order in which arms are shown.
+ARMS: dict[str, Arm] = {
+    "baseline": Arm(_baseline(), "the network alone, without BatchFormer", "#7a7f87"),
+    "batchformer": Arm(_module(), "BatchFormer as in the paper", "#1f7ac4"),
+    "batchformer_self": Arm(
+        _module(attend="self"), "control: attention masked to the diagonal", "#d55e00"
+    ),
+    "batchformer_frozen": Arm(
+        _module(trained=False), "control: the encoder stays untrained", "#0c9268"
+    ),
+    "batchformer_mixed_only": Arm(
+        _module(streams="mixed_only"), "ablation: no shared classifier", "#c0609a"
+    ),
+    "batchformer_official_loss": Arm(
         _module(loss_scale="official"),
         "the released code's loss: both halves and their mean, three times the paper's",
+        "#c24a4a",
     ),
-    "batchformer_official_grouping": (
+    "batchformer_official_grouping": Arm(
         _official_grouping,
         "irm: the released code's parts of a batch, which mix domains",
+        "#4f7f3a",
     ),
-    "class_context": (
+    "class_context": Arm(
         _module(context="classes"),
         "running means of all classes join the batch as rows that samples attend to",
+        "#3f8f6a",
     ),
-    "class_context_self": (
+    "class_context_self": Arm(
         _module(context="classes", attend="self"),
         "control: class_context with attention masked to the diagonal",
+        "#b5651d",
     ),
-    "random_weights": (
+    "random_weights": Arm(
         _random_weights,
         "control: features of an untrained network, for probes of trained ones",
+        "#5f6fb5",
     ),
-    "baseline_loss1.5x": (_baseline(1.5), "control: the baseline with 1.5 times its loss"),
-    "baseline_loss3x": (_baseline(3.0), "control: the baseline with 3 times its loss"),
+    "baseline_loss1.5x": Arm(
+        _baseline(1.5), "control: the baseline with 1.5 times its loss", "#8a6bd1"
+    ),
+    "baseline_loss3x": Arm(
+        _baseline(3.0), "control: the baseline with 3 times its loss", "#9a7200"
+    ),
 }
 
 
@@ -85,23 +112,23 @@ def with_arm(recipe: Recipe, arm: str) -> Recipe:
     """The recipe as this arm trains it."""
     if arm not in ARMS:
         raise ValueError(f"There is no arm {arm!r}; there are {', '.join(ARMS)}.")
-    changed = ARMS[arm][0](recipe)
+    changed = ARMS[arm].change(recipe)
     require_training(changed.method, changed.module)
     _require_weights(recipe, arm)
     require(
         not (changed.module.enabled and arms_start_equal(changed)),
         f"BatchFormer takes no part in {recipe.method}, and {recipe.name} begins with the same "
-        f"weights in every arm, so that the arm {arm} would be the baseline under another name. "
-        "Take the baseline alone: --arms baseline with compare, --arm baseline with train; or name "
-        "runs of the same arms by --start RECIPE, without an arm",
+        f"weights in every arm, so the arm {arm} would be the baseline under another name. "
+        "Train the baseline alone: --arms baseline with compare, --arm baseline with train; or "
+        "start every arm from the run of the same arm, by --start RECIPE without an arm",
     )
     return changed
 
 
 def arms_start_equal(recipe: Recipe) -> bool:
-    """Whether arms with BatchFormer would be the baseline: nothing that they begin with differs."""
-    named = "/" in recipe.start  # one arm of another recipe, whichever arm begins with it
-    return recipe.method in WITHOUT_BATCHFORMER and (not recipe.start or named)
+    """Whether all arms would train the same: from the same weights, without BatchFormer."""
+    named = "/" in recipe.start  # RECIPE/ARM: every arm starts from this one run
+    return without_batchformer(recipe.method) and (not recipe.start or named)
 
 
 def usual_arms(recipe: Recipe) -> tuple[str, ...]:
@@ -111,24 +138,25 @@ def usual_arms(recipe: Recipe) -> tuple[str, ...]:
     >>> usual_arms(find_recipe("voc_moco_v3")), usual_arms(find_recipe("my_voc"))
     (('baseline', 'batchformer'), ('baseline',))
     """
-    alone = arms_start_equal(recipe) or recipe.method == "eszsl"
+    closed_form = find_method(recipe.method).batchformer == "closed_form"
+    alone = closed_form or arms_start_equal(recipe)
     return ("baseline",) if alone else ("baseline", "batchformer")
 
 
 def _require_weights(recipe: Recipe, arm: str) -> None:
-    """Refuse an arm whose network begins otherwise than its name says."""
+    """Refuse an arm whose name says something else than the weights that it begins with."""
     trained = bool(recipe.start or recipe.weights)
-    if recipe.method in ON_TRAINED_FEATURES:
+    if find_method(recipe.method).given == "features":
         require(
             trained or arm == "random_weights",
-            f"{recipe.name} measures features that are learnt elsewhere, and names none, so that "
-            f"the arm {arm} would be an untrained network under that name; name a run by --start "
+            f"{recipe.name} measures features that are learnt elsewhere, and names none, so the "
+            f"arm {arm} would be an untrained network under that name; name a run by --start "
             "RECIPE, a file by --weights FILE, or the arm random_weights",
         )
     else:
         require(
             trained or arm != "random_weights",
-            f"{recipe.name} begins with random weights in every arm, so that the arm "
+            f"{recipe.name} begins with random weights in every arm, so the arm "
             "random_weights would be the baseline under another name; it is for recipes that start "
-            "from trained weights, such as probes and neighbours of what this one learns",
+            "from trained weights, such as linear_probe and knn on features of a run",
         )

@@ -1,54 +1,34 @@
 """What a recipe must not ask for: settings that contradict one another, or would have no effect.
 
-Refused when a recipe is made, before anything is read or trained; nothing here needs torch.
+Refused when a recipe is made, before anything is read or trained. What depends on the method is
+asked of its declaration in ``config/methods.py``. Nothing here needs torch.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from batchformer.lab.config.data import (
-    BY_TASK,
-    ContrastConfig,
-    DetectionConfig,
-    DomainConfig,
-    FeatureConfig,
-    LongTailConfig,
-    PairConfig,
+from batchformer.lab.config.data import BY_TASK, DomainConfig, FeatureConfig
+from batchformer.lab.config.methods import (
+    find_method,
+    methods_that,
+    require_contrast_sense,
+    require_sense,
 )
-from batchformer.lab.config.methods import require_contrast_sense, require_sense
-from batchformer.lab.config.training import TrainConfig, require
+from batchformer.lab.config.settings import Contrast, Mixing, ShuffledNorm
+from batchformer.lab.config.training import require
 
 if TYPE_CHECKING:
     from batchformer.lab.config.recipe import Recipe
-
-#: Methods that compare the domains of a batch.
-OF_DOMAINS = ("coral", "irm", "vrex", "mixstyle")
-#: Methods of zero-shot learning: on images of pairs, and on features.
-OF_PAIRS, OF_FEATURES = ("cge", "compcos"), ("ce_gzsl", "eszsl")
-#: Methods that learn without labels, and what learns to find objects.
-OF_TWO_VIEWS, OF_BOXES = ("moco_v2", "moco_v3"), ("detector",)
-#: Methods that read hyper.norm-parts.
-WITH_SHUFFLED_NORM = ("moco_v2", "paco")
-#: Methods that take the network of another run and leave its features as they are.
-FROM_ANOTHER_RUN = ("crt", "tau_norm", "lws", "balms", "ride_assignment")
-#: Methods that can train on batches mixed by Mixup or CutMix.
-OF_MIXED_BATCHES = ("cross_entropy", "balanced_softmax")
-
-_METHODS_OF: dict[type[Any], tuple[str, ...]] = {
-    PairConfig: OF_PAIRS,
-    FeatureConfig: OF_FEATURES,
-    ContrastConfig: OF_TWO_VIEWS,
-    DetectionConfig: OF_BOXES,
-}
 
 
 def require_consistent(recipe: Recipe) -> None:
     """Raise ValueError, which says what to set, where settings do not go together."""
     for setting in ("name", "start", "teacher"):
         _require_inside(setting, getattr(recipe, setting))
+    entry = find_method(recipe.method)
     require_sense(recipe.method, recipe.module)
-    _require_beginning(recipe)
+    _require_source(recipe)
     require(
         recipe.train.batch_size > 0 or getattr(recipe.data, "sampler", "") == "domains",
         "train.batch-size 0 stands for 32 images of each domain, which data.sampler domains "
@@ -56,33 +36,33 @@ def require_consistent(recipe: Recipe) -> None:
     )
     kind = BY_TASK[recipe.task]
     require(isinstance(recipe.data, kind), f"{recipe.task} needs the data of {kind.__name__}")
-    if isinstance(recipe.data, DomainConfig):
-        _require_domains(recipe.method, recipe.data)
-    elif isinstance(recipe.data, LongTailConfig):
-        _require_long_tail(recipe.method, recipe.data)
-    else:
-        methods = _METHODS_OF[type(recipe.data)]
-        known = " and ".join(methods)
-        require(recipe.method in methods, f"{recipe.task} has {known}, not {recipe.method}")
+    require(
+        recipe.task in entry.tasks,
+        f"{recipe.method} is for {entry.needs}, and not for the task {recipe.task}, which has "
+        f"{_methods_of(recipe.task)}; `batchformer list {recipe.method}` shows recipes with it",
+    )
+    why_not = entry.refuse_data(recipe.data)
+    require(not why_not, f"{recipe.method} {why_not}")
+    _require_read(recipe)
     _require_swad(recipe)
     _require_mixing(recipe)
-    if recipe.method in OF_TWO_VIEWS:
+    if Contrast in entry.settings:
         require_contrast_sense(recipe.method, recipe.module, recipe.hyper)
-    if recipe.method in WITH_SHUFFLED_NORM and recipe.hyper.norm_parts > 1:
-        _require_parts(recipe.hyper.norm_parts, recipe.train)
-    if isinstance(recipe.data, PairConfig):
-        require(
-            not recipe.data.mask or recipe.method == "compcos",
-            f"data.mask leaves out pairs by how feasible compcos finds them, and {recipe.method} "
-            "does not judge that; set --data.no-mask",
-        )
+    if ShuffledNorm in entry.settings and recipe.hyper.norm_parts > 1:
+        _require_parts(recipe)
     if isinstance(recipe.data, FeatureConfig):
         _require_features(recipe, recipe.data)
 
 
-def _require_beginning(recipe: Recipe) -> None:
+def _methods_of(task: str) -> str:
+    return ", ".join(methods_that(lambda entry: task in entry.tasks))
+
+
+def _require_source(recipe: Recipe) -> None:
+    """Refuse a method without the network that it works on, and a network with two sources."""
     require(
-        bool(recipe.start or recipe.weights) or recipe.method not in FROM_ANOTHER_RUN,
+        bool(recipe.start or recipe.weights)
+        or find_method(recipe.method).given not in ("network", "classifier"),
         f"{recipe.method} works on the network of a trained run; name it by --start RECIPE/ARM, "
         "or a file of weights by --weights",
     )
@@ -90,19 +70,46 @@ def _require_beginning(recipe: Recipe) -> None:
         not (recipe.start and recipe.weights),
         "a network begins with the weights of a run (start) or of a file (weights), not both",
     )
+
+
+def _require_read(recipe: Recipe) -> None:
+    """Refuse settings that this method does not read."""
+    reads, data = find_method(recipe.method).reads, recipe.data
     require(
-        not recipe.teacher or recipe.method == "ride",
-        f"{recipe.method} has no teacher; --teacher is for the method ride",
+        not recipe.teacher or "teacher" in reads,
+        f"{recipe.method} has no teacher; --teacher is for the method {_reader('teacher')}",
     )
+    require(
+        not isinstance(data, DomainConfig) or data.adapt == ("data.adapt" in reads),
+        "mdd adapts to a target, and other methods do not; set data.adapt with the method mdd "
+        "and with it alone",
+    )
+    require(
+        recipe.task == "contrastive"
+        or getattr(data, "views", "none") == "none"
+        or "data.views" in reads,
+        f"data.views is for the method {_reader('data.views')}, which looks at features, and not "
+        f"for {recipe.method}",
+    )
+    require(
+        not getattr(data, "mask", False) or "data.mask" in reads,
+        f"data.mask leaves out pairs by how feasible {_reader('data.mask')} finds them, and "
+        f"{recipe.method} does not judge that; set --data.no-mask",
+    )
+
+
+def _reader(setting: str) -> str:
+    return " or ".join(methods_that(lambda entry: setting in entry.reads))
 
 
 def _require_mixing(recipe: Recipe) -> None:
     hyper = recipe.hyper
     mixing = bool(hyper.mixup or hyper.cutmix)
+    fitting = methods_that(lambda entry: Mixing in entry.settings)
     require(
-        not mixing or recipe.method in OF_MIXED_BATCHES,
+        not mixing or recipe.method in fitting,
         f"hyper.mixup and hyper.cutmix mix the targets of two images, and {recipe.method} does not "
-        f"support that; leave both at 0, or set --method {' or '.join(OF_MIXED_BATCHES)}",
+        f"support that; leave both at 0, or set --method {' or '.join(fitting)}",
     )
     require(
         mixing or hyper.mix_prob == 1,
@@ -157,64 +164,17 @@ def _require_inside(setting: str, path: str) -> None:
     require(inside, f"{setting} is {path!r}, which is no place in the folder of runs")
 
 
-def _require_parts(parts: int, train: TrainConfig) -> None:
+def _require_parts(recipe: Recipe) -> None:
     """Refuse batches that have no parts of one size, and parts of what is normalised whole."""
-    size, pieces = train.batch_size, train.accumulate
+    parts, train = recipe.hyper.norm_parts, recipe.train
+    rows = parts * train.accumulate
     require(
-        size > 0 and size % (parts * pieces) == 0 and train.drop_last,
+        train.batch_size > 0 and train.batch_size % rows == 0 and train.drop_last,
         f"hyper.norm-parts {parts} needs batches with as many rows in every part: set "
-        f"train.batch-size to a multiple of {parts * pieces}, and train.drop-last",
+        f"train.batch-size to a multiple of {rows}, and train.drop-last",
     )
     require(
         not train.sync_norm,
         f"train.sync-norm normalises a batch as a whole, hyper.norm-parts {parts} in parts; leave "
         "one of them off",
-    )
-
-
-def _require_long_tail(method: str, data: LongTailConfig) -> None:
-    require(
-        method not in OF_TWO_VIEWS,
-        f"{method} learns from two views without labels; recipes with it are "
-        "cifar100_lt_moco_v2, cifar100_lt_moco_v3 and others",
-    )
-    require(method not in OF_BOXES, f"{method} finds objects, and {data.name} has no boxes")
-    require(
-        method not in (*OF_PAIRS, *OF_FEATURES),
-        f"{method} is for zero-shot learning, and every class of {data.name} is trained on",
-    )
-    require(
-        method not in (*OF_DOMAINS, "mdd"),
-        f"{method} compares domains, and {data.name} has one; recipes with domains are "
-        "rotated_digits_coral, pacs_coral, my_domains and others",
-    )
-    require(
-        data.views == "none" or method == "knn",
-        f"data.views is for the method knn, which looks at features, and not for {method}",
-    )
-    require(
-        method != "paco" or data.augment in ("paco", "simclr"),
-        "paco compares two views of each image; set data.augment paco",
-    )
-    require(
-        method != "balms" or data.meta_batch > 0,
-        "balms judges its sampling by a balanced batch; set data.meta-batch, for example 512",
-    )
-
-
-def _require_domains(method: str, data: DomainConfig) -> None:
-    require(
-        method in ("cross_entropy", "balanced_softmax", "ldam", "mdd", *OF_DOMAINS),
-        f"{method} is for a long tail; with domains there are cross_entropy, "
-        f"{', '.join(OF_DOMAINS)} and mdd",
-    )
-    by_domain = data.sampler == "domains" and data.domains_in_batch != 1
-    require(
-        method not in OF_DOMAINS or by_domain,
-        f"{method} compares the domains of a batch; set data.sampler domains",
-    )
-    require(
-        (method == "mdd") == data.adapt,
-        "mdd adapts to a target, and other methods do not; set data.adapt with the method mdd "
-        "and with it alone",
     )

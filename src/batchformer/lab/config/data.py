@@ -1,4 +1,4 @@
-"""Which data a task uses."""
+"""Which data a task uses, by the family of experiments; nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from batchformer.lab.config.training import require
 
-# Which data a task uses; nothing here needs torch.
-
 #: Data sets that are read from image files.
 FILES = ("imagenet", "imagenet_lt", "inaturalist18", "places_lt", "folder")
+#: Those that are published with a third list, for choosing settings.
+WITH_VAL_LIST = ("imagenet_lt", "places_lt")
 #: Augmentations of image files.
 OF_FILES = ("jitter", "resized", "paco", "simclr", "deit")
 
@@ -104,12 +104,11 @@ class LongTailConfig:
             require(lists, f"{self.name} has no lists; data.train-list is for image files")
         lists = self.train_list is None and self.test_list is None
         require(lists or self.name != "imagenet", "imagenet has no lists; use the name folder")
-        third = self.name in ("imagenet_lt", "places_lt")
         val = "val" in (self.scored_on, self.meta_from)
-        require(third or not val, f"{self.name} has no third list, so val means nothing here")
-
-
-# Data for learning without labels; nothing here needs torch.
+        require(
+            self.name in WITH_VAL_LIST or not val,
+            f"{self.name} has no list val; leave data.scored-on test and data.meta-from train",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,7 +145,6 @@ class ContrastConfig:
         Args:
             changes: other settings of theirs.
         """
-        of_files = self.name in ("imagenet", "imagenet_lt", "folder")
         require(self.ratio >= 1, f"data.ratio is {self.ratio}, below 1")
         return LongTailConfig(
             **{
@@ -157,13 +155,10 @@ class ContrastConfig:
                 "train_list": self.train_list,
                 "test_list": self.test_list,
                 "size": self.size,
-                "augment": "resized" if of_files else "autoaugment",
+                "augment": "resized" if self.name in FILES else "autoaugment",
                 **changes,
             }
         )
-
-
-# Images with boxes; nothing here needs torch.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -202,8 +197,6 @@ class DetectionConfig:
         require(bool(self.shorter) and min(sides) >= 1, "data.shorter has no length of a side")
         require(self.longest >= max(sides), f"data.longest is {self.longest}, below data.shorter")
 
-
-# Which data of several domains a task uses; nothing here needs torch.
 
 #: The target that stands for every domain, left out one after the other.
 EACH = "each"
@@ -278,9 +271,6 @@ class DomainConfig:
             require(self.augment != "shift", "data.augment shift is for the digits")
 
 
-# Which features of generalized zero-shot learning a task uses; nothing here needs torch.
-
-
 @dataclass(frozen=True, kw_only=True)
 class FeatureConfig:
     """Features of images, and attributes of classes, some of which are never trained on."""
@@ -308,9 +298,6 @@ class FeatureConfig:
         require(self.batches >= 1, f"data.batches is {self.batches}, below 1")
         both = self.unseen == "val" and self.choose
         require(not both, "data.choose trains with the classes of validation unseen by itself")
-
-
-# Which images of attributes and objects a task uses; nothing here needs torch.
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -358,8 +345,6 @@ class PairConfig:
         for pair in self.replacements:
             require("=" in pair, f"data.replacements has {pair!r}, and needs WORD=OTHER")
 
-
-# The data of any task; nothing here needs torch.
 
 DataConfig = (
     LongTailConfig | DomainConfig | PairConfig | FeatureConfig | ContrastConfig | DetectionConfig

@@ -1,4 +1,4 @@
-"""Settings of BatchFormer, and those that have no meaning in a method; nothing needs torch."""
+"""Settings of BatchFormer and its place in the loss; nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class ModuleConfig:
     """BatchFormer and its place in the loss. The defaults are the paper's."""
 
     enabled: bool = True
-    """Off: the baseline."""
+    """Whether BatchFormer takes part in training; off: the baseline."""
     heads: int = 4
     """Attention heads."""
     layers: int = 1
@@ -63,74 +63,3 @@ class ModuleConfig:
         require(
             self.context_weight >= 0, f"module.context-weight is {self.context_weight}, below 0"
         )
-
-
-#: Methods that class rows can join: one classifier, one row of features for each image.
-WITH_CLASS_CONTEXT = ("cross_entropy", "balanced_softmax")
-
-
-def require_sense(method: str, module: ModuleConfig) -> None:
-    """Refuse settings of BatchFormer that have no meaning in a method.
-
-    >>> require_sense("paco", ModuleConfig(loss_scale="official"))
-    Traceback (most recent call last):
-    ...
-    ValueError: Not possible: PaCo with BatchFormer was never released, so ...
-    """
-    if not module.enabled:
-        return
-    official = module.loss_scale == "official"
-    require(
-        not (method == "paco" and official),
-        "PaCo with BatchFormer was never released, so it has no official loss; for three times "
-        "its loss set train.loss-multiplier 3",
-    )
-    require(
-        not (method == "paco" and module.mixed_weight != 1),
-        "in PaCo both streams are contrasted with each other, so the mixed one has no weight of "
-        "its own; leave module.mixed-weight at 1",
-    )
-    require(
-        not (method == "ride" and official),
-        'the released code of RIDE adds the two streams, which is module.loss-scale "sum"; the '
-        "official loss is that of Balanced Softmax",
-    )
-    if module.context == "classes":
-        require(
-            method in WITH_CLASS_CONTEXT,
-            f"module.context classes, and the arms class_context and class_context_self, are for "
-            f"{' and '.join(WITH_CLASS_CONTEXT)}, not for {method}; leave them out, or set "
-            f"--method {' or '.join(WITH_CLASS_CONTEXT)}",
-        )
-        require(
-            not module.exchange,
-            "module.context classes adds class rows to the batch of each rank, and "
-            "module.exchange joins the batches of all ranks; set --module.no-exchange, or leave "
-            "module.context none",
-        )
-    if module.streams == "mixed_only":
-        alone = 'with module.streams "mixed_only" there is one stream, '
-        require(
-            module.mixed_weight == 1,
-            f"{alone}which is weighed against no other; leave module.mixed-weight at 1",
-        )
-        require(
-            not official,
-            f"{alone}and the official loss is of two; leave module.loss-scale mean, and for three "
-            "times the loss set train.loss-multiplier 3",
-        )
-
-
-def require_training(method: str, module: ModuleConfig) -> None:
-    """Refuse BatchFormer in a method that trains nothing.
-
-    >>> require_training("eszsl", ModuleConfig())
-    Traceback (most recent call last):
-    ...
-    ValueError: Not possible: eszsl is a closed form: BatchFormer has no training to act in. ...
-    """
-    require(
-        not (method == "eszsl" and module.enabled),
-        "eszsl is a closed form: BatchFormer has no training to act in. Train the baseline alone: "
-        "--arms baseline with compare, --arm baseline with train",
-    )

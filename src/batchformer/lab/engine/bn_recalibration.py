@@ -1,4 +1,4 @@
-"""Statistics of batch normalisation, measured anew for weights as they are."""
+"""Batch-norm recalibration: measure running statistics again for the current weights."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 @contextmanager
-def measuring_statistics(model: nn.Module) -> Iterator[list[_BatchNorm]]:
-    """Within it, statistics become plain means over the batches that a model sees.
+def recalibrate_norms(model: nn.Module) -> Iterator[list[_BatchNorm]]:
+    """Within it, running statistics become plain means over the batches that the model sees.
 
-    Those kept while training weigh the last batches most, and those were normalised by other
-    weights. Normalisation that is in eval mode keeps what it has.
+    Statistics kept during training weigh the last batches most and come from earlier weights.
+    Layers in eval mode keep their statistics.
 
     Args:
         model: in training mode.
 
     Returns:
-        The normalisations whose statistics are measured.
+        The layers whose statistics are measured.
     """
     norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.training]
     norms = [norm for norm in norms if norm.num_batches_tracked is not None]

@@ -1,13 +1,15 @@
-"""A whole update as a CUDA graph: recorded once its shapes are familiar, replayed ever after.
+"""Run updates eagerly, or as CUDA graphs: captured after a warm-up, replayed from then on.
 
-The host then starts one graph instead of a thousand kernels. What is recorded is the very code
-that runs eagerly; updates of other shapes, the first few of each, and whatever cannot be recorded
-run that code as it is."""
+A replay starts one graph instead of a thousand kernels. The captured code is the code that runs
+eagerly. Updates of a new shape, the first few of each shape, and updates that cannot be captured
+run eagerly.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,14 +25,14 @@ from batchformer.plug.preserve import seed_device
 Losses = dict[str, Tensor]
 Work = Callable[[Batch], Losses]
 
-#: Eager updates before a recording: optimizers make their state, libraries choose their kernels.
+#: Eager updates before a capture: optimizers create their state, libraries choose their kernels.
 WARM_UP = 3
-#: Recordings kept; an epoch has at most two batch sizes, and phases are few.
-MOST_RECORDINGS = 8
+#: Graphs kept at most. An epoch has at most two batch sizes, and phases are few.
+MAX_GRAPHS = 8
 
 
 def why_eager(train: TrainConfig, device: torch.device, method: Method) -> str | None:
-    """Why the updates of a run cannot be recorded; None if they can.
+    """Why the updates of a run cannot be captured; None if they can.
 
     >>> why_eager(TrainConfig(), torch.device("cpu"), Method())
     'the device is cpu, not cuda'
@@ -38,7 +40,7 @@ def why_eager(train: TrainConfig, device: torch.device, method: Method) -> str |
     if device.type != "cuda":
         return f"the device is {device.type}, not cuda"
     if world_size() > 1:
-        return "ranks exchange what they have, and wait for one another"
+        return "ranks exchange tensors and wait for one another"
     if not train.capture:
         return "train.no-capture asks for it"
     if train.precision == "fp16":
@@ -47,11 +49,11 @@ def why_eager(train: TrainConfig, device: torch.device, method: Method) -> str |
 
 
 class Eager:
-    """Runs every update as it is written.
+    """Runs every update eagerly.
 
     Args:
         work: the whole update of a batch.
-        device: where torch's generator serves dropout.
+        device: whose default generator dropout draws from.
     """
 
     def __init__(self, work: Work, device: torch.device) -> None:
@@ -64,8 +66,8 @@ class Eager:
 
 
 @dataclass
-class Recording:
-    """A graph, and the tensors it reads and writes; it keeps none of them alive by itself."""
+class CapturedUpdate:
+    """A CUDA graph with the tensors that it reads (``batch``) and writes (``losses``)."""
 
     graph: torch.cuda.CUDAGraph
     batch: dict[str, Any]
@@ -73,14 +75,14 @@ class Recording:
 
 
 class Captured:
-    """Records each kind of update once and replays it.
+    """Captures each kind of update once and replays it.
 
     Args:
         work: the whole update of a batch: static shapes, all randomness on the device.
-        device: a CUDA device. Calls come on the stream that is current at the first.
-        phase: what the update depends on besides the batch and the state of tensors; an update in
-            another phase is another recording.
-        say: takes one line for a person if recording fails.
+        device: a CUDA device. All calls come on the same stream.
+        phase: what the update depends on besides the batch and the values of tensors; each phase
+            has a graph of its own.
+        say: receives one line if a capture fails.
     """
 
     def __init__(
@@ -92,46 +94,49 @@ class Captured:
     ) -> None:
         self.work, self.device, self.phase, self.say = work, device, phase, say
         self.eager = Eager(work, device)
-        # A generator of its own: graphs that run side by side must not share their seed's memory.
+        # A generator of its own: graphs that run side by side must not share the memory of a seed.
         self.generator = torch.Generator(device)
-        self.recordings: dict[Hashable, Recording] = {}
-        self.seen: Counter[Hashable] = Counter()
+        self.graphs: dict[Hashable, CapturedUpdate] = {}
+        self.calls: Counter[Hashable] = Counter()
         self.failed = False
 
     def __call__(self, batch: Batch, seed: int) -> Losses:
         """One update; ``seed`` is that of its dropout. The losses hold until the next call."""
         key = (self.phase(), signature(batch))
-        recording = self.recordings.get(key)
-        if recording is None:
-            self.seen[key] += 1
-            if self.failed or self.seen[key] <= WARM_UP or len(self.recordings) >= MOST_RECORDINGS:
+        captured = self.graphs.get(key)
+        if captured is None:
+            self.calls[key] += 1
+            if self.failed or self.calls[key] <= WARM_UP or len(self.graphs) >= MAX_GRAPHS:
                 return self.eager(batch, seed)
             try:
-                recording = self.recordings[key] = self._record(batch)
+                captured = self.graphs[key] = self._capture(batch)
             except RuntimeError as error:
                 self.failed = True
-                self.say(f"updates are eager from here: recording failed ({_first_line(error)})")
+                reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+                self.say(f"updates are eager from here: the capture failed ({reason})")
                 return self.eager(batch, seed)
-        _copy(recording.batch, batch)
+        for name, value in batch.items():
+            if isinstance(value, Tensor):
+                captured.batch[name].copy_(value, non_blocking=True)
         self.generator.manual_seed(seed)
-        recording.graph.replay()
-        return recording.losses
+        captured.graph.replay()
+        return captured.losses
 
     def release(self) -> None:
-        """Drop all recordings, with the memory that they own; the device must have done its work.
+        """Free all graphs and their memory; call :func:`synchronize` before.
 
-        Without this they stay until Python looks for cycles: the work that they hold is usually a
-        method of what holds them.
+        Without this they live until Python collects cycles, as `work` is usually a method of the
+        object that holds this one.
         """
-        for recording in self.recordings.values():
-            recording.graph.reset()
-        self.recordings.clear()
-        self.seen.clear()
+        for captured in self.graphs.values():
+            captured.graph.reset()
+        self.graphs.clear()
+        self.calls.clear()
 
-    def _record(self, batch: Batch) -> Recording:
+    def _capture(self, batch: Batch) -> CapturedUpdate:
         static = {k: v.clone() if isinstance(v, Tensor) else v for k, v in batch.items()}
         graph = torch.cuda.CUDAGraph()
-        # A draw on the host would be frozen into the graph.
+        # A number drawn on the host would be frozen into the graph.
         host_before = torch.get_rng_state()
         default = torch.cuda.default_generators[torch.cuda.current_device()]
         before = default.graphsafe_get_state()
@@ -147,15 +152,27 @@ class Captured:
             default.graphsafe_set_state(before)
         if not torch.equal(host_before, torch.get_rng_state()):
             raise RuntimeError("the update draws random numbers on the CPU")
-        return Recording(graph, static, losses)
+        return CapturedUpdate(graph, static, losses)
 
 
-def wait_for(device: torch.device) -> None:
-    """Wait until a device has done all that it was asked for, on every stream.
+def new_stream(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
+    """Make a stream for one run and return what enters it; on a CPU nothing is entered.
 
-    This comes before a state is saved for good and before anything is torn down. Graphs own the
-    memory that their replays write to. And a process that ends with work under way can damage
-    others that share the GPU with it through NVIDIA's MPS, which reports a fault of one to all.
+    A graph cannot be captured on the default stream.
+    """
+    if device.type != "cuda":
+        return nullcontext
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(device))
+    return lambda: torch.cuda.stream(stream)
+
+
+def synchronize(device: torch.device) -> None:
+    """Wait until a device has finished all its work, on every stream.
+
+    This comes before a state is saved and before anything is freed, because graphs own the memory
+    that their replays write to. Also, a process that ends with unfinished work can damage others
+    that share the GPU through NVIDIA's MPS, which reports a fault of one process to all.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)
@@ -171,13 +188,3 @@ def signature(batch: Batch) -> Hashable:
         (name, tuple(value.shape), value.dtype) if isinstance(value, Tensor) else (name, value)
         for name, value in batch.items()
     )
-
-
-def _copy(static: Mapping[str, Any], batch: Batch) -> None:
-    for name, value in batch.items():
-        if isinstance(value, Tensor):
-            static[name].copy_(value, non_blocking=True)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -1,38 +1,39 @@
-"""Several runs side by side on one device: an update of each in turn.
+"""Train several runs on one device by interleaving their updates.
 
-On a GPU each has a stream of its own, so that what one run leaves idle another uses; on a CPU
-nothing is gained, and nothing changes: every draw is a function of its run's seed and update.
+On a GPU each run has its own stream, so runs fill the gaps that others leave. On a CPU nothing is
+gained. Either way no result changes: every draw is a function of the run's seed and update.
 
-Runs that share a feed take its batches at the same update: a feed restarts its
-reader if it is asked for an earlier update than before. Runs that were resumed may be at different
-updates; those that are behind catch up first."""
+Runs that share a feed take its batches at the same update, because a feed restarts its reader when
+it is asked for an earlier update than before. Resumed runs may be at different updates; those that
+are behind catch up first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from batchformer.lab.engine.cuda_graph import new_stream
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest, stop_requests
 from batchformer.lab.engine.log import DivergedError
-from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches
-from batchformer.lab.engine.stage import Position
+from batchformer.lab.engine.stage import Evaluation, Position
 
 Training = Generator[Position, None, Evaluation]
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run to be trained.
+    """One run to train.
 
     Args:
-        name: to know it by.
-        start: begins the training, which a request asks to save and stop.
-        feed: where its batches come from, if other runs take theirs from it too.
+        name: of the run.
+        start: begins the training; the request asks it to save and stop.
+        feed: where its batches come from, if other runs share it.
     """
 
     name: str
@@ -50,17 +51,17 @@ class _Running:
     position: Position | None = None
 
 
-def train_together(
+def train_interleaved(
     jobs: Sequence[Job], device: torch.device
 ) -> Iterator[tuple[Job, Evaluation | DivergedError]]:
-    """Train all jobs, giving each as it ends; one that diverges leaves the others alone.
+    """Train all jobs and yield each when it ends; one that diverges does not stop the others.
 
     Raises:
-        Interrupted: a signal came, after every run has saved its state.
+        Interrupted: a signal came; every run has saved its state.
     """
     interrupted: Interrupted | None = None
     with stop_requests() as request:
-        running = [_Running(job, job.start(request), _streams(device)) for job in jobs]
+        running = [_Running(job, job.start(request), new_stream(device)) for job in jobs]
         while running:
             for one in list(running):
                 if _is_ahead(one, running):
@@ -84,16 +85,8 @@ def train_together(
 
 
 def _is_ahead(one: _Running, running: Sequence[_Running]) -> bool:
-    """Whether a run has to wait for another that takes the same batches and is behind."""
+    """Whether a run must wait for another run that shares its feed and is behind."""
     if one.position is None or one.job.feed is None:
         return False
     sharing = [other for other in running if other.job.feed is one.job.feed]
     return any(other.position is None or other.position < one.position for other in sharing)
-
-
-def _streams(device: torch.device) -> Callable[[], AbstractContextManager[Any]]:
-    if device.type != "cuda":
-        return nullcontext
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    stream.wait_stream(torch.cuda.current_stream(device))
-    return lambda: torch.cuda.stream(stream)

@@ -1,4 +1,4 @@
-"""Stop when asked, between updates, so that nothing computed is lost."""
+"""Stop on SIGINT and SIGTERM between updates, so that no work is lost."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 
 
 class Interrupted(BaseException):
-    """The run was asked to stop and has saved its state, or was asked again before it could.
+    """The run stopped on a signal: it saved its state, or a second signal came before it could.
 
-    Not an ``Exception``: nothing that handles errors should mistake it for one.
+    Not an ``Exception``, so that no error handler catches it by mistake.
     """
 
     def __init__(self, signal_number: int, message: str) -> None:
@@ -29,12 +29,13 @@ class StopRequest:
 
 @contextmanager
 def stop_requests() -> Iterator[StopRequest]:
-    """Note SIGINT and SIGTERM instead of dying of them; a second one acts at once.
+    """Note the first SIGINT or SIGTERM; a second one acts at once.
 
-    Where a second one would kill the process, it raises :class:`Interrupted` instead, and a third
-    one kills. A process that is killed cannot wait for its GPU, and where several share one through
-    NVIDIA's MPS, the work that it leaves there can fault the others. A second signal is easily had:
-    one to a group of processes reaches a training directly and through whatever started it.
+    If the default action of the second signal would kill the process, it raises
+    :class:`Interrupted` instead, and only a third one kills. A killed process cannot wait for its
+    GPU, and where several processes share a GPU through NVIDIA's MPS, unfinished work can fault the
+    others. Second signals are common: one sent to a process group reaches a training directly and
+    again through its parent.
     """
     request = StopRequest()
     if threading.current_thread() is not threading.main_thread():
@@ -43,8 +44,8 @@ def stop_requests() -> Iterator[StopRequest]:
 
     def note(number: int, frame: FrameType | None) -> None:
         request.signal_number = number
-        killing = previous[number] == signal.SIG_DFL
-        signal.signal(number, at_once if killing else previous[number])
+        kills = previous[number] == signal.SIG_DFL
+        signal.signal(number, at_once if kills else previous[number])
 
     def at_once(number: int, frame: FrameType | None) -> None:
         signal.signal(number, signal.SIG_DFL)

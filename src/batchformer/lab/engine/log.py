@@ -1,4 +1,4 @@
-"""What a run logs: losses since the last record, a record on disk, a line for a person."""
+"""What a run logs: losses since the last record, records on disk, lines or a progress bar."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from batchformer.lab.engine.distributed.gradients import mean_of_ranks
+from batchformer.lab.engine.distributed.gradients import mean_over_ranks
 from batchformer.nn.exchange import total_rows, world_size
 from batchformer.plug.files import write_atomically
 
-# The updates since the last training record; losses stay on the device until they are needed.
-
 
 class DivergedError(RuntimeError):
-    """The loss is no longer a number; the last good checkpoint is kept."""
+    """A loss became NaN or infinite; the last good checkpoint is kept."""
 
 
 class Window:
-    """Losses, learning rates and samples of the updates between two records.
+    """Losses, learning rates and samples of the updates since the last record.
+
+    Losses stay on the device until they are needed.
 
     Args:
         update: index of the first update.
@@ -41,28 +41,26 @@ class Window:
         self.started = time.perf_counter()
 
     def add(self, losses: dict[str, Tensor], rate: float, samples: int) -> None:
-        """One update: its losses by part, its learning rate, its rows."""
+        """Add one update: its losses by part, its learning rate, its rows."""
         self.names = list(losses)
         self.rows.append(torch.stack([losses[name].detach().float() for name in self.names]))
         self.rates.append(rate)
         self.samples += samples
 
     def pause(self, seconds: float) -> None:
-        """Leave time spent on other things out of the speed."""
+        """Exclude these seconds from the measured speed."""
         self.started += seconds
 
     def table(self) -> Tensor:
-        """All losses ``(updates, parts)`` on the CPU, if every one is a number.
-
-        The only place where the device is waited for.
+        """All losses ``(updates, parts)`` on the CPU; waits for the device.
 
         Raises:
-            DivergedError: naming the first part and update that is not.
+            DivergedError: one is NaN or infinite; names the first part and update.
         """
         rows = torch.empty(0, len(self.names))
         if self.rows:
-            # What is no number on one rank is none on any, and all end together.
-            rows = mean_of_ranks(torch.stack(self.rows)).cpu()
+            # Averaging spreads NaN to all ranks, so they stop together.
+            rows = mean_over_ranks(torch.stack(self.rows)).cpu()
         table = rows if self.before is None else torch.cat((self.before, rows))
         bad = (~table.isfinite()).nonzero()
         if len(bad):
@@ -89,7 +87,7 @@ class Window:
         }
 
     def state(self) -> dict[str, Any]:
-        """What a checkpoint needs, so that the next record is that of an unbroken run."""
+        """What a checkpoint needs to make the next record that of an uninterrupted run."""
         return {
             "first": self.first,
             "names": self.names,
@@ -98,14 +96,12 @@ class Window:
         }
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on with the updates of an interrupted window."""
+        """Continue an interrupted window."""
         self.first, self.names, self.rates = state["first"], state["names"], state["rates"]
         self.before = state["rows"] if len(state["rows"]) else None
 
 
-# What a run says while it goes: a record on disk, and a line or a bar for a person.
-
-#: Seconds between lines of a measurement, where there is no bar.
+#: Seconds between lines of a measurement, if there is no bar.
 EVERY_S = 10.0
 
 
@@ -124,16 +120,16 @@ class RunLog:
         self._wandb = _wandb_run(wandb_project, folder) if wandb_project else None
 
     def rewind(self, update: int) -> None:
-        """Forget what lies after an update, and a torn last line, before training goes on there.
+        """Remove records after an update, and an incomplete last line, before resuming there.
 
-        Checkpoints are written before evaluations, so an evaluation at this update comes again.
+        Checkpoints are written before evaluations, so an evaluation at this update is repeated.
         """
         records = read_records(self.path)
         kept = [r for r in records if r["step"] < update + (r["kind"] == "train")]
         write_atomically(self.path, "".join(json.dumps(r) + "\n" for r in kept).encode())
 
     def write(self, kind: str, epoch: int, step: int, values: Mapping[str, float]) -> None:
-        """One record of training (``"train"``), evaluation (``"eval"``), or what was found."""
+        """Append one record: ``"train"``, ``"eval"``, or the kind of a finding."""
         record = {"kind": kind, "epoch": epoch, "step": step, **values}
         with self.path.open("a") as file:
             file.write(json.dumps(record) + "\n")
@@ -154,7 +150,7 @@ class RunLog:
 
 
 class NoLog(RunLog):
-    """That of a rank which does not write."""
+    """For ranks other than 0, which write nothing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.path = folder, folder / "metrics.jsonl"
@@ -168,7 +164,7 @@ class NoLog(RunLog):
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """The records of a ``metrics.jsonl``; a line torn by a crash is left out."""
+    """The records of a ``metrics.jsonl``; a line that a crash cut short is skipped."""
     records = []
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
@@ -185,10 +181,10 @@ class Progress:
 
     Args:
         title: what is running.
-        updates: updates in all.
-        quiet: say nothing.
-        live: whether a bar may take the terminal; only one can.
-        silent: say not even what a person should know: another rank does.
+        updates: total number of updates.
+        quiet: print only what :meth:`say` gets.
+        live: whether to draw a bar on the terminal; only one can.
+        silent: print nothing at all, because another rank does.
     """
 
     def __init__(
@@ -260,12 +256,12 @@ class Progress:
             print(f"{self.title}: {done}/{total}", flush=True)
 
     def note(self, message: str) -> None:
-        """Something a person may want to know, unless quiet."""
+        """Print a message unless quiet."""
         if not self.quiet:
             self.say(message)
 
     def say(self, message: str) -> None:
-        """Something a person should know, even when quiet."""
+        """Print a message even when quiet."""
         if self._bar is not None:
             self._bar.console.print(message, markup=False, highlight=False)
         elif not self.silent:
@@ -276,5 +272,7 @@ def _wandb_run(project: str, folder: Path) -> Any:
     try:
         import wandb
     except ImportError as error:
-        raise ImportError("Logging there needs: pip install 'batchformer[wandb]'") from error
+        raise ImportError(
+            "Logging to Weights & Biases needs: pip install 'batchformer[wandb]'"
+        ) from error
     return wandb.init(project=project, dir=str(folder), name=folder.as_posix(), resume="allow")

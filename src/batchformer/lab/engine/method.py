@@ -1,4 +1,4 @@
-"""The contract between the loop and what is trained."""
+"""The contract between the training loop and a method."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Batches(Protocol):
-    """Where batches come from: a function of the step."""
+    """Where batches come from; a batch is a function of the update."""
 
     @property
     def per_epoch(self) -> int: ...
@@ -30,12 +30,12 @@ class Batches(Protocol):
 
 @dataclass(frozen=True)
 class Finding:
-    """What a training found that is no score.
+    """A result of a training that is not a score.
 
     Args:
         values: for its record in ``metrics.jsonl``, and for ``result.json``.
         words: the same as one line.
-        unexpected: whether a person should read that line, even when quiet.
+        unexpected: whether to print that line even when quiet.
     """
 
     values: Mapping[str, float]
@@ -53,7 +53,7 @@ class Method(nn.Module):
     """BatchFormer's learning rate as a multiple of the network's."""
 
     stages: tuple[str, ...] = ("train",)
-    """Named phases, run one after the other, each with optimizers and a schedule of its own."""
+    """Names of the stages, run one after the other, each with its own optimizers and schedule."""
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         """The losses of a batch: ``{"loss": ..., and parts worth logging}``."""
@@ -71,11 +71,11 @@ class Method(nn.Module):
         return network
 
     def scored(self) -> Method:
-        """What an evaluation scores: itself, or what it is wrapped around."""
+        """The method that an evaluation scores: itself, or the one that it wraps."""
         return self
 
     def relations(self) -> Relations | None:
-        """Where samples meet, for figures of it; None where there is nothing of the kind."""
+        """Where samples attend to one another, for figures; None if they do not."""
         return None
 
     def compile_step(self) -> None:
@@ -87,7 +87,7 @@ class Method(nn.Module):
         self.__dict__.pop("step", None)
 
     def remarks(self) -> dict[str, float]:
-        """Scores in percent, higher is better, of how predictions were made since last asked."""
+        """Further scores, in percent, of the predictions since the last call; higher is better."""
         return {}
 
     def parameter_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
@@ -95,7 +95,7 @@ class Method(nn.Module):
         return param_groups(self, optim.lr, self.module_lr_factor)
 
     def optimizers(self, optim: OptimConfig) -> dict[str, Optimizer]:
-        """Optimizers by name; several where parts are trained against one another."""
+        """Optimizers by name; several if parts are trained against one another."""
         return {"main": build_optimizer(self.parameter_groups(optim), optim)}
 
     def update(
@@ -105,22 +105,22 @@ class Method(nn.Module):
         return mechanics.minimise(self.step, batch, optimizers["main"], self.parameters())
 
     def why_eager(self) -> str | None:
-        """Why an update cannot be recorded once and replayed; None if it can.
+        """Why an update cannot be captured as a CUDA graph; None if it can.
 
         It can if shapes are static, random numbers are drawn on the device, nothing is read back
-        from it, and what Python decides is in :meth:`phase`.
+        from it, and all that Python branches on is in :meth:`phase`.
         """
         return None
 
     def phase(self) -> Hashable:
-        """What an update depends on besides its batch and the state of tensors."""
+        """What an update depends on besides its batch and the values of tensors."""
         return None
 
     def begin_stage(self, stage: str) -> None:
         """Called before the first update of a stage, also when resuming inside it."""
 
     def begin_training(self, updates: int) -> None:
-        """Called with the updates of a stage in all, before the first, also when resuming."""
+        """Called before the first update, also when resuming, with the stage's total updates."""
 
     def begin_epoch(self, epoch: int) -> None:
         """Called before the first update of an epoch, also when resuming inside it."""
@@ -128,27 +128,27 @@ class Method(nn.Module):
     def after_update(self) -> None:
         """Called after every update: momentum encoders, queues, weight averages.
 
-        On a GPU it is recorded with the update, so what it does is done on the device.
+        On a GPU it is captured with the update, so it must work on the device.
         """
 
     def before_evaluation(self) -> None:
-        """Called before every evaluation, in training mode and with gradients: classifiers that
-        are trained for it."""
+        """Called before every evaluation, in training mode and with gradients, for example to
+        train a classifier."""
 
     def after_evaluation(self, metrics: Mapping[str, float]) -> None:
         """Called after every evaluation with what it measured, in training mode."""
 
     def conclude(self, batches: Batches) -> dict[str, Method]:
-        """Other networks that the same training gave, by name, to be scored at its end.
+        """Other networks that the training produced, by name, such as averaged weights.
 
-        They are what is reported; scores of the network that was trained follow as those
-        ``without_NAME``.
+        They are scored at its end and reported first; scores of the trained network follow with
+        the prefix ``without_NAME_``.
 
         Args:
-            batches: of the training, for statistics of normalisation.
+            batches: of the training, to recalibrate batch normalisation.
         """
         return {}
 
     def findings(self) -> dict[str, Finding]:
-        """What the training found that is no score, by the kind of its record; at its end."""
+        """Results that are not scores, by the kind of their record; asked for at the end."""
         return {}

@@ -1,4 +1,4 @@
-"""Optimizers and learning rates, from their configurations; LARS."""
+"""Optimizers, LARS among them, and learning rates, from their configurations."""
 
 from __future__ import annotations
 
@@ -14,23 +14,22 @@ from torch.optim import Optimizer
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig
 from batchformer.plug.attach import MODULE
 
-# LARS (You et al., 2017) as MoCo-v3 uses it, and as a CUDA graph can hold it.
-
 
 class Lars(Optimizer):
-    """SGD with momentum whose steps are in proportion to the length of what they change.
+    """LARS (You et al., 2017) as MoCo-v3 uses it: SGD with steps scaled to the parameter's norm.
 
-    For a parameter p with gradient g: ``d = g + weight_decay p``; where it is adapted and neither
-    length is zero, ``d`` is multiplied by ``trust |p| / |d|``; then ``m = momentum m + d`` and
-    ``p = p - lr m``. Rates may be tensors, and nothing is read back from the device.
+    For a parameter p with gradient g: ``d = g + weight_decay p``; if `adapted` and neither norm is
+    zero, ``d`` is multiplied by ``trust |p| / |d|``; then ``m = momentum m + d`` and
+    ``p = p - lr m``. A CUDA graph can capture a step: rates may be tensors, and nothing is read
+    back from the device.
 
     Args:
-        params: parameters or groups; a group may have every setting of its own.
+        params: parameters or groups; a group may override every setting.
         lr: learning rate.
         momentum: share of m that is kept.
-        weight_decay: in the gradient, and so in the length that it is compared with.
+        weight_decay: added to the gradient before its norm is taken.
         trust: the trust coefficient.
-        adapted: off: plain SGD, for biases and scales of normalisation.
+        adapted: False gives plain SGD, for biases and normalisation parameters.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class Lars(Optimizer):
 
 
 def trust_ratios(params: list[Tensor], changes: list[Tensor], trust: float) -> list[Tensor]:
-    """``trust |p| / |d|`` of each parameter and its change, or 1 where a length is zero.
+    """``trust |p| / |d|`` of each parameter and its change, or 1 if either norm is zero.
 
     >>> params = [torch.tensor([3.0, 4.0]), torch.zeros(2)]
     >>> trust_ratios(params, [torch.tensor([0.6, 0.8]), torch.ones(2)], trust=0.1)
@@ -84,14 +83,11 @@ def trust_ratios(params: list[Tensor], changes: list[Tensor], trust: float) -> l
     return list(torch.where((own > 0) & (new > 0), trust * own / new, 1.0).unbind())
 
 
-# Optimizers and learning rates, from their configurations.
-
-
 def build_optimizer(groups: list[dict[str, Any]], config: OptimConfig) -> Optimizer:
     """The optimizer of a configuration over parameter groups.
 
-    Each group remembers its own learning rate as ``base_lr``; :func:`set_lr` scales from there. On
-    a GPU the rates are tensors and each step is one kernel, so that a graph can hold it.
+    Each group keeps its learning rate as ``base_lr``, which :func:`set_lr` scales. On a GPU the
+    rates are tensors and each step is one kernel, so that a CUDA graph can capture it.
     """
     groups = [{**group, "params": list(group["params"])} for group in groups]
     if config.module_weight_decay is not None:
@@ -133,7 +129,7 @@ def build_optimizer(groups: list[dict[str, Any]], config: OptimConfig) -> Optimi
 
 
 def _by_dimensions(group: dict[str, Any], config: OptimConfig) -> list[dict[str, Any]]:
-    """A group in two: its matrices, and the rest, which is neither decayed nor adapted by LARS."""
+    """Split a group: its matrices, and the rest, which is neither decayed nor adapted by LARS."""
     spared = {"weight_decay": 0.0} | ({"adapted": False} if config.name == "lars" else {})
     matrices = [p for p in group["params"] if p.ndim > 1]
     others = [p for p in group["params"] if p.ndim <= 1]
@@ -148,7 +144,7 @@ def lr_factor(config: ScheduleConfig, update: int, updates: int, per_epoch: int)
 
     Args:
         update: index of the update, from 0.
-        updates: updates in all.
+        updates: total number of updates.
         per_epoch: updates in an epoch.
 
     >>> cosine = ScheduleConfig(kind="cosine", warmup=2, warmup_from=0.5)
@@ -156,15 +152,16 @@ def lr_factor(config: ScheduleConfig, update: int, updates: int, per_epoch: int)
     [0.5, 0.75, 1.0, 0.85, 0.5, 0.15]
     """
     length = per_epoch if config.per == "epoch" else 1
-    if update >= config.restart:  # what is left is a schedule of its own
+    if update >= config.restart:  # the rest is a schedule of its own
         update, updates = update - config.restart, updates - config.restart
     now = update // length + config.ahead
     end = math.ceil(updates / length)
     over = config.warmup_overshoot
-    if now < config.warmup + (over + 1 if over else 0):  # it is 1 at its end, and above it beyond
+    # The rate is 1 at the end of the warm-up, and above 1 in the overshoot.
+    if now < config.warmup + (over + 1 if over else 0):
         return config.warmup_from + (1 - config.warmup_from) * now / config.warmup
     if config.kind == "cosine":
-        # An ended schedule stays at its end; a warm-up as long as the run leaves no room to fall.
+        # Clamped: a schedule that ended keeps its last value; max: the warm-up may fill the run.
         done = (now - config.warmup) / max(end - config.warmup, 1)
         share = 0.5 * (1 + math.cos(math.pi * min(done, 1.0)))
         return config.floor + (1 - config.floor) * share
@@ -176,9 +173,9 @@ def lr_factor(config: ScheduleConfig, update: int, updates: int, per_epoch: int)
 
 
 def reset_state(optimizer: Optimizer) -> None:
-    """Set its moments and counters to zero, in place: a captured graph keeps writing to them.
+    """Set moments and counters to zero in place, because captured graphs write to these tensors.
 
-    The next step is that of a new optimizer, for SGD as for Adam.
+    The next step equals that of a new optimizer, for SGD and for Adam.
     """
     for moments in optimizer.state.values():
         for value in moments.values():
@@ -196,15 +193,15 @@ def set_lr(optimizer: Optimizer, factor: float) -> None:
             group["lr"] = rate
 
 
-def state_of(optimizer: Optimizer) -> dict[str, Any]:
-    """The optimizer's state with its rates as numbers, to be loaded on any device."""
+def optimizer_state(optimizer: Optimizer) -> dict[str, Any]:
+    """The optimizer's state with learning rates as numbers, to be loaded on any device."""
     state = optimizer.state_dict()
     state["param_groups"] = [{**g, "lr": float(g["lr"])} for g in state["param_groups"]]
     return state
 
 
-def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
-    """Take over the moments and rates of a state, and keep this device's way of computing."""
+def load_optimizer_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
+    """Load moments and rates; settings that belong to the device (fused, capturable) stay."""
     own = [{k: group.get(k) for k in _OF_THE_DEVICE} for group in optimizer.param_groups]
     optimizer.load_state_dict(state)
     for group, kept in zip(optimizer.param_groups, own, strict=True):
@@ -216,5 +213,5 @@ def load_state(optimizer: Optimizer, state: dict[str, Any]) -> None:
             group["lr"] = rate
 
 
-#: Settings of a parameter group that belong to where it runs, not to what was trained.
+#: Settings of a parameter group that depend on the device, not on the training.
 _OF_THE_DEVICE = ("lr", "fused", "foreach", "capturable")

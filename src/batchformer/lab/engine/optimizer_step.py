@@ -1,4 +1,4 @@
-"""The mechanics of one optimizer step: precision, accumulation, clipping."""
+"""One optimizer step: precision, gradient accumulation, clipping, several ranks."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _TYPES = {
 
 
 class OptimizerStep:
-    """What a method uses to turn a loss into an update.
+    """Turns the loss of a method into an update of its weights.
 
     Args:
         config: precision, accumulation and clipping.
         device: where the run takes place.
 
     Attributes:
-        parallel: makes gradients those of all ranks; None where there is one.
+        parallel: averages gradients over ranks; None with one rank.
     """
 
     parallel: Parallel | None = None
@@ -57,9 +57,9 @@ class OptimizerStep:
     ) -> dict[str, Tensor]:
         """One update of ``step(batch)["loss"]``; returns the parts, detached.
 
-        An accumulated batch is cut into parts that do not attend to one another; their mean is
-        weighted by rows, so the loss of a ragged part counts for what it holds. With several ranks
-        the same holds for their rows, and what is returned is to be averaged over ranks.
+        With accumulation the batch is split into parts that do not attend to one another. The mean
+        over parts is weighted by rows, so a smaller last part counts less. With several ranks the
+        same holds for the rows of each rank; average the returned losses over ranks.
         """
         config, parallel = self.config, self.parallel
         optimizer.zero_grad(set_to_none=True)
@@ -68,15 +68,15 @@ class OptimizerStep:
         parts = _parts(batch, config.accumulate)
         for number, (part, share) in enumerate(parts, 1):
             last = number == len(parts)
-            with _taken(parallel, step, optimizer, last) as take:
+            with _on_ranks(parallel, step, optimizer, last) as step_part:
                 with self.autocast():
-                    losses = take(part)
+                    losses = step_part(part)
                 loss = losses["loss"] * (share * config.loss_multiplier)
                 self._backward(loss if weight is None else loss * weight.to(loss.dtype))
             for name, value in losses.items():
-                counted = value.detach() * share
-                counted = counted if weight is None else counted * weight.to(value.dtype)
-                total[name] = total.get(name, 0.0) + counted
+                weighted = value.detach() * share
+                weighted = weighted if weight is None else weighted * weight.to(value.dtype)
+                total[name] = total.get(name, 0.0) + weighted
         if parallel is not None:
             parallel.finish(step, optimizer)
         if config.clip_norm:
@@ -91,23 +91,23 @@ class OptimizerStep:
         scaled.backward()  # type: ignore[no-untyped-call]
 
 
-def _taken(
+def _on_ranks(
     parallel: Parallel | None, step: Step, optimizer: Optimizer, last: bool
 ) -> AbstractContextManager[Step]:
     return nullcontext(step) if parallel is None else parallel.part(step, optimizer, last)
 
 
 def _parts(batch: Batch, count: int) -> list[tuple[Batch, float]]:
-    """The batch in ``count`` parts, each with its share of the rows.
+    """Split a batch into ``count`` parts, each with its share of the rows.
 
-    Where the batch was dealt to ranks, ``parts`` says how many rows of each part are here.
+    If the batch was sharded over ranks, ``batch["parts"]`` holds this rank's rows of each part.
     """
     if count == 1:
         return [(batch, 1.0)]
     rows = next(len(value) for value in batch.values() if isinstance(value, Tensor))
     sizes = batch.get("parts")
     cuts = {
-        key: _cut(value, sizes or count) if isinstance(value, Tensor) else [value] * count
+        key: _split(value, sizes or count) if isinstance(value, Tensor) else [value] * count
         for key, value in batch.items()
         if key != "parts"
     }
@@ -117,12 +117,10 @@ def _parts(batch: Batch, count: int) -> list[tuple[Batch, float]]:
     return [(part, size / rows) for part, size in zip(parts, sizes, strict=True)]
 
 
-def _cut(rows: Tensor, into: int | tuple[int, ...]) -> list[Tensor]:
-    """So many parts; or parts of these sizes, where it has as many rows."""
+def _split(rows: Tensor, into: int | tuple[int, ...]) -> list[Tensor]:
+    """Split into this many parts, or into these sizes if they add up to the rows."""
     if isinstance(into, int):
         return list(rows.chunk(into))
-    return (
-        list(torch.split(rows, list(into)))
-        if len(rows) == sum(into)
-        else list(rows.tensor_split(len(into)))
-    )
+    if len(rows) == sum(into):
+        return list(torch.split(rows, list(into)))
+    return list(rows.tensor_split(len(into)))

@@ -1,4 +1,4 @@
-"""Precisions that autocast has no word for: fp32 with and without TF32, and double precision."""
+"""Precisions that autocast does not cover: TF32 on or off, and double precision."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from batchformer.lab.engine.method import Method
 
 
 @contextmanager
-def products_in(precision: str) -> Iterator[None]:
-    """Within it, a GPU rounds factors of fp32 to TF32 if the precision is ``tf32``, else never.
+def matmul_precision(precision: str) -> Iterator[None]:
+    """Allow TF32 in matrix products and convolutions if the precision is ``tf32``, else forbid it.
 
-    That holds for matrix products and for convolutions alike: torch has a switch for each, and by
-    default allows TF32 in convolutions only. A CUDA graph keeps what held when it was captured.
+    torch has one switch for each of the two, and by default allows TF32 in convolutions only. A
+    CUDA graph keeps the setting with which it was captured.
     """
     matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
     before = matmul.allow_tf32, cudnn.allow_tf32
@@ -28,23 +28,23 @@ def products_in(precision: str) -> Iterator[None]:
         matmul.allow_tf32, cudnn.allow_tf32 = before
 
 
-def in_double(value: Any) -> Any:
-    """A tensor of numbers, or a list of such, in double precision; anything else as it is.
+def to_double(value: Any) -> Any:
+    """A floating-point tensor, or a list of them, in double precision; other values unchanged.
 
     >>> import torch
-    >>> in_double(torch.ones(1)).dtype, in_double(torch.arange(2)).dtype
+    >>> to_double(torch.ones(1)).dtype, to_double(torch.arange(2)).dtype
     (torch.float64, torch.int64)
     """
     if isinstance(value, list):
-        return [in_double(each) for each in value]
+        return [to_double(each) for each in value]
     return value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
 
 
 @contextmanager
-def predicting_in_double(method: Method) -> Iterator[None]:
-    """Within it, predictions of a method with double weights take what tasks have."""
+def predict_in_double(method: Method) -> Iterator[None]:
+    """Cast inputs of ``method.predict`` to double; tasks provide them in single precision."""
     before, predict = method.__dict__.get("predict"), method.predict
-    method.__dict__["predict"] = lambda x: predict(in_double(x))
+    method.__dict__["predict"] = lambda x: predict(to_double(x))
     try:
         yield
     finally:

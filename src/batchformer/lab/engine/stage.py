@@ -1,4 +1,4 @@
-"""One stage of a run: its plan, what changes while it goes, averaged weights, the best score."""
+"""One stage of a training: its updates, evaluations, checkpoints, and the best score."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.engine.checkpoint import (
+    explain_mismatch,
     load_model,
-    load_newest_of_first,
-    of_this_training,
-    one_state,
+    load_newest_on_rank_zero,
     restore_stage,
     save_stage,
     state_of_model,
     state_of_stage,
+    sync_state,
 )
-from batchformer.lab.engine.cuda_graph import Captured, Eager, wait_for, why_eager
+from batchformer.lab.engine.cuda_graph import Captured, Eager, synchronize, why_eager
 from batchformer.lab.engine.distributed.gradients import Parallel
 from batchformer.lab.engine.distributed.rank_zero import max_over_ranks
 from batchformer.lab.engine.distributed.sharding import is_sharded
@@ -39,19 +39,17 @@ from batchformer.lab.engine.log import Progress, RunLog, Window
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optim import lr_factor, reset_state, set_lr
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
-from batchformer.lab.engine.precision import in_double, predicting_in_double
+from batchformer.lab.engine.precision import predict_in_double, to_double
 from batchformer.nn.exchange import rank, world_size
 from batchformer.nn.randomness import seed_for
-
-# What a training is told, and what it gives.
 
 
 @dataclass(frozen=True)
 class Evaluation:
     """What a task measures: scores by name, the headline first, and arrays for its figures.
 
-    At the end of a training also what its method found that is no score, by the kind of its record,
-    and the seconds that it took, in all its sittings.
+    At the end of a training it also has the method's findings, by the kind of their record, and the
+    training time in seconds, resumed parts included.
     """
 
     metrics: dict[str, float]
@@ -59,10 +57,10 @@ class Evaluation:
     findings: dict[str, dict[str, float]] = field(default_factory=dict)
     seconds: float = field(default=0.0, compare=False)
 
-    def instead_of(self, other: Evaluation, name: str) -> Evaluation:
-        """This one, and after it the other, which lacks what is called ``name``.
+    def before(self, other: Evaluation, name: str) -> Evaluation:
+        """This evaluation, then the other one, whose names get the prefix ``without_NAME_``.
 
-        >>> Evaluation({"all": 3.0}).instead_of(Evaluation({"all": 2.0}), "swad").metrics
+        >>> Evaluation({"all": 3.0}).before(Evaluation({"all": 2.0}), "swad").metrics
         {'all': 3.0, 'without_swad_all': 2.0}
         """
         without = f"without_{name}_"
@@ -74,20 +72,20 @@ class Evaluation:
 
 Evaluate = Callable[[Method, OptimizerStep], Evaluation]
 
-#: Number of the stage, and update in it, that a training has come to.
+#: Number of the stage, and update in it, of a training.
 Position = tuple[int, int]
 
-#: Folder of the network that is reported where that is not the last.
+#: Folder of the reported network, if that is not the last one.
 BEST = "best"
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How to train, where, and where to keep it.
+    """The settings of a training, its device and its folder.
 
     Args:
-        on_start: called on every rank with the stage and the update that a training begins at, or
-            resumes from, before its first update.
+        on_start: called on every rank before the first update, with the stage and the update that
+            the training starts at or resumes from.
     """
 
     optim: OptimConfig
@@ -102,17 +100,14 @@ class Plan:
     on_start: Callable[[str, int], None] | None = None
 
 
-# A running mean of the weights, whose update can be recorded in a CUDA graph.
+class WeightEMA(AveragedModel):
+    """Exponential moving average of parameters and buffers; a CUDA graph can capture its update.
 
-
-class RunningMean(AveragedModel):
-    """torch's exponential average of parameters and buffers, without a question to the device.
-
-    torch's own asks at each update whether it is the first, and moves its counter to the device.
+    torch's own reads from the device at each update whether it is the first.
 
     Args:
-        model: what is averaged; copied.
-        decay: share of the mean that an update keeps.
+        model: is copied.
+        decay: share of the average that an update keeps.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -121,7 +116,7 @@ class RunningMean(AveragedModel):
         self._mean = mean
 
     def update_parameters(self, model: nn.Module) -> None:
-        """Take in the weights of the model after one more update."""
+        """Add the weights of the model after one more update."""
         if int(self.n_averaged) == 0:  # a counter on the CPU
             super().update_parameters(model)
             return
@@ -130,7 +125,7 @@ class RunningMean(AveragedModel):
         theirs = chain(model.parameters(), model.buffers())
         for own, new in zip(mine, theirs, strict=True):
             if not own.is_floating_point():
-                own.detach().copy_(new)  # torch's mean of whole numbers is rounded towards zero
+                own.detach().copy_(new)  # torch would round the mean of integers towards zero
                 continue
             means, values = pairs[own.device, own.dtype]
             means.append(own.detach())
@@ -140,21 +135,18 @@ class RunningMean(AveragedModel):
         self.n_averaged += 1
 
 
-# Which evaluation of a training is its best.
-
-
 def is_better(metrics: Mapping[str, float], best: Mapping[str, float], select_on: str) -> bool:
-    """Whether an evaluation is the best so far; the first is, and of equal ones the earlier.
+    """Whether an evaluation is the best so far; of equal ones the earlier stays the best.
 
-    A headline that could not be measured is NaN, and worse than any other.
+    A NaN headline, which could not be measured, is worse than any number.
 
     Args:
         metrics: scores by name, the headline first.
-        best: those of the best before, or none.
-        select_on: ``val`` decides by the score of validation, anything else by the headline.
+        best: those of the best evaluation before; empty at the first.
+        select_on: ``val`` compares validation scores, anything else the headline.
 
     Raises:
-        ValueError: it is to be chosen on validation, and that has no score, or NaN.
+        ValueError: `select_on` is ``val``, and the validation score is missing or NaN.
 
     >>> is_better({"all": 60.0}, {"all": 50.0}, "last")
     True
@@ -165,7 +157,7 @@ def is_better(metrics: Mapping[str, float], best: Mapping[str, float], select_on
 
 
 def _decisive(metrics: Mapping[str, float], select_on: str) -> str:
-    """The score by which the best evaluation is told: the headline, or that of validation."""
+    """The name of the score that is compared: the headline, or validation."""
     if select_on != "val":
         return next(iter(metrics))
     if "val" not in metrics:
@@ -175,21 +167,18 @@ def _decisive(metrics: Mapping[str, float], select_on: str) -> str:
         )
     if math.isnan(metrics["val"]):
         raise ValueError(
-            "train.select-on is val, but the score of validation is not a number, so that no "
-            "evaluation is better than another. Set train.select-on last."
+            "train.select-on is val, but the validation score is NaN, so no evaluation is better "
+            "than another. Set train.select-on last."
         )
     return "val"
 
 
-# One stage of a run: what changes while it goes, and how.
-
-
 class Stage:
-    """One stage of a run: what changes while it goes, and how.
+    """One stage of a training.
 
     Args:
-        found: a checkpoint of this stage to go on from.
-        earlier: seconds that the stages before it took.
+        found: a checkpoint of this stage to resume from.
+        earlier: seconds that earlier stages took.
     """
 
     def __init__(
@@ -213,12 +202,12 @@ class Stage:
         if world_size() > 1:
             sharded = plan.train.parallel == "fsdp"
             self.mechanics.parallel = Parallel(self.optimizers.values(), sharded)
-        self.average = RunningMean(method, plan.train.ema) if plan.train.ema else None
+        self.average = WeightEMA(method, plan.train.ema) if plan.train.ema else None
         self.counters: dict[str, Any] = {"stage": index, "update": 0, "seconds": earlier}
         self.best: dict[str, float] = {}
         self.window = Window()
         if found is not None:
-            with of_this_training(plan.folder):
+            with explain_mismatch(plan.folder):
                 restore_stage(self, found)
         self.began = time.perf_counter() - float(self.counters["seconds"])
         log.rewind(self.update)
@@ -227,9 +216,9 @@ class Stage:
         self.updater = self._updater()
 
     def _updater(self) -> Captured | Eager:
-        """How updates are run, and one line that says so and why."""
+        """Choose captured or eager updates, and print one line that says so and why."""
         plan, reason = self.plan, why_eager(self.plan.train, self.plan.device, self.method)
-        how = "updates are eager" if reason else "updates are recorded as a CUDA graph"
+        how = "updates are eager" if reason else "updates are captured as a CUDA graph"
         self.bar.note(f"{plan.title}: {how}" + (f": {reason}" if reason else ""))
         if reason:
             return Eager(self.work, plan.device)
@@ -241,16 +230,15 @@ class Stage:
 
     @property
     def number(self) -> int:
-        """Of this stage, counted from 0."""
         return int(self.counters["stage"])
 
     @property
     def seconds(self) -> float:
-        """Since the training began, in all sittings; work that a kill lost is not in it."""
+        """Training time, resumed parts included, without work that a kill lost."""
         return time.perf_counter() - self.began
 
     def train(self, request: StopRequest) -> Generator[Position, None, Evaluation]:
-        """Train to the end; whatever ends it, nothing is left under way on the device.
+        """Train to the end; however it ends, the device has finished its work.
 
         Raises:
             Interrupted: a signal came; the state is saved.
@@ -259,15 +247,15 @@ class Stage:
         try:
             evaluation = yield from self._train(request)
         except BaseException:
-            with suppress(RuntimeError):  # the first error is the one to see
+            with suppress(RuntimeError):  # keep the first error
                 self.release()
             raise
         self.release()
         return evaluation
 
     def release(self) -> None:
-        """Wait for the device, then drop the graphs."""
-        wait_for(self.plan.device)
+        """Wait for the device, then free the graphs."""
+        synchronize(self.plan.device)
         if isinstance(self.updater, Captured):
             self.updater.release()
 
@@ -283,16 +271,14 @@ class Stage:
             due = finished or (update > 0 and update % eval_every == 0)
             if self.window.rows and (due or update % train.log_every == 0):
                 self.record()
-            # Saved before it is evaluated: a run killed in between evaluates again, the same.
-            signal = max_over_ranks(
-                request.signal_number or 0
-            )  # asked of one rank, all stop together
+            # A signal to one rank stops all of them.
+            signal = max_over_ranks(request.signal_number or 0)
+            # Save before the evaluation: a run killed in between repeats only the evaluation.
             if signal or finished or (update > 0 and update % save_every == 0):
                 self.save()
             if signal:
-                words = f"{self.plan.title}: stopped and saved at update {update}. "
-                words += "The same command goes on from there."
-                raise Interrupted(signal, words)
+                words = f"{self.plan.title}: stopped and saved at update {update}."
+                raise Interrupted(signal, f"{words} The same command goes on from there.")
             if due:
                 evaluation = self.evaluate()
             if finished:
@@ -304,7 +290,7 @@ class Stage:
         if train.select_on != "last":
             evaluation = Evaluation(self.best, self.figures_of_best())
         for name, other in others.items():
-            evaluation = other.instead_of(evaluation, name)
+            evaluation = other.before(evaluation, name)
         return dataclasses.replace(evaluation, findings=findings, seconds=self.seconds)
 
     def one_update(self) -> None:
@@ -319,14 +305,14 @@ class Stage:
         factor = lr_factor(plan.schedule, update, plan.train.updates, per_epoch)
         for optimizer in self.optimizers.values():
             set_lr(optimizer, factor)
-        # Rank 0 draws as one process would; BatchFormer with exchange draws for all rows of all.
+        # Rank 0 draws as a single process would. BatchFormer with exchange draws for all ranks.
         seed = seed_for(plan.seed, "dropout", update) + rank()
         losses = self.updater(self._in_format(batch), seed)
         self.counters["update"] = update + 1
         self.window.add(losses, plan.optim.lr * factor, len(batch["y"]))
 
     def work(self, batch: Batch) -> dict[str, Tensor]:
-        """All that an update computes; this is what a graph holds."""
+        """All that an update computes, and all that a CUDA graph captures."""
         if self.mechanics.parallel is not None:
             self.mechanics.parallel.enter(self.method.phase())
         losses = self.method.update(batch, self.optimizers, self.mechanics)
@@ -337,7 +323,7 @@ class Stage:
 
     def _in_format(self, batch: Batch) -> Batch:
         if self.plan.train.precision == "fp64":
-            batch = {name: in_double(value) for name, value in batch.items()}
+            batch = {name: to_double(value) for name, value in batch.items()}
         if not self.plan.train.channels_last:
             return batch
         return {
@@ -348,7 +334,7 @@ class Stage:
         }
 
     def record(self) -> None:
-        """Write the window's means; stop if one of its losses is not a number."""
+        """Write the mean losses since the last record; raises if one is NaN or infinite."""
         values = self.window.record()
         epoch = (self.update - 1) // self.batches.per_epoch
         self.log.write("train", epoch, self.update, values)
@@ -359,7 +345,7 @@ class Stage:
         started = time.perf_counter()
         self.method.before_evaluation()
         trained: Any = self.method if self.average is None else self.average.module
-        evaluation = self.scored(trained)
+        evaluation = self.score(trained)
         self.method.train()
         epoch = self.update // self.batches.per_epoch
         self.log.write("eval", epoch, self.update, evaluation.metrics)
@@ -373,35 +359,35 @@ class Stage:
         self.window.pause(time.perf_counter() - started)
         return evaluation
 
-    def scored(self, trained: Method) -> Evaluation:
-        one_state(trained)
+    def score(self, trained: Method) -> Evaluation:
+        sync_state(trained)
         trained.eval()
         double = self.plan.train.precision == "fp64"
-        with torch.no_grad(), predicting_in_double(trained) if double else nullcontext():
+        with torch.no_grad(), predict_in_double(trained) if double else nullcontext():
             return self.evaluator(trained, self.mechanics)
 
     def figures_of_best(self) -> dict[str, Any]:
-        """What the figures need of the evaluation that is reported, which may be an earlier one."""
-        kept = load_newest_of_first(self.plan.folder / BEST, self.bar.say)
+        """Arrays for the figures of the best network, which may be an earlier one."""
+        kept = load_newest_on_rank_zero(self.plan.folder / BEST, self.bar.say)
         if kept is None:
             return {}
-        # What is dealt out to ranks cannot be copied, and is needed no more.
+        # A sharded network cannot be copied; the training is over, so overwrite it.
         best = self.method.scored()
         best = best if is_sharded(best) else copy.deepcopy(best)
         load_model(best, kept["method"])
-        return self.scored(best).figures
+        return self.score(best).figures
 
     def conclude(self) -> dict[str, Evaluation]:
-        """Score what else the training gave, and keep it, by name."""
+        """Score and save the other networks of the training, by name."""
         scores = {}
         for name, other in self.method.conclude(self.batches).items():
             state = {"method": state_of_model(other)}
             save_stage(self.plan.folder / name, self.update, state, self.number)
-            scores[name] = self.scored(other)
+            scores[name] = self.score(other)
         return scores
 
     def tell_findings(self) -> dict[str, dict[str, float]]:
-        """Record what the training found that is no score, and say it; its values, by name."""
+        """Write and print the findings of the method; returns their values by name."""
         found = self.method.findings()
         epoch = self.update // self.batches.per_epoch
         for name, finding in found.items():
@@ -411,6 +397,6 @@ class Stage:
         return {name: dict(finding.values) for name, finding in found.items()}
 
     def save(self) -> None:
-        wait_for(self.plan.device)
+        synchronize(self.plan.device)
         self.counters["seconds"] = self.seconds
         save_stage(self.plan.folder / "checkpoints", self.update, state_of_stage(self), self.number)

@@ -1,1 +1,1 @@
-"""Losses, one per file: a pure function, and a thin module where it holds state."""
+"""Losses, one family per file: pure functions, and thin modules where a loss has state."""

@@ -1,4 +1,4 @@
-"""Losses that compare samples: supervised contrast and InfoNCE."""
+"""Contrastive losses: supervised (Khosla et al., 2020), with classes, and MoCo's InfoNCE."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# Contrast of samples with samples (Khosla et al., 2020), and of samples with classes.
-
 
 def supervised_contrast(directions: Tensor, labels: Tensor, temperature: float) -> Tensor:
-    """How much nearer each sample is to its own class than to others; a scalar.
+    """Supervised contrast of samples with samples; a scalar.
 
     With similarities ``s_ij = z_i . z_j / temperature``, the loss of sample i is the mean over the
     other samples p of its class of ``log sum_{j != i} exp(s_ij) - s_ip``. The mean is over samples
-    that have such a p; without any it is 0. It is taken in float32 or wider, also under autocast;
-    shapes are static and nothing is read back from the device.
+    that have such a p; without any it is 0. It is computed in float32 or wider, also under
+    autocast; shapes are static and nothing is read back from the device.
 
     Args:
         directions: (N, Z) z, of length one.
@@ -48,7 +46,7 @@ def supervised_contrast(directions: Tensor, labels: Tensor, temperature: float) 
 
 
 def class_contrast(scores: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """Cross-entropy of ``scores / temperature``, a mean over samples; a scalar.
+    """Contrast of samples with classes: the mean cross-entropy of ``scores / temperature``.
 
     Args:
         scores: (N, S) of each sample with each class.
@@ -60,20 +58,15 @@ def class_contrast(scores: Tensor, targets: Tensor, temperature: float) -> Tenso
     return F.cross_entropy(scores.to(wide) / temperature, targets)
 
 
-def _require_positive(temperature: float) -> None:
-    if not temperature > 0:
-        raise ValueError(f"the temperature must be above 0, got {temperature}.")
-
-
-# Which of many keys belongs to a query: InfoNCE as MoCo-v2 and MoCo-v3 have it.
+# InfoNCE as in MoCo-v2 and MoCo-v3: which of many keys belongs to a query?
 
 PairList = Literal["all", "plain", "first_release", "readme"]
 
 
 class StreamPair(NamedTuple):
-    """Whose queries are contrasted with whose keys.
+    """Which stream's queries are contrasted with which stream's keys.
 
-    ``"own_mixed"`` are no keys: they are the mixed queries of the same view, without gradients.
+    ``"own_mixed"`` stands for the mixed queries of the same view, without gradients.
     """
 
     query: Literal["plain", "mixed"]
@@ -102,8 +95,8 @@ def stream_pairs(kind: PairList, view: int) -> tuple[StreamPair, ...]:
         The list of the first release of MoCo-v3 with BatchFormer, which repeats some pairs and
         lacks others; its author called that a typing error.
     ``"readme"``
-        That list, and plain queries with the mixed queries of the same view: the place in the
-        released code to which its README points.
+        That list, and plain queries with the mixed queries of the same view: the code to which the
+        README of the release points.
 
     Args:
         kind: the name of the list.
@@ -121,11 +114,11 @@ def stream_pairs(kind: PairList, view: int) -> tuple[StreamPair, ...]:
 
 
 def pair_divisor(kind: PairList, loss_scale: Literal["mean", "sum"]) -> int:
-    """What the sum of a view's terms is divided by.
+    """The divisor of the sum of a view's terms.
 
     ``"sum"`` adds the listed terms as the release of MoCo-v3 does. ``"mean"`` divides by the number
     of pairs of a view, so that the loss has the baseline's scale, ``ctr(q1, k2) + ctr(q2, k1)``.
-    With ``"readme"`` both divide by 5, its pairs of a view, as that part of the release does.
+    With ``"readme"`` both divide by 5, the pairs of a view, as that part of the release does.
 
     >>> pair_divisor("all", "mean"), pair_divisor("all", "sum"), pair_divisor("readme", "sum")
     (4, 1, 5)
@@ -143,12 +136,12 @@ def queue_contrast(
     """MoCo-v2's loss: each query's own key against the queue; a scalar, the mean over queries.
 
     Cross-entropy of ``[q . k, q . queue] / temperature`` with the first as target. MoCo's queue
-    begins with random keys, ours is empty: what is not valid has no part in the loss, and with
-    nothing valid the loss is 0. It is taken in float32 or wider, also under autocast; shapes are
-    static and nothing is read back from the device.
+    starts with random keys, ours starts empty: keys that are not valid are left out of the loss,
+    and without valid keys the loss is 0. It is computed in float32 or wider, also under autocast;
+    shapes are static and nothing is read back from the device.
 
     Args:
-        queries: (N, D), of length one: the caller normalises, since the queue holds directions.
+        queries: (N, D), of length one: the caller normalises, as the queue holds normalised keys.
         keys: (N, D), of length one, of the same samples; compute them without gradients.
         queue: (Q, D), of length one, keys of earlier samples.
         temperature: divides the similarities.
@@ -158,7 +151,7 @@ def queue_contrast(
     >>> queue_contrast(q, q, torch.tensor([[0.0, 1.0]]), temperature=1.0)  # log(e + 1) - 1
     tensor(0.3133)
     """
-    _require_positive_temperature(temperature)
+    _require_positive(temperature)
     shapes = tuple(queries.shape), tuple(keys.shape), tuple(queue.shape)
     if queries.ndim != 2 or shapes[1] != shapes[0] or shapes[2][1:] != shapes[0][1:]:
         raise ValueError(
@@ -184,19 +177,19 @@ def batch_contrast(queries: Tensor, keys: Tensor, temperature: float, first: int
     """MoCo-v3's loss: each query's own key against all other keys; a scalar, the mean over queries.
 
     ``2 T`` times the cross-entropy of ``norm(q) . norm(k)^T / T``; the key of query i is
-    ``first + i``. It is taken in float32 or wider, also under autocast.
+    ``first + i``. It is computed in float32 or wider, also under autocast.
 
     Args:
         queries: (N, D), of any length: they are normalised here.
         keys: (M, D), likewise; compute them without gradients.
         temperature: T.
-        first: where the keys of these queries begin, among those of all ranks.
+        first: index of the first query's key among the keys of all ranks.
 
     >>> q = torch.tensor([[3.0, 0.0]])
     >>> batch_contrast(q, torch.tensor([[0.0, 1.0], [2.0, 0.0]]), temperature=1.0, first=1)
     tensor(0.6265)
     """
-    _require_positive_temperature(temperature)
+    _require_positive(temperature)
     if queries.ndim != 2 or keys.ndim != 2 or queries.shape[1] != keys.shape[1]:
         raise ValueError(
             "batch_contrast needs queries (N, D) and keys (M, D), got "
@@ -219,6 +212,6 @@ def _widened(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
     return queries.to(dtype), keys.to(dtype)
 
 
-def _require_positive_temperature(temperature: float) -> None:
+def _require_positive(temperature: float) -> None:
     if not temperature > 0:
         raise ValueError(f"the temperature must be above 0, got {temperature}.")

@@ -1,4 +1,4 @@
-"""Losses that compare domains: CORAL, IRM, V-REx and MDD."""
+"""Penalties that compare domains: CORAL, IRM, V-REx and MDD."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# CORAL (Sun and Saenko, 2016): how far the first two moments of domains lie apart.
-
 
 def coral(features: Tensor) -> Tensor:
-    """Mean over pairs of domains of their squared distance in mean and covariance; a scalar.
+    """CORAL (Sun and Saenko, 2016): how far means and covariances of domains differ; a scalar.
 
     For domains i < j with means ``mu`` (C,) and unbiased covariances ``S`` (C, C) it is the mean of
     ``mean((mu_i - mu_j)^2) + mean((S_i - S_j)^2)``. The mean over pairs of a squared difference is
-    twice the unbiased variance over the domains, which is what is computed, in float32 or wider,
-    also under autocast.
+    twice the unbiased variance over domains, which is computed here, in float32 or wider, also
+    under autocast.
 
     Args:
         features: (G, n, C), n samples of each of G domains.
@@ -39,17 +37,14 @@ def coral(features: Tensor) -> Tensor:
     return 2 * (means.var(0).mean() + covariances.var(0).mean())
 
 
-# IRM (Arjovsky et al., 2019): whether one classifier is the best for every domain.
-
-
 def irm_penalty(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean over domains of ``g1 g2``, the slopes of the risk in the scale of the logits; a scalar.
+    """IRM (Arjovsky et al., 2019): the squared slope of each domain's risk in w at 1; a scalar.
 
-    ``g`` is the derivative of the cross-entropy of ``w z`` by ``w`` at 1. For logits z of class y
-    it is ``sum_k softmax(z)_k z_k - z_y``, meaned over rows: the closed form has the derivatives of
-    the definition, and needs no graph of a graph. Even rows give ``g1`` and odd rows ``g2``, so
-    that the product of independent halves estimates the square without bias, and it can be
-    negative. It is taken in float32 or wider.
+    The slope g is the derivative of the cross-entropy of ``w z`` by ``w`` at 1. For logits z of
+    class y it is the mean over rows of ``sum_k softmax(z)_k z_k - z_y``; this closed form has the
+    same derivatives as the definition and avoids double backward. Even rows give ``g1`` and odd
+    rows ``g2``: the product of independent halves estimates the square without bias, and can be
+    negative. The result is the mean of ``g1 g2`` over domains, in float32 or wider.
 
     Args:
         logits: (G, n, K), n samples of each of G domains.
@@ -71,11 +66,8 @@ def irm_penalty(logits: Tensor, targets: Tensor) -> Tensor:
     return (slopes[:, ::2].mean(1) * slopes[:, 1::2].mean(1)).mean()
 
 
-# V-REx (Krueger et al., 2021): how unequal the risks of domains are.
-
-
 def vrex(losses: Tensor) -> Tensor:
-    """Population variance of the domains' losses; a scalar.
+    """V-REx (Krueger et al., 2021): the population variance of the domains' losses; a scalar.
 
     Args:
         losses: (G,), the mean loss of each domain.
@@ -89,17 +81,15 @@ def vrex(losses: Tensor) -> Tensor:
     return losses.var(correction=0)
 
 
-# Margin disparity discrepancy (Zhang et al., 2019) of a source and a target domain.
-
-
 def mdd(
     source: Tensor, source_adversary: Tensor, target: Tensor, target_adversary: Tensor, gamma: float
 ) -> Tensor:
-    """How well an adversary agrees on the source and disagrees on the target; a scalar.
+    """Margin disparity discrepancy (Zhang et al., 2019) of source and target; a scalar.
 
+    It is high if an adversary agrees with the classifier on the source and disagrees on the target:
     ``-gamma CE(a_s, argmax z_s) + log(1 - softmax(a_t)[argmax z_t])``, each term a mean over its
-    rows, with logits z of the classifier and a of the adversary. The adversary is trained to raise
-    it, the features to lower it. It is taken in float32 or wider; no gradient reaches z.
+    rows, with logits z of the classifier and a of the adversary. The adversary maximises it, the
+    features minimise it. It is computed in float32 or wider; no gradient reaches z.
 
     Args:
         source: (N, K) logits of the classifier.
@@ -125,10 +115,9 @@ def mdd(
 def log_other(logits: Tensor, classes: Tensor) -> Tensor:
     """``log(1 - softmax(logits)[class])`` (N,): the log of the other classes' probability.
 
-    The released code takes ``log(min(1 - p + 1e-6, 1))``, in which ``1 - p`` is lost to rounding
-    and the gradient vanishes where p is near 1. Here it is the difference of two log-sums of
-    exponentials: exact, without a floor, and with a gradient of at most 1 everywhere. Both agree to
-    ``1e-6 / (1 - p)``.
+    The released code computes ``log(min(1 - p + 1e-6, 1))``, which loses ``1 - p`` to rounding and
+    has no gradient where p is near 1. The difference of two log-sum-exps is exact, needs no floor,
+    and has a gradient of at most 1. Both agree to ``1e-6 / (1 - p)``.
 
     Args:
         logits: (N, K).

@@ -1,4 +1,7 @@
-"""Losses for long tails: class counts, effective numbers, Balanced Softmax and LDAM."""
+"""Losses for long tails: Balanced Softmax, LDAM, and class weights by effective numbers.
+
+All take the numbers of training images per class, which :func:`checked_counts` checks.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +13,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# Numbers of training images per class, checked once before losses are made of them.
-
 ClassCounts = Tensor | Sequence[int]
 
 
 def checked_counts(class_counts: ClassCounts, who: str, *, allow_empty: bool = False) -> Tensor:
     """The counts (K,) in float64, or an error that begins with `who`.
 
-    A class without training images is most often a wrong split or a wrong number of classes, and
-    so an error, unless `allow_empty` says that it is meant.
+    A class without training images usually means a wrong split or a wrong number of classes, so
+    it is an error unless `allow_empty`.
 
     >>> checked_counts([5, 2], "example")
     tensor([5., 2.], dtype=torch.float64)
@@ -30,7 +31,7 @@ def checked_counts(class_counts: ClassCounts, who: str, *, allow_empty: bool = F
             f"{who} needs one count per class, shape (K,), got {tuple(counts.shape)}: count the "
             f"training labels, for example with torch.bincount"
         )
-    # Written so that NaN fails it too.
+    # Written so that NaN fails too.
     if not bool(((counts >= 0) & (counts < float("inf"))).all()):
         raise ValueError(f"{who}: class counts must be finite and not negative")
     empty = (counts == 0).nonzero().flatten().tolist()
@@ -46,22 +47,20 @@ def checked_counts(class_counts: ClassCounts, who: str, *, allow_empty: bool = F
     return counts
 
 
-# Class weights by the effective number of samples (Cui et al., 2019).
-
-
 def effective_number_weights(
     class_counts: ClassCounts, beta: float = 0.9999, *, allow_empty: bool = False
 ) -> Tensor:
-    """Weights (K,) in inverse proportion to ``(1 - beta^n_c) / (1 - beta)``, of mean one.
+    """Class weights (K,) by the effective number of samples (Cui et al., 2019), of mean one.
 
-    With ``beta=0`` all weights are 1; towards ``beta=1`` they become inverse frequencies. Deferred
-    re-weighting (Cao et al., 2019) trains without them at first and with them at the end.
+    They are inversely proportional to ``(1 - beta^n_c) / (1 - beta)``. With ``beta=0`` all weights
+    are 1; towards ``beta=1`` they become inverse frequencies. Deferred re-weighting (Cao et al.,
+    2019) uses them only in the last part of a training.
 
     Args:
         class_counts: (K,) training images of each class.
         beta: in [0, 1).
-        allow_empty: a class without images gets weight 0 and the others sum to their own number;
-            otherwise such a class is an error.
+        allow_empty: give a class without images weight 0, and the K' others a sum of K'; otherwise
+            such a class is an error.
 
     >>> effective_number_weights([1, 3], beta=0.5)  # effective numbers 1 and 1.75
     tensor([1.2727, 0.7273])
@@ -79,7 +78,7 @@ def effective_number_weights(
     return (weights * (present.sum() / weights.sum())).to(torch.get_default_dtype())
 
 
-# Balanced Softmax (Ren et al., 2020): cross-entropy on logits shifted by the class log-counts.
+# Balanced Softmax (Ren et al., 2020).
 
 Reduction = Literal["none", "mean", "sum"]
 
@@ -95,11 +94,11 @@ def balanced_softmax(
 
     ``logits`` is (N, K); ``targets`` is (N,) class indices or (N, K) class probabilities;
     ``class_counts`` is (K,) raw numbers of training images. Returns a scalar, or (N,) with
-    ``reduction="none"``. The sum is taken in float32 or wider, whatever the type of the logits.
+    ``reduction="none"``. It is computed in float32 or wider, whatever the type of the logits.
 
-    A class with count 0 has probability 0: it leaves the denominator and gets no gradient. A
+    A class with count 0 has probability 0: it is not in the denominator and gets no gradient. A
     target that gives weight to such a class has loss ``inf``, not NaN. Values are not checked
-    here, because reading them would stall the device; ``BalancedSoftmax`` checks once.
+    here, because reading them would stall the device; ``BalancedSoftmax`` checks them once.
 
     >>> balanced_softmax(torch.zeros(1, 2), torch.tensor([1]), torch.tensor([3, 1])).exp()
     tensor(4.)
@@ -137,9 +136,9 @@ class BalancedSoftmax(nn.Module):
     """``balanced_softmax`` with the class counts of one training set.
 
     ``class_counts`` is (K,). The counts describe the data and not the model, so they move with
-    the module but stay out of its ``state_dict``. A class without training images is an error,
-    most often a wrong split or a wrong number of classes; ``allow_empty=True`` accepts it and
-    excludes the class: its logit is not trained, and a target that names it has loss ``inf``.
+    the module but are not in its ``state_dict``. A class without training images is an error;
+    ``allow_empty=True`` excludes it instead: its logit is not trained, and a target that names it
+    has loss ``inf``.
     """
 
     class_counts: Tensor
@@ -168,20 +167,20 @@ class BalancedSoftmax(nn.Module):
 
 # LDAM (Cao et al., 2019): cross-entropy with a margin that is larger for rarer classes.
 
-#: What a network gives: cosines times the scale (as RIDE's heads do), or the cosines themselves
-#: (as LDAM-DRW's head does), which the loss then scales.
+#: What the logits are: cosines times the scale (from RIDE's heads), or plain cosines (from
+#: LDAM-DRW's head), which the loss then scales.
 LogitsAre = Literal["scaled", "cosines"]
 
 
 def ldam_margins(
     class_counts: ClassCounts, largest: float = 0.5, *, allow_empty: bool = False
 ) -> Tensor:
-    """Margins (K,) in proportion to ``n_c^(-1/4)``; the rarest class has the `largest`.
+    """Margins (K,) proportional to ``n_c^(-1/4)``; the rarest class has the `largest`.
 
     Args:
         class_counts: (K,) training images of each class.
         largest: margin of the rarest class, in cosines.
-        allow_empty: a class without images gets margin 0 and does not count as the rarest;
+        allow_empty: give a class without images margin 0, and do not count it as the rarest;
             otherwise such a class is an error.
 
     >>> ldam_margins([10_000, 625, 16])
@@ -205,7 +204,7 @@ def ldam(
 
     With cosines ``c`` and scale ``s`` this is the cross-entropy of ``s (c - m_y 1_y)``. The mean
     over samples is weighted by ``class_weights[y]`` as in ``torch``'s ``cross_entropy``: the sum of
-    weighted losses over the sum of weights. It is taken in float32 or wider.
+    weighted losses over the sum of weights. It is computed in float32 or wider.
 
     Args:
         logits: (N, K), by default ``s c``, cosines already multiplied by `scale`.
@@ -244,8 +243,8 @@ class LDAM(nn.Module):
     Args:
         class_counts: (K,) training images of each class.
         largest: margin of the rarest class.
-        scale: what cosines are multiplied by.
-        beta: of the effective-number class weights that hold while `reweighted` is true.
+        scale: multiplies the cosines.
+        beta: of the effective-number class weights that apply while `reweighted` is true.
         logits_are: as in :func:`ldam`.
         allow_empty: accept classes without images; they have neither margin nor weight.
     """
@@ -254,8 +253,8 @@ class LDAM(nn.Module):
     class_weights: Tensor
 
     reweighted: bool = False
-    """Set to True from the epoch of deferred re-weighting on. Python decides by it, so it belongs
-    to the phase of a method whose updates are recorded."""
+    """Set it to True when deferred re-weighting begins. Python branches on it, so it must be part
+    of the phase of a method whose updates are captured."""
 
     def __init__(
         self,

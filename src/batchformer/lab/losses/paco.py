@@ -47,9 +47,9 @@ def paco(
     ``-sum(w log p) / sum(w)`` over them, where the denominator of ``p`` adds the exponentials of
     the centres and `gamma` times those of the samples. With two streams, give all 2N rows.
 
-    Scores are taken in float32 or wider, also under autocast. Shapes are static and nothing is
-    read back, so a CUDA graph can record it. Gradients reach whatever requires them: compute
-    `keys` and `queue` without.
+    Computed in float32 or wider, also under autocast. Shapes are static and nothing is read back
+    from the device, so a CUDA graph can capture it. Gradients flow to all inputs that require
+    them: compute `keys` and `queue` without gradients.
 
     Args:
         queries: (N, D), of length one.

@@ -1,4 +1,4 @@
-"""RIDE (Wang et al., 2021) and distillation (Hinton et al., 2015)."""
+"""RIDE (Wang et al., 2021): experts with margins, kept apart from their mean; distillation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from batchformer.lab.losses.long_tailed import (
     ldam_margins,
 )
 
-# Distillation (Hinton et al., 2015): a student's softened probabilities follow a teacher's.
+DistillationCount = Literal["once", "per_expert"]
 
 
 def kl_from(reference: Tensor, logits: Tensor) -> Tensor:
@@ -34,10 +34,10 @@ def kl_from(reference: Tensor, logits: Tensor) -> Tensor:
 
 
 def distillation(student_logits: Tensor, teacher_logits: Tensor, temperature: float) -> Tensor:
-    """``T^2 KL(softmax(teacher / T) || softmax(student / T))``, averaged over samples; a scalar.
+    """Distillation (Hinton et al., 2015) from a teacher's softened probabilities; a scalar.
 
-    The factor T^2 keeps the size of gradients comparable over temperatures. Taken in float32 or
-    wider.
+    ``T^2 KL(softmax(teacher / T) || softmax(student / T))``, averaged over samples. The factor T^2
+    makes gradients comparable over temperatures. Computed in float32 or wider.
 
     Args:
         student_logits: (N, K).
@@ -57,11 +57,6 @@ def distillation(student_logits: Tensor, teacher_logits: Tensor, temperature: fl
     dtype = torch.promote_types(student_logits.dtype, torch.float32)
     teacher, student = teacher_logits.to(dtype), student_logits.to(dtype)
     return temperature**2 * kl_from(teacher / temperature, student / temperature)
-
-
-# RIDE (Wang et al., 2021): experts with margins, kept apart from their own mean.
-
-DistillationCount = Literal["once", "per_expert"]
 
 
 def class_temperatures(class_counts: ClassCounts, factor: float) -> Tensor:
@@ -89,8 +84,8 @@ def class_temperatures(class_counts: ClassCounts, factor: float) -> Tensor:
 def divergence(expert_logits: Tensor, temperatures: Tensor | None = None) -> Tensor:
     """How far the experts are from their mean; a scalar, summed over experts.
 
-    For each expert ``Tm^2 KL(softmax(mean / T) || softmax(z / T))``, averaged over samples. The
-    mean of the experts' logits is a constant here: no gradient passes through it.
+    For each expert ``Tm^2 KL(softmax(mean / T) || softmax(z / T))``, averaged over samples. No
+    gradient passes through the mean of the experts' logits.
 
     Args:
         expert_logits: (E, N, K).
@@ -194,8 +189,8 @@ class RIDE(nn.Module):
     temperatures: Tensor
 
     reweighted: bool = False
-    """Set to True from the epoch of deferred re-weighting on: weights and temperatures hold. Python
-    decides by it, so it belongs to the phase of a method whose updates are recorded."""
+    """Set it to True when deferred re-weighting begins: class weights and temperatures then apply.
+    Python branches on it, so it must be part of the phase of a method with captured updates."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Wasserstein GAN with a gradient penalty (Gulrajani et al., 2017), under a condition."""
+"""Conditional Wasserstein GAN with a gradient penalty (Gulrajani et al., 2017)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from torch import Tensor
 
 
 def critic_difference(fake: Tensor, real: Tensor) -> Tensor:
-    """``mean(fake) - mean(real)`` of the critic's scores, which the critic lowers; a scalar.
+    """``mean(fake) - mean(real)`` of the critic's scores, which the critic minimises; a scalar.
 
-    Its negative estimates the distance of the two distributions.
+    Its negative estimates the distance between the two distributions.
 
     >>> critic_difference(fake=torch.tensor([1.0, 3.0]), real=torch.tensor([5.0]))
     tensor(-3.)
@@ -28,16 +28,16 @@ def gradient_penalty(
 ) -> Tensor:
     """Mean of ``(|g| - 1)^2``, with g the critic's gradient between real and fake; a scalar.
 
-    ``g`` is taken at ``share * real + (1 - share) * fake``, each row with its own condition, by
-    the features alone. The penalty can be differentiated by the critic's weights, not by `real` and
-    `fake`. The lengths are taken in float32 or wider.
+    ``g`` is the gradient with respect to the features at ``share * real + (1 - share) * fake``,
+    each row with its own condition. The penalty has gradients for the critic's weights, not for
+    `real` and `fake`. Norms are computed in float32 or wider.
 
     Args:
-        critic: of features (N, D) and conditions (N, A); gives scores (N,), each of its row alone.
+        critic: features (N, D) and conditions (N, A) to scores (N,), each from its row alone.
         real: (N, D).
         fake: (N, D).
         condition: (N, A), attributes of each row's class.
-        share: (N, 1), uniform in [0, 1]; drawn by the caller, so that he knows from what.
+        share: (N, 1), uniform in [0, 1]; the caller draws it, and so chooses the generator.
     """
     if real.shape != fake.shape or share.shape != (len(real), 1):
         raise ValueError(

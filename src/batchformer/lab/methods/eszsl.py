@@ -9,8 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from batchformer.lab.config.methods import MethodConfig, ModuleConfig
-from batchformer.lab.config.module import require_training
+from batchformer.lab.config.methods import MethodConfig, ModuleConfig, require_training
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.data.sets.attributes import AttributeFeatures
 from batchformer.lab.engine.method import Method

@@ -7,16 +7,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from batchformer.lab.config.methods import MethodConfig
+from batchformer.lab.config.methods import MethodConfig, reweights
 from batchformer.lab.losses.long_tailed import LDAM
 from batchformer.lab.methods.classifier import Classifier, replace_classifier
 from batchformer.lab.models.heads import CosineClassifier
 from batchformer.nn.randomness import drawing
 
 # Deferred re-weighting: whether a training is long enough to come to it.
-
-#: Methods that weight classes by how rare they are from ``hyper.reweight_epoch`` on.
-DEFERRED = ("ldam", "ride")
 
 
 def reweighting_warning(method: str, hyper: MethodConfig, epochs: float) -> str:
@@ -27,7 +24,7 @@ def reweighting_warning(method: str, hyper: MethodConfig, epochs: float) -> str:
     >>> reweighting_warning("ldam", MethodConfig(reweight_epoch=160), 200)
     ''
     """
-    if method not in DEFERRED or epochs > hyper.reweight_epoch:
+    if not reweights(method) or epochs > hyper.reweight_epoch:
         return ""
     return (
         f"re-weighting begins with epoch {hyper.reweight_epoch}, and this training has "

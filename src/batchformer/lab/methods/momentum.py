@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.lab.config.training import require
-from batchformer.lab.models.norms import collect, deal
+from batchformer.lab.models.norms import interleave_rows, restore_rows
 from batchformer.nn.exchange import gather, row_counts, rows_of_rank, world_size
 from batchformer.nn.randomness import seed_for
 
@@ -183,8 +183,8 @@ def in_parts(encode: Callable[[Tensor], Tensor], x: Tensor, parts: int, streams:
     if parts == 1:
         return encode(x)
     require_equal_parts(len(x) // streams, parts)
-    made = encode(torch.cat([deal(rows, parts) for rows in x.chunk(streams)]))
-    return torch.cat([collect(rows, parts) for rows in made.chunk(streams)])
+    made = encode(torch.cat([interleave_rows(rows, parts) for rows in x.chunk(streams)]))
+    return torch.cat([restore_rows(rows, parts) for rows in made.chunk(streams)])
 
 
 def draw_order(x: Tensor, parts: int) -> Tensor | None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine.bn_recalibration import measuring_statistics
+from batchformer.lab.engine.bn_recalibration import recalibrate_norms
 from batchformer.lab.engine.method import Batches, Finding, Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 
@@ -258,7 +258,7 @@ def renew_statistics(method: Method, batches: Batches, most: int = STATISTICS_BA
     statistics, and so does that which predictions do not pass. The method is left in eval mode.
     """
     method.train()
-    with measuring_statistics(method) as norms:
+    with recalibrate_norms(method) as norms:
         method.eval()
         if not norms:
             return

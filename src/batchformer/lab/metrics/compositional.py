@@ -1,11 +1,11 @@
-"""Seen against unseen pairs of attribute and object, as a bias moves predictions between them.
+"""Accuracy on seen and unseen attribute-object pairs, over a sweep of a bias between them.
 
 A network trained on seen pairs prefers them. A bias added to the scores of unseen pairs sets the
 balance; the area under the curve of both accuracies, over all biases, does not depend on it.
 
-With one bias for all unseen pairs a prediction is either the best seen pair or the best unseen one.
-So the whole curve needs three scores of an image: those two, and that of the pair it shows. An open
-world has hundreds of thousands of pairs: :class:`CompositionalScores` keeps these numbers alone.
+With one bias for all unseen pairs, a prediction is either the best seen pair or the best unseen
+one. So the whole curve needs three scores per image: those two, and that of the pair it shows. An
+open world has hundreds of thousands of pairs, so :class:`CompositionalScores` keeps only these.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ World = Literal["closed", "open"]
 
 #: The bias at the end of the curve, at which every prediction is an unseen pair.
 LARGEST_BIAS = 1e3
-#: How far below the tie of an image's own pair with its best seen pair a bias is set.
+#: Biases are set this far below the tie of an image's own pair with its best seen pair.
 BELOW_TIE = 1e-4
-#: Biases are so many quantiles of those ties, roughly.
+#: Approximate number of quantiles of these ties that are used as biases.
 QUANTILES = 20
 #: Scores that are copied at a time.
 CHUNK = 2**24
@@ -34,11 +34,11 @@ CHUNK = 2**24
 
 @dataclass(frozen=True, eq=False)
 class CompositionalResult:
-    """Accuracies over images, in percent; NaN where the images have no pair of that kind.
+    """Accuracies over images, in percent; NaN if no image has a pair of that kind.
 
-    `attribute` and `object` are those of the released evaluation, which takes them where every
-    prediction is an unseen pair, images of seen pairs included; those with `_unbiased` are of the
-    scores as they are. Which of them the paper's table shows is not stated.
+    `attribute` and `object` are those of the released evaluation, which measures them at the
+    largest bias, where every prediction is an unseen pair, also for images of seen pairs. Those
+    with `_unbiased` use the scores without a bias. The paper does not say which its table shows.
 
     Args:
         auc: area under the curve of seen over unseen accuracy.
@@ -81,20 +81,20 @@ def compositional_scores(
 ) -> CompositionalResult:
     """Score the images of one phase over the sweep of biases.
 
-    The biases are quantiles of where images of unseen pairs, if right at the largest bias, turn
-    from a seen pair to their own; at the lowest of them all predictions of such images are seen
-    pairs, unless scores tie. Of equal scores the pair with the lowest number wins, whether seen or
-    unseen. Ties are judged after adding the bias in float64: the released evaluation adds it in
-    float32, where the largest bias rounds scores to 6e-5.
+    For images of unseen pairs that are right at the largest bias, take the bias at which each turns
+    from a seen pair to its own pair; the sweep uses quantiles of these. At the lowest bias all such
+    images are predicted as seen pairs, unless scores tie. Of equal scores the pair with the lowest
+    number wins. Ties are judged after adding the bias in float64; the released evaluation adds it
+    in float32, where the largest bias rounds scores to 6e-5.
 
     Args:
         scores: (N, P) of all pairs.
         pair: (N,) int64, the pair that each image shows.
         compositions: the P pairs.
         phase: which pairs the images may show.
-        world: the candidates: in a closed world the pairs of the phase and the seen ones, in an
-            open world all of them, every attribute with every object.
-        kept: (P,) bool, candidates that are feasible; seen pairs are always kept.
+        world: which pairs are candidates: closed: those of the phase and the seen ones; open:
+            every attribute with every object.
+        kept: (P,) bool, feasible candidates; seen pairs are always kept.
 
     >>> few = Compositions.of([("old", "cat"), ("wet", "dog")], [], [("wet", "cat")])
     >>> scores = torch.tensor([[5.0, 1.0, 0.0], [3.0, 2.0, 0.0]])  # old cat, wet cat, wet dog
@@ -110,17 +110,16 @@ def compositional_scores(
 
 
 class CompositionalScores:
-    """Scores of one phase that come batch by batch; see :func:`compositional_scores`.
+    """:func:`compositional_scores` batch by batch, with bitwise the same result.
 
-    Its memory grows with the images (and with the thresholds, if there are any), never with the
-    pairs. The numbers are those of all scores at once, to the bit.
+    Memory grows with the images and the thresholds, not with the pairs.
 
     Args:
         compositions: the P pairs.
         phase: which pairs the images may show.
         world: closed or open.
-        kept: (P,) bool, candidates that are feasible; seen pairs are always kept.
-        feasibility: (P,) of all pairs, to choose a threshold by; those of seen ones do not matter.
+        kept: (P,) bool, feasible candidates; seen pairs are always kept.
+        feasibility: (P,) of all pairs, to choose a threshold; values of seen pairs do not matter.
         count: thresholds to try, from the lowest feasibility of an unseen pair to the highest.
     """
 
@@ -166,17 +165,16 @@ class CompositionalScores:
         """Score all images over the sweep of biases.
 
         Args:
-            level: number of the threshold, where there are some.
+            level: number of the threshold, if there are thresholds.
         """
         if not self.best:
             raise ValueError(f"no image of {self.phase!r} has been scored yet: call update first")
         return _result(_Best.joined(self.best, level), torch.cat(self.pairs), self.compositions)
 
     def choose(self) -> tuple[float, CompositionalResult]:
-        """The feasibility below which unseen pairs are best left out, and the scores without them.
+        """The best threshold of feasibility, and the scores with ``kept=feasibility >= threshold``.
 
-        The best is that of the largest area under the curve, of equal ones the lowest. Then
-        ``kept=feasibility >= threshold``.
+        The best has the largest area under the curve; of equal ones it is the lowest.
         """
         best_auc, chosen = -math.inf, None
         for level, threshold in enumerate(self.thresholds.tolist()):
@@ -185,8 +183,8 @@ class CompositionalScores:
                 best_auc, chosen = result.auc, (threshold, result)
         if chosen is None:
             raise ValueError(
-                f"no threshold can be chosen on {self.phase!r}: its images need seen and unseen "
-                f"pairs"
+                f"no threshold can be chosen on {self.phase!r}: its images must show both seen and "
+                f"unseen pairs"
             )
         return chosen
 
@@ -220,7 +218,7 @@ def _result(best: _Best, pair: Tensor, compositions: Compositions) -> Compositio
 
     right = best.predicted(biases) == pair[:, None]
     seen, unseen = _percent(right[is_seen]), _percent(right[~is_seen])
-    # A curve of one point has no area, but where an accuracy is missing, there is no curve.
+    # A curve of one point has area 0; without seen or without unseen images there is no curve.
     missing = bool(is_seen.all()) or not bool(is_seen.any())
     auc = math.nan if missing else float(torch.trapezoid(seen, unseen)) / 100
     both = seen + unseen
@@ -248,7 +246,7 @@ def _result(best: _Best, pair: Tensor, compositions: Compositions) -> Compositio
 
 @dataclass(frozen=True, eq=False)
 class _Best:
-    """Of N images, the best seen and the best unseen pair: float64 scores, and their numbers.
+    """The best seen and the best unseen pair of N images: float64 scores and numbers of pairs.
 
     Args:
         seen: (N,)
@@ -266,7 +264,7 @@ class _Best:
 
     @classmethod
     def of(cls, scores: Tensor, pair: Tensor, seen: Tensor, levels: Sequence[Tensor]) -> _Best:
-        """Of scores (N, P); unseen pairs of a level count for its threshold and all lower ones."""
+        """From scores (N, P); pairs of a level count for its threshold and all lower ones."""
         own = scores.gather(1, pair.to(scores.device)[:, None])[:, 0].double()
         best, number = _best(scores, levels[-1])
         columns = [(best, number)]
@@ -301,8 +299,7 @@ class _Best:
 
 
 def _best(scores: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
-    """The best score of some pairs (N,) and its number, the lowest of equals; minus infinity if
-    there is no such pair."""
+    """The best score (N,) of these pairs and its number, the lowest of equals; -inf if none."""
     if not len(numbers):
         nothing = torch.full((len(scores),), -math.inf, dtype=torch.float64, device=scores.device)
         return nothing, torch.full_like(nothing, -1, dtype=torch.int64)
@@ -314,13 +311,13 @@ def _require_numbers(best: _Best, before: int) -> None:
     broken = best.seen.isnan() | best.unseen.isnan().any(1)
     if bool(broken.any()):
         raise ValueError(
-            f"{int(broken.sum())} of {len(broken)} images have a score that is not a number, the "
-            f"first of them image {before + int(broken.int().argmax())}: the network has diverged"
+            f"{int(broken.sum())} of {len(broken)} images have a NaN score, the first is image "
+            f"{before + int(broken.int().argmax())}: the network has diverged"
         )
 
 
 def _percent(right: Tensor) -> Tensor:
-    """Of (N, B), the percentages (B,); NaN for no rows."""
+    """Percentages (B,) of booleans (N, B); NaN without rows."""
     return 100.0 * right.double().mean(dim=0)
 
 

@@ -14,13 +14,13 @@ Boxes = Mapping[str, Tensor]
 
 @dataclass(frozen=True)
 class AveragePrecision:
-    """Means over classes and what they are of, in percent.
+    """Average precision in percent, as means over classes and by class.
 
     Args:
-        ap: mean over thresholds .50, .55, ..., .95 of the overlap (IoU).
-        ap50: at .50.
-        ap75: at .75.
-        by_class: (K,) `ap` of each class; NaN of a class without an object to be found.
+        ap: mean over IoU thresholds .50, .55, ..., .95.
+        ap50: at IoU .50.
+        ap75: at IoU .75.
+        by_class: (K,) `ap` of each class; NaN for a class without objects.
     """
 
     ap: float
@@ -32,16 +32,16 @@ class AveragePrecision:
 def average_precision(pairs: Iterable[tuple[Boxes, Boxes]], classes: int) -> AveragePrecision:
     """COCO's average precision, by torchmetrics.
 
-    Precision is read off at 101 values of recall, and the 100 most certain detections of an image
-    count. A difficult object is treated as a crowd of COCO's: it is not missed where nothing is
-    found, and what is found within it is neither right nor wrong, however often.
+    Precision is sampled at 101 recalls, and the 100 detections of an image with the highest scores
+    count. A difficult object is treated as a COCO crowd: it need not be found, and any number of
+    detections in it are neither right nor wrong.
 
-    The numbers of papers on Pascal VOC have the same names and often come from detectron2, which
-    follows another rule: see :func:`voc_average_precision`.
+    Papers on Pascal VOC use the same names but often detectron2's numbers, which follow another
+    rule: see :func:`voc_average_precision`.
 
     Args:
-        pairs: of each image what was found, ``boxes`` (n, 4), ``labels`` (n,) and ``scores`` (n,),
-            and what is there, ``boxes`` (m, 4), ``labels`` (m,) and ``difficult`` (m,).
+        pairs: for each image its detections, ``boxes`` (n, 4), ``labels`` (n,) and ``scores``
+            (n,), and its objects, ``boxes`` (m, 4), ``labels`` (m,) and ``difficult`` (m,).
         classes: K; labels are 0..K-1.
     """
     metric = _metric()
@@ -63,7 +63,7 @@ def average_precision(pairs: Iterable[tuple[Boxes, Boxes]], classes: int) -> Ave
         scores["map_per_class"].reshape(-1).tolist(),
         strict=True,
     ):
-        by_class[label] = 100 * value if value >= 0 else torch.nan  # -1: nothing to be found
+        by_class[label] = 100 * value if value >= 0 else torch.nan  # -1: no objects
     ap, ap50, ap75 = (100 * float(scores[name]) for name in ("map", "map_50", "map_75"))
     return AveragePrecision(ap, ap50, ap75, by_class)
 
@@ -75,7 +75,7 @@ THRESHOLDS = tuple((50 + 5 * i) / 100 for i in range(10))
 
 
 def voc_rule(lists: Iterable[str]) -> Rule:
-    """The rule of the years that images are of: VOC2007 has eleven points, later years the area.
+    """The rule for these years of images: eleven points for VOC2007, the area for later years.
 
     >>> voc_rule(["2007/test"]), voc_rule(["2007/test", "2012/val"])
     ('eleven', 'area')
@@ -89,21 +89,21 @@ def voc_average_precision(
     """Average precision by Pascal VOC's own rule, at one overlap or, as detectron2 does, at ten.
 
     A detection belongs to the object of its class that it overlaps with most. If the overlap is at
-    least the threshold, it is right where it is the most certain one of that object, else wrong;
-    where the object is difficult it is neither. Difficult objects need not be found. Detections are
-    not limited in number. Precision is made to fall with recall, then
+    least the threshold, the detection of that object with the highest score is right and the others
+    are wrong; on a difficult object they are neither. Difficult objects need not be found. The
+    number of detections is not limited. Precision is made monotone in recall, then
 
-    - ``eleven``: its mean at recalls 0, 0.1, ..., 1, as in VOC2007;
-    - ``area``: the area under its curve, as since VOC2010.
+    - ``eleven`` takes its mean at recalls 0, 0.1, ..., 1, as in VOC2007;
+    - ``area`` takes the area under its curve, as since VOC2010.
 
     VOC counts the last pixel of a box as part of it, and so do these boxes, which run from the left
     edge of their first pixel to the right edge of their last. detectron2 rounds boxes to a tenth of
-    a pixel and scores to a thousandth, and needs an overlap above the threshold.
+    a pixel and scores to a thousandth, and requires an overlap above the threshold.
 
     Args:
-        pairs: as of :func:`average_precision`.
+        pairs: as in :func:`average_precision`.
         classes: K; labels are 0..K-1.
-        rule: how the curve becomes a number.
+        rule: how the curve is reduced to a number.
     """
     pairs = [
         ({k: v.cpu() for k, v in a.items()}, {k: v.cpu() for k, v in b.items()}) for a, b in pairs
@@ -127,10 +127,10 @@ def voc_average_precision(
 
 
 def _matched(pairs: Sequence[tuple[Boxes, Boxes]], label: int) -> tuple[Tensor, Tensor, Tensor]:
-    """All detections of a class, the most certain first, with the object each overlaps with most.
+    """All detections of a class by falling score, with the object that each overlaps with most.
 
     Returns:
-        The overlap (D,), which is -1 where there is no object; the number of the object (D,),
+        The overlap (D,), which is -1 if there is no object; the number of the object (D,),
         counted over all images; and whether it is difficult (D,).
     """
     scores, overlaps, owners, difficult, before = [], [], [], [], 0
@@ -164,7 +164,7 @@ def overlaps_of(boxes: Tensor, others: Tensor) -> Tensor:
 def _hits_and_misses(
     overlaps: Tensor, owners: Tensor, difficult: Tensor, least: float
 ) -> tuple[Tensor, Tensor]:
-    """How many are right, and how many wrong, among each detection and those before it, (D,)."""
+    """Cumulative numbers (D,) of right and of wrong detections."""
     enough = overlaps >= least
     candidates = (enough & ~difficult).nonzero()[:, 0]
     first = torch.zeros(len(overlaps), dtype=torch.bool)
@@ -177,7 +177,7 @@ def _hits_and_misses(
 
 
 def _reduced(hits: Tensor, counted: Tensor, objects: int, rule: Rule) -> float:
-    """A curve as one number from 0 to 1, of right and of counted detections (D,) so far."""
+    """Average precision in 0..1 from cumulative right and counted detections (D,)."""
     if not len(hits):
         return 0.0
     precision = hits.double() / counted.clamp_min(1)
@@ -185,7 +185,7 @@ def _reduced(hits: Tensor, counted: Tensor, objects: int, rule: Rule) -> float:
     if rule == "area":
         steps = torch.diff(hits, prepend=hits.new_zeros(1)).double()
         return float((falling * steps).sum() / objects)
-    # In whole numbers: a recall of 3 in 10 is 0.3, whatever 0.3 is as a binary fraction.
+    # In integers, because 0.3 is not exact in binary.
     reached = [(10 * hits >= tenth * objects).nonzero()[:, 0] for tenth in range(11)]
     return sum(float(falling[places[0]]) for places in reached if len(places)) / 11
 
@@ -197,6 +197,6 @@ def _metric() -> Any:
         return MeanAveragePrecision(class_metrics=True, backend="pycocotools")
     except (ImportError, ModuleNotFoundError) as error:
         raise ImportError(
-            "Average precision is measured by torchmetrics and pycocotools: pip install "
+            "Average precision needs torchmetrics and pycocotools: pip install "
             "'batchformer[lab,detection]'"
         ) from error

@@ -1,4 +1,4 @@
-"""Generalized zero-shot accuracy, and seen against unseen classes as a bias moves."""
+"""Generalized zero-shot accuracy on seen and unseen classes, and its curve over a bias."""
 
 from __future__ import annotations
 
@@ -8,24 +8,18 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-# Accuracy on seen against unseen classes, as a bias moves predictions from one to the other.
-#
-# A classifier that was trained on seen classes prefers them, and H measures that preference as much
-# as what the classifier knows: two of them can differ in H and yet lie on one curve. The area under
-# the curve (Chao et al., 2016) does not depend on the balance.
-
 #: Points that are kept of a curve.
 POINTS = 201
 
 
 @dataclass(frozen=True, eq=False)
 class SeenUnseenCurve:
-    """Means over classes, in percent, from every prediction seen to every prediction unseen.
+    """Accuracies in percent, from a bias where all predictions are seen classes to all unseen.
 
     Args:
-        auc: area under the whole curve, in percent of that of a classifier that is always right.
-        seen: (B,) float64, falling; at most POINTS of the curve, its ends among them.
-        unseen: (B,) float64, rising.
+        auc: area under the whole curve, in percent of that of a perfect classifier.
+        seen: (B,) float64, falling, mean over seen classes; at most POINTS, with both ends.
+        unseen: (B,) float64, rising, mean over unseen classes.
     """
 
     auc: float
@@ -36,9 +30,13 @@ class SeenUnseenCurve:
 def seen_unseen_curve(scores: Tensor, targets: Tensor, unseen: Tensor) -> SeenUnseenCurve:
     """Sweep a bias that is added to the scores of all unseen classes.
 
-    At a bias a prediction is the best seen class or the best unseen one, so a sample changes its
-    prediction once, and the curve has a step for each sample that is right on its own side. Samples
-    that change at the same bias change together.
+    A classifier trained on seen classes prefers them, and H measures this preference as much as
+    what the classifier knows: two classifiers can differ in H and share one curve. The area under
+    the curve (Chao et al., 2016) does not depend on the preference.
+
+    At each bias a prediction is the best seen or the best unseen class, so a sample changes its
+    prediction once, and each sample that is right on its own side makes one step of the curve.
+    Samples that change at the same bias make one step together.
 
     Args:
         scores: (N, K) of all classes.
@@ -57,7 +55,7 @@ def seen_unseen_curve(scores: Tensor, targets: Tensor, unseen: Tensor) -> SeenUn
         )
     scores, targets = scores.detach().cpu().double(), targets.cpu()
     if bool(scores.isnan().any()):
-        raise ValueError("scores hold values that are not numbers: the network has diverged")
+        raise ValueError("scores hold NaN: the network has diverged")
     apart = torch.zeros(scores.shape[1], dtype=torch.bool)
     apart[unseen.cpu()] = True
     best_seen, seen_class = scores.masked_fill(apart, -torch.inf).max(1)
@@ -80,9 +78,6 @@ def seen_unseen_curve(scores: Tensor, targets: Tensor, unseen: Tensor) -> SeenUn
     auc = float(torch.trapezoid(seen, risen)) / 100
     kept = torch.linspace(0, len(seen) - 1, min(POINTS, len(seen))).round().long()
     return SeenUnseenCurve(auc, seen[kept], risen[kept])
-
-
-# Generalized zero-shot accuracy: seen and unseen classes, each the mean over its classes.
 
 
 def class_accuracy(predictions: Tensor, targets: Tensor, num_classes: int) -> Tensor:
@@ -121,12 +116,12 @@ def harmonic_mean(first: float, second: float) -> float:
 def generalized_accuracy(accuracies: Tensor, unseen: Tensor) -> dict[str, float]:
     """U, S and their harmonic mean H, in percent: ``{"hm", "unseen", "seen"}``.
 
-    Each is a mean over classes, so that a class counts the same however many samples it has;
-    classes without samples are left out.
+    Each is a mean over classes, so all classes count the same; classes without samples are left
+    out.
 
     Args:
-        accuracies: (K,) percent right per class, of :func:`class_accuracy`, where every sample
-            could be given any of the K classes.
+        accuracies: (K,) percent right per class, from :func:`class_accuracy`, for predictions
+            among all K classes.
         unseen: class numbers that were never trained on; the others are the seen ones.
 
     >>> generalized_accuracy(torch.tensor([90.0, 70.0, 20.0]), unseen=torch.tensor([2]))

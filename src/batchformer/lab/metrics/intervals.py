@@ -6,11 +6,12 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import ModuleType
 from typing import Literal
 
 import torch
 from torch import Tensor
+
+from batchformer.insight.intervals import FEWEST_SEEDS, LEVEL, finite_values, statistics_library
 
 # What a few seeds can say: Student t intervals, paired comparisons, and their limits.
 #
@@ -20,24 +21,9 @@ from torch import Tensor
 
 Outcome = Literal["gain", "loss", "inside the noise", "too few seeds", "no spread"]
 
-LEVEL = 0.95
-FEWEST_SEEDS = 3
-"""With two values the t interval is 9 standard deviations to each side: it says nothing."""
 
 ROUNDING = 1e-9
 """Relative spread below which differences are one value and rounding, far under 1 image in 10^6."""
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
-    """Mean over ``n`` seeds with its 95% t interval; what cannot be known is None."""
-
-    mean: float
-    sd: float | None
-    low: float | None
-    high: float | None
-    n: int
-    values: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,34 +54,6 @@ class ImageInterval:
     images: int
 
 
-def summary(values: Sequence[float], within: tuple[float, float] | None = None) -> Summary:
-    """Mean, standard deviation (n - 1) and 95% Student t interval of one value per seed.
-
-    One seed has no spread and no interval; two have a spread and no interval.
-
-    Args:
-        values: one per seed.
-        within: the least and the greatest value that are possible. The interval is cut off there,
-            since the true mean cannot lie beyond.
-
-    >>> summary([61.0, 62.0, 63.0])  # doctest: +ELLIPSIS
-    Summary(mean=62.0, sd=1.0, low=59.5..., high=64.4..., n=3, values=(61.0, 62.0, 63.0))
-    >>> summary([1.0, 2.0, 6.0], within=(0.0, 100.0)).low
-    0.0
-    """
-    kept = _finite(values, "values")
-    n, mean = len(kept), statistics.mean(kept)
-    # The standard library sums exactly, so equal values have sd 0 and not 1e-17.
-    sd = statistics.stdev(kept) if n > 1 else None
-    if sd is None or n < FEWEST_SEEDS:
-        return Summary(mean, sd, None, None, n, kept)
-    half = float(statistics_library().t.ppf((1 + LEVEL) / 2, n - 1)) * sd / math.sqrt(n)
-    least, most = within or (-math.inf, math.inf)
-    # Values beyond what should be possible still lie in their own interval.
-    low, high = min(max(mean - half, least), mean), max(min(mean + half, most), mean)
-    return Summary(mean, sd, low, high, n, kept)
-
-
 def paired(baseline_values: Sequence[float], other_values: Sequence[float]) -> Paired:
     """Paired Student t of other - baseline; position i of both is the same seed.
 
@@ -103,8 +61,8 @@ def paired(baseline_values: Sequence[float], other_values: Sequence[float]) -> P
     (0, 0) and p = 1. The same non-zero difference in every seed: t is infinite, which on a small
     test set is a coincidence of its coarse steps and no certainty, so no interval and no p-value.
     """
-    baseline = _finite(baseline_values, "baseline_values")
-    other = _finite(other_values, "other_values")
+    baseline = finite_values(baseline_values, "baseline_values")
+    other = finite_values(other_values, "other_values")
     if len(baseline) != len(other):
         raise ValueError(
             f"paired needs the same seeds in both arms, got {len(baseline)} baseline values and "
@@ -289,31 +247,6 @@ def _power(ratio: float, n: int, alpha: float) -> float:
     # scipy gives NaN for the far tail where it is below 1e-14.
     far_tail = 0.0 if math.isnan(far_tail) else far_tail
     return float(stats.nct.sf(critical, freedom, shift)) + far_tail
-
-
-def _finite(values: Sequence[float], name: str) -> tuple[float, ...]:
-    kept = tuple(map(float, values))
-    if not kept:
-        raise ValueError(f"{name} is empty: give one value per seed")
-    for i, value in enumerate(kept):
-        if not math.isfinite(value):
-            raise ValueError(
-                f"{name}[{i}] is {value}: that seed diverged or was not measured. Report it by "
-                f"name; a mean over the others alone would hide it"
-            )
-    return kept
-
-
-def statistics_library() -> ModuleType:
-    """``scipy.stats``, or what to install."""
-    try:
-        from scipy import stats
-    except ImportError as error:
-        raise ImportError(
-            "intervals over seeds need scipy: pip install 'batchformer[lab]'"
-        ) from error
-    module: ModuleType = stats
-    return module
 
 
 # One effect from several comparisons that are each too small to show it.

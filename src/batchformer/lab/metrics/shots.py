@@ -1,4 +1,4 @@
-"""Accuracy by training images of a class (many, medium, few), and calibration."""
+"""Accuracy by training images per class (many, medium, few shot), and calibration."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from contextlib import contextmanager
 
 import torch
 from torch import Tensor
-
-# Calibration: does a confidence of 70% mean being right 70% of the time?
 
 
 def expected_calibration_error(probabilities: Tensor, targets: Tensor, bins: int = 15) -> float:
@@ -41,7 +39,7 @@ def top1_calibration_error(confidences: Tensor, correct: Tensor, bins: int = 15)
             f"top1_calibration_error needs two non-empty tensors of one shape (N,), got "
             f"{tuple(confidences.shape)} and {tuple(correct.shape)}"
         )
-    # float64 on the CPU: exact sums over many samples, and no atomics that vary between runs.
+    # float64 on the CPU: exact sums over many samples, and deterministic.
     confidences = confidences.detach().cpu().double()
     if bool(confidences.isnan().any()):
         return math.nan
@@ -65,8 +63,7 @@ def top1_calibration_error(confidences: Tensor, correct: Tensor, bins: int = 15)
     return 100.0 * float(calibration_error)
 
 
-# Accuracy by how many training images a class had: many, medium and few shots.
-
+#: Results that no group may be named after.
 RESERVED_NAMES = ("all", "mean_class", "ece")
 
 
@@ -77,7 +74,7 @@ def per_class_accuracy(confusion: Tensor) -> Tensor:
     """
     if confusion.ndim != 2 or confusion.shape[0] != confusion.shape[1]:
         raise ValueError(f"the confusion matrix must be (K, K), got {tuple(confusion.shape)}")
-    # Reduced before widening: 8,142 classes make a matrix of half a gigabyte.
+    # Reduced before the cast: 8,142 classes make a matrix of half a gigabyte.
     right, total = confusion.diagonal().cpu().double(), confusion.sum(dim=1).cpu().double()
     return 100.0 * right / total
 
@@ -85,8 +82,8 @@ def per_class_accuracy(confusion: Tensor) -> Tensor:
 def shot_accuracy(confusion: Tensor, groups: Mapping[str, Tensor]) -> dict[str, float]:
     """Percent accuracies from a confusion matrix (K, K) with targets in rows.
 
-    ``all`` is micro top-1, over samples; each group and ``mean_class`` are means over classes,
-    of those that have test samples. A group without such a class is left out.
+    ``all`` is top-1 accuracy over samples; each group and ``mean_class`` are means over classes
+    with test samples. A group without such a class is left out.
 
     >>> confusion = torch.tensor([[3, 1], [1, 0]])
     >>> from batchformer.insight.classes import shot_groups
@@ -112,7 +109,7 @@ class LongTailedMetrics:
     """Accumulates a test set and gives ``shot_accuracy`` and the calibration error.
 
     Keeps three numbers per sample on the device of the logits, so ``update`` never waits for
-    it. Counts what this process saw: with several processes, gather logits and targets first.
+    the device. With several processes, gather logits and targets first.
     """
 
     def __init__(self, num_classes: int, groups: Mapping[str, Tensor]) -> None:

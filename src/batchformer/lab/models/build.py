@@ -1,4 +1,4 @@
-"""Networks by name: our own few, timm's many; and training of a part of one."""
+"""Networks by name, ours or timm's, and training only the last block of one."""
 
 from __future__ import annotations
 
@@ -19,13 +19,11 @@ from batchformer.lab.models.networks import (
 )
 from batchformer.lab.models.ride import ride_resnet10, ride_resnet32, ride_resnet50, ride_resnext50
 
-# Training a part of a network and leaving the rest as it is.
-
 
 def train_last_block(network: nn.Module) -> None:
-    """Stop the gradients of every convolution of a ResNet but those of its last block.
+    """Freeze every convolution of a ResNet outside its last block.
 
-    Normalisation and the classifier go on to be trained, as in PaCo's code for Places-LT.
+    Normalisation and the classifier are still trained, as in PaCo's code for Places-LT.
 
     >>> from batchformer.lab.models.networks import resnet10
     >>> network = resnet10(10)
@@ -45,8 +43,6 @@ def train_last_block(network: nn.Module) -> None:
             module.requires_grad_(False)
 
 
-# Networks by name: our own few, timm's many.
-
 #: Networks with timm's contract.
 OWN: dict[str, Callable[..., nn.Module]] = {
     "resnet32": resnet32,
@@ -55,7 +51,7 @@ OWN: dict[str, Callable[..., nn.Module]] = {
     "digits_net": digits_net,
     "digits16_net": digits16_net,
 }
-#: Words by which names of networks tell sizes apart; others have numbers.
+#: Words for sizes in names of networks; other names have numbers.
 SIZES = "nano|tiny|small|base|large|huge"
 #: Networks of several experts, with the contract of ``RideNetwork``.
 EXPERTS: dict[str, Callable[..., nn.Module]] = {
@@ -70,10 +66,10 @@ def build_model(name: str, num_classes: int, **options: Any) -> nn.Module:
     """A network with random weights and timm's contract, or that of ``RideNetwork``.
 
     Args:
-        name: one of ours (``resnet32`` for CIFAR, ``ride_resnet32``, ...) or of timm's, with the
-            tag of its weights if need be (``resnet152.tv_in1k``).
+        name: one of ours (``resnet32`` for CIFAR, ``ride_resnet32``, ...) or of timm's, if needed
+            with the tag of its weights (``resnet152.tv_in1k``).
         num_classes: K.
-        options: what else that network takes, such as ``experts``.
+        options: further arguments of that network, such as ``experts``.
     """
     ours = {**OWN, **EXPERTS}
     if name in ours:
@@ -82,19 +78,19 @@ def build_model(name: str, num_classes: int, **options: Any) -> nn.Module:
     if name.partition(".")[0] not in timm.list_models():
         near = difflib.get_close_matches(name, [*ours, *timm.list_models()], 3)
         raise ValueError(
-            f"There is no model {name!r}. Near: {', '.join(near) or 'none'}; ours are "
-            f"{', '.join(ours)}, and timm.list_models() names the others."
+            f"There is no model {name!r}. Similar names: {', '.join(near) or 'none'}. Ours are "
+            f"{', '.join(ours)}; timm.list_models() lists the others."
         )
     model: nn.Module = timm.create_model(name, num_classes=num_classes, **options)
     return model
 
 
 def models_with_weights(weights: Mapping[str, Tensor], like: str) -> list[str]:
-    """Networks whose tensors, less the classifier, have these names and shapes.
+    """Names of networks whose tensors, except the classifier, have these names and shapes.
 
     Args:
-        weights: by the names of the network's state.
-        like: a network of timm's; its other sizes are tried, and our own networks.
+        weights: tensors by their names in a state dict.
+        like: one of timm's networks; its other sizes and our own networks are tried.
     """
     shapes = {name: value.shape for name, value in weights.items() if not _counts(name)}
     fitting = []
@@ -107,14 +103,14 @@ def models_with_weights(weights: Mapping[str, Tensor], like: str) -> list[str]:
             for key, value in network.state_dict(keep_vars=True).items()
             if id(value) not in head and not _counts(key)
         }
-        # What the file has besides is its classifier.
+        # Other tensors of the file can only be its classifier.
         if own.items() <= shapes.items() and len(shapes) - len(own) <= len(head):
             fitting.append(name)
     return fitting
 
 
 def _other_sizes(model: str) -> list[str]:
-    """Networks of timm's that are called like this one, but for a word or a number for the size."""
+    """timm's networks whose names differ from this one only in the word or number for the size."""
     name = model.partition(".")[0]
     pattern, words = re.subn(SIZES, f"(?:{SIZES})", name)
     if not words:

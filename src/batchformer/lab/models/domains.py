@@ -1,4 +1,4 @@
-"""Layers for several domains: MixStyle and gradient reversal."""
+"""Layers for several domains: gradient reversal and MixStyle."""
 
 from __future__ import annotations
 
@@ -10,16 +10,14 @@ from torch import Tensor, nn
 from torch.distributions import Beta
 from torch.nn.modules.dropout import _DropoutNd
 
-# Gradient reversal (Ganin and Lempitsky, 2015): layers before it oppose the layers after it.
-
 
 def reverse_gradient(x: Tensor, coefficient: Tensor | float) -> Tensor:
-    """``x`` itself; its gradient is multiplied by minus the coefficient.
+    """Gradient reversal (Ganin and Lempitsky, 2015): ``x``, with gradient times -coefficient.
 
     Args:
         x: of any shape.
-        coefficient: a number, or a tensor without axes on the device of `x`, which is read there
-            and then: a recorded update sees its present value.
+        coefficient: a number, or a 0-d tensor on the device of `x`, whose current value a captured
+            update uses.
 
     >>> x = torch.ones(2, requires_grad=True)
     >>> reverse_gradient(3 * x, 0.1).sum().backward()
@@ -42,7 +40,7 @@ class _Reversed(torch.autograd.Function):
         return -coefficient * gradients[0], None
 
 
-# MixStyle (Zhou et al., 2021): features with the channel statistics of another domain's.
+# MixStyle (Zhou et al., 2021): mix channel statistics between domains.
 
 #: Added to variances.
 EPS = 1e-6
@@ -51,14 +49,14 @@ EPS = 1e-6
 def mix_styles(x: Tensor, share: Tensor, partner: Tensor) -> Tensor:
     """Each sample, normalised, with a mean and deviation between its own and its partner's.
 
-    Statistics are of one sample and channel, over pixels, and no gradient passes through them.
-    The population variance serves, so that a map of one pixel has one. Statistics are taken in
+    Statistics are per sample and channel, over pixels, and no gradient passes through them. The
+    population variance is used, so that a map of one pixel has one. Statistics are computed in
     float32 or wider; the result has the type of `x`.
 
     Args:
         x: (N, C, H, W).
-        share: (N,), how much of its own style a sample keeps; with 1 it stays as it is.
-        partner: (N,), row of the sample that the rest comes from.
+        share: (N,), how much of its own style a sample keeps; 1 leaves it unchanged.
+        partner: (N,), row of the sample that gives the rest.
     """
     wide = torch.promote_types(x.dtype, torch.float32)
     variance, mean = torch.var_mean(x.detach().to(wide), (2, 3), correction=0, keepdim=True)
@@ -70,10 +68,10 @@ def mix_styles(x: Tensor, share: Tensor, partner: Tensor) -> Tensor:
 
 
 def draw_partners(groups: int, rows: int, device: torch.device) -> Tensor:
-    """A row of another block for each of `rows` rows in `groups` blocks; drawn on the device.
+    """Draw, on the device, a partner in another block for each of `rows` rows in `groups` blocks.
 
-    All blocks move on by one number of places, drawn from 1 to groups - 1, and each is shuffled:
-    every row is the partner of one other. Two blocks always swap.
+    All blocks are shifted by the same number, drawn from 1 to groups - 1, and each is shuffled, so
+    every row is the partner of exactly one other. Two blocks always swap.
 
     Returns:
         (rows,) row numbers.
@@ -85,15 +83,15 @@ def draw_partners(groups: int, rows: int, device: torch.device) -> Tensor:
     return (moved.unsqueeze(1) * size + order).flatten()
 
 
-# A kind of dropout to torch, so that whoever silences randomness in training silences it too.
+# A subclass of dropout, so that code that disables dropout in training disables it too.
 class MixStyle(_DropoutNd):
-    """Mixes styles between the domains of a batch, in training and with a probability.
+    """Mixes styles between the domains of a batch, in training, with a probability.
 
-    It draws on the device and decides there, so that an update can be recorded.
+    It draws and decides on the device, so that an update can be captured.
 
     Args:
         p: probability that a batch is mixed.
-        alpha: shares are drawn from Beta(alpha, alpha), one for each sample.
+        alpha: the share of each sample is drawn from Beta(alpha, alpha).
         groups: G, the batch's equal blocks of rows, one domain each.
     """
 
@@ -131,7 +129,7 @@ class MixStyle(_DropoutNd):
 def insert_mixstyle(
     network: nn.Module, after: Sequence[str], p: float = 0.5, alpha: float = 0.1, groups: int = 2
 ) -> None:
-    """Put MixStyle at the end of stages of a network; no name in its state changes.
+    """Append MixStyle to stages of a network; names in its state do not change.
 
     Args:
         network: is changed in place.

@@ -1,9 +1,9 @@
-"""Faster R-CNN on a ResNet of timm's, of torchvision's parts: C4 and with a feature pyramid.
+"""Faster R-CNN, C4 or FPN, on timm's ResNets, built from torchvision's parts.
 
-C4 follows detectron2: features of stride 16 propose regions, and the network's last stage looks at
-each region. All batch normalisation is trained. What torchvision's parts do otherwise: box losses
-are smooth below 1/9, where detectron2's are absolute; and the proposals' box loss is divided by the
-anchors that were sampled, not by how many are wanted, which differs on tiny images alone.
+C4 follows detectron2: features of stride 16 propose regions, and the network's last stage processes
+each region. All batch normalisation is trained. torchvision's parts differ from detectron2 in two
+points: box losses are smooth below 1/9 instead of absolute; and the proposals' box loss is divided
+by the number of sampled anchors instead of the wanted number, which differs only on tiny images.
 """
 
 from __future__ import annotations
@@ -27,31 +27,31 @@ except ImportError as error:
 
 Kind = Literal["c4", "fpn"]
 
-#: Of ImageNet, for images in [0, 1].
+#: ImageNet statistics, for images in [0, 1].
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 ANCHOR_SIZES = (32, 64, 128, 256, 512)
 ASPECT_RATIOS = (0.5, 1.0, 2.0)
 STAGES = ("layer1", "layer2", "layer3", "layer4")
-#: Proposals that are left before and after suppression of the overlapping ones, by mode.
+#: Proposals that are kept before and after non-maximum suppression, by mode.
 PROPOSALS: dict[Kind, dict[str, tuple[int, int]]] = {
     "c4": {"training": (12_000, 2_000), "testing": (6_000, 1_000)},
     "fpn": {"training": (2_000, 1_000), "testing": (1_000, 1_000)},
 }
-#: Proposals of an image that are trained on, at most a quarter of them objects.
+#: Proposals per image that are trained on, at most a quarter of them objects.
 REGIONS = 512
 #: Channels of every level of the pyramid, and of the two layers on its regions.
 PYRAMID, HIDDEN = 256, 1024
 
 
 def faster_rcnn(network: nn.Module, classes: int, kind: Kind = "c4") -> GeneralizedRCNN:
-    """A detector of K classes on the layers of a network, which it borrows.
+    """A detector of K classes on the layers of a network, which it does not own.
 
-    The network's parameters are not among the detector's: whoever holds both registers it, moves it
-    and sets its mode. Its weights are used as they are, and its classifier is not used.
+    The network's parameters are not among the detector's: the caller registers the network, moves
+    it and sets its mode. Its weights are not changed here, and its classifier is not used.
 
-    In training it takes images (3, H, W) in [0, 1] and targets with ``boxes`` and ``labels`` from 1
-    to K and gives four losses; in eval it gives ``boxes``, ``labels`` and ``scores`` of each image.
-    It resizes nothing.
+    In training the detector takes images (3, H, W) in [0, 1] and targets with ``boxes`` and
+    ``labels`` from 1 to K, and returns four losses; in eval it returns ``boxes``, ``labels`` and
+    ``scores`` of each image. It does not resize.
 
     Args:
         network: a ResNet of timm's.
@@ -105,10 +105,10 @@ def faster_rcnn(network: nn.Module, classes: int, kind: Kind = "c4") -> Generali
 
 
 class Normalised(GeneralizedRCNNTransform):  # type: ignore[misc]
-    """Normalises images and puts them into one tensor, as large as they are.
+    """Normalises images and pads them into one tensor, without resizing.
 
-    Sides of that tensor are multiples of 32: torchvision divides them by the sides of the features
-    to place anchors, and rounds.
+    Sides of that tensor are multiples of 32, because torchvision divides them by the sides of the
+    features, rounding, to place anchors.
     """
 
     def __init__(self) -> None:
@@ -117,16 +117,16 @@ class Normalised(GeneralizedRCNNTransform):  # type: ignore[misc]
     def resize(
         self, image: Tensor, target: dict[str, Tensor] | None = None
     ) -> tuple[Tensor, dict[str, Tensor] | None]:
-        """Nothing: what makes batches resizes, in training and at test."""
+        """Does nothing: the data pipeline resizes, in training and at test."""
         return image, target
 
 
 class _Borrower(nn.Module):
-    """Uses a network whose parameters are registered elsewhere."""
+    """Uses a network that is registered elsewhere."""
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
-        # In a tuple, where a module does not look for parts; copies still find the copy.
+        # In a tuple, so that it is not registered as a submodule; deepcopy still copies it.
         self._borrowed = (network,)
 
     @property
@@ -141,7 +141,7 @@ class _Borrower(nn.Module):
 
 
 class C4Backbone(_Borrower):
-    """Features of stride 16, in float32: anchors have their type, and half would misplace them."""
+    """Features of stride 16, in float32: anchors get their type, and half would misplace them."""
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, H/16, W/16) of images (N, 3, H, W)."""
@@ -172,7 +172,7 @@ class PyramidBackbone(_Borrower):
 
 
 class AlignedPool(nn.Module):
-    """Regions of features of stride 16 as maps of 14 x 14, without an offset of half a pixel."""
+    """RoIAlign of features of stride 16 to 14 x 14, aligned (no offset of half a pixel)."""
 
     def forward(
         self, features: dict[str, Tensor], boxes: list[Tensor], image_shapes: list[Any]
@@ -184,7 +184,7 @@ class AlignedPool(nn.Module):
 
 
 class LastStageHead(_Borrower):
-    """The network's last stage on every region, normalised once more, then the mean.
+    """The network's last stage on every region, a further normalisation, then the mean.
 
     Args:
         network: a ResNet of timm's.
@@ -197,12 +197,12 @@ class LastStageHead(_Borrower):
 
     def forward(self, regions: Tensor) -> Tensor:
         """(R, C) of maps (R, C/2, 14, 14)."""
-        looked_at: Tensor = self.norm(self.network.layer4(regions))
-        return looked_at.mean((2, 3))
+        maps: Tensor = self.norm(self.network.layer4(regions))
+        return maps.mean((2, 3))
 
 
 class InFloat32(nn.Module):
-    """A part whose outputs are float32 under autocast, too: losses and boxes are made of them."""
+    """Casts the outputs of a module to float32, for losses and boxes under autocast."""
 
     def __init__(self, part: nn.Module) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ class InFloat32(nn.Module):
 
 
 def _predictor(features: int, classes: int) -> nn.Module:
-    """Scores of the background and K classes, and a box for each; begins near 0."""
+    """Scores of the background and K classes, and a box for each; initialised near 0."""
     predictor: nn.Module = FastRCNNPredictor(features, classes + 1)
     layers: Any = predictor
     for layer, spread in ((layers.cls_score, 0.01), (layers.bbox_pred, 0.001)):
@@ -234,13 +234,13 @@ def _channels(network: nn.Module) -> list[int]:
     stages = {stage["module"]: stage for stage in listed if stage["module"] in STAGES}
     if missing or list(stages) != list(STAGES):
         raise ValueError(
-            f"A detector stands on a ResNet of timm's, and this {type(network).__name__} lacks "
-            f"{', '.join(missing) or 'its stages'}: name one such as resnet50 by --model."
+            f"A detector needs one of timm's ResNets, and this {type(network).__name__} lacks "
+            f"{', '.join(missing) or 'its stages'}: set --model to one such as resnet50."
         )
     strides = [stages[name]["reduction"] for name in STAGES]
     if strides != [4, 8, 16, 32]:
         raise ValueError(
             f"A detector needs stages of stride 4, 8, 16 and 32, and this {type(network).__name__} "
-            f"has {', '.join(map(str, strides))}: name one such as resnet50 by --model."
+            f"has {', '.join(map(str, strides))}: set --model to one such as resnet50."
         )
     return [int(stages[name]["num_chs"]) for name in STAGES]

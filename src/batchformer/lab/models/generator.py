@@ -1,4 +1,4 @@
-"""Features made from attributes: a GAN, and a network that compares with attributes."""
+"""The networks of CE-GZSL: a conditional GAN of features, an embedding and a comparator."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from torch.nn import functional as F
 
 from batchformer.kernels.available import unsupported_reason
 
-# Features made from attributes and noise, and a critic that tells them from real ones.
-
-#: Of the normal distribution that weights begin with; biases begin at 0.
+#: Standard deviation of initial weights; biases start at 0.
 DEVIATION = 0.02
-#: Of the leaky rectifiers.
+#: Of the leaky ReLUs.
 SLOPE = 0.2
+#: Hidden activations of sample-class pairs that exist at a time: 64 MiB of float32. A step holds
+#: at most two such blocks, and one of booleans.
+ACTIVATIONS_AT_ONCE = 2**24
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -48,13 +49,13 @@ class Generator(nn.Module):
         with_small_weights(self)
 
     def forward(self, noise: Tensor, attributes: Tensor) -> Tensor:
-        """(N, Z) and (N, A) to features (N, D), none below 0."""
+        """(N, Z) and (N, A) to non-negative features (N, D)."""
         hidden = F.leaky_relu(self.hidden(torch.cat((noise, attributes), dim=1)), SLOPE)
         return F.relu(self.output(hidden))
 
 
 class Critic(nn.Module):
-    """How real features are, given the attributes of their class; unbounded.
+    """Scores, unbounded, of how real features are, given the attributes of their class.
 
     Args:
         features: D.
@@ -75,15 +76,8 @@ class Critic(nn.Module):
         return scores
 
 
-# An embedding of features, and a network that compares it with the attributes of classes.
-
-#: Hidden activations of sample-class pairs that exist at a time: 64 MiB of float32. A step holds
-#: at most two such blocks, and one of booleans.
-ACTIVATIONS_AT_ONCE = 2**24
-
-
 class Embedding(nn.Module):
-    """Features to an embedding h, and that to a direction z in which samples are contrasted.
+    """Features to an embedding h, and h to a direction z in which samples are contrasted.
 
     Args:
         features: D.
@@ -98,7 +92,7 @@ class Embedding(nn.Module):
         with_small_weights(self)
 
     def forward(self, features: Tensor) -> Tensor:
-        """(N, D) to h (N, H), none below 0."""
+        """(N, D) to non-negative h (N, H)."""
         return F.relu(self.hidden(features))
 
     def direction(self, h: Tensor) -> Tensor:
@@ -109,8 +103,8 @@ class Embedding(nn.Module):
 class Comparator(nn.Module):
     """One hidden layer on [h, attributes], for every sample with every class.
 
-    The hidden layer is kept in two parts, of h and of the attributes, whose results are added: the
-    same as one layer on the two side by side, at the cost of N + K rows instead of N * K.
+    The hidden layer is split into a part for h and one for the attributes, whose results are added.
+    This equals one layer on their concatenation, for N + K rows instead of N * K.
 
     Args:
         embedding: H.
@@ -137,16 +131,16 @@ def pairwise_scores(
 ) -> Tensor:
     """``sum_w weight_w leaky(samples_nw + classes_kw)`` (N, K), with bounded memory.
 
-    The activations (N, K, W), 2.3 GiB for 2,048 samples and 150 classes, are made for a few samples
-    at a time, forward and again backward; between the two nothing of that size is kept, and where
-    our kernels run they never exist. Nothing is read back from the device. It is taken in float32
-    or wider, also under autocast.
+    The activations (N, K, W), 2.3 GiB for 2,048 samples and 150 classes, are computed for a few
+    samples at a time, forward and again backward, and not kept in between. With our kernels they
+    are never stored. Nothing is read back from the device. Computed in float32 or wider, also under
+    autocast.
 
     Args:
         samples: (N, W).
         classes: (K, W).
         weight: (W,).
-        at_once: activations that exist at a time; at least those of one sample.
+        at_once: activations that exist at a time, but at least those of one sample.
     """
     dtype = torch.promote_types(torch.promote_types(samples.dtype, weight.dtype), torch.float32)
     with torch.autocast(samples.device.type, enabled=False):
@@ -178,8 +172,8 @@ class _Pairwise(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         samples, classes, weight = ctx.saved_tensors
-        # leaky(t) = s t with its slope s, 1 above zero and SLOPE elsewhere: sums of gradient times
-        # s over classes and over samples give all three derivatives.
+        # leaky(t) = s t, with slope s = 1 above zero and SLOPE elsewhere. Sums of gradient times s,
+        # over classes and over samples, give all three derivatives.
         over_classes = SLOPE * gradient.sum(1, keepdim=True)
         over_samples = SLOPE * gradient.sum(0).unsqueeze(1)
         if ctx.kernels:

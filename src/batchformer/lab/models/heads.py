@@ -8,19 +8,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-# Classifier heads that torch lacks.
-
 
 class CosineClassifier(nn.Module):
     """Cosines between features and class vectors, times a scale.
 
-    The lengths of both are divided out, so a frequent class cannot win by a long vector alone. The
-    class vectors begin as random directions of length one.
+    Both are normalised, so a frequent class cannot win by a long vector alone. The class vectors
+    start as random directions of length one.
 
     Args:
         in_features: C.
         num_classes: K.
-        scale: what cosines, within [-1, 1], are multiplied by; 1 gives the cosines themselves.
+        scale: multiplies the cosines; 1 gives the cosines themselves.
 
     >>> head = CosineClassifier(4, 3, scale=30.0)
     >>> head(2 * head.weight).diagonal().detach().round()  # a class's own direction
@@ -34,9 +32,9 @@ class CosineClassifier(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw new class vectors: uniform in a cube, then brought to length one.
+        """Draw new class vectors: uniform in a cube, then normalised.
 
-        Gradients of a direction shrink with its length, so the length matters from the start.
+        The gradient of a direction shrinks with the vector's length, so the length matters.
         """
         with torch.no_grad():
             self.weight.uniform_(-1, 1)
@@ -54,7 +52,7 @@ class CosineClassifier(nn.Module):
         )
 
 
-# What stands between features and the space in which MoCo compares them.
+# Projections in which contrastive methods compare samples: MoCo-v2, MoCo-v3, PaCo.
 
 
 def projector(
@@ -62,14 +60,14 @@ def projector(
 ) -> nn.Sequential:
     """MoCo-v2's head: linear layers with biases, and ReLU between them.
 
-    The same with BatchFormer and without, while the released code has the front with it alone.
+    It is the same with and without BatchFormer; the released code has the front only with it.
 
     Args:
         channels: C, of the features.
         dim: D, of the outputs.
         layers: linear layers.
         hidden: channels between them.
-        front: a further linear layer, of C channels and with batch normalisation, comes first.
+        front: put a linear layer of C channels with batch normalisation and ReLU first.
 
     >>> projector(8, 2, layers=2, hidden=4)
     Sequential(
@@ -99,7 +97,7 @@ def normalised_projector(
         dim: D, of the outputs.
         layers: linear layers; 2 for a ResNet, 3 for a ViT.
         hidden: channels between them.
-        last_norm: whether outputs are normalised too.
+        last_norm: whether outputs are normalised as well.
     """
     parts: list[nn.Module] = []
     widths = _widths(channels, dim, layers, hidden)
@@ -111,7 +109,7 @@ def normalised_projector(
 
 
 def predictor(dim: int, hidden: int) -> nn.Sequential:
-    """MoCo-v3's predictor on the queries: two layers, of which the last is not normalised.
+    """MoCo-v3's predictor on the queries: two layers, the last without normalisation.
 
     Args:
         dim: D, of inputs and outputs.
@@ -124,9 +122,6 @@ def _widths(channels: int, dim: int, layers: int, hidden: int) -> list[int]:
     if layers < 1:
         raise ValueError(f"A projection needs at least one linear layer, got layers={layers}.")
     return [channels, *[hidden] * (layers - 1), dim]
-
-
-# The projection in which contrastive methods compare samples.
 
 
 class Projection(nn.Module):
@@ -148,16 +143,16 @@ class Projection(nn.Module):
         return F.normalize(self.output(F.relu(self.norm(self.hidden(x)))), dim=1)
 
 
-# From the features of an image to the space in which it is compared with pairs.
+# Embedders of images that are compared with attribute-object pairs.
 
 
 def rectified_embedder(features: int, dim: int) -> nn.Sequential:
-    """Features (rows, C) to (rows, D), none below zero: CGE's on UT-Zappos."""
+    """Features (rows, C) to non-negative (rows, D), as in CGE on UT-Zappos."""
     return nn.Sequential(nn.Linear(features, dim), nn.ReLU())
 
 
 def normalised_embedder(features: int, hidden: int, dim: int, dropout: float) -> nn.Sequential:
-    """Features (rows, C) to (rows, D) by a hidden layer (rows, H) with layer norm: CompCos's.
+    """Features (rows, C) to (rows, D) by a hidden layer (rows, H) with layer norm, as in CompCos.
 
     >>> [type(layer).__name__ for layer in normalised_embedder(512, 768, 300, 0.5)]
     ['Linear', 'LayerNorm', 'ReLU', 'Dropout', 'Linear']

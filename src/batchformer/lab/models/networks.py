@@ -1,4 +1,4 @@
-"""Small networks that timm lacks: ResNets for small images, and one for digits."""
+"""Small networks that timm lacks: ResNet-10, ResNets for CIFAR, and one for digits."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from batchformer.lab.models.kernels import available
 if TYPE_CHECKING:
     from batchformer.lab.models.kernels.batch_norm import Moments
 
-# ResNet-10: the plain ImageNet ResNet with one basic block in each of its four stages.
+# ResNets on timm's class. Convolutions are initialised from N(0, 2 / (k^2 out_channels)), and every
+# normalisation with scale 1, also the last one of a block, which timm's own networks set to 0.
 
 
 def resnet10(num_classes: int) -> nn.Module:
-    """ResNet-10 with timm's contract, as long-tailed recognition trains it on ImageNet-LT.
-
-    Convolutions draw from N(0, 2 / (k^2 out_channels)) and every normalisation begins at scale 1,
-    also the last one of a block, which timm's named networks begin at 0.
+    """The ImageNet ResNet with one basic block per stage, used on ImageNet-LT; timm's contract.
 
     Args:
         num_classes: K.
@@ -28,25 +26,14 @@ def resnet10(num_classes: int) -> nn.Module:
     >>> sum(p.numel() for p in resnet10(1000).parameters())
     5418792
     """
-    try:
-        from timm.models.resnet import BasicBlock, ResNet
-    except ImportError as error:
-        raise ImportError("ResNet-10 needs: pip install 'batchformer[lab]'") from error
-    network: nn.Module = ResNet(
-        BasicBlock, (1, 1, 1, 1), num_classes=num_classes, zero_init_last=False
-    )
-    return network
-
-
-# ResNet-18 for images of CIFAR's size: four stages from 32 down to 4 pixels.
+    return _timm_resnet(1, num_classes)
 
 
 def resnet18_small(num_classes: int) -> nn.Module:
     """timm's ResNet-18 with a 3x3 stem of stride 1 and without max-pooling.
 
-    The usual network of contrastive learning on CIFAR: the stem of the ImageNet one would leave a
-    32x32 image 8x8 pixels before its first block. Convolutions draw from N(0, 2 / (k^2
-    out_channels)), and every normalisation begins at scale 1.
+    It is the usual network of contrastive learning on CIFAR: the ImageNet stem would reduce a
+    32x32 image to 8x8 pixels before the first block.
 
     Args:
         num_classes: K.
@@ -54,28 +41,33 @@ def resnet18_small(num_classes: int) -> nn.Module:
     >>> sum(p.numel() for p in resnet18_small(10).parameters())
     11173962
     """
-    try:
-        from timm.models.resnet import BasicBlock, ResNet
-    except ImportError as error:
-        raise ImportError("ResNet-18 needs: pip install 'batchformer[lab]'") from error
-    network: nn.Module = ResNet(
-        BasicBlock, (2, 2, 2, 2), num_classes=num_classes, zero_init_last=False
-    )
+    network = _timm_resnet(2, num_classes)
     stem = nn.Conv2d(3, 64, 3, padding=1, bias=False)
     nn.init.kaiming_normal_(stem.weight, mode="fan_out", nonlinearity="relu")
     network.conv1, network.maxpool = stem, nn.Identity()
     listed: Any = network.feature_info
     for stage in listed:
-        # What the stem and the pooling of the ImageNet network would divide the sides by.
+        # Undo the strides of the ImageNet stem and its pooling.
         stage["reduction"] //= 2 if stage["module"] == "act1" else 4
     return network
 
 
-# ResNet for 32x32 images: three stages of basic blocks with parameter-free shortcuts.
+def _timm_resnet(blocks: int, num_classes: int) -> nn.Module:
+    try:
+        from timm.models.resnet import BasicBlock, ResNet
+    except ImportError as error:
+        raise ImportError("This ResNet needs timm: pip install 'batchformer[lab]'") from error
+    network: nn.Module = ResNet(
+        BasicBlock, (blocks,) * 4, num_classes=num_classes, zero_init_last=False
+    )
+    return network
+
+
+# ResNet for 32x32 images (He et al., 2016): three stages, parameter-free shortcuts.
 
 
 def convolve(x: Tensor, conv: nn.Conv2d) -> tuple[Tensor, Moments | None]:
-    """``conv(x)``, by the kernel where it can be, which also gives the moments of the result."""
+    """``conv(x)``, by our kernel if it supports this, which also returns the result's moments."""
     if available.conv_unsupported_reason(x, conv) is not None:
         return conv(x), None
     from batchformer.lab.models.kernels.conv3x3 import conv3x3
@@ -86,7 +78,7 @@ def convolve(x: Tensor, conv: nn.Conv2d) -> tuple[Tensor, Moments | None]:
 def conv_norm_relu(
     x: Tensor, conv: nn.Conv2d, norm: nn.BatchNorm2d, residual: Tensor | None = None
 ) -> Tensor:
-    """``relu(norm(conv(x)) + residual)``, by kernels where they can be. x is (N, C, H, W)."""
+    """``relu(norm(conv(x)) + residual)``, by our kernels if they support it. x is (N, C, H, W)."""
     y, moments = convolve(x, conv)
     if available.norm_unsupported_reason(y, norm, residual) is not None:
         y = norm(y)
@@ -99,8 +91,8 @@ def conv_norm_relu(
 def pad_shortcut(x: Tensor, out_channels: int, stride: int) -> Tensor:
     """The parameter-free shortcut "option A": every `stride`-th pixel, new channels zero.
 
-    The new channels are split between both sides; from 16 to 32 channels that is 8 zeros, a
-    quarter of the 32, before and after. x is (N, C, H, W).
+    Half of the new channels come before the old ones and half after: from 16 to 32 channels, 8 on
+    each side. x is (N, C, H, W).
     """
     extra = out_channels - x.shape[1]
     before = extra // 2
@@ -176,7 +168,7 @@ class ResNetCifar(nn.Module):
         return self.forward_head(self.forward_features(x))
 
     def get_classifier(self) -> nn.Module:
-        """The layer that makes logits of features."""
+        """The layer from features to logits."""
         return self.fc
 
 
@@ -210,15 +202,12 @@ def resnet32(
     return ResNetCifar(num_classes, blocks, in_channels, widths)
 
 
-# A small convolutional network for grey images of 8x8 or 16x16 pixels.
-
-
 class DigitsNet(nn.Module):
-    """Two convolutions with pooling and one hidden layer, then the classifier `fc`.
+    """For grey images: two convolutions with pooling, a hidden layer, the classifier `fc`.
 
     Args:
         num_classes: K.
-        side: S, of the images in pixels; two poolings leave a quarter of it.
+        side: S, of the images in pixels; two poolings divide it by four.
     """
 
     num_features = 64
@@ -229,7 +218,7 @@ class DigitsNet(nn.Module):
             raise ValueError(f"DigitsNet: side is {side}; two poolings need at least 4 pixels.")
         self.conv1 = nn.Conv2d(1, 16, 3, padding=1, bias=False)
         self.bn1 = nn.BatchNorm2d(16)
-        # Empty: the place after the first stage, where parts without weights can be put.
+        # Empty: a place after the first stage for layers without weights, such as MixStyle.
         self.layer1 = nn.Sequential()
         self.conv2 = nn.Conv2d(16, 32, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(32)
@@ -251,7 +240,7 @@ class DigitsNet(nn.Module):
         return self.forward_head(self.forward_features(x))
 
     def get_classifier(self) -> nn.Module:
-        """The layer that makes logits of features."""
+        """The layer from features to logits."""
         return self.fc
 
 

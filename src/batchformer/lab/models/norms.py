@@ -1,4 +1,4 @@
-"""Batch normalisation that is frozen, or taken over parts of a batch."""
+"""Batch normalisation that is frozen, or computed over parts of a batch."""
 
 from __future__ import annotations
 
@@ -11,14 +11,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from batchformer.plug.insertion import ForwardMixin, add_mixin
 
-# Batch normalisation by the statistics that a network came with.
-
 
 class Frozen(ForwardMixin):
-    """In eval for good: in training, too, stored statistics normalise and stay as they are.
+    """Always in eval mode: stored statistics are used and kept, also in training.
 
-    Kernels that normalise by the batch take modules of torch's own class in training, and these
-    are neither.
+    Our kernels leave such a layer alone, as they accept only torch's own class in training mode.
     """
 
     def train(self, mode: bool = True) -> Any:
@@ -26,9 +23,9 @@ class Frozen(ForwardMixin):
 
 
 def freeze_norm(network: nn.Module) -> None:
-    """Keep the statistics of every batch normalisation; scale and shift go on to be trained.
+    """Freeze the statistics of every batch normalisation; scale and shift are still trained.
 
-    Names, values and the objects themselves stay as they are.
+    Names, values and the module objects stay the same.
 
     Args:
         network: is changed in place.
@@ -58,14 +55,10 @@ def freeze_norm(network: nn.Module) -> None:
         norm.eval()
 
 
-# Batch normalisation of a batch in parts, as that many devices would normalise it.
-
-
 class InParts(ForwardMixin):
-    """In training, row i is normalised with the rows i + P, i + 2P, ... alone; P are the parts.
+    """Normalises a batch in P parts, as P devices would: row i with rows i + P, i + 2P, ... only.
 
-    What is kept of the batch is the mean over parts of the statistics that each part would have
-    kept. In eval these normalise, as ever.
+    Running statistics become the mean over parts of what each part would store. Eval is unchanged.
     """
 
     parts: int
@@ -78,7 +71,7 @@ class InParts(ForwardMixin):
             return own
         norm._check_input_dim(x)
         count, channels = self.parts, x.shape[1]
-        # P rows that follow one another lie in memory as one row of P times the channels.
+        # P consecutive rows are one row of P times the channels in memory.
         rows = x.reshape(len(x) // count, count * channels, *x.shape[2:])
         kept = [norm.running_mean, norm.running_var]
         each = mean, variance = [None if value is None else value.repeat(count) for value in kept]
@@ -97,16 +90,16 @@ class InParts(ForwardMixin):
 
 
 def normalise_in_parts(network: nn.Module, parts: int) -> None:
-    """Let every batch normalisation of a network take a batch in so many parts.
+    """Make every batch normalisation of a network normalise a batch in this many parts.
 
-    Names, values and the objects themselves stay as they are.
+    Names, values and the module objects stay the same.
 
     Args:
         network: is changed in place.
-        parts: P; 1 leaves it as it is.
+        parts: P; 1 changes nothing.
 
     Raises:
-        ValueError: the network has no batch normalisation, or one that does more than that.
+        ValueError: the network has no batch normalisation, or one that is not torch's own.
     """
     if parts == 1:
         return
@@ -123,19 +116,19 @@ def normalise_in_parts(network: nn.Module, parts: int) -> None:
         norm.parts = parts  # type: ignore[assignment]
 
 
-def deal(x: Tensor, parts: int) -> Tensor:
-    """Rows (N, ...) in the order in which the first N/P of them are one part, and so on.
+def interleave_rows(x: Tensor, parts: int) -> Tensor:
+    """Reorder rows (N, ...) so that :class:`InParts` takes the first N/P of them as one part.
 
-    >>> deal(torch.arange(6), 2)
+    >>> interleave_rows(torch.arange(6), 2)
     tensor([0, 3, 1, 4, 2, 5])
     """
     return x.view(parts, -1, *x.shape[1:]).transpose(0, 1).reshape(x.shape)
 
 
-def collect(rows: Tensor, parts: int) -> Tensor:
-    """What :func:`deal` was given, of what it gave.
+def restore_rows(rows: Tensor, parts: int) -> Tensor:
+    """Undo :func:`interleave_rows`.
 
-    >>> collect(deal(torch.arange(6), 2), 2)
+    >>> restore_rows(interleave_rows(torch.arange(6), 2), 2)
     tensor([0, 1, 2, 3, 4, 5])
     """
-    return deal(rows, len(rows) // parts)
+    return interleave_rows(rows, len(rows) // parts)

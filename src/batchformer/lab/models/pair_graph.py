@@ -12,9 +12,9 @@ from batchformer.lab.data.sets.pairs import Compositions
 def pair_graph(compositions: Compositions) -> Tensor:
     """The row-normalised adjacency (V, V) of V = A + O + P nodes, a sparse COO tensor.
 
-    Nodes are the attributes, then the objects, then all pairs of the world, seen or not. Each is
-    joined to itself, a pair to its attribute and its object, and these two to each other. The graph
-    is its own transpose before its rows are divided by their sums.
+    Nodes are the attributes, then the objects, then all pairs, seen or not. Each node is joined to
+    itself, a pair to its attribute and its object, and these two to each other. The graph is
+    symmetric before its rows are divided by their sums.
 
     >>> pair_graph(Compositions.of([("old", "cat")], [], [])).to_dense()
     tensor([[0.3333, 0.3333, 0.3333],
@@ -36,11 +36,11 @@ def pair_graph(compositions: Compositions) -> Tensor:
 
 
 def node_features(compositions: Compositions, vectors: Tensor) -> Tensor:
-    """Features (A + O + P, D) of the nodes; a pair has the mean of its attribute and its object.
+    """Features (A + O + P, D) of the nodes; a pair gets the mean of its attribute and its object.
 
     Args:
         compositions: the pairs.
-        vectors: (A + O, D), of words: the attributes', then the objects'.
+        vectors: (A + O, D), word vectors of the attributes, then of the objects.
     """
     attribute = vectors[compositions.attribute]
     thing = vectors[compositions.object + len(compositions.attributes)]
@@ -51,8 +51,8 @@ class GraphNetwork(nn.Module):
     """Two graph convolutions: nodes (V, D) to directions (V, E) of length one.
 
     Each is dropout, a linear layer, and the mean over neighbours; ReLU follows the first. As the
-    graph's rows sum to one, the mean and the linear layer can change places, bias included; the
-    mean is taken where there are fewer channels, which spares most of its cost.
+    graph's rows sum to one, the mean and the linear layer commute, bias included; the mean is taken
+    on the side with fewer channels, which saves most of its cost.
 
     Args:
         graph: (V, V), sparse, with rows that sum to one, of `pair_graph`.
@@ -71,7 +71,7 @@ class GraphNetwork(nn.Module):
     ) -> None:
         super().__init__()
         graph = graph.coalesce()
-        # They follow from the pairs: no part of the state.
+        # They follow from the pairs, so they are not in the state.
         self.register_buffer("rows", graph.indices()[0].clone(), persistent=False)
         self.register_buffer("columns", graph.indices()[1].clone(), persistent=False)
         self.register_buffer("weights", graph.values()[:, None].clone(), persistent=False)
@@ -81,8 +81,8 @@ class GraphNetwork(nn.Module):
     def propagate(self, x: Tensor) -> Tensor:
         """The weighted mean over each node's neighbours, (V, C) of (V, C), at least in float32.
 
-        By edges rather than by a sparse product: gathering and adding can be recorded in a CUDA
-        graph, have gradients for every type, and are deterministic where torch is told to be.
+        By edges instead of a sparse product: gather and add can be captured in a CUDA graph, have
+        gradients for every type, and are deterministic if torch is set so.
         """
         with torch.autocast(x.device.type, enabled=False):
             x = x.to(torch.promote_types(x.dtype, torch.float32))

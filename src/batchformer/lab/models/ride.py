@@ -19,7 +19,7 @@ class RideNetwork(nn.Module):
     `num_features` is C, the channels of one expert's features.
 
     Args:
-        shared: images to the maps that all experts see.
+        shared: images to the maps that all experts use.
         branches: for each of E experts, those maps to its own, (N, C, H, W).
         num_features: C.
         num_classes: K.
@@ -71,7 +71,7 @@ class RideNetwork(nn.Module):
         return self.expert_logits(self.expert_features(x)).mean(0)
 
     def get_classifier(self) -> nn.ModuleList:
-        """The layers that make logits of features, one for each expert."""
+        """The layers from features to logits, one per expert."""
         return self.classifiers
 
 
@@ -103,7 +103,7 @@ def ride_resnet32(
         experts: E.
         in_channels: channels of the images.
         widths: channels of each stage.
-        depth: layers with weights on the way through one expert: 20, 32, 44, ...
+        depth: layers with weights in one expert: 20, 32, 44, ...
         scale: of the cosine classifiers.
 
     >>> sum(p.numel() for p in ride_resnet32(100).parameters())
@@ -134,7 +134,7 @@ def ride_resnext50(num_classes: int, experts: int = 3, scale: float = 30.0) -> R
     return _ride_imagenet("Bottleneck", (3, 4, 6, 3), num_classes, experts, scale, **groups)
 
 
-#: Of the plain ResNet, with the two stages that every expert owns made narrower by a quarter.
+#: Of the plain ResNet, with the two stages of each expert narrower by a quarter.
 IMAGENET_WIDTHS = (64, 128, 192, 384)
 
 
@@ -146,7 +146,7 @@ def _ride_imagenet(
     scale: float,
     **options: Any,
 ) -> RideNetwork:
-    """Stem and two stages of one of timm's ResNets, and two stages of each of E of them."""
+    """A shared stem and two stages of timm's ResNet, and two more stages per expert."""
     try:
         from timm.models import resnet
     except ImportError as error:

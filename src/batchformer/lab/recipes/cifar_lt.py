@@ -419,3 +419,29 @@ def cifar100_lt_ride_assignment() -> Recipe:
         train=in_epochs(IMAGES["cifar100", 100.0], 5, 512, evaluations=1),
         paper={},
     )
+
+
+#: In the order of `batchformer list`.
+RECIPES = (
+    cifar100_lt_balanced_softmax,
+    cifar100_lt_balanced_softmax_r200,
+    cifar100_lt_balanced_softmax_released,
+    cifar100_lt_balanced_softmax_cutmix,
+    cifar100_lt_cross_entropy,
+    cifar10_lt_balanced_softmax,
+    cifar10_lt_balanced_softmax_r200,
+    cifar100_lt_ldam,
+    cifar100_lt_ride,
+    cifar100_lt_ride_6experts,
+    cifar100_lt_ride_two_stage,
+    cifar100_lt_ride_distilled,
+    cifar100_lt_ride_assignment,
+    cifar100_lt_paco,
+    cifar100_lt_paco_r200,
+    cifar100_lt_without_paco_loss,
+    cifar100_lt_without_paco_loss_r200,
+    cifar100_lt_crt,
+    cifar100_lt_tau_norm,
+    cifar100_lt_lws,
+    cifar100_lt_balms,
+)

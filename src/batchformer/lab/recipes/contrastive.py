@@ -244,3 +244,15 @@ def _on_features_of(learnt: Recipe, data: LongTailConfig, method: MethodName, ti
         start=learnt.name,
         paper=numbers_for(name),
     )
+
+
+#: In the order of `batchformer list`.
+RECIPES = (
+    imagenet_moco_v2,
+    imagenet_moco_v2_probe,
+    imagenet_moco_v2_knn,
+    imagenet_moco_v3,
+    imagenet_moco_v3_probe,
+    imagenet_moco_v3_knn,
+    imagenet_moco_v3_vit_small,
+)

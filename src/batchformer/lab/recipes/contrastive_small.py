@@ -249,3 +249,20 @@ def _lars(lr: float) -> OptimConfig:
     return OptimConfig(
         name="lars", lr=lr, momentum=0.9, weight_decay=1e-6, decayed="matrices", trust=0.02
     )
+
+
+#: In the order of `batchformer list`.
+RECIPES = (
+    cifar100_lt_moco_v2,
+    cifar100_lt_moco_v2_probe,
+    cifar100_lt_moco_v2_knn,
+    cifar100_lt_moco_v3,
+    cifar100_lt_moco_v3_probe,
+    cifar100_lt_moco_v3_knn,
+    digits_moco_v3,
+    digits_moco_v3_probe,
+    digits_moco_v3_knn,
+    my_folder_moco_v3,
+    my_folder_probe,
+    my_folder_knn,
+)

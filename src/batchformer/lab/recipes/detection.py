@@ -119,3 +119,12 @@ def my_voc() -> Recipe:
         ),
         paper={},
     )
+
+
+#: In the order of `batchformer list`.
+RECIPES = (
+    my_voc,
+    voc_moco_v2,
+    voc_moco_v3,
+    voc_fpn,
+)

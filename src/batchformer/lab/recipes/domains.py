@@ -313,3 +313,26 @@ def pacs_mdd() -> Recipe:
         schedule=_SCHEDULE,
         train=TrainConfig(batch_size=36, updates=3_000, eval_every=500, drop_last=True),
     )
+
+
+#: In the order of `batchformer list`.
+RECIPES = (
+    my_domains,
+    pacs_baseline,
+    pacs_erm,
+    pacs_coral,
+    pacs_irm,
+    pacs_vrex,
+    pacs_mixstyle,
+    pacs_irm_resnet50,
+    pacs_vrex_resnet50,
+    pacs_swad,
+    pacs_swad_resnet50,
+    vlcs_swad,
+    office_home_irm_resnet50,
+    office_home_swad,
+    office_home_swad_resnet50,
+    terra_incognita_swad,
+    visda_mdd,
+    pacs_mdd,
+)

@@ -181,3 +181,15 @@ def places_lt_paco() -> Recipe:
         convolutions="last_block",
         train=dataclasses.replace(base.train, precision="fp16"),
     )
+
+
+#: In the order of `batchformer list`.
+RECIPES = (
+    inaturalist18_ride,
+    inaturalist18_cross_entropy,
+    inaturalist18_crt,
+    inaturalist18_paco,
+    places_lt_balms,
+    places_lt_tau_norm,
+    places_lt_paco,
+)

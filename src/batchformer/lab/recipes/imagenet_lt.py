@@ -232,3 +232,20 @@ def imagenet_lt_paco() -> Recipe:
     data = dataclasses.replace(DATA, augment="paco")
     table = "T2 ImageNet-LT, PaCo, ResNet-50"
     return paco_on_files("imagenet_lt_paco", "ImageNet-LT", table, data, IMAGES, 400, 10, gpus=4)
+
+
+#: In the order of `batchformer list`.
+RECIPES = (
+    imagenet_lt_balanced_softmax_resnet10,
+    imagenet_lt_balanced_softmax_resnet50,
+    imagenet_lt_ride_resnet10,
+    imagenet_lt_ride_resnet50,
+    imagenet_lt_ride_resnext50,
+    imagenet_lt_ride_resnet10_two_stage,
+    imagenet_lt_ride_resnet50_two_stage,
+    imagenet_lt_ride_resnet10_6experts,
+    imagenet_lt_ride_resnet50_6experts,
+    imagenet_lt_ride_resnet10_distilled,
+    imagenet_lt_ride_resnet50_distilled,
+    imagenet_lt_paco,
+)

@@ -162,3 +162,14 @@ def digits_recognition() -> Recipe:
         schedule=ScheduleConfig(kind="cosine", warmup=50, warmup_from=0.1),
         train=TrainConfig(batch_size=64, updates=600, eval_every=100, log_every=50),
     )
+
+
+#: In the order of `batchformer list`.
+RECIPES = (
+    imagenet_resnet50,
+    imagenet_deit_tiny,
+    imagenet_deit_small,
+    imagenet_deit_base,
+    imagenet_vit_small,
+    digits_recognition,
+)

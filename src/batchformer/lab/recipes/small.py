@@ -157,3 +157,18 @@ def rotated_digits_mdd() -> Recipe:
         schedule=ScheduleConfig(kind="power", rate=2e-4, power=0.75),
         train=TrainConfig(batch_size=36, updates=1_500, eval_every=500, drop_last=True),
     )
+
+
+#: In the order of `batchformer list`.
+RECIPES = (
+    demo,
+    my_folder,
+)
+ROTATED_DIGITS = (
+    rotated_digits_erm,
+    rotated_digits_coral,
+    rotated_digits_irm,
+    rotated_digits_vrex,
+    rotated_digits_mixstyle,
+    rotated_digits_mdd,
+)

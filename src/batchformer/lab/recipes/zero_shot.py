@@ -251,3 +251,21 @@ def my_features_ce_gzsl() -> Recipe:
         data=FeatureConfig(name="npz"),
         paper={},
     )
+
+
+#: In the order of `batchformer list`.
+RECIPES = (
+    mit_states_cge,
+    mit_states_compcos,
+    mit_states_compcos_open,
+    ut_zappos_cge,
+    ut_zappos_compcos,
+    ut_zappos_compcos_open,
+    c_gqa_cge,
+    c_gqa_compcos,
+    my_pairs_cge,
+    my_pairs_compcos,
+    cub_ce_gzsl,
+    cub_eszsl,
+    my_features_ce_gzsl,
+)

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 import torch
 from torch import nn
 
-from batchformer.lab.config.consistency import OF_BOXES
 from batchformer.lab.config.data import DataConfig
+from batchformer.lab.config.methods import find_method
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.engine.method import Method
@@ -119,8 +119,6 @@ def _experts(state: Weights) -> int:
 TIMM = "timm"
 #: Where bottlenecks stride in those.
 TIMMS_STRIDE: Place = "3x3"
-#: Methods that need the classifier of the network they are given.
-WITH_CLASSIFIER = ("tau_norm", "lws", "ride_assignment")
 
 
 def given_weights(recipe: Recipe) -> Path | None:
@@ -197,7 +195,7 @@ def take_given_weights(network: nn.Module, recipe: Recipe, say: Callable[[str], 
         if not fitting:
             raise
         raise OtherNetwork(f"{error} It fits --model {' or '.join(fitting)}.") from error
-    if not fitted.classifier and recipe.method in WITH_CLASSIFIER:
+    if not fitted.classifier and find_method(recipe.method).given == "classifier":
         raise ValueError(
             f"{recipe.method} works on a trained classifier. {fitted.words} Name weights with a "
             "classifier of these classes by --weights, or a run by --start."
@@ -338,7 +336,7 @@ def build(
     if recipe.model:
         with drawing(seed, "weights"):
             network = options["network"] = build_network(recipe, task.num_classes)
-        if start is not None and recipe.method in OF_BOXES:
+        if start is not None and recipe.task == "detection":
             fit_weights(network, start, recipe.start)  # a detector has no use for a classifier
         elif start is not None:
             take_weights(network, start, recipe.start)

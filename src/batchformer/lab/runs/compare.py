@@ -18,7 +18,7 @@ from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.files.lock import KILLED_S, LOST_S, as_only_trainer
 from batchformer.lab.engine import onednn
 from batchformer.lab.engine.distributed.rank_zero import on_rank_zero
-from batchformer.lab.engine.interleave import Job, train_together
+from batchformer.lab.engine.interleave import Job, train_interleaved
 from batchformer.lab.engine.log import DivergedError
 from batchformer.lab.engine.method import Batches
 from batchformer.lab.runs.folder import recorded
@@ -252,5 +252,5 @@ def _train_on(
         by_name[one.title] = one
         start = partial(one.training, feed, **options)  # type: ignore[arg-type]
         jobs.append(Job(one.title, start, feed))
-    for job, ended in train_together(jobs, runs[0].device):
+    for job, ended in train_interleaved(jobs, runs[0].device):
         yield by_name[job.name], ended if isinstance(ended, DivergedError) else None

@@ -25,7 +25,7 @@ from batchformer.insight.look import (
 )
 from batchformer.insight.record import FILE, save
 from batchformer.insight.relations import Relations
-from batchformer.lab.engine.bn_recalibration import measuring_statistics
+from batchformer.lab.engine.bn_recalibration import recalibrate_norms
 from batchformer.lab.engine.method import Method
 
 # The same figures of a network that has learnt nothing: what of them comes with the loss alone.
@@ -74,7 +74,7 @@ def look_untrained(
 def _measure_norms(relations: Relations, images: TestImages, rows: Tensor, batch: int) -> None:
     module: nn.Module = relations.module
     module.train()
-    with measuring_statistics(module) as norms:
+    with recalibrate_norms(module) as norms:
         module.eval()
         for norm in norms:
             norm.train()

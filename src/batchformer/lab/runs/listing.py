@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from textwrap import indent, wrap
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from batchformer.lab.config.arms import ARMS
 from batchformer.lab.config.data import (
     ContrastConfig,
     DataConfig,
-    DetectionConfig,
     DomainConfig,
-    FeatureConfig,
     LongTailConfig,
     PairConfig,
 )
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.data.files.location import available, ensure_present_or_reachable, looked_in
-from batchformer.lab.data.sets import attribute_sets, domain_layouts, imagenet_layout, voc_layout
-from batchformer.lab.data.sets import known_pairs as pair_layouts
-from batchformer.lab.data.sets.annotated import ANNOTATED, Lists, ensure_present, lists_of, present
+from batchformer.lab.data.sets.presence import State, ensure_present, places, state_of
 from batchformer.lab.recipes import RECIPES
 from batchformer.lab.recipes.ablations import SWEEPS
 from batchformer.lab.recipes.paper import ROWS, PaperRow
@@ -32,100 +26,37 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-# Whether the data of a recipe is here; answers without torch.
-
-State = Literal["present", "absent", "embedded", "yours"]
-#: Names of data that a person brings, and data that needs no file.
-YOURS, EMBEDDED = ("folder", "tree", "table", "npz"), ("digits", "rotated_digits")
-
-
-def ensure_data(recipe: Recipe) -> None:
-    """Refuse to start on data that is neither here nor to be had, before anything is loaded."""
-    data = recipe.data.images() if isinstance(recipe.data, ContrastConfig) else recipe.data
-    if data.name in EMBEDDED:
-        return
-    if isinstance(data, DomainConfig):
-        domain_layouts.ensure_present(data.name, data.root, data.lists)
-    elif isinstance(data, PairConfig):
-        if data.name == "table":
-            _ensure_table(str(data.table))
-        else:
-            pair_layouts.ensure_present(data.name, data.root)
-    elif isinstance(data, FeatureConfig):
-        attribute_sets.ensure_present(data.name, data.root)
-    elif isinstance(data, DetectionConfig):
-        voc_layout.ensure_present(data.root, (*data.trained_on, *data.scored_on))
-    elif data.name == "imagenet":
-        imagenet_layout.ensure_present(data.root)
-    elif data.name == "cifar10" or data.name == "cifar100":
-        ensure_present_or_reachable(data.name, None if data.root is None else Path(data.root))
-    elif data.name in ANNOTATED:
-        ensure_present(data.name, _lists(data))
-
-
-def data_state(recipe: Recipe) -> State:
-    """Whether a recipe's data is here."""
-    data = recipe.data.images() if isinstance(recipe.data, ContrastConfig) else recipe.data
-    if data.name in YOURS or recipe.name.startswith("my_"):
-        return "yours"
-    if data.name in EMBEDDED:
-        return "embedded"
-    return "present" if _present(data) else "absent"
-
-
-def _present(data: DataConfig) -> bool:
-    if isinstance(data, ContrastConfig):
-        return _present(data.images())
-    if isinstance(data, DetectionConfig):
-        return voc_layout.present(data.root, (*data.trained_on, *data.scored_on))
-    if data.name == "imagenet":
-        return imagenet_layout.present(data.root)
-    if isinstance(data, DomainConfig):
-        return domain_layouts.present(data.name, data.root, data.lists)
-    if isinstance(data, PairConfig):
-        return pair_layouts.present(data.name, data.root)
-    if isinstance(data, FeatureConfig):
-        return attribute_sets.present(data.name, data.root)
-    if data.name == "cifar10" or data.name == "cifar100":
-        return available(data.name, None if data.root is None else Path(data.root)) is not None
-    return present(_lists(data))
-
-
-def in_words(recipe: Recipe) -> str:
-    """The data of a recipe in a few words."""
-    data = recipe.data
-    if isinstance(data, DomainConfig) and data.adapt:
-        return f"{data.name} {data.source} to {data.target}"
-    if isinstance(data, PairConfig) and data.world == "open":
-        return f"{data.name}, open world"
-    if isinstance(data, ContrastConfig):
-        data = data.images()
-    if isinstance(data, LongTailConfig) and not data.of_files:
-        return f"{data.name} r={data.ratio:g}"
-    return data.name
-
-
-def _lists(data: LongTailConfig) -> Lists:
-    return lists_of(data.name, data.root, data.train_list, data.test_list, data.scored_on)
-
-
-def _ensure_table(table: str) -> None:
-    if not Path(table).expanduser().is_file():
-        raise FileNotFoundError(
-            f"There is no table {table}. It is a .csv with the columns image, attribute, object "
-            "and split, named by --data.table; `batchformer data pairs` makes one of a tree of "
-            "domains and classes."
-        )
-
-
-# What there is to run, and on which data; answers without torch.
-
 #: Characters of a recipe's row in the paper, so that a terminal of 80 holds the other columns.
 ROW_WIDTH = 50
 #: Near names that an error has.
 MOST_NEAR = 3
-#: Lists of images that the paper's detectors are trained and scored on.
-VOC_LISTS = ("2007/trainval", "2012/trainval", "2007/test")
+
+
+def ensure_data(recipe: Recipe) -> None:
+    """Refuse data that is neither here nor can be downloaded, before anything is loaded."""
+    ensure_present(_images(recipe.data))
+
+
+def data_state(recipe: Recipe) -> State:
+    """Whether a recipe's data is here."""
+    return "yours" if recipe.name.startswith("my_") else state_of(_images(recipe.data))
+
+
+def _images(data: DataConfig) -> DataConfig:
+    """Images that are learnt from without labels lie where they lie with them."""
+    return data.images() if isinstance(data, ContrastConfig) else data
+
+
+def in_words(recipe: Recipe) -> str:
+    """The data of a recipe in a few words."""
+    data = _images(recipe.data)
+    if isinstance(data, DomainConfig) and data.adapt:
+        return f"{data.name} {data.source} to {data.target}"
+    if isinstance(data, PairConfig) and data.world == "open":
+        return f"{data.name}, open world"
+    if isinstance(data, LongTailConfig) and not data.of_files:
+        return f"{data.name} r={data.ratio:g}"
+    return data.name
 
 
 def print_listing(console: Console | None = None) -> None:
@@ -133,8 +64,8 @@ def print_listing(console: Console | None = None) -> None:
     console = console or _console()
     console.print(_recipes(make() for make in RECIPES.values()))
     arms = _table("\nArms", "arm", "what it is", wide="arm")
-    for name, (_, purpose) in ARMS.items():
-        arms.add_row(name, purpose)
+    for name, arm in ARMS.items():
+        arms.add_row(name, arm.purpose)
     console.print(arms)
     title = "\nRows of the paper without a recipe"
     rows = _table(title, "table", "method", "paper", "state", wide="state")
@@ -229,44 +160,8 @@ def print_data(console: Console | None = None) -> None:
     """Where each data set is, or was looked for and how to get it."""
     console = console or _console()
     table = _table("", "data", "here", "where")
-    table.add_row("digits", "embedded", "scikit-learn")
-    for name in ("cifar10", "cifar100"):
-        found = available(name)
-        table.add_row(
-            name,
-            "present" if found else "absent",
-            str(found) if found else f"looked in {looked_in()}; downloaded at first use",
-        )
-    for name, lists_known in ANNOTATED.items():
-        lists = lists_of(name)
-        here = present(lists)
-        looked = f"looked for {lists_known.train} and {lists_known.test} in {lists.root}"
-        words = f"{looked}; {lists_known.source}"
-        table.add_row(name, "present" if here else "absent", str(lists.root) if here else words)
-    kept = {
-        "imagenet": (imagenet_layout.folder_of(None), imagenet_layout.present(None)),
-        "voc": (voc_layout.folder_of(None), voc_layout.present(None, VOC_LISTS)),
-    }
-    for name, (place, here) in kept.items():
-        table.add_row(
-            name, "present" if here else "absent", f"{'' if here else 'looked in '}{place}"
-        )
-    table.add_row("rotated_digits", "embedded", "scikit-learn")
-    for name, layout in domain_layouts.DOMAIN_SETS.items():
-        place, here = domain_layouts.place_of(name), domain_layouts.present(name)
-        folders = ", ".join(names[0] for names in layout.domains.values())
-        words = f"looked for the folders {folders} in {place}; {layout.source}"
-        table.add_row(name, "present" if here else "absent", str(place) if here else words)
-    for name, pairs in pair_layouts.PAIR_SETS.items():
-        place, here = pair_layouts.place_of(name), pair_layouts.present(name)
-        words = f"looked for {place}; {pairs.source}"
-        table.add_row(name, "present" if here else "absent", str(place) if here else words)
-    for name, known in attribute_sets.ATTRIBUTE_SETS.items():
-        files = attribute_sets.files_of(name)
-        words = f"looked for the features of {known.title} in {looked_in()}; {known.source}"
-        table.add_row(
-            name, "present" if files else "absent", str(files.features) if files else words
-        )
+    for row in places():
+        table.add_row(*row)
     console.print(table)
     console.print(
         "\nSet BATCHFORMER_DATA, or pass --data.root, to a folder with torchvision's files "
@@ -274,9 +169,6 @@ def print_data(console: Console | None = None) -> None:
         "long tail. Your own images: batchformer compare my_folder --data.root FOLDER, or "
         "my_domains where they are of several domains."
     )
-
-
-# The sweeps there are, with the paper's numbers; answers without torch.
 
 
 def print_sweeps(console: Console | None = None) -> None:

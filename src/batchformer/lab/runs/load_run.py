@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.engine.loop import of_this_training
+from batchformer.lab.engine.loop import explain_mismatch
 from batchformer.lab.engine.method import Method
 from batchformer.lab.runs.build import RecordedSizes, build, load_task
 from batchformer.lab.runs.folder import recipe_from_json, recorded
@@ -37,7 +37,7 @@ def restore(
     task = load_task(recipe.data, device).seeded(seed)
     _require_same_draw(folder, config.get("data", {}), task)
     method = build(recipe, seed, task)
-    with of_this_training(folder):
+    with explain_mismatch(folder):
         method.load_state_dict(dict(state))
     method.to(device).before_evaluation()  # a checkpoint is written before what it prepares
     return method.eval(), task, config
@@ -61,7 +61,7 @@ def restore_deployed(
         method, _, config = restore(folder, device, root)
         return method.deployed(), config
     method = build(recipe, seed, RecordedSizes.from_record(config["built_with"]))
-    with of_this_training(folder):
+    with explain_mismatch(folder):
         method.load_state_dict(dict(state))
     return method.to(device).eval().deployed(), config
 

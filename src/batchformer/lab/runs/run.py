@@ -23,7 +23,7 @@ from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.log import Progress
 from batchformer.lab.engine.loop import Evaluation, Plan, training
 from batchformer.lab.engine.method import Batches, Method
-from batchformer.lab.engine.precision import products_in
+from batchformer.lab.engine.precision import matmul_precision
 from batchformer.lab.methods.ldam import reweighting_warning
 from batchformer.lab.models.weights import file_hash
 from batchformer.lab.runs.build import (
@@ -108,7 +108,7 @@ def training_of(
         if train.precision == "fp64":
             method.float()  # figures need no more
         figures = Progress(f"{run.title}: figures", 1, quiet, alone)
-        with group.as_single_rank(), products_in(train.precision), figures as bar:
+        with group.as_single_rank(), matmul_precision(train.precision), figures as bar:
             untrained = partial(build_untrained, trained, run.seed, task, run.device, last_epoch)
             _keep(run, method.scored(), untrained, task, evaluation, train, bar)
     return evaluation

@@ -12,7 +12,7 @@ from torch import Tensor
 from batchformer.lab.config.arms import ARMS
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.checkpoint import load_newest
-from batchformer.lab.engine.loop import BEST, of_this_training
+from batchformer.lab.engine.loop import BEST, explain_mismatch
 from batchformer.lab.models.weights import Place
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.folder import read_json, recipe_from_json
@@ -135,13 +135,13 @@ def final_state(folder: Path) -> Weights | None:
     for kept in ("swad", BEST):
         chosen = load_newest(folder / kept)
         if chosen is not None:
-            with of_this_training(folder):
+            with explain_mismatch(folder):
                 weights: Weights = chosen["method"]
             return weights
     state = load_newest(folder / "checkpoints")
     if state is None:
         return None
-    with of_this_training(folder):
+    with explain_mismatch(folder):
         whole = trained_state(state)
     if not any(name.startswith("inner.") for name in whole):
         return whole

@@ -198,7 +198,7 @@ class CompositionalTask:
             return
         files, view_of_files = self.data.part(phase), file_view(self.config, training=False)
         read = evaluation_batches(
-            files, *view_of_files, SCORED_BATCH, self.device, workers, dealt=True
+            files, *view_of_files, SCORED_BATCH, self.device, workers, sharded=True
         )
         for batch in read:
             yield batch["x"], self.numbers(batch["y"].cpu())

@@ -16,12 +16,12 @@ from batchformer.lab.data.feeds.detection import DetectionFeed, scored_images
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.feeds.sharding import all_rows, part_sizes, scored_rows
 from batchformer.lab.data.sets.voc import BoxedImages, count_objects, load_voc
-from batchformer.lab.engine.bn_recalibration import measuring_statistics
-from batchformer.lab.engine.checkpoint import one_state
+from batchformer.lab.engine.bn_recalibration import recalibrate_norms
+from batchformer.lab.engine.checkpoint import sync_state
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.engine.precision import in_double
+from batchformer.lab.engine.precision import to_double
 from batchformer.lab.metrics.detection import (
     Boxes,
     average_precision,
@@ -133,14 +133,14 @@ class DetectionTask:
         method.train()
         try:
             # Regions are drawn, as in training.
-            with measuring_statistics(method), drawing(0, "dropout"), mechanics.autocast():
+            with recalibrate_norms(method), drawing(0, "dropout"), mechanics.autocast():
                 for step in range(self.config.precise_norm):
                     batch = feed.batch(step)
                     double = train.precision == "fp64"
-                    method.step({k: in_double(v) for k, v in batch.items()} if double else batch)
+                    method.step({k: to_double(v) for k, v in batch.items()} if double else batch)
         finally:
             close(feed)
-        one_state(method)
+        sync_state(method)
         method.eval()
 
     def _found(self, method: Method, mechanics: OptimizerStep) -> Iterator[tuple[Boxes, Boxes]]:

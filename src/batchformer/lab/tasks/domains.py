@@ -373,7 +373,7 @@ class DomainTask:
             return
         geometry, transform = scored_file_view(self.config)
         read = evaluation_batches(
-            part, geometry, transform, SCORED_BATCH, self.device, workers, dealt=True
+            part, geometry, transform, SCORED_BATCH, self.device, workers, sharded=True
         )
         for batch in read:
             yield batch["x"], batch["y"]

@@ -134,7 +134,7 @@ class ImageFileTask:
         With several ranks, of the images those that this one scores.
         """
         view = view_at_test(self.config)
-        for read in evaluation_batches(part, *view, batch, self.device, workers, dealt=True):
+        for read in evaluation_batches(part, *view, batch, self.device, workers, sharded=True):
             yield read["x"], read["y"]
 
     def bank(self, seed: int, workers: int | None = None) -> Bank:

@@ -1,4 +1,4 @@
-"""A batch is read as its job says, and what cannot be read is replaced from the batch."""
+"""A batch is read as requested, and what cannot be read is replaced from the batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from batchformer.lab.data.feeds.framing import RandomResizedCrop
-from batchformer.lab.data.feeds.workers import Job, Reader
+from batchformer.lab.data.feeds.workers import ImageReader, ImageRequest
 from batchformer.lab.data.files.decode import DamagedImageError, decode
 
 GEOMETRY = RandomResizedCrop(16)
@@ -31,20 +31,21 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def job() -> Job:
-    return Job(SAMPLES, PATHS, np.random.default_rng(1).random((5, GEOMETRY.draws)))
+def request() -> ImageRequest:
+    u = np.random.default_rng(1).random((5, GEOMETRY.draws))
+    return ImageRequest(SAMPLES, PATHS, u, 5)
 
 
 def expected(root: Path, taken: list[int]) -> Tensor:
-    rows = zip(taken, torch.from_numpy(job().u), strict=True)
+    rows = zip(taken, torch.from_numpy(request().u), strict=True)
     return torch.stack([GEOMETRY(decode(root / PATHS[row]), u) for row, u in rows])
 
 
 def test_a_batch(root: Path) -> None:
-    read = Reader(root, GEOMETRY)[job()]
+    read = ImageReader(root, GEOMETRY)(request())
     assert torch.equal(read.x, expected(root, [0, 1, 2, 3, 4]))
     assert read.samples.tolist() == SAMPLES and read.samples.dtype == torch.int64
-    assert read.replaced == []
+    assert read.replaced == [] and read.total == 5
 
 
 @pytest.mark.parametrize(
@@ -61,7 +62,7 @@ def test_the_next_readable_one_takes_the_place(
 ) -> None:
     for row in damaged:
         (root / PATHS[row]).write_text("no image")
-    read = Reader(root, GEOMETRY, "skip")[job()]
+    read = ImageReader(root, GEOMETRY, "skip")(request())
     assert read.samples.tolist() == [SAMPLES[row] for row in taken]
     assert torch.equal(read.x, expected(root, taken)), "each place keeps its own random numbers"
     assert [path for path, _ in read.replaced] == [PATHS[row] for row in damaged]
@@ -70,29 +71,29 @@ def test_the_next_readable_one_takes_the_place(
 
 def test_a_missing_file_is_replaced_too(root: Path) -> None:
     (root / PATHS[2]).unlink()
-    read = Reader(root, GEOMETRY, "skip")[job()]
+    read = ImageReader(root, GEOMETRY, "skip")(request())
     assert read.samples.tolist() == [40, 10, 20, 20, 0] and "2.png" in read.replaced[0][1]
 
 
 def test_by_default_the_error_is_raised(root: Path) -> None:
     (root / PATHS[2]).write_text("no image")
     with pytest.raises(DamagedImageError, match=r"2\.png"):
-        Reader(root, GEOMETRY)[job()]
+        ImageReader(root, GEOMETRY)(request())
     (root / PATHS[1]).unlink()
     with pytest.raises(FileNotFoundError, match=r"1\.png"):
-        Reader(root, GEOMETRY)[job()]
+        ImageReader(root, GEOMETRY)(request())
 
 
 def test_a_choice_that_is_none(root: Path) -> None:
     with pytest.raises(ValueError, match="must be 'raise' or 'skip', got 'drop'"):
-        Reader(root, GEOMETRY, "drop")  # type: ignore[arg-type]
+        ImageReader(root, GEOMETRY, "drop")  # type: ignore[arg-type]
 
 
 def test_a_batch_without_a_readable_image_is_an_error(root: Path) -> None:
     for path in PATHS:
         (root / path).write_text("no image")
     with pytest.raises(DamagedImageError, match=r"none of the 5 images .* first: .*0\.png"):
-        Reader(root, GEOMETRY, "skip")[job()]
+        ImageReader(root, GEOMETRY, "skip")(request())
 
 
 @dataclass(frozen=True)
@@ -114,9 +115,9 @@ class Wrong:
 )
 def test_a_geometry_that_fails_is_told_with_the_file(root: Path, fails: bool, reason: str) -> None:
     with pytest.raises(RuntimeError, match=rf"0\.png: Wrong.* image \(3, 20, 31\) .*{reason}"):
-        Reader(root, Wrong(fails), "skip")[job()]
+        ImageReader(root, Wrong(fails), "skip")(request())
 
 
-def test_reader_and_job_reach_a_process_of_any_kind(root: Path) -> None:
-    reader, work = pickle.loads(pickle.dumps((Reader(root, GEOMETRY), job())))
-    assert torch.equal(reader[work].x, Reader(root, GEOMETRY)[job()].x)
+def test_reader_and_request_reach_a_process_of_any_kind(root: Path) -> None:
+    reader, work = pickle.loads(pickle.dumps((ImageReader(root, GEOMETRY), request())))
+    assert torch.equal(reader(work).x, ImageReader(root, GEOMETRY)(request()).x)

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from batchformer.lab.data.feeds import sharding as dealing
+from batchformer.lab.data.feeds import sharding
 from batchformer.lab.data.feeds.detection import DetectionFeed
 from batchformer.lab.data.feeds.framing import RandomResizedCrop, ResizeCentreCrop
 from batchformer.lab.data.feeds.loader import FileFeed, evaluation_batches
@@ -34,9 +34,9 @@ def as_rank(rank: int, ranks: int) -> Iterator[None]:
     with (
         patch("batchformer.nn.exchange.world_size", lambda group=None: ranks),
         patch("batchformer.nn.exchange.rank", lambda group=None: rank),
-        patch.object(dealing, "ranks", lambda: ranks),
-        patch.object(dealing, "rank", lambda: rank),
-        patch("batchformer.lab.data.feeds.order.ranks", lambda: ranks),
+        patch.object(sharding, "world_size", lambda: ranks),
+        patch.object(sharding, "rank", lambda: rank),
+        patch("batchformer.lab.data.feeds.order.world_size", lambda: ranks),
     ):
         yield
 
@@ -46,13 +46,13 @@ def as_rank(rank: int, ranks: int) -> Iterator[None]:
 def test_every_row_is_one_rank_s_and_parts_are_near_equal(
     rows: int, blocks: int, ranks: int
 ) -> None:
-    sizes = dealing.block_sizes(rows, blocks)
+    sizes = sharding.block_sizes(rows, blocks)
     assert sum(sizes) == rows
     everyone, counts = [], []
     for rank in range(ranks):
         with as_rank(rank, ranks):
-            own = dealing.own_positions(sizes)
-            assert sum(dealing.own_sizes(sizes)) == len(own)
+            own = sharding.own_positions(sizes)
+            assert sum(sharding.own_sizes(sizes)) == len(own)
         assert own.tolist() == sorted(own.tolist())
         everyone += own.tolist()
         starts = torch.tensor([0, *sizes]).cumsum(0)
@@ -64,11 +64,11 @@ def test_every_row_is_one_rank_s_and_parts_are_near_equal(
 
 def test_what_leaves_a_rank_without_a_row_is_refused_in_words() -> None:
     with as_rank(0, 4):
-        dealing.require_rows([4, 8])
+        sharding.require_rows([4, 8])
         with pytest.raises(ValueError, match=r"batch of 3 samples .* 4 ranks.*train.drop-last"):
-            dealing.require_rows([8, 3])
+            sharding.require_rows([8, 3])
         with pytest.raises(ValueError, match=r"cut into 3 blocks.*train.batch-size.*fewer ranks"):
-            dealing.require_rows([8], blocks=3)
+            sharding.require_rows([8], blocks=3)
         with pytest.raises(ValueError, match="batch of 2"):
             Share(Steps(Shuffle(10, 0), 4))
         Share(Steps(Shuffle(10, 0), 4, drop_last=True))
@@ -82,10 +82,10 @@ def test_a_rank_without_a_row_to_score_looks_at_the_first() -> None:
     seen = []
     for rank in range(3):
         with as_rank(rank, 3):
-            seen.append((dealing.scored_rows(2), dealing.part_sizes(2)))
+            seen.append((sharding.scored_rows(2), sharding.part_sizes(2)))
     assert [own for own, _ in seen] == [slice(0, 1), slice(1, 2), slice(0, 1)]
     assert seen[2][1] == [1, 1, 0]
-    assert dealing.all_rows(torch.ones(2), 2).tolist() == [1, 1]
+    assert sharding.all_rows(torch.ones(2), 2).tolist() == [1, 1]
 
 
 def test_parts_of_a_feed_are_the_whole_with_its_augmentation() -> None:
@@ -125,7 +125,7 @@ def test_each_rank_reads_its_own_files(tmp_path: Path) -> None:
     for rank in range(3):
         with as_rank(rank, 3), FileFeed(files, crop, flip, **how, accumulate=1) as feed:
             parts.append([feed.batch(step) for step in range(3)])
-            seen.append([*evaluation_batches(files, middle, IMAGENET, 4, workers=0, dealt=True)])
+            seen.append([*evaluation_batches(files, middle, IMAGENET, 4, workers=0, sharded=True)])
     for step, expected in enumerate(whole):
         for name in ("x", "y", "index"):
             got = torch.cat([part[step][name] for part in parts])
@@ -137,7 +137,7 @@ def test_each_rank_reads_its_own_files(tmp_path: Path) -> None:
         assert [len(rows) for rows in own] == ([2, 1, 1] if step == 0 else [1, 1, 1])
 
 
-def test_features_and_boxes_are_dealt_too() -> None:
+def test_features_and_boxes_are_sharded_too() -> None:
     features, labels = torch.eye(9), torch.arange(9)
     whole = FeatureFeed(features, labels, 5, 0, times=2).batch(3)["index"]
     boxed = [
@@ -146,17 +146,15 @@ def test_features_and_boxes_are_dealt_too() -> None:
         )
         for n in range(9)
     ]
-    jobs = DetectionFeed(boxed, (24, 32, 40), 60, 5, seed=0).jobs(2)
     found, read = [], []
     for rank in range(2):
         with as_rank(rank, 2):
             found.append(FeatureFeed(features, labels, 5, 0, times=2).batch(3)["index"])
             feed = DetectionFeed(boxed, (24, 32, 40), 60, 5, seed=0, drop_last=True)
-            read += feed.jobs(2)
+            read.append(feed.request(2))
     first, second = (torch.split(rows, [3, 3] if len(rows) == 6 else [2, 2]) for rows in found)
     assert torch.equal(torch.cat((first[0], second[0], first[1], second[1])), whole)
-    drop = DetectionFeed(boxed, (24, 32, 40), 60, 5, seed=0, drop_last=True).jobs(2)
-    assert [(j.image.path, j.shorter, j.flip) for j in read] == [
-        (j.image.path, j.shorter, j.flip) for j in drop
-    ]
-    assert len(jobs) == 5
+    expected = DetectionFeed(boxed, (24, 32, 40), 60, 5, seed=0, drop_last=True).request(2)
+    for name in ("samples", "paths", "shorter", "flip"):
+        assert getattr(read[0], name) + getattr(read[1], name) == getattr(expected, name)
+    assert len(expected.samples) == read[0].total == read[1].total == 5

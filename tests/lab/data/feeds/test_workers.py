@@ -18,7 +18,13 @@ import torch
 from PIL import Image
 
 from batchformer.lab.data.feeds.framing import ResizeCentreCrop
-from batchformer.lab.data.feeds.workers import Job, Reader, Stream, usable_workers
+from batchformer.lab.data.feeds.workers import (
+    ImageBatch,
+    ImageReader,
+    ImageRequest,
+    Stream,
+    usable_workers,
+)
 from batchformer.lab.data.files.decode import DamagedImageError
 
 IMAGES = 6
@@ -31,13 +37,14 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def jobs(*numbers: int) -> Iterator[Job]:
+def requests(*numbers: int) -> Iterator[ImageRequest]:
     for number in numbers:
-        yield Job([number], [f"{number % IMAGES}.png"], np.empty((1, 0)))
+        yield ImageRequest([number], [f"{number % IMAGES}.png"], np.empty((1, 0)), 1)
 
 
-def stream(root: Path, workers: int) -> Stream:
-    return Stream(Reader(root, ResizeCentreCrop(8, shorter=8)), workers, prefetch=2, pinned=False)
+def stream(root: Path, workers: int) -> Stream[ImageRequest, ImageBatch]:
+    reader = ImageReader(root, ResizeCentreCrop(8, shorter=8))
+    return Stream(reader, workers, prefetch=2, pinned=False)
 
 
 def children() -> set[int]:
@@ -58,18 +65,18 @@ def test_how_many_workers() -> None:
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_in_the_order_of_the_jobs_and_anew(root: Path, workers: int) -> None:
+def test_results_come_in_the_order_of_the_requests(root: Path, workers: int) -> None:
     source = stream(root, workers)
     before = children()
-    source.begin(jobs(5, 3, 4, 1, 0, 2, 5, 1))
+    source.begin(requests(5, 3, 4, 1, 0, 2, 5, 1))
     first = [int(next(source).samples) for _ in range(3)]
     mine = children() - before
-    source.begin(jobs(2, 0, 1))
+    source.begin(requests(2, 0, 1))
     assert children() - before == mine and len(mine) == workers, "the processes stay"
     reads = list(source)
     assert first == [5, 3, 4] and [int(read.samples) for read in reads] == [2, 0, 1]
     assert [int(read.x[0, 0, 0, 0]) for read in reads] == [2, 0, 1]
-    assert gone(mine), "the end of the jobs is the end of the workers"
+    assert gone(mine), "the end of the requests is the end of the workers"
 
 
 def test_without_torchvision_the_extra_is_named(
@@ -77,10 +84,10 @@ def test_without_torchvision_the_extra_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, "torchvision.transforms.v2", None)
     with pytest.raises(ImportError, match=r"pip install 'batchformer\[lab\]'"):
-        stream(root, 0).begin(jobs(0))
+        stream(root, 0).begin(requests(0))
 
 
-def test_jobs_come_first(root: Path) -> None:
+def test_begin_comes_first(root: Path) -> None:
     with pytest.raises(RuntimeError, match="begin"):
         next(stream(root, 0))
 
@@ -88,7 +95,7 @@ def test_jobs_come_first(root: Path) -> None:
 def test_torchs_own_generator_is_left_alone(root: Path) -> None:
     before = torch.get_rng_state()
     source = stream(root, 1)
-    source.begin(jobs(0, 1))
+    source.begin(requests(0, 1))
     next(source)
     source.close()
     assert torch.equal(torch.get_rng_state(), before)
@@ -97,7 +104,7 @@ def test_torchs_own_generator_is_left_alone(root: Path) -> None:
 def test_signals_to_the_whole_group_are_left_to_the_main_process(root: Path) -> None:
     source = stream(root, 2)
     before = children()
-    source.begin(jobs(*range(60)))
+    source.begin(requests(*range(60)))
     got = [int(next(source).samples) for _ in range(2)]  # one of each: both have begun
     for number in (signal.SIGINT, signal.SIGTERM):
         for pid in children() - before:
@@ -109,13 +116,13 @@ def test_signals_to_the_whole_group_are_left_to_the_main_process(root: Path) -> 
 def test_a_worker_that_dies_is_an_error_and_can_be_replaced(root: Path) -> None:
     source = stream(root, 1)
     before = children()
-    source.begin(jobs(*range(60)))
+    source.begin(requests(*range(60)))
     next(source)
     (pid,) = children() - before
     os.kill(pid, signal.SIGKILL)
     with pytest.raises(RuntimeError, match="worker"):
         list(source)
-    source.begin(jobs(4))
+    source.begin(requests(4))
     assert [int(read.samples) for read in source] == [4]
 
 
@@ -123,7 +130,7 @@ def test_a_worker_that_dies_is_an_error_and_can_be_replaced(root: Path) -> None:
 def test_workers_end_with_the_stream(root: Path, how: str) -> None:
     source = stream(root, 2)
     before = children()
-    source.begin(jobs(*range(60)))
+    source.begin(requests(*range(60)))
     next(source)
     mine = children() - before
     assert len(mine) == 2
@@ -141,22 +148,22 @@ def test_workers_end_with_an_error_even_while_it_is_looked_at(root: Path) -> Non
     (root / "2.png").write_text("no image")
     source = stream(root, 2)
     before = children()
-    source.begin(jobs(*range(60)))
+    source.begin(requests(*range(60)))
     mine = children() - before
     with pytest.raises(DamagedImageError) as caught:
         list(source)
     assert "2.png" in str(caught.value) and len(mine) == 2 and gone(mine)
 
 
-def test_jobs_that_fail_fail_here(root: Path) -> None:
-    def failing() -> Iterator[Job]:
-        yield from jobs(0)
+def test_requests_that_fail_fail_here(root: Path) -> None:
+    def failing() -> Iterator[ImageRequest]:
+        yield from requests(0)
         raise IndexError("no such sample")
 
     source = stream(root, 1)
     with pytest.raises(IndexError, match="no such sample"):
         source.begin(failing())
-    source.begin(jobs(1))
+    source.begin(requests(1))
     assert [int(read.samples) for read in source] == [1]
 
 
@@ -166,11 +173,10 @@ import numpy as np
 from pathlib import Path
 from batchformer.lab.data.files.decode import DamagedImageError
 from batchformer.lab.data.feeds.framing import ResizeCentreCrop
-from batchformer.lab.data.feeds.workers import Job, Reader
-from batchformer.lab.data.feeds.workers import Stream
+from batchformer.lab.data.feeds.workers import ImageReader, ImageRequest, Stream
 if __name__ == "__main__":
-    stream = Stream(Reader(Path({str(root)!r}), ResizeCentreCrop(8, shorter=8)), 1, 2, False)
-    stream.begin(Job([0], ["0.png"], np.empty((1, 0))) for _ in range(100))
+    stream = Stream(ImageReader(Path({str(root)!r}), ResizeCentreCrop(8, shorter=8)), 1, 2, False)
+    stream.begin(ImageRequest([0], ["0.png"], np.empty((1, 0)), 1) for _ in range(100))
     print(int(next(stream).samples))
 """
     done = subprocess.run(

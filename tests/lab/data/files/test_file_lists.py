@@ -42,7 +42,7 @@ def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, int]]
 ) -> None:
     rows = [(f"{name.strip()}.jpg", label) for name, label in rows]
-    file = tmp_path_factory.mktemp("list") / "list.txt"
+    file = tmp_path_factory.getbasetemp() / "written.txt"
     file.write_text("".join(f"{name} {label}\n" for name, label in rows), encoding="utf-8")
     entries = read_list(file)
     labels, classes = by_number(entries, None)
@@ -61,23 +61,24 @@ def test_a_line_that_is_not_understood(tmp_path: Path, line: str) -> None:
 
 def test_a_table(tmp_path: Path) -> None:
     file = tmp_path / "table.csv"
-    file.write_text('id,file,kind\r\n1,"a, b.jpg",cat\r\n2,c d.jpg,ant\r\n', newline="")
-    entries = read_table(file, "file", "kind")
+    file.write_text('id,path,label\r\n1,"a, b.jpg",cat\r\n2,c d.jpg,ant\r\n', newline="")
+    entries = read_table(file)
     assert entries.paths == ["a, b.jpg", "c d.jpg"] and entries.values == ["cat", "ant"]
     assert entries.lines == [2, 3]
 
 
 def test_columns_and_cells_that_are_not_there(tmp_path: Path) -> None:
     file = tmp_path / "table.csv"
-    file.write_text("path,kind\na.jpg,0\nb.jpg\n")
-    words = r"no column 'label'; its columns are: path, kind\. .*begin with the line path,label and"
+    file.write_text("path,kind\na.jpg,0\n")
+    words = r"no column 'label'; its columns are: path, kind\. Begin .* with the line path,label"
     with pytest.raises(ValueError, match=words):
-        read_table(file, "path", "label")
-    with pytest.raises(ValueError, match="line 3: path or kind is empty"):
-        read_table(file, "path", "kind")
+        read_table(file)
+    file.write_text("path,label\na.jpg,0\nb.jpg\n")
+    with pytest.raises(ValueError, match="line 3: path or label is empty"):
+        read_table(file)
     file.write_text("")
     with pytest.raises(ValueError, match="its columns are: none"):
-        read_table(file, "path", "label")
+        read_table(file)
 
 
 def entries(*values: str) -> Entries:
@@ -116,8 +117,8 @@ def test_annotations_in_the_manner_of_coco(tmp_path: Path) -> None:
     entries = read_annotations(file)
     assert (entries.paths, entries.values) == (["b 2.jpg", "a/1.jpg"], ["1", "0"])
     for content, words in (
-        ({"images": images}, "missed 'annotations'"),
-        ({"images": images[:1], "annotations": annotations}, "missed 5"),
+        ({"images": images}, "missing: 'annotations'"),
+        ({"images": images[:1], "annotations": annotations}, "missing: 5"),
         ([], "expected images with id"),
         ({"images": images, "annotations": [{"image_id": 5, "category_id": -1}]}, "annotation 1:"),
     ):

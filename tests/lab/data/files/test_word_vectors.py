@@ -65,7 +65,7 @@ def test_formats(tmp_path: Path, header: bool, end: str) -> None:
 )
 def test_any_words(tmp_path_factory: pytest.TempPathFactory, known: dict[str, list[float]]) -> None:
     lines = [f"{word} {a!r} {b!r}" for word, (a, b) in known.items()]
-    file = write(tmp_path_factory.mktemp("any") / "v.txt", lines)
+    file = write(tmp_path_factory.getbasetemp() / "vectors.txt", lines)
     found = read_vectors([file], known)
     assert found.words == tuple(sorted(word for word in known if any(known[word])))
     assert np.array_equal(
@@ -125,9 +125,9 @@ def test_damaged_files(tmp_path: Path, lines: list[str], said: str) -> None:
 
 def test_packed_files_and_none(tmp_path: Path) -> None:
     (tmp_path / "v.gz").write_bytes(gzip.compress(b"dog 1 2\n"))
-    with pytest.raises(ValueError, match="packed: unpack it"):
+    with pytest.raises(ValueError, match="compressed: unpack it"):
         read_vectors([tmp_path / "v.gz"], {"dog"})
-    with pytest.raises(ValueError, match="name a file"):
+    with pytest.raises(ValueError, match="no file of word vectors"):
         read_vectors([], {"dog"})
 
 
@@ -176,7 +176,7 @@ def test_names_without_any_vector() -> None:
         words.startswith("no word vector for 2 of the names") and ": Nubuck, Hair.Calf. " in words
     )
     assert "--data.replacements" in words and "--data.missing-words random" in words
-    with pytest.raises(ValueError, match="no word vector at all"):
+    with pytest.raises(ValueError, match="none of the words has a vector"):
         embed(["burnt"], vectors({}), missing="random")
     with pytest.raises(ValueError, match="'raise' or 'random', got 'zero'"):
         embed(["burnt"], vectors(), missing="zero")  # type: ignore[arg-type]
@@ -191,9 +191,6 @@ def test_random_vectors_have_the_mean_length() -> None:
     again = embed(["new", "Calf", "Nubuck"], vectors(), missing="random")
     assert torch.equal(again.matrix[[2, 1]], made.matrix[[0, 2]])
     assert not torch.allclose(made.matrix[0], made.matrix[2])
-    other = embed(names, vectors(), missing="random", seed=1)
-    assert not torch.allclose(other.matrix[0], made.matrix[0])
-    assert torch.equal(other.matrix[1], made.matrix[1])
 
 
 def test_random_directions_are_those_of_a_normal_distribution() -> None:
@@ -211,11 +208,6 @@ def test_replacements() -> None:
     assert whole.matrix.tolist() == [[0.5, 3.0]]
     several = embed(["Nubuck.Fur"], vectors(), replacements={"Nubuck": "fake shoes"})
     assert several.composed == {"Nubuck.Fur": ("fake", "shoes", "fur")}
-
-
-def test_a_way_to_split_of_ones_own() -> None:
-    made = embed(["faux+fur"], vectors(), split=lambda name: name.split("+"))
-    assert made.matrix.tolist() == [[1, 2]]
 
 
 def test_no_names() -> None:

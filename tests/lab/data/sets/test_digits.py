@@ -1,13 +1,27 @@
+"""Digits: a fixed long tail, and every digit in one domain, rotated by its angle."""
+
 from __future__ import annotations
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import ndimage
 from sklearn.datasets import load_digits
 
-from batchformer.lab.data.sets.digits import LARGEST_CLASS, TEST_PER_CLASS, digits_lt
-from batchformer.lab.data.sets.images import LongTailedData
+from batchformer.lab.data.sets.digits import (
+    ANGLES,
+    LARGEST_CLASS,
+    SIDE,
+    TEST_PER_CLASS,
+    digits_lt,
+    rotated,
+    rotated_digits,
+    split_evenly,
+)
+from batchformer.lab.data.sets.images import LongTailedData, split_hash
 from batchformer.lab.data.transforms import digits_test, digits_train
 from batchformer.lab.models.networks import digits_net
 
@@ -81,4 +95,72 @@ def _mean_per_class_accuracy(data: LongTailedData, steps: int) -> float:
 
 
 def test_baseline_reaches_85_percent() -> None:
-    assert _mean_per_class_accuracy(digits_lt(), steps=300) >= 0.85
+    assert _mean_per_class_accuracy(digits_lt(), steps=150) >= 0.85
+
+
+SOURCE = load_digits()
+LABELS = torch.from_numpy(SOURCE.target)
+
+
+def enlarged(rows: torch.Tensor) -> np.ndarray:
+    """(N, 16, 16) grey levels, by interpolation at the centres of the new pixels."""
+    at = (np.arange(SIDE) + 0.5) / 2 - 0.5
+    grid = np.meshgrid(at, at, indexing="ij")
+    images = SOURCE.images[rows.numpy()] * 255 / 16
+    return np.stack([ndimage.map_coordinates(i, grid, order=1, mode="nearest") for i in images])
+
+
+def test_what_the_domains_hold() -> None:
+    data = rotated_digits()
+    assert data.domains == ("r0", "r15", "r30", "r45", "r60", "r75")
+    assert data.classes == tuple("0123456789")
+    assert sorted(data.sizes.values()) == [299] * 3 + [300] * 3
+    assert int((data.counts.amax(0) - data.counts.amin(0)).max()) == 1
+    assert data.counts.sum(0).tolist() == LABELS.bincount().tolist()
+    for part in data.images:
+        assert part.x.shape[1:] == (1, SIDE, SIDE) and part.x.dtype == torch.uint8
+
+
+@given(st.lists(st.integers(0, 4), max_size=60), st.integers(1, 7))
+def test_splitting(labels: list[int], domains: int) -> None:
+    y = torch.tensor(labels, dtype=torch.int64)
+    parts = split_evenly(y, domains)
+    assert len(parts) == domains
+    assert sorted(torch.cat(parts).tolist()) == list(range(len(labels)))
+    counts = torch.stack([y[rows].bincount(minlength=5) for rows in parts])
+    assert int((counts.amax(0) - counts.amin(0)).max()) <= 1
+    sizes = counts.sum(1)
+    assert int(sizes.max() - sizes.min()) <= 1
+    assert all(rows.tolist() == sorted(rows.tolist()) for rows in parts)
+
+
+def test_the_split_is_fixed() -> None:
+    recorded = "8b360f9f60d1d5bec51ce080f9e479e243a43fcfcff60b73b8c271b0d3a82213"
+    assert split_hash(torch.cat(split_evenly(LABELS, len(ANGLES)))) == recorded
+
+
+def test_the_first_domain_is_upright() -> None:
+    expected = enlarged(split_evenly(LABELS, len(ANGLES))[0])
+    got = rotated_digits().images[0].x[:, 0].numpy().astype(float)
+    assert np.abs(got - expected).max() <= 0.5 + 1e-6
+
+
+@pytest.mark.parametrize("domain", range(1, 6))
+def test_digits_are_turned_as_scipy_does(domain: int) -> None:
+    rows = split_evenly(LABELS, len(ANGLES))[domain]
+    part = rotated_digits().images[domain]
+    assert torch.equal(part.y, LABELS[rows])
+    angle = ANGLES[domain]
+    expected = ndimage.rotate(enlarged(rows), angle, axes=(2, 1), reshape=False, order=1)
+    centre = (SIDE - 1) / 2
+    down, across = np.mgrid[:SIDE, :SIDE] - centre
+    inner = np.hypot(down, across) <= centre  # these come from inside the image at any angle
+    difference = np.abs(part.x[:, 0].numpy() - expected)[:, inner]
+    assert difference.max() <= 1
+
+
+def test_a_quarter_turn_is_counter_clockwise_and_corners_are_black() -> None:
+    levels = torch.arange(64, dtype=torch.float64).view(1, 1, 8, 8)
+    assert torch.equal(rotated(levels, 90), levels.rot90(1, (2, 3)).to(torch.uint8))
+    white = rotated(torch.full((1, 1, 16, 16), 255.0, dtype=torch.float64), 45)
+    assert white[0, 0, 0, 0] == 0 and white[0, 0, 8, 8] == 255

@@ -43,7 +43,7 @@ def test_every_row_is_held_as_often_as_the_others() -> None:
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, 20])
 def test_fractions_that_are_none(fraction: float) -> None:
-    with pytest.raises(ValueError, match="part of the images"):
+    with pytest.raises(ValueError, match="at least 0 and less than 1"):
         split_domain(10, fraction, 0, 0)
 
 

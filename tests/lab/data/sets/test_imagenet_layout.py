@@ -14,7 +14,7 @@ def test_both_parts_need_a_class(tmp_path: Path) -> None:
     (tmp_path / "val").mkdir()
     (tmp_path / "val" / "ILSVRC2012_val_00000001.JPEG").touch()  # not sorted into classes
     assert not present(str(tmp_path))
-    with pytest.raises(FileNotFoundError, match=r"val is missing or has no folder of a class") as e:
+    with pytest.raises(FileNotFoundError, match=r"val is missing or has no class folder") as e:
         ensure_present(str(tmp_path))
     assert str(tmp_path) in str(e.value) and "train is missing" not in str(e.value)
     (tmp_path / "val" / "n01440764").mkdir()

@@ -1,12 +1,24 @@
+"""Images in memory, their hashes, and long-tailed profiles."""
+
 from __future__ import annotations
 
 import hashlib
+import struct
+from decimal import Decimal, getcontext
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from batchformer.lab.data.sets.images import ImageSplit, LongTailedData
+from batchformer.lab.data.sets.images import (
+    ImageSplit,
+    LongTailedData,
+    class_counts,
+    draw,
+    split_hash,
+)
 
 
 def _split(labels: list[int], size: int = 4) -> ImageSplit:
@@ -97,3 +109,114 @@ def test_the_hash_knows_every_pixel_and_label_of_both_parts() -> None:
     assert len(hashes) == 5
     same = [made(change).train_sha256 == data.train_sha256 for change in changes]
     assert same == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("n_max", "num_classes", "ratio", "total", "smallest"),
+    [
+        (500, 100, 100, 10_847, 5),
+        (500, 100, 200, 9_502, 2),
+        (500, 100, 50, 12_608, 10),
+        (500, 100, 10, 19_573, 50),
+        (5000, 10, 100, 12_406, 50),
+        (5000, 10, 10, 20_431, 500),
+    ],
+)
+def test_published_totals(
+    n_max: int, num_classes: int, ratio: float, total: int, smallest: int
+) -> None:
+    counts = class_counts(n_max, num_classes, ratio)
+    assert (sum(counts), min(counts), max(counts)) == (total, smallest, n_max)
+
+
+@pytest.mark.parametrize(("ratio", "shots"), [(100, (35, 35, 30)), (200, (30, 31, 39))])
+def test_published_shots_of_cifar100(ratio: float, shots: tuple[int, int, int]) -> None:
+    counts = class_counts(500, 100, ratio)
+    many, few = sum(n > 100 for n in counts), sum(n < 20 for n in counts)
+    assert (many, 100 - many - few, few) == shots
+
+
+def test_step_profile() -> None:
+    assert class_counts(500, 100, 100, "step") == [500] * 50 + [5] * 50
+    assert class_counts(10, 5, 3, "step") == [10, 10, 3, 3, 3]
+
+
+@settings(max_examples=200, deadline=None)
+@given(n_max=st.integers(1, 5000), num_classes=st.integers(2, 40), data=st.data())
+def test_exponential_against_fifty_digits(
+    n_max: int, num_classes: int, data: st.DataObject
+) -> None:
+    getcontext().prec = 50
+    ratio = data.draw(st.integers(1, n_max))
+    decay = 1 / Decimal(ratio)
+    exact = [
+        int(n_max * decay ** (Decimal(c) / (num_classes - 1)) + Decimal("1e-12"))
+        for c in range(num_classes)
+    ]
+    assert class_counts(n_max, num_classes, ratio) == exact
+
+
+def test_exact_count_is_not_lost_to_rounding() -> None:
+    assert int(49 * (1 / 49)) == 0, "the case this is about"
+    assert class_counts(49, 2, 49) == [49, 1]
+
+
+def test_one_class() -> None:
+    assert class_counts(7, 1, 100) == [7]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((500, 100, 0.01), "ratio 100 for an imbalance factor of 0.01"),
+        ((500, 100, 1000), "ratio 1000 leaves class 90 without an image"),
+        ((500, 100, 10, "linear"), "unknown profile 'linear'"),
+    ],
+)
+def test_wrong_profiles(arguments: tuple[int, int, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        class_counts(*arguments)
+
+
+def test_draw_is_the_widely_used_recipe() -> None:
+    labels = np.random.RandomState(3).randint(0, 5, 400)
+    counts = [40, 20, 10, 5, 1]
+    np.random.seed(0)  # noqa: NPY002
+    expected = []
+    for c, count in zip(np.unique(labels), counts, strict=True):
+        positions = np.where(labels == c)[0]
+        np.random.shuffle(positions)  # noqa: NPY002
+        expected.extend(positions[:count].tolist())
+    assert draw(labels, counts).tolist() == expected
+
+
+def test_draw_leaves_the_global_generator_alone() -> None:
+    np.random.seed(5)  # noqa: NPY002
+    expected = np.random.rand()  # noqa: NPY002
+    np.random.seed(5)  # noqa: NPY002
+    draw(np.zeros(10), [3])
+    assert np.random.rand() == expected  # noqa: NPY002
+
+
+def test_draw_of_cifar100_labels_is_fixed() -> None:
+    """Labels in turn, 500 of each: no image is needed to fix the list."""
+    kept = draw(np.tile(np.arange(100), 500), class_counts(500, 100, 100))
+    assert len(kept) == 10_847
+    assert split_hash(kept) == "7ebcb6242d814b39233926ff2bf7384134fe218439f2616771d2a54baec405cb"
+
+
+def test_other_seeds_draw_other_images() -> None:
+    labels = np.arange(300) % 3
+    assert draw(labels, [50, 20, 5], 0).tolist() != draw(labels, [50, 20, 5], 1).tolist()
+
+
+def test_more_images_than_there_are() -> None:
+    with pytest.raises(ValueError, match="class 1: 4 images wanted, 3 present"):
+        draw([0, 0, 0, 0, 1, 1, 1], [4, 4])
+
+
+def test_hash_is_over_little_endian_int64() -> None:
+    indices = [0, 1, 258, 2**40]
+    expected = hashlib.sha256(struct.pack("<4q", *indices)).hexdigest()
+    assert split_hash(indices) == expected
+    assert split_hash(np.array(indices, dtype=">i8")) == expected

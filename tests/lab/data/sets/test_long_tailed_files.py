@@ -1,4 +1,4 @@
-"""Known data sets are recognised by their counts; a person's own are taken as they are."""
+"""Known and own long-tailed sets of files, and published class sizes."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import hashlib
 from pathlib import Path
 
 import pytest
+import torch
 
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets import annotated as known_sets
@@ -18,6 +19,7 @@ from batchformer.lab.data.sets.long_tailed_files import (
     imagenet,
     list_hash,
     own_files,
+    require_published,
     with_at_most,
 )
 
@@ -284,3 +286,45 @@ def test_fewer_images_of_each_class_are_nested_and_drawn_by_the_seed(tmp_path: P
         assert set(drawn[small].train.paths) < set(drawn[large].train.paths)
     assert drawn[20].train.paths == with_at_most(data, 0, 0).train.paths == data.train.paths
     assert len({with_at_most(data, 3, seed).train.paths for seed in range(5)}) > 1
+
+
+COUNTS = [3, 1, 2, 1]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> ImageFiles:
+    labels = torch.arange(4).repeat_interleave(torch.tensor(COUNTS))
+    paths = tuple(f"{row}.jpg" for row in range(len(labels)))
+    for path in paths:
+        (tmp_path / path).touch()
+    return ImageFiles(paths, labels, ("a", "b", "c", "d"), tmp_path)
+
+
+def test_equal_numbers_and_none_at_all_pass(files: ImageFiles, tmp_path: Path) -> None:
+    published = tmp_path / "freq.json"
+    require_published(published, tmp_path / "train.txt", files)
+    published.write_text(str(COUNTS))
+    require_published(published, tmp_path / "train.txt", files)
+
+
+def test_classes_that_differ_are_named_though_sum_and_extremes_agree(
+    files: ImageFiles, tmp_path: Path
+) -> None:
+    published = tmp_path / "freq.json"
+    published.write_text("[3, 2, 1, 1]")
+    words = r"train\.txt and .*freq\.json disagree.* 2 of 4 classes: class 1 has 1 instead of 2, "
+    with pytest.raises(ValueError, match=words + r"class 2 has 2 instead of 1\. Use"):
+        require_published(published, tmp_path / "train.txt", files)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [("[3, 1", "no complete"), ("[3, 1, 2]", "no list of 4 numbers"), ("{}", "no list of 4")],
+)
+def test_a_file_that_is_no_such_list_is_named(
+    files: ImageFiles, tmp_path: Path, text: str, words: str
+) -> None:
+    published = tmp_path / "freq.json"
+    published.write_text(text)
+    with pytest.raises(ValueError, match=rf"freq\.json is {words}"):
+        require_published(published, tmp_path / "train.txt", files)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -227,11 +225,3 @@ def test_a_table_has_the_paths_as_they_lie(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="none of the 74 images looked for"):
         metadata_to_csv(place / METADATA, tmp_path / "other.csv", tmp_path)
     assert not (tmp_path / "other.csv").exists()
-
-
-def test_presence_is_answered_without_torch(tmp_path: Path) -> None:
-    code = (
-        "import sys; from batchformer.lab.data.sets.known_pairs import present; "
-        f"assert not present('c_gqa', {str(tmp_path)!r}); assert 'torch' not in sys.modules"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,6 +1,6 @@
 """Normalisation over ranks: on one rank it is torch's own, and a model keeps all its names.
 
-What several ranks make of it is in test_in_step.py and test_parallel.py.
+What several ranks make of it is in test_parallel.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from batchformer.lab.engine.distributed import sync_norm
-from batchformer.lab.engine.distributed.sync_norm import RanksNorm, synchronise_norms
+from batchformer.lab.engine.distributed.sync_norm import SyncNorm, synchronise_norms
 
 CPU = torch.device("cpu")
 
@@ -31,7 +31,7 @@ def test_one_rank_has_what_torch_has(
 ) -> None:
     kind = nn.BatchNorm2d if len(side) == 2 else nn.BatchNorm1d
     torchs = kind(4, momentum=momentum, affine=affine).double()
-    ours = RanksNorm.of(copy.deepcopy(torchs))
+    ours = SyncNorm.of(copy.deepcopy(torchs))
     for _ in range(3):
         x = torch.randn(rows, 4, *side, dtype=torch.float64, requires_grad=True)
         y = x.detach().clone().requires_grad_()
@@ -49,7 +49,7 @@ def test_one_rank_has_what_torch_has(
 
 
 def test_half_precision_is_summed_in_single() -> None:
-    norm = RanksNorm.of(nn.BatchNorm1d(1))
+    norm = SyncNorm.of(nn.BatchNorm1d(1))
     x = torch.full((4096, 1), 1.5, dtype=torch.bfloat16)
     out = norm(x)
     assert out.dtype == torch.bfloat16 and norm.running_mean is not None
@@ -65,9 +65,10 @@ def test_a_model_keeps_its_names_its_parameters_and_what_it_shares(
     before, state = dict(model.named_parameters()), list(model.state_dict())
     synchronise_norms(model, CPU)
     assert model[1] is shared, "on one rank nothing changes"
-    monkeypatch.setattr(sync_norm, "ranks", lambda: 2)
+    monkeypatch.setattr(sync_norm, "world_size", lambda: 2)
     synchronise_norms(model, CPU)
-    assert isinstance(model[1], RanksNorm) and model[1] is inner[1]
+    assert isinstance(model[1], SyncNorm) and model[1] is inner[1]
+    assert model[1].running_mean is shared.running_mean
     assert list(model.state_dict()) == state
     assert all(before[name] is value for name, value in model.named_parameters())
     first = model[1]
@@ -77,4 +78,4 @@ def test_a_model_keeps_its_names_its_parameters_and_what_it_shares(
 
 def test_what_has_no_channels_is_refused() -> None:
     with pytest.raises(ValueError, match="rows and channels"):
-        RanksNorm.of(nn.BatchNorm1d(3))(torch.zeros(3))
+        SyncNorm.of(nn.BatchNorm1d(3))(torch.zeros(3))

@@ -1,4 +1,4 @@
-"""Batch normalisation, addition and ReLU against float64."""
+"""Batch normalisation with addition and ReLU, whole and in its parts, against float64."""
 
 from __future__ import annotations
 
@@ -8,7 +8,13 @@ from typing import NamedTuple
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
+
+pytest.importorskip("triton")
+
+from batchformer.lab.models.kernels import batch_norm
 
 ON_GPU = torch.cuda.is_available()
 DEVICE = torch.device("cuda" if ON_GPU else "cpu")
@@ -68,19 +74,15 @@ def error(value: Tensor | None, reference: Tensor | None) -> float:
 
 def measure(case: Case, device: str) -> dict[str, float]:
     """Errors of the result, the gradients and the running statistics against float64."""
-    from batchformer.lab.models.kernels import batch_norm as channel_rows
-
     with pytest.MonkeyPatch.context() as patch:
         if not ON_GPU:
-            patch.setattr(channel_rows, "SUM_PROGRAMS", 2)
+            patch.setattr(batch_norm, "SUM_PROGRAMS", 2)
         if case.merged_at_once:
-            patch.setattr(channel_rows, "MERGE_CHUNKS", case.merged_at_once)
+            patch.setattr(batch_norm, "MERGE_CHUNKS", case.merged_at_once)
         return _measure(case, device)
 
 
 def _measure(case: Case, device: str) -> dict[str, float]:
-    from batchformer.lab.models.kernels.batch_norm import batch_norm_relu
-
     torch.manual_seed(0)
     dtype, channels = getattr(torch, case.dtype), case.shape[1]
     norm = nn.BatchNorm2d(channels, momentum=0.3)
@@ -104,7 +106,7 @@ def _measure(case: Case, device: str) -> dict[str, float]:
             t.to(device).contiguous(memory_format=torch.channels_last).requires_grad_()
             for t in (y, residual)
         )
-        out = batch_norm_relu(y, norm, residual if case.residual else None)
+        out = batch_norm.batch_norm_relu(y, norm, residual if case.residual else None)
         out.backward(dout.to(device))  # type: ignore[no-untyped-call]
     assert out.dtype == dtype and out.is_contiguous(memory_format=torch.channels_last)
     assert y.grad is not None and y.grad.dtype == dtype
@@ -137,12 +139,10 @@ def judge(errors: dict[str, float], case: Case, rounding: dict[str, float]) -> N
 
 @pytest.mark.gpu
 def test_nan_stays_in_its_channel() -> None:
-    from batchformer.lab.models.kernels.batch_norm import batch_norm_relu
-
     y = torch.randn(2, 4, 3, 3, device=DEVICE)
     y[0, 1, 2, 2] = torch.nan
     norm = nn.BatchNorm2d(4, device=DEVICE)
-    out = batch_norm_relu(y, norm).isnan().transpose(0, 1).flatten(1)
+    out = batch_norm.batch_norm_relu(y, norm).isnan().transpose(0, 1).flatten(1)
     assert out[1].all() and not out[[0, 2, 3]].any()
 
 
@@ -154,18 +154,108 @@ def test_against_float64(case: Case) -> None:
 
 @pytest.mark.gpu
 def test_a_captured_step_of_compiled_kernels_moves_the_running_statistics() -> None:
-    from batchformer.lab.models.kernels.batch_norm import batch_norm_relu
-
     y = torch.randn(4, 16, 8, 8, device="cuda").to(memory_format=torch.channels_last)
     captured, eager = (nn.BatchNorm2d(16, device="cuda") for _ in range(2))
-    batch_norm_relu(y, nn.BatchNorm2d(16, device="cuda"))  # compiles
+    batch_norm.batch_norm_relu(y, nn.BatchNorm2d(16, device="cuda"))  # compiles
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        batch_norm_relu(y, captured)
+        batch_norm.batch_norm_relu(y, captured)
     for _ in range(3):
         graph.replay()
         eager(y)
     assert captured.num_batches_tracked == 3
     torch.testing.assert_close(captured.running_mean, eager.running_mean)
     torch.testing.assert_close(captured.running_var, eager.running_var)
+
+
+# Parts: chunks of rows, statistics, sums of gradients.
+
+
+@pytest.fixture(params=[1, 4096], ids=lambda count: f"merged by {count}")
+def several_chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few pixels make several chunks of rows, which are merged one by one or all at once."""
+    monkeypatch.setattr(batch_norm, "processors", lambda device: 2)
+    monkeypatch.setattr(batch_norm, "SUM_PROGRAMS", 2)
+    monkeypatch.setattr(batch_norm, "MERGE_CHUNKS", request.param)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("several_chunks")
+@pytest.mark.parametrize("channels", [3, 16])
+def test_moments_of_chunks_and_of_all(
+    channels: int, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Several tiles of a chunk, and the last of both with fewer rows."""
+    monkeypatch.setattr(batch_norm, "MOMENTS_TILE", 16)
+    torch.manual_seed(0)
+    y = (100 + torch.randn(2, channels, 3, 5)).to(device)
+    y = y.contiguous(memory_format=torch.channels_last)
+    moments = batch_norm.row_moments(y)
+    rows = y.permute(0, 2, 3, 1).reshape(-1, channels).cpu().double()
+    chunks = rows.split(moments.rows)
+    assert len(chunks) == moments.parts.shape[2] > 1 and len(chunks[-1]) < moments.rows
+    means = torch.stack([chunk.mean(0) for chunk in chunks], 1)
+    squares = torch.stack([(c - c.mean(0)).square().sum(0) for c in chunks], 1)
+    assert error(moments.parts[0], means) < 1e-6 and error(moments.parts[1], squares) < 1e-4
+
+    norm = nn.BatchNorm2d(channels, eps=1e-3, momentum=0.3).to(device)
+    torch.nn.init.constant_(norm.running_mean, 5.0)  # type: ignore[arg-type]
+    torch.nn.init.constant_(norm.running_var, 3.0)  # type: ignore[arg-type]
+    mean, inverse = batch_norm.merge(moments, y, norm)
+    assert error(mean, rows.mean(0)) < 1e-6
+    assert error(inverse, (rows.var(0, correction=0) + 1e-3).rsqrt()) < 1e-4
+    assert error(norm.running_mean, 0.7 * 5 + 0.3 * rows.mean(0)) < 1e-6
+    assert error(norm.running_var, 0.7 * 3 + 0.3 * rows.var(0)) < 1e-4
+    assert norm.num_batches_tracked == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("several_chunks")
+@pytest.mark.parametrize("residual", [False, True])
+def test_sums_of_chunks_and_of_all(
+    residual: bool, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batch_norm, "SUMS_TILE", 16)
+    torch.manual_seed(0)
+    y, dout, out = (
+        torch.randn(2, 6, 3, 5, device=device).contiguous(memory_format=torch.channels_last)
+        for _ in range(3)
+    )
+    statistics = torch.rand(2, 6, device=device) + 0.5
+    weight, bias = torch.randn(6, device=device), torch.randn(6, device=device)
+    exact = [t.double() for t in (y, dout, out, *statistics, weight, bias)]
+    y64, dout64, out64, mean, inverse, weight64, bias64 = (
+        t.view(-1, 1, 1) if t.dim() == 1 else t for t in exact
+    )
+    normal = (y64 - mean) * inverse
+    before = out64 if residual else normal * weight64 + bias64
+    expected = torch.where(before > 0, dout64, 0)
+
+    of_relu = out if residual else None
+    gradient, sums = batch_norm.gradient_sums(dout, y, statistics, weight, bias, of_relu)
+    assert sums.shape[2] > 1
+    assert torch.equal(gradient, expected.float()) if residual else gradient is dout
+    dweight, dbias = batch_norm.merge_sums(sums)
+    torch.testing.assert_close(dbias.double(), expected.sum((0, 2, 3)), rtol=1e-5, atol=1e-5)
+    along = (expected * normal).sum((0, 2, 3))
+    torch.testing.assert_close(dweight.double(), along, rtol=1e-5, atol=1e-5)
+
+
+def test_channels_are_padded_and_rows_fill_the_tile() -> None:
+    assert batch_norm.shape_of(torch.zeros(2, 24, 3, 5), 2048) == (24, 30, 32, 64)
+    assert batch_norm.shape_of(torch.zeros(2, 1000, 1, 1), 512) == (1000, 2, 1024, 1)
+
+
+@given(st.integers(1, 10**6), st.sampled_from([1, 16, 128]))
+def test_chunks_hold_every_row_once(pixels: int, rows: int) -> None:
+    tiles, chunks = batch_norm.chunks_of(pixels, rows, torch.device("cpu"))
+    assert (chunks - 1) * tiles * rows < pixels <= chunks * tiles * rows
+    assert chunks <= 16, "as many programs as the device has room for"
+
+
+@given(st.integers(1, 10**5))
+def test_chunks_are_merged_by_a_power_of_two(chunks: int) -> None:
+    found = batch_norm.merged_at_once(chunks)
+    assert found & (found - 1) == 0 and found <= batch_norm.MERGE_CHUNKS
+    assert found >= min(chunks, batch_norm.MERGE_CHUNKS)

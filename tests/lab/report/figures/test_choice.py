@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from batchformer.lab.report.figures.zero_shot import choice_figure, choices, shown
+from batchformer.lab.report.figures.choice import draw, gather, make
 from batchformer.lab.report.page.sections import sections_of
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.runs import find_runs
@@ -36,7 +36,7 @@ def chosen(write_run: Writer, runs_root: Path) -> Path:
 
 
 def test_means_and_choices_by_hand(chosen: Path) -> None:
-    found = choices(find_runs(chosen))
+    found = gather(one_group(find_runs(chosen)))
     assert found is not None and list(found.curves) == ["baseline", "batchformer"]
     curve = found.curves["baseline"]
     assert (curve.steps, curve.mean) == ([50.0, 100.0, 150.0], [15.0, 35.0, 40.0])
@@ -49,18 +49,18 @@ def test_means_and_choices_by_hand(chosen: Path) -> None:
 
 
 def test_the_figure_has_a_line_and_a_dot_for_every_choice(chosen: Path) -> None:
-    found = choices(find_runs(chosen))
+    found = gather(one_group(find_runs(chosen)))
     assert found is not None
-    (axes,) = choice_figure(found).axes
+    (axes,) = draw(found).axes
     dots = [line for line in axes.lines if line.get_marker() == "o"]
     assert [np.asarray(dot.get_xdata()).tolist() for dot in dots] == [[150, 100], [100]]
     assert len(axes.lines) == 4 and axes.get_xlabel() == "Epoch"
 
 
 def test_numbers_and_words_say_what_was_chosen(chosen: Path) -> None:
-    made = shown(one_group(find_runs(chosen)))
-    assert made is not None and "baseline 2, batchformer 1" in made.words.note
-    (table,) = made.folded
+    made = make(one_group(find_runs(chosen)))
+    assert made is not None and "baseline 2, batchformer 1" in made.caption.note
+    (table,) = made.folded_tables
     assert table.rows == [
         ("baseline", "0", "150", "50.00"),
         ("baseline", "1", "100", "40.00"),
@@ -73,5 +73,4 @@ def test_numbers_and_words_say_what_was_chosen(chosen: Path) -> None:
 
 def test_other_runs_chose_nothing(write_run: Writer, runs_root: Path) -> None:
     write_run("baseline", 0)
-    runs = find_runs(runs_root)
-    assert choices(runs) is None and shown(one_group(runs)) is None
+    assert make(one_group(find_runs(runs_root))) is None

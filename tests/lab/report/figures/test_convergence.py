@@ -9,13 +9,8 @@ from typing import Any
 
 import pytest
 
-from batchformer.lab.report.figures.training import (
-    MOST_POINTS,
-    convergence,
-    convergence_figure,
-    convergence_words,
-    first_at_least,
-)
+from batchformer.lab.report.figures.convergence import caption, draw, first_at_least, gather, make
+from batchformer.lab.report.figures.curves import MOST_POINTS
 from batchformer.lab.report.page.sections import sections_of
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.names import COLOURS
@@ -50,7 +45,7 @@ def probes(write_run: Writer, recipe_of: Writer, runs_root: Path) -> Path:
 
 
 def test_when_an_arm_has_the_final_score_of_the_baseline(probes: Path) -> None:
-    found = convergence(one_group(find_runs(probes)))
+    found = gather(one_group(find_runs(probes)))
     assert found is not None and found.metric == "all" and found.final == 55.0
     assert list(found.curves) == ["baseline", "batchformer", "random_weights"]
     assert found.curves["baseline"].steps == [1, 2, 3, 4], "epochs, not updates"
@@ -61,9 +56,9 @@ def test_when_an_arm_has_the_final_score_of_the_baseline(probes: Path) -> None:
 
 
 def test_words(probes: Path) -> None:
-    found = convergence(one_group(find_runs(probes)))
+    found = gather(one_group(find_runs(probes)))
     assert found is not None
-    words = convergence_words(found)
+    words = caption(found)
     assert "(baseline 2, batchformer 2, random_weights 2)" in words
     assert "The baseline ends at 55.00." in words
     assert "By batchformer this is reached at epoch 2." in words
@@ -72,9 +67,9 @@ def test_words(probes: Path) -> None:
 
 
 def test_the_figure(probes: Path) -> None:
-    found = convergence(one_group(find_runs(probes)))
+    found = gather(one_group(find_runs(probes)))
     assert found is not None
-    (axes,) = convergence_figure(found).axes
+    (axes,) = draw(found).axes
     lines = {line.get_label(): line for line in axes.lines}
     assert lines["batchformer"].get_color() == COLOURS["batchformer"]
     assert list(lines["batchformer"].get_ydata()) == [35.0, 55.0, 57.0, 59.0]
@@ -98,7 +93,7 @@ def test_a_long_probe_keeps_every_epoch(
         ]
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (folder / "metrics.jsonl").write_text(text)
-    found = convergence(one_group(find_runs(runs_root)))
+    found = gather(one_group(find_runs(runs_root)))
     assert found is not None and found.final == epochs / 10
     assert found.reached == {"batchformer": epochs - 7}
 
@@ -108,6 +103,11 @@ def test_it_is_a_section_of_the_page(probes: Path) -> None:
     (section,) = [one for one in sections if one.title == "Convergence of the probe"]
     assert section.html.startswith("<svg ")
     assert f'aria-label="Line plot. {section.note}"' in section.html
+    made = make(one_group(find_runs(probes)))
+    assert made is not None
+    (table,) = made.folded_tables
+    assert table.columns == ("arm", "epoch", "All") and len(table.rows) == 12
+    assert table.rows[3] == ("baseline", "4", "55.00")
 
 
 def test_other_methods_have_no_such_section(
@@ -115,7 +115,7 @@ def test_other_methods_have_no_such_section(
 ) -> None:
     write(write_run, recipe_of("tail"))
     group = one_group(find_runs(runs_root))
-    assert convergence(group) is None
+    assert gather(group) is None
     assert all("probe" not in one.title for one in sections_of(group, "a"))
 
 
@@ -123,16 +123,16 @@ def test_without_a_baseline_nothing_is_to_be_reached(
     write_run: Writer, recipe_of: Writer, runs_root: Path
 ) -> None:
     write(write_run, recipe_of("probe", method="linear_probe"), ("batchformer",))
-    found = convergence(one_group(find_runs(runs_root), "baseline"))
+    found = gather(one_group(find_runs(runs_root), "baseline"))
     assert found is not None and found.final is None and found.reached == {"batchformer": None}
-    assert "ends at" not in convergence_words(found) and "38" not in convergence_words(found)
-    assert len(convergence_figure(found).axes[0].lines) == 1
+    assert "ends at" not in caption(found) and "38" not in caption(found)
+    assert len(draw(found).axes[0].lines) == 1
 
 
 def test_runs_without_evaluations(write_run: Writer, recipe_of: Writer, runs_root: Path) -> None:
     folder = write_run("baseline", 0, recipe=recipe_of("probe", method="linear_probe"))
     (folder / "metrics.jsonl").write_text("")
-    assert convergence(one_group(find_runs(runs_root))) is None
+    assert gather(one_group(find_runs(runs_root))) is None
 
 
 def test_the_first_epoch_counts_even_if_the_score_falls_again() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from batchformer.lab.metrics.intervals import paired, pooled
-from batchformer.lab.report.figures.forest import described, forest, forest_figure
+from batchformer.lab.report.figures.forest import described, draw, make
 from batchformer.lab.report.results.comparison import difference_of
 from batchformer.lab.report.results.pooling import Effect
 
@@ -26,7 +26,7 @@ def effect() -> Effect:
 
 
 def test_every_recipe_has_its_mean_and_all_their_diamond(effect: Effect) -> None:
-    (axes,) = forest_figure("batchformer", effect).axes
+    (axes,) = draw("batchformer", effect).axes
     drawn = sorted(
         (float(line.get_xdata()[0]), float(line.get_ydata()[0]), line.get_markerfacecolor())
         for line in axes.get_lines()
@@ -43,7 +43,7 @@ def test_every_recipe_has_its_mean_and_all_their_diamond(effect: Effect) -> None
 
 
 def test_rows_are_named_with_their_seeds(effect: Effect) -> None:
-    (axes,) = forest_figure("batchformer", effect).axes
+    (axes,) = draw("batchformer", effect).axes
     names = [text.get_text() for text in axes.texts]
     assert names == ["a_recipe, 3 seeds", "another, 2 seeds", "Over all, 5 seeds"]
     bottom, top = axes.get_ylim()
@@ -51,9 +51,9 @@ def test_rows_are_named_with_their_seeds(effect: Effect) -> None:
 
 
 def test_its_words_say_what_is_seen(effect: Effect) -> None:
-    made = forest("batchformer", "baseline", "all", effect)
-    assert made.title == "All: batchformer - baseline" and "higher is better" in made.words.note
-    assert "Hollow, the paper's" in made.words.note
+    made = make("batchformer", "baseline", "all", effect)
+    assert made.title == "All: batchformer - baseline" and "higher is better" in made.caption.note
+    assert "Hollow, the paper's" in made.caption.note
     assert "a_recipe: +0.60 [+0.35, +0.85]; another: -0.20; over all: +0.20" in described(effect)
-    assert described(effect) in made.words.alternative
-    assert "lower is better" in forest("batchformer", "baseline", "ece", effect).words.note
+    assert described(effect) in made.caption.alternative
+    assert "lower is better" in make("batchformer", "baseline", "ece", effect).caption.note

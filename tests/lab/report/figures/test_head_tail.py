@@ -62,7 +62,7 @@ def test_differences_are_paired_over_seeds(write_run: Writer, runs_root: Path) -
     found = differences[2][0]
     assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
     assert np.sum([d.difference for d in differences[2]]) == pytest.approx(0, abs=1e-9)
-    said = head_tail.words(data).note
+    said = head_tail.caption(data).note
     assert "on the same seeds, ± half the width of its 95% t interval. Red is more" in said
     assert "a cell whose interval holds 0 has no colour. Each interval is for its cell al" in said
     assert f"baseline {np.mean(left):.1f}%; batchformer {np.mean(right):.1f}%" in said
@@ -74,7 +74,7 @@ def test_the_figure_has_the_rates_and_the_differences(write_run: Writer, runs_ro
         write_run("batchformer", seed, classes=12)
     data = gather(one_group(find_runs(runs_root)))
     assert data is not None
-    figure = head_tail.figure(data)
+    figure = head_tail.draw(data)
     visible = [axes for axes in figure.axes if axes.get_visible()]
     assert [axes.get_title(loc="left") for axes in visible] == [
         "baseline, %",
@@ -87,7 +87,7 @@ def test_the_figure_has_the_rates_and_the_differences(write_run: Writer, runs_ro
     assert texts[1] == f"{found.rates[0, 1]:.1f}"
     differences = [text.get_text() for text in visible[2].texts]
     assert len(differences) == 9 and all("±" in text for text in differences)
-    assert len(head_tail.numbers(data)) == 3
+    assert len(head_tail.tables(data)) == 3
 
 
 def test_two_seeds_have_no_interval(write_run: Writer, runs_root: Path) -> None:
@@ -95,9 +95,9 @@ def test_two_seeds_have_no_interval(write_run: Writer, runs_root: Path) -> None:
         write_run("baseline", seed)
         write_run("batchformer", seed)
     data = gather(one_group(find_runs(runs_root)))
-    assert data is not None and "±" not in head_tail.words(data).note
-    assert "without intervals, and so without colour" in head_tail.words(data).note
-    texts = [t.get_text() for axes in head_tail.figure(data).axes for t in axes.texts]
+    assert data is not None and "±" not in head_tail.caption(data).note
+    assert "without intervals, and so without colour" in head_tail.caption(data).note
+    texts = [t.get_text() for axes in head_tail.draw(data).axes for t in axes.texts]
     assert not any("±" in text for text in texts)
 
 
@@ -124,7 +124,7 @@ def test_classes_of_one_group_have_no_figure(write_run: Writer, runs_root: Path)
     assert gather(one_group(find_runs(runs_root))) is None
     del kept["confusion"]
     np.savez(folder / "figures.npz", **kept)
-    assert head_tail.shown(one_group(find_runs(runs_root))) is None
+    assert head_tail.make(one_group(find_runs(runs_root))) is None
 
 
 def test_only_differences_apart_from_0_have_a_colour(write_run: Writer, runs_root: Path) -> None:
@@ -134,7 +134,7 @@ def test_only_differences_apart_from_0_have_a_colour(write_run: Writer, runs_roo
             write_run(arm, seed, classes=12, gain=0.02)
     data = gather(one_group(find_runs(runs_root)))
     assert data is not None
-    figure = head_tail.figure(data)
+    figure = head_tail.draw(data)
     panels = [axes for axes in figure.axes if axes.get_title(loc="left").startswith("−")]
     apart = []
     for axes, arm in zip(
@@ -149,4 +149,4 @@ def test_only_differences_apart_from_0_have_a_colour(write_run: Writer, runs_roo
                 apart.append(found.low > 0 or found.high < 0)
                 assert coloured[i, j] == (found.difference if apart[-1] else 0)
     assert 0 < sum(apart) < len(apart) == 27
-    assert "by chance about 1 of 27 would have one" in head_tail.words(data).note
+    assert "by chance about 1 of 27 would have one" in head_tail.caption(data).note

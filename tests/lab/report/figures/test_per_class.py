@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from batchformer.lab.report.figures.earlier import classes
-from batchformer.lab.report.figures.per_class import MOST_POINTS, accuracy_by_class, by_class
+from batchformer.lab.report.figures.per_class import MOST_POINTS, ByClass, draw, gather, make
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.names import COLOURS
 from batchformer.lab.report.results.runs import find_runs
@@ -29,6 +28,12 @@ def load(folder: Path, name: str) -> Any:
         return arrays[name]
 
 
+def gathered(root: Path, reference: str | None = None) -> ByClass:
+    data = gather(one_group(find_runs(root), reference))
+    assert data is not None
+    return data
+
+
 @pytest.fixture
 def pairs(write_run: Writer) -> dict[str, list[Path]]:
     return {arm: [write_run(arm, seed) for seed in range(4)] for arm in ("baseline", "batchformer")}
@@ -41,8 +46,7 @@ def test_classes_go_from_frequent_to_rare_with_their_paired_interval(
     for folder in pairs["baseline"] + pairs["batchformer"]:
         shuffled = {k: load(folder, k)[order] for k in ("per_class", "train_counts", "classes")}
         rewrite(folder, **shuffled)
-    data = by_class(find_runs(runs_root))
-    assert data is not None
+    data = gathered(runs_root)
     assert data.counts == sorted(data.counts, reverse=True)
     assert data.names == [f"class {i}" for i in range(10)]
     assert (data.classes, data.together, data.seeds) == (10, 1, {"baseline": 4, "batchformer": 4})
@@ -66,11 +70,10 @@ def test_a_class_without_test_images_is_a_gap(
         values = load(folder, "per_class")
         values[4] = np.nan
         rewrite(folder, per_class=values)
-    data = by_class(find_runs(runs_root))
-    assert data is not None
+    data = gathered(runs_root)
     assert [i for i, d in enumerate(data.differences["batchformer"]) if d is None] == [4]
     assert np.isnan(data.accuracy["baseline"]).nonzero()[0].tolist() == [4]
-    assert len(accuracy_by_class(find_runs(runs_root)).axes) == 3
+    assert len(draw(gathered(runs_root)).axes) == 3
 
 
 @pytest.mark.parametrize(
@@ -80,8 +83,7 @@ def test_many_classes_are_averaged_over_neighbours(
     write_run: Writer, runs_root: Path, classes: int, together: int, points: int
 ) -> None:
     folders = [write_run("baseline", seed, classes=classes) for seed in range(2)]
-    data = by_class(find_runs(runs_root))
-    assert data is not None
+    data = gathered(runs_root)
     assert (data.together, len(data.counts)) == (together, points)
     assert len(data.counts) <= MOST_POINTS
     first = np.mean([load(folder, "per_class")[:together] for folder in folders])
@@ -95,10 +97,9 @@ def test_two_seeds_have_differences_without_bars(write_run: Writer, runs_root: P
     for seed in range(2):
         write_run("baseline", seed)
         write_run("batchformer", seed)
-    data = by_class(find_runs(runs_root))
-    assert data is not None
+    data = gathered(runs_root)
     assert all(d is not None and d.low is None for d in data.differences["batchformer"])
-    figure = accuracy_by_class(find_runs(runs_root))
+    figure = draw(gathered(runs_root))
     assert not figure.axes[2].collections
 
 
@@ -107,7 +108,7 @@ def test_the_figure_has_counts_accuracies_and_a_panel_for_every_other_arm(
 ) -> None:
     for seed in range(3):
         write_run("batchformer_self", seed)
-    figure = accuracy_by_class(find_runs(runs_root))
+    figure = draw(gathered(runs_root))
     counts, accuracy, *differences = figure.axes
     assert counts.get_yscale() == "log"
     assert [line.get_label() for line in accuracy.lines] == [
@@ -120,8 +121,7 @@ def test_the_figure_has_counts_accuracies_and_a_panel_for_every_other_arm(
     assert differences[0].get_ylim() == differences[1].get_ylim()
     lines: Any = differences[0].collections[0]
     bars = lines.get_segments()
-    data = by_class(find_runs(runs_root))
-    assert data is not None
+    data = gathered(runs_root)
     first = data.differences["batchformer"][0]
     assert first is not None
     assert bars[0][:, 1].tolist() == pytest.approx([first.low, first.high])
@@ -134,7 +134,7 @@ def test_names_with_dollars_and_classes_without_images_are_drawn(
     counts = load(folder, "train_counts")
     counts[-1] = 0
     rewrite(folder, train_counts=counts, classes=np.array([f"${i}^" for i in range(10)]))
-    figure = accuracy_by_class(find_runs(runs_root))
+    figure = draw(gathered(runs_root))
     figure.canvas.draw()
     assert figure.axes[-1].get_xticklabels()[0].get_text() == "$0^"
 
@@ -143,25 +143,21 @@ def test_runs_without_accuracies_by_class_have_no_figure(
     write_run: Writer, runs_root: Path
 ) -> None:
     rewrite(write_run("baseline", 0), per_class=None)
-    assert by_class(find_runs(runs_root)) is None
-    with pytest.raises(ValueError, match="per_class"):
-        accuracy_by_class(find_runs(runs_root))
+    assert make(one_group(find_runs(runs_root))) is None
 
 
 def test_differences_and_hollow_markers_follow_the_reference(
     pairs: dict[str, list[Path]], write_run: Writer, runs_root: Path
 ) -> None:
     control = [write_run("batchformer_self", seed) for seed in range(4)]
-    runs = find_runs(runs_root)
-    data = by_class(runs, "batchformer_self")
-    assert data is not None
+    data = gathered(runs_root, "batchformer_self")
     assert list(data.accuracy) == ["batchformer_self", "baseline", "batchformer"]
     assert list(data.differences) == ["baseline", "batchformer"]
     left = np.array([load(folder, "per_class") for folder in control])
     right = np.array([load(folder, "per_class") for folder in pairs["batchformer"]])
     found = [d.difference for d in data.differences["batchformer"] if d is not None]
     assert found == pytest.approx((right - left).mean(0))
-    _, accuracy, *differences = accuracy_by_class(runs, "batchformer_self").axes
+    _, accuracy, *differences = draw(data).axes
     hollow = [line.get_label() for line in accuracy.lines if line.get_markerfacecolor() == "none"]
     assert hollow == ["batchformer_self"]
     assert [line.get_color() for line in accuracy.lines] == [COLOURS[arm] for arm in data.accuracy]
@@ -178,14 +174,27 @@ def test_of_many_arms_only_the_reference_and_the_main_one_lie_upon_one_another(
     for arm in arms:
         write_run(arm, 0)
     write_run("baseline_loss3x", 1)  # without a seed of the baseline, and so without a difference
-    figure = accuracy_by_class(find_runs(runs_root))
+    figure = draw(gathered(runs_root))
     lines = [line.get_label() for line in figure.axes[1].lines]
     assert lines == ["baseline", "batchformer", "baseline_loss3x"]
     titles = [axes.get_title(loc="left").split()[0] for axes in figure.axes[2:]]
     assert titles == arms[1:]
-    shown = classes(one_group(find_runs(runs_root)))
+    shown = make(one_group(find_runs(runs_root)))
     assert shown is not None
     drawn = "accuracy, drawn of the baseline and batchformer and baseline_loss3x alone, mean over"
-    assert drawn in shown.words.note
-    data = by_class([run for run in find_runs(runs_root) if run.arm in arms[:3]])
+    assert drawn in shown.caption.note
+    data = gather(one_group(run for run in find_runs(runs_root) if run.arm in arms[:3]))
     assert data is not None and data.drawn == arms[:3], "few enough"
+
+
+def test_classes_have_accuracy_and_difference(write_run: Writer, runs_root: Path) -> None:
+    for arm in ("baseline", "batchformer"):
+        write_run(arm, 0)
+    shown = make(one_group(find_runs(runs_root)))
+    assert shown is not None
+    (table,) = shown.folded_tables
+    columns = ("class", "images", "baseline", "batchformer", "batchformer - baseline")
+    assert table.columns == columns
+    first = table.rows[0]
+    assert first[:2] == ("class 0", "500")
+    assert float(first[4]) == pytest.approx(float(first[3]) - float(first[2]), abs=0.11)

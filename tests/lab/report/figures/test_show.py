@@ -16,7 +16,7 @@ from PIL import Image
 from rich.console import Console
 
 from batchformer.cli import main as cli
-from batchformer.lab.report.figures.canvas import INK
+from batchformer.insight.figures.canvas import INK
 from batchformer.lab.report.figures.catalogue import FIGURES
 from batchformer.lab.report.figures.show import PRINT_INK, in_ink, show
 
@@ -58,7 +58,7 @@ def test_without_a_file_the_numbers_are_printed(root: Path, name: str) -> None:
     shown = FIGURES[name].load()(_group(root))
     assert shown is not None
     assert text.startswith(f"{shown.title}: ")
-    tables = [*shown.numbers, *shown.folded]
+    tables = [*shown.tables, *shown.folded_tables]
     assert tables
     for table in tables:
         assert table.caption in text
@@ -82,7 +82,7 @@ def test_an_svg_has_a_title_and_words(root: Path, name: str, tmp_path: Path) -> 
     assert shown is not None
     spoken = " ".join(" ".join(tree.itertext()).split())
     assert shown.title in spoken
-    assert " ".join(shown.words.alternative.split())[:60] in spoken
+    assert " ".join(shown.caption.alternative.split())[:60] in spoken
     assert len(content) < 1_000_000
 
 
@@ -100,7 +100,7 @@ def test_paper_has_darker_ink(root: Path) -> None:
 
     shown = FIGURES["reliability"].load()(_group(root))
     assert shown is not None
-    figure = shown.figure()
+    figure = shown.draw()
     in_ink(figure, PRINT_INK)
     diagonal, *lines = figure.axes[0].lines
     assert to_hex(diagonal.get_color()) == PRINT_INK

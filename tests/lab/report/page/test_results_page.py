@@ -12,8 +12,8 @@ import pytest
 from scipy import stats
 
 from batchformer.cli.main import main
+from batchformer.insight.intervals import summary as mean_and_interval
 from batchformer.lab.metrics.intervals import paired
-from batchformer.lab.metrics.intervals import summary as mean_and_interval
 from batchformer.lab.report.page.results_page import make_page
 from batchformer.lab.report.results.records import Record, records_in, save
 

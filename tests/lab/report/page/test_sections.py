@@ -5,12 +5,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-from batchformer.lab.report.page import sections
-from batchformer.lab.report.page.sections import Section, sections_of
+from batchformer.insight.figures.catalogue import Entry
+from batchformer.lab.report.figures.catalogue import FIGURES
+from batchformer.lab.report.page.sections import sections_of
 from batchformer.lab.report.results.configuration import one_group
+from batchformer.lab.report.results.names import COLOURS
 from batchformer.lab.report.results.runs import find_runs
+from simulated_networks import simulated_batches, simulated_insight
 
 Writer = Callable[..., Any]
 
@@ -54,22 +58,23 @@ def test_figures_of_relations_come_in_this_order(
     write_run: Writer, add_insight: Writer, runs_root: Path
 ) -> None:
     for arm in ("baseline", "batchformer"):
-        add_insight(write_run(arm, 0))
+        batches = simulated_batches() if arm == "batchformer" else {}
+        add_insight(write_run(arm, 0), simulated_insight(arm, 0) | batches)
     made = sections_of(one_group(find_runs(runs_root)), "p")
-    assert [s.title for s in made if s.title != "Inside a batch"] == [
+    assert [section.title for section in made] == [
         "Training",
         "Accuracy by class",
         "From head to tail",
         "Reliability",
         "Influence by gradient",
         "Attention between samples",
+        "Inside a batch",
         "Feature space",
         "Where the network looks",
     ]
-    names = [make.__name__ for make in sections.SECTIONS]
-    assert names.index("explorer") == 7 and names[-1] == "speed_section"
     assert "expected calibration error" in made[3].note.lower()
     assert '<div class="scroll runs"' in made[3].html, "its table lies below it"
+    assert all(COLOURS[arm] in made[3].html for arm in ("baseline", "batchformer"))
     total = sum(len(section.html) for section in made)
     assert total < 2_000_000
     assert sections_of(one_group(find_runs(runs_root)), "p") == made, "equal runs, equal figures"
@@ -79,10 +84,11 @@ def test_a_further_figure_is_one_line(
     write_run: Writer, runs_root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_run("baseline", 0)
-    more = (*sections.SECTIONS, lambda group, prefix: Section("New", f"<b>{prefix}</b>", "note"))
-    monkeypatch.setattr(sections, "SECTIONS", more)
+    place = "batchformer.lab.report.figures.training:make"
+    monkeypatch.setitem(FIGURES, "new", Entry("the same again", place, "metrics.jsonl"))
     made = sections_of(one_group(find_runs(runs_root)), "p")
-    assert made[-1] == Section("New", "<b>p</b>", "note")
+    assert made[0].title == made[-1].title == "Training"
+    assert 'id="p-new-' in made[-1].html and "p-new-" not in made[0].html
 
 
 @pytest.mark.parametrize(
@@ -114,9 +120,11 @@ def test_a_run_of_several_trainings_shows_the_first_and_says_so(
         for part in ("sketch", "cartoon"):
             (folder / part).mkdir()
             shutil.copy(folder / "insight.npz", folder / part)
+            np.savez(folder / part / "figures.npz", correct=np.zeros(700, bool))
         (folder / "insight.npz").unlink()
     made = {s.title: s.note for s in sections_of(one_group(find_runs(runs_root)), "p")}
     assert len(made) > 6, "those of relations are there"
     of_a_part = {title for title, note in made.items() if "in the part cartoon of each run" in note}
     assert "Feature space" in of_a_part and "Training" not in of_a_part
     assert not any("sketch" in note for note in made.values())
+    assert "512 of the 700 test images" in made["Attention between samples"], "of the part itself"

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from batchformer.lab.bench.measure import Spread, Table
+from batchformer.insight.page.html import Section
 from batchformer.lab.bench.run import save
+from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.report.page.html import render
-from batchformer.lab.report.page.sections import Section, sections_of
+from batchformer.lab.report.page.sections import sections_of
 from batchformer.lab.report.page.speed import bench_beside, tables_html
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.runs import find_runs

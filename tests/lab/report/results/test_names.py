@@ -6,7 +6,7 @@ from itertools import combinations
 
 import pytest
 
-from batchformer.lab.report.figures.canvas import INK
+from batchformer.insight.figures.canvas import INK
 from batchformer.lab.report.results.names import (
     ARMS,
     COLOURS,
@@ -33,7 +33,9 @@ def contrast(one: str, two: str) -> float:
 def themes() -> list[dict[str, str]]:
     """The colours of the light and of the dark page, from its style sheet."""
     page = (
-        importlib.resources.files("batchformer.lab.report").joinpath("page.html.jinja").read_text()
+        importlib.resources.files("batchformer.lab.report.page")
+        .joinpath("page.html.jinja")
+        .read_text()
     )
     roots = re.findall(r":root \{(.*?)\}", page, flags=re.DOTALL)
     assert len(roots) == 2

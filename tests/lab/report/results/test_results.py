@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from batchformer.lab.metrics.intervals import outcome, paired, summary
+from batchformer.insight.intervals import summary
+from batchformer.lab.metrics.intervals import outcome, paired
 from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.results import (
     LEVEL,

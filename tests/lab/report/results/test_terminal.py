@@ -4,7 +4,8 @@ import io
 
 from rich.console import Console
 
-from batchformer.lab.report.results.terminal import Terminal, without_empty
+from batchformer.insight.figures.captioned import without_empty
+from batchformer.lab.report.results.terminal import Terminal
 
 
 def test_empty_columns_are_left_out() -> None:

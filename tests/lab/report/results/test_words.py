@@ -8,19 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batchformer.insight.figures.text import interval, number, signed
 from batchformer.lab.report.results.comparison import compare_runs
 from batchformer.lab.report.results.results import Comparison
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.report.results.words import (
     counted,
     headline,
-    interval,
-    number,
     over_images_sentence,
     p_value,
     paper_sentence,
     short_verdict,
-    signed,
 )
 
 Writer = Callable[..., Any]

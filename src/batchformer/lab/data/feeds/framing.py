@@ -1,7 +1,7 @@
-"""An image of any size to a square of one size, by random numbers that are given.
+"""Geometries: turn one image of any size into a square.
 
-What is random is read off a row `u` of uniform numbers in [0, 1), `draws` of them, so that an image
-comes out the same in whichever process it is made.
+All randomness comes from a row `u` of `draws` uniform numbers in [0, 1), so that the result does
+not depend on the process that makes it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Interpolation = Literal["bilinear", "bicubic"]
 
 
 class Geometry(Protocol):
-    """What is done to each image by itself, before images make a batch."""
+    """Turns each image into a square, before images are stacked into a batch."""
 
     @property
     def size(self) -> int:
@@ -26,7 +26,7 @@ class Geometry(Protocol):
 
     @property
     def draws(self) -> int:
-        """How many uniform numbers it takes for each image."""
+        """Uniform numbers per image."""
 
     def __call__(self, image: Tensor, u: Tensor) -> Tensor:
         """An image (3, H, W) and `u` (draws,) float64, to (3, S, S)."""
@@ -38,8 +38,8 @@ def random_window(
     """Top, left, height and width of a window, distributed as in torchvision's RandomResizedCrop.
 
     Area and aspect ratio are drawn until the window fits; if none of ten does, it is the largest
-    central one whose aspect ratio is allowed. The boxes of the batched transform are the same, from
-    the same numbers; one image at a time, plain numbers are faster than tensors.
+    central one with an allowed aspect ratio. `transforms.resize.random_boxes` gives the same boxes
+    from the same numbers; for a single image, plain numbers are faster than tensors.
 
     Args:
         height: of the image.
@@ -61,7 +61,7 @@ def random_window(
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """A random window of the image, resized with antialiasing to a square.
+    """Resize a random window of the image to a square with antialiasing.
 
     Args:
         size: S, side of the square.
@@ -89,90 +89,51 @@ class RandomResizedCrop:
 
 
 @dataclass(frozen=True)
-class ResizeRandomCrop:
-    """The shorter side resized with antialiasing, and a square out of it at a random place.
-
-    Args:
-        size: S, side of the square.
-        shorter: the shorter side after resizing, at least S.
-        interpolation: of the resizing.
-    """
-
-    size: int = 224
-    shorter: int = 256
-    interpolation: Interpolation = "bilinear"
-    draws: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        _check_room(self.size, self.shorter)
-
-    def __call__(self, image: Tensor, u: Tensor) -> Tensor:
-        image = _resize_shorter(image, self.shorter, self.interpolation)
-        down, right = u.tolist()
-        top = int(down * (image.shape[-2] - self.size + 1))
-        left = int(right * (image.shape[-1] - self.size + 1))
-        return image[..., top : top + self.size, left : left + self.size]
-
-
-@dataclass(frozen=True)
 class ResizeCentreCrop:
-    """The shorter side resized with antialiasing, and the square in the middle of it; for tests.
+    """Resize the shorter side with antialiasing, and cut the central square; for testing.
 
     Args:
         size: S, side of the square.
         shorter: the shorter side after resizing, at least S.
-        interpolation: of the resizing.
     """
 
     size: int = 224
     shorter: int = 256
-    interpolation: Interpolation = "bilinear"
     draws: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
-        _check_room(self.size, self.shorter)
+        if not 0 < self.size <= self.shorter:
+            raise ValueError(
+                f"a square of side {self.size} does not fit into an image whose shorter side is "
+                f"{self.shorter}: resize to a longer side, or cut a smaller square"
+            )
 
     def __call__(self, image: Tensor, u: Tensor) -> Tensor:
         from torchvision.transforms.v2 import functional as F
 
-        image = _resize_shorter(image, self.shorter, self.interpolation)
+        image = _resize(image, [self.shorter])
         result: Tensor = F.center_crop(image, [self.size, self.size])
         return result
 
 
 @dataclass(frozen=True)
 class ResizeWhole:
-    """The whole image resized with antialiasing to a square, whatever its shape; for tests.
+    """Resize the whole image to a square with antialiasing, whatever its shape; for testing.
 
     Args:
         size: S, side of the square.
-        interpolation: of the resizing.
     """
 
     size: int = 224
-    interpolation: Interpolation = "bilinear"
     draws: ClassVar[int] = 0
 
     def __call__(self, image: Tensor, u: Tensor) -> Tensor:
-        return _resize(image, [self.size, self.size], self.interpolation)
+        return _resize(image, [self.size, self.size])
 
 
-def _resize_shorter(image: Tensor, shorter: int, interpolation: Interpolation) -> Tensor:
-    return _resize(image, [shorter], interpolation)
-
-
-def _resize(image: Tensor, size: list[int], interpolation: Interpolation) -> Tensor:
+def _resize(image: Tensor, size: list[int]) -> Tensor:
     """As torchvision: one number is the shorter side, two are rows and columns."""
-    from torchvision.transforms.v2 import InterpolationMode
     from torchvision.transforms.v2 import functional as F
 
-    mode = InterpolationMode(interpolation)
-    result: Tensor = F.resize(image, size, interpolation=mode, antialias=True)
+    result: Tensor = F.resize(image, size, antialias=True)
     return result
-
-
-def _check_room(size: int, shorter: int) -> None:
-    if not 0 < size <= shorter:
-        raise ValueError(
-            f"a square of side {size} does not fit into an image whose shorter side is {shorter}"
-        )

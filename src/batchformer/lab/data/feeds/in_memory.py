@@ -1,4 +1,4 @@
-"""Image files read once and for all, into memory."""
+"""Read all image files of a part into memory."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def read_all(
 
     Args:
         files: paths and labels.
-        geometry: makes each image a square, the same each time. None: images are squares of one
-            size already, and kept as they are.
+        geometry: makes each image a square, the same each time. None: all images are squares of
+            one size already.
         workers: processes that read; 0: this one does. None: one for each usable core, at most 16.
     """
     if geometry is None:
-        geometry = AsItIs(common_side(files))
+        geometry = Unchanged(common_side(files))
     x = torch.empty((len(files), 3, geometry.size, geometry.size), dtype=torch.uint8)
     start = 0
     for batch in evaluation_batches(files, geometry, Compose(()), BATCH, workers=workers):
@@ -44,8 +44,8 @@ def read_all(
 
 
 @dataclass(frozen=True)
-class AsItIs:
-    """Images that have their size already.
+class Unchanged:
+    """The geometry of images that have their size already.
 
     Args:
         size: S, side of the square.
@@ -58,44 +58,38 @@ class AsItIs:
         return image
 
 
-def common_side(files: ImageFiles, sample: int | None = None) -> int:
-    """The side of images that are all squares of one size; files are opened but not decoded.
-
-    Args:
-        files: their paths.
-        sample: look at so many only, evenly spaced. None: at all.
+def common_side(files: ImageFiles) -> int:
+    """The side of images that are all squares of one size; only file headers are read.
 
     Raises:
         ValueError: the first image is no square, or one differs from it.
     """
-    count = len(files) if sample is None else min(sample, len(files))
-    if count < 1:
+    if not len(files):
         raise ValueError("there is no image to take a size from: name a part with images")
-    rows = [k * (len(files) - 1) // max(count - 1, 1) for k in range(count)]
-    first = files.paths[rows[0]]
+    first, *others = files.paths
     height, width = _shape(files.root / first)
     advice = "Leave data.memory off, or resize the images to squares of one size"
     if height != width:
         raise ValueError(f"{files.root / first} is {height} x {width}, no square. {advice}")
-    for row in rows[1:]:
-        shape = _shape(files.root / files.paths[row])
+    for path in others:
+        shape = _shape(files.root / path)
         if shape != (height, width):
             raise ValueError(
-                f"images differ in size: {files.root / files.paths[row]} is {shape[0]} x "
+                f"images differ in size: {files.root / path} is {shape[0]} x "
                 f"{shape[1]}, but {first} is {height} x {width}. {advice}"
             )
     return height
 
 
 def _shape(path: Path) -> tuple[int, int]:
-    """Rows and columns of the image that `decode` makes of a file, from its header if it can."""
+    """Rows and columns of the decoded image, from the header of its file if possible."""
     from PIL import Image
 
     try:
         with Image.open(path) as image:
             sideways = image.getexif().get(_ORIENTATION) in _SIDEWAYS
             width, height = image.size
-    except Exception:  # each of Pillow's readers has errors of its own; `decode` names the file
+    except Exception:  # each of Pillow's readers has its own errors; `decode` names the file
         height, width = decode(path).shape[-2:]
         return int(height), int(width)
     return (width, height) if sideways else (height, width)

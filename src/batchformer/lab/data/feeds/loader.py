@@ -5,9 +5,9 @@ from __future__ import annotations
 import itertools
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic
 
 import torch
 from torch import Tensor
@@ -15,22 +15,91 @@ from torch import Tensor
 from batchformer.lab.data.feeds.framing import Geometry
 from batchformer.lab.data.feeds.order import InOrder, Order, Sampler, Share, Steps, order_of
 from batchformer.lab.data.feeds.sharding import scored_rows
-from batchformer.lab.data.feeds.workers import Job, OnDamaged, Read, Reader, Stream, usable_workers
+from batchformer.lab.data.feeds.workers import (
+    ImageBatch,
+    ImageReader,
+    ImageRequest,
+    OnDamaged,
+    Request,
+    Result,
+    Stream,
+    usable_workers,
+)
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.transforms.base import Transform
 from batchformer.nn.randomness import generator
 
-#: What makes a view of an image: its geometry, by the workers, and its transform, on the device.
+#: Batches that each worker has ready or is reading.
+PREFETCH = 2
+#: What makes a view of an image: its geometry, in the workers, and its transform, on the device.
 View = tuple[Geometry, Transform]
 
 
-class FileFeed:
+class ReadAheadFeed(Generic[Request, Result]):
+    """Batches of files, each a function of the step; steps asked for in sequence are read ahead.
+
+    A step that is not the next one starts the reading there. The latest batch is kept, for runs
+    that train side by side on the same batches.
+
+    Args:
+        steps: which samples each step takes.
+        share: this rank's part of them.
+        request: what to read for a step. It must not refer to the feed: the workers end as soon as
+            nothing refers to the feed any more.
+        read: turns a request into a result, in a worker.
+        device: where batches are made.
+        workers: processes that read; 0: this one reads. None: one for each usable core, at most 16.
+        prefetch: batches that each worker has ready or is reading.
+    """
+
+    def __init__(
+        self,
+        steps: Order,
+        share: Share,
+        request: Callable[[int], Request],
+        read: Callable[[Request], Result],
+        device: torch.device,
+        workers: int | None,
+        prefetch: int,
+    ) -> None:
+        self.steps, self.share, self.device = steps, share, device
+        self.per_epoch = steps.per_epoch
+        self.request = request
+        self._stream = Stream(read, usable_workers(workers), prefetch, device.type == "cuda")
+        self._next: int | None = None
+        self._latest: _LatestBatch | None = None
+
+    def batch(self, step: int) -> dict[str, Any]:
+        """The batch of one step."""
+        if self._latest is None or self._latest.step != step:
+            self._latest = None  # frees its memory before the next one is made
+            self._latest = _LatestBatch(step, self._assemble(step, self._read(step)), self.device)
+        return self._latest.batch()
+
+    def _read(self, step: int) -> Result:
+        if step != self._next:
+            self._stream.begin(map(self.request, itertools.count(step)))
+        self._next = None  # after an error the stream has to begin again
+        result = next(self._stream)
+        self._next = step + 1
+        return result
+
+    def _assemble(self, step: int, result: Result) -> dict[str, Any]:
+        """The batch on the device, from what a worker read."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """End the workers; a later batch starts new ones."""
+        self._next = self._latest = None
+        self._stream.close()
+
+
+class FileFeed(ReadAheadFeed[ImageRequest, ImageBatch]):
     """Shuffled, augmented batches of image files.
 
     A batch is a function of (seed, step) alone: the same with any number of workers, and after
-    resuming at any step. Steps asked for in sequence are read ahead; another step starts there.
-    With several ranks each reads its own part of it, with the numbers that were drawn for it in the
-    whole.
+    resuming at any step. With several ranks, each reads its own part of the batch, with the random
+    numbers that these samples have in the whole batch.
 
     Args:
         files: paths and labels.
@@ -40,8 +109,8 @@ class FileFeed:
         seed: of the run; order and augmentation draw from it separately.
         drop_last: leave out the last, smaller batch of an epoch.
         device: where batches are made.
-        workers: processes that read; 0: this one does. None: one for each usable core, at most 16.
-        prefetch: batches that each worker has ready or in hand.
+        workers: processes that read; 0: this one reads. None: one for each usable core, at most 16.
+        prefetch: batches that each worker has ready or is reading.
         sampler: order of the samples in each epoch. None: every sample once, shuffled.
         on_damaged: what to do about an image that cannot be read. `raise` its error, or `skip` it:
             the next readable image of the batch takes its place, a warning names it the first
@@ -62,72 +131,47 @@ class FileFeed:
         drop_last: bool = False,
         device: torch.device | str = "cpu",
         workers: int | None = None,
-        prefetch: int = 2,
+        prefetch: int = PREFETCH,
         sampler: Sampler | None = None,
         on_damaged: OnDamaged = "raise",
         second: View | None = None,
         steps: Order | None = None,
         accumulate: int = 1,
     ) -> None:
-        self.files = files
-        self.device = torch.device(device)
-        self.steps = order_of(len(files), seed, batch_size, drop_last, sampler, steps)
-        self.per_epoch = self.steps.per_epoch
-        self.share = Share(self.steps, accumulate)
-        self.damaged: Counter[str] = Counter()
+        order = order_of(len(files), seed, batch_size, drop_last, sampler, steps)
+        share = Share(order, accumulate)
         views = [(geometry, transform)] if second is None else [(geometry, transform), second]
         self.transforms = tuple(transform for _, transform in views)
         framing = sum(geometry.draws for geometry, _ in views)
         self._draws = _Draws(seed, framing, sum(made.draws for made in self.transforms))
+        super().__init__(
+            order,
+            share,
+            _RequestOfStep(files, order, self._draws, share.own),
+            ImageReader(files.root, geometry, on_damaged, second[0] if second else None),
+            torch.device(device),
+            workers,
+            prefetch,
+        )
+        self.damaged: Counter[str] = Counter()
         self._labels = files.labels.to(self.device)
-        reader = Reader(files.root, geometry, on_damaged, second[0] if second else None)
-        self._stream = _stream(reader, workers, prefetch, self.device)
-        self._samples: dict[int, int] = {}
-        self._next: int | None = None
-        self._kept: _Kept | None = None
 
-    def batch(self, step: int) -> dict[str, Any]:
-        """The batch of one step: ``x`` (N, C, S, S), ``y`` (N,), ``index`` (N,), ``view2``.
-
-        The latest is kept, for runs that train side by side on the same batches.
-        """
-        if self._kept is None or self._kept.step != step:
-            self._kept = None  # frees its memory before the next one is made
-            self._kept = _Kept(step, self._make(step), self.device)
-        return self._kept.batch()
-
-    def _make(self, step: int) -> dict[str, Any]:
-        if step != self._next:
-            onward = itertools.count(step)
-            self._samples.clear()
-            jobs = _jobs(onward, self.files, self.steps, self._draws, self.share.own, self._samples)
-            self._stream.begin(jobs)
-        self._next = None  # unless the batch is had, the stream has to be begun again
-        read = next(self._stream)
-        self._next = step + 1
-        self._note(read)
-        samples = self._samples.pop(step)
-        _, u = self._draws.at(step, samples)
-        batch = _on_device(read, self.share.own(u), self.transforms, self._labels)
-        return {**batch, **self.share.parts(samples)}
-
-    def close(self) -> None:
-        """End the workers; a later batch starts new ones."""
-        self._next = self._kept = None
-        self._stream.close()
+    def _assemble(self, step: int, result: ImageBatch) -> dict[str, Any]:
+        """``x`` (N, C, S, S), ``y`` (N,), ``index`` (N,), ``view2``."""
+        for path, reason in result.replaced:
+            if path not in self.damaged:
+                message = f"{reason}. Another image of its batch takes its place"
+                warnings.warn(message, RuntimeWarning, stacklevel=3)
+            self.damaged[path] += 1
+        _, u = self._draws.at(step, result.total)
+        batch = _on_device(result, self.share.own(u), self.transforms, self._labels)
+        return {**batch, **self.share.parts(result.total)}
 
     def __enter__(self) -> FileFeed:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def _note(self, read: Read) -> None:
-        for path, reason in read.replaced:
-            if path not in self.damaged:
-                words = f"{reason}. Another image of its batch takes its place"
-                warnings.warn(words, RuntimeWarning, stacklevel=3)
-            self.damaged[path] += 1
 
 
 def evaluation_batches(
@@ -137,12 +181,11 @@ def evaluation_batches(
     batch_size: int,
     device: torch.device | str = "cpu",
     workers: int | None = None,
-    prefetch: int = 2,
-    dealt: bool = False,
+    sharded: bool = False,
 ) -> Iterator[dict[str, Any]]:
     """Every image once and in order: ``x`` (N, C, S, S), ``y`` (N,) and ``index`` (N,).
 
-    An image that cannot be read is an error here: scores of a part are not those of the whole.
+    An image that cannot be read is an error here: a score needs all images.
 
     Args:
         files: paths and labels.
@@ -151,38 +194,42 @@ def evaluation_batches(
         batch_size: samples in a batch; the last one may be smaller.
         device: where batches are made.
         workers: as for `FileFeed`.
-        prefetch: as for `FileFeed`.
-        dealt: with several ranks, read the images of this one alone
-            (:func:`~batchformer.lab.data.feeds.sharding.scored_rows`); ``y`` is of all.
+        sharded: with several ranks, read only the images of this rank
+            (:func:`~batchformer.lab.data.feeds.sharding.scored_rows`); ``y`` is of all ranks.
     """
     for name, part in (("geometry", geometry), ("transform", transform)):
         if part.draws:
-            raise ValueError(f"nothing is random in a test, but the {name} draws: {part}")
+            raise ValueError(
+                f"nothing may be random in a test, but the {name} draws: {part}. Give one whose "
+                "`draws` is 0"
+            )
     steps = Steps(InOrder(len(files)), batch_size)
-    stream = _stream(Reader(files.root, geometry), workers, prefetch, torch.device(device))
-    return _once(files, steps, transform, stream, files.labels.to(device), dealt)
+    pinned = torch.device(device).type == "cuda"
+    reader = ImageReader(files.root, geometry)
+    stream = Stream(reader, usable_workers(workers), PREFETCH, pinned)
+    return _one_epoch(files, steps, transform, stream, files.labels.to(device), sharded)
 
 
-def _once(
+def _one_epoch(
     files: ImageFiles,
     steps: Steps,
     transform: Transform,
-    stream: Stream,
+    stream: Stream[ImageRequest, ImageBatch],
     labels: Tensor,
-    dealt: bool,
+    sharded: bool,
 ) -> Iterator[dict[str, Any]]:
-    """One epoch, nothing drawn."""
-    nothing = _Draws(0, 0, 0)
+    """All batches of one epoch; nothing is drawn."""
+    no_draws = _Draws(0, 0, 0)
 
     def own(rows: Tensor) -> Tensor:
-        return rows[scored_rows(len(rows))] if dealt else rows
+        return rows[scored_rows(len(rows))] if sharded else rows
 
     try:
-        stream.begin(_jobs(range(steps.per_epoch), files, steps, nothing, own, {}))
-        for step, read in enumerate(stream):
-            _, u = nothing.at(step, len(read.samples))
-            batch = _on_device(read, u, (transform,), labels)
-            yield {**batch, "y": labels[steps.index(step).to(labels.device)]} if dealt else batch
+        stream.begin(map(_RequestOfStep(files, steps, no_draws, own), range(steps.per_epoch)))
+        for step, result in enumerate(stream):
+            _, u = no_draws.at(step, len(result.samples))
+            batch = _on_device(result, u, (transform,), labels)
+            yield {**batch, "y": labels[steps.index(step).to(labels.device)]} if sharded else batch
     finally:
         stream.close()
 
@@ -209,47 +256,50 @@ class _Draws:
         return u[:, : self.geometry], u[:, self.geometry :]
 
 
-def _jobs(
-    numbers: Iterable[int],
-    files: ImageFiles,
-    steps: Order,
-    draws: _Draws,
-    own: Callable[[Tensor], Tensor],
-    sizes: dict[int, int],
-) -> Iterator[Job]:
-    """What to read for each of the steps: what is this rank's own of it; `sizes` gets the whole."""
-    for step in numbers:
-        index = steps.index(step)
-        u, _ = draws.at(step, len(index))
-        sizes[step] = len(index)
-        samples, u = own(index).tolist(), own(u)
-        if min(samples) < 0 or max(samples) >= len(files):
+@dataclass(frozen=True)
+class _RequestOfStep:
+    """What to read for a step: the samples of this rank.
+
+    Args:
+        files: paths.
+        steps: which samples each step takes.
+        draws: their random numbers.
+        own: takes the rows of this rank from those of a step.
+    """
+
+    files: ImageFiles
+    steps: Order
+    draws: _Draws
+    own: Callable[[Tensor], Tensor]
+
+    def __call__(self, step: int) -> ImageRequest:
+        index = self.steps.index(step)
+        u, _ = self.draws.at(step, len(index))
+        samples = self.own(index).tolist()
+        if min(samples) < 0 or max(samples) >= len(self.files):
             raise IndexError(
                 f"step {step}: the sampler asks for images {min(samples)} to {max(samples)}, but "
-                f"there are {len(files)}"
+                f"there are {len(self.files)}"
             )
-        yield Job(samples, [files.paths[sample] for sample in samples], u.numpy())
-
-
-def _stream(reader: Reader, workers: int | None, prefetch: int, device: torch.device) -> Stream:
-    return Stream(reader, usable_workers(workers), prefetch, pinned=device.type == "cuda")
+        paths = [self.files.paths[sample] for sample in samples]
+        return ImageRequest(samples, paths, self.own(u).numpy(), len(index))
 
 
 def _on_device(
-    read: Read, u: Tensor, transforms: Sequence[Transform], labels: Tensor
+    result: ImageBatch, u: Tensor, transforms: Sequence[Transform], labels: Tensor
 ) -> dict[str, Any]:
-    """The batch where the labels are, each view transformed by numbers of its own."""
-    index = read.samples.to(labels.device, non_blocking=True)
+    """The batch on the device of the labels; each view is transformed by its own columns of `u`."""
+    index = result.samples.to(labels.device, non_blocking=True)
     batch: dict[str, Any] = {"y": labels[index], "index": index}
     columns = torch.split(u, [transform.draws for transform in transforms], dim=1)
-    views = {"x": read.x} if read.view2 is None else {"x": read.x, "view2": read.view2}
+    views = {"x": result.x} if result.view2 is None else {"x": result.x, "view2": result.view2}
     for (name, images), transform, own in zip(views.items(), transforms, columns, strict=True):
         batch[name] = transform(images.to(labels.device, non_blocking=True), own)
     return batch
 
 
-class _Kept:
-    """A batch, and on a GPU what other streams have to wait for before they use it."""
+class _LatestBatch:
+    """A batch and, on a GPU, the event that other streams have to wait for before they use it."""
 
     def __init__(self, step: int, batch: dict[str, Any], device: torch.device) -> None:
         self.step, self._batch, self._device = step, batch, device
@@ -264,6 +314,7 @@ class _Kept:
             user = torch.cuda.current_stream(self._device)
             user.wait_event(self._ready)
             for value in self._batch.values():
-                if isinstance(value, Tensor):
-                    value.record_stream(user)
+                for tensor in value if isinstance(value, list) else [value]:
+                    if isinstance(tensor, Tensor) and tensor.is_cuda:
+                        tensor.record_stream(user)
         return dict(self._batch)

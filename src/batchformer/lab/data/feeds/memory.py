@@ -17,11 +17,9 @@ from batchformer.lab.data.transforms import Transform
 from batchformer.lab.data.transforms.base import to_device_async
 from batchformer.nn.randomness import generator
 
-# Batches of images in memory, as a function of the step: order and augmentation need no state.
-
-#: Bytes of augmented images that are made at a time on a GPU, where launches cost more than work.
+#: Bytes of images that a GPU augments at a time; launches cost more than the work itself.
 CHUNK_BYTES = 128 * 2**20
-#: Chunks kept: runs that share a feed are rarely further apart.
+#: Chunks kept in memory: runs that share a feed are rarely further apart.
 CHUNKS_KEPT = 2
 
 
@@ -37,15 +35,15 @@ class Chunk:
 class Feed:
     """Shuffled, augmented batches of an in-memory data set that lives on the device.
 
-    A batch is a function of (seed, step) alone; with several ranks each has its own part of it,
-    with the numbers that were drawn for it in the whole. On a GPU the batches of several steps are
-    augmented together, ahead of their use and on a stream of their own; several runs may share a
-    feed.
+    A batch is a function of (seed, step) alone. With several ranks, each has its own part of the
+    batch, with the random numbers that these samples have in the whole batch. On a GPU the batches
+    of several steps are augmented together, ahead of their use and on a separate stream. Several
+    runs may share a feed.
 
     Args:
         split: images and labels.
         transform: augmentation and normalisation of a whole batch.
-        second: that of a second view of the same images, ``view2``, where a method needs one.
+        second: transform of a second view of the same images, ``view2``, if a method needs one.
         batch_size: samples in a batch.
         seed: of the run; order and augmentation draw from it separately.
         drop_last: leave out the last, smaller batch of an epoch.
@@ -138,17 +136,16 @@ class Feed:
 
 
 def close(feed: Any) -> None:
-    """End the processes that read for a feed of any kind; one in memory has none."""
+    """End the worker processes of a feed; a feed in memory has none."""
     end = getattr(feed, "close", None)
     if end is not None:
         end()
 
 
-# Random batches of feature vectors that live on the device, as a function of the step.
-
-
 class FeatureFeed:
-    """Batches drawn from all rows, each without a row twice; a method may take several at a time.
+    """Random batches of feature vectors on the device, each a function of (seed, step).
+
+    No batch has a row twice. A method may take several batches per step.
 
     Args:
         features: (M, D).
@@ -156,8 +153,8 @@ class FeatureFeed:
         batch_size: N, rows of a batch; at most M are taken.
         seed: of the run.
         device: where the features live.
-        times: batches of one step, one after the other; with several ranks, each has its own part
-            of every one.
+        times: batches per step, concatenated; with several ranks, each has its part of every
+            batch.
 
     >>> feed = FeatureFeed(torch.eye(3), torch.arange(3), batch_size=2, seed=0, times=2)
     >>> feed.per_epoch, feed.batch(0)["x"].shape

@@ -13,8 +13,6 @@ from batchformer.lab.data.feeds.sharding import block_sizes, own_positions, own_
 from batchformer.nn.exchange import world_size
 from batchformer.nn.randomness import generator
 
-# Which samples a step takes: a function of the step, so that resuming needs no state.
-
 
 class Sampler(Protocol):
     """The order of the samples in each epoch, a function of the epoch alone."""
@@ -36,11 +34,11 @@ class Order(Protocol):
 
     @property
     def blocks(self) -> int:
-        """Blocks of rows that each step consists of, of which every rank has a part."""
+        """Blocks of rows in each step; every rank has a part of each block."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Every number N of samples that a step may have."""
+        """All numbers N of samples that a step may have."""
 
     def index(self, step: int) -> Tensor:
         """(N,) int64 the samples of one step, on the CPU; N may differ between steps."""
@@ -74,9 +72,9 @@ class InOrder:
 
 
 class Steps:
-    """The sampler's epochs one after the other, cut into batches.
+    """The epochs of a sampler one after the other, cut into batches.
 
-    A batch never spans two epochs: the last one of an epoch is smaller, or left out.
+    A batch never spans two epochs: the last one of an epoch is smaller, or is left out.
 
     Args:
         sampler: order of the samples in each epoch.
@@ -95,11 +93,13 @@ class Steps:
     def __init__(self, sampler: Sampler, batch_size: int, drop_last: bool = False) -> None:
         samples = sampler.length
         if batch_size < 1 or samples < 1:
-            raise ValueError(f"{samples} images in batches of {batch_size} make no batch")
+            raise ValueError(
+                f"{samples} images in batches of {batch_size} make no batch: both must be 1 or more"
+            )
         if drop_last and samples < batch_size:
             raise ValueError(
                 f"{samples} training images make no full batch of {batch_size}: set a smaller "
-                f"train.batch-size, or keep the last batch (train.no-drop-last)."
+                "train.batch-size, or keep the last batch (train.no-drop-last)."
             )
         self.sampler, self.batch_size = sampler, batch_size
         self.per_epoch = samples // batch_size if drop_last else -(-samples // batch_size)
@@ -112,7 +112,7 @@ class Steps:
         return tuple(sorted({last, self.batch_size if self.per_epoch > 1 else last}))
 
     def order(self, epoch: int) -> Tensor:
-        """(M,) the samples of an epoch in order; the last epoch asked for is kept."""
+        """(M,) the samples of an epoch in order; the latest epoch is cached."""
         if self._order[0] != epoch:
             order = self.sampler.order(epoch)
             if order.shape != (self.sampler.length,):
@@ -131,11 +131,12 @@ class Steps:
 
 
 class Share:
-    """The part of this rank in every step of an order; all of it where there is one rank.
+    """This rank's part of every step; all of it if there is one rank.
 
     Args:
         order: which samples each step takes.
-        accumulate: parts that a step is accumulated of; a rank has its share of each.
+        accumulate: parts that the gradient of a step is accumulated over; a rank has its share of
+            each.
 
     Raises:
         ValueError: a rank would have no sample in some step.
@@ -150,13 +151,13 @@ class Share:
             require_rows(order.sizes, self.blocks)
 
     def own(self, rows: Tensor) -> Tensor:
-        """The rows of this rank (n, ...) of those of a step (N, ...)."""
+        """This rank's rows (n, ...) of the rows of a step (N, ...)."""
         if self.whole:
             return rows
         return rows[own_positions(block_sizes(len(rows), self.blocks)).to(rows.device)]
 
     def parts(self, samples: int) -> dict[str, tuple[int, ...]]:
-        """How many rows of each accumulated part are here, for a batch of so many samples."""
+        """How many rows of each accumulated part this rank has in a batch of `samples`."""
         if self.whole or self.accumulate == 1:
             return {}
         return {"parts": own_sizes(block_sizes(samples, self.blocks))}
@@ -170,28 +171,28 @@ def order_of(
     sampler: Sampler | None,
     steps: Order | None,
 ) -> Order:
-    """The order that a feed is asked for: `steps` as they are, or the sampler's in batches.
+    """The order of a feed: `steps` as they are, or the sampler's epochs in batches.
 
     Args:
         samples: in the data set.
-        seed: of the shuffled epochs that there are without a sampler.
+        seed: of the shuffled epochs, if there is no sampler.
         batch_size: samples in a batch.
         drop_last: leave out the last, smaller batch of an epoch.
         sampler: order of the samples in each epoch. None: every sample once, shuffled.
-        steps: in place of all the others.
+        steps: replaces all other arguments.
     """
     if steps is None:
         return Steps(Shuffle(samples, seed) if sampler is None else sampler, batch_size, drop_last)
     if sampler is not None:
         raise ValueError(
-            "sampler and steps both say which samples come when: give one of them, not both"
+            "sampler and steps both set the order of the samples: give one of them, not both"
         )
     return steps
 
 
-# Orders that images are shown in, besides every one once.
+# Samplers besides Shuffle.
 
-#: An epoch of repeated images is cut to a multiple of this, as DeiT does.
+#: DeiT cuts an epoch of repeated images to a multiple of this.
 ROUNDED_TO = 256
 
 
@@ -199,14 +200,13 @@ ROUNDED_TO = 256
 class ClassBalanced:
     """Every class equally often: rounds over all classes, each round in a new order.
 
-    A class gives its images one after the other in a random order, and begins again in another
-    once all were shown. An epoch has as many samples as the data set; classes without images are
-    left out.
+    A class gives its images in a random order and starts again in another order after the last
+    one. An epoch has as many samples as the data set; classes without images are left out.
 
     Args:
         labels: (M,) classes of the samples.
         seed: of the run.
-        stream: tells apart samplers of one run.
+        stream: distinguishes samplers of one run.
 
     >>> labels = torch.tensor([0, 0, 0, 0, 0, 1])
     >>> labels[ClassBalanced(labels, seed=0).order(epoch=0)].bincount()
@@ -235,17 +235,17 @@ class ClassBalanced:
 
 @dataclass(frozen=True)
 class Repeated:
-    """Repeated augmentation: a part of the images, each so many times in a row.
+    """Repeated augmentation: a part of the images, each `repeats` times in a row.
 
-    An epoch is as long as the data rounded down to a multiple of 256 (below 256 images, as the data
-    itself), so that it shows a third of the images three times, each time augmented differently.
-    The last image of an epoch may come less often. DeiT deals these positions out to its processes
+    The length of an epoch is the number of images rounded down to a multiple of 256 (unrounded
+    below 256), so that it shows a third of the images three times, each time augmented differently.
+    The last image of an epoch may come less often. DeiT shards these positions over its processes
     in turn; one process that takes them all sees the same images in each step.
 
     Args:
         images: in the data set.
         seed: of the run.
-        repeats: how often an image comes.
+        repeats: how often an image comes in an epoch.
 
     >>> Repeated(images=7, seed=0).order(epoch=0)
     tensor([2, 2, 2, 4, 4, 4, 0])
@@ -269,7 +269,7 @@ class Repeated:
 def sampler_named(
     name: Literal["shuffle", "class_balanced", "repeated"], labels: Tensor, seed: int
 ) -> Sampler | None:
-    """The sampler that a configuration names; None for every image once.
+    """The sampler that a configuration names; None means every image once, shuffled.
 
     Args:
         name: as `data.sampler` has it.
@@ -282,24 +282,24 @@ def sampler_named(
 
 
 def _cycled(members: Tensor, count: int, draw: torch.Generator) -> Tensor:
-    """`count` members, each as often as the others or once more, in random order in each cycle."""
+    """`count` members in cycles, each cycle in its own random order."""
     cycles = -(-count // len(members))
     turns = torch.rand(cycles, len(members), generator=draw).argsort(1)
     return members[turns.flatten()[:count]]
 
 
-# Batches of so many samples from each of several domains, as a function of the step.
+# Batches with the same number of samples from each of several domains.
 
-#: Steps whose domains are drawn, and counted, together.
+#: Steps whose domains are drawn and counted together.
 BLOCK = 256
 
 
 class DomainSteps:
-    """Which samples a step takes: domains one after the other, the same number of each.
+    """Steps with the same number of samples from each of some domains, one domain after the other.
 
-    Each domain is an endless stream of its own: all its samples in a random order, then all again
-    in another, and so on; a batch may hold the end of one pass and the beginning of the next. If a
-    batch has fewer domains than there are, those of a step are drawn at random and stand in the
+    Each domain is an endless stream: all its samples in a random order, then all again in another
+    order, and so on; a batch may hold the end of one pass and the beginning of the next. If a batch
+    has fewer domains than there are, the domains of a step are drawn at random and come in the
     order of their numbers.
 
     Args:
@@ -307,8 +307,8 @@ class DomainSteps:
         groups: G, domains in a batch, at most D.
         each: samples of each of them.
         seed: of the run.
-        per_epoch: steps in an epoch. None: as many as the largest domain needs for a pass if it is
-            in every batch, without its last, smaller batch; at least one.
+        per_epoch: steps in an epoch. None: as many full batches as one pass over the largest
+            domain has, at least one.
 
     >>> domain = torch.tensor([0, 0, 0, 0, 1, 1])
     >>> steps = DomainSteps(domain, groups=2, each=2, seed=0)
@@ -326,7 +326,7 @@ class DomainSteps:
             raise ValueError(f"every domain needs a sample, but {said}")
         if not 1 <= groups <= len(sizes):
             raise ValueError(
-                f"a batch of {groups} domains cannot be had from {len(sizes)}: take 1 to "
+                f"a batch of {groups} domains cannot be made from {len(sizes)}: take 1 to "
                 f"{len(sizes)}"
             )
         if each < 1 or (per_epoch is not None and per_epoch < 1):
@@ -355,7 +355,7 @@ class DomainSteps:
         return torch.cat([self._taken(number, turn) for number, turn in self.turns(step)])
 
     def turns(self, step: int) -> list[tuple[int, int]]:
-        """The G domains of a step, and how many steps before it had each of them."""
+        """The G domains of a step, and how many earlier steps had each of them."""
         domains = len(self._members)
         if self.groups == domains:
             return [(number, step) for number in range(domains)]
@@ -372,7 +372,7 @@ class DomainSteps:
     def _drawn(self, block: int) -> tuple[Tensor, Tensor]:
         """(BLOCK, G) sorted domains of a block's steps, and (BLOCK, D) 1 for those, 0 for others.
 
-        One draw for a whole block: counts up to a distant step take few.
+        One draw covers a block, so that counting up to a distant step takes few draws.
         """
         domains = len(self._members)
         draw = generator(self.seed, "order", block)
@@ -381,7 +381,7 @@ class DomainSteps:
         return chosen, F.one_hot(chosen, domains).sum(1)
 
     def _taken(self, number: int, turn: int) -> Tensor:
-        """(each,) what a domain gives at its turn 0, 1, 2, ..."""
+        """(each,) samples of a domain at its turn 0, 1, 2, ..."""
         size, start = len(self._members[number]), turn * self.each
         parts, wanted = [], self.each
         while wanted:
@@ -392,7 +392,7 @@ class DomainSteps:
         return torch.cat(parts)
 
     def _pass(self, number: int, which: int) -> Tensor:
-        """All samples of a domain in the order of one pass; the last asked for is kept."""
+        """All samples of a domain in the order of one pass; the latest is cached."""
         kept = self._passes.get(number)
         if kept is None or kept[0] != which:
             members = self._members[number]

@@ -1,8 +1,8 @@
-"""Which rows of a batch are whose: each rank has a part of every block, none is padded or dropped.
+"""Shard batches over ranks: each rank has a part of every block; no row is padded or dropped.
 
-The batch of a step is the same for every number of ranks. A rank takes a contiguous part of each of
-its blocks (domains that follow one another, parts that are accumulated); parts differ by one row at
-most, and earlier ranks have the larger ones.
+The batch of a step is the same for every number of ranks. A rank takes a contiguous part of each
+block of the batch (a domain, or an accumulated part). Parts differ by at most one row, and earlier
+ranks have the larger ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from batchformer.nn.exchange import gather, rank, rows_of_rank, world_size
 
 
 def part_sizes(rows: int) -> list[int]:
-    """How many of so many rows every rank has.
+    """How many of `rows` rows each rank has.
 
     >>> part_sizes(5)
     [5]
@@ -26,7 +26,7 @@ def part_sizes(rows: int) -> list[int]:
 
 
 def block_sizes(rows: int, blocks: int) -> list[int]:
-    """The blocks that a batch consists of, as ``Tensor.chunk`` cuts it.
+    """Sizes of the blocks of a batch, as ``Tensor.chunk`` cuts it.
 
     >>> block_sizes(7, 3), block_sizes(6, 3)
     ([3, 3, 1], [2, 2, 2])
@@ -35,7 +35,7 @@ def block_sizes(rows: int, blocks: int) -> list[int]:
 
 
 def own_positions(sizes: Sequence[int]) -> Tensor:
-    """Where the rows of this rank are in a batch that consists of blocks of these sizes.
+    """Positions of this rank's rows in a batch of blocks of these sizes.
 
     >>> own_positions([2, 3])
     tensor([0, 1, 2, 3, 4])
@@ -54,35 +54,37 @@ def require_rows(batches: Sequence[int], blocks: int = 1) -> None:
     """Refuse batches in which a rank would have no row of some block.
 
     Args:
-        batches: rows of all batches that will come, each size once.
-        blocks: that each consists of.
+        batches: the numbers of rows that batches may have.
+        blocks: of each batch.
     """
     for rows in batches:
         if min(block_sizes(rows, blocks)) < world_size():
             cut = f", cut into {blocks} blocks," if blocks > 1 else ""
             raise ValueError(
-                f"A batch of {rows} samples{cut} cannot be split over {world_size()} ranks so that "
-                "each "
-                "has one: leave out the last, smaller batch of an epoch (train.drop-last), set a "
-                "larger train.batch-size (or a smaller train.accumulate), or start fewer ranks."
+                f"A batch of {rows} samples{cut} cannot be split over {world_size()} ranks so "
+                "that each has one: leave out the last, smaller batch of an epoch "
+                "(train.drop-last), set a larger train.batch-size (or a smaller train.accumulate), "
+                "or start fewer ranks."
             )
 
 
 def scored_rows(rows: int) -> slice:
-    """The part of this rank in a batch that is scored; at least one row.
+    """This rank's rows of a batch that is scored; at least one row.
 
-    A rank without one of its own predicts the first, and :func:`all_rows` leaves that out: networks
-    need not know what to do with nothing, and where weights are dealt out every rank has to come.
+    A rank without rows predicts the first row, and :func:`all_rows` leaves that out: networks need
+    not handle empty batches, and with sharded weights every rank has to take part.
     """
     own = rows_of_rank(part_sizes(rows))
     return own if own.stop > own.start else slice(0, 1)
 
 
 def all_rows(own: Tensor, rows: int) -> Tensor:
-    """What all ranks made of their :func:`scored_rows`, (rows, ...) in order; every rank calls it.
+    """Gather the results of all ranks for their :func:`scored_rows`, (rows, ...) in order.
+
+    Every rank has to call it.
 
     Args:
-        own: what this rank made, a row for each of its own.
+        own: this rank's results, one row for each of its rows.
         rows: of the whole batch.
     """
     if world_size() == 1:

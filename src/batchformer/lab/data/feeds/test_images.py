@@ -1,4 +1,4 @@
-"""Test images of a task, in memory or in files, for figures that look into them."""
+"""Test images of a task, in memory or in files, as figures need them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from batchformer.insight.images import thumbnails
 from batchformer.lab.data.feeds.loader import View, evaluation_batches
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
-from batchformer.lab.data.transforms.base import Transform
+from batchformer.lab.data.transforms.base import Compose, Transform
 
-#: Images read at a time for thumbnails.
+#: Images that a worker reads at a time for thumbnails.
 READ = 64
 
 
@@ -26,7 +26,7 @@ class TestImagesInMemory:
     Args:
         classes: K.
         images: M.
-        view: normalisation; nothing of it is random.
+        view: normalisation, without randomness.
         device: where batches are made.
     """
 
@@ -55,7 +55,7 @@ class TestImageFiles:
     Args:
         classes: K.
         files: M.
-        view: geometry and transform of a test image; nothing of them is random.
+        view: geometry and transform of a test image, without randomness.
         device: where batches are made.
         workers: as for `evaluation_batches`.
     """
@@ -72,26 +72,13 @@ class TestImageFiles:
 
     def batches(self, rows: Tensor, size: int) -> Iterator[Tensor]:
         for read in evaluation_batches(
-            self._part(rows), *self.view, size, self.device, self.workers
+            self.files.subset(rows), *self.view, size, self.device, self.workers
         ):
             yield read["x"]
 
     def thumbnails(self, rows: Tensor, side: int) -> Tensor:
         geometry, _ = self.view
         read = evaluation_batches(
-            self._part(rows), geometry, _AsRead(), READ, torch.device("cpu"), self.workers
+            self.files.subset(rows), geometry, Compose(()), READ, torch.device("cpu"), self.workers
         )
         return torch.cat([thumbnails(batch["x"], side) for batch in read])
-
-    def _part(self, rows: Tensor) -> ImageFiles:
-        paths = tuple(self.files.paths[row] for row in rows.tolist())
-        return ImageFiles(paths, self.files.labels[rows], self.files.classes, self.files.root)
-
-
-class _AsRead:
-    """Images as they were read."""
-
-    draws = 0
-
-    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
-        return x

@@ -1,4 +1,4 @@
-"""Batches that also say of which domain each sample is, or also hold images of a target domain."""
+"""Feeds that add the domain of each sample, or images of a target domain."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Batches(Protocol):
 
 
 class WithDomain:
-    """Batches of `feed` that also hold ``domain`` (N,) int64, found by ``index``.
+    """Adds ``domain`` (N,) int64 to the batches of `feed`, looked up by ``index``.
 
     Args:
-        feed: counts the epochs.
+        feed: sets the length of an epoch.
         domain: (M,) int64 domain of each sample of the feed.
         device: where batches are made.
     """
@@ -54,13 +54,13 @@ class WithDomain:
 
 @dataclass(frozen=True)
 class WithTarget:
-    """Batches of `feed` that also hold ``x_target`` (N', C, H, W), images of `target`.
+    """Adds ``x_target`` (N', C, H, W), images of `target`, to the batches of `feed`.
 
-    Labels of the target stay where they are: adaptation must not see them.
+    Labels of the target are left out: adaptation must not see them.
 
     Args:
-        feed: batches of the source domains; counts the epochs.
-        target: asked for the same step.
+        feed: batches of the source domains; sets the length of an epoch.
+        target: batches of the target domain.
     """
 
     feed: Batches

@@ -1,4 +1,4 @@
-"""Batches read by other processes, ahead of their use and in the order of their jobs."""
+"""Worker processes that read image files ahead of their use, in the order of the requests."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import atexit
 import os
 import signal
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -20,51 +20,200 @@ from torch.utils.data import DataLoader, Dataset
 from batchformer.lab.data.feeds.framing import Geometry
 from batchformer.lab.data.files.decode import DamagedImageError, decode
 
-# What a worker does: the files of one batch to one tensor, as a function of its job alone.
-
 OnDamaged = Literal["raise", "skip"]
+Request = TypeVar("Request")
+Result = TypeVar("Result")
+_MOST_WORKERS = 16
 
 
-class Job(NamedTuple):
+def usable_workers(wanted: int | None) -> int:
+    """As many as wanted; None gives one for each usable core, at most 16."""
+    if wanted is not None:
+        return wanted
+    has_affinity = hasattr(os, "sched_getaffinity")
+    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
+    return min(cores, _MOST_WORKERS)
+
+
+class Stream(Generic[Request, Result]):
+    """An iterator over the results of requests, which worker processes read ahead.
+
+    It can begin again with other requests; the processes stay.
+
+    Args:
+        read: turns a request into a result; it is copied into the workers.
+        workers: processes that read; 0: the calling process reads.
+        prefetch: results that each worker has ready or is reading.
+        pinned: return results in pinned memory, to be copied to a CUDA device.
+    """
+
+    def __init__(
+        self, read: Callable[[Request], Result], workers: int, prefetch: int, pinned: bool
+    ) -> None:
+        self.read, self.workers = read, workers
+        self.prefetch, self.pinned = prefetch, pinned
+        self._requests: _Requests[Request] = _Requests()
+        self._loader: DataLoader[Result | Exception] | None = None
+        self._results: Iterator[Result | Exception] | None = None
+
+    def begin(self, requests: Iterable[Request]) -> None:
+        """Read these from now on; results of earlier requests are thrown away."""
+        self._requests.current = requests
+        try:
+            if self._loader is None:
+                self._loader = self._open()
+            self._results = iter(self._loader)
+        except BaseException:
+            self.close()
+            raise
+
+    def __iter__(self) -> Stream[Request, Result]:
+        return self
+
+    def __next__(self) -> Result:
+        if self._results is None:
+            raise RuntimeError("the stream has no requests yet: call begin() first")
+        try:
+            result = next(self._results)
+            if isinstance(result, Exception):
+                raise result
+            return result
+        except BaseException as error:  # at the end, or with a worker that may be dead
+            self.close()
+            if isinstance(error, (ConnectionError, EOFError)):  # it died while it sent a result
+                raise RuntimeError(
+                    "a worker that reads images died, often for lack of memory: use fewer workers, "
+                    "or let them read ahead less (prefetch)"
+                ) from error
+            raise
+
+    def close(self) -> None:
+        """End the workers. The next `begin` starts new ones."""
+        # An exception in flight may still hold the iterator, so dropping it would not be enough.
+        shut_down = getattr(self._results, "_shutdown_workers", None)
+        self._results = self._loader = None
+        if shut_down is not None:
+            shut_down()
+
+    def _open(self) -> DataLoader[Result | Exception]:
+        _open_streams.add(self)
+        try:
+            import torchvision.transforms.v2  # noqa: F401  before the fork, and so once for all
+        except ImportError as error:
+            needs = "image files are read by torchvision: pip install 'batchformer[lab]'"
+            raise ImportError(needs) from error
+        return DataLoader(
+            _ErrorsAsValues(self.read),
+            sampler=self._requests,
+            batch_size=None,
+            collate_fn=_unchanged,
+            num_workers=self.workers,
+            prefetch_factor=self.prefetch if self.workers else None,
+            persistent_workers=self.workers > 0,
+            pin_memory=self.pinned,
+            worker_init_fn=begin_worker,
+            generator=torch.Generator(),  # otherwise it would draw from torch's global generator
+        )
+
+
+@dataclass(frozen=True)
+class _ErrorsAsValues(Dataset[Any]):
+    """Returns the error of an unreadable image; raised in a worker, its message would be lost."""
+
+    read: Callable[[Any], Any]
+
+    def __getitem__(self, request: Any) -> Any:
+        try:
+            return self.read(request)
+        except (DamagedImageError, OSError) as error:
+            return error
+
+
+class _Requests(Generic[Request]):
+    """The current requests: a DataLoader keeps its sampler, and iterates it again later."""
+
+    current: Iterable[Request] = ()
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self.current)
+
+
+def _unchanged(result: Any) -> Any:
+    return result
+
+
+def begin_worker(worker: int) -> None:
+    """Ignore signals, so that the main process can save the run and then end its workers.
+
+    A signal to the whole process group would otherwise end a worker first, and the main process
+    would die of that before it could save.
+    """
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    torch.set_num_threads(1)  # a forked process has none of the threads that its copy knows of
+
+
+_open_streams: weakref.WeakSet[Stream[Any, Any]] = weakref.WeakSet()
+
+
+def _close_all() -> None:
+    for stream in list(_open_streams):
+        stream.close()
+
+
+# Workers ignore SIGTERM, so the main process has to end them when it ends: multiprocessing would
+# send SIGTERM and wait. This is registered later than that, and so runs before it.
+atexit.register(_close_all)
+
+
+# Batches of squares.
+
+
+class ImageRequest(NamedTuple):
     """One batch to read: all that a worker needs, so that it holds no list of the data set.
 
     Args:
         samples: N positions in the data set.
         paths: N paths relative to the root.
-        u: (N, draws) float64 uniform numbers, the first for the geometry, the rest for the second.
+        u: (N, draws) float64 uniform numbers, the first columns for the geometry, the rest for
+            the second geometry.
+        total: samples of the batch over all ranks.
     """
 
     samples: list[int]
     paths: list[str]
     u: npt.NDArray[np.float64]
+    total: int
 
 
-class Read(NamedTuple):
-    """One batch read.
+class ImageBatch(NamedTuple):
+    """One batch of images, as a worker read it.
 
     Args:
         x: (N, 3, S, S) uint8 images.
         samples: (N,) int64 positions in the data set of the images that are in `x`.
         replaced: (path, reason) of each image that could not be read.
-        view2: (N, 3, S, S) uint8 the same images framed a second time, where that is wanted.
+        total: samples of the batch over all ranks.
+        view2: (N, 3, S, S) uint8 the same images under the second geometry, if there is one.
     """
 
     x: Tensor
     samples: Tensor
     replaced: list[tuple[str, str]]
+    total: int
     view2: Tensor | None = None
 
 
 @dataclass(frozen=True)
-class Reader(Dataset[Read]):
-    """A data set whose items are whole batches.
+class ImageReader:
+    """Reads a batch of image files and makes each image a square.
 
     Args:
         root: folder that paths start from.
         geometry: makes each image a square.
-        on_damaged: `raise` the error of an image that cannot be read, or `skip` it: the next image
-            of the batch that can be read takes its place, after the last one the first.
-        second: makes another square of each image, by numbers of its own; None: one is enough.
+        on_damaged: `raise` the error of an image that cannot be read, or `skip` it: the next
+            readable image of the batch takes its place; after the last row comes the first.
+        second: makes another square of each image, by its own random numbers; None: one is enough.
     """
 
     root: Path
@@ -77,29 +226,31 @@ class Reader(Dataset[Read]):
             choices = " or ".join(map(repr, get_args(OnDamaged)))
             raise ValueError(f"on_damaged must be {choices}, got {self.on_damaged!r}")
 
-    def __getitem__(self, job: Job) -> Read:
-        x = _squares(len(job.samples), self.geometry)
-        view2 = None if self.second is None else _squares(len(job.samples), self.second)
-        samples = torch.tensor(job.samples)
+    def __call__(self, request: ImageRequest) -> ImageBatch:
+        x = _squares(len(request.samples), self.geometry)
+        view2 = None if self.second is None else _squares(len(request.samples), self.second)
+        samples = torch.tensor(request.samples)
         damaged: dict[int, Exception] = {}
-        for row, u in enumerate(torch.from_numpy(job.u)):
-            taken, image = self._readable(job, row, damaged)
-            samples[row] = job.samples[taken]
+        for row, u in enumerate(torch.from_numpy(request.u)):
+            source, image = self._readable(request, row, damaged)
+            samples[row] = request.samples[source]
             first = self.geometry.draws
-            x[row] = self._frame(self.geometry, job.paths[taken], image, u[:first])
+            x[row] = self._frame(self.geometry, request.paths[source], image, u[:first])
             if view2 is not None and self.second is not None:
-                view2[row] = self._frame(self.second, job.paths[taken], image, u[first:])
-        replaced = [(job.paths[row], str(error)) for row, error in sorted(damaged.items())]
-        return Read(x, samples, replaced, view2)
+                view2[row] = self._frame(self.second, request.paths[source], image, u[first:])
+        replaced = [(request.paths[row], str(error)) for row, error in sorted(damaged.items())]
+        return ImageBatch(x, samples, replaced, request.total, view2)
 
-    def _readable(self, job: Job, row: int, damaged: dict[int, Exception]) -> tuple[int, Tensor]:
+    def _readable(
+        self, request: ImageRequest, row: int, damaged: dict[int, Exception]
+    ) -> tuple[int, Tensor]:
         """The first row from `row` on that can be read, and its image (3, H, W)."""
-        rows = len(job.samples)
+        rows = len(request.samples)
         for other in (candidate % rows for candidate in range(row, row + rows)):
             if other in damaged:
                 continue
             try:
-                return other, decode(self.root / job.paths[other])
+                return other, decode(self.root / request.paths[other])
             except (DamagedImageError, OSError) as error:
                 if self.on_damaged == "raise":
                     raise
@@ -121,154 +272,11 @@ class Reader(Dataset[Read]):
     def _failed(self, geometry: Geometry, path: str, image: Tensor, reason: str) -> str:
         size = geometry.size
         return (
-            f"{self.root / path}: {geometry} could not make the image "
-            f"{tuple(image.shape)} (C, H, W) a uint8 (3, {size}, {size}): {reason}"
+            f"{self.root / path}: {geometry} could not turn the image "
+            f"{tuple(image.shape)} (C, H, W) into a uint8 (3, {size}, {size}): {reason}"
         )
 
 
 def _squares(count: int, geometry: Geometry) -> Tensor:
-    """Memory for so many images."""
+    """Uninitialised memory for this many images."""
     return torch.empty((count, 3, geometry.size, geometry.size), dtype=torch.uint8)
-
-
-def begin_worker(worker: int) -> None:
-    """Leave signals to the main process, which saves the run and then ends its workers.
-
-    A signal to the whole process group would otherwise end a worker first, and the main process
-    would die of that before it could save.
-    """
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
-    torch.set_num_threads(1)  # a forked process has none of the threads that its copy knows of
-
-
-# Batches read by other processes, ahead of their use and in the order of their jobs.
-
-_MOST = 16
-
-
-def usable_workers(wanted: int | None) -> int:
-    """As many as wanted, or where that is None one for each core that may be used, at most 16."""
-    if wanted is not None:
-        return wanted
-    has_affinity = hasattr(os, "sched_getaffinity")
-    cores = len(os.sched_getaffinity(0)) if has_affinity else os.cpu_count() or 1
-    return min(cores, _MOST)
-
-
-class Stream:
-    """A run of batches that can be begun anew with other jobs; the processes stay.
-
-    Args:
-        reader: turns a job into a batch.
-        workers: processes that read; 0: the calling process does.
-        prefetch: batches that each worker has ready or in hand.
-        pinned: hand batches over in pinned memory, to be copied to a CUDA device.
-    """
-
-    def __init__(self, reader: Reader, workers: int, prefetch: int, pinned: bool) -> None:
-        self.reader, self.workers = reader, workers
-        self.prefetch, self.pinned = prefetch, pinned
-        self._jobs = _Jobs()
-        self._loader: DataLoader[Read | Exception] | None = None
-        self._reads: Iterator[Read | Exception] | None = None
-
-    def begin(self, jobs: Iterable[Job]) -> None:
-        """Read these from now on; what was begun before is thrown away."""
-        self._jobs.now = jobs
-        try:
-            if self._loader is None:
-                self._loader = self._open()
-            self._reads = iter(self._loader)
-        except BaseException:
-            self.close()
-            raise
-
-    def __iter__(self) -> Stream:
-        return self
-
-    def __next__(self) -> Read:
-        """The next batch."""
-        if self._reads is None:
-            raise RuntimeError("begin() comes before the first batch")
-        try:
-            read = next(self._reads)
-            if isinstance(read, Exception):
-                raise read
-            return read
-        except BaseException as error:  # at the end, or with a worker that may be dead
-            self.close()
-            if isinstance(error, (ConnectionError, EOFError)):  # it died while it handed over
-                raise RuntimeError(
-                    "a worker that reads images died, often for lack of memory: take fewer "
-                    "workers, or let them read ahead less (prefetch)"
-                ) from error
-            raise
-
-    def close(self) -> None:
-        """End the workers. The next `begin` starts new ones."""
-        # An exception in flight may still hold the iterator, so dropping it would not be enough.
-        shut_down = getattr(self._reads, "_shutdown_workers", None)
-        self._reads = self._loader = None
-        if shut_down is not None:
-            shut_down()
-
-    def _open(self) -> DataLoader[Read | Exception]:
-        _open_streams.add(self)
-        try:
-            import torchvision.transforms.v2  # noqa: F401  before the fork, and so once for all
-        except ImportError as error:
-            needs = "image files are read by torchvision: pip install 'batchformer[lab]'"
-            raise ImportError(needs) from error
-        return DataLoader(
-            _Careful(self.reader),
-            sampler=self._jobs,
-            batch_size=None,
-            collate_fn=_as_it_is,
-            num_workers=self.workers,
-            prefetch_factor=self.prefetch if self.workers else None,
-            persistent_workers=self.workers > 0,
-            pin_memory=self.pinned,
-            worker_init_fn=begin_worker,
-            generator=torch.Generator(),  # else it would draw from torch's own
-        )
-
-
-@dataclass(frozen=True)
-class _Careful(Dataset["Read | Exception"]):
-    """Hands an unreadable image over as a value: raised in a worker, its words would be lost in a
-    traceback of the worker's."""
-
-    reader: Reader
-
-    def __getitem__(self, job: Job) -> Read | Exception:
-        try:
-            return self.reader[job]
-        except (DamagedImageError, OSError) as error:
-            return error
-
-
-class _Jobs:
-    """The jobs of now: a loader takes its sampler when it is made, and iterates it again later."""
-
-    now: Iterable[Job] = ()
-
-    def __iter__(self) -> Iterator[Job]:
-        return iter(self.now)
-
-
-def _as_it_is(read: Any) -> Any:
-    return read
-
-
-_open_streams: weakref.WeakSet[Stream] = weakref.WeakSet()
-
-
-def _close_all() -> None:
-    for stream in list(_open_streams):
-        stream.close()
-
-
-# Workers leave SIGTERM to the main process, so that it has to end them when it ends itself:
-# multiprocessing would send them SIGTERM and wait. Registered later, this comes before that.
-atexit.register(_close_all)

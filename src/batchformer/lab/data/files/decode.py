@@ -1,4 +1,4 @@
-"""An image file to a tensor: upright, three channels, eight bits."""
+"""Decode an image file to a tensor: upright, three channels, eight bits."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class DamagedImageError(ValueError):
 def decode(path: str | os.PathLike[str]) -> Tensor:
     """The image in a file, (3, H, W) uint8, turned as its EXIF orientation says.
 
-    JPEG and PNG are decoded by torchvision. Every other format, and what torchvision refuses, is
-    left to Pillow. Grey becomes three equal channels, transparency is dropped, sixteen bits are
-    cut to the upper eight, and of an animation the first picture is taken.
+    torchvision decodes JPEG and PNG; Pillow decodes every other format, and what torchvision
+    refuses. Grey becomes three equal channels, transparency is dropped, sixteen bits are cut to
+    the upper eight, and an animation gives its first picture.
 
     Raises:
         OSError: the file cannot be read.
@@ -39,7 +39,7 @@ def decode(path: str | os.PathLike[str]) -> Tensor:
     if image is None:
         try:
             image = _by_pillow(content)
-        except (MemoryError, ImportError):  # no fault of the file
+        except (MemoryError, ImportError):  # not the fault of the file
             raise
         except Exception as error:  # each of Pillow's readers has errors of its own
             raise _damaged(path, _reason(error)) from error
@@ -47,7 +47,7 @@ def decode(path: str | os.PathLike[str]) -> Tensor:
 
 
 def _by_torchvision(content: npt.NDArray[np.uint8]) -> Tensor | None:
-    """(3, H, W) uint8 out of the bytes of a JPEG or PNG file, or None where that fails."""
+    """(3, H, W) uint8 from the bytes of a JPEG or PNG file, or None if that fails."""
     try:
         from torchvision.io import ImageReadMode, decode_image
     except ImportError:  # deprecated since torchvision 0.29, to be removed
@@ -63,7 +63,7 @@ def _by_torchvision(content: npt.NDArray[np.uint8]) -> Tensor | None:
 
 
 def _by_pillow(content: npt.NDArray[np.uint8]) -> Tensor:
-    """(3, H, W) uint8 out of the bytes of any file that Pillow knows."""
+    """(3, H, W) uint8 from the bytes of any file that Pillow knows."""
     from PIL import Image, ImageOps
 
     with Image.open(io.BytesIO(content.tobytes())) as file:
@@ -77,7 +77,7 @@ def _by_pillow(content: npt.NDArray[np.uint8]) -> Tensor:
 
 
 def _upper_bits(image: Tensor) -> Tensor:
-    """uint8 of uint16; uint8 as it is."""
+    """uint16 cut to the upper eight bits; uint8 unchanged."""
     if image.dtype != torch.uint16:
         return image
     return (image.to(torch.int32) >> 8).to(torch.uint8)
@@ -93,6 +93,6 @@ def _damaged(path: str | os.PathLike[str], reason: str) -> DamagedImageError:
 def _reason(error: Exception) -> str:
     from PIL import UnidentifiedImageError
 
-    if isinstance(error, UnidentifiedImageError):  # its own words speak of a buffer's address
+    if isinstance(error, UnidentifiedImageError):  # its message is about a buffer's address
         return "not an image of a known format"
     return str(error) or type(error).__name__

@@ -9,15 +9,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
-_NAMED = 10
+#: Names that `shorten` and `one_per_line` give.
+_NAMED, _LINES = 10, 5
 
-#: A number beyond it is a mistake: every class has a name in memory.
+#: A larger label is taken for a mistake: every class has a name in memory.
 MOST_CLASSES = 1_000_000
 
 
 @dataclass
 class Entries:
-    """What a list says: for each of N images its path, its label as written, and its line.
+    """The content of a list: for each of N images its path, its label as written, and its line.
 
     Args:
         source: the file that was read.
@@ -29,16 +30,16 @@ class Entries:
     lines: list[int] = field(default_factory=list)
 
     def add(self, path: str, value: str, line: int) -> None:
-        """One more image."""
+        """Append one image."""
         self.paths.append(path)
         self.values.append(value)
         self.lines.append(line)
 
 
 def read_list(file: Path) -> Entries:
-    """One image a line: its path, white space, its label as a number.
+    """Read one image per line: its path, white space, its label as a number.
 
-    Paths may have spaces in them; blank lines are passed over.
+    Paths may contain spaces; blank lines are skipped.
     """
     entries = Entries(str(file))
     with _text(file), file.open(encoding="utf-8-sig") as lines:
@@ -56,9 +57,9 @@ def read_list(file: Path) -> Entries:
 
 
 def read_annotations(file: Path) -> Entries:
-    """A .json in the manner of COCO, as iNaturalist 2018 has: its images and their categories.
+    """Read a .json in COCO's format, as iNaturalist 2018 has: images and their categories.
 
-    Labels are the category numbers as they are; the line of an entry is its place among the
+    Labels are the category numbers as they are; the line of an entry is its position among the
     annotations, from 1.
     """
     entries = Entries(str(file))
@@ -73,32 +74,35 @@ def read_annotations(file: Path) -> Entries:
                 )
             entries.add(paths[annotation["image_id"]], label, number)
     except json.JSONDecodeError as error:
-        raise ValueError(f"{file} is no complete .json file: {error}") from error
+        raise ValueError(
+            f"{file} is no complete .json file ({error}). Download or write it again"
+        ) from error
     except (KeyError, TypeError) as error:
         raise ValueError(
             f"{file}: expected images with id and file_name, and annotations with image_id and "
-            f"category_id; missed {error}"
+            f"category_id; missing: {error}"
         ) from error
     return entries
 
 
-def read_table(file: Path, path_column: str, label_column: str) -> Entries:
-    """One image a row of a comma-separated table with a header."""
+def read_table(file: Path) -> Entries:
+    """Read one image per row of a comma-separated table with the columns path and label."""
     entries = Entries(str(file))
     with _text(file), file.open(encoding="utf-8-sig", newline="") as stream:
         rows = csv.DictReader(stream)
-        for column in (path_column, label_column):
+        for column in ("path", "label"):
             if column not in (rows.fieldnames or ()):
                 raise ValueError(
                     f"{file} has no column {column!r}; its columns are: "
-                    f"{', '.join(rows.fieldnames or ()) or 'none'}. Let the file begin with the "
-                    f"line {path_column},{label_column} and separate columns by commas"
+                    f"{', '.join(rows.fieldnames or ()) or 'none'}. Begin the file with the line "
+                    "path,label and separate columns by commas"
                 )
         for row in rows:
-            path, value = ((row[column] or "").strip() for column in (path_column, label_column))
+            path, value = ((row[column] or "").strip() for column in ("path", "label"))
             if not path or not value:
                 raise ValueError(
-                    f"{file}, line {rows.line_num}: {path_column} or {label_column} is empty"
+                    f"{file}, line {rows.line_num}: path or label is empty; fill it in, or remove "
+                    "the line"
                 )
             entries.add(path, value, rows.line_num)
     return entries
@@ -106,18 +110,20 @@ def read_table(file: Path, path_column: str, label_column: str) -> Entries:
 
 @contextmanager
 def _text(file: Path) -> Iterator[None]:
-    """Name a file that turns out to be no text."""
+    """Turn errors about text into one that names the file."""
     try:
         yield
     except (UnicodeDecodeError, csv.Error) as error:
-        raise ValueError(f"{file} is no list of images in UTF-8: {error}") from error
+        raise ValueError(
+            f"{file} is no list of images in UTF-8 ({error}). Save it as text in UTF-8"
+        ) from error
 
 
 def by_number(entries: Entries, classes: Sequence[str] | None) -> tuple[list[int], tuple[str, ...]]:
-    """Labels that are written as numbers, and the K names of their classes.
+    """Labels of entries whose values are numbers, and the K names of their classes.
 
     Args:
-        entries: what the list says.
+        entries: of the list.
         classes: names in label order. None: all numbers up to the largest.
 
     >>> by_number(Entries("list.txt", ["1.jpg", "2.jpg"], ["2", "0"], [1, 2]), None)
@@ -128,7 +134,7 @@ def by_number(entries: Entries, classes: Sequence[str] | None) -> tuple[list[int
         if classes is None and label >= MOST_CLASSES:
             raise ValueError(
                 f"{entries.source}, line {line}: the label {label} is no class: labels count "
-                f"classes from 0, and up to {MOST_CLASSES:,} are possible"
+                f"classes from 0, and at most {MOST_CLASSES:,} classes are possible"
             )
         if classes is not None and label >= len(classes):
             raise ValueError(
@@ -143,13 +149,13 @@ def by_number(entries: Entries, classes: Sequence[str] | None) -> tuple[list[int
 def by_name_or_number(
     entries: Entries, classes: Sequence[str] | None
 ) -> tuple[list[int], tuple[str, ...]]:
-    """Labels as numbers, and the K names of their classes.
+    """Labels of entries whose values are names or numbers, and the K names of their classes.
 
-    Values that are all names in `classes`, or not all numbers, are class names; otherwise they are
-    the labels themselves.
+    If all values are names in `classes`, or not all are numbers, they are class names; otherwise
+    they are the labels themselves.
 
     Args:
-        entries: what the list says.
+        entries: of the list.
         classes: names in label order. None: the names that occur, sorted, or all numbers up to
             the largest.
 
@@ -184,6 +190,12 @@ def shorten(names: Sequence[str]) -> str:
     """
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     return ", ".join(names[:_NAMED]) + more
+
+
+def one_per_line(names: Sequence[object]) -> str:
+    """The first few names, each on an indented line, and how many more there are."""
+    more = f"\n  and {len(names) - _LINES} more" if len(names) > _LINES else ""
+    return "\n".join(f"  {name}" for name in names[:_LINES]) + more
 
 
 def _is_number(word: str) -> bool:

@@ -1,32 +1,40 @@
-"""Image files on disk and their labels: a folder tree, a list or a table; no image is opened."""
+"""Image files and their labels, from a folder tree, a list or a table; no image is opened."""
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.files import location as presence
 from batchformer.lab.data.files.file_lists import (
     by_name_or_number,
     by_number,
+    one_per_line,
     read_annotations,
     read_list,
     read_table,
     shorten,
 )
 
+#: Files that are looked for at once: a wrong root shows at the first one.
+SAMPLED = 64
+#: Neighbouring folders that are searched for a missing file.
+_SUBFOLDERS = 50
+
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
-    """Images of one part of a data set, by their files.
+    """The image files of one part of a data set.
 
-    A sample of the files is looked for at once, so that a wrong root is found before a run begins;
-    `check_all` looks for every one.
+    A sample of the files is looked for at once, so that a wrong root is found before a run starts;
+    `check_all` looks for all of them.
 
     Args:
         paths: N paths relative to the root.
@@ -55,11 +63,11 @@ class ImageFiles:
                 f"{self.paths[row]} has the label {int(self.labels[row])}, but the "
                 f"{len(self.classes)} classes are 0..{len(self.classes) - 1}"
             )
-        presence.check_some(self.root, self.paths)
+        check_some(self.root, self.paths)
 
     @classmethod
     def from_folder(cls, root: str | Path, allow_empty: bool = False) -> ImageFiles:
-        """A class for each folder in `root`, with the images at any depth in it.
+        """One class for each folder in `root`, with the images at any depth below it.
 
         Names, order and file types are those of torchvision's ImageFolder.
 
@@ -67,28 +75,26 @@ class ImageFiles:
             root: folder of the class folders.
             allow_empty: accept classes without an image.
         """
-        try:
-            from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
-        except ImportError as error:
-            needs = "folders of images are read by torchvision: pip install 'batchformer[lab]'"
-            raise ImportError(needs) from error
+        extensions, make_dataset = torchvision_folder()
         root = Path(root).expanduser()
         classes = sorted(f.name for f in root.iterdir() if f.is_dir()) if root.is_dir() else []
         if not classes:
             what = "has no folders in it" if root.is_dir() else "is not a folder"
             raise FileNotFoundError(f"{root} {what}. Expected: {root}/<class>/<image>")
         numbers = {name: label for label, name in enumerate(classes)}
-        found = make_dataset(str(root), numbers, IMG_EXTENSIONS, allow_empty=True)
+        found = make_dataset(str(root), numbers, extensions, allow_empty=True)
         if not found:
             raise FileNotFoundError(
                 f"{root}: no image in any of its folders ({shorten(classes)}); looked for the file "
-                f"types {', '.join(IMG_EXTENSIONS)}"
+                f"types {', '.join(extensions)}"
             )
         start = f"{root}{os.sep}"
         paths = (path.removeprefix(start).replace(os.sep, "/") for path, _ in found)
         labels = [label for _, label in found]
         advice = "Put images into these folders, or take the folders away"
-        return cls._made(paths, labels, classes, root, str(root), None if allow_empty else advice)
+        return cls._checked(
+            paths, labels, classes, root, str(root), None if allow_empty else advice
+        )
 
     @classmethod
     def from_list(
@@ -100,8 +106,8 @@ class ImageFiles:
     ) -> ImageFiles:
         """A text file with one image a line: its path, white space, its label as a number.
 
-        Paths may have spaces in them; blank lines are passed over. A .json file is read in the
-        manner of COCO: images with id and file_name, annotations with image_id and category_id.
+        Paths may contain spaces; blank lines are skipped. A .json file is read in COCO's format:
+        images with id and file_name, annotations with image_id and category_id.
 
         Args:
             list_file: the text file, UTF-8.
@@ -113,19 +119,17 @@ class ImageFiles:
         entries = (read_annotations if file.suffix == ".json" else read_list)(file)
         labels, names = by_number(entries, classes)
         advice = None if allow_empty else _on_listed(labels)
-        return cls._made(entries.paths, labels, names, root, entries.source, advice)
+        return cls._checked(entries.paths, labels, names, root, entries.source, advice)
 
     @classmethod
     def from_csv(
         cls,
         table: str | Path,
         root: str | Path,
-        path_column: str = "path",
-        label_column: str = "label",
         classes: Sequence[str] | None = None,
         allow_empty: bool = False,
     ) -> ImageFiles:
-        """A comma-separated table with a header, one image a row.
+        """A comma-separated table with the columns path and label, one image per row.
 
         Labels that are all names in `classes`, or not all numbers, are class names; otherwise they
         are the labels themselves.
@@ -133,16 +137,14 @@ class ImageFiles:
         Args:
             table: the file, UTF-8.
             root: folder that the paths start from.
-            path_column: name of the column of paths.
-            label_column: name of the column of labels.
             classes: names in label order. None: the names that occur, sorted, or all numbers up
                 to the largest label.
             allow_empty: accept classes without an image.
         """
-        entries = read_table(Path(table).expanduser(), path_column, label_column)
+        entries = read_table(Path(table).expanduser())
         labels, names = by_name_or_number(entries, classes)
         advice = None if allow_empty else _on_listed(labels)
-        return cls._made(entries.paths, labels, names, root, entries.source, advice)
+        return cls._checked(entries.paths, labels, names, root, entries.source, advice)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -152,12 +154,17 @@ class ImageFiles:
         """(K,) int64 number of images of each class."""
         return torch.bincount(self.labels, minlength=len(self.classes))
 
+    def subset(self, rows: Tensor) -> ImageFiles:
+        """The images at these positions (n,), in this order."""
+        paths = tuple(self.paths[row] for row in rows.tolist())
+        return dataclasses.replace(self, paths=paths, labels=self.labels[rows])
+
     def check_all(self) -> None:
         """Look for every file; raises FileNotFoundError with how many are missing."""
-        presence.check_all(self.root, self.paths)
+        check_all(self.root, self.paths)
 
     @classmethod
-    def _made(
+    def _checked(
         cls,
         paths: Iterable[str],
         labels: Sequence[int],
@@ -166,10 +173,10 @@ class ImageFiles:
         source: str,
         advice: str | None,
     ) -> ImageFiles:
-        """What `source` says, if it has images.
+        """The images that `source` names; refuses none at all.
 
         Args:
-            advice: what to do where a class has no image; None where that may be.
+            advice: what to do about classes without an image; None accepts them.
         """
         if not labels:
             raise ValueError(f"{source} names no images")
@@ -179,14 +186,95 @@ class ImageFiles:
         if empty and advice is not None:
             raise ValueError(
                 f"{source}: {len(empty)} of {len(classes)} classes have no image: "
-                f"{shorten(empty)}. "
-                f"{advice}"
+                f"{shorten(empty)}. {advice}"
             )
         return files
 
 
+def torchvision_folder() -> tuple[tuple[str, ...], Callable[..., list[tuple[str, int]]]]:
+    """The file types and the reader of torchvision's ImageFolder."""
+    try:
+        from torchvision.datasets.folder import IMG_EXTENSIONS, make_dataset
+    except ImportError as error:
+        needs = "folders of images are read by torchvision: pip install 'batchformer[lab]'"
+        raise ImportError(needs) from error
+    return IMG_EXTENSIONS, make_dataset
+
+
 def _on_listed(labels: Sequence[int]) -> str:
-    """What to do about classes that a list has no image of."""
+    """What to do about classes without an image in a list."""
     if set(labels) == set(range(1, max(labels, default=0) + 1)):
-        return "Labels count from 0, and these begin with 1: take 1 from each, in every list"
+        return "Labels count from 0, and these begin with 1: subtract 1 from each, in every list"
     return "List images of these classes, or number the others 0, 1, 2, ... without a gap"
+
+
+def check_some(root: Path, paths: Sequence[str]) -> None:
+    """Look for the first, the last and evenly spaced paths between them under `root`.
+
+    Raises:
+        FileNotFoundError: with how many are missing, the first of them and what to do.
+    """
+    _check_root(root)
+    spaces = max(min(SAMPLED, len(paths)) - 1, 1)
+    rows = sorted({k * (len(paths) - 1) // spaces for k in range(spaces + 1)}) if paths else []
+    missing = [paths[row] for row in rows if not (root / paths[row]).is_file()]
+    if missing:
+        looked = f"the {len(rows)} images looked for (out of {len(paths)})"
+        raise _not_found(root, missing, looked)
+
+
+def check_all(root: Path, paths: Sequence[str]) -> None:
+    """Look for all paths under `root`, by reading each folder once.
+
+    Raises:
+        FileNotFoundError: with how many are missing, the first of them and what to do.
+    """
+    _check_root(root)
+    rows_in: defaultdict[str, list[int]] = defaultdict(list)
+    for row, path in enumerate(paths):
+        rows_in[path.rpartition("/")[0]].append(row)
+    missing: list[int] = []
+    for folder, rows in rows_in.items():
+        present = _names_in(root / folder)
+        missing += [row for row in rows if paths[row].rpartition("/")[2] not in present]
+    # Ask again by name: some file systems find a name that is spelt differently on disk.
+    missing = sorted(row for row in missing if not (root / paths[row]).is_file())
+    if missing:
+        raise _not_found(root, [paths[row] for row in missing], f"{len(paths)} images")
+
+
+def _names_in(folder: Path) -> set[str]:
+    try:
+        with os.scandir(folder) as entries:
+            return {entry.name for entry in entries if entry.is_file()}
+    except (FileNotFoundError, NotADirectoryError):
+        return set()
+
+
+def _check_root(root: Path) -> None:
+    if not root.is_dir():
+        what = "is a file, not a folder" if root.exists() else "does not exist"
+        raise FileNotFoundError(f"the folder of the images, {root}, {what}: name another one")
+
+
+def _not_found(root: Path, missing: Sequence[str], looked: str) -> FileNotFoundError:
+    better = _where_it_is(root, missing[0])
+    if better is not None:
+        advice = f"The first of them is found from {better}: name that folder"
+    else:
+        advice = (
+            "Name the folder that these paths start from; if it is this one, unpack the rest of "
+            "the data set there or leave these lines out of the list"
+        )
+    return FileNotFoundError(
+        f"{len(missing)} of {looked} are not in {root}:\n{one_per_line(missing)}\n{advice}"
+    )
+
+
+def _where_it_is(root: Path, path: str) -> Path | None:
+    """A neighbouring folder in which the path exists."""
+    below = (folder for folder in sorted(root.iterdir()) if folder.is_dir())
+    for folder in (root.absolute().parent, *islice(below, _SUBFOLDERS)):
+        if (folder / path).is_file():
+            return folder
+    return None

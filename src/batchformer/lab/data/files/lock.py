@@ -1,8 +1,8 @@
-"""One process at a time, by locks that the system takes back when a process ends, however it ends.
+"""File locks that let one process work at a time; the system frees them when a process ends.
 
-A lock is an empty file. Who leaves it removes it, and who takes it makes sure that it still has its
-name, so that nobody holds a file that is gone. A process that is killed leaves the file, which is
-then anybody's. A process holds a lock once, however often it asks for it.
+A lock is an empty file. Leaving the lock removes the file, and taking it checks that the file still
+has its name, so that nobody holds a file that is gone. A killed process leaves the file unlocked,
+and the next process can take it. A process may take a lock again that it holds already.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Seconds in which a process that was killed lets go of what it held.
+#: Seconds within which the system frees the lock of a killed process.
 KILLED_S = 1.0
-#: Seconds until a lock of a machine that died is known to be free.
+#: Seconds until the lock of a machine that died is free.
 LOST_S = 180.0
 #: Seconds between two attempts.
 EVERY_S = 0.5
@@ -36,24 +36,23 @@ class LockHeldError(BlockingIOError):
 def locked(
     lock: Path, *, patience: float = math.inf, waiting: str = "", refusal: str = ""
 ) -> Iterator[bool]:
-    """Hold a lock; where the file system has none, say so once and go on.
+    """Hold a lock. On a file system without locks, warn once and continue unlocked.
 
-    Going on is right there, for whoever has no other file system could do nothing otherwise, and
-    what the lock prevents takes two commands that nobody meant to give.
+    Refusing would block such file systems, and the lock only prevents accidental double starts.
 
     Args:
-        lock: its file, which is made where it is not there, and so are folders above it; those
-            that are empty at the end are removed.
+        lock: its file. The file and the folders above it are made if needed; folders that were
+            made and are empty at the end are removed.
         patience: seconds to wait while another process holds it.
-        waiting: said on stderr, once, if it has to be waited for.
-        refusal: what the error says.
+        waiting: printed on stderr, once, before waiting.
+        refusal: the message of the error.
 
     Returns:
-        Whether it was taken by this call: not where this process holds it already, nor where there
-        are no locks.
+        Whether this call took the lock: False if this process holds it already, or if there are
+        no locks.
 
     Raises:
-        Held: another process still holds it.
+        LockHeldError: another process still holds it.
     """
     key = os.getpid(), os.path.realpath(lock)
     end = time.monotonic() + patience
@@ -72,37 +71,37 @@ def locked(
 
 
 def as_only_trainer(folder: Path, patience: float = KILLED_S) -> AbstractContextManager[bool]:
-    """Hold the lock of a run, which lies beside its folder.
+    """Hold the lock of a run, whose file lies beside the run's folder.
 
     Args:
         folder: of the run.
         patience: seconds to wait while another process trains it.
 
     Raises:
-        Held: another process still trains it; nothing was changed.
+        LockHeldError: another process still trains it; nothing was changed.
     """
     busy = f"{folder} is being trained by another process"
     return locked(
         folder.with_name(f".{folder.name}.lock"),
         patience=patience,
         waiting=f"{busy}: waiting up to {patience:g} s." if patience > KILLED_S else "",
-        refusal=f"{busy}, and nothing was changed here. Wait until that one has ended, and give "
-        "the same command again, or choose another folder by --runs.",
+        refusal=f"{busy}, and nothing was changed here. Wait until it has ended and give "
+        "the same command again, or choose another folder with --runs.",
     )
 
 
-#: The process, since one that is forked inherits what is below but no lock; and the file.
+#: Process id and file: a forked process inherits `_holds`, but no lock.
 Key = tuple[int, str]
 
 
 @dataclass
 class _Hold:
-    """An open file with a lock on it, and how many blocks of this process rely on it.
+    """An open, locked file, and how many `with` blocks of this process rely on it.
 
     Args:
         handle: of the file.
         made: folders that were made for it, the deepest first.
-        blocks: that have entered and not left.
+        blocks: entered and not yet left.
     """
 
     handle: int
@@ -112,12 +111,12 @@ class _Hold:
 
 _holds: dict[Key, _Hold] = {}
 _guard = threading.Lock()
-#: File systems of which it was said that they have no locks.
+#: File systems that were reported to have no locks.
 _without_locks: set[int] = set()
 
 
 def _taken(key: Key) -> bool | None:
-    """Take it, as :func:`holding` says; None if another process holds it."""
+    """Take a lock, as :func:`locked` says; None if another process holds it."""
     with _guard:
         if hold := _holds.get(key):
             # Not opened again: closing any handle of the file would give up the lock.
@@ -134,7 +133,7 @@ def _taken(key: Key) -> bool | None:
 
 
 def _opened(lock: Path) -> tuple[int, list[Path]]:
-    """The file, open, and the folders that were made for it.
+    """The open file, and the folders that were made for it.
 
     Raises:
         OSError: the file, or a folder above it, cannot be made.
@@ -149,11 +148,11 @@ def _opened(lock: Path) -> tuple[int, list[Path]]:
         except (FileNotFoundError, FileExistsError) as error:
             if any(folder.is_file() for folder in lock.parents):
                 raise
-            # Who held it may have removed its folders in between; not so many times in a row.
+            # The last holder may have removed its folders in between; not this often in a row.
             if attempt == ATTEMPTS:
                 raise FileNotFoundError(
                     f"The folder {lock.parent} cannot be made ({error.strerror}). Give another "
-                    "one; that of runs is named by --runs."
+                    "one; --runs names the folder of runs."
                 ) from error
             time.sleep(AGAIN_S)
 
@@ -162,10 +161,10 @@ def _left(key: Key) -> None:
     with _guard:
         hold, lock = _holds[key], Path(key[1])
         hold.blocks -= 1
-        if hold.blocks or key[0] != os.getpid():  # a fork leaves what its parent holds
+        if hold.blocks or key[0] != os.getpid():  # a fork does not free its parent's lock
             return
         del _holds[key]
-        with suppress(OSError):  # elsewhere than on POSIX an open file cannot be removed
+        with suppress(OSError):  # only POSIX can remove an open file
             lock.unlink()
         os.close(hold.handle)
         with suppress(OSError):  # until one that is not empty
@@ -174,7 +173,7 @@ def _left(key: Key) -> None:
 
 
 def _has_its_name(handle: int, lock: Path) -> bool:
-    """Whether an open file was not removed before it was locked."""
+    """Whether the open file is still the one of this name, and was not removed meanwhile."""
     try:
         return os.path.samestat(os.fstat(handle), lock.stat())
     except FileNotFoundError:
@@ -182,11 +181,11 @@ def _has_its_name(handle: int, lock: Path) -> bool:
 
 
 def _locked(handle: int, lock: Path) -> bool | None:
-    """Lock an open file: None if another process has locked it, False where there are no locks."""
+    """Lock an open file: None if another process has locked it, False if there are no locks."""
     try:
         import fcntl
 
-        # Not flock: processes that read data are forks, would share it, and may live on.
+        # Not flock: worker processes are forks, which would share the lock and may outlive us.
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except ModuleNotFoundError:
         reason = "this system has no such locks"
@@ -200,8 +199,8 @@ def _locked(handle: int, lock: Path) -> bool | None:
     if device not in _without_locks:
         _without_locks.add(device)
         print(
-            f"{lock.parent}: files cannot be locked there ({reason}). Going on: see to it "
-            "that no other process works in the same folder.",
+            f"{lock.parent}: files cannot be locked there ({reason}). Continuing: make sure that "
+            "no other process works in the same folder.",
             file=sys.stderr,
             flush=True,
         )

@@ -1,4 +1,4 @@
-"""Vectors of words from text files, and of names that are made of several words."""
+"""Word vectors from text files, and vectors of names made of several words."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import hashlib
 import itertools
 import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO, Literal
@@ -28,7 +28,7 @@ class WordVectors:
     Args:
         words: each once.
         matrix: (W, D) float32.
-        incomplete: words that some of several files have, but not all: they have no vector here.
+        incomplete: words that only some of several files have; they have no vector here.
     """
 
     words: tuple[str, ...]
@@ -56,14 +56,14 @@ class WordVectors:
 
 @dataclass(frozen=True, eq=False)
 class Embedded:
-    """Vectors of n names, and how they were had.
+    """Vectors of n names, and how they were found.
 
     Args:
         names: n names.
         matrix: (n, D) float32.
-        composed: for each name without a vector of its own, the words whose mean it has.
-        missing: for each of these, its parts without a vector, which are left out of the mean.
-        random: names of whose parts none has a vector, and whose vectors were drawn.
+        composed: for each name without its own vector, the words whose mean it got.
+        missing: for each of these, its parts without a vector, which the mean leaves out.
+        random: names without a vector for any part, whose vectors were drawn.
     """
 
     names: tuple[str, ...]
@@ -74,19 +74,18 @@ class Embedded:
 
 
 def read_vectors(files: Sequence[Path], words: Collection[str]) -> WordVectors:
-    """Vectors of some words, out of text files as GloVe, word2vec and fastText have them.
+    """Vectors of some words, from text files in the format of GloVe, word2vec and fastText.
 
-    A line is a word and its numbers; a first line with two integers, words and dimensions, may come
-    before. Files are read line by line, and only what is wanted is kept. A word whose numbers are
-    all 0 counts as absent. The vectors of several files are put one after the other, for words that
-    all of them have.
+    A line is a word and its numbers; a first line may give the numbers of words and dimensions.
+    Files are read line by line, and only wanted words are kept. A word whose numbers are all 0
+    counts as absent. The vectors of several files are concatenated, for words that all files have.
 
     Args:
         files: one or more.
-        words: those wanted, as they are spelt; `words_of` gives all that names may need.
+        words: the words wanted, as spelt; `words_of` gives all that names may need.
     """
     if not files:
-        raise ValueError("name a file of word vectors")
+        raise ValueError("no file of word vectors is named: name one")
     found = [_read(Path(file).expanduser(), words) for file in files]
     known = tuple(sorted(set.intersection(*({*vectors} for _, vectors in found))))
     some_have = {word for _, vectors in found for word in vectors}
@@ -96,7 +95,7 @@ def read_vectors(files: Sequence[Path], words: Collection[str]) -> WordVectors:
 
 
 def parts_of(name: str) -> tuple[str, ...]:
-    """Words of a name: cut at '.', '-', '_' and spaces, and where a small letter meets a capital.
+    """Words of a name: cut at '.', '-', '_' and spaces, and between a small letter and a capital.
 
     >>> parts_of("Shoes.Sneakers.and.Athletic.Shoes"), parts_of("FauxFur mid-calf")
     (('Shoes', 'Sneakers', 'and', 'Athletic', 'Shoes'), ('Faux', 'Fur', 'mid', 'calf'))
@@ -104,26 +103,20 @@ def parts_of(name: str) -> tuple[str, ...]:
     return tuple(re.sub(r"(?<=[a-z])(?=[A-Z])|[.\-_\s]+", " ", name).split())
 
 
-def words_of(
-    names: Collection[str],
-    split: Callable[[str], Sequence[str]] = parts_of,
-    replacements: Mapping[str, str] = _NOTHING,
-) -> set[str]:
+def words_of(names: Collection[str], replacements: Mapping[str, str] = _NOTHING) -> set[str]:
     """All words that `embed` may look for: each name and its parts, also in small letters."""
     words: set[str] = set()
     for name in names:
         own = _replaced(name, replacements)
-        words |= {own, *_pieces(own, split, replacements)}
+        words |= {own, *_pieces(own, replacements)}
     return words | {word.lower() for word in words}
 
 
 def embed(
     names: Sequence[str],
     vectors: WordVectors,
-    split: Callable[[str], Sequence[str]] = parts_of,
     replacements: Mapping[str, str] = _NOTHING,
     missing: Literal["raise", "random"] = "raise",
-    seed: int = 0,
 ) -> Embedded:
     """Vectors (n, D) of names.
 
@@ -133,16 +126,14 @@ def embed(
     Args:
         names: n names.
         vectors: of their words.
-        split: cuts a name into parts.
-        replacements: names or parts, and what to look for in their place, such as
-            {"Faux": "fake"}; they are found in small letters as well.
-        missing: what to do about names of whose parts none has a vector. `raise` an error that
-            names them all; `random`: draw a vector from a normal distribution, as long as the
-            vectors are in the mean.
-        seed: of these draws; each depends on the seed and the name alone, its length apart.
+        replacements: names or parts, and what to look for instead, such as {"Faux": "fake"}; they
+            match in small letters as well.
+        missing: what to do about names without a vector for any part. `raise` an error that
+            names them all, or draw a `random` vector from a normal distribution, with the mean
+            length of the vectors; its direction depends on the name alone.
     """
     if missing not in ("raise", "random"):
-        raise ValueError(f"missing is 'raise' or 'random', got {missing!r}")
+        raise ValueError(f"missing must be 'raise' or 'random', got {missing!r}")
     found: dict[str, Tensor] = {}
     composed: dict[str, tuple[str, ...]] = {}
     left_out: dict[str, tuple[str, ...]] = {}
@@ -153,7 +144,7 @@ def embed(
         if whole is not None:
             found[name] = vectors[whole]
             continue
-        pieces = _pieces(own, split, replacements)
+        pieces = _pieces(own, replacements)
         spelt = [(piece, _spelt(piece, vectors)) for piece in pieces]
         words = tuple(word for _, word in spelt if word is not None)
         if not words:
@@ -165,7 +156,7 @@ def embed(
     if unknown and (missing == "raise" or not vectors.words):
         raise ValueError(_no_vector(unknown, vectors))
     for name in unknown:
-        found[name] = _drawn(name, vectors, seed)
+        found[name] = _drawn(name, vectors)
     matrix = torch.stack([found[name] for name in names]) if names else vectors.matrix[:0]
     return Embedded(tuple(names), matrix, composed, left_out, tuple(unknown))
 
@@ -174,14 +165,12 @@ def _replaced(word: str, replacements: Mapping[str, str]) -> str:
     return replacements.get(word, replacements.get(word.lower(), word))
 
 
-def _pieces(
-    name: str, split: Callable[[str], Sequence[str]], replacements: Mapping[str, str]
-) -> list[str]:
-    """Parts of a name, with those of a replacement in the place of what it replaces."""
+def _pieces(name: str, replacements: Mapping[str, str]) -> list[str]:
+    """Parts of a name; a part that has a replacement is replaced by the parts of that."""
     pieces: list[str] = []
-    for part in split(name):
+    for part in parts_of(name):
         other = _replaced(part, replacements)
-        pieces += [part] if other == part else split(other)
+        pieces += [part] if other == part else parts_of(other)
     return pieces
 
 
@@ -190,9 +179,9 @@ def _spelt(word: str, vectors: WordVectors) -> str | None:
     return next((way for way in (word, word.lower()) if way in vectors), None)
 
 
-def _drawn(name: str, vectors: WordVectors, seed: int) -> Tensor:
+def _drawn(name: str, vectors: WordVectors) -> Tensor:
     number = int.from_bytes(hashlib.sha256(name.encode()).digest()[:7], "big")
-    drawn = torch.randn(vectors.dim, generator=generator(seed, "weights", number))
+    drawn = torch.randn(vectors.dim, generator=generator(0, "weights", number))
     length: Tensor = torch.linalg.vector_norm(vectors.matrix, dim=1).mean()
     own: Tensor = torch.linalg.vector_norm(drawn)
     return drawn * (length / own)
@@ -200,19 +189,19 @@ def _drawn(name: str, vectors: WordVectors, seed: int) -> Tensor:
 
 def _no_vector(names: Sequence[str], vectors: WordVectors) -> str:
     if not vectors.words:
-        return "there is no word vector at all: name a file that has words of the set"
+        return "none of the words has a vector: name a file that has words of the set"
     told = f" (in some of the files only: {shorten(vectors.incomplete)})" * bool(vectors.incomplete)
     return (
         f"no word vector for {len(names)} of the names, nor for any part of them{told}: "
-        f"{', '.join(names)}. Use a file that has these words, give others to look for in their "
-        "place by --data.replacements WORD=OTHER, or draw vectors by --data.missing-words random"
+        f"{', '.join(names)}. Use a file that has these words, name others to look for instead "
+        "with --data.replacements WORD=OTHER, or draw vectors with --data.missing-words random"
     )
 
 
 def _read(file: Path, words: Collection[str]) -> tuple[int, dict[str, list[float]]]:
-    """D, and the vectors of those of the words that a file has; the first of a word counts."""
+    """D, and the vectors of the words that a file has; the first line of a word counts."""
     wanted = {word.encode(): word for word in words if word.strip()}
-    # A word may have spaces in it, so that a line is passed over by its beginning alone.
+    # A word may contain spaces, so a line can be skipped only by its beginning.
     begins = {word.split(None, 1)[0] for word in wanted}
     found: dict[str, list[float]] = {}
     with file.open("rb") as stream:
@@ -231,7 +220,7 @@ def _read(file: Path, words: Collection[str]) -> tuple[int, dict[str, list[float
             values = _numbers(fields[-dim:])
             if values is None:
                 raise _damaged(file, number, line, "not all of its values are numbers")
-            if any(values):  # zeros say nothing of a word, and have no direction
+            if any(values):  # zeros say nothing about a word, and have no direction
                 found[word] = values
     return dim, found
 
@@ -240,7 +229,7 @@ def _opened(file: Path, stream: BinaryIO) -> tuple[int, Iterator[tuple[int, byte
     """D, and the lines of words with their numbers from 1."""
     first, second = stream.readline(), stream.readline()
     if first.startswith(_PACKED):
-        raise ValueError(f"{file} is packed: unpack it, and name the text file")
+        raise ValueError(f"{file} is compressed: unpack it, and name the text file")
     head, fields = first.split(), second.split()
     if len(head) == 2 and all(word.isdigit() for word in head):
         rest = _lines(file, [second], stream, start=2, count=int(head[0]))
@@ -256,7 +245,7 @@ def _opened(file: Path, stream: BinaryIO) -> tuple[int, Iterator[tuple[int, byte
 def _lines(
     file: Path, begun: Sequence[bytes], stream: BinaryIO, start: int, count: int = 0
 ) -> Iterator[tuple[int, bytes]]:
-    """Lines that are not blank; at least as many as the file says it has."""
+    """Lines that are not blank, at least as many as the first line promises."""
     seen = 0
     for number, line in enumerate(itertools.chain(begun, stream), start):
         if line.strip():
@@ -264,8 +253,8 @@ def _lines(
             yield number, line
     if seen < count:
         raise ValueError(
-            f"{file} ends after {seen} of the {count} words that its first line promises: get it "
-            "again, or correct that line if you have cut the file"
+            f"{file} ends after {seen} of the {count} words that its first line promises: "
+            "download it again, or correct that line if you have cut the file"
         )
 
 

@@ -1,4 +1,4 @@
-"""Long-tailed sets of image files that come as lists: where they lie; answers without torch."""
+"""Where the published long-tailed sets lie that come as lists of image files; needs no torch."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ Part = Literal["test", "val"]
 
 @dataclass(frozen=True)
 class Annotated:
-    """What is known of one data set: its lists, and how many images they name.
+    """One data set: its lists, and how many images they name.
 
     Args:
         title: as papers call it.
         train: file name of the list of training images.
         test: that of the images that scores are measured on.
         val: that of a third list, for choosing settings.
-        frequencies: that of the training images of every class, a .json list that some publish
-            with the lists; the training list is held against it where it lies beside it
-            or in the folder of the data.
+        frequencies: that of a .json list of the training images of every class, which some
+            publish with the lists; if it lies beside the training list or in the folder of the
+            data, the training list must agree with it.
         classes: K.
         images: images in the training list.
         most: images of its largest class.
@@ -30,8 +30,8 @@ class Annotated:
         tested: images in the test list.
         validated: images in the third list.
         source: where images and lists come from.
-        published: file names that the lists of training and test images have where they are
-            published as .json; taken where the others are not there.
+        published: file names of the training and test lists as published in .json; used if the
+            others do not exist.
     """
 
     title: str
@@ -126,17 +126,17 @@ def lists_of(
 ) -> Lists:
     """Where the lists and the images of a data set are looked for.
 
-    The folder is ``root/NAME`` if there is one, else `root`; lists lie in it unless they are named.
+    The folder is ``root/NAME`` if that exists, else `root`; the lists lie in it unless named.
 
     Args:
         name: of the data set.
         root: None: $BATCHFORMER_DATA, else ~/.cache/batchformer.
         train: a list in another place.
         test: a list in another place.
-        part: which of its own lists scores are measured on.
+        part: which of its lists scores are measured on.
     """
     known = ANNOTATED[name]
-    place = looked_in(None if root is None else Path(root))
+    place = looked_in(root)
     folder = place / name if (place / name).is_dir() else place
     own = folder / (known.test if part == "test" else known.val)
     first = folder / known.train
@@ -155,15 +155,15 @@ def lists_of(
 
 
 def present(lists: Lists) -> bool:
-    """Whether the lists of training and test images are there; images are not looked for."""
+    """Whether the lists of training and test images exist; images are not looked for."""
     return lists.train.is_file() and lists.test.is_file()
 
 
 def ensure_present(name: str, lists: Lists) -> None:
-    """Say what is missing and how to provide it.
+    """Check that the lists of training and test images exist.
 
     Raises:
-        FileNotFoundError: a list is not there.
+        FileNotFoundError: says which list is missing and how to provide it.
     """
     missing = [str(file) for file in (lists.train, lists.test) if not file.is_file()]
     if not missing:
@@ -172,8 +172,8 @@ def ensure_present(name: str, lists: Lists) -> None:
     raise FileNotFoundError(
         f"{known.title} not found: there is no {' and no '.join(missing)}.\n"
         f"Expected: {lists.root} with the images, and in it the lists {known.train} and "
-        f"{known.test}, one `path label` a line, paths from that folder.\n"
-        f"To provide it: {known.source}. Another folder is named by --data.root or by the "
+        f"{known.test}, one `path label` per line, paths relative to that folder.\n"
+        f"To provide it: {known.source}. Name another folder with --data.root or the "
         "environment variable BATCHFORMER_DATA (there also in a folder "
-        f"{name}), other lists by --data.train-list and --data.test-list"
+        f"{name}), other lists with --data.train-list and --data.test-list"
     )

@@ -1,14 +1,13 @@
-"""Features with class attributes, of generalized zero-shot learning: where they lie; answers
-without torch."""
+"""Where features with class attributes for generalized zero-shot learning lie; needs no torch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-from batchformer.lab.data.files.location import looked_in, match_name, names_in
+from batchformer.lab.data.files.location import folder_named, looked_in
 
-#: One file of a person's own features, not one of the known sets.
+#: The name of the user's own features, in one file.
 OWN = "npz"
 FEATURES = "res101.mat"
 _SOURCE = (
@@ -19,14 +18,14 @@ _SOURCE = (
 
 @dataclass(frozen=True)
 class AttributeSet:
-    """What is known of one data set.
+    """A known data set.
 
     Args:
         title: as papers call it, and the usual name of its folder.
         classes: K.
         seen: classes that are trained on.
         source: where it comes from.
-        splits: usual names of the file of attributes and splits; the first that is there is read.
+        splits: usual names of the file of attributes and splits; the first that exists is read.
     """
 
     title: str
@@ -78,22 +77,21 @@ class AttributeFiles:
 
 
 def files_of(name: str, root: str | Path | None = None) -> AttributeFiles | None:
-    """The files of a set, or None where there are none.
+    """The files of a set, or None if there are none.
 
-    `root` is an ``.npz``, or a folder. In that, a folder of the set's name is looked in first, then
-    the folder itself, each for the two ``.mat`` files; then it for ``NAME_gzsl.npz``.
+    `root` is an ``.npz`` or a folder. The two ``.mat`` files are looked for first in a subfolder of
+    the set's name, then in the folder itself; ``NAME_gzsl.npz`` is looked for last.
 
     Args:
-        name: cub, awa1, awa2, sun, apy, flo, or npz for a file of one's own.
+        name: cub, awa1, awa2, sun, apy, flo, or npz for the user's own file.
         root: None: $BATCHFORMER_DATA, else ~/.cache/batchformer.
     """
-    known, place = _known(name), looked_in(None if root is None else Path(root))
+    known, place = _known(name), looked_in(root)
     if place.suffix == ".npz":
         return AttributeFiles(place) if place.is_file() else None
     if known is None:
         return None
-    own = match_name(names_in(place, folders=True), [known.title])
-    for folder in ([] if own is None else [place / own]) + [place]:
+    for folder in (folder_named(root, [known.title]), place):
         there = [folder / file for file in known.splits if (folder / file).is_file()]
         if there and (folder / FEATURES).is_file():
             return AttributeFiles(folder / FEATURES, there[0])
@@ -102,21 +100,21 @@ def files_of(name: str, root: str | Path | None = None) -> AttributeFiles | None
 
 
 def present(name: str, root: str | Path | None = None) -> bool:
-    """Whether the files of a set are there; they are not opened."""
+    """Whether the files of a set exist; they are not opened."""
     return files_of(name, root) is not None
 
 
 def ensure_present(name: str, root: str | Path | None = None) -> AttributeFiles:
-    """The files of a set; where there are none, say what is missing and how to provide it.
+    """The files of a set.
 
     Raises:
-        FileNotFoundError: with the folder looked in, the layout expected and what to do.
+        FileNotFoundError: says where it looked, what it expected and what to do.
         ValueError: there is no set of that name.
     """
     known, found = _known(name), files_of(name, root)
     if found is not None:
         return found
-    place = looked_in(None if root is None else Path(root))
+    place = looked_in(root)
     if known is None:
         raise FileNotFoundError(
             f"There is no file of features {place}. Name your own .npz by --data.root; it holds "
@@ -127,13 +125,13 @@ def ensure_present(name: str, root: str | Path | None = None) -> AttributeFiles:
     raise FileNotFoundError(
         f"{title} not found: looked in {place} and in a folder {title} there.\n"
         f"Expected: {FEATURES} and {' or '.join(known.splits)}, or {name}_gzsl.npz.\n"
-        f"To provide it: {known.source}. Another folder, or an .npz, is named by --data.root or by "
-        "the environment variable BATCHFORMER_DATA"
+        f"To provide it: {known.source}. Name another folder, or an .npz, with --data.root or the "
+        "environment variable BATCHFORMER_DATA"
     )
 
 
 def _known(name: str) -> AttributeSet | None:
-    """What is known of a set; None: a person's own."""
+    """The known set of this name; None for the user's own."""
     if name != OWN and name not in ATTRIBUTE_SETS:
         raise ValueError(
             f"unknown set of features {name!r}; choose one of {', '.join(ATTRIBUTE_SETS)}, or "

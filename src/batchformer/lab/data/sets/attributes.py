@@ -1,8 +1,7 @@
-"""Feature vectors with attributes of their classes, some of which are never trained on."""
+"""Feature vectors with attributes of their classes; some classes are never trained on."""
 
 from __future__ import annotations
 
-import math
 import zipfile
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,19 +13,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.data.sets.attribute_sets import (
     ATTRIBUTE_SETS,
     OWN,
     AttributeSet,
     ensure_present,
 )
-from batchformer.lab.data.sets.images import content_hash
+from batchformer.lab.data.sets.images import content_hash, exact_floor
 from batchformer.nn.randomness import generator
-
-# Feature vectors with attributes of their classes, some of which are never trained on.
-
-# Keeps an exact count such as 0.29 * 100 from being rounded down to one row less.
-_ROUNDING_SLACK = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,15 +33,15 @@ class AttributeFeatures:
 
     Args:
         name: what the data is.
-        features: (N, D) float32, as they came; :meth:`scaled` is what networks see.
+        features: (N, D) float32, as published; :meth:`scaled` is the input of networks.
         labels: (N,) int64 class of each row, from 0.
         attributes: (K, A) float32.
         classes: K class names.
         trainval: rows that are trained on, int64.
         test_seen: rows of seen classes that scores are measured on.
         test_unseen: rows of unseen classes that scores are measured on.
-        val_classes: seen classes that stand for unseen ones while settings are chosen, or None
-            where the data names none.
+        val_classes: seen classes that play the unseen ones while settings are chosen, or None if
+            the data names none.
     """
 
     name: str
@@ -66,12 +61,12 @@ class AttributeFeatures:
 
     @cached_property
     def seen(self) -> Tensor:
-        """(S,) int64 numbers of the classes that are trained on, rising."""
+        """(S,) int64 numbers of the classes that are trained on, ascending."""
         return classes_of(self.labels, self.trainval)
 
     @cached_property
     def unseen(self) -> Tensor:
-        """(U,) int64 numbers of the classes that are never trained on, rising."""
+        """(U,) int64 numbers of the classes that are never trained on, ascending."""
         return classes_of(self.labels, self.test_unseen)
 
     @cached_property
@@ -83,7 +78,7 @@ class AttributeFeatures:
 
     @cached_property
     def _scale(self) -> tuple[Tensor, Tensor]:
-        """(D,) least value, and (D,) divisor, of the training rows."""
+        """(D,) minimum and (D,) divisor, from the training rows."""
         training = self.features[self.trainval]
         low, high = training.amin(0), training.amax(0)
         # A channel that never changes has no range; it becomes 0 in every training row.
@@ -101,12 +96,12 @@ class AttributeFeatures:
         return (self.features[rows] - low) / divisor
 
     def for_selection(self, fraction: float = 0.2, seed: int = 0) -> AttributeFeatures:
-        """The same task one level down, for choosing settings without the test rows.
+        """The same task inside the training rows, for choosing settings without the test rows.
 
         `val_classes` become the unseen classes, with their training rows to be tested on. Of each
         other seen class, ``floor(fraction * n)`` of its n training rows, drawn from (seed, class
-        number), are held out as `test_seen`. Rows and classes of the test are left out altogether:
-        classes are numbered anew, in the old order, and rows are those of the old training part.
+        number), are held out as `test_seen`. Rows and classes of the test are left out: classes are
+        renumbered in the old order, and rows are those of the old training part.
 
         Args:
             fraction: part of the rows of each seen class to hold out, in (0, 1).
@@ -114,11 +109,11 @@ class AttributeFeatures:
         """
         if self.val_classes is None:
             raise ValueError(
-                f"{self.name} names no classes of validation, so nothing can be chosen by them; "
-                "give val_classes, or train on all seen classes at once: --data.no-choose"
+                f"{self.name} names no classes of validation to choose settings by; give "
+                "val_classes, or train on all seen classes at once: --data.no-choose"
             )
         if not 0 < fraction < 1:
-            raise ValueError(f"fraction is a part of the rows, between 0 and 1: {fraction}")
+            raise ValueError(f"fraction must be between 0 and 1, got {fraction}")
         number = torch.full((len(self.classes),), -1).index_copy(
             0, self.seen, torch.arange(len(self.seen))
         )
@@ -128,7 +123,7 @@ class AttributeFeatures:
         for c in self.seen[~torch.isin(self.seen, self.val_classes)].tolist():
             rows = (labels == c).nonzero().flatten()
             order = torch.randperm(len(rows), generator=generator(seed, "split", c))
-            held[rows[order[: math.floor(fraction * len(rows) + _ROUNDING_SLACK)]]] = True
+            held[rows[order[: exact_floor(fraction * len(rows))]]] = True
         return AttributeFeatures(
             name=f"{self.name}, classes of validation unseen",
             features=self.features[self.trainval],
@@ -195,21 +190,23 @@ class AttributeFeatures:
         both = self.seen[torch.isin(self.seen, self.unseen)]
         if len(both):
             raise ValueError(
-                f"{self.name}: classes {_few(both)} are tested as unseen but have training rows"
+                f"{self.name}: classes {_shortened(both)} are tested as unseen but have training "
+                "rows"
             )
         covered = torch.cat((self.seen, self.unseen))
         neither = torch.arange(len(self.classes))
         neither = neither[~torch.isin(neither, covered)]
         if len(neither):
             raise ValueError(
-                f"{self.name}: classes {_few(neither)} have no training row and no unseen test row"
+                f"{self.name}: classes {_shortened(neither)} have no training row and no unseen "
+                "test row"
             )
         stray = classes_of(self.labels, self.test_seen)
         stray = stray[~torch.isin(stray, self.seen)]
         if len(stray):
             raise ValueError(
-                f"{self.name}: test_seen has rows of classes {_few(stray)}, which have no training "
-                "rows"
+                f"{self.name}: test_seen has rows of classes {_shortened(stray)}, which have no "
+                "training rows"
             )
         if self.val_classes is not None:
             chosen = self.val_classes
@@ -220,7 +217,7 @@ class AttributeFeatures:
 
 
 def classes_of(labels: Tensor, rows: Tensor) -> Tensor:
-    """The class numbers that some rows have, rising, each once.
+    """The distinct class numbers of some rows, ascending.
 
     >>> classes_of(torch.tensor([7, 3, 3, 5]), torch.tensor([0, 1, 2]))
     tensor([3, 7])
@@ -228,12 +225,11 @@ def classes_of(labels: Tensor, rows: Tensor) -> Tensor:
     return torch.bincount(labels[rows]).nonzero().flatten()
 
 
-def _few(numbers: Tensor) -> str:
-    first = ", ".join(map(str, numbers[:5].tolist()))
-    return first + (", ..." if len(numbers) > 5 else "")
+def _shortened(numbers: Tensor) -> str:
+    return shorten(list(map(str, numbers.tolist())))
 
 
-# Read features with class attributes: the benchmark's pairs of `.mat` files, or one `.npz`.
+# Readers: the benchmark's pairs of `.mat` files, or one `.npz`.
 
 Array = npt.NDArray[Any]
 
@@ -242,15 +238,15 @@ _NPZ = ("features", "labels", "att", *_ROWS)
 
 
 def load_attribute_features(name: str, root: str | Path | None = None) -> AttributeFeatures:
-    """A known set by its name, or a person's own `.npz`.
+    """A known set by its name, or the user's own `.npz`.
 
     Args:
-        name: cub, awa1, awa2, sun, apy, flo, or npz for one's own.
+        name: cub, awa1, awa2, sun, apy, flo, or npz for the user's own.
         root: folder of the set, or the one above, or an `.npz`. None: $BATCHFORMER_DATA, else
             ~/.cache/batchformer.
 
     Raises:
-        FileNotFoundError: with what is missing and how to provide it.
+        FileNotFoundError: says what is missing and how to provide it.
         ValueError: a file is damaged, or is not that set.
     """
     files = ensure_present(name, root)
@@ -265,10 +261,10 @@ def load_attribute_features(name: str, root: str | Path | None = None) -> Attrib
 
 
 def read_npz(path: Path, name: str) -> AttributeFeatures:
-    """Features (N, D), labels (N,), `att` (K, A) and rows, all counted from 0, of one file.
+    """Read features (N, D), labels (N,), `att` (K, A) and rows, all counted from 0, from one file.
 
     The rows are `trainval_loc`, `test_seen_loc` and `test_unseen_loc`; `class_names` (K,) and
-    `val_classes` may be left out.
+    `val_classes` are optional.
     """
     try:
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
@@ -294,11 +290,10 @@ def read_npz(path: Path, name: str) -> AttributeFeatures:
 
 
 def read_mat(features: Path, splits: Path, name: str) -> AttributeFeatures:
-    """The benchmark's two files, in which samples are columns and counting begins at 1.
+    """Read the benchmark's two files, in which samples are columns and counting begins at 1.
 
-    Classes of validation are those of `val_loc`, where `train_loc` has none of them. Only the
-    classes are taken: in the published files these two lists also name rows of the seen classes'
-    test part.
+    Validation classes are those of `val_loc`, if `train_loc` has none of them. Only the classes
+    are used: in the published files these two lists also name test rows of the seen classes.
 
     Args:
         features: `features` (D, N) and `labels` (N, 1).
@@ -330,7 +325,7 @@ def read_mat(features: Path, splits: Path, name: str) -> AttributeFeatures:
 
 
 def _validation(labels: Tensor, rows: dict[str, Tensor]) -> Tensor | None:
-    """Classes of validation, or None where it shares classes with training, or has no rows."""
+    """Validation classes, or None if validation shares classes with training or has no rows."""
     if "val_loc" not in rows or "train_loc" not in rows or not len(rows["val_loc"]):
         return None
     chosen, others = (classes_of(labels, rows[key]) for key in ("val_loc", "train_loc"))
@@ -338,7 +333,7 @@ def _validation(labels: Tensor, rows: dict[str, Tensor]) -> Tensor | None:
 
 
 def _mat(path: Path, keys: tuple[str, ...]) -> dict[str, Array]:
-    """The arrays of a MATLAB file, of a version before 7.3."""
+    """The arrays of a MATLAB file before version 7.3."""
     try:
         from scipy.io import loadmat
         from scipy.io.matlab import MatReadError
@@ -351,8 +346,8 @@ def _mat(path: Path, keys: tuple[str, ...]) -> dict[str, Array]:
         _require_keys(keys, [key for key in arrays if not key.startswith("__")])
     except NotImplementedError as error:
         raise ValueError(
-            f"{path} is a MATLAB file of version 7.3 (HDF5), which is not read here. Save it again "
-            "in MATLAB with save(..., '-v7'), or give the arrays as an .npz by --data.root."
+            f"{path} is a MATLAB file of version 7.3 (HDF5), which cannot be read. Save it again "
+            "in MATLAB with save(..., '-v7'), or give the arrays as an .npz with --data.root."
         ) from error
     except (ValueError, LookupError, TypeError, EOFError, OSError, MatReadError) as error:
         raise ValueError(f"{path} is damaged or not one of the benchmark's: {error}") from error
@@ -366,7 +361,7 @@ def _require_keys(wanted: tuple[str, ...], there: list[str]) -> None:
 
 
 def _require_known(known: AttributeSet, found: AttributeFeatures, path: Path) -> None:
-    """Refuse a set with other classes, or another split of them."""
+    """Refuse a set with other numbers of seen and unseen classes."""
     got = len(found.seen), len(found.unseen)
     if got != (known.seen, known.unseen):
         raise ValueError(
@@ -385,5 +380,5 @@ def _integers(array: Array) -> Tensor:
 
 
 def _word(cell: Any) -> str:
-    """A name, out of the array that MATLAB's cells become."""
+    """A name from a MATLAB cell, which is read as an array."""
     return str(cell.item() if isinstance(cell, np.ndarray) else cell)

@@ -23,19 +23,151 @@ from batchformer.lab.data.files.location import (
 from batchformer.lab.data.files.lock import locked
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, Profile, class_counts, draw
 
-# A long-tailed image set in one `.npz` file.
-#
-# Arrays: `x_train`, `x_test` (N, H, W, C) uint8; `y_train`, `y_test` (N,) labels; `rank_in_class`
-# (N,) position of a training image inside its class; `classes` (K,) names. The training images are
-# one long tail already drawn; the ranks give every steeper tail inside it.
-
 _ARRAYS = ("x_train", "y_train", "rank_in_class", "x_test", "y_test", "classes")
+
+
+def cifar_lt(
+    name: Name = "cifar100",
+    ratio: float = 100.0,
+    profile: Profile = "exponential",
+    root: Path | None = None,
+    seed: int = 0,
+    download: bool = True,
+) -> LongTailedData:
+    """CIFAR with a long-tailed training part and the complete balanced test part.
+
+    The source is the first of: `root` as an `.npz` file; the official files in the folder `root`;
+    `<name>_lt.npz` in that folder; a download of the official files into it.
+
+    Args:
+        name: `cifar10` or `cifar100`.
+        ratio: images of the largest class over those of the smallest.
+        profile: `exponential` or `step`.
+        root: folder or `.npz` file. None: the environment variable `BATCHFORMER_DATA`, else
+            `~/.cache/batchformer`.
+        seed: seed of the draw; 0 gives the widely used list.
+        download: whether to download missing files.
+    """
+    layout = layout_of(name)
+    root = looked_in(root)
+    source = available(name, root)
+    title = f"{name}_lt_{profile}_{ratio:g}"
+    if source is not None and source.suffix == ".npz":
+        return read_long_tail(source, layout.num_classes, ratio, profile, seed, title)
+    folder = _absent_or_download(name, root, download) if source is None else source.parent
+    return _from_official(folder, layout, ratio, profile, seed, title)
+
+
+def _from_official(
+    folder: Path, layout: Layout, ratio: float, profile: Profile, seed: int, title: str
+) -> LongTailedData:
+    """Long tail of the official files; `folder` holds `layout.folder`."""
+    train = _read_official(folder, layout, train=True)
+    test = _read_official(folder, layout, train=False)
+    labels = np.asarray(train.targets, dtype=np.int64)
+    n_max = len(labels) // layout.num_classes
+    kept = draw(labels, class_counts(n_max, layout.num_classes, ratio, profile), seed)
+    return LongTailedData(
+        train=ImageSplit.from_channels_last(train.data[kept], labels[kept]),
+        test=ImageSplit.from_channels_last(test.data, np.asarray(test.targets)),
+        classes=tuple(train.classes),
+        name=title,
+    )
+
+
+def _read_official(folder: Path, layout: Layout, train: bool) -> Any:
+    """torchvision's reader of one part.
+
+    The official files are pickles. torchvision checks the published MD5 of every file before it
+    unpickles the first (in the constructor for the batches, in `_load_meta` for the names), so
+    only files of the release are unpickled.
+    """
+    reader = getattr(_torchvision_datasets(), layout.reader)
+    try:
+        return reader(str(folder), train=train, download=False)
+    except RuntimeError as error:
+        raise RuntimeError(
+            f"the files in {folder / layout.folder} are not those of the official release: "
+            f"{', '.join(_damaged(folder, reader))} fail the MD5 check and were not opened. "
+            "Delete that folder and run again to download it, or copy it from a good source"
+        ) from error
+
+
+def _damaged(folder: Path, reader: Any) -> list[str]:
+    from torchvision.datasets.utils import check_integrity
+
+    expected = [*reader.train_list, *reader.test_list]
+    expected.append([reader.meta["filename"], reader.meta["md5"]])
+    base = folder / reader.base_folder
+    return [file for file, md5 in expected if not check_integrity(str(base / file), md5)]
+
+
+def _absent_or_download(name: Name, root: Path, download: bool) -> Path:
+    """Download into `root` and return it; raises FileNotFoundError if that is not possible."""
+    layout = layout_of(name)
+    reason = "downloading is off (download=False)"
+    if root.suffix == ".npz":
+        reason = "the file does not exist"
+    elif download:
+        reader = getattr(_torchvision_datasets(), layout.reader)
+        lock = root / f".{layout.folder}.lock"
+        waiting = f"{layout.reader}: waiting for another process that downloads it into {root}."
+        try:
+            with locked(lock, waiting=waiting) as taken:
+                if available(name, root) != root / layout.folder:
+                    _download(reader, layout, root, taken)
+            return root
+        except (OSError, RuntimeError) as error:
+            reason = f"the download failed ({error})"
+    raise not_found(name, root, reason)
+
+
+def _download(reader: Any, layout: Layout, root: Path, has_lock: bool) -> None:
+    """Download and check the files in a temporary folder, then move them to their own.
+
+    Args:
+        reader: of torchvision.
+        layout: of the data set.
+        root: gets the layout's folder.
+        has_lock: whether this process holds the lock, so that partial downloads can be removed.
+    """
+    from torchvision.datasets.utils import check_integrity
+
+    start, end = f".{layout.folder}.", ".partial"
+    if has_lock:
+        for left in root.glob(f"{start}*{end}"):
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(end, start, root) as beside:
+        partial, archive = Path(beside), root / layout.archive
+        if check_integrity(str(archive), reader.tgz_md5):
+            (partial / layout.archive).symlink_to(archive.absolute())
+        reader(str(partial), train=True, download=True)
+        whole = root / layout.folder
+        whole.mkdir(exist_ok=True)
+        # Missing files are moved last: until then the folder does not look complete.
+        files = (partial / layout.folder).iterdir()
+        for file in sorted(files, key=lambda file: not (whole / file.name).exists()):
+            file.replace(whole / file.name)
+
+
+def _torchvision_datasets() -> Any:
+    try:
+        from torchvision import datasets
+    except ImportError as error:
+        raise ImportError(
+            "CIFAR's official files are read by torchvision: pip install 'batchformer[lab]'"
+        ) from error
+    return datasets
 
 
 def read_long_tail(
     path: Path, num_classes: int, ratio: float, profile: Profile, seed: int, name: str
 ) -> LongTailedData:
-    """The long tail in `path`, or a steeper one inside it.
+    """The long tail in an `.npz` file, or a steeper one inside it.
+
+    Its arrays: `x_train`, `x_test` (N, H, W, C) uint8; `y_train`, `y_test` (N,) labels;
+    `rank_in_class` (N,) position of a training image inside its class; `classes` (K,) names. The
+    training images are one long tail already drawn; the ranks give every steeper tail inside it.
 
     Args:
         path: the `.npz` file.
@@ -47,8 +179,8 @@ def read_long_tail(
     """
     if seed != 0:
         raise ValueError(
-            f"{path} holds one fixed draw, so seed {seed} cannot be had from it; use seed 0 or "
-            "the official files"
+            f"{path} holds one fixed draw, so seed {seed} is not possible; use seed 0 or the "
+            "official files"
         )
     arrays = _read(path, num_classes)
     labels = arrays["y_train"].astype(np.int64)
@@ -80,12 +212,17 @@ def _read(path: Path, num_classes: int) -> dict[str, npt.NDArray[Any]]:
                 f"of shape {arrays[key].shape}"
             )
     if len(arrays["classes"]) != num_classes:
-        raise ValueError(f"{path} has {len(arrays['classes'])} classes instead of {num_classes}")
+        raise ValueError(
+            f"{path} has {len(arrays['classes'])} classes instead of {num_classes}; name "
+            "another file"
+        )
     for images, labels in (("x_train", "y_train"), ("x_test", "y_test")):
         _check_labels(path, arrays[images], labels, arrays[labels], num_classes)
     if arrays["rank_in_class"].shape != arrays["y_train"].shape:
         ranks = arrays["rank_in_class"].shape
-        raise ValueError(f"{path}: rank_in_class is of shape {ranks}, not a rank for each image")
+        raise ValueError(
+            f"{path}: rank_in_class is of shape {ranks}, but must hold a rank for each image"
+        )
     return arrays
 
 
@@ -121,142 +258,5 @@ def _check_steep_enough(
             f"{path} is a long tail of ratio {present.max() / max(present.min(), 1):g}, too steep "
             f"for ratio {ratio:g} ({profile}): {len(short)} classes have too few images, first "
             f"{classes[c]} (class {c}) with {counts[c]} wanted and {present[c]} present. Ask for "
-            "a steeper tail, or give the official files"
+            "a steeper tail, or use the official files"
         )
-
-
-# CIFAR-10-LT and CIFAR-100-LT, from the official files or from an `.npz` of a long tail.
-
-
-def cifar_lt(
-    name: Name = "cifar100",
-    ratio: float = 100.0,
-    profile: Profile = "exponential",
-    root: Path | None = None,
-    seed: int = 0,
-    download: bool = True,
-) -> LongTailedData:
-    """CIFAR with a long-tailed training part and the complete balanced test part.
-
-    The source is the first of: `root` as an `.npz` file; the official files in the folder `root`;
-    `<name>_lt.npz` in that folder; a download of the official files into it.
-
-    Args:
-        name: `cifar10` or `cifar100`.
-        ratio: images of the largest class over those of the smallest.
-        profile: `exponential` or `step`.
-        root: folder or `.npz` file. None: the environment variable `BATCHFORMER_DATA`, else
-            `~/.cache/batchformer`.
-        seed: seed of the draw; 0 gives the widely used list.
-        download: whether to download what is not there.
-    """
-    layout = layout_of(name)
-    root = looked_in(root)
-    source = available(name, root)
-    title = f"{name}_lt_{profile}_{ratio:g}"
-    if source is not None and source.suffix == ".npz":
-        return read_long_tail(source, layout.num_classes, ratio, profile, seed, title)
-    folder = _absent_or_download(name, root, download) if source is None else source.parent
-    return _from_official(folder, layout, ratio, profile, seed, title)
-
-
-def _from_official(
-    folder: Path, layout: Layout, ratio: float, profile: Profile, seed: int, title: str
-) -> LongTailedData:
-    """Long tail of the official files; `folder` holds `layout.folder`."""
-    train = _read_official(folder, layout, train=True)
-    test = _read_official(folder, layout, train=False)
-    labels = np.asarray(train.targets, dtype=np.int64)
-    n_max = len(labels) // layout.num_classes
-    kept = draw(labels, class_counts(n_max, layout.num_classes, ratio, profile), seed)
-    return LongTailedData(
-        train=ImageSplit.from_channels_last(train.data[kept], labels[kept]),
-        test=ImageSplit.from_channels_last(test.data, np.asarray(test.targets)),
-        classes=tuple(train.classes),
-        name=title,
-    )
-
-
-def _read_official(folder: Path, layout: Layout, train: bool) -> Any:
-    """torchvision's reader of one part.
-
-    The official files are pickles. torchvision compares the MD5 of every file with the published
-    one before it unpickles the first (in the constructor for the batches, in `_load_meta` for the
-    names), so nothing is unpickled that the release did not contain.
-    """
-    reader = getattr(_torchvision_datasets(), layout.reader)
-    try:
-        return reader(str(folder), train=train, download=False)
-    except RuntimeError as error:
-        raise RuntimeError(
-            f"the files in {folder / layout.folder} are not those of the official release: "
-            f"{', '.join(_damaged(folder, reader))} fail the MD5 check and were not opened. "
-            "Delete that folder and run again to download it, or copy it from a good source"
-        ) from error
-
-
-def _damaged(folder: Path, reader: Any) -> list[str]:
-    from torchvision.datasets.utils import check_integrity
-
-    expected = [*reader.train_list, *reader.test_list]
-    expected.append([reader.meta["filename"], reader.meta["md5"]])
-    base = folder / reader.base_folder
-    return [file for file, md5 in expected if not check_integrity(str(base / file), md5)]
-
-
-def _absent_or_download(name: Name, root: Path, download: bool) -> Path:
-    """Download into `root` and return it, or say what is missing."""
-    layout = layout_of(name)
-    reason = "downloading is switched off (download=False)"
-    if root.suffix == ".npz":
-        reason = "the file does not exist"
-    elif download:
-        reader = getattr(_torchvision_datasets(), layout.reader)
-        lock = root / f".{layout.folder}.lock"
-        words = f"{layout.reader}: waiting for another process that downloads it into {root}."
-        try:
-            with locked(lock, waiting=words) as only:
-                if available(name, root) != root / layout.folder:
-                    _download(reader, layout, root, only)
-            return root
-        except (OSError, RuntimeError) as error:
-            reason = f"the download failed ({error})"
-    raise not_found(name, root, reason)
-
-
-def _download(reader: Any, layout: Layout, root: Path, only: bool) -> None:
-    """Fetch and check the files in a folder beside their own, then move them there.
-
-    Args:
-        reader: of torchvision.
-        layout: of what it fetches.
-        root: gets the layout's folder.
-        only: whether nobody else may be fetching, so that what is half fetched is nobody's.
-    """
-    from torchvision.datasets.utils import check_integrity
-
-    start, end = f".{layout.folder}.", ".partial"
-    if only:
-        for left in root.glob(f"{start}*{end}"):
-            shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(end, start, root) as beside:
-        partial, archive = Path(beside), root / layout.archive
-        if check_integrity(str(archive), reader.tgz_md5):
-            (partial / layout.archive).symlink_to(archive.absolute())
-        reader(str(partial), train=True, download=True)
-        whole = root / layout.folder
-        whole.mkdir(exist_ok=True)
-        # What is missing comes last: until then the folder does not look complete.
-        files = (partial / layout.folder).iterdir()
-        for file in sorted(files, key=lambda file: not (whole / file.name).exists()):
-            file.replace(whole / file.name)
-
-
-def _torchvision_datasets() -> Any:
-    try:
-        from torchvision import datasets
-    except ImportError as error:
-        raise ImportError(
-            "CIFAR's official files are read by torchvision: pip install 'batchformer[lab]'"
-        ) from error
-    return datasets

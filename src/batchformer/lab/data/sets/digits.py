@@ -1,4 +1,4 @@
-"""Embedded digits, which need no download: a long tail of them, and rotated ones as domains."""
+"""scikit-learn's 8x8 digits, which need no download: a long tail, and rotated ones as domains."""
 
 from __future__ import annotations
 
@@ -13,11 +13,9 @@ from batchformer.lab.data.sets.domains import DomainImages
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, class_counts, draw
 from batchformer.nn.randomness import generator
 
-# Digits-LT: a long tail of scikit-learn's embedded 8x8 digits, which needs no download.
-
 NUM_CLASSES = 10
 TEST_PER_CLASS = 50
-# What the smallest of the ten classes (174 images of the digit 8) has left beside the test part.
+# What the test part leaves of the smallest class, 174 images of the digit 8.
 LARGEST_CLASS = 124
 _GREY_LEVELS = 16
 
@@ -57,38 +55,37 @@ def load_digits() -> tuple[Any, Any]:
     return digits.images, digits.target
 
 
-# Rotated digits: scikit-learn's embedded digits as six domains, which need no download.
+# Rotated digits.
 
-#: Degrees that the digits of each domain are turned by, counter-clockwise.
+#: Degrees by which the digits of each domain are rotated, counter-clockwise.
 ANGLES = (0, 15, 30, 45, 60, 75)
 SIDE = 16
 _SEED = 0
-_LEVELS = 16
 
 
 def rotated_digits() -> DomainImages:
     """All 1,797 digits, each in one of six domains r0, r15, ... r75, (N, 1, 16, 16) grey levels.
 
-    The idea is that of rotated MNIST. Digits are dealt to the domains once, always in the same
-    way. They are enlarged from 8x8 before they are turned: there is little to turn in 8x8.
+    The idea is that of rotated MNIST. The digits are split over the domains in a fixed way. They
+    are enlarged from 8x8 before the rotation: 8x8 pixels are too few to rotate.
     """
     images, labels = load_digits()
     y = torch.from_numpy(labels).to(torch.int64)
-    levels = torch.from_numpy(images).double() * (255 / _LEVELS)
+    levels = torch.from_numpy(images).double() * (255 / _GREY_LEVELS)
     large = F.interpolate(levels[:, None], (SIDE, SIDE), mode="bilinear", align_corners=False)
-    parts = zip(deal(y, len(ANGLES)), ANGLES, strict=True)
+    parts = zip(split_evenly(y, len(ANGLES)), ANGLES, strict=True)
     return DomainImages(
         name="rotated_digits",
         domains=tuple(f"r{angle}" for angle in ANGLES),
         classes=tuple(str(digit) for digit in range(NUM_CLASSES)),
-        images=tuple(ImageSplit(turned(large[rows], angle), y[rows]) for rows, angle in parts),
+        images=tuple(ImageSplit(rotated(large[rows], angle), y[rows]) for rows, angle in parts),
     )
 
 
-def deal(labels: Tensor, domains: int) -> list[Tensor]:
-    """Sorted rows of each domain: every row in one, at random, classes and sizes balanced.
+def split_evenly(labels: Tensor, domains: int) -> list[Tensor]:
+    """Split rows at random over domains; returns the sorted rows of each.
 
-    Numbers of samples, of each class and in all, differ by at most one between domains.
+    The numbers of samples, of each class and in all, differ by at most one between domains.
 
     Args:
         labels: (N,) classes.
@@ -99,8 +96,8 @@ def deal(labels: Tensor, domains: int) -> list[Tensor]:
     return [by_class[domain::domains].sort().values for domain in range(domains)]
 
 
-def turned(levels: Tensor, degrees: float) -> Tensor:
-    """Images turned counter-clockwise about their centre, bilinearly, black from outside.
+def rotated(levels: Tensor, degrees: float) -> Tensor:
+    """Rotate images counter-clockwise about their centre, bilinearly, with black from outside.
 
     Args:
         levels: (N, C, H, W) float64 grey levels 0..255.

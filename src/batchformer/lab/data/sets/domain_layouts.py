@@ -1,4 +1,4 @@
-"""Known sets of several domains: their layouts, and where they lie; answers without torch."""
+"""Known sets of several domains: their layouts, and where they lie; needs no torch to ask."""
 
 from __future__ import annotations
 
@@ -7,33 +7,32 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchformer.lab.data.files.location import looked_in, match_name, names_in
+from batchformer.lab.data.files.location import folder_named, looked_in, match_name, names_in
 
 if TYPE_CHECKING:
     from batchformer.lab.data.sets.domains import DomainFiles
 
-#: A person's own images, not one of the known sets.
+#: The name of the user's own images.
 TREE = "tree"
 _LISTS = "image_list"
-#: Parts that the list of a domain may be cut into; some publish one that repeats the others.
+#: Parts that the list of a domain may be cut into; some releases have one that repeats others.
 _PARTS = ("all", "train", "val", "crossval", "test")
 _DOMAINBED = "the download script of DomainBed, https://github.com/facebookresearch/DomainBed"
 
 
 @dataclass(frozen=True)
 class DomainLayout:
-    """What is known of one data set.
+    """A known data set.
 
-    Names of folders are compared by their letters and digits: case, spaces, hyphens and
-    underscores play no part.
+    Folder names are compared by their letters and digits only.
 
     Args:
         title: as papers call it.
         folders: usual names of its folder.
-        domains: for each domain, by the name that scores have, the usual names of its folder.
+        domains: for each domain, under its name in scores, the usual names of its folder.
         classes: K.
         source: where it comes from.
-        names: of the classes, where a published set has more that are not used.
+        names: of the classes, if the published set has more than are used.
     """
 
     title: str
@@ -105,13 +104,13 @@ DOMAIN_SETS: dict[str, DomainLayout] = {
 
 
 def load_domains(name: str, root: str | Path | None = None, lists: bool = False) -> DomainFiles:
-    """A known set by its name, or a person's own tree of ``<domain>/<class>/<image>``.
+    """A known set by its name, or the user's own tree of ``<domain>/<class>/<image>``.
 
     Args:
-        name: pacs, vlcs, office_home, terra_incognita, visda, or tree for one's own.
+        name: pacs, vlcs, office_home, terra_incognita, visda, or tree for the user's own.
         root: its folder, or the one above. None: $BATCHFORMER_DATA, else ~/.cache/batchformer.
-        lists: take the images that ``image_list/<domain>.txt`` names, with its labels, in the
-            place of all in the folders. A list may be cut into ``<domain>_train.txt``,
+        lists: use the images that ``image_list/<domain>.txt`` names, with its labels, instead of
+            all images in the folders. A list may be cut into ``<domain>_train.txt``,
             ``<domain>_val.txt``, ...; labels begin at 0 or 1.
     """
     ensure_present(name, root, lists)
@@ -130,22 +129,21 @@ def load_domains(name: str, root: str | Path | None = None, lists: bool = False)
 
 
 def place_of(name: str, root: str | Path | None = None) -> Path:
-    """The folder that the domains are looked for in: one of the usual names in `root`, or that."""
-    place = looked_in(None if root is None else Path(root))
-    if _known(name) is None:
-        if root is None:
-            raise FileNotFoundError(
-                "Whose images? Name a folder with <domain>/<class>/<image> by --data.root."
-            )
-        return place
-    own = match_name(names_in(place, folders=True), DOMAIN_SETS[name].folders)
-    return place if own is None else place / own
+    """The folder of the domains: one of the set's usual names in `root`, or `root` itself."""
+    known = _known(name)
+    if known is not None:
+        return folder_named(root, known.folders)
+    if root is None:
+        raise FileNotFoundError(
+            "Whose images? Name a folder with <domain>/<class>/<image> with --data.root."
+        )
+    return looked_in(root)
 
 
 def present(name: str, root: str | Path | None = None, lists: bool = False) -> bool:
-    """Whether each domain has its folder, or its list where those are wanted.
+    """Whether each domain has its folder, or its list if `lists`.
 
-    No image is looked for. A person's own tree is present if its folder is there.
+    No image is looked for. The user's own tree is present if its folder exists.
     """
     try:
         ensure_present(name, root, lists)
@@ -155,11 +153,11 @@ def present(name: str, root: str | Path | None = None, lists: bool = False) -> b
 
 
 def ensure_present(name: str, root: str | Path | None = None, lists: bool = False) -> None:
-    """Say what is missing and how to provide it.
+    """Check that each domain has its folder, or its list if `lists`.
 
     Raises:
-        FileNotFoundError: a folder or a list is not there.
-        ValueError: there is no set of that name, or no lists of a person's own.
+        FileNotFoundError: says what is missing and how to provide it.
+        ValueError: there is no set of that name, or `lists` is asked of the user's own tree.
     """
     known, place = _known(name), place_of(name, root)
     if known is None:
@@ -180,13 +178,13 @@ def ensure_present(name: str, root: str | Path | None = None, lists: bool = Fals
     raise FileNotFoundError(
         f"{known.title} not found: looked in {place}, and there is no {', no '.join(missing)}.\n"
         f"Expected there: {', '.join(map(pattern.format, usual))}, of {known.classes} classes.\n"
-        f"To provide it: {known.source}. Another folder is named by --data.root or by the "
+        f"To provide it: {known.source}. Name another folder with --data.root or the "
         f"environment variable BATCHFORMER_DATA (there also in a folder {known.folders[0]})"
     )
 
 
 def _known(name: str) -> DomainLayout | None:
-    """The layout of a set; None: a person's own."""
+    """The layout of a set; None for the user's own."""
     if name != TREE and name not in DOMAIN_SETS:
         raise ValueError(
             f"unknown set of domains {name!r}; choose one of {', '.join(DOMAIN_SETS)}, or {TREE} "
@@ -203,7 +201,7 @@ def _folders(known: DomainLayout, place: Path) -> dict[str, str]:
 
 
 def _lists(known: DomainLayout, place: Path) -> dict[str, list[Path]]:
-    """The lists of each domain that has some: one of its own name, or all of its parts."""
+    """The lists of each domain that has any: one of its own name, or all of its parts."""
     folder = place / _LISTS
     there = [name[:-4] for name in names_in(folder, folders=False) if name.endswith(".txt")]
     found: dict[str, list[Path]] = {}

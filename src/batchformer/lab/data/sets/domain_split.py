@@ -1,8 +1,7 @@
-"""Which images of each domain are trained on, and which are held out."""
+"""Which images of each domain are trained on and which are held out."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -10,11 +9,8 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.sets.images import split_hash
+from batchformer.lab.data.sets.images import exact_floor, split_hash
 from batchformer.nn.randomness import generator
-
-# Keeps an exact count such as 0.29 * 100 from being rounded down to one image less.
-_ROUNDING_SLACK = 1e-9
 
 
 def split_domain(
@@ -22,8 +18,8 @@ def split_domain(
 ) -> tuple[Tensor, Tensor]:
     """Rows of a domain that are kept and rows that are held out, both sorted int64.
 
-    ``floor(fraction * count)`` rows are held out, drawn from (seed, domain number) alone: a domain
-    is split in the same way whatever is done with the others.
+    ``floor(fraction * count)`` rows are held out, drawn from (seed, domain number) alone, so the
+    split of a domain does not depend on the others.
 
     Args:
         count: images of the domain.
@@ -36,15 +32,15 @@ def split_domain(
     (8, 2)
     """
     if not 0 <= fraction < 1:
-        raise ValueError(f"fraction is a part of the images, 0 or more and less than 1: {fraction}")
+        raise ValueError(f"fraction must be at least 0 and less than 1, got {fraction}")
     order = torch.randperm(count, generator=generator(seed, "split", domain_number))
-    held = math.floor(fraction * count + _ROUNDING_SLACK)
+    held = exact_floor(fraction * count)
     return order[held:].sort().values, order[:held].sort().values
 
 
 @dataclass(frozen=True)
 class DomainSplit:
-    """Rows of the source domains to train on and to choose by, and of the target domain.
+    """Rows of the source domains for training and for model selection, and of the target domain.
 
     Args:
         sizes: images of every domain of the set; its domains are numbered in sorted order.
@@ -81,7 +77,7 @@ class DomainSplit:
                 if not len(rows):
                     raise ValueError(
                         f"{domain} has {self.sizes[domain]} images, too few to hold out "
-                        f"{self.fraction:g} of them: take a larger part, or none at all (0)"
+                        f"{self.fraction:g} of them: hold out a larger part, or nothing (0)"
                     )
 
     @cached_property
@@ -100,7 +96,7 @@ class DomainSplit:
 
     @property
     def val(self) -> dict[str, Tensor]:
-        """Rows of each source domain that are held out, to choose by."""
+        """Rows of each source domain that are held out for model selection."""
         return {domain: self._rows[domain][1] for domain in self.sources}
 
     @property
@@ -117,8 +113,8 @@ class DomainSplit:
     def split_sha256(self) -> str:
         """Hash of all rows.
 
-        It is taken over numbers: for each source, and then the target, its place among all
-        domains, how many rows are kept, these, how many are held out, and these.
+        It covers, for each source and then the target: its position among all domains, the number
+        of kept rows and these rows, the number of held-out rows and these rows.
         """
         places = sorted(self.sizes)
         words: list[int] = []

@@ -13,15 +13,13 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.data.files.file_lists import Entries, read_list, shorten
-from batchformer.lab.data.files.image_files import ImageFiles
+from batchformer.lab.data.files.image_files import ImageFiles, torchvision_folder
 from batchformer.lab.data.sets.images import ImageSplit, content_hash
-
-# Images of several domains that share their classes: as files, and in memory.
 
 
 @dataclass(frozen=True, eq=False)
 class DomainFiles:
-    """Images of D domains, by their files.
+    """The image files of D domains.
 
     Args:
         name: what the data is.
@@ -43,7 +41,7 @@ class DomainFiles:
             if part.root != self.root:
                 raise ValueError(
                     f"{self.name}: the paths of {domain} start from {part.root}, those of "
-                    f"{self.domains[0]} from {self.root}; let all start from one folder"
+                    f"{self.domains[0]} from {self.root}; give paths from one folder"
                 )
         _check_classes(self.name, self.classes, self.counts)
 
@@ -148,15 +146,14 @@ class DomainImages:
         return ImageSplit(x, torch.cat([part.y[own] for part, own in taken])), domain
 
 
-def domain_tree(root: str | Path, name: str | None = None) -> DomainFiles:
-    """A domain for each folder in `root` that has folders of images in it: its classes.
+def domain_tree(root: str | Path) -> DomainFiles:
+    """One domain for each folder in `root` that has folders of images, which are its classes.
 
-    Classes are those of all domains; one may be missing from some of them. Files, and folders
-    without images such as those of lists, are passed over.
+    The classes are those of all domains; a domain may lack some. Files, and folders without
+    images such as those of lists, are skipped.
 
     Args:
-        root: holds ``<domain>/<class>/<image>``.
-        name: what the data is. None: the name of the folder.
+        root: holds ``<domain>/<class>/<image>``; its name is that of the data.
     """
     place = Path(root).expanduser()
     expected = f"Expected: {place}/<domain>/<class>/<image>, with two domains or more"
@@ -168,11 +165,11 @@ def domain_tree(root: str | Path, name: str | None = None) -> DomainFiles:
         has = f"none of its folders ({shorten(folders)}) has" if folders else "it has no"
         raise FileNotFoundError(
             f"{place} has no domain: {has} folders with images in them. {expected}; if these are "
-            "the classes of one domain, name the folder above"
+            "the classes of one domain, name the folder above it"
         )
     if len(domains) == 1:
         raise ValueError(f"{place} has one domain only, {domains[0]}. {expected}")
-    return domain_folders(name or place.resolve().name, place, {own: own for own in domains})
+    return domain_folders(place.resolve().name, place, {own: own for own in domains})
 
 
 def domain_folders(name: str, root: Path, folders: Mapping[str, str]) -> DomainFiles:
@@ -181,15 +178,15 @@ def domain_folders(name: str, root: Path, folders: Mapping[str, str]) -> DomainF
     Args:
         name: what the data is.
         root: holds the folders.
-        folders: that of each domain.
+        folders: the folder of each domain.
     """
     found = {
         domain: ImageFiles.from_folder(root / folders[domain], allow_empty=True)
         for domain in sorted(folders)
     }
-    # A folder that is empty in every domain is no class.
+    # A folder that is empty in every domain is not a class.
     classes = tuple(sorted({name for part in found.values() for name in _occurring(part)}))
-    parts = (_moved(part, folders[domain], root, classes) for domain, part in found.items())
+    parts = (_in_set(part, folders[domain], root, classes) for domain, part in found.items())
     return DomainFiles(name, tuple(found), classes, tuple(parts))
 
 
@@ -198,8 +195,8 @@ def _occurring(part: ImageFiles) -> list[str]:
     return [part.classes[c] for c in part.counts.nonzero().flatten().tolist()]
 
 
-def _moved(part: ImageFiles, folder: str, root: Path, classes: tuple[str, ...]) -> ImageFiles:
-    """The same files seen from `root`, with the labels of all classes."""
+def _in_set(part: ImageFiles, folder: str, root: Path, classes: tuple[str, ...]) -> ImageFiles:
+    """The same files with paths from `root` and labels in `classes`."""
     numbers = {name: label for label, name in enumerate(classes)}
     new = torch.tensor([numbers.get(name, -1) for name in part.classes])
     paths = tuple(f"{folder}/{path}" for path in part.paths)
@@ -210,14 +207,10 @@ def _moved(part: ImageFiles, folder: str, root: Path, classes: tuple[str, ...]) 
 
 def _has_classes(folder: Path) -> bool:
     """Whether an image lies in a folder of this one, at any depth."""
-    try:
-        from torchvision.datasets.folder import IMG_EXTENSIONS
-    except ImportError as error:
-        needs = "folders of images are read by torchvision: pip install 'batchformer[lab]'"
-        raise ImportError(needs) from error
+    extensions, _ = torchvision_folder()
     inside = (own for own in folder.iterdir() if own.is_dir())
     walks = (names for own in inside for _, _, names in os.walk(own, followlinks=True))
-    return any(name.lower().endswith(IMG_EXTENSIONS) for names in walks for name in names)
+    return any(name.lower().endswith(extensions) for names in walks for name in names)
 
 
 def _check(name: str, domains: tuple[str, ...], parts: int) -> None:
@@ -246,22 +239,22 @@ def _numbers(domains: tuple[str, ...], rows: Mapping[str, Tensor]) -> Tensor:
     return torch.arange(len(sizes)).repeat_interleave(sizes)
 
 
-# Lists of images of several domains, with labels that begin at 0 or at 1.
+# Lists of images, with labels that begin at 0 or at 1.
 
 
 def domain_lists(
     name: str, root: Path, lists: Mapping[str, Sequence[Path]], classes: int
 ) -> DomainFiles:
-    """Images that lists name, one ``path label`` a line.
+    """Images that lists name, one ``path label`` per line.
 
-    Labels run from 1 if the smallest of all lists is 1 and the largest K, otherwise from 0. Lists
-    of one domain may repeat an image. Classes are called as the folders their images are in, if
-    there are K such folders, and otherwise by number.
+    Labels count from 1 if the smallest of all lists is 1 and the largest K, otherwise from 0. Lists
+    of one domain may repeat an image. Classes are named after the folders of their images if there
+    are K such folders, and otherwise by number.
 
     Args:
         name: what the data is.
         root: folder that the paths start from.
-        lists: those of each domain.
+        lists: the lists of each domain.
         classes: K.
     """
     entries = {domain: _merged(lists[domain]) for domain in sorted(lists)}
@@ -279,7 +272,7 @@ def domain_lists(
 
 
 def _merged(files: Sequence[Path]) -> Entries:
-    """All lists of one domain as one; an image that is named again is passed over."""
+    """All lists of one domain as one; an image that is named again is skipped."""
     merged = Entries(", ".join(map(str, files)))
     seen: dict[str, str] = {}
     for file in files:
@@ -313,7 +306,7 @@ def _labels(entries: Entries, classes: int, first: int) -> list[int]:
 def _class_names(
     entries: Mapping[str, Entries], labels: Mapping[str, list[int]], classes: int
 ) -> tuple[str, ...]:
-    """K names by the folders ``<domain>/<class>/<image>``, which must agree between domains."""
+    """K names from the folders ``<domain>/<class>/<image>``, which must agree between domains."""
     images = [
         (label, path)
         for domain, own in entries.items()
@@ -327,6 +320,6 @@ def _class_names(
         if names.setdefault(label, folder) != folder:
             raise ValueError(
                 f"{path} has the label {label} (from 0), which images of {names[label]} have as "
-                "well: the lists are not of one numbering of the classes"
+                "well: number the classes in the same way in all lists"
             )
     return tuple(names[label] for label in range(classes))

@@ -1,4 +1,4 @@
-"""Where ImageNet lies on disk; answers without torch."""
+"""Where ImageNet lies on disk; needs no torch."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ PARTS = ("train", "val")
 
 
 def folder_of(root: str | None) -> Path:
-    """The folder that has ``train`` and ``val``: `root`, or ``imagenet`` where data is kept."""
+    """The folder of ``train`` and ``val``: `root`, or ``imagenet`` where data is looked for."""
     return Path(root).expanduser() if root else looked_in() / "imagenet"
 
 
 def present(root: str | None) -> bool:
-    """Whether both parts have at least one folder of a class."""
+    """Whether both parts have at least one class folder."""
     return not _missing(folder_of(root))
 
 
 def ensure_present(root: str | None) -> None:
-    """Say what is missing before anything is loaded.
+    """Check that ImageNet is there before anything is loaded.
 
     Raises:
-        FileNotFoundError: with the folder looked in, the layout expected and what to do.
+        FileNotFoundError: says where it looked, what it expected and what to do.
     """
     folder = folder_of(root)
     if missing := _missing(folder):
         raise FileNotFoundError(
             f"ImageNet not found: looked in {folder}, and {' and '.join(missing)} is missing or "
-            "has no folder of a class.\n"
+            "has no class folder.\n"
             "Expected there: train/<class>/<image> and val/<class>/<image>, with the same 1,000 "
-            "folders of classes in both, such as n01440764.\n"
+            "class folders in both, such as n01440764.\n"
             "To provide it: register at https://image-net.org/download.php, unpack ILSVRC2012 "
-            "there and sort the validation images into folders of their classes; or name another "
-            "folder by --data.root or by the environment variable BATCHFORMER_DATA."
+            "there and sort the validation images into class folders; or name another folder with "
+            "--data.root or the environment variable BATCHFORMER_DATA."
         )
 
 

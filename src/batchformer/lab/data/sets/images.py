@@ -1,8 +1,9 @@
-"""Images in memory, a hash of what they hold, and long-tailed profiles."""
+"""Images in memory, hashes of data, and long-tailed profiles."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,11 +14,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-# One hash of what a data set holds: two with the same hash give the same training.
-
 
 def content_hash(*parts: Tensor | str) -> str:
     """SHA-256 over tensors, each with its type and shape, and over texts, in order.
+
+    Two data sets with the same hash give the same training.
 
     >>> content_hash("a", "b") == content_hash("ab")
     False
@@ -32,9 +33,6 @@ def content_hash(*parts: Tensor | str) -> str:
             total.update(f"{part.dtype} {tuple(part.shape)}\n".encode())
             total.update(part.detach().cpu().contiguous().numpy())  # type: ignore[arg-type]
     return total.hexdigest()
-
-
-# In-memory image data: what every data set of the laboratory returns.
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +64,7 @@ class ImageSplit:
     def from_channels_last(
         cls, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.integer]
     ) -> ImageSplit:
-        """From arrays (N, H, W, C) and (N,), the layout that image files are read in."""
+        """From arrays (N, H, W, C) and (N,), the layout of decoded images."""
         x = torch.from_numpy(np.ascontiguousarray(images.transpose(0, 3, 1, 2)))
         return cls(x=x, y=torch.from_numpy(labels.astype(np.int64)))
 
@@ -129,8 +127,14 @@ class LongTailedData:
 Indices = npt.NDArray[np.int64]
 Profile = Literal["exponential", "step"]
 
-# Keeps an exact count such as 49 * (1/49) from being truncated to one image less.
-_ROUNDING_SLACK = 1e-9
+
+def exact_floor(value: float) -> int:
+    """Round down, but a whole number that rounding errors made smaller stays that number.
+
+    >>> math.floor(0.29 * 100), exact_floor(0.29 * 100)
+    (28, 29)
+    """
+    return math.floor(value + 1e-9)
 
 
 def class_counts(
@@ -148,8 +152,8 @@ def class_counts(
     """
     if ratio < 1:
         raise ValueError(
-            f"ratio is the largest class over the smallest and so at least 1, got {ratio}; "
-            "an imbalance factor of 0.01 is ratio 100"
+            f"ratio is the largest class over the smallest, so at least 1, got {ratio}; give "
+            "ratio 100 for an imbalance factor of 0.01"
         )
     if profile == "exponential":
         last = max(num_classes - 1, 1)
@@ -159,7 +163,7 @@ def class_counts(
         sizes = [float(n_max)] * head + [n_max / ratio] * (num_classes - head)
     else:
         raise ValueError(f"unknown profile {profile!r}; choose 'exponential' or 'step'")
-    counts = [int(size + _ROUNDING_SLACK) for size in sizes]
+    counts = [exact_floor(size) for size in sizes]
     if 0 in counts:
         raise ValueError(
             f"ratio {ratio:g} leaves class {counts.index(0)} without an image; "
@@ -171,9 +175,9 @@ def class_counts(
 def draw(labels: npt.ArrayLike, counts: Sequence[int], seed: int = 0) -> Indices:
     """Positions of the images that form the long tail, class after class.
 
-    Seed 0 on the official file order gives the list that most published code uses: one legacy
-    NumPy stream; for each class in label order its positions are shuffled and the first `counts[c]`
-    are kept.
+    Seed 0 on the official file order gives the list that most published code uses: with one legacy
+    NumPy generator, the positions of each class, in label order, are shuffled and the first
+    `counts[c]` are kept.
 
     Args:
         labels: (N,) class of each image, in the order of the data set.
@@ -197,7 +201,7 @@ def draw(labels: npt.ArrayLike, counts: Sequence[int], seed: int = 0) -> Indices
 
 
 def split_hash(indices: npt.ArrayLike) -> str:
-    """SHA-256 of an index list, taken over its little-endian int64 bytes.
+    """SHA-256 of a list of positions, over its little-endian int64 bytes.
 
     >>> split_hash([0, 1, 2])[:16]
     'ab25350e3e65efeb'

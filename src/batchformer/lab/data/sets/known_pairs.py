@@ -1,4 +1,7 @@
-"""Known sets of attributes and objects: layouts, metadata, and where they lie."""
+"""Known sets of attributes and objects: layouts, metadata, and where they lie.
+
+Whether a set is present is answered without torch.
+"""
 
 from __future__ import annotations
 
@@ -9,27 +12,222 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from batchformer.lab.data.files.location import SAMPLED, looked_in, match_name, names_in
+from batchformer.lab.data.files.location import folder_named
 
 if TYPE_CHECKING:
     from batchformer.lab.data.sets.pairs import Compositions, Pair, PairFiles, PairImage, Phase
 
-# Metadata of published sets of attributes and objects, read without running anything in it.
-
 SPLIT = "compositional-split-natural"
 METADATA = f"metadata_{SPLIT}.t7"
-#: Read in the place of the metadata where it is there; `metadata_to_csv` writes one.
+#: Read instead of the metadata if it exists; `metadata_to_csv` writes one.
 CONVERTED = f"metadata_{SPLIT}.csv"
 _KEYS = ("image", "attr", "obj", "set")
 _PARTS = ("train", "val", "test")
 _NOT_SAID = "NA"
+_LISTS = {part: f"{SPLIT}/{part}_pairs.txt" for part in _PARTS}
+_IMAGES = "images"
+#: Images that are looked for to find the form of their paths.
+_SAMPLED = 64
+_SCRIPT = "utils/download_data.sh of https://github.com/ExplainableML/czsl"
+
+
+@dataclass(frozen=True)
+class PairLayout:
+    """A known data set.
+
+    Args:
+        title: as papers call it.
+        folders: usual names of its folder.
+        attributes: A.
+        objects: O.
+        seen: number of pairs to train on.
+        source: where it comes from.
+        pairs: P, if papers state it.
+        versions: what to say about releases that differ.
+    """
+
+    title: str
+    folders: tuple[str, ...]
+    attributes: int
+    objects: int
+    seen: int
+    source: str
+    pairs: int | None = None
+    versions: str = ""
+
+
+PAIR_SETS: dict[str, PairLayout] = {
+    "mit_states": PairLayout("MIT-States", ("mit-states",), 115, 245, 1262, _SCRIPT),
+    "ut_zappos": PairLayout("UT-Zappos", ("ut-zap50k", "ut-zappos"), 16, 12, 83, _SCRIPT, 116),
+    "c_gqa": PairLayout(
+        *("C-GQA", ("cgqa",), 453, 870, 6963),
+        source="the first release, of the authors of https://github.com/ExplainableML/czsl, whose "
+        "script downloads the second one",
+        versions=" C-GQA was released again with other pairs, and the experiments of the paper are "
+        "on the first release: scores on the two do not compare.",
+    ),
+}
+#: Where an image may lie, given its path as written and its pair: the ways folders are renamed.
+FORMS: dict[str, Callable[[str, str, str], str]] = {
+    "as written": lambda path, attribute, thing: path,
+    "underscores for the spaces of the folder": lambda path, attribute, thing: (
+        f"{_folder(path).replace(' ', '_')}{_file(path)}"
+    ),
+    "in a folder attribute_object": lambda path, attribute, thing: (
+        f"{attribute}_{thing}/{_file(path)}"
+    ),
+    "in a folder 'attribute object'": lambda path, attribute, thing: (
+        f"{attribute} {thing}/{_file(path)}"
+    ),
+}
+
+
+def load_pairs(name: str, root: str | Path | None = None) -> PairFiles:
+    """A known set by its name, with the published split.
+
+    Images without an attribute or a part, or of a pair in no list, are left out and counted in
+    `skipped`.
+
+    Args:
+        name: mit_states, ut_zappos or c_gqa.
+        root: its folder, or the one above. None: $BATCHFORMER_DATA, else ~/.cache/batchformer.
+    """
+    ensure_present(name, root)
+    from batchformer.lab.data.sets.pairs import Compositions, PairFiles, read_pairs
+
+    known, place = PAIR_SETS[name], place_of(name, root)
+    compositions = Compositions.of(*(read_pair_list(place / file) for file in _LISTS.values()))
+    _require_known(known, place, compositions)
+    converted = place / CONVERTED
+    images, skipped = (
+        (read_pairs(converted), Counter[str]())
+        if converted.is_file()
+        else read_metadata(place / METADATA)
+    )
+    pairs = {*compositions.names}
+    listed = [image for image in images if image.pair in pairs]
+    skipped["pair in no list"] = len(images) - len(listed)
+    listed = as_on_disk(known.title, place / _IMAGES, listed)
+    return PairFiles.of(known.title, place / _IMAGES, listed, compositions, skipped=+skipped)
+
+
+def place_of(name: str, root: str | Path | None = None) -> Path:
+    """The folder of a set: one of its usual names in `root`, or `root` itself."""
+    return folder_named(root, _known(name).folders)
+
+
+def present(name: str, root: str | Path | None = None) -> bool:
+    """Whether lists, metadata and a folder of images exist; no image is looked for."""
+    try:
+        ensure_present(name, root)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def ensure_present(name: str, root: str | Path | None = None) -> None:
+    """Check that lists, metadata and a folder of images exist.
+
+    Raises:
+        FileNotFoundError: says what is missing and how to provide it.
+        ValueError: there is no set of that name.
+    """
+    known, place = _known(name), place_of(name, root)
+    missing = [file for file in _LISTS.values() if not (place / file).is_file()]
+    if not (place / METADATA).is_file() and not (place / CONVERTED).is_file():
+        missing.append(METADATA)
+    if not (place / _IMAGES).is_dir():
+        missing.append(f"folder {_IMAGES}")
+    if not missing:
+        return
+    raise FileNotFoundError(
+        f"{known.title} not found: looked in {place}, and there is no {', no '.join(missing)}.\n"
+        f"Expected there: {_IMAGES}/, {METADATA} (or {CONVERTED}), {', '.join(_LISTS.values())}.\n"
+        f"To provide it: {known.source}. Name another folder with --data.root or the "
+        f"environment variable BATCHFORMER_DATA (there also in a folder {known.folders[0]})"
+    )
+
+
+def read_pair_list(file: Path) -> list[Pair]:
+    """Pairs of a list, one ``attribute object`` per line; blank lines are skipped."""
+    pairs: list[Pair] = []
+    with file.open(encoding="utf-8-sig") as lines:
+        for number, line in enumerate(lines, start=1):
+            words = line.split()
+            if len(words) == 2:
+                pairs.append((words[0], words[1]))
+            elif words:
+                raise ValueError(
+                    f"{file}, line {number}: expected an attribute, a space and an object, got "
+                    f"{line.strip()!r}"
+                )
+    return pairs
+
+
+def _known(name: str) -> PairLayout:
+    if name not in PAIR_SETS:
+        raise ValueError(
+            f"unknown set of pairs {name!r}; choose one of {', '.join(PAIR_SETS)}; name your own "
+            "images in a table with the columns image, attribute, object, split"
+        )
+    return PAIR_SETS[name]
+
+
+def as_on_disk(title: str, folder: Path, images: Sequence[PairImage]) -> list[PairImage]:
+    """Images with their paths in the form of `FORMS` that finds most files of a sample."""
+    sample = [image[:3] for image in images[:: max(len(images) // _SAMPLED, 1)]]
+    found = {
+        form: sum((folder / path(*own)).is_file() for own in sample) for form, path in FORMS.items()
+    }
+    best = max(FORMS, key=lambda form: found[form])
+    if sample and not found[best]:
+        tried = "\n".join(f"  {path(*sample[0])} ({form})" for form, path in FORMS.items())
+        raise FileNotFoundError(
+            f"{title}: none of the {len(sample)} images looked for (out of {len(images)}) is in "
+            f"{folder}, in any form of its path. For the first one these were tried:\n{tried}\n"
+            "Unpack the images there; the scripts that provide some sets rename folders"
+        )
+    return [image._replace(image=FORMS[best](*image[:3])) for image in images]
+
+
+def _require_known(known: PairLayout, place: Path, found: Compositions) -> None:
+    """Refuse a set with other numbers of attributes, objects or pairs."""
+    sizes = {
+        "attributes": (len(found.attributes), known.attributes),
+        "objects": (len(found.objects), known.objects),
+        "seen pairs": (int(found.seen.sum()), known.seen),
+        "pairs": (len(found), known.pairs),
+    }
+    wrong = [
+        f"{has} {what} instead of {wanted}"
+        for what, (has, wanted) in sizes.items()
+        if wanted is not None and has != wanted
+    ]
+    if wrong:
+        raise ValueError(
+            f"the lists in {place / SPLIT} are not those of {known.title} as the paper uses it: "
+            f"{', '.join(wrong)}.{known.versions} Take it from {known.source}; to use this one, "
+            f"make it a set of your own by: batchformer data convert-pairs {METADATA} --images "
+            f"{_IMAGES} --to FILE.csv"
+        )
+
+
+def _folder(path: str) -> str:
+    return path[: len(path) - len(_file(path))]
+
+
+def _file(path: str) -> str:
+    return path.rpartition("/")[2]
+
+
+# Metadata of the published sets.
 
 
 def read_metadata(file: Path) -> tuple[list[PairImage], Counter[str]]:
-    """Images that have an attribute and a part, and how many have not, for each reason.
+    """Images that have an attribute and a part, and how many lack one, by reason.
 
-    The file is a list of dicts of strings, written by `torch.save`. Nothing in it is run: a file
-    that would need more than plain types is refused.
+    The file is a list of dicts of strings, written by `torch.save`. Nothing in it is executed: a
+    file that needs more than plain types is refused.
     """
     import torch
 
@@ -39,8 +237,8 @@ def read_metadata(file: Path) -> tuple[list[PairImage], Counter[str]]:
         entries = torch.load(file, map_location="cpu", weights_only=True)
     except OSError:
         raise
-    except Exception as error:  # the reader of each format has errors of its own
-        # torch's words advise to run what the file holds; they are not passed on.
+    except Exception as error:  # the reader of each format has its own errors
+        # torch's message advises to run what the file holds, so it is not passed on.
         raise ValueError(_refusal(file, str(error))) from None
     images: list[PairImage] = []
     skipped: Counter[str] = Counter()
@@ -73,17 +271,17 @@ def metadata_to_csv(
 ) -> tuple[int, Counter[str]]:
     """Write the images of a metadata file as a table that `pair_table` reads.
 
-    A published set then serves as one's own, and `load_pairs` takes the table in the place of the
-    metadata if it has its name. Images without an attribute or a part are left out.
+    The published set can then be used as the user's own, and `load_pairs` reads the table instead
+    of the metadata if it is named `CONVERTED`. Images without an attribute or a part are left out.
 
     Args:
         t7: the metadata.
         csv: the table.
-        folder: of the images; paths are written in the form in which they lie there. None: as the
-            metadata has them, which some sets as they are provided do not follow.
+        folder: of the images; paths are written as they are on disk. None: as in the metadata,
+            which some releases do not follow.
 
     Returns:
-        how many were written, and how many were left out, for each reason.
+        how many were written, and how many were left out, by reason.
     """
     from batchformer.lab.data.sets.pairs import write_pair_table
 
@@ -108,202 +306,3 @@ def _refusal(file: Path, reason: str) -> str:
         "columns image, attribute, object, split: it is read instead. A file of plain strings is "
         "converted by: batchformer data convert-pairs FILE.t7 --to FILE.csv"
     )
-
-
-# Known sets of attributes and objects: their layout, and where they lie; answers without torch.
-
-_LISTS = {part: f"{SPLIT}/{part}_pairs.txt" for part in ("train", "val", "test")}
-_IMAGES = "images"
-_SCRIPT = "utils/download_data.sh of https://github.com/ExplainableML/czsl"
-
-
-@dataclass(frozen=True)
-class PairLayout:
-    """What is known of one data set.
-
-    Args:
-        title: as papers call it.
-        folders: usual names of its folder.
-        attributes: A.
-        objects: O.
-        seen: number of pairs to train on.
-        source: where it comes from.
-        pairs: P, where papers state it.
-        versions: what to say of releases that differ.
-    """
-
-    title: str
-    folders: tuple[str, ...]
-    attributes: int
-    objects: int
-    seen: int
-    source: str
-    pairs: int | None = None
-    versions: str = ""
-
-
-PAIR_SETS: dict[str, PairLayout] = {
-    "mit_states": PairLayout("MIT-States", ("mit-states",), 115, 245, 1262, _SCRIPT),
-    "ut_zappos": PairLayout("UT-Zappos", ("ut-zap50k", "ut-zappos"), 16, 12, 83, _SCRIPT, 116),
-    "c_gqa": PairLayout(
-        *("C-GQA", ("cgqa",), 453, 870, 6963),
-        source="the first release, of the authors of https://github.com/ExplainableML/czsl, whose "
-        "script downloads the second one",
-        versions=" C-GQA was released again with other pairs, and the experiments of the paper are "
-        "on the first release: scores on the two do not compare.",
-    ),
-}
-
-#: Where an image may lie, for its path as written and its pair: the ways folders are re-organised.
-FORMS: dict[str, Callable[[str, str, str], str]] = {
-    "as written": lambda path, attribute, thing: path,
-    "underscores for the spaces of the folder": lambda path, attribute, thing: (
-        f"{_folder(path).replace(' ', '_')}{_file(path)}"
-    ),
-    "in a folder attribute_object": lambda path, attribute, thing: (
-        f"{attribute}_{thing}/{_file(path)}"
-    ),
-    "in a folder 'attribute object'": lambda path, attribute, thing: (
-        f"{attribute} {thing}/{_file(path)}"
-    ),
-}
-
-
-def load_pairs(name: str, root: str | Path | None = None) -> PairFiles:
-    """A known set by its name, with the published split.
-
-    Images without an attribute, without a part, or of a pair in no list are left out and counted
-    in `skipped`.
-
-    Args:
-        name: mit_states, ut_zappos or c_gqa.
-        root: its folder, or the one above. None: $BATCHFORMER_DATA, else ~/.cache/batchformer.
-    """
-    ensure_present(name, root)
-    from batchformer.lab.data.sets.pairs import Compositions, PairFiles, read_pairs
-
-    known, place = PAIR_SETS[name], place_of(name, root)
-    compositions = Compositions.of(*(read_pair_list(place / file) for file in _LISTS.values()))
-    _require_known(known, place, compositions)
-    converted = place / CONVERTED
-    images, skipped = (
-        (read_pairs(converted), Counter[str]())
-        if converted.is_file()
-        else read_metadata(place / METADATA)
-    )
-    pairs = {*compositions.names}
-    listed = [image for image in images if image.pair in pairs]
-    skipped["pair in no list"] = len(images) - len(listed)
-    listed = as_on_disk(known.title, place / _IMAGES, listed)
-    return PairFiles.of(known.title, place / _IMAGES, listed, compositions, skipped=+skipped)
-
-
-def place_of(name: str, root: str | Path | None = None) -> Path:
-    """The folder that a set is looked for in: one of the usual names in `root`, or that."""
-    place = looked_in(None if root is None else Path(root))
-    own = match_name(names_in(place, folders=True), _known(name).folders)
-    return place if own is None else place / own
-
-
-def present(name: str, root: str | Path | None = None) -> bool:
-    """Whether lists, metadata and a folder of images are there; no image is looked for."""
-    try:
-        ensure_present(name, root)
-    except FileNotFoundError:
-        return False
-    return True
-
-
-def ensure_present(name: str, root: str | Path | None = None) -> None:
-    """Say what is missing and how to provide it.
-
-    Raises:
-        FileNotFoundError: a file or the folder of the images is not there.
-        ValueError: there is no set of that name.
-    """
-    known, place = _known(name), place_of(name, root)
-    missing = [file for file in _LISTS.values() if not (place / file).is_file()]
-    if not (place / METADATA).is_file() and not (place / CONVERTED).is_file():
-        missing.append(METADATA)
-    if not (place / _IMAGES).is_dir():
-        missing.append(f"folder {_IMAGES}")
-    if not missing:
-        return
-    raise FileNotFoundError(
-        f"{known.title} not found: looked in {place}, and there is no {', no '.join(missing)}.\n"
-        f"Expected there: {_IMAGES}/, {METADATA} (or {CONVERTED}), {', '.join(_LISTS.values())}.\n"
-        f"To provide it: {known.source}. Another folder is named by --data.root or by the "
-        f"environment variable BATCHFORMER_DATA (there also in a folder {known.folders[0]})"
-    )
-
-
-def read_pair_list(file: Path) -> list[Pair]:
-    """Pairs of a list, one ``attribute object`` a line; blank lines are passed over."""
-    pairs: list[Pair] = []
-    with file.open(encoding="utf-8-sig") as lines:
-        for number, line in enumerate(lines, start=1):
-            words = line.split()
-            if len(words) == 2:
-                pairs.append((words[0], words[1]))
-            elif words:
-                raise ValueError(
-                    f"{file}, line {number}: expected an attribute, a space and an object, got "
-                    f"{line.strip()!r}"
-                )
-    return pairs
-
-
-def _known(name: str) -> PairLayout:
-    if name not in PAIR_SETS:
-        raise ValueError(
-            f"unknown set of pairs {name!r}; choose one of {', '.join(PAIR_SETS)}; images of your "
-            "own are named by a table with the columns image, attribute, object, split"
-        )
-    return PAIR_SETS[name]
-
-
-def as_on_disk(title: str, folder: Path, images: Sequence[PairImage]) -> list[PairImage]:
-    """Images with their paths in the form that finds most of a sample; the first of equals."""
-    sample = [image[:3] for image in images[:: max(len(images) // SAMPLED, 1)]]
-    found = {
-        form: sum((folder / path(*own)).is_file() for own in sample) for form, path in FORMS.items()
-    }
-    best = max(FORMS, key=lambda form: found[form])
-    if sample and not found[best]:
-        tried = "\n".join(f"  {path(*sample[0])} ({form})" for form, path in FORMS.items())
-        raise FileNotFoundError(
-            f"{title}: none of the {len(sample)} images looked for (out of {len(images)}) is in "
-            f"{folder}, in whatever form of its path. Tried, of the first:\n{tried}\nUnpack the "
-            "images there; some sets are re-organised by the script that provides them"
-        )
-    return [image._replace(image=FORMS[best](*image[:3])) for image in images]
-
-
-def _require_known(known: PairLayout, place: Path, found: Compositions) -> None:
-    """Refuse a set with other pairs."""
-    sizes = {
-        "attributes": (len(found.attributes), known.attributes),
-        "objects": (len(found.objects), known.objects),
-        "seen pairs": (int(found.seen.sum()), known.seen),
-        "pairs": (len(found), known.pairs),
-    }
-    wrong = [
-        f"{has} {what} instead of {wanted}"
-        for what, (has, wanted) in sizes.items()
-        if wanted is not None and has != wanted
-    ]
-    if wrong:
-        raise ValueError(
-            f"the lists in {place / SPLIT} are not those of {known.title} as the paper uses it: "
-            f"{', '.join(wrong)}.{known.versions} Take it from {known.source}; to use this one, "
-            f"make it a set of your own by: batchformer data convert-pairs {METADATA} --images "
-            f"{_IMAGES} --to FILE.csv"
-        )
-
-
-def _folder(path: str) -> str:
-    return path[: len(path) - len(_file(path))]
-
-
-def _file(path: str) -> str:
-    return path.rpartition("/")[2]

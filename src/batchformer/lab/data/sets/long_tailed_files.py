@@ -1,4 +1,4 @@
-"""Data sets of image files, most of them long-tailed: known ones, and a person's own."""
+"""Data sets of image files, most of them long-tailed: known ones, and the user's own."""
 
 from __future__ import annotations
 
@@ -21,46 +21,9 @@ from batchformer.lab.data.sets.imagenet_layout import folder_of
 from batchformer.lab.data.sets.images import content_hash
 from batchformer.nn.randomness import generator
 
-# A training list held against the numbers of images that are published for every class.
-
-
-def require_published(published: Path, file: Path, files: ImageFiles) -> None:
-    """Refuse a training list whose classes have other sizes than published, and say which.
-
-    Args:
-        published: a .json list of K numbers in label order; nothing is done where it is not there.
-        file: the training list.
-        files: what that list names.
-
-    Raises:
-        ValueError: they disagree, or the numbers cannot be read.
-    """
-    if not published.is_file():
-        return
-    try:
-        counts = json.loads(published.read_bytes())
-    except ValueError as error:
-        raise ValueError(f"{published} is no complete .json file: {error}") from error
-    if not isinstance(counts, list) or len(counts) != len(files.classes):
-        raise ValueError(
-            f"{published} is no list of {len(files.classes)} numbers, one for each class: put the "
-            "published file in its place, or take it away"
-        )
-    pairs = enumerate(zip(files.counts.tolist(), counts, strict=True))
-    other = [f"class {c} has {n} instead of {wanted}" for c, (n, wanted) in pairs if n != wanted]
-    if other:
-        raise ValueError(
-            f"{file} and {published} disagree on the training images of {len(other)} of "
-            f"{len(counts)} classes: {shorten(other)}. Take the published list, or take the other "
-            "file away"
-        )
-
-
-# Data sets of image files, most of them long-tailed: known ones, and a person's own.
-
 #: Names of the folder of test images, in the order they are looked for.
 TEST_FOLDERS = ("test", "val")
-#: Share of each class that is tested on, where images of one tree are divided here.
+#: Share of each class that is tested on when one tree is split.
 TEST_SHARE = 0.2
 
 
@@ -73,7 +36,7 @@ class LongTailedFiles:
         test: images that scores are measured on, with the classes of `train`.
         name: what the data is.
         val: a third part, for what is learned besides the network; None if there is none.
-        split_seed: of the draw that made the parts of one tree; None where they were given.
+        split_seed: seed that split one tree into the parts; None if the parts were given.
     """
 
     train: ImageFiles
@@ -105,7 +68,7 @@ class LongTailedFiles:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """What a person should know before the data is used, each a line."""
+        """What the user should know before the data is used, one per line."""
         lines = []
         if self.split_seed is not None:
             lines.append(
@@ -132,16 +95,16 @@ class LongTailedFiles:
         return content_hash("\n".join(self.classes), self.train_sha256, list_hash(self.test))
 
     def check_all(self) -> None:
-        """Look for every file; a missing one would otherwise end a run on its way."""
+        """Look for every file; a missing one would otherwise end a run in the middle."""
         for part in filter(None, (self.train, self.test, self.val)):
             part.check_all()
 
 
 def with_at_most(data: LongTailedFiles, per_class: int, seed: int) -> LongTailedFiles:
-    """The data with at most so many training images of each class; 0 keeps all of them.
+    """The data with at most `per_class` training images of each class; 0 keeps all of them.
 
-    Images are taken in one order that is drawn by the seed and does not depend on ``per_class``, so
-    that a smaller set is contained in a larger one. The test part stays whole.
+    Images are taken in one order that is drawn from the seed and does not depend on `per_class`, so
+    that a smaller set is contained in a larger one. The test part stays complete.
     """
     if not per_class:
         return data
@@ -154,13 +117,11 @@ def with_at_most(data: LongTailedFiles, per_class: int, seed: int) -> LongTailed
     earlier = torch.empty_like(by_class)
     earlier[by_class] = torch.arange(len(train)) - starts[labels[by_class]]
     rows = order[earlier < per_class].sort().values
-    paths = tuple(train.paths[row] for row in rows.tolist())
-    fewer = dataclasses.replace(train, paths=paths, labels=train.labels[rows])
-    return dataclasses.replace(data, train=fewer)
+    return dataclasses.replace(data, train=train.subset(rows))
 
 
 def list_hash(files: ImageFiles) -> str:
-    """SHA-256 over one ``path label`` a line, in order; where the images lie plays no part."""
+    """SHA-256 over one ``path label`` per line, in order; the root does not matter."""
     total = hashlib.sha256()
     for path, label in zip(files.paths, files.labels.tolist(), strict=True):
         total.update(f"{path} {label}\n".encode())
@@ -168,7 +129,7 @@ def list_hash(files: ImageFiles) -> str:
 
 
 def annotated(name: str, lists: Lists, with_val: bool = False) -> LongTailedFiles:
-    """A data set by its name, refused where its lists are not the known ones.
+    """A known data set by its name; lists of other sizes are refused.
 
     Args:
         name: imagenet_lt, inaturalist18 or places_lt.
@@ -195,10 +156,10 @@ def annotated(name: str, lists: Lists, with_val: bool = False) -> LongTailedFile
 
 
 def class_names(files: ImageFiles) -> tuple[str, ...]:
-    """K names by the folders of each class's first image, below the folder of the part.
+    """K names from the folders of each class's first image, below the folder of the part.
 
-    ``train/n01440764/n01440764_762.JPEG`` is of the class n01440764; an image in no such folder
-    leaves its class the name it has.
+    ``train/n01440764/n01440764_762.JPEG`` is of the class n01440764; a class whose image is in no
+    such folder keeps its name.
     """
     names = list(files.classes)
     labels = files.labels.tolist()
@@ -212,10 +173,10 @@ def class_names(files: ImageFiles) -> tuple[str, ...]:
 def imagenet(root: str | None = None) -> LongTailedFiles:
     """ImageNet: folders of classes in ``train`` and ``val``; scores are measured on ``val``.
 
-    Any number of classes will do, so that a part of ImageNet has its place too.
+    Any number of classes is accepted, so that a subset of ImageNet works too.
 
     Args:
-        root: the folder of both; None: ``imagenet`` where data is kept.
+        root: the folder of both; None: ``imagenet`` where data is looked for.
     """
     ensure_imagenet(root)
     place = folder_of(root)
@@ -231,17 +192,17 @@ def own_files(
     test_list: str | None = None,
     seed: int = 0,
 ) -> LongTailedFiles:
-    """A person's own images: folders of classes, in two parts or one, or two lists.
+    """The user's own images: class folders, in two parts or in one tree, or two lists.
 
     Classes are those of the training part; `remarks` names those without a test image.
 
     Args:
         root: holds ``train/<class>/<image>`` and ``test/`` or ``val/`` like it, or
-            ``<class>/<image>`` alone, which is divided here; with lists, the folder that their
+            ``<class>/<image>`` alone, which is split here; with lists, the folder that their
             paths start from, by default that of each list.
-        train_list: ``.csv`` with the columns path and label, or ``path label`` a line.
+        train_list: ``.csv`` with the columns path and label, or ``path label`` per line.
         test_list: the same for the test images.
-        seed: of the division of one tree.
+        seed: of the split of one tree.
     """
     if (train_list is None) != (test_list is None):
         raise ValueError(
@@ -254,14 +215,14 @@ def own_files(
         name = Path(train_list).stem
     elif root is None:
         raise FileNotFoundError(
-            "Whose images? Name a folder with train/<class>/<image> and test/<class>/<image> by "
-            "--data.root, or two lists by --data.train-list and --data.test-list."
+            "Whose images? Name a folder with train/<class>/<image> and test/<class>/<image> with "
+            "--data.root, or two lists with --data.train-list and --data.test-list."
         )
     else:
         place = Path(root).expanduser()
         name = place.resolve().name
         if (tree := _one_tree(place)) is not None:
-            return LongTailedFiles(*divided(tree, seed), name, split_seed=seed)
+            return LongTailedFiles(*split_tree(tree, seed), name, split_seed=seed)
         parts = _part_folders(place)
         train = ImageFiles.from_folder(parts[0])
         test = _with_classes(ImageFiles.from_folder(parts[1], True), train.classes)
@@ -269,10 +230,10 @@ def own_files(
 
 
 def _one_tree(root: Path) -> ImageFiles | None:
-    """The images of a folder of classes that has no folders train and test; None of others.
+    """The images of a folder of classes without folders train and test; None for other folders.
 
     Raises:
-        FileNotFoundError: it is one of two such folders, and the folder above was meant.
+        FileNotFoundError: the folder is train or test itself, and the one above it was meant.
     """
     whole = root.resolve()
     if whole.name in ("train", *TEST_FOLDERS) and _has_parts(whole.parent):
@@ -293,11 +254,11 @@ def _has_parts(root: Path) -> bool:
     return (root / "train").is_dir() and any((root / name).is_dir() for name in TEST_FOLDERS)
 
 
-def divided(tree: ImageFiles, seed: int) -> tuple[ImageFiles, ImageFiles]:
-    """Training and test images of one tree: of each class a fifth is tested on, at least one.
+def split_tree(tree: ImageFiles, seed: int) -> tuple[ImageFiles, ImageFiles]:
+    """Training and test images of one tree: a fifth of each class is tested on, at least one.
 
-    A class of one image keeps it for training. Which images are drawn follows from their paths and
-    the seed: what is added to the tree later moves few of the others.
+    A class of one image keeps it for training. The draw depends on the paths and the seed, so
+    images that are added later change the part of few others.
     """
     order: dict[int, list[tuple[bytes, int]]] = {}
     for row, (path, label) in enumerate(zip(tree.paths, tree.labels.tolist(), strict=True)):
@@ -307,22 +268,16 @@ def divided(tree: ImageFiles, seed: int) -> tuple[ImageFiles, ImageFiles]:
     for rows in order.values():
         count = max(1, int(TEST_SHARE * len(rows) + 0.5)) if len(rows) > 1 else 0
         tested[[row for _, row in sorted(rows)[:count]]] = True
-    return _rows_of(tree, ~tested), _rows_of(tree, tested)
-
-
-def _rows_of(files: ImageFiles, mask: Tensor) -> ImageFiles:
-    """Those images of some files that a mask (N,) names."""
-    paths = tuple(files.paths[row] for row in mask.nonzero().flatten().tolist())
-    return dataclasses.replace(files, paths=paths, labels=files.labels[mask])
+    return tree.subset((~tested).nonzero().flatten()), tree.subset(tested.nonzero().flatten())
 
 
 def _part_folders(root: Path) -> tuple[Path, Path]:
     """Folders of training and of test images."""
     if root.is_file():
         raise FileNotFoundError(
-            f"{root} is a file, and a folder is expected here. Name a list of training images by "
-            f"--data.train-list {root}, one of test images by --data.test-list, and by --data the "
-            "folder that their paths start from, where that is not the folder of each list"
+            f"{root} is a file, but a folder is expected here. Name a list of training images with "
+            f"--data.train-list {root}, one of test images with --data.test-list, and with --data "
+            "the folder that their paths start from, if that is not the folder of each list"
         )
     if not root.is_dir():
         raise FileNotFoundError(f"{root} is not a folder. {_expected(root)}")
@@ -339,10 +294,10 @@ def _part_folders(root: Path) -> tuple[Path, Path]:
 
 def _expected(root: Path) -> str:
     return (
-        f"Expected: {root}/train/<class>/<image> and {root}/test/<class>/<image>, or val in the "
-        f"place of test; or {root}/<class>/<image> with two classes or more, which is divided "
-        "into training and test images here. To divide them yourself, name two lists by "
-        "--data.train-list and --data.test-list"
+        f"Expected: {root}/train/<class>/<image> and {root}/test/<class>/<image>, or val instead "
+        f"of test; or {root}/<class>/<image> with two classes or more, which is then split into "
+        "training and test images. To split them yourself, name two lists with --data.train-list "
+        "and --data.test-list"
     )
 
 
@@ -358,12 +313,12 @@ def _listed(
 
 
 def _with_classes(files: ImageFiles, classes: tuple[str, ...]) -> ImageFiles:
-    """The same files with the labels of other classes, which must have all that occur."""
+    """The same files with labels in other classes, which must include all that occur."""
     unknown = [name for name in files.classes if name not in set(classes)]
     if unknown:
         raise ValueError(
             f"{files.root}: {len(unknown)} folders are no classes of the training images: "
-            f"{shorten(unknown)}. Rename them as the folders of training images, or take them away"
+            f"{shorten(unknown)}. Rename them like the folders of training images, or remove them"
         )
     new = torch.tensor([classes.index(name) for name in files.classes])
     return dataclasses.replace(files, labels=new[files.labels], classes=classes)
@@ -377,8 +332,8 @@ def _require_known(known: Annotated, file: Path, files: ImageFiles) -> None:
         raise ValueError(
             f"{file} is not the training list of {known.title}: it names {found[0]:,} images, "
             f"{found[1]} of the largest class and {found[2]} of the smallest, instead of "
-            f"{known.images:,}, {known.most} and {known.fewest}. Take the published list; a list "
-            "of your own is for the recipe my_folder"
+            f"{known.images:,}, {known.most} and {known.fewest}. Use the published list; for your "
+            "own list use the recipe my_folder"
         )
 
 
@@ -390,5 +345,40 @@ def _require_one_of(
         wanted = " or ".join(f"{total:,}" for total in dict.fromkeys(totals))
         raise ValueError(
             f"{file} is not a list of {known.title} for this: it names {len(files):,} images "
-            f"instead of {wanted}. Take the published list, or the recipe my_folder"
+            f"instead of {wanted}. Use the published list, or the recipe my_folder"
+        )
+
+
+def require_published(published: Path, file: Path, files: ImageFiles) -> None:
+    """Refuse a training list whose classes have other sizes than published.
+
+    Args:
+        published: a .json list of K numbers in label order; nothing is checked if it does not
+            exist.
+        file: the training list.
+        files: its images.
+
+    Raises:
+        ValueError: they disagree, or the numbers cannot be read.
+    """
+    if not published.is_file():
+        return
+    try:
+        counts = json.loads(published.read_bytes())
+    except ValueError as error:
+        raise ValueError(
+            f"{published} is no complete .json file ({error}). Download it again, or remove it"
+        ) from error
+    if not isinstance(counts, list) or len(counts) != len(files.classes):
+        raise ValueError(
+            f"{published} is no list of {len(files.classes)} numbers, one for each class: replace "
+            "it with the published file, or remove it"
+        )
+    pairs = enumerate(zip(files.counts.tolist(), counts, strict=True))
+    other = [f"class {c} has {n} instead of {wanted}" for c, (n, wanted) in pairs if n != wanted]
+    if other:
+        raise ValueError(
+            f"{file} and {published} disagree on the training images of {len(other)} of "
+            f"{len(counts)} classes: {shorten(other)}. Use the published list, or remove the "
+            "other file"
         )

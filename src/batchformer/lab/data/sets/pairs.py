@@ -1,4 +1,4 @@
-"""Images of attributes and objects: the pairs, their files, and a table of one's own."""
+"""Images of attributes and objects: the pairs, their files, and tables of them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from torch import Tensor
 from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.data.files.image_files import ImageFiles
 
-# Attributes, objects, and the pairs of them that images show; some pairs are never trained on.
-
 Phase = Literal["train", "val", "test"]
 Pair = tuple[str, str]
 
 
 @dataclass(frozen=True, eq=False)
 class Compositions:
-    """A attributes, O objects, and P pairs that an image can be said to show.
+    """A attributes, O objects, and the P pairs of them that an image may show.
+
+    Some pairs are never trained on.
 
     Args:
         attributes: A names, sorted.
@@ -34,8 +34,8 @@ class Compositions:
         attribute: (P,) int64 number of each pair's attribute.
         object: (P,) int64 number of each pair's object.
         seen: (P,) bool, whether training images show it.
-        val: (P,) bool, whether it is one of the pairs of validation.
-        test: (P,) bool, whether it is one of the pairs of the test.
+        val: (P,) bool, whether it is a pair of the validation part.
+        test: (P,) bool, whether it is a pair of the test part.
     """
 
     attributes: tuple[str, ...]
@@ -94,20 +94,18 @@ class Compositions:
 
     @property
     def names(self) -> tuple[Pair, ...]:
-        """The P pairs in words."""
+        """The P pairs by name."""
         numbers = zip(self.attribute.tolist(), self.object.tolist(), strict=True)
         return tuple((self.attributes[a], self.objects[o]) for a, o in numbers)
 
     def candidates(self, phase: Phase) -> Tensor:
-        """(P,) bool: pairs that an image of this phase may be said to show in the closed world."""
+        """(P,) bool: candidate pairs for images of this phase in the closed world."""
         own = {"train": self.seen, "val": self.val, "test": self.test}[phase]
         return own | self.seen
 
     def __len__(self) -> int:
         return len(self.attribute)
 
-
-# Images that show an attribute and an object, by their files, in three parts.
 
 PHASES: tuple[Phase, ...] = ("train", "val", "test")
 
@@ -130,17 +128,17 @@ class PairImage(NamedTuple):
 class PairFiles:
     """Images of P pairs in three parts; labels are the numbers of the pairs in `compositions`.
 
-    Every part has all P pairs as its classes, called "attribute object"; most have no image in
-    some of them. No image is of a pair that its part could not be said to show.
+    Every part has all P pairs as its classes, named "attribute object"; most parts have no image
+    of some pairs. Every image shows a candidate pair of its part.
 
     Args:
         name: what the data is.
         compositions: the pairs.
         train: images to train on, of seen pairs; one at least.
-        val: images to choose by.
+        val: images for model selection.
         test: images that scores are measured on.
-        remarks: what a person should know before the data is used.
-        skipped: number of images that were left out, for each reason.
+        remarks: what the user should know before the data is used.
+        skipped: number of images that were left out, by reason.
     """
 
     name: str
@@ -187,9 +185,9 @@ class PairFiles:
             name: what the data is.
             root: folder that the paths start from.
             images: of all parts.
-            compositions: the pairs. None: those that occur, seen if they do so in training.
-            remarks: as of the class.
-            skipped: as of the class.
+            compositions: the pairs. None: those that occur; those that occur in training are seen.
+            remarks: see the class.
+            skipped: see the class.
         """
         if compositions is None:
             shown = {p: sorted({i.pair for i in images if i.split == p}) for p in PHASES}
@@ -221,9 +219,9 @@ class PairFiles:
 
     @cached_property
     def split_sha256(self) -> str:
-        """Hash of what is in each part: the path, attribute and object of every image, in order.
+        """Hash of each part: the path, attribute and object of every image, in order.
 
-        It is taken over UTF-8 lines ``["train", path, attribute, object]``, as JSON writes them.
+        It covers UTF-8 lines ``["train", path, attribute, object]``, as JSON writes them.
         """
         names, digest = self.compositions.names, hashlib.sha256()
         for phase in PHASES:
@@ -248,35 +246,34 @@ def pair_names(compositions: Compositions) -> tuple[str, ...]:
     return tuple(" ".join(pair) for pair in compositions.names)
 
 
-# A person's own images of attributes and objects, named by a table.
+# Tables of the user's own images.
 
 COLUMNS = ("image", "attribute", "object", "split")
-# Phases in the words of a remark.
+# Phases as remarks call them.
 _SPOKEN: dict[Phase, str] = {"val": "validation", "test": "the test"}
 
 
-def pair_table(table: str | Path, root: str | Path, name: str | None = None) -> PairFiles:
-    """Images that a comma-separated table names, by its columns image, attribute, object, split.
+def pair_table(table: str | Path, root: str | Path) -> PairFiles:
+    """The images of a comma-separated table with the columns image, attribute, object, split.
 
-    A pair is seen if it occurs in a row of train. Pairs that no model could learn are remarked on,
-    not refused.
+    A pair is seen if it occurs in a row of train. Pairs that no model could learn get a remark and
+    are not refused.
 
     Args:
-        table: the file, UTF-8, with a header; further columns are passed over.
+        table: the file, UTF-8, with a header; further columns are ignored.
         root: folder that the paths of the images start from.
-        name: what the data is. None: the name of the file.
     """
     file = Path(table).expanduser()
     images = read_pairs(file)
     _refuse_shared(file, images)
     for phase in ("train", "test"):
         if not any(image.split == phase for image in images):
-            raise ValueError(f"{file}: no row has the split {phase}")
-    return PairFiles.of(name or file.stem, root, images, remarks=remarks_on(images))
+            raise ValueError(f"{file}: no row has the split {phase}; give at least one image")
+    return PairFiles.of(file.stem, root, images, remarks=remarks_on(images))
 
 
 def read_pairs(file: Path) -> list[PairImage]:
-    """The rows of a table in order; an error names the line and the column."""
+    """The rows of a table in order; errors name the line and the column."""
     images: list[PairImage] = []
     with file.open(encoding="utf-8-sig", newline="") as stream:
         rows = csv.DictReader(stream)
@@ -296,7 +293,7 @@ def read_pairs(file: Path) -> list[PairImage]:
 
 
 def write_pair_table(file: str | Path, images: Iterable[PairImage]) -> None:
-    """A table that `pair_table` reads, in the order given."""
+    """Write a table that `pair_table` reads, in the order given."""
     with Path(file).expanduser().open("w", encoding="utf-8", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(COLUMNS)
@@ -304,7 +301,7 @@ def write_pair_table(file: str | Path, images: Iterable[PairImage]) -> None:
 
 
 def remarks_on(images: Sequence[PairImage]) -> tuple[str, ...]:
-    """What is doubtful about a split, in sentences.
+    """Doubts about a split, as sentences.
 
     >>> remarks_on([PairImage("1.jpg", "wet", "cat", "train"), *[
     ...     PairImage(f"{n}.jpg", "wet", "dog", phase) for n, phase in ((2, "val"), (3, "test"))]])
@@ -353,7 +350,7 @@ def _image(row: dict[str, str], where: str) -> PairImage:
 
 
 def _refuse_shared(file: Path, images: Sequence[PairImage]) -> None:
-    """An image of two parts would be trained on and measured by."""
+    """Refuse an image that is in two parts: it would be trained on and scored."""
     parts: dict[str, Phase] = {}
     for image in images:
         first = parts.setdefault(image.image, image.split)

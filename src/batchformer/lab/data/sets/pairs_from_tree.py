@@ -1,4 +1,4 @@
-"""A table of pairs out of images of several domains: domain and class as attribute and object."""
+"""A table of pairs from images of several domains: domain and class are attribute and object."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from pathlib import Path
 import torch
 
 from batchformer.lab.data.sets.domains import domain_tree
+from batchformer.lab.data.sets.images import exact_floor
 from batchformer.lab.data.sets.pairs import Pair, PairImage, Phase, write_pair_table
 from batchformer.nn.randomness import generator
 
 Fractions = tuple[float, float, float]
-# Keeps an exact count such as 0.29 * 100 from being rounded down to one image less.
-_SLACK = 1e-9
 
 
 def make_pairs(
@@ -25,11 +24,11 @@ def make_pairs(
     seed: int,
     fractions: Fractions = (0.6, 0.2, 0.2),
 ) -> list[PairImage]:
-    """Images of a tree ``<domain>/<class>/<image>``, dealt to three parts and sorted by path.
+    """Images of a tree ``<domain>/<class>/<image>``, split into three parts and sorted by path.
 
-    All images of an unseen pair go to validation, or all to the test. Those of a seen pair are
-    dealt to the three parts, at least one of them to training. Every domain and every class stays
-    in a seen pair, and in two as far as the number of unseen pairs allows it.
+    All images of an unseen pair go to validation, or all go to the test. Those of a seen pair are
+    split over the three parts, at least one for training. Every domain and every class stays in a
+    seen pair, and in two as far as the number of unseen pairs allows.
 
     Args:
         root: holds the domains.
@@ -40,7 +39,9 @@ def make_pairs(
     """
     _check_fractions(fractions)
     if min(unseen_val, unseen_test) < 0:
-        raise ValueError(f"numbers of unseen pairs are 0 or more: {unseen_val}, {unseen_test}")
+        raise ValueError(
+            f"numbers of unseen pairs must be 0 or more, got {unseen_val} and {unseen_test}"
+        )
     found = domain_tree(root)
     members: dict[Pair, list[str]] = {}
     for domain, part in zip(found.domains, found.files, strict=True):
@@ -54,9 +55,12 @@ def make_pairs(
     images: list[PairImage] = []
     for number, pair in enumerate(pairs):
         paths = sorted(members[pair])
-        whole = phases.get(pair)
-        own = deal(len(paths), fractions, seed, number) if whole is None else [whole] * len(paths)
-        images += [PairImage(path, *pair, phase) for path, phase in zip(paths, own, strict=True)]
+        phase = phases.get(pair)
+        if phase is None:
+            split = split_images(len(paths), fractions, seed, number)
+        else:
+            split = [phase] * len(paths)
+        images += [PairImage(path, *pair, part) for path, part in zip(paths, split, strict=True)]
     return sorted(images)
 
 
@@ -75,11 +79,11 @@ def write_pairs(
 
 
 def draw_unseen(pairs: Sequence[Pair], count: int, seed: int) -> list[Pair]:
-    """Pairs to keep from training, in random order; the others still have every word.
+    """Draw unseen pairs, in random order, so that every word stays in a seen pair.
 
-    A pair is taken if its attribute and its object keep two seen pairs each. Only where so many
-    cannot be had, others are taken after these, whose words keep one. No pair is taken that would
-    prevent the number from being reached.
+    A pair is taken if its attribute and its object keep two seen pairs each. Only if there are not
+    enough of these, pairs whose words keep one seen pair follow. No pair is taken that would make
+    the number impossible to reach.
 
     Args:
         pairs: all that have images, each once.
@@ -95,7 +99,7 @@ def draw_unseen(pairs: Sequence[Pair], count: int, seed: int) -> list[Pair]:
     if not 0 <= count <= most:
         raise ValueError(
             f"{count} unseen pairs are wanted; of these {len(pairs)} pairs between 0 and {most} "
-            "can be, for every attribute and object to stay in a seen one"
+            "can be unseen if every attribute and object is to stay in a seen pair"
         )
     draw = generator(seed, "split")
     order = [pairs[place] for place in torch.randperm(len(pairs), generator=draw).tolist()]
@@ -114,9 +118,9 @@ def draw_unseen(pairs: Sequence[Pair], count: int, seed: int) -> list[Pair]:
 
 
 def most_unseen(pairs: Sequence[Pair], taken: Collection[Pair], kept: int) -> int:
-    """How many pairs more can be unseen, with each word in `kept` seen ones or in all that it has.
+    """How many more pairs can be unseen if each word stays in `kept` seen pairs, or in all it has.
 
-    It is the largest flow from attributes to objects that gives each word what it can spare.
+    This is a maximum flow from attributes to objects; what a word can spare is its capacity.
     """
     import numpy as np
     from scipy.sparse import csr_array
@@ -137,26 +141,26 @@ def most_unseen(pairs: Sequence[Pair], taken: Collection[Pair], kept: int) -> in
     return int(maximum_flow(graph, 0, sink).flow_value)
 
 
-def deal(count: int, fractions: Fractions, seed: int, number: int) -> list[Phase]:
-    """The part of each image of one seen pair; what does not divide goes to training.
+def split_images(count: int, fractions: Fractions, seed: int, number: int) -> list[Phase]:
+    """The part of each image of one seen pair; the remainder goes to training.
 
     Args:
         count: images of the pair.
         fractions: for training, validation and test.
         seed: of the draw.
-        number: of the pair, so that each is dealt by itself.
+        number: of the pair, so that each pair has its own draw.
 
-    >>> sorted(deal(10, (0.6, 0.2, 0.2), seed=0, number=3))
+    >>> sorted(split_images(10, (0.6, 0.2, 0.2), seed=0, number=3))
     ['test', 'test', 'train', 'train', 'train', 'train', 'train', 'train', 'val', 'val']
     """
-    val, test = (math.floor(fraction * count + _SLACK) for fraction in fractions[1:])
+    val, test = (exact_floor(fraction * count) for fraction in fractions[1:])
     val = min(val, count - 1)
     test = min(test, count - 1 - val)
-    in_turn: list[Phase] = ["train"] * (count - val - test)
-    in_turn += ["val"] * val
-    in_turn += ["test"] * test
+    phases: list[Phase] = ["train"] * (count - val - test)
+    phases += ["val"] * val
+    phases += ["test"] * test
     order = torch.randperm(count, generator=generator(seed, "split", number))
-    return [in_turn[place] for place in order.tolist()]
+    return [phases[place] for place in order.tolist()]
 
 
 def _seen_with(pairs: Sequence[Pair], taken: Collection[Pair]) -> Counter[tuple[str, str]]:

@@ -1,4 +1,4 @@
-"""Images with boxes, in the folders of Pascal VOC: what each image shows, and where."""
+"""Images with boxes in the folders of Pascal VOC."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from xml.etree import ElementTree
 import torch
 from torch import Tensor
 
+from batchformer.lab.data.files.file_lists import one_per_line
 from batchformer.lab.data.sets.voc_layout import ensure_present, list_file
 
 #: The classes of Pascal VOC, in their official order.
@@ -38,13 +39,12 @@ VOC_CLASSES = (
     "train",
     "tvmonitor",
 )
-#: Endings of image files; of two files with the same name the earlier ending is taken.
+#: Endings of image files; of two files with the same name, the one with the earlier ending counts.
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
-_NAMED = 5
 
 
 @dataclass(frozen=True)
-class Thing:
+class AnnotatedObject:
     """An object of an annotation.
 
     Args:
@@ -59,9 +59,9 @@ class Thing:
 
     @property
     def degenerate(self) -> bool:
-        """Whether it is a point or a line as it is written, a slip of whoever drew it; or NaN.
+        """Whether the box as written is a point or a line, which is a mistake, or has a NaN.
 
-        By VOC's count such a box is one pixel wide or high.
+        VOC counts such a box as one pixel wide or high.
         """
         left, top, right, bottom = self.box
         return not (right - left > 1 and bottom - top > 1)
@@ -92,7 +92,7 @@ class BoxedImages:
         classes: names of the K classes.
         train: images with at least one object each.
         test: every image of the lists, also those without an object.
-        split_sha256: of the images and all that is annotated on them.
+        split_sha256: hash of the images and their annotations.
     """
 
     classes: tuple[str, ...]
@@ -112,17 +112,17 @@ def count_objects(images: Sequence[BoxedImage], classes: int) -> Tensor:
     return torch.bincount(labels, minlength=classes)
 
 
-def read_annotation(file: Path) -> list[Thing]:
-    """The objects of one annotation; parts of objects, as hands of persons, are left out.
+def read_annotation(file: Path) -> list[AnnotatedObject]:
+    """The objects of one annotation; parts of objects, such as hands, are left out.
 
-    VOC counts pixels from 1, and the last one belongs to the box: 1..10 is 0 to 10 here.
+    VOC counts pixels from 1 and includes the last one: its 1..10 is 0 to 10 here.
 
     Raises:
-        ValueError: the file is no annotation; says which, and what is wrong.
+        ValueError: the file is no annotation; names it and says what is wrong.
     """
     try:
         root = ElementTree.parse(file).getroot()
-        return [_thing(element) for element in root.iter("object")]
+        return [_object(element) for element in root.iter("object")]
     except (ElementTree.ParseError, ValueError) as error:
         raise ValueError(
             f"{file} is no annotation in the format of Pascal VOC: {error}. Write it again, or "
@@ -130,7 +130,7 @@ def read_annotation(file: Path) -> list[Thing]:
         ) from error
 
 
-def _thing(element: ElementTree.Element) -> Thing:
+def _object(element: ElementTree.Element) -> AnnotatedObject:
     name = (element.findtext("name") or "").strip()
     if not name:
         raise ValueError("an object has no name")
@@ -138,7 +138,7 @@ def _thing(element: ElementTree.Element) -> Thing:
         _number(element, name, side) for side in ("xmin", "ymin", "xmax", "ymax")
     )
     difficult = (element.findtext("difficult") or "0").strip()
-    return Thing(name, (left - 1, top - 1, right, bottom), difficult not in ("", "0"))
+    return AnnotatedObject(name, (left - 1, top - 1, right, bottom), difficult not in ("", "0"))
 
 
 def _number(element: ElementTree.Element, name: str, side: str) -> float:
@@ -158,13 +158,13 @@ def load_voc(
 ) -> BoxedImages:
     """Read the lists and all annotations, and look for every image.
 
-    Classes are the 20 of VOC where no other name is found, else the names found, sorted.
+    Classes are the 20 of VOC if no other name is found, else the names found, sorted.
 
     Args:
         root: folder with ``VOC2007`` and others.
         trained_on: lists as ``2007/trainval``.
-        scored_on: the same of the images that are scored.
-        difficult: train on objects that are marked as difficult; at test they stay, marked.
+        scored_on: lists of the images that are scored.
+        difficult: train on objects that are marked as difficult; test images always keep them.
 
     Raises:
         FileNotFoundError: lists, images or annotations are missing; names the first of them.
@@ -203,7 +203,7 @@ def load_voc(
 
 
 def _files(root: str | None, name: str) -> list[tuple[Path, Path]]:
-    """Image and annotation of every line of a list; of an image that is not there, its .jpg."""
+    """Image and annotation of every line of a list; a missing image is named as .jpg."""
     file = list_file(root, name)
     folder = file.parents[2]
     lines = [line.strip() for line in file.read_text().splitlines()]
@@ -215,7 +215,7 @@ def _files(root: str | None, name: str) -> list[tuple[Path, Path]]:
                 if path.suffix.lower() in ENDINGS:
                     found.setdefault(path.stem, []).append(path.suffix)
     except (FileNotFoundError, NotADirectoryError):
-        pass  # every image is missing then, which is said of them
+        pass  # then every image is missing, and `_require_files` says so
 
     def image(line: str) -> Path:
         ending = min(found.get(line, ENDINGS[:1]), key=lambda e: ENDINGS.index(e.lower()))
@@ -228,16 +228,14 @@ def _require_files(paths: Iterable[Path]) -> None:
     missing = [path for path in dict.fromkeys(paths) if not path.is_file()]
     if not missing:
         return
-    named = "\n".join(f"  {path}" for path in missing[:_NAMED])
-    more = f"\n  and {len(missing) - _NAMED} more" if len(missing) > _NAMED else ""
     raise FileNotFoundError(
-        f"{len(missing)} files of images and annotations that the lists name are not there:\n"
-        f"{named}{more}\nUnpack the rest of the data set there, or leave these lines out of the "
-        "lists in ImageSets/Main."
+        f"{len(missing)} files of images and annotations that the lists name do not exist:\n"
+        f"{one_per_line(missing)}\nUnpack the rest of the data set there, or leave these lines out "
+        "of the lists in ImageSets/Main."
     )
 
 
-def _warn_of_degenerate(things: dict[Path, list[Thing]]) -> None:
+def _warn_of_degenerate(things: dict[Path, list[AnnotatedObject]]) -> None:
     bad = [file for file, whole in things.items() for thing in whole if thing.degenerate]
     if bad:
         warnings.warn(
@@ -247,7 +245,7 @@ def _warn_of_degenerate(things: dict[Path, list[Thing]]) -> None:
         )
 
 
-def _boxed(path: Path, things: Sequence[Thing], classes: Sequence[str]) -> BoxedImage:
+def _boxed(path: Path, things: Sequence[AnnotatedObject], classes: Sequence[str]) -> BoxedImage:
     return BoxedImage(
         path,
         torch.tensor([thing.box for thing in things], dtype=torch.float32).reshape(-1, 4),

@@ -1,8 +1,8 @@
 """Augmentation and normalisation of whole batches, on any device.
 
 A transform is a pure function `transform(x, u)` of images (N, C, H, W) and of uniform numbers
-(N, transform.draws), drawn in float64 on the CPU. One row of numbers serves one sample, so that the
-images are the same to the bit on every device and however samples are put together into batches.
+(N, transform.draws), drawn in float64 on the CPU. One row of numbers belongs to one sample, so that
+images are the same to the bit on every device and in every batch.
 
 >>> import torch
 >>> transform = Compose((RandomCrop(padding=1), RandomFlip()))

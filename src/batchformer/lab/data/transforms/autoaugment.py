@@ -18,9 +18,8 @@ from batchformer.lab.data.transforms.color import (
     apply_in_sequence,
 )
 
-# The policies of AutoAugment: 25 pairs of (operation, probability, bin of 10).
-#
-# The bin is 0 where it has no meaning.
+# Policies of AutoAugment: 25 pairs of (operation, probability, bin of 10). The bin is 0 if the
+# operation has no magnitude.
 
 PolicyName = Literal["cifar10", "imagenet"]
 Policy = tuple[tuple[tuple[str, float, int], tuple[str, float, int]], ...]
@@ -84,15 +83,15 @@ IMAGENET: Policy = (
 POLICIES: dict[PolicyName, Policy] = {"cifar10": CIFAR10, "imagenet": IMAGENET}
 
 
-# Magnitudes of the operations of AutoAugment and RandAugment, as in torchvision.
+# Magnitudes, as in torchvision.
 
-# The largest shift, 150 pixels of an image of 331, that the policies were searched with.
+# The policies were searched with shifts of up to 150 pixels of an image of 331.
 _LARGEST_SHIFT = 150 / 331
 
 
 def magnitudes(operation: str, height: int, width: int, bins: int) -> Tensor:
     """(bins,) float64 magnitude of each bin of an operation, before the sign."""
-    # In float32 first, as torchvision's: a shift loses its fraction, so the last bit can matter.
+    # In float32 first, as torchvision does: a shift is truncated, so the last bit can matter.
     return _magnitudes(operation, height, width, bins).double()
 
 
@@ -114,27 +113,23 @@ def _magnitudes(operation: str, height: int, width: int, bins: int) -> Tensor:
 
 
 def has_sign(operation: str) -> bool:
-    """Whether the magnitude may be turned into its negative."""
+    """Whether the magnitude can be negated."""
     return operation in WARPS or operation in ENHANCEMENTS
 
 
 def parameters(magnitude: Tensor, negative: Tensor, signed: Tensor, factor: Tensor) -> Tensor:
-    """What `grouped.apply_in_sequence` takes, out of magnitudes, all of one shape.
+    """Parameters for `apply_in_sequence` from magnitudes, all of one shape.
 
     Args:
         magnitude: before the sign.
-        negative: whether the sign is to be negative.
+        negative: whether to negate a signed magnitude.
         signed: whether the operation's magnitude has a sign (`has_sign`).
         factor: whether the operation is an enhancement, whose factor is 1 + magnitude.
     """
     return magnitude.where(~(signed & negative), -magnitude) + factor
 
 
-# AutoAugment over whole batches of uint8 images.
-#
-# One of 25 sub-policies is drawn for each sample; each of its two operations acts with its own
-# probability. Magnitudes are torchvision's, in bins of 10. Older implementations on PIL images
-# differ from them slightly, for instance solarizing from 256 instead of 255.
+# AutoAugment.
 
 BINS = 10
 
@@ -151,14 +146,14 @@ class _Table(NamedTuple):
 
 @lru_cache
 def _table(policy: PolicyName, height: int, width: int) -> _Table:
-    columns_ = list(zip(*POLICIES[policy], strict=True))
+    steps = list(zip(*POLICIES[policy], strict=True))
     bins = {name: magnitudes(name, height, width, BINS) for name in OPERATIONS}
     return _Table(
-        torch.tensor([[OPERATIONS.index(name) for name, _, _ in c] for c in columns_]),
-        torch.tensor([[p for _, p, _ in c] for c in columns_], dtype=torch.float64),
-        torch.stack([torch.stack([bins[name][b] for name, _, b in c]) for c in columns_]),
-        torch.tensor([[has_sign(name) for name, _, _ in c] for c in columns_]),
-        torch.tensor([[name in ENHANCEMENTS for name, _, _ in c] for c in columns_]),
+        torch.tensor([[OPERATIONS.index(name) for name, _, _ in c] for c in steps]),
+        torch.tensor([[p for _, p, _ in c] for c in steps], dtype=torch.float64),
+        torch.stack([torch.stack([bins[name][b] for name, _, b in c]) for c in steps]),
+        torch.tensor([[has_sign(name) for name, _, _ in c] for c in steps]),
+        torch.tensor([[name in ENHANCEMENTS for name, _, _ in c] for c in steps]),
     )
 
 
@@ -178,7 +173,7 @@ def auto_augment(
         chance: (2, N) on the CPU: an operation acts where this is below its probability.
         negative: (2, N) bool on the CPU: whether a magnitude that has a sign is negative.
         policy: "cifar10" or "imagenet".
-        fill: value of pixels that a warp takes from outside the image.
+        fill: value of pixels from outside the image.
     """
     # One row for each of the two operations, one column for each sample.
     drawn = _Table(*(part[:, sub_policy] for part in _table(policy, *x.shape[-2:])))
@@ -189,7 +184,12 @@ def auto_augment(
 
 @dataclass(frozen=True)
 class AutoAugment:
-    """AutoAugment with the policy found on CIFAR-10 or on ImageNet."""
+    """AutoAugment with the policy found on CIFAR-10 or on ImageNet.
+
+    One of 25 sub-policies is drawn for each sample; each of its two operations acts with its own
+    probability. Magnitudes are torchvision's, in bins of 10. Older implementations on PIL images
+    differ slightly, for instance they solarize from 256 instead of 255.
+    """
 
     policy: PolicyName = "cifar10"
     fill: int = 128
@@ -206,10 +206,7 @@ class AutoAugment:
         return auto_augment(x, sub_policy, chance, sign < 0.5, self.policy, self.fill)
 
 
-# RandAugment over whole batches of uint8 images.
-#
-# Each sample draws its own operations; all of them act at one magnitude. Operations and magnitudes
-# are torchvision's. The other family of implementations, timm's, is in increasing_randaugment.py.
+# RandAugment.
 
 CHOICES = (
     "identity",
@@ -252,11 +249,11 @@ def rand_augment(
 
     Args:
         x: (N, C, H, W) uint8.
-        choice: (P, N) on the CPU: places in `CHOICES`, for P operations one after the other.
+        choice: (P, N) on the CPU: positions in `CHOICES`, for P operations in sequence.
         negative: (P, N) bool on the CPU: whether a magnitude that has a sign is negative.
         magnitude: 0..bins - 1.
         bins: how many magnitudes there are from the weakest to the strongest.
-        fill: value of pixels that a warp takes from outside the image.
+        fill: value of pixels from outside the image.
     """
     size = _strengths(magnitude, bins, *x.shape[-2:])[choice]
     parameter = parameters(size, negative, _SIGNED[choice], _FACTOR[choice])
@@ -265,7 +262,11 @@ def rand_augment(
 
 @dataclass(frozen=True)
 class RandAugment:
-    """`num_ops` operations per sample, each any of 14 with equal chance, and either sign."""
+    """RandAugment: `num_ops` operations per sample, each any of 14 with equal chance and sign.
+
+    All operations act at one magnitude. Operations and magnitudes are torchvision's; timm's are in
+    `increasing_randaugment`.
+    """
 
     num_ops: int = 2
     magnitude: int = 9

@@ -1,4 +1,4 @@
-"""What every transform is, composition, normalisation, and numbers drawn for it."""
+"""What a transform is, composition, normalisation, and parameters from uniform numbers."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-# What every transform is, and what it asks of its input.
-
 # Copies of at most this many bytes from ordinary memory to a CUDA device return at once; larger
 # ones may wait for the device unless they start from page-locked memory.
 _STAGED_BYTES = 64 * 1024
@@ -18,8 +16,8 @@ _STAGED_BYTES = 64 * 1024
 class Transform(Protocol):
     """A pure function of images and uniform numbers, sample by sample.
 
-    Row n of the result depends on row n of both inputs alone, so that rows may be put together and
-    taken apart in any way without a change of one bit. Nothing waits for the device of the images.
+    Row n of the result depends on row n of both inputs alone, so that rows can be batched in any
+    way without changing a bit. No transform waits for the device of the images.
     """
 
     @property
@@ -43,7 +41,7 @@ def columns(transform: Transform, x: Tensor, u: Tensor) -> tuple[Tensor, ...]:
 
 
 def require_uint8(name: str, x: Tensor) -> None:
-    """Refuse images that are not whole grey levels."""
+    """Refuse images that are not uint8."""
     if x.dtype != torch.uint8:
         raise TypeError(
             f"{name} acts on uint8 images 0..255, got {x.dtype}; put it before Normalise"
@@ -58,11 +56,11 @@ def to_device_async(parameter: Tensor, device: torch.device) -> Tensor:
     return parameter.to(device, non_blocking=True)
 
 
-# Parameters out of uniform numbers in [0, 1), on the CPU in float64.
+# Parameters from uniform numbers in [0, 1), on the CPU in float64.
 
 
 def uniform_int(u: Tensor, count: int | Tensor) -> Tensor:
-    """Whole numbers 0..count - 1, all equally likely; `count` may differ by sample.
+    """Integers 0..count - 1, all equally likely; `count` may differ by sample.
 
     >>> import torch
     >>> uniform_int(torch.tensor([0.0, 0.3, 0.99], dtype=torch.float64), 4)
@@ -72,16 +70,13 @@ def uniform_int(u: Tensor, count: int | Tensor) -> Tensor:
 
 
 def uniform_float(u: Tensor, low: float, high: float) -> Tensor:
-    """Numbers from `low` up to, but without, `high`, evenly spread."""
+    """Uniform numbers in [low, high)."""
     return low + (high - low) * u
-
-
-# Transforms in sequence, as one transform.
 
 
 @dataclass(frozen=True)
 class Compose:
-    """Transforms one after the other; each is given its own columns of the uniform numbers.
+    """Transforms in sequence; each gets its own columns of the uniform numbers.
 
     >>> from batchformer.lab.data.transforms import RandomCrop, RandomFlip
     >>> Compose((RandomCrop(), RandomFlip())).draws
@@ -95,7 +90,7 @@ class Compose:
         return sum(transform.draws for transform in self.transforms)
 
     def __call__(self, x: Tensor, u: Tensor | None = None) -> Tensor:
-        """`u` may be left out where nothing is random."""
+        """`u` may be left out if nothing is random."""
         if u is None:
             u = torch.empty(len(x), 0, dtype=torch.float64)
         columns(self, x, u)
@@ -103,9 +98,6 @@ class Compose:
             own, u = u[:, : transform.draws], u[:, transform.draws :]
             x = transform(x, own)
         return x
-
-
-# Normalisation of whole batches to zero mean and unit deviation per channel.
 
 
 def normalise(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Tensor:
@@ -120,9 +112,9 @@ def normalise(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Ten
         raise ValueError(f"x has {x.shape[1]} channels (N, C, H, W) but mean has {len(mean)}")
     white = 1 if x.is_floating_point() else 255
     x = x.clone() if x.is_floating_point() else x.float()
-    # Statistics scaled to the range of x, not x to theirs: CUDA divides by a plain number through
-    # its reciprocal and would differ from the CPU in the last bit.
-    # In place on what was just made: new memory for a large batch costs more than the arithmetic.
+    # The statistics are scaled to the range of x, not x to theirs: CUDA divides by a plain number
+    # through its reciprocal and would differ from the CPU in the last bit.
+    # In place on the copy: new memory for a large batch costs more than the arithmetic.
     return x.sub_(_per_channel(mean, white, x)).div_(_per_channel(std, white, x))
 
 

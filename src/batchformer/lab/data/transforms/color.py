@@ -1,4 +1,12 @@
-"""Operations on the values of uint8 batches: jitter, grey, solarize and others."""
+"""Operations on the values of uint8 batches: jitter, grey, solarize and others.
+
+Each follows torchvision's operation on uint8 tensors. All arithmetic on values is in integers, with
+parameters in fixed point, so every device gives the same image to the bit; torchvision's
+floating-point result differs from it by at most one grey level.
+
+Images are (N, C, H, W) uint8 with C = 1 or 3. Parameters are (N,) tensors on the CPU, one value per
+sample, and are moved to the device here.
+"""
 
 from __future__ import annotations
 
@@ -19,29 +27,20 @@ from batchformer.lab.data.transforms.base import (
     uniform_int,
 )
 
-# Operations on the values of uint8 batches, one parameter per sample.
-#
-# Each follows torchvision's operation on uint8 tensors. All arithmetic on values is in integers,
-# with parameters in fixed point, so every device gives the same image to the bit; torchvision's
-# floating- point result differs from it by at most one grey level.
-#
-# Images are (N, C, H, W) uint8 with C = 1 or 3. Parameters are (N,) tensors on the CPU and are
-# moved.
-
 _BITS = 16
 _ONE = 1 << _BITS
-# The rounding of a factor to fixed point moves a pixel by at most 255 / 2 units; adding it before
-# truncation keeps values that are whole numbers from falling to the next lower one.
+# Rounding a factor to fixed point moves a pixel by at most 255 / 2 units; adding that before
+# truncation keeps whole numbers from falling to the next lower one.
 _SLACK = 128
 
 
 def brightness(x: Tensor, factor: Tensor) -> Tensor:
-    """Blend with black: 0 is black, 1 the image itself, more is brighter."""
+    """Blend with black: 0 is black, 1 is the image, more is brighter."""
     return _to_uint8(x * _fixed(factor, x))
 
 
 def color(x: Tensor, factor: Tensor) -> Tensor:
-    """Blend with the image's own grey version; images of one channel stay as they are."""
+    """Blend with the grey image; images of one channel stay as they are."""
     if x.shape[1] == 1:
         return x
     return _blend(x, _grey(x).int() << _BITS, factor)
@@ -56,11 +55,11 @@ def contrast(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def hue(x: Tensor, turns: Tensor) -> Tensor:
-    """Turn the hue round the colour circle by -0.5..0.5 turns; one channel stays as it is.
+    """Rotate the hue by -0.5..0.5 turns; images of one channel stay as they are.
 
-    In HSV a channel lies below the largest one by the span, largest less smallest, times a
-    function of the hue that rises from 0 to 1, stays there and falls back to 0 along the circle.
-    With the hue counted in sixths of the circle times the span, all of it is in whole numbers.
+    In HSV, a channel is the largest one minus the span (largest minus smallest) times a function of
+    the hue that rises from 0 to 1, stays there and falls back to 0 along the circle. With the hue
+    in units of a sixth of the circle times the span, everything is in whole numbers.
     """
     if x.shape[1] == 1:
         return x
@@ -73,7 +72,7 @@ def hue(x: Tensor, turns: Tensor) -> Tensor:
         green - blue,
         torch.where(high == green, 2 * span + blue - red, 4 * span + red - green),
     )
-    # Where red, green and blue begin on the circle, made on the device: 5, 3 and 1 sixths.
+    # Red, green and blue begin at 5, 3 and 1 sixths of the circle; made on the device.
     begin = torch.arange(5, 0, -2, dtype=torch.int32, device=x.device).view(1, 3, 1, 1)
     circle = (6 * span).clamp(min=1) << _BITS
     place = (((place + begin * span) << _BITS) + span * _fixed(6 * turns, x)).remainder(circle)
@@ -92,7 +91,7 @@ def sharpness(x: Tensor, factor: Tensor) -> Tensor:
     rows = wide[..., :-2, :] + wide[..., 1:-1, :] + wide[..., 2:, :]
     window = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:]
     inner = wide[..., 1:-1, 1:-1]
-    # A thirteenth is never half-way between whole numbers, so every device rounds it alike.
+    # A thirteenth is never half-way between whole numbers, so every device rounds it the same way.
     smooth = ((window + 4 * inner) / 13).round().int()
     out = x.clone()
     out[..., 1:-1, 1:-1] = _blend(inner, smooth << _BITS, factor)
@@ -130,7 +129,7 @@ def autocontrast(x: Tensor) -> Tensor:
 
 
 def equalize(x: Tensor) -> Tensor:
-    """Give each channel an even histogram; a channel with too few steps stays as it is."""
+    """Equalize the histogram of each channel; a channel with too few steps stays as it is."""
     flat = x.flatten(2).long()
     ones = torch.ones((), dtype=torch.int32, device=x.device).expand_as(flat)
     histogram = torch.zeros(*flat.shape[:2], 256, dtype=torch.int32, device=x.device)
@@ -175,11 +174,9 @@ def _grey(x: Tensor) -> Tensor:
     return ((2989 * red + 5870 * green + 1140 * blue) // 10000)[:, None]
 
 
-# Different operations on different samples of one uint8 batch.
-#
-# The samples that share an operation, or that are warped in any way, are taken out, changed
-# together and put back. All bookkeeping is on the CPU, where the choices are, so no device is
-# waited for.
+# Different operations on different samples of one batch. The samples that share an operation, and
+# all that are warped, are taken out, changed together and put back. The bookkeeping is on the CPU,
+# where the choices are, so nothing waits for the device.
 
 WARPS: dict[str, Callable[[Tensor, int, int], Tensor]] = {
     "shear_x": warps.shear_x,
@@ -205,9 +202,9 @@ _FIXED: dict[str, Callable[[Tensor], Tensor]] = {  # without a parameter
     "equalize": equalize,
     "invert": invert,
 }
-#: A sample's operation is given by its place in this list; warps are first.
+#: An operation is coded by its position in this tuple; warps are first.
 OPERATIONS = (*WARPS, *ENHANCEMENTS, *_LEVELS, *_FIXED)
-#: The code of no operation at all.
+#: The code of no operation.
 IDENTITY = len(OPERATIONS)
 
 
@@ -218,11 +215,10 @@ def apply_in_sequence(
 
     Args:
         x: (N, C, H, W) uint8.
-        code: (P, N) on the CPU: the place in `OPERATIONS` of each sample's operations, or
-            `IDENTITY`.
+        code: (P, N) on the CPU: positions in `OPERATIONS`, or `IDENTITY`.
         parameter: (P, N) on the CPU: slope, pixels or degrees of a warp, factor of an
-            enhancement, turns of a hue, bits, threshold or addition; ignored where there is none.
-        fill: value of pixels that a warp takes from outside the image, or C of them.
+            enhancement, turns of a hue, bits, threshold or addition; otherwise ignored.
+        fill: value of pixels from outside the image, or C of them.
     """
     require_uint8("An operation of a policy", x)
     x = x.clone()
@@ -256,13 +252,13 @@ def _apply(
 def apply_where(
     x: Tensor, chosen: Tensor, act: Callable[..., Tensor], *parameters: Tensor
 ) -> Tensor:
-    """Apply one operation to the chosen samples alone.
+    """Apply one operation to the chosen samples only.
 
     Args:
         x: (N, C, H, W).
         chosen: (N,) bool on the CPU.
-        act: function of images and of one tensor for each parameter, that keeps the shape.
-        parameters: each (N,) on the CPU; `act` is given those of the chosen samples.
+        act: function of images and of one tensor for each parameter; it keeps the shape.
+        parameters: each (N, ...) on the CPU; `act` gets those of the chosen samples.
     """
     rows = chosen.nonzero().squeeze(1)
     if not len(rows):
@@ -273,25 +269,21 @@ def apply_where(
     return out
 
 
-# Random brightness, contrast, saturation and hue of uint8 batches, as torchvision's ColorJitter.
-#
-# Values are computed in fixed point, alike on every device. Each of the four operations is within
-# one grey level of torchvision's on uint8 images; in sequence they may move a pixel a little
-# further, since a later operation enlarges what an earlier one rounded.
+# Random transforms.
 
 #: Brightness, contrast, saturation and hue.
 FOUR = ("brightness", "contrast", "color", "hue")
 _CODES = torch.tensor([OPERATIONS.index(name) for name in FOUR])
-#: (24, 4): every order of the four.
+#: (24, 4): every order of `FOUR`.
 ORDERS = torch.tensor(list(permutations(range(len(FOUR)))))
 
 
 def color_jitter(x: Tensor, order: Tensor, parameter: Tensor, acts: Tensor) -> Tensor:
-    """Apply the four operations to `x` (N, C, H, W) uint8, in an order of each sample's own.
+    """Apply the four operations to `x` (N, C, H, W) uint8, in each sample's own order.
 
     Args:
         x: (N, C, H, W) uint8 with C = 1 or 3; saturation and hue leave one channel as it is.
-        order: (N, 4) on the CPU: places in `FOUR`, the first to act first.
+        order: (N, 4) on the CPU: positions in `FOUR`, the first to act first.
         parameter: (N, 4) on the CPU: factors of brightness, contrast and saturation, and turns of
             the hue.
         acts: (N, 4) bool on the CPU: which of `FOUR` act.
@@ -303,6 +295,9 @@ def color_jitter(x: Tensor, order: Tensor, parameter: Tensor, acts: Tensor) -> T
 @dataclass(frozen=True)
 class ColorJitter:
     """Random brightness, contrast, saturation and hue in random order, with probability `p`.
+
+    Each of the four operations is within one grey level of torchvision's ColorJitter on uint8
+    images; in sequence they may differ a little more, since later operations amplify rounding.
 
     Args:
         brightness: factors are uniform in [max(0, 1 - brightness), 1 + brightness].
@@ -326,7 +321,7 @@ class ColorJitter:
             )
 
     def parameters(self, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """What `color_jitter` takes, out of numbers (N, 6): order, parameters, and what acts."""
+        """Order, parameters and `acts` of `color_jitter`, from numbers (N, 6)."""
         chance, order, *numbers = u.unbind(1)
         strengths = (self.brightness, self.contrast, self.saturation)
         drawn = [
@@ -341,9 +336,6 @@ class ColorJitter:
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         columns(self, x, u)
         return color_jitter(x, *self.parameters(u))
-
-
-# Grey and solarized versions of some samples of a uint8 batch.
 
 
 @dataclass(frozen=True)

@@ -16,16 +16,14 @@ from batchformer.lab.data.transforms.base import (
     uniform_float,
     uniform_int,
 )
-from batchformer.lab.data.transforms.resize import ATTEMPTS
-
-# Cutout: one square hole per sample, over whole batches, any dtype.
+from batchformer.lab.data.transforms.color import apply_where
+from batchformer.lab.data.transforms.resize import ATTEMPTS, first_fitting
 
 
 def cutout(x: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
-    """Set to zero the pixels within `side // 2` before, or less than that after, the centre.
+    """Set to zero the pixels from `side // 2` before the centre to less than that after it.
 
-    The centre lies inside the image and the hole is clipped at the borders, so that a hole near a
-    border is smaller.
+    Any dtype. The hole is clipped at the borders of the image, so a hole near a border is smaller.
 
     Args:
         x: (N, C, H, W).
@@ -39,7 +37,7 @@ def cutout(x: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
 
 
 def _hole(centre: Tensor, length: int, side: int) -> Tensor:
-    """(N, length) bool: whether a row, or a column, meets the hole."""
+    """(N, length) bool: whether a row, or a column, crosses the hole."""
     offset = torch.arange(length, device=centre.device) - centre[:, None]
     return (offset >= -(side // 2)) & (offset < side // 2)
 
@@ -48,7 +46,7 @@ def _hole(centre: Tensor, length: int, side: int) -> Tensor:
 class Cutout:
     """One square hole of zeros per sample, its centre uniform over the image.
 
-    To be placed before normalisation. It may come before or after the change to float: 0 stays 0.
+    It belongs before normalisation.
     """
 
     side: int = 16
@@ -59,17 +57,12 @@ class Cutout:
         return cutout(x, uniform_int(row, x.shape[-2]), uniform_int(column, x.shape[-1]), self.side)
 
 
-# Random erasing (Zhong et al., 2020): a box of noise in some samples, over whole batches.
-#
-# The noise is a pixel's own, from the standard normal distribution, as in timm's mode ``pixel``. It
-# is a function of the sample's uniform numbers: one of them is a key, a hash of the key and of the
-# pixel's place is a place in a table of quantiles. So it is the same on every device to the bit,
-# and no generator of the device is needed.
+# Random erasing.
 
-#: Quantiles in the table. The largest is 4.0; the table is just small enough for `send` to copy it
-#: without page-locked memory.
+#: Quantiles in the table of `keyed_noise`. The largest is 4.0; the table is just small enough for
+#: `to_device_async` to copy it without pinned memory.
 QUANTILES = 1 << 14
-# The golden ratio's increment, and the multipliers of MurmurHash3's last step, as signed numbers.
+# The increment of the golden ratio, and the multipliers of MurmurHash3's last step, as int32.
 _INCREMENT, _FIRST, _SECOND = 0x9E3779B1 - (1 << 32), 0x85EBCA6B - (1 << 32), 0xC2B2AE35 - (1 << 32)
 
 
@@ -78,7 +71,7 @@ def random_boxes(
 ) -> Tensor:
     """Boxes (N, 4) as timm draws them: top, left, height and width; zeros where none was found.
 
-    The first of ten attempts counts whose box is smaller than the image both ways.
+    The first of ten attempts whose box is smaller than the image in both directions counts.
 
     Args:
         u: (N, 22) numbers: ten for areas, ten for shapes, and two for the place.
@@ -92,14 +85,15 @@ def random_boxes(
     shape = uniform_float(u[:, ATTEMPTS : 2 * ATTEMPTS], -bound, bound).exp()
     high, wide = (size * shape).sqrt().round().long(), (size / shape).sqrt().round().long()
     fits = (wide < width) & (high < height)
-    first = fits.int().argmax(1, keepdim=True)
-    wide, high = wide.gather(1, first).squeeze(1), high.gather(1, first).squeeze(1)
-    top, left = uniform_int(u[:, -2], height - high + 1), uniform_int(u[:, -1], width - wide + 1)
-    return torch.stack([top, left, high, wide], 1) * fits.any(1, keepdim=True)
+    boxes = first_fitting(high, wide, fits, u[:, -2:], height, width)
+    return boxes * fits.any(1, keepdim=True)
 
 
 def keyed_noise(key: Tensor, shape: tuple[int, ...], device: torch.device) -> Tensor:
     """Standard normal numbers (N, *shape), float32, that depend on each row's key alone.
+
+    A hash of the key and of the position of a number selects an entry of a table of quantiles, so
+    that the noise is the same on every device to the bit, without a generator of the device.
 
     Args:
         key: (N,) int32 on the CPU.
@@ -107,7 +101,7 @@ def keyed_noise(key: Tensor, shape: tuple[int, ...], device: torch.device) -> Te
         device: where the numbers are made.
     """
     place = torch.arange(math.prod(shape), dtype=torch.int32, device=device)
-    mixed = to_device_async(key, device)[:, None] + place * _INCREMENT  # whole numbers wrap around
+    mixed = to_device_async(key, device)[:, None] + place * _INCREMENT  # int32 wraps around
     mixed = (mixed ^ _shifted(mixed, 16)) * _FIRST
     mixed = (mixed ^ _shifted(mixed, 13)) * _SECOND
     mixed = mixed ^ _shifted(mixed, 16)
@@ -116,13 +110,13 @@ def keyed_noise(key: Tensor, shape: tuple[int, ...], device: torch.device) -> Te
 
 
 def _shifted(value: Tensor, bits: int) -> Tensor:
-    """To the right, with zeros from the left: shifts of signed numbers repeat the sign."""
+    """Shift right with zeros from the left; `>>` of signed numbers repeats the sign."""
     return (value >> bits) & ((1 << (32 - bits)) - 1)
 
 
 @lru_cache
 def _quantiles() -> Tensor:
-    """(QUANTILES,) of the standard normal distribution, each as likely as the others."""
+    """(QUANTILES,) of the standard normal distribution, all equally likely."""
     middle = (torch.arange(QUANTILES, dtype=torch.float64) + 0.5) / QUANTILES
     quantiles: Tensor = torch.special.ndtri(middle)
     return quantiles.float()
@@ -134,7 +128,7 @@ def erase(x: Tensor, boxes: Tensor, key: Tensor) -> Tensor:
     Args:
         x: (N, C, H, W) floating point, normalised.
         boxes: (N, 4) on the CPU: top, left, height and width.
-        key: (N,) int32 on the CPU: of the noise.
+        key: (N,) int32 on the CPU, of the noise.
     """
     top, left, high, wide = to_device_async(boxes, x.device)[..., None].unbind(1)
     row = torch.arange(x.shape[-2], device=x.device)
@@ -147,7 +141,9 @@ def erase(x: Tensor, boxes: Tensor, key: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class RandomErasing:
-    """A box of noise in a sample, with a probability; to be placed after normalisation.
+    """Random erasing (Zhong et al., 2020): a box of noise in some samples, after normalisation.
+
+    Each pixel gets its own standard normal noise, as in timm's mode ``pixel``.
 
     Args:
         p: probability of a box.
@@ -163,15 +159,10 @@ class RandomErasing:
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         columns(self, x, u)
         if not x.is_floating_point():
-            raise TypeError(f"RandomErasing needs normalised images, got {x.dtype}")
-        chosen = (u[:, 0] < self.p).nonzero().squeeze(1)
-        if not len(chosen):
-            return x
-        own = u[chosen]
+            raise TypeError(
+                f"RandomErasing needs normalised images, got {x.dtype}; put it after Normalise"
+            )
         height, width = x.shape[-2:]
-        boxes = random_boxes(own[:, 1:-1], height, width, self.area, self.aspect)
-        key = (uniform_int(own[:, -1], 1 << 32) - (1 << 31)).int()
-        group = to_device_async(chosen, x.device)
-        out = x.clone()
-        out[group] = erase(x[group], boxes, key)
-        return out
+        boxes = random_boxes(u[:, 1:-1], height, width, self.area, self.aspect)
+        key = (uniform_int(u[:, -1], 1 << 32) - (1 << 31)).int()
+        return apply_where(x, u[:, 0] < self.p, erase, boxes, key)

@@ -1,4 +1,10 @@
-"""Crop, flip, rotation and affine warps of whole batches."""
+"""Crop, flip, rotation and affine warps of whole batches.
+
+Each kind of warp is a matrix (N, 2, 3) per batch, so that samples with different warps are
+processed together. Coordinates are in fixed point: every device takes the same pixels. Pixels are
+those of torchvision's warps with nearest interpolation, except that a source half-way between two
+pixels may go to the other side.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +23,6 @@ from batchformer.lab.data.transforms.base import (
     uniform_float,
     uniform_int,
 )
-
-# Affine warps of uint8 batches, one parameter per sample.
-#
-# Each kind of warp is a matrix (N, 2, 3) per batch, so that samples with different kinds are warped
-# together. Coordinates are in fixed point: every device takes the same pixels. Pixels are those of
-# torchvision's warps with nearest interpolation, except where a source lies half-way between two
-# pixels, which may go to the other side.
 
 _BITS = 16
 
@@ -61,8 +60,8 @@ def warp(x: Tensor, matrix: Tensor, fill: int | tuple[int, ...] = 0) -> Tensor:
     Args:
         x: (N, C, H, W) uint8.
         matrix: (N, 2, 3) on the CPU: source column and row, each `a * w + b * h + c` from the
-            centre of the image for a target w columns and h rows from it. It is put into fixed
-            point before it is moved, since sines and cosines differ between devices.
+            centre of the image for a target w columns and h rows from it. It becomes fixed point
+            before it is moved, since sines and cosines differ between devices.
         fill: value from outside the image, or one for each of the C channels.
     """
     height, width = x.shape[-2:]
@@ -86,16 +85,16 @@ def warp(x: Tensor, matrix: Tensor, fill: int | tuple[int, ...] = 0) -> Tensor:
 def _matrix(
     like: Tensor, across: tuple[Tensor | float, ...], down: tuple[Tensor | float, ...]
 ) -> Tensor:
-    """(N, 2, 3) float64 out of six numbers or tensors (N,)."""
+    """(N, 2, 3) float64 from six numbers or tensors (N,)."""
     rows = [torch.as_tensor(value).double().expand_as(like) for value in (*across, *down)]
     return torch.stack(rows, -1).view(-1, 2, 3)
 
 
-# Random crop and horizontal flip of whole batches, any dtype.
+# Random crop, flip and rotation.
 
 
 def crop_padded(x: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
-    """Windows of the input's own size out of the images padded with zeros.
+    """Windows of the size of the input, cut from images padded with zeros; any dtype.
 
     Args:
         x: (N, C, H, W).
@@ -113,7 +112,7 @@ def crop_padded(x: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
 
 
 def flip_where(x: Tensor, chosen: Tensor) -> Tensor:
-    """Mirror left and right the samples where `chosen` (N,) is true; x is (N, C, H, W)."""
+    """Mirror the samples of `x` (N, C, H, W) where `chosen` (N,) is true; any dtype."""
     return torch.where(to_device_async(chosen, x.device).view(-1, 1, 1, 1), x.flip(-1), x)
 
 
@@ -141,15 +140,9 @@ class RandomFlip:
         return flip_where(x, chance < self.p)
 
 
-# Random rotation of uint8 batches about the centre of the image.
-
-
 @dataclass(frozen=True)
 class RandomRotation:
-    """Rotate each sample by an angle uniform in [-degrees, degrees], nearest pixels.
-
-    Pixels are torchvision's but for sources half-way between two pixels; see `warps`.
-    """
+    """Rotate each sample by an angle uniform in [-degrees, degrees], with nearest pixels."""
 
     degrees: float
     fill: int = 0

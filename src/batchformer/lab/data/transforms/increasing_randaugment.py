@@ -1,9 +1,8 @@
-"""RandAugment as timm and DeiT have it, over whole batches of uint8 images.
+"""RandAugment as in timm and DeiT, over whole batches of uint8 images.
 
-It differs from torchvision's in its operations (invert and solarize-add, no identity), in their
-magnitudes, which all grow with the level from 0 to 10, in noise on the level of each operation, and
-in that each operation is left out with a probability. Warps take the nearest pixel and shift by
-whole ones; timm's interpolate.
+It differs from torchvision's: it has invert and solarize-add, and no identity; all magnitudes grow
+with the level from 0 to 10; the level of each operation is noisy; and each operation is skipped
+with a probability. Warps take the nearest pixel and shift by whole pixels; timm's interpolate.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ CHOICES = (
     "translate_x",
     "translate_y",
 )
-#: What warps take from outside the image: the mean colour of ImageNet.
+#: The mean colour of ImageNet, for pixels from outside the image.
 MEAN_COLOUR = (124, 116, 104)
 _CODES = torch.tensor([OPERATIONS.index(name) for name in CHOICES])
 _LARGEST_ANGLE, _LARGEST_SLOPE, _LARGEST_SHIFT = 30.0, 0.3, 0.45
@@ -45,16 +44,16 @@ _BITS, _LEVELS, _LARGEST_ADDITION = 4, 256, 110
 
 
 def magnitudes(level: Tensor, negative: Tensor, height: int, width: int) -> Tensor:
-    """What each operation of `CHOICES` does at a level.
+    """Parameters of all operations of `CHOICES` at a level.
 
     Args:
         level: (...) 0..10, float64.
-        negative: (...) bool, the sign where there is one.
+        negative: (...) bool, whether to negate signed parameters.
         height: of the images.
         width: of the images.
 
     Returns:
-        (15, ...) parameters as `grouped.apply_in_sequence` takes them.
+        (15, ...) parameters for `apply_in_sequence`.
     """
     share = level / LARGEST
     sign = torch.where(negative, -1.0, 1.0).to(share.dtype)
@@ -79,11 +78,11 @@ class IncreasingRandAugment:
     """timm's ``rand-m9-mstd0.5-inc1``: two operations per sample, each applied half of the time.
 
     Args:
-        num_ops: operations drawn for each sample, one after the other.
+        num_ops: operations drawn for each sample, applied in sequence.
         level: mean of the level, 0..10.
         noise: standard deviation of the level; levels beyond 0..10 are cut.
         p: probability that a drawn operation is applied.
-        fill: value of pixels that a warp takes from outside the image, or one for each channel.
+        fill: value of pixels from outside the image, or one for each channel.
     """
 
     num_ops: int = 2

@@ -1,7 +1,7 @@
 """Mixup (Zhang et al., 2018) and CutMix (Yun et al., 2019) of a batch with itself, flipped.
 
-A batch has one of the two, with one share or one box, as in DeiT. All is drawn and decided on the
-device and shapes are static, so that an update can be recorded.
+A batch has one of the two, with one share or one box, as in DeiT. Everything is drawn and decided
+on the device and shapes are static, so that an update can be captured in a CUDA graph.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class Mix:
     """How a batch is mixed.
 
     Args:
-        own: (H, W) the share of its own that each pixel keeps; the rest is its partner's.
-        share: () that of the targets.
+        own: (H, W) the share of itself that each pixel keeps; the rest is its partner's.
+        share: () the same for the targets.
     """
 
     own: Tensor
@@ -32,7 +32,7 @@ def blend(share: Tensor, height: int, width: int) -> Mix:
 
 
 def paste(box: Tensor) -> Mix:
-    """CutMix: pixels inside the box are the partner's. The share is what lies outside of it.
+    """CutMix: pixels inside the box are the partner's. The share is the area outside of it.
 
     Args:
         box: (H, W) bool.
@@ -42,10 +42,10 @@ def paste(box: Tensor) -> Mix:
 
 
 def cut_box(share: Tensor, row: Tensor, column: Tensor, height: int, width: int) -> Tensor:
-    """The box (H, W) of CutMix: a part 1 - share of the image, less what lies beyond its borders.
+    """The box (H, W) of CutMix: 1 - share of the image, cut at its borders.
 
     Args:
-        share: () what should stay outside of the box.
+        share: () of the image outside of the box, before the cut.
         row: () its centre.
         column: () its centre.
         height: H.
@@ -58,7 +58,7 @@ def cut_box(share: Tensor, row: Tensor, column: Tensor, height: int, width: int)
 
 
 def _interval(centre: Tensor, length: Tensor, size: int) -> Tensor:
-    """(size,) bool: `length` places round the centre, one more after it where they are odd."""
+    """(size,) bool: `length` positions around the centre; an odd one comes after it."""
     place = torch.arange(size, device=centre.device)
     before, after = (length / 2).floor(), (length / 2).ceil()
     return (place >= centre - before) & (place < centre + after)
@@ -119,12 +119,12 @@ def _share(alpha: float, device: torch.device) -> Tensor:
 
 
 def mix_batch(x: Tensor, targets: Tensor, mix: Mix, classes: int) -> tuple[Tensor, Tensor]:
-    """Images and soft targets, each with a part of its partner: row n with row N - 1 - n.
+    """Images and soft targets, each mixed with its partner: row n with row N - 1 - n.
 
     Args:
         x: (N, C, H, W) floating point. The middle one of an odd batch is its own partner.
         targets: (N,) classes, or (N, K) shares of them.
-        mix: how.
+        mix: how to mix.
         classes: K.
 
     Returns:
@@ -141,5 +141,5 @@ def mix_batch(x: Tensor, targets: Tensor, mix: Mix, classes: int) -> tuple[Tenso
 
 
 def one_hot(labels: Tensor, classes: int) -> Tensor:
-    """(N, K) float32; a comparison, which unlike torch's one_hot never looks at the values."""
+    """(N, K) float32; unlike torch's one_hot, it never reads values back from the device."""
     return (labels[:, None] == torch.arange(classes, device=labels.device)).float()

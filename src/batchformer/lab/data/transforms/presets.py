@@ -1,4 +1,4 @@
-"""Augmentation and normalisation of the experiments, by name."""
+"""Augmentation and normalisation of the experiments."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from batchformer.lab.data.transforms.resize import (
 
 #: Normalisation by the statistics of ImageNet.
 IMAGENET = Normalise(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
-#: Least and largest part of an image that views of contrastive learning are cut from.
+#: Smallest and largest part of an image that a view of contrastive learning shows.
 CONTRAST_SCALE = (0.2, 1.0)
 
 
@@ -25,7 +25,7 @@ def cifar_train(padding: int = 4, fill: int = 128, cutout: int = 16) -> Compose:
 
     Args:
         padding: zeros on each side before the crop.
-        fill: value that AutoAugment's warps take from outside the image.
+        fill: value of pixels from outside the image in AutoAugment's warps.
         cutout: side of the hole.
     """
     augment = AutoAugment("cifar10", fill)
@@ -54,8 +54,8 @@ def imagenet_train(
 
     Args:
         size: side of the result.
-        jitter: strength of brightness, contrast and saturation; 0 leaves the jitter out, as linear
-            probes and iNaturalist do.
+        jitter: strength of brightness, contrast and saturation; 0 leaves the jitter out, as for
+            linear probes and iNaturalist.
         normalise: statistics.
     """
     steps: list[Transform] = [RandomResizedCrop(size), RandomFlip()]
@@ -75,14 +75,14 @@ def moco_v2(size: int = 224, normalise: Normalise = IMAGENET, blur: bool = True)
     Args:
         size: side of the result.
         normalise: statistics.
-        blur: off for images so small that a blur leaves little of them.
+        blur: switch it off for very small images.
     """
     crop = RandomResizedCrop(size, scale=CONTRAST_SCALE)
     return Compose((crop, *moco_v2_colours(normalise, blur).transforms))
 
 
 def moco_v2_colours(normalise: Normalise = IMAGENET, blur: bool = True) -> Compose:
-    """What MoCo-v2 does to a view after its crop."""
+    """The view of MoCo-v2 after its crop."""
     steps: list[Transform] = [ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8), RandomGrey(0.2)]
     if blur:
         steps.append(GaussianBlur((0.1, 2.0), p=0.5))
@@ -99,14 +99,14 @@ def byol(
         first: the view that is always blurred and never solarised; the other one is blurred in a
             tenth of the cases and solarised in a fifth.
         normalise: statistics.
-        blur: off for images so small that a blur leaves little of them.
+        blur: switch it off for very small images.
     """
     crop = RandomResizedCrop(size, scale=CONTRAST_SCALE)
     return Compose((crop, *byol_colours(first, normalise, blur).transforms))
 
 
 def byol_colours(first: bool, normalise: Normalise = IMAGENET, blur: bool = True) -> Compose:
-    """What BYOL and MoCo-v3 do to a view after its crop."""
+    """A view of BYOL and MoCo-v3 after its crop."""
     steps: list[Transform] = [ColorJitter(0.4, 0.4, 0.2, 0.1, p=0.8), RandomGrey(0.2)]
     if blur:
         steps.append(GaussianBlur((0.1, 2.0), p=1.0 if first else 0.1))

@@ -1,4 +1,11 @@
-"""Resampling with antialias, random resized crop and blur of uint8 batches."""
+"""Resampling with antialias, random resized crop and blur of uint8 batches.
+
+All are weighted sums of neighbouring pixels along both axes, and exact on every device: weights are
+whole numbers, so that sums of products with grey levels are whole numbers below 2**24, which
+float32 holds. A matrix product then gives the same result in any order of summation, on every
+device and for every grouping of the samples. To stay exact where float32 products have fewer bits
+(TF32, bfloat16), weights are split into two parts of at most 8 bits.
+"""
 
 from __future__ import annotations
 
@@ -20,29 +27,21 @@ from batchformer.lab.data.transforms.base import (
 )
 from batchformer.lab.data.transforms.color import apply_where
 
-# Weighted sums of neighbouring pixels along both axes of uint8 batches, exact on every device.
-#
-# Weights are whole numbers, so that sums of products with grey levels are whole numbers below
-# 2**24. float32 holds all of them: a matrix product gives the same result in whatever order it
-# adds, on every device and for every grouping of the samples. To stay exact where matrix products
-# of float32 are made with fewer bits (TF32, bfloat16), weights are given in two parts of at most 8
-# bits.
-
 #: Weights are at most 2**15, and the weights of one target add up to at most about 2**16.
 LARGEST_WEIGHT_BITS, LARGEST_SUM_BITS = 15, 16
 _LOW_PART = (1 << 7) - 1
-# Samples are taken in slices of at most so many pixels, which bounds the memory of a large batch
-# to some hundreds of megabytes.
+# Samples are processed in slices of at most this many pixels, which bounds the memory of a large
+# batch to some hundreds of megabytes.
 _PIXELS_AT_ONCE = 1 << 24
 
 
 class Taps(NamedTuple):
-    """Along one axis, from which pixels and with which weights each target is made, on the CPU.
+    """The source pixels and weights of each target along one axis, on the CPU.
 
     Attributes:
         start: (N, T) first source of each of T targets.
-        weight: (N, T, K) int32 weights of that source and the next ones.
-        bits: (N,) weights of one target stand for themselves divided by 2**bits.
+        weight: (N, T, K) int32 weights of that source and the next ones, times 2**bits.
+        bits: (N,) of the fixed point.
     """
 
     start: Tensor
@@ -96,7 +95,7 @@ def _without_autocast(device_type: str) -> AbstractContextManager[object]:
 def _dense(taps: Taps, length: int, device: torch.device) -> Tensor:
     """(N, length, T) int32: the weight of each source in each target."""
     count = taps.weight.shape[2]
-    # One more tap of weight 0 serves all sources that do not meet a target.
+    # One more tap of weight 0 serves all sources outside of a target.
     weight = to_device_async(F.pad(taps.weight.transpose(1, 2), (0, 0, 0, 1)), device)
     offset = (
         torch.arange(length, device=device)[:, None] - to_device_async(taps.start, device)[:, None]
@@ -105,14 +104,12 @@ def _dense(taps: Taps, length: int, device: torch.device) -> Tensor:
     return weight.gather(1, offset)
 
 
-# Bilinear resampling with antialias of boxes in uint8 batches, a box for each sample.
-#
-# Weights are those of torchvision's resize of uint8 images on the CPU, in fixed point, and so are
-# the two roundings, after the horizontal and after the vertical pass. Results are torchvision's to
-# the bit, on every device, for reductions of each axis by a factor of up to 4; beyond, where
-# weights have fewer bits here, a few pixels differ by one grey level.
+# Bilinear resampling with antialias. The fixed-point weights and the two roundings, after the
+# horizontal and after the vertical pass, are those of torchvision's resize of uint8 images on the
+# CPU. Results are torchvision's to the bit, on every device, if each axis is reduced by a factor of
+# up to 4; beyond that, weights have fewer bits here, and a few pixels differ by one grey level.
 
-#: The reduction of an axis up to which results are torchvision's to the bit.
+#: Up to this reduction of an axis, results are torchvision's to the bit.
 MOST_EQUAL = 4
 
 
@@ -145,9 +142,9 @@ def resize(x: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def _torch_agrees(before: tuple[int, int], after: tuple[int, int]) -> bool:
-    """Whether torch's own kernel, many times faster on the CPU, gives the same bits.
+    """Whether torch's kernel, many times faster on the CPU, gives the same bits.
 
-    It fails on images one pixel wide, and beyond some reduction our weights have fewer bits.
+    It fails on images one pixel wide, and beyond `MOST_EQUAL` our weights have fewer bits.
     """
     return all(b > 1 and a > 1 and b <= MOST_EQUAL * a for b, a in zip(before, after, strict=True))
 
@@ -155,13 +152,13 @@ def _torch_agrees(before: tuple[int, int], after: tuple[int, int]) -> bool:
 def triangle(start: Tensor, length: Tensor, targets: int) -> Taps:
     """Taps of the triangle filter for intervals of one axis.
 
-    The triangle is as wide as two pixels of the source or of the target, whichever are larger, and
-    is cut off at the ends of the interval.
+    The triangle is two pixels wide, of the source or of the target, whichever are larger, and is
+    cut at the ends of the interval.
 
     Args:
         start: (N,) first source of each interval, on the CPU.
         length: (N,) sources in each interval.
-        targets: how many targets an interval is resampled to.
+        targets: number of targets of each interval.
     """
     scale = length.double()[:, None] / targets
     support = scale.clamp(min=1)
@@ -196,7 +193,7 @@ def shorter_side(height: int, width: int, size: int) -> tuple[int, int]:
 
 @dataclass(frozen=True)
 class Resize:
-    """Resample whole batches: an int is the shorter side, two are rows and columns."""
+    """Resample whole images: `size` is the shorter side, or rows and columns."""
 
     size: int | tuple[int, int]
     draws: ClassVar[int] = 0
@@ -220,16 +217,16 @@ class CentreCrop:
         if min(height, width) < self.size:
             raise ValueError(
                 f"images of {height} x {width} have no central square of {self.size}; "
-                f"put Resize({self.size}) or more before CentreCrop"
+                f"put Resize({self.size}) or larger before CentreCrop"
             )
-        # Python's rounding of halves to even numbers, as torchvision's.
+        # Python rounds halves to even numbers, as torchvision does.
         top, left = round((height - self.size) / 2), round((width - self.size) / 2)
         return x[..., top : top + self.size, left : left + self.size]
 
 
-# Random resized crop of uint8 batches: boxes of random area and shape, resampled to one size.
+# Random resized crop.
 
-#: How often a box may fail to fit before the central one is taken.
+#: Attempts to draw a box that fits.
 ATTEMPTS = 10
 
 
@@ -238,8 +235,8 @@ def random_boxes(
 ) -> Tensor:
     """Boxes (N, 4) as torchvision draws them: top, left, height and width.
 
-    The first attempt whose box fits inside the image counts. Where none does, the box is the
-    largest central one of an allowed ratio.
+    The first attempt whose box fits inside the image counts. If none does, the box is the largest
+    central one with an allowed ratio.
 
     Args:
         u: (N, 22) numbers: ten for areas, ten for ratios, and two for the place.
@@ -254,11 +251,29 @@ def random_boxes(
     ).exp()
     wide, high = (area * shape).sqrt().round().long(), (area / shape).sqrt().round().long()
     fits = (wide > 0) & (wide <= width) & (high > 0) & (high <= height)
+    central = torch.tensor(central_box(height, width, ratio))
+    boxes = first_fitting(high, wide, fits, u[:, -2:], height, width)
+    return boxes.where(fits.any(1, keepdim=True), central)
+
+
+def first_fitting(
+    high: Tensor, wide: Tensor, fits: Tensor, place: Tensor, height: int, width: int
+) -> Tensor:
+    """Boxes (N, 4), top, left, height and width, of the first of A attempts that fits.
+
+    Args:
+        high: (N, A) heights.
+        wide: (N, A) widths.
+        fits: (N, A) bool; a row without any gives the first attempt.
+        place: (N, 2) uniform numbers for the position.
+        height: rows of the images.
+        width: columns of the images.
+    """
     first = fits.int().argmax(1, keepdim=True)
     wide, high = wide.gather(1, first).squeeze(1), high.gather(1, first).squeeze(1)
-    top, left = uniform_int(u[:, -2], height - high + 1), uniform_int(u[:, -1], width - wide + 1)
-    central = torch.tensor(central_box(height, width, ratio))
-    return torch.stack([top, left, high, wide], 1).where(fits.any(1, keepdim=True), central)
+    top = uniform_int(place[:, 0], height - high + 1)
+    left = uniform_int(place[:, 1], width - wide + 1)
+    return torch.stack([top, left, high, wide], 1)
 
 
 def central_box(height: int, width: int, ratio: tuple[float, float]) -> tuple[int, int, int, int]:
@@ -297,20 +312,20 @@ class RandomResizedCrop:
         return resized_crop(x, boxes, (self.size, self.size))
 
 
-# Gaussian blur of uint8 batches, a width for each sample.
-#
-# The kernel and the reflected border are torchvision's. The blur is made along rows and then along
-# columns, with weights in fixed point and grey levels rounded after each, alike on every device;
-# torchvision sums over both at once in floating point, which differs by at most one grey level.
+# Gaussian blur.
 
 
 def gaussian_blur(x: Tensor, sigma: Tensor, kernel_size: int) -> Tensor:
     """Blur `x` (N, C, H, W) uint8 by Gaussians of deviation `sigma` (N,), on the CPU, in pixels.
 
+    The kernel and the reflected border are torchvision's. Rows are blurred first and then columns,
+    with grey levels rounded after each; torchvision sums over both at once in floating point, which
+    differs by at most one grey level.
+
     Args:
         x: images, larger than half the kernel.
         sigma: positive.
-        kernel_size: odd number of pixels along one axis that are summed.
+        kernel_size: odd number of pixels along one axis.
     """
     require_uint8("Blur", x)
     height, width = x.shape[-2:]
@@ -330,7 +345,7 @@ def gaussian_blur(x: Tensor, sigma: Tensor, kernel_size: int) -> Tensor:
 
 
 def _taps(kernel: Tensor, length: int) -> Taps:
-    """The same kernel (N, K) for all targets of one axis."""
+    """Taps with the same kernel (N, K) for all targets of one axis."""
     n, size = kernel.shape
     start = torch.arange(length).expand(n, length)
     bits = torch.full((n,), LARGEST_WEIGHT_BITS)
@@ -344,7 +359,7 @@ def _reflected(length: int, radius: int, device: torch.device) -> Tensor:
 
 
 def kernel_size_for(sigma: float) -> int:
-    """The smallest odd number of pixels that reaches three deviations to each side.
+    """The smallest odd number of pixels that covers three deviations on each side.
 
     >>> kernel_size_for(2.0)
     13
@@ -359,7 +374,8 @@ class GaussianBlur:
     Args:
         sigma: smallest and largest deviation in pixels.
         p: probability that a sample is blurred.
-        kernel_size: pixels along one axis, odd; None reaches three of the largest deviations.
+        kernel_size: odd number of pixels along one axis; None covers three of the largest
+            deviations on each side.
     """
 
     sigma: tuple[float, float] = (0.1, 2.0)

@@ -1,4 +1,14 @@
-"""Sums and means over ranks, and gradients of several ranks as those of one."""
+"""Sums and means over ranks, and gradients averaged before an optimizer uses them.
+
+The loss of a rank is weighted by its rows times the number of ranks over the rows of all ranks. So
+the mean of the gradients over ranks is that of the mean loss over all rows, however many rows each
+rank has.
+
+Where an optimizer holds exactly the parameters of the module that is stepped,
+``DistributedDataParallel`` averages during the backward pass. Other methods (several optimizers,
+frozen parts, gradients set by hand) are averaged after it; a hook of every optimizer ensures that
+none steps without.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +34,9 @@ from batchformer.nn.exchange import (
     world_size,
 )
 
-# What keeps ranks in step: sums and means over them, gradients, and the state of rank 0.
-
 
 @uncompiled
-def sum_of_ranks(x: Tensor) -> Tensor:
+def sum_over_ranks(x: Tensor) -> Tensor:
     """The sum over ranks of tensors of one shape, with gradients; ``x`` itself on one rank.
 
     Every rank calls it, and its backward pass is a collective too: as for
@@ -53,33 +61,33 @@ class _SumOfRanks(torch.autograd.Function):
 
 
 @torch.no_grad()
-def mean_of_ranks(x: Tensor) -> Tensor:
+def mean_over_ranks(x: Tensor) -> Tensor:
     """The mean over ranks of tensors of one shape, without gradients; ``x`` itself on one rank."""
     return x if world_size() == 1 else summed(x) / world_size()
 
 
 @torch.no_grad()
 def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
-    """Let every parameter have the mean over ranks of its gradient.
+    """Replace the gradient of every parameter by its mean over ranks.
 
-    One that a rank has no gradient for counts as zero there; one that no rank has a gradient for
-    keeps none. Every rank calls it with the same parameters.
+    A gradient that is None on some ranks counts as zero there; one that is None on all ranks stays
+    None. Every rank calls it with the same parameters.
     """
-    kept = list(parameters)
-    if world_size() == 1 or not kept:
+    parameters = list(parameters)
+    if world_size() == 1 or not parameters:
         return
-    had = torch.tensor([p.grad is not None for p in kept], dtype=torch.int32)
-    had = had.to(kept[0].device)
-    all_reduce_max_(had)
+    present = torch.tensor([p.grad is not None for p in parameters], dtype=torch.int32)
+    present = present.to(parameters[0].device)
+    all_reduce_max_(present)
     by_kind: dict[tuple[torch.device, torch.dtype], list[Tensor]] = {}
-    for parameter, somewhere in zip(kept, had.tolist(), strict=True):
+    for parameter, somewhere in zip(parameters, present.tolist(), strict=True):
         if somewhere:
             if parameter.grad is None:
                 parameter.grad = torch.zeros_like(parameter)
             gradient = parameter.grad
             by_kind.setdefault((gradient.device, gradient.dtype), []).append(gradient)
     for gradients in by_kind.values():
-        # Divided first, as DDP does: the sum has its bits.
+        # Divided first, as DDP does, so that both give the same bits.
         flat = torch.cat([gradient.reshape(-1) for gradient in gradients]) / world_size()
         all_reduce_(flat)
         for gradient, mean in zip(
@@ -90,33 +98,23 @@ def average_gradients(parameters: Iterable[nn.Parameter]) -> None:
 
 @torch.no_grad()
 def broadcast_state(tensors: Iterable[Tensor]) -> None:
-    """Give tensors, of one shape and type on all ranks, the values that rank 0 has for them."""
+    """Copy the values of rank 0 into tensors that have the same shapes and types on all ranks."""
     by_device: dict[torch.device, list[Tensor]] = {}
     for tensor in tensors:
         by_device.setdefault(tensor.device, []).append(tensor.detach())
     for device, own in by_device.items() if world_size() > 1 else ():
-        # One message of bytes: what is sent one by one takes as many round trips.
+        # One message of bytes, instead of a round trip for each tensor.
         flat = torch.cat([t.reshape(-1).view(torch.uint8) for t in own]).to(device)
         broadcast_(flat)
         sizes = [t.numel() * t.element_size() for t in own]
         for tensor, part in zip(own, torch.split(flat, sizes), strict=True):
-            # A copy begins at an address where any type may begin.
+            # A copy is aligned for any type.
             tensor.copy_(part.clone().view(tensor.dtype).view(tensor.shape))
 
 
-# Gradients of several ranks as those of one: averaged before an optimizer uses them.
-#
-# The loss of a rank counts as its rows times the ranks over the rows of all, so that the mean of
-# the gradients is that of the mean over all rows, however many each rank has.
-#
-# Where an optimizer holds just the parameters of what is stepped, ``DistributedDataParallel``
-# averages while the backward pass still goes. Where a method has updates of its own (several
-# optimizers, parts that are held fixed, gradients that are set by hand), they are averaged after
-# it; a hook of every optimizer sees to it that none steps without.
-
 Step = Callable[[Any], dict[str, Tensor]]
 
-#: Buffers stay each rank's own in a forward pass; the word for it changes with the version.
+#: DDP must not broadcast buffers in a forward pass; versions of torch name the option differently.
 _SYNC = inspect.signature(DistributedDataParallel.__init__).parameters
 _OWN_BUFFERS: dict[str, Any] = {
     "forward_sync_buffers" if "forward_sync_buffers" in _SYNC else "broadcast_buffers": False
@@ -128,7 +126,7 @@ class Parallel:
 
     Args:
         optimizers: all of them; each is given a hook.
-        sharded: parameters are dealt out to ranks, which average what they keep.
+        sharded: FSDP shards the parameters and averages their gradients itself.
     """
 
     def __init__(self, optimizers: Collection[Optimizer], sharded: bool = False) -> None:
@@ -146,24 +144,24 @@ class Parallel:
             optimizer.register_step_pre_hook(self._before_step)
 
     def enter(self, phase: Hashable) -> None:
-        """Which parameters have a gradient may change with the phase of a method."""
+        """Enter a phase of the method; each phase may have gradients for other parameters."""
         if phase != self.phase:
             self.phase = phase
             self._wrapped.clear()
 
     def weight(self, batch: Mapping[str, Any]) -> Tensor:
-        """What the loss of this rank counts, 0-d float64; 1 where all have as many rows."""
+        """The weight of this rank's loss, 0-d float64; 1 if all ranks have equally many rows."""
         rows, device = _rows(batch)
         return rows * world_size() / total_rows(rows, device).double()
 
     @contextmanager
     def part(self, step: Step, optimizer: Optimizer, last: bool) -> Iterator[Step]:
-        """The step for one part of a batch, whose backward pass comes within it as well.
+        """The step for one part of a batch; run its backward pass within the context too.
 
         Args:
             step: of the method.
             optimizer: that will be stepped.
-            last: whether it is the last part: gradients are exchanged once.
+            last: whether this is the last part, after which gradients are exchanged.
         """
         wrapped = self._wrapped.get((id(_owner(step)), id(optimizer)))
         self._by_ddp = wrapped is not None
@@ -174,10 +172,10 @@ class Parallel:
             yield lambda batch: wrapped(step, batch)
 
     def finish(self, step: Step, optimizer: Optimizer) -> None:
-        """After the backward passes of all parts: gradients are those of all ranks."""
+        """After the backward passes of all parts: average the gradients if DDP has not."""
         owner = _owner(step)
         if not self._by_ddp and not self.sharded:
-            # What had no gradient in the first update tells whether DDP has to look for such.
+            # The first update shows whether DDP must look for parameters without gradients.
             self._wrap(owner, optimizer)
             average_gradients(_parameters(optimizer))
         self._averaged.add(id(optimizer))
@@ -190,7 +188,7 @@ class Parallel:
             return
         unused = any(p.grad is None for p in held)
         self._wrapped[id(owner), id(optimizer)] = DistributedDataParallel(
-            Stepped(owner), find_unused_parameters=unused, **_OWN_BUFFERS
+            StepModule(owner), find_unused_parameters=unused, **_OWN_BUFFERS
         )
 
     def _before_step(self, optimizer: Optimizer, *_: Any) -> None:
@@ -200,8 +198,8 @@ class Parallel:
             average_gradients(_parameters(optimizer))
 
 
-class Stepped(nn.Module):
-    """A method whose forward pass is its step, as DDP needs it."""
+class StepModule(nn.Module):
+    """A module whose forward pass is the step of a method; DDP needs one."""
 
     def __init__(self, method: nn.Module) -> None:
         super().__init__()
@@ -213,7 +211,7 @@ class Stepped(nn.Module):
 
 
 def _owner(step: Step) -> nn.Module | None:
-    """The module whose method a step is, compiled or not."""
+    """The module that a step is a bound method of; also for a compiled step."""
     plain = getattr(step, "_torchdynamo_orig_callable", step)
     owner = getattr(plain, "__self__", None)
     return owner if isinstance(owner, nn.Module) else None

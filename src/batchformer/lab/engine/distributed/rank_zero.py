@@ -1,6 +1,7 @@
-"""What ranks agree on besides tensors of a training: on the CPU, by a group of its own.
+"""Small agreements between ranks (numbers, bytes, JSON), on the CPU by a gloo group of their own.
 
-On one rank nothing is sent, and every question is answered by itself."""
+With one rank nothing is sent.
+"""
 
 from __future__ import annotations
 
@@ -15,25 +16,28 @@ from batchformer.nn.exchange import all_reduce_max_, as_single_rank, broadcast_,
 
 T = TypeVar("T")
 
+#: What the header of a broadcast says instead of a length: rank 0 made None, or failed.
+NOTHING, FAILED = -1, -2
+
 
 class RankZeroFailed(RuntimeError):
-    """Rank 0 could not do what all wait for; it says why itself."""
+    """Rank 0 failed at what all ranks wait for; it reports its error itself."""
 
 
 _group: tuple[Any, Any] = (None, None)
 
 
 def group() -> Any:
-    """A gloo group of all ranks, made when first asked for; every rank asks."""
+    """A gloo group of all ranks, created at the first call; every rank calls it."""
     global _group
-    whole = dist.group.WORLD
-    if _group[0] is not whole:
-        _group = (whole, dist.new_group(backend="gloo"))
+    world = dist.group.WORLD
+    if _group[0] is not world:
+        _group = (world, dist.new_group(backend="gloo"))
     return _group[1]
 
 
 def max_over_ranks(number: int) -> int:
-    """The highest number that a rank has; every rank calls it."""
+    """The largest number of any rank; every rank calls it."""
     if world_size() == 1:
         return number
     found = torch.tensor(number)
@@ -42,53 +46,48 @@ def max_over_ranks(number: int) -> int:
 
 
 def bytes_from_rank_zero(make: Callable[[], bytes | None]) -> bytes | None:
-    """What rank 0 makes, on all ranks; the others make nothing. Every rank calls it.
+    """Call `make` on rank 0 and return its result on all ranks; every rank calls this.
 
     Raises:
-        FirstFailed: on the other ranks, if rank 0 fails; there, its own error.
+        RankZeroFailed: on the other ranks, if rank 0 fails; rank 0 raises its own error.
     """
     if world_size() == 1:
         return make()
     if dist.get_rank():
-        return _received()
+        return _receive()
     try:
         with as_single_rank():
             made = make()
     except Exception as error:
-        _sent(-2, f"{type(error).__name__}: {error}".encode())
+        _send(FAILED, f"{type(error).__name__}: {error}".encode())
         raise
-    _sent(-1 if made is None else len(made), made or b"")
+    _send(NOTHING if made is None else len(made), made or b"")
     return made
 
 
 def on_rank_zero(make: Callable[[], T]) -> T:
-    """The same for what JSON can hold."""
+    """The same for a result that JSON can hold."""
     if world_size() == 1:
         return make()
-    said = bytes_from_rank_zero(lambda: json.dumps(make()).encode())
-    answer: T = json.loads(said or b"null")
-    return answer
+    sent = bytes_from_rank_zero(lambda: json.dumps(make()).encode())
+    result: T = json.loads(sent or b"null")
+    return result
 
 
-def _sent(kind: int, content: bytes) -> None:
-    header = torch.tensor([kind, len(content)])
-    broadcast_(header, group())
+def _send(kind: int, content: bytes) -> None:
+    broadcast_(torch.tensor([kind, len(content)]), group())
     if content:
-        broadcast_(_as_tensor(content), group())
+        broadcast_(torch.frombuffer(bytearray(content), dtype=torch.uint8), group())
 
 
-def _received() -> bytes | None:
+def _receive() -> bytes | None:
     header = torch.zeros(2, dtype=torch.int64)
     broadcast_(header, group())
     kind, length = header.tolist()
-    content = torch.empty(length, dtype=torch.uint8)
+    buffer = torch.empty(length, dtype=torch.uint8)
     if length:
-        broadcast_(content, group())
-    words = content.numpy().tobytes()
-    if kind == -2:
-        raise RankZeroFailed(words.decode())
-    return None if kind == -1 else words
-
-
-def _as_tensor(content: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+        broadcast_(buffer, group())
+    content = buffer.numpy().tobytes()
+    if kind == FAILED:
+        raise RankZeroFailed(content.decode())
+    return None if kind == NOTHING else content

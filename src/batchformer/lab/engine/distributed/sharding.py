@@ -1,7 +1,7 @@
-"""FSDP2: parameters, gradients and moments dealt out to ranks, for networks that fit nowhere whole.
+"""FSDP2: parameters, gradients and optimizer moments sharded over ranks.
 
-Checkpoints hold whole, plain tensors all the same: they are put together when saved and dealt out
-when loaded, so that one written by any number of ranks is read by any other, and by ``export``.
+Checkpoints hold full, plain tensors: they are gathered when saved and sharded when loaded. So a
+checkpoint of any number of ranks can be read by any other number, and by ``export``.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -16,114 +17,110 @@ from batchformer.lab.config.training import TrainConfig, require
 from batchformer.lab.engine.method import Method
 from batchformer.nn.exchange import world_size
 
-#: Parameters from which a block is gathered by itself, and not with what is around it.
-LEAST_PARAMETERS = 100_000
+#: Smaller blocks are not gathered by themselves, but with the module around them.
+MIN_BLOCK_PARAMETERS = 100_000
 
 
 def shard(method: Method, train: TrainConfig) -> None:
-    """Deal the parameters of a method out to all ranks; its blocks first, then all that is left.
+    """Shard the parameters of a method over all ranks: first its blocks, then the rest.
 
-    The method itself is the root, since its step and its predictions are what uses the network:
-    both gather what they need, whatever part of the network they call.
+    The method is the root, because its ``step`` and ``predict`` use the network: both gather the
+    parameters they need, whichever part of the network they call.
 
     Args:
         method: on its device.
-        train: refused where it asks for copies of the weights.
+        train: refused if it asks for copies of the weights.
     """
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
 
-    own_moves = type(method).after_update is not Method.after_update
     require(
-        not own_moves,
+        type(method).after_update is Method.after_update,
         "train.parallel fsdp is for methods whose weights the optimizer alone moves, and "
         f"{type(method).__name__} moves some itself; set train.parallel ddp",
     )
     require(not train.ema, "train.ema keeps a copy of all weights; set train.parallel ddp")
     device = next(method.parameters()).device.type
     require(
-        device != "cpu" or on_the_cpu(),
+        device != "cpu" or fsdp_runs_on_cpu(),
         "the FSDP of this torch needs GPUs; set train.parallel ddp, or install a newer torch",
     )
     mesh = init_device_mesh(device, (world_size(),))
-    for block in blocks(method, LEAST_PARAMETERS):
+    for block in blocks(method, MIN_BLOCK_PARAMETERS):
         fully_shard(block, mesh=mesh)
     fully_shard(method, mesh=mesh)
     for name in ("step", "predict"):
         register_fsdp_forward_method(method, name)
 
 
-def on_the_cpu() -> bool:
-    """Whether torch's FSDP knows how to do without GPUs; that of 2.6 does not."""
-    import torch
-
+def fsdp_runs_on_cpu() -> bool:
+    """Whether torch's FSDP works without GPUs; that of torch 2.6 does not."""
     return hasattr(torch.cpu.Stream, "record_event")
 
 
 def blocks(method: nn.Module, least: int) -> Iterator[nn.Module]:
-    """The repeated parts of a network: what stands in its sequences and lists, the outermost."""
+    """The outermost members of the network's sequences and lists that have `least` parameters."""
     network = getattr(method, "network", None)
     waiting = [network] if isinstance(network, nn.Module) else []
+    containers = (nn.Sequential, nn.ModuleList)
     while waiting:
         module = waiting.pop()
-        inside = isinstance(module, (nn.Sequential, nn.ModuleList))
         for child in module.children():
             size = sum(p.numel() for p in child.parameters() if p.requires_grad)
-            holds = isinstance(child, (nn.Sequential, nn.ModuleList))
-            if inside and not holds and size >= least:
+            is_member = isinstance(module, containers) and not isinstance(child, containers)
+            if is_member and size >= least:
                 yield child
             else:
                 waiting.append(child)
 
 
 def is_sharded(model: nn.Module) -> bool:
-    """Whether the parameters of a model are dealt out, though it may have gathered them for now."""
+    """Whether :func:`shard` was applied; the parameters may be gathered at the moment."""
     return hasattr(model, "unshard") and hasattr(model, "reshard")
 
 
-def is_dealt(tensor: object) -> bool:
-    """Whether a tensor is dealt out to ranks."""
-    return isinstance(tensor, Tensor) and hasattr(tensor, "device_mesh")
-
-
-def whole(state: Any) -> Any:
-    """A nest of values with every dealt tensor put together, on the CPU; every rank calls it."""
-    if is_dealt(state):
+def full_tensors(state: Any) -> Any:
+    """A nested state with every sharded tensor gathered, on the CPU; every rank calls it."""
+    if _is_sharded_tensor(state):
         return state.full_tensor().cpu()
     if isinstance(state, Mapping):
-        return {key: whole(value) for key, value in state.items()}
+        return {key: full_tensors(value) for key, value in state.items()}
     if isinstance(state, (list, tuple)):
-        return type(state)(whole(value) for value in state)
+        return type(state)(full_tensors(value) for value in state)
     return state
 
 
-def dealt(value: Any, like: Any) -> Any:
-    """A whole tensor as another one is dealt out; anything else as it is."""
-    if not is_dealt(like) or not isinstance(value, Tensor) or value.shape != like.shape:
-        return value
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
-
-
-def dealt_state(model: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
-    """A whole state dict as a model has its own."""
+def sharded_state(model: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
+    """A state dict of full tensors, sharded like the model's own."""
     own = model.state_dict()
-    return {name: dealt(value, own.get(name)) for name, value in state.items()}
+    return {name: _shard_like(value, own.get(name)) for name, value in state.items()}
 
 
-def dealt_moments(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
-    """A whole state of an optimizer as its parameters are dealt out."""
+def sharded_moments(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
+    """An optimizer state of full tensors, sharded like the optimizer's parameters."""
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     moments = {
-        number: {name: dealt(value, parameters[number]) for name, value in kept.items()}
+        number: {name: _shard_like(value, parameters[number]) for name, value in kept.items()}
         for number, kept in state["state"].items()
     }
     return {**state, "state": moments}
 
 
-def plain_tensors(model: nn.Module) -> Iterator[Tensor]:
-    """Parameters and buffers that every rank has whole."""
+def replicated_tensors(model: nn.Module) -> Iterator[Tensor]:
+    """Parameters and buffers of which every rank has a full copy."""
     if not is_sharded(model):
         yield from (parameter.detach() for parameter in model.parameters())
     yield from model.buffers()
+
+
+def _is_sharded_tensor(tensor: object) -> bool:
+    return isinstance(tensor, Tensor) and hasattr(tensor, "device_mesh")
+
+
+def _shard_like(value: Any, like: Any) -> Any:
+    """A full tensor sharded like another of its shape; other values unchanged."""
+    if not _is_sharded_tensor(like) or not isinstance(value, Tensor) or value.shape != like.shape:
+        return value
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)

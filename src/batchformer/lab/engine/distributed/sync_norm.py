@@ -1,4 +1,4 @@
-"""Batch normalisation by the statistics of all ranks."""
+"""Batch normalisation over the rows of all ranks, also on the CPU."""
 
 from __future__ import annotations
 
@@ -7,24 +7,27 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from batchformer.lab.engine.distributed.gradients import sum_of_ranks
+from batchformer.lab.engine.distributed.gradients import sum_over_ranks
 from batchformer.nn.exchange import world_size
 
 
-class RanksNorm(_BatchNorm):
-    """Batch normalisation over the rows of all ranks, however many each has; exact, on any device.
+class SyncNorm(_BatchNorm):
+    """``nn.SyncBatchNorm`` for any device; ranks may have different numbers of rows.
 
-    torch's own has no such thing on the CPU. Outputs, gradients once they are averaged over ranks,
-    and running statistics are those of one process with all rows.
+    torch's own runs on GPUs only. Outputs, running statistics and gradients averaged over ranks
+    equal those of one process with all rows.
     """
 
     def _check_input_dim(self, input: Tensor) -> None:
         if input.ndim < 2:
-            raise ValueError(f"normalisation of {tuple(input.shape)}: rows and channels are needed")
+            raise ValueError(
+                f"batch normalisation needs an input with rows and channels, (N, C, ...), got "
+                f"{tuple(input.shape)}"
+            )
 
     @classmethod
-    def of(cls, norm: _BatchNorm) -> RanksNorm:
-        """With the parameters and statistics of another, and not copies of them."""
+    def of(cls, norm: _BatchNorm) -> SyncNorm:
+        """One that shares the parameters and statistics of another layer."""
         made = cls(norm.num_features, norm.eps, norm.momentum, False, False)
         made.affine, made.track_running_stats = norm.affine, norm.track_running_stats
         made.weight, made.bias = norm.weight, norm.bias
@@ -41,14 +44,14 @@ class RanksNorm(_BatchNorm):
             return F.batch_norm(input, mean, var, self.weight, self.bias, False, 0.0, self.eps)
         axes = [axis for axis in range(input.ndim) if axis != 1]
         shape = [1, -1] + [1] * (input.ndim - 2)
-        # Half precision holds no sum over many rows.
+        # Half precision cannot hold a sum over many rows.
         x = input.float() if input.dtype in (torch.float16, torch.bfloat16) else input
         values = torch.tensor([x.numel() // x.shape[1]], dtype=x.dtype, device=x.device)
-        first = sum_of_ranks(torch.cat((x.sum(axes), values)))
+        first = sum_over_ranks(torch.cat((x.sum(axes), values)))
         count = first[-1].detach()
         mean = first[:-1] / count
         centred = x - mean.view(shape)
-        variance = sum_of_ranks(centred.square().sum(axes)) / count
+        variance = sum_over_ranks(centred.square().sum(axes)) / count
         self._track(mean.detach(), variance.detach(), count)
         normal = centred * (variance + self.eps).rsqrt().view(shape)
         if self.weight is not None:
@@ -70,13 +73,13 @@ class RanksNorm(_BatchNorm):
 
 
 def synchronise_norms(model: nn.Module, device: torch.device) -> None:
-    """Let all batch normalisation of a model use the rows of all ranks; names stay as they are."""
+    """Replace every batch normalisation by one over all ranks; names in the state stay."""
     if world_size() == 1:
         return
     made: dict[int, nn.Module] = {}
     for parent in list(model.modules()):
         for name, norm in parent.named_children():
-            if isinstance(norm, _BatchNorm) and not isinstance(norm, RanksNorm):
+            if isinstance(norm, _BatchNorm) and not isinstance(norm, SyncNorm):
                 if id(norm) not in made:
                     made[id(norm)] = _synchronised(norm, device)
                 setattr(parent, name, made[id(norm)])
@@ -84,6 +87,6 @@ def synchronise_norms(model: nn.Module, device: torch.device) -> None:
 
 def _synchronised(norm: _BatchNorm, device: torch.device) -> nn.Module:
     if device.type != "cuda":
-        return RanksNorm.of(norm)
+        return SyncNorm.of(norm)
     made: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(norm)  # type: ignore[no-untyped-call]
     return made

@@ -1,1 +1,1 @@
-"""Triton kernels for one network: convolutions and normalisation of few channels."""
+"""Triton kernels for ResNet-32 (convolution, normalisation) and for CE-GZSL (pairs)."""

@@ -1,4 +1,4 @@
-"""Where the convolution and normalisation kernels can stand in for torch's, and where not."""
+"""When the convolution and normalisation kernels can replace torch's, and why not."""
 
 from __future__ import annotations
 
@@ -8,17 +8,13 @@ from torch import Tensor, nn
 from batchformer.kernels import available
 
 CONV_CHANNELS = (16, 32, 64)
-
-
 MAX_NORM_CHANNELS = 1024
-
-
-#: Pixels are counted in 32 bits; what they hold is addressed in 64.
+#: Pixels are counted in 32 bits; their values are addressed in 64.
 MAX_PIXELS = 2**30
 
 
 def conv_unsupported_reason(x: Tensor, conv: nn.Conv2d) -> str | None:
-    """Why `conv3x3` cannot stand in for ``conv(x)``, or None. x is (N, C, H, W)."""
+    """Why `conv3x3` cannot replace ``conv(x)``, or None. x is (N, C, H, W)."""
     if reason := available.unsupported_reason(x) or _module_unsupported_reason(conv, nn.Conv2d):
         return reason
     if conv.kernel_size != (3, 3) or conv.stride != (1, 1) or conv.dilation != (1, 1):
@@ -31,7 +27,7 @@ def conv_unsupported_reason(x: Tensor, conv: nn.Conv2d) -> str | None:
         return f"channels other than {', '.join(map(str, CONV_CHANNELS))}"
     if x.dim() != 4 or x.shape[1] != conv.in_channels:
         return "the input is not (N, in_channels, H, W)"
-    # Without autocast torch refuses mixed types, and its error is the one to see.
+    # Without autocast torch refuses mixed types; let it raise its own error.
     autocast = torch.is_autocast_enabled(x.device.type)
     if not autocast and x.dtype != conv.weight.dtype:
         return "input and weight differ in type"
@@ -42,7 +38,7 @@ def conv_unsupported_reason(x: Tensor, conv: nn.Conv2d) -> str | None:
 def norm_unsupported_reason(
     y: Tensor, norm: nn.BatchNorm2d, residual: Tensor | None = None
 ) -> str | None:
-    """Why `batch_norm_relu` cannot stand in for ``relu(norm(y) + residual)``, or None.
+    """Why `batch_norm_relu` cannot replace ``relu(norm(y) + residual)``, or None.
 
     y and residual are (N, C, H, W).
     """
@@ -67,7 +63,7 @@ def norm_unsupported_reason(
 
 
 def _module_unsupported_reason(module: nn.Module, kind: type[nn.Module]) -> str | None:
-    """A kernel takes the module's parameters and never calls it: it must be what it seems."""
+    """A kernel uses the module's parameters but never calls it, so hooks and subclasses count."""
     if type(module) is not kind:
         return f"{type(module).__name__} is not {kind.__name__} itself"
     if not module.training:

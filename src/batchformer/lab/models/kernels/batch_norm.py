@@ -1,4 +1,9 @@
-"""Batch normalisation in training with the ReLU after it, channels-last."""
+"""``relu(batch_norm(y) + residual)`` in training, channels-last, with its gradients, in Triton.
+
+In channels-last memory (N, C, H, W) is P = N H W rows of C values. A tile holds some rows of all
+channels; a chunk holds the tiles that one program sums. Every sum has a fixed order, so the same
+input gives the same bits.
+"""
 
 from __future__ import annotations
 
@@ -12,57 +17,15 @@ from torch.autograd.function import once_differentiable
 
 from batchformer.kernels.available import processors
 
-# Pixels as rows: (N, C, H, W) in channels-last memory is P = N H W rows of C values.
-#
-# A tile holds some rows of all channels, a chunk the tiles that one program sums.
-
 #: Programs per multiprocessor of the kernels that sum over rows.
 SUM_PROGRAMS = 8
 #: Chunks that the kernels merging them read at once, and their warps.
 MERGE_CHUNKS, MERGE_WARPS = 4096, 8
-
-
-def shape_of(y: Tensor, tile: int) -> tuple[int, int, int, int]:
-    """Channels, pixels, channels padded to a power of two, and rows of a tile."""
-    channels = y.shape[1]
-    block = triton.next_power_of_2(channels)
-    return channels, y.numel() // channels, block, max(1, tile // block)
-
-
-def chunks_of(pixels: int, rows: int, device: torch.device) -> tuple[int, int]:
-    """Tiles of a chunk, and chunks, such that each program sums one chunk."""
-    tiles = triton.cdiv(triton.cdiv(pixels, rows), SUM_PROGRAMS * processors(device))
-    return tiles, triton.cdiv(pixels, tiles * rows)
-
-
-def merged_at_once(chunks: int) -> int:
-    """Chunks that a kernel which merges them reads at once: a power of two."""
-    return int(min(triton.next_power_of_2(chunks), MERGE_CHUNKS))
-
-
-@triton.jit
-def offsets(start, pixels, C: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
-    """Where a tile of rows lies, and what of it exists: (ROWS, BLOCK) both."""
-    here = tl.arange(0, ROWS)
-    channel = tl.arange(0, BLOCK)
-    inside = (start + here < pixels)[:, None] & (channel < C)[None, :]
-    return start.to(tl.int64) * C + (here[:, None] * C + channel[None, :]), inside
-
-
-@triton.jit
-def read_channels(values_ptr, C: tl.constexpr, BLOCK: tl.constexpr):
-    """Values of the channels as a row (1, BLOCK)."""
-    channel = tl.arange(0, BLOCK)
-    return tl.load(values_ptr + channel, channel < C, 0.0)[None, :]
-
-
-# Mean and variance of each channel, and the running ones of a normalisation.
-#
-# They are merged from means and squared deviations of chunks of rows, never from sums of squares,
-# which lose the variance where the mean is large. Everything is summed in a fixed order.
-
-#: Values of one tile of rows, and warps that work on it.
+#: Values of one tile of rows, and warps that work on it, by kernel.
 MOMENTS_TILE, MOMENTS_WARPS = 2048, 2
+APPLY_TILE, APPLY_WARPS = 8192, 8
+SUMS_TILE, SUMS_WARPS = 1024, 2
+GRADIENT_TILE, GRADIENT_WARPS = 4096, 4
 
 
 class Moments(NamedTuple):
@@ -75,6 +38,61 @@ class Moments(NamedTuple):
 
     parts: Tensor
     rows: int
+
+
+def batch_norm_relu(
+    y: Tensor, norm: nn.BatchNorm2d, residual: Tensor | None = None, moments: Moments | None = None
+) -> Tensor:
+    """``relu(norm(y) + residual)`` in training; updates the running statistics of `norm`.
+
+    It has no second derivatives: use `kernels.disabled()` for them.
+
+    Args:
+        y: (N, C, H, W), channels-last.
+        norm: affine, tracking statistics with a momentum, in float32.
+        residual: of the shape and type of y.
+        moments: those of y if known; None computes them.
+    """
+    out: Tensor = _BatchNormRelu.apply(y, norm.weight, norm.bias, residual, norm, moments)
+    return out
+
+
+class _BatchNormRelu(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        y: Tensor,
+        weight: Tensor,
+        bias: Tensor,
+        residual: Tensor | None,
+        norm: nn.BatchNorm2d,
+        moments: Moments | None,
+    ) -> Tensor:
+        y = y.contiguous(memory_format=torch.channels_last)
+        statistics = merge(moments or row_moments(y), y, norm)
+        out = apply(y, statistics, weight, bias, residual)
+        # Without a residual the sign before the ReLU follows from y, so `out` is not needed.
+        ctx.save_for_backward(y, statistics, weight, bias, None if residual is None else out)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
+        y, statistics, weight, bias, out = ctx.saved_tensors
+        dout = dout.contiguous(memory_format=torch.channels_last)
+        gradient, sums = gradient_sums(dout, y, statistics, weight, bias, out)
+        dweight, dbias = merge_sums(sums)
+        dy = None
+        if ctx.needs_input_grad[0]:
+            rectify = out is None
+            dy = input_gradient(gradient, y, statistics, weight, bias, dweight, dbias, rectify)
+        return dy, dweight, dbias, None if out is None else gradient, None, None
+
+
+# Forward: moments of chunks, merged to statistics, then the normalisation.
+#
+# Variances are merged from squared deviations of chunks, never from sums of squares, which lose
+# the variance if the mean is large.
 
 
 def row_moments(y: Tensor) -> Moments:
@@ -90,7 +108,7 @@ def row_moments(y: Tensor) -> Moments:
 
 
 def merge(moments: Moments, y: Tensor, norm: nn.BatchNorm2d) -> Tensor:
-    """Mean and inverse standard deviation (2, C) of y; moves the running statistics of `norm`."""
+    """Mean and inverse standard deviation (2, C) of y; updates the running statistics of `norm`."""
     _, channels, chunks = moments.parts.shape
     statistics = moments.parts.new_empty(2, channels)
     with torch.cuda.device_of(y):
@@ -103,6 +121,22 @@ def merge(moments: Moments, y: Tensor, norm: nn.BatchNorm2d) -> Tensor:
     return statistics
 
 
+def apply(
+    y: Tensor, statistics: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None
+) -> Tensor:
+    """Normalise y (N, C, H, W) by statistics (2, C), add the residual, rectify."""
+    if residual is not None:
+        residual = residual.contiguous(memory_format=torch.channels_last)
+    channels, pixels, block, rows = shape_of(y, APPLY_TILE)
+    out = torch.empty_like(y)
+    with torch.cuda.device_of(y):
+        _apply[(triton.cdiv(pixels, rows),)](
+            y, residual, out, statistics, weight, bias, pixels,
+            C=channels, BLOCK=block, ROWS=rows, num_warps=APPLY_WARPS,
+        )  # fmt: skip
+    return out
+
+
 @triton.jit
 def _row_moments(
     y_ptr, parts_ptr, pixels, tiles, C: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr
@@ -111,7 +145,7 @@ def _row_moments(
     chunks = tl.num_programs(0)
     first = chunk * tiles * ROWS
     here = tl.arange(0, ROWS)
-    # Welford's recurrence in each lane; lanes meet only once, at the end.
+    # Welford's recurrence in each lane; lanes are combined once, at the end.
     count = tl.zeros((ROWS, 1), tl.float32)
     mean = tl.zeros((ROWS, BLOCK), tl.float32)
     squares = tl.zeros((ROWS, BLOCK), tl.float32)
@@ -166,27 +200,38 @@ def _merge(
         tl.store(tracked_ptr, tl.load(tracked_ptr) + 1)
 
 
-# Gradients of batch normalisation and the ReLU after it, in two passes over the rows.
-#
-# The first sums what weight and bias need, in a fixed order; the second needs those sums.
+@triton.jit
+def _apply(
+    y_ptr, residual_ptr, out_ptr, statistics_ptr, weight_ptr, bias_ptr, pixels,
+    C: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
+):  # fmt: skip
+    offset, inside = offsets(tl.program_id(0) * ROWS, pixels, C, BLOCK, ROWS)
+    mean = read_channels(statistics_ptr, C, BLOCK)
+    scale = read_channels(weight_ptr, C, BLOCK) * read_channels(statistics_ptr + C, C, BLOCK)
+    y = tl.load(y_ptr + offset, inside, 0.0).to(tl.float32)
+    z = (y - mean) * scale + read_channels(bias_ptr, C, BLOCK)
+    if residual_ptr is not None:
+        z += tl.load(residual_ptr + offset, inside, 0.0).to(tl.float32)
+    # Not maximum(z, 0), which would turn NaN into zero and hide divergence.
+    tl.store(out_ptr + offset, tl.where(z <= 0, 0.0, z).to(out_ptr.dtype.element_ty), inside)
 
-#: Values of one tile of rows, and warps that work on it, by kernel.
-SUMS_TILE, SUMS_WARPS = 1024, 2
-GRADIENT_TILE, GRADIENT_WARPS = 4096, 4
+
+# Backward, in two passes over the rows: the first sums the gradients of weight and bias, which
+# the second needs.
 
 
 def gradient_sums(
     dout: Tensor, y: Tensor, statistics: Tensor, weight: Tensor, bias: Tensor, out: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """Sums over chunks of rows of the gradient before the ReLU, g, and of g times y normalised.
+    """Sums over chunks of rows of g, the gradient before the ReLU, and of g times normalised y.
 
     Args:
         dout, y: (N, C, H, W).
         statistics, weight, bias: as of `apply`.
-        out: what `apply` returned, where it had a residual.
+        out: the result of `apply` if it had a residual, else None.
 
     Returns:
-        g with a residual, else `dout` as it is; sums (2, C, chunks).
+        g if there is a residual, else `dout` unchanged; sums (2, C, chunks).
     """
     channels, pixels, block, rows = shape_of(y, SUMS_TILE)
     tiles, chunks = chunks_of(pixels, rows, y.device)
@@ -222,7 +267,7 @@ def input_gradient(
     dbias: Tensor,
     rectify: bool,
 ) -> Tensor:
-    """The gradient of y (N, C, H, W); with `rectify`, `gradient` has yet to pass the ReLU."""
+    """The gradient of y (N, C, H, W); with `rectify`, `gradient` is that after the ReLU."""
     channels, pixels, block, rows = shape_of(y, GRADIENT_TILE)
     dy = torch.empty_like(y)
     with torch.cuda.device_of(y):
@@ -293,90 +338,38 @@ def _input_gradient(
     tl.store(dy_ptr + offset, dy.to(dy_ptr.dtype.element_ty), inside)
 
 
-# Batch normalisation in training, with the addition and the ReLU after it, channels-last.
-#
-# Pixels are rows, as :mod:`batchformer.lab.models.kernels.batch_norm` has them.
-
-#: Values of one tile of rows, and warps that work on it.
-APPLY_TILE, APPLY_WARPS = 8192, 8
+# Rows, tiles and chunks.
 
 
-def batch_norm_relu(
-    y: Tensor, norm: nn.BatchNorm2d, residual: Tensor | None = None, moments: Moments | None = None
-) -> Tensor:
-    """``relu(norm(y) + residual)`` as in training, the running statistics of `norm` updated.
-
-    Second derivatives are not provided: take them within `kernels.disabled()`.
-
-    Args:
-        y: (N, C, H, W), channels-last.
-        norm: affine, tracking statistics with a momentum, in float32.
-        residual: of the shape and type of y.
-        moments: those of y where known; computed here where None.
-    """
-    out: Tensor = _BatchNormRelu.apply(y, norm.weight, norm.bias, residual, norm, moments)
-    return out
+def shape_of(y: Tensor, tile: int) -> tuple[int, int, int, int]:
+    """Channels, pixels, channels padded to a power of two, and rows of a tile."""
+    channels = y.shape[1]
+    block = triton.next_power_of_2(channels)
+    return channels, y.numel() // channels, block, max(1, tile // block)
 
 
-class _BatchNormRelu(torch.autograd.Function):
-    @staticmethod
-    def forward(
-        ctx: Any,
-        y: Tensor,
-        weight: Tensor,
-        bias: Tensor,
-        residual: Tensor | None,
-        norm: nn.BatchNorm2d,
-        moments: Moments | None,
-    ) -> Tensor:
-        y = y.contiguous(memory_format=torch.channels_last)
-        statistics = merge(moments or row_moments(y), y, norm)
-        out = apply(y, statistics, weight, bias, residual)
-        # Without a residual the sign before the ReLU follows from y: `out` need not be read again.
-        ctx.save_for_backward(y, statistics, weight, bias, None if residual is None else out)
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, dout: Tensor) -> tuple[Tensor | None, ...]:
-        y, statistics, weight, bias, out = ctx.saved_tensors
-        dout = dout.contiguous(memory_format=torch.channels_last)
-        gradient, sums = gradient_sums(dout, y, statistics, weight, bias, out)
-        dweight, dbias = merge_sums(sums)
-        dy = None
-        if ctx.needs_input_grad[0]:
-            rectify = out is None
-            dy = input_gradient(gradient, y, statistics, weight, bias, dweight, dbias, rectify)
-        return dy, dweight, dbias, None if out is None else gradient, None, None
+def chunks_of(pixels: int, rows: int, device: torch.device) -> tuple[int, int]:
+    """Tiles of a chunk, and the number of chunks; each program sums one chunk."""
+    tiles = triton.cdiv(triton.cdiv(pixels, rows), SUM_PROGRAMS * processors(device))
+    return tiles, triton.cdiv(pixels, tiles * rows)
 
 
-def apply(
-    y: Tensor, statistics: Tensor, weight: Tensor, bias: Tensor, residual: Tensor | None
-) -> Tensor:
-    """Normalise y (N, C, H, W) by statistics (2, C), add the residual, rectify."""
-    if residual is not None:
-        residual = residual.contiguous(memory_format=torch.channels_last)
-    channels, pixels, block, rows = shape_of(y, APPLY_TILE)
-    out = torch.empty_like(y)
-    with torch.cuda.device_of(y):
-        _apply[(triton.cdiv(pixels, rows),)](
-            y, residual, out, statistics, weight, bias, pixels,
-            C=channels, BLOCK=block, ROWS=rows, num_warps=APPLY_WARPS,
-        )  # fmt: skip
-    return out
+def merged_at_once(chunks: int) -> int:
+    """Chunks that a merging kernel reads at once, a power of two."""
+    return int(min(triton.next_power_of_2(chunks), MERGE_CHUNKS))
 
 
 @triton.jit
-def _apply(
-    y_ptr, residual_ptr, out_ptr, statistics_ptr, weight_ptr, bias_ptr, pixels,
-    C: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
-):  # fmt: skip
-    offset, inside = offsets(tl.program_id(0) * ROWS, pixels, C, BLOCK, ROWS)
-    mean = read_channels(statistics_ptr, C, BLOCK)
-    scale = read_channels(weight_ptr, C, BLOCK) * read_channels(statistics_ptr + C, C, BLOCK)
-    y = tl.load(y_ptr + offset, inside, 0.0).to(tl.float32)
-    z = (y - mean) * scale + read_channels(bias_ptr, C, BLOCK)
-    if residual_ptr is not None:
-        z += tl.load(residual_ptr + offset, inside, 0.0).to(tl.float32)
-    # Not maximum(z, 0), which would make a NaN zero and hide a run that diverges.
-    tl.store(out_ptr + offset, tl.where(z <= 0, 0.0, z).to(out_ptr.dtype.element_ty), inside)
+def offsets(start, pixels, C: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr):
+    """Offsets and mask (ROWS, BLOCK) of a tile of rows."""
+    here = tl.arange(0, ROWS)
+    channel = tl.arange(0, BLOCK)
+    inside = (start + here < pixels)[:, None] & (channel < C)[None, :]
+    return start.to(tl.int64) * C + (here[:, None] * C + channel[None, :]), inside
+
+
+@triton.jit
+def read_channels(values_ptr, C: tl.constexpr, BLOCK: tl.constexpr):
+    """Values of the channels as a row (1, BLOCK)."""
+    channel = tl.arange(0, BLOCK)
+    return tl.load(values_ptr + channel, channel < C, 0.0)[None, :]

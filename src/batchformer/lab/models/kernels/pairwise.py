@@ -1,7 +1,7 @@
-"""A hidden layer over all pairs of two sets of rows, without its activations ever in memory.
+"""A hidden layer over all pairs of two sets of rows, without its activations in memory.
 
-For rows a (N, W) and b (K, W) the activations a_n + b_k are N K W numbers; here each lives in a
-register while it is needed. Sums have a fixed order.
+For rows a (N, W) and b (K, W) the activations a_n + b_k are N K W numbers; here they exist only in
+registers. Sums have a fixed order.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from torch import Tensor
 
 #: Rows of either set, and channels, of one tile of scores.
 ROWS, CHANNELS = 16, 16
-#: Rows and channels of a tile of slopes, and rows of the other set that are taken at a time.
+#: Rows and channels of a tile of slopes, and rows of the other set that are read at a time.
 SLOPE_ROWS, SLOPE_CHANNELS, AT_ONCE = 16, 128, 4
-#: Programs worth starting: with fewer, sums are cut into parts that are added afterwards.
+#: Programs to aim at: with fewer, sums are split into parts that are added afterwards.
 PROGRAMS = 1024
 
 
@@ -56,7 +56,7 @@ def _slopes(
     first = tl.program_id(2) * part
     for start in range(first, first + part, AT_ONCE):
         for step in tl.static_range(AT_ONCE):
-            # One behind the last is read as the last, with a gradient of zero.
+            # Rows past the end are read as the last row, with a gradient of zero.
             other = start + step + tl.zeros((1,), tl.int64)
             last = tl.minimum(other, k - 1)
             y = tl.load(b + last * channels + channel, mask=inside, other=0.0)
@@ -86,7 +86,7 @@ def sums_above_zero(a: Tensor, b: Tensor, gradient: Tensor) -> Tensor:
     Args:
         a: (N, W).
         b: (K, W).
-        gradient: (N, K), in any layout: that of the other set is the transpose.
+        gradient: (N, K), in any layout; for the other set pass its transpose.
     """
     a, b = a.contiguous(), b.contiguous()
     (n, channels), k = a.shape, len(b)

@@ -1,90 +1,38 @@
-"""The figures by name. What draws them is imported when one is asked for."""
+"""All figures by name: those of networks that were looked at, and those of what runs log.
+
+A further figure is a file beside this one, a line in :data:`FIGURES`, and its test: it is then part
+of the page and of ``batchformer show``. A figure's file is imported when it is drawn.
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
-from dataclasses import dataclass
-from importlib import import_module
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from batchformer.lab.report.figures.shown import Shown
-
-INSIGHT = "insight.npz"
+from batchformer.insight.figures.catalogue import NETWORK_FIGURES, Entry
 
 
-@dataclass(frozen=True)
-class Entry:
-    """A figure that can be asked for.
+def _entry(place: str, summary: str, needs: str) -> Entry:
+    return Entry(summary, f"batchformer.lab.report.figures.{place}", needs)
 
-    Args:
-        summary: what it shows, in a line.
-        place: ``module:function`` in this folder; the function takes a group and the options.
-        needs: what of a run it is drawn from.
-        options: that it takes.
-    """
 
-    summary: str
-    place: str
-    needs: str
-    options: tuple[str, ...] = ()
-
-    def load(self) -> Callable[..., Shown | None]:
-        """The function that makes the figure of a group, or None where no run has its numbers."""
-        module, _, function = self.place.partition(":")
-        found: Callable[..., Shown | None] = getattr(
-            import_module(f"batchformer.lab.report.figures.{module}"), function
-        )
-        return found
-
+LOGGED, ARRAYS = "metrics.jsonl", "figures.npz"
 
 FIGURES = {
-    "training": Entry(
-        "loss and score by update, with bands over seeds", "earlier:training", "metrics.jsonl"
+    "training": _entry("training:make", "loss and score by update, with bands over seeds", LOGGED),
+    "choice": _entry("choice:make", "which epoch the classes of validation chose", ARRAYS),
+    "classes": _entry(
+        "per_class:make", "accuracy by class, and its difference to the reference", ARRAYS
     ),
-    "classes": Entry(
-        "accuracy by class, and its difference to the reference", "earlier:classes", "figures.npz"
+    "head_tail": _entry("head_tail:make", "which shot group images are taken for", ARRAYS),
+    **NETWORK_FIGURES,
+    "bias": _entry(
+        "bias:make", "seen against unseen pairs or classes, as a bias moves predictions", ARRAYS
     ),
-    "head_tail": Entry("which shot group images are taken for", "head_tail:shown", "figures.npz"),
-    "reliability": Entry(
-        "is a network as sure as it is right?", "reliability:shown", INSIGHT, ("by_shots",)
-    ),
-    "influence": Entry(
-        "whose loss moves the features of others, by class frequency",
-        "influence:shown",
-        INSIGHT,
-        ("measure", "on", "cumulative"),
-    ),
-    "attention": Entry(
-        "who attends to whom, by class, head and shot group",
-        "attention:shown",
-        INSIGHT,
-        ("arm",),
-    ),
-    "features": Entry(
-        "plain features on two axes, and how far classes lie apart",
-        "features:shown",
-        INSIGHT,
-    ),
-    "cam": Entry(
-        "where the network looks, arm above arm",
-        "cam:shown",
-        INSIGHT,
-        ("rule", "shots", "images", "arm", "cam_layer"),
-    ),
-    "bias": Entry(
-        "seen against unseen pairs or classes, as a bias moves predictions",
-        "earlier:bias",
-        "figures.npz",
-    ),
-    "choice": Entry(
-        "which epoch the classes of validation chose", "zero_shot:shown", "figures.npz"
-    ),
-    "convergence": Entry(
-        "how fast a linear probe learns", "earlier:probe", "metrics.jsonl of a linear probe"
+    "convergence": _entry(
+        "convergence:make", "how fast a linear probe learns", f"{LOGGED} of a linear probe"
     ),
 }
+"""In the order of a page."""
 
 
 def find_figure(name: str) -> Entry:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from batchformer.lab.metrics.intervals import FEWEST_SEEDS
-from batchformer.lab.report.figures.canvas import INK, TEXT, new_figure
-from batchformer.lab.report.figures.shown import Shown, Words
+from batchformer.insight.figures.canvas import INK, TEXT, new_figure
+from batchformer.insight.figures.captioned import Caption, CaptionedFigure
+from batchformer.insight.figures.text import interval, seeds, signed
+from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.lab.report.results.names import LOWER_IS_BETTER, arm_colours, metric_label
 from batchformer.lab.report.results.pooling import Effect
-from batchformer.lab.report.results.words import interval, seeds, signed
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -23,7 +23,7 @@ THICKNESS = 0.2
 """Half the height of the diamond, in rows."""
 
 
-def forest(arm: str, reference: str, metric: str, effect: Effect) -> Shown:
+def make(arm: str, reference: str, metric: str, effect: Effect) -> CaptionedFigure:
     """The figure of one effect with its words."""
     label = metric_label(metric)
     better = "lower" if metric in LOWER_IS_BETTER else "higher"
@@ -34,10 +34,10 @@ def forest(arm: str, reference: str, metric: str, effect: Effect) -> Shown:
     )
     if effect.printed:
         note += " Hollow, the paper's differences."
-    return Shown(
+    return CaptionedFigure(
         f"{label}: {arm} - {reference}",
-        Words(note, f"Forest plot. {note} {described(effect)}."),
-        lambda: forest_figure(arm, effect),
+        Caption(note, f"Forest plot. {note} {described(effect)}."),
+        lambda: draw(arm, effect),
     )
 
 
@@ -54,7 +54,7 @@ def described(effect: Effect) -> str:
     return "; ".join(row.strip() for row in rows)
 
 
-def forest_figure(arm: str, effect: Effect) -> Figure:
+def draw(arm: str, effect: Effect) -> Figure:
     """Rows from top to bottom: the recipes in their order, then all of them."""
     figure, (axes,) = new_figure([ROW * (len(effect.recipes) + 1.5)])
     colour = arm_colours([arm])[arm]

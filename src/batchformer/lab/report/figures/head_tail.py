@@ -9,9 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from batchformer.insight.classes import shot_groups, third_groups
-from batchformer.insight.record import SHOTS
-from batchformer.lab.metrics.intervals import Paired, paired
-from batchformer.lab.report.figures.canvas import (
+from batchformer.insight.figures.canvas import (
     DIVERGING,
     INK,
     SEQUENTIAL,
@@ -20,12 +18,14 @@ from batchformer.lab.report.figures.canvas import (
     new_grid,
     title,
 )
-from batchformer.lab.report.figures.insight_arrays import safe_divide
-from batchformer.lab.report.figures.shown import Numbers, Shown, Words
+from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
+from batchformer.insight.figures.networks import safe_divide
+from batchformer.insight.figures.text import interval, number, signed
+from batchformer.insight.record import SHOTS
+from batchformer.lab.metrics.intervals import Paired, paired
 from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import in_words
 from batchformer.lab.report.results.runs import Run
-from batchformer.lab.report.results.words import interval, number, signed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -35,7 +35,7 @@ LEAST_REACH = 5.0
 
 
 @dataclass(frozen=True)
-class OfArm:
+class HeadTailOfArm:
     """One arm over its seeds.
 
     Args:
@@ -57,7 +57,7 @@ class HeadTail:
     """The G shot groups that have classes with test images, and every arm."""
 
     groups: list[str]
-    by_arm: dict[str, OfArm]
+    by_arm: dict[str, HeadTailOfArm]
     reference: str
 
 
@@ -90,7 +90,7 @@ def gather(group: RunGroup) -> HeadTail | None:
                 ]
                 for i in range(len(cut[0]))
             ]
-        by_arm[arm] = OfArm(
+        by_arm[arm] = HeadTailOfArm(
             np.mean([rates[cut] for rates, _ in runs.values()], 0),
             np.mean([right[present] for _, right in runs.values()], 0),
             differences,
@@ -132,7 +132,7 @@ def shots_of(run: Run, counts: NDArray[Any]) -> NDArray[Any]:
     return shots
 
 
-def figure(data: HeadTail) -> Figure:
+def draw(data: HeadTail) -> Figure:
     """A row for each arm: the rates, and what they differ by from the reference."""
     arms = list(data.by_arm)
     some = any(found.differences for found in data.by_arm.values())
@@ -178,7 +178,7 @@ def _difference(found: Paired) -> str:
     return f"{text}\n± {(found.high - found.low) / 2:.1f}"
 
 
-def words(data: HeadTail) -> Words:
+def caption(data: HeadTail) -> Caption:
     """What is plotted, and where the images of the rarest group go."""
     over = ", ".join(f"{arm} {found.seeds}" for arm, found in data.by_arm.items())
     note = (
@@ -204,34 +204,34 @@ def words(data: HeadTail) -> Words:
         f"{arm} {number(found.rates[-1, 0], 1)}%" for arm, found in data.by_arm.items()
     )
     said = f"Images of {rarest}-shot classes taken for {most}-shot ones: {said}."
-    return Words(f"{note} {said}", f"Tables of coloured cells. {note} {said}")
+    return Caption(f"{note} {said}", f"Tables of coloured cells. {note} {said}")
 
 
-def numbers(data: HeadTail) -> list[Numbers]:
+def tables(data: HeadTail) -> list[FigureTable]:
     """The rates and the differences of every arm."""
-    tables = []
+    made = []
     columns = ("image of", *(f"as {name}" for name in data.groups))
     for arm, found in data.by_arm.items():
         rows = [
             (name, *(number(value, 1) for value in line), number(right, 1))
             for name, line, right in zip(data.groups, found.rates, found.right, strict=True)
         ]
-        tables.append(Numbers(f"{arm}, percent", (*columns, "right"), rows))
+        made.append(FigureTable(f"{arm}, percent", (*columns, "right"), rows))
         if found.differences:
             rows = [
                 (name, *(f"{signed(d.difference)} {_interval(d)}".strip() for d in line))
                 for name, line in zip(data.groups, found.differences, strict=True)
             ]
-            tables.append(Numbers(f"{arm} - {data.reference}, points", columns, rows))
-    return tables
+            made.append(FigureTable(f"{arm} - {data.reference}, points", columns, rows))
+    return made
 
 
-def shown(group: RunGroup) -> Shown | None:
+def make(group: RunGroup) -> CaptionedFigure | None:
     """The figure with its words and numbers."""
     data = gather(group)
     if data is None:
         return None
-    return Shown("From head to tail", words(data), lambda: figure(data), (), numbers(data))
+    return CaptionedFigure("From head to tail", caption(data), lambda: draw(data), (), tables(data))
 
 
 def _interval(found: Paired) -> str:

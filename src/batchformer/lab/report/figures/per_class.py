@@ -6,10 +6,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from batchformer.insight.figures.canvas import INK, MARKERS, TEXT, legend, new_figure, title
+from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
+from batchformer.insight.figures.text import number, seeds, signed
+from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.lab.metrics.intervals import Paired, paired
-from batchformer.lab.report.figures.canvas import INK, MARKERS, TEXT, legend, new_figure, title
-from batchformer.lab.report.results.configuration import one_group
-from batchformer.lab.report.results.names import arm_colours
+from batchformer.lab.report.results.configuration import RunGroup
+from batchformer.lab.report.results.names import arm_colours, in_words
 from batchformer.lab.report.results.runs import Run
 
 if TYPE_CHECKING:
@@ -71,16 +74,46 @@ class ByClass:
         return [arm for arm in self.accuracy if arm == main or arm not in others]
 
 
-def accuracy_by_class(runs: Iterable[Run], reference: str | None = None) -> Figure:
-    """Training counts, accuracy by arm and each arm's paired difference, over sorted classes."""
-    data = by_class(runs, reference)
+def make(group: RunGroup) -> CaptionedFigure | None:
+    """The figure of a group, where its runs kept their accuracy by class."""
+    data = gather(group)
     if data is None:
-        raise ValueError("No run kept its accuracy by class (per_class in figures.npz).")
-    return figure_of(data)
+        return None
+    note = caption(data)
+    said = Caption(note, f"Dot plot. {note}")
+    table = _by_class_table(data)
+    return CaptionedFigure("Accuracy by class", said, lambda: draw(data), (), [table])
 
 
-def figure_of(data: ByClass) -> Figure:
-    """The figure of numbers already gathered."""
+def caption(data: ByClass) -> str:
+    """What is plotted, over how many seeds, and what the intervals are."""
+    over = ", ".join(f"{arm} {n}" for arm, n in data.seeds.items())
+    points = "class" if data.together == 1 else f"group of up to {data.together} classes"
+    alone = ""
+    if len(data.drawn) < len(data.accuracy):
+        alone = f", drawn of {' and '.join(map(in_words, data.drawn))} alone"
+    note = (
+        f"{data.classes:,} classes from the most to the least training images, one point a "
+        f"{points}: accuracy{alone}, mean over seeds ({over})"
+    )
+    if data.differences:
+        note += f", and the difference to {in_words(data.reference)} on the same seeds"
+        fewest = min(data.paired_seeds.values())
+        if fewest < FEWEST_SEEDS:
+            note += f", without intervals, since an arm shares only {seeds(fewest)} with it"
+        else:
+            chance = len(data.counts) / 20
+            note += (
+                f" with its 95% t interval. Each interval is for its point alone: by chance about "
+                f"{chance:.0f} of {len(data.counts)} would miss 0"
+                if chance >= 1
+                else " with its 95% t interval, each for its point alone"
+            )
+    return f"{note}."
+
+
+def draw(data: ByClass) -> Figure:
+    """Training counts, accuracy by arm and each arm's paired difference, over sorted classes."""
     others = list(data.differences)
     figure, panels = new_figure([0.6, 1.9, *[1.1] * len(others)])
     colours = arm_colours(data.accuracy)
@@ -113,14 +146,10 @@ def figure_of(data: ByClass) -> Figure:
     return figure
 
 
-def by_class(runs: Iterable[Run], reference: str | None = None) -> ByClass | None:
-    """What the figure shows, or None where no run kept its accuracy by class.
-
-    Without a ``reference`` differences are to the one ``comparable`` chooses.
-    """
+def gather(group: RunGroup) -> ByClass | None:
+    """What the figure shows, or None where no run kept its accuracy by class."""
     import numpy as np
 
-    group = one_group(runs, reference)
     kept = {run: array for run in group.runs if (array := _accuracy(run)) is not None}
     if not kept:
         return None
@@ -222,3 +251,21 @@ def _difference_panel(
         markersize=1.8 if crowded else 4,
         color=colour,
     )
+
+
+def _by_class_table(data: ByClass) -> FigureTable:
+    rows = []
+    for i, count in enumerate(data.counts):
+        name = data.names[i] if data.names else f"{data.places[i]:,.0f}"
+        changes = [each[i] for each in data.differences.values()]
+        rows.append(
+            (
+                name,
+                f"{count:,.0f}",
+                *(number(float(values[i]), 1) for values in data.accuracy.values()),
+                *("" if change is None else signed(change.difference, 1) for change in changes),
+            )
+        )
+    differences = (f"{arm} - {data.reference}" for arm in data.differences)
+    columns = ("class" if data.names else "rank", "images", *data.accuracy, *differences)
+    return FigureTable("Accuracy by class, %", columns, rows)

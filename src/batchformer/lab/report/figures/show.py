@@ -8,10 +8,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from batchformer.insight.figures.canvas import DOTS, INK
+from batchformer.insight.figures.captioned import CaptionedFigure
+from batchformer.insight.figures.catalogue import Entry
 from batchformer.insight.optional import extra
-from batchformer.lab.report.figures.canvas import DOTS, INK
-from batchformer.lab.report.figures.catalogue import INSIGHT, Entry, find_figure
-from batchformer.lab.report.figures.shown import Shown
+from batchformer.insight.record import FILE
+from batchformer.lab.report.figures.catalogue import find_figure
 from batchformer.lab.report.results.configuration import RunGroup, one_group
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.report.results.terminal import Terminal
@@ -60,15 +62,18 @@ def show(
     if to is not None and _format(to) not in FORMATS:
         raise ValueError(f"{to}: a figure is written as .svg, .png or .pdf.")
     group = one_group(find_runs(list(paths)), against)
-    if compute is not None and entry.needs == INSIGHT:
+    if compute is not None and entry.needs == FILE:
         fill_in(group, compute)
+    if "cam_layer" in given:
+        of_folder = given["cam_layer"]
+        given = {**given, "cam_layer": lambda run: of_folder(run.folder / run.insight_part)}
     made = entry.load()(group, **given)
     if made is None:
         raise ValueError(missing(name, entry, group, paths, tried=compute is not None))
     out = Terminal(console)
-    out.say(f"{made.title}: {made.words.note}")
+    out.say(f"{made.title}: {made.caption.note}")
     if to is None:
-        for table in [*made.numbers, *made.folded]:
+        for table in [*made.tables, *made.folded_tables]:
             out.show(table.caption, table.columns, list(table.rows))
     else:
         write_figure(made, to)
@@ -89,7 +94,7 @@ def missing(
     """What to do where no run has what a figure is drawn from; ``tried`` to compute it."""
     text = f"{name} is drawn from {entry.needs}, and no run of {group.name} has the arrays for it"
     without = [run for run in group.runs if not len(run.insight)]
-    if entry.needs != INSIGHT:
+    if entry.needs != FILE:
         return f"{text}."
     if len(without) == len(group.runs) and tried:
         return f"{text}. There is nothing of the kind to see in this recipe's method or images."
@@ -105,7 +110,7 @@ def missing(
     )
 
 
-def write_figure(made: Shown, path: Path) -> None:
+def write_figure(made: CaptionedFigure, path: Path) -> None:
     """Write the figure; the file is complete or not there.
 
     A PNG or SVG is transparent, with ink that reads on white and on black; a PDF has the ink of
@@ -114,8 +119,8 @@ def write_figure(made: Shown, path: Path) -> None:
     with extra("report"):
         import matplotlib
 
-    drawn, kind = made.figure(), _format(path)
-    said = made.words.alternative
+    drawn, kind = made.draw(), _format(path)
+    said = made.caption.alternative
     metadata: dict[str, dict[str, Any]] = {
         "svg": {"Title": made.title, "Description": said, "Date": None},
         "png": {"Title": made.title, "Description": said},

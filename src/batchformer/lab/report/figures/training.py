@@ -1,50 +1,40 @@
-"""Figures of what every run logs: curves, convergence of probes, SWAD's valley."""
+"""Training curves: the loss and a score by update, and which updates SWAD averaged."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from batchformer.insight.figures.canvas import legend, new_figure, title
+from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
+from batchformer.insight.figures.text import number
+from batchformer.lab.config.methods import loss_change, without_batchformer
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.methods.ldam import DEFERRED
-from batchformer.lab.report.figures.canvas import DASHES, INK, TEXT, legend, new_figure, title
-from batchformer.lab.report.figures.shown import Numbers
-from batchformer.lab.report.results.configuration import RunGroup, one_group
-from batchformer.lab.report.results.names import (
-    BASELINE,
-    arm_colours,
-    in_words,
-    metric_label,
-    sorted_metrics,
+from batchformer.lab.report.figures.curves import (
+    Curve,
+    curve_over_seeds,
+    draw_curves,
+    evaluated_metric,
 )
-from batchformer.lab.report.results.runs import Run, headline
-from batchformer.lab.report.results.words import number
+from batchformer.lab.report.results.configuration import RunGroup
+from batchformer.lab.report.results.names import BASELINE, metric_label
+from batchformer.lab.report.results.runs import Run
 from batchformer.lab.runs.folder import findings_of, of_parts
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Training curves: the loss and the accuracy by update, with a band over seeds.
-
-MOST_POINTS = 120
-"""Points of a line; longer records are averaged over windows of equal length."""
-
-
-_REWEIGHTED = ("reweight_epoch", "the loss weights classes by how rare they are")
-_PENALISED = ("penalty_from", "the penalty has its full weight")
-CHANGES = dict.fromkeys(DEFERRED, _REWEIGHTED) | dict.fromkeys(("irm", "vrex"), _PENALISED)
-"""Methods that change their loss on the way: the setting that says at which epoch, and how."""
-
-
-class Curve(NamedTuple):
-    """Mean, least and greatest over seeds at each update."""
-
-    steps: list[float]
-    mean: list[float]
-    low: list[float]
-    high: list[float]
+VALLEY_COLUMNS = {
+    "first_update": "first update",
+    "last_update": "last update",
+    "first_evaluation": "first evaluation",
+    "last_evaluation": "last evaluation",
+}
+VALLEY_NOTE = (
+    " SWAD averages the weights after the updates in the table, up to the evaluations whose loss "
+    "lies in the valley; where seeds differ, from the lowest to the highest."
+)
 
 
 class Line(NamedTuple):
@@ -53,6 +43,24 @@ class Line(NamedTuple):
     kind: str
     value: str
     label: str
+
+
+def make(group: RunGroup) -> CaptionedFigure | None:
+    """The figure of a group, where anything was logged."""
+    lines = lines_of(group)
+    if not lines:
+        return None
+    averaged = valley_table(group)
+    note = caption(group, lines)
+    if averaged is not None:
+        note += VALLEY_NOTE
+    return CaptionedFigure(
+        "Training",
+        Caption(note, f"Line plot. {note}"),
+        lambda: draw(group),
+        () if averaged is None else (averaged,),
+        [_updates_table(group, lines)],
+    )
 
 
 def lines_of(group: RunGroup) -> list[Line]:
@@ -66,29 +74,55 @@ def lines_of(group: RunGroup) -> list[Line]:
     return found
 
 
-def training_curves(runs: Iterable[Run], reference: str | None = None) -> Figure:
-    """Loss and evaluated accuracy by update: mean line and min-max band over seeds, per arm.
-
-    The ``reference`` is drawn first, as in the tables.
-    """
-    group = one_group(runs, reference)
-    shown = [(line, line.label + ", %" * (line.kind == "eval")) for line in lines_of(group)]
-    figure, panels = new_figure([1.7] * len(shown))
-    colours = arm_colours(group.arms)
-    for axes, ((kind, value, _), label) in zip(panels, shown, strict=True):
+def draw(group: RunGroup) -> Figure:
+    """A panel for each line: its mean and its range over seeds, for every arm."""
+    labels = [(line, line.label + ", %" * (line.kind == "eval")) for line in lines_of(group)]
+    figure, panels = new_figure([1.7] * len(labels))
+    for axes, (line, label) in zip(panels, labels, strict=True):
         title(axes, label)
-        for i, arm in enumerate(group.arms):
-            curve = curve_over_seeds([run.series(kind, value) for run in group.of(arm)])
-            dash, colour = DASHES[i % len(DASHES)], colours[arm]
-            axes.plot(
-                curve.steps, curve.mean, color=colour, linestyle=dash, linewidth=1.5, label=arm
-            )
-            axes.fill_between(
-                curve.steps, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0
-            )
-    title(panels[-1], f"{shown[-1][1]}, by update")
+        draw_curves(axes, _curves(group, line))
+    title(panels[-1], f"{labels[-1][1]}, by update")
     legend(figure, panels[0])
     return figure
+
+
+def caption(group: RunGroup, lines: list[Line]) -> str:
+    """What is plotted, over how many seeds, and which losses are comparable."""
+    names = [f"evaluated {line.label}" if line.kind == "eval" else line.label for line in lines]
+    what = " and ".join(names)
+    counts = ", ".join(f"{arm} {len(group.of(arm))}" for arm in group.arms)
+    note = (
+        f"{what[0].upper()}{what[1:]} by update. Lines are means over seeds ({counts}); bands "
+        f"run from the lowest to the highest seed."
+    )
+    if lines[0].kind == "train" and not without_batchformer(group.recipe.get("method")):
+        note += (
+            " The loss with BatchFormer covers both streams, so losses of different arms need not "
+            "be comparable."
+        )
+    if lines[0].kind == "train":
+        note += "".join(f" {said}" for said in (*scales_of_losses(group), *change_of_loss(group)))
+    return note
+
+
+def _curves(group: RunGroup, line: Line) -> dict[str, Curve]:
+    return {
+        arm: curve_over_seeds([run.series(line.kind, line.value) for run in group.of(arm)])
+        for arm in group.arms
+    }
+
+
+def _updates_table(group: RunGroup, lines: list[Line]) -> FigureTable:
+    """As many rows as a terminal shows: the ends of each curve and what lies evenly between."""
+    rows = []
+    for line in lines:
+        for arm, curve in _curves(group, line).items():
+            points = list(zip(*curve, strict=True))
+            for i in sorted({round(k * (len(points) - 1) / 4) for k in range(5)} if points else ()):
+                step, mean, low, high = points[i]
+                bounds = f"{number(low)} to {number(high)}"
+                rows.append((arm, line.label, f"{step:,.0f}", number(mean), bounds))
+    return FigureTable("By update", ("arm", "value", "update", "mean", "seeds"), rows)
 
 
 def scales_of_losses(group: RunGroup) -> list[str]:
@@ -125,7 +159,7 @@ def _stream_factor(arm: str, module: Mapping[str, Any]) -> float:
 
 def change_of_loss(group: RunGroup) -> list[str]:
     """Where a method changes its loss on the way, a sentence; of a change out of sight none."""
-    setting, what = CHANGES.get(str(group.recipe.get("method")), ("", ""))
+    setting, what = loss_change(group.recipe.get("method")) or ("", "")
     hyper = group.recipe.get("hyper") or {}
     epoch = hyper.get(setting)
     # Before its epoch a penalty has the weight 1.
@@ -146,179 +180,6 @@ def whose(group: RunGroup) -> str:
     return " without SWAD" if (group.recipe.get("hyper") or {}).get("swad") else ""
 
 
-def evaluated_metric(runs: Sequence[Run], fewest: int = 1) -> str | None:
-    """The headline, or the first metric in the usual order, that was evaluated during training.
-
-    Args:
-        fewest: evaluations that a run must have had; a line needs 2.
-    """
-    final = {name for run in runs for name in run.scores}
-    seen = (name for name in final if any(len(run.series("eval", name)) >= fewest for run in runs))
-    found = sorted_metrics(seen, headline(runs))
-    return found[0] if found else None
-
-
-def curve_over_seeds(series: Sequence[dict[int, float]], most: int | None = MOST_POINTS) -> Curve:
-    """Mean, least and greatest over seeds at the updates that every seed has.
-
-    Args:
-        series: a value by update, for each seed.
-        most: points that are left, by means over windows; None keeps all.
-
-    >>> curve_over_seeds([{10: 1.0, 20: 3.0}, {10: 2.0, 20: 5.0, 30: 7.0}])
-    Curve(steps=[10.0, 20.0], mean=[1.5, 4.0], low=[1.0, 3.0], high=[2.0, 5.0])
-    """
-    import numpy as np
-
-    steps = sorted(set.intersection(*map(set, series))) if series else []
-    if not steps:
-        return Curve([], [], [], [])
-    windows = np.array_split(np.arange(len(steps)), min(most or len(steps), len(steps)))
-    values = np.array([[one[step] for step in steps] for one in series], dtype=np.float64)
-    smooth = np.stack([values[:, window].mean(axis=1) for window in windows], axis=1)
-    places = [float(np.mean([steps[i] for i in window])) for window in windows]
-    return Curve(places, smooth.mean(0).tolist(), smooth.min(0).tolist(), smooth.max(0).tolist())
-
-
-# How fast a linear probe learns: its score by epoch, and when it has caught up with another's.
-
-#: Epoch of the probe at which, by the paper's figure, MoCo-v3 with BatchFormer has the score that
-#: MoCo-v3 alone has after all 90.
-PAPERS_EPOCH = 38
-
-
-@dataclass(frozen=True)
-class Convergence:
-    """Scores of probes by epoch, of all arms of a group.
-
-    Args:
-        metric: which score.
-        reference: the arm whose final score is to be reached.
-        curves: mean, least and greatest over seeds by epoch, for each arm.
-        seeds: runs behind each curve.
-        final: the mean over seeds of the reference's last score; None where it has none.
-        reached: for each other arm the first epoch at which its mean is at least that; None where
-            no epoch is.
-    """
-
-    metric: str
-    reference: str
-    curves: Mapping[str, Curve]
-    seeds: Mapping[str, int]
-    final: float | None
-    reached: Mapping[str, int | None]
-
-
-def convergence(group: RunGroup) -> Convergence | None:
-    """The curves of a group of linear probes; None for other runs, or where none was kept."""
-    if group.recipe.get("method") != "linear_probe":
-        return None
-    metric = evaluated_metric(group.runs)
-    if metric is None:
-        return None
-    curves, seeds = {}, {}
-    for arm in group.arms:
-        series = [each for run in group.of(arm) if (each := by_epoch(run, metric))]
-        # Every epoch by itself: a mean over several would hide when a score is reached.
-        curve = curve_over_seeds(series, most=None)
-        if curve.steps:
-            curves[arm], seeds[arm] = curve, len(series)
-    if not curves:
-        return None
-    own = curves.get(group.reference)
-    final = own.mean[-1] if own else None
-    reached = {
-        arm: None if final is None else first_at_least(curve.steps, curve.mean, final)
-        for arm, curve in curves.items()
-        if arm != group.reference
-    }
-    return Convergence(metric, group.reference, curves, seeds, final, reached)
-
-
-def by_epoch(run: Run, metric: str) -> dict[int, float]:
-    """One score by the passes over the training images that a run had done."""
-    return {
-        int(record["epoch"]): float(record[metric])
-        for record in run.metrics
-        if record["kind"] == "eval" and isinstance(record.get(metric), (int, float))
-    }
-
-
-def first_at_least(epochs: Sequence[float], scores: Sequence[float], wanted: float) -> int | None:
-    """The first epoch at which a score is at least the one that is wanted.
-
-    >>> first_at_least([1, 2, 3], [40.0, 50.0, 49.0], 50.0)
-    2
-    >>> first_at_least([1, 2, 3], [40.0, 50.0, 49.0], 50.1) is None
-    True
-    """
-    found = (epoch for epoch, score in zip(epochs, scores, strict=True) if score >= wanted)
-    first = next(found, None)
-    return None if first is None else round(first)
-
-
-def convergence_figure(found: Convergence) -> Figure:
-    """One panel: means over seeds with bands from the lowest to the highest, by epoch.
-
-    A thin line is the final score of the reference; a mark is where an arm first has it.
-    """
-    figure, (axes,) = new_figure([2.6])
-    colours = arm_colours(found.curves)
-    title(axes, f"{metric_label(found.metric)}, %, by epoch of the linear probe")
-    for i, (arm, curve) in enumerate(found.curves.items()):
-        colour, dash = colours[arm], DASHES[i % len(DASHES)]
-        axes.plot(curve.steps, curve.mean, color=colour, linestyle=dash, linewidth=1.5, label=arm)
-        axes.fill_between(curve.steps, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
-        epoch = found.reached.get(arm)
-        if epoch is not None:
-            place = [round(step) for step in curve.steps].index(epoch)
-            axes.plot([epoch], [curve.mean[place]], color=colour, marker="o", markersize=4)
-    if found.final is not None:
-        axes.axhline(found.final, color=INK, linewidth=0.6)
-    axes.set_xlabel("Epochs of the probe", fontsize=TEXT, color=INK)
-    legend(figure, axes)
-    return figure
-
-
-def convergence_words(found: Convergence) -> str:
-    """What is plotted, when each arm has caught up, and the paper's epoch."""
-    over = ", ".join(f"{arm} {count}" for arm, count in found.seeds.items())
-    label = metric_label(found.metric)
-    words = (
-        f"Score of the linear probe ({label}) by its epoch. Lines are means over seeds ({over}); "
-        f"bands run from the lowest to the highest seed."
-    )
-    if found.final is None:
-        return words
-    called = in_words(found.reference)
-    words += f" {called[0].upper()}{called[1:]} ends at {number(found.final)}."
-    for arm, epoch in found.reached.items():
-        last = found.curves[arm].steps[-1]
-        at = f"never reached in {last:.0f} epochs" if epoch is None else f"reached at epoch {epoch}"
-        words += f" By {arm} this is {at}."
-    if "batchformer" in found.reached:
-        words += (
-            f" In the paper BatchFormer reaches it at epoch {PAPERS_EPOCH} of 90, with MoCo-v3 on "
-            f"ImageNet."
-        )
-    return words
-
-
-# Which updates SWAD averaged, as a table over the seeds of every arm.
-
-KIND = "swad"
-COLUMNS = {
-    "first_update": "first update",
-    "last_update": "last update",
-    "first_evaluation": "first evaluation",
-    "last_evaluation": "last evaluation",
-}
-NOTE = (
-    " SWAD averages the weights after the updates in the table, up to the evaluations whose loss "
-    "lies in the valley; where seeds differ, from the lowest to the highest."
-)
-
-
 def valleys(run: Run) -> dict[str, Mapping[str, Any]]:
     """Where SWAD's valley was, for every training of a run.
 
@@ -331,10 +192,10 @@ def valleys(run: Run) -> dict[str, Mapping[str, Any]]:
         files = (path for path in sorted(run.folder.glob("*/metrics.jsonl")) if path.is_file())
         found = of_parts({path.parent.name: findings_of({}, read_records(path)) for path in files})
     by_part = {name.rpartition("/"): values for name, values in found.items()}
-    return {part: values for (part, _, kind), values in by_part.items() if kind == KIND}
+    return {part: values for (part, _, kind), values in by_part.items() if kind == "swad"}
 
 
-def valley_table(group: RunGroup) -> Numbers | None:
+def valley_table(group: RunGroup) -> FigureTable | None:
     """One row for every arm and part; None where no run has a valley."""
     rows = []
     for arm in group.arms:
@@ -343,11 +204,11 @@ def valley_table(group: RunGroup) -> Numbers | None:
             for part, values in valleys(run).items():
                 by_part.setdefault(part, []).append(values)
         for part, seen in by_part.items():
-            spans = [_span(values.get(key) for values in seen) for key in COLUMNS]
+            spans = [_span(values.get(key) for values in seen) for key in VALLEY_COLUMNS]
             converged = sum(bool(values.get("converged")) for values in seen)
             rows.append((arm, str(len(seen)), part, *spans, f"{converged} of {len(seen)}"))
-    columns = ("arm", "n", "target", *COLUMNS.values(), "converged")
-    return Numbers("What SWAD averaged", columns, rows) if rows else None
+    columns = ("arm", "n", "target", *VALLEY_COLUMNS.values(), "converged")
+    return FigureTable("What SWAD averaged", columns, rows) if rows else None
 
 
 def _span(values: Iterable[Any]) -> str:

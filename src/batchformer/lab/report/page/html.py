@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from batchformer.insight.optional import extra
+from batchformer.insight.figures.text import number, seeds, signed
+from batchformer.insight.intervals import FEWEST_SEEDS
+from batchformer.insight.page.explorer import script_policy
+from batchformer.insight.page.html import Section, typeset
+from batchformer.insight.page.html import environment as shared_environment
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER
-from batchformer.lab.metrics.intervals import FEWEST_SEEDS
 from batchformer.lab.report.page.pooled_page import together_part
-from batchformer.lab.report.page.sections import Section, sections_of, sweep_section
+from batchformer.lab.report.page.sections import sections_of, sweep_section
 from batchformer.lab.report.results import words
 from batchformer.lab.report.results.comparison import compare_runs
 from batchformer.lab.report.results.configuration import RunGroup, settings
@@ -125,7 +127,7 @@ def render(
         .get_template(TEMPLATE)
         .render(
             title=title or (TITLE if parts or not sweeps else SWEEPS_TITLE),
-            policy=policy([section for part in parts for section in part.sections]),
+            policy=script_policy([section for part in parts for section in part.sections]),
             comparison=comparison,
             parts=parts,
             main_reach=main_reach,
@@ -148,46 +150,17 @@ def render(
 
 
 def environment() -> Environment:
-    """Templates of this folder, with the filters they use."""
-    with extra("report"):
-        from jinja2 import Environment, PackageLoader, StrictUndefined
-
-    made = Environment(
-        loader=PackageLoader("batchformer.lab.report", "page"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    """Templates of this folder and those that all pages share, with their filters."""
+    made = shared_environment("batchformer.lab.report")
     made.filters |= {
-        "number": lambda *args: typeset(words.number(*args)),
-        "signed": lambda *args: typeset(words.signed(*args)),
+        "number": lambda *args: typeset(number(*args)),
+        "signed": lambda *args: typeset(signed(*args)),
         "p_value": words.p_value,
         "metric": metric_label,
-        "typeset": typeset,
-        "seeds": words.seeds,
+        "seeds": seeds,
         "in_words": in_words,
     }
     return made
-
-
-def policy(sections: Iterable[Section]) -> str:
-    """What the page allows besides styles and images inside it: one script, where it has one."""
-    if not any("<script" in section.html for section in sections):
-        return ""
-    from batchformer.lab.report.page.explorer import script_source
-
-    return f"; script-src {script_source()}"
-
-
-def typeset(text: str) -> str:
-    """Hyphens that stand for a minus become one, and an interval stays on one line.
-
-    >>> typeset("batchformer_self - baseline: -0.5 [-1.0, +0.1]").replace("\N{NO-BREAK SPACE}", "_")
-    'batchformer_self − baseline: −0.5 [−1.0,_+0.1]'
-    """
-    text = re.sub(r"(?<![\w.])-(?=\d)|(?<= )-(?= )", "\N{MINUS SIGN}", text)
-    return re.sub(r"(\[\S+,) (\S+\])", "\\1\N{NO-BREAK SPACE}\\2", text)
 
 
 def _main(recipe: RecipeComparison) -> Difference | None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from batchformer.lab.report.figures.forest import forest
-from batchformer.lab.report.figures.shown import Numbers, numbers_html
-from batchformer.lab.report.page.sections import Section, section_of
+from batchformer.insight.figures.captioned import FigureTable, table_html
+from batchformer.insight.page.html import Section, section_of
+from batchformer.lab.report.figures import forest
 from batchformer.lab.report.results.pooling import Effect, Together
 from batchformer.lab.report.results.tables import (
     COLUMNS,
@@ -44,13 +44,13 @@ def together_part(found: Together) -> TogetherPart:
 
 
 def _pair(arm: str, reference: str, effects: dict[str, Effect], prefix: str) -> Pair:
-    numbers = Numbers(f"{arm} - {reference}, over recipes", COLUMNS, effect_rows(effects))
+    numbers = FigureTable(f"{arm} - {reference}, over recipes", COLUMNS, effect_rows(effects))
     drawn = [
-        section_of(forest(arm, reference, metric, effect), f"{prefix}-{metric}")
+        section_of(forest.make(arm, reference, metric, effect), f"{prefix}-{metric}")
         for metric, effect in effects.items()
     ]
     return Pair(
         together_headline(arm, reference, effects),
-        numbers_html(numbers),
-        [section for section in drawn if section is not None],
+        table_html(numbers),
+        drawn,
     )

@@ -24,7 +24,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from batchformer.lab.metrics.intervals import FEWEST_SEEDS, chance_of_finding
+from batchformer.insight.figures.text import interval, number, seeds, signed
+from batchformer.insight.intervals import FEWEST_SEEDS
+from batchformer.lab.metrics.intervals import chance_of_finding
 from batchformer.lab.report.results.evidence import (
     Contrast,
     Evidence,
@@ -38,7 +40,7 @@ from batchformer.lab.report.results.evidence import (
 )
 from batchformer.lab.report.results.names import metric_label, sorted_arms, sorted_metrics
 from batchformer.lab.report.results.results import LEVEL
-from batchformer.lab.report.results.words import interval, number, p_value, seeds, signed
+from batchformer.lab.report.results.words import p_value
 
 TABLE = re.compile(
     r"^(?P<head><!-- table (?P<name>\S+)\n(?P<lines>.*?)-->\n).*?(?P<tail>^<!-- /table -->)",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
 
-from batchformer.lab.bench.measure import Table
+from batchformer.lab.bench.table import Table
 from batchformer.lab.report.results.runs import Run
 
 NAME = "bench.json"
@@ -43,6 +43,6 @@ def _fold(table: Table) -> str:
     )
     return (
         f"<details>\n<summary>{escape(table.title)}</summary>\n"
-        f"<p><small>{escape(table.surroundings)}</small></p>\n{inside}"
+        f"<p><small>{escape(table.environment_line)}</small></p>\n{inside}"
         f'<ul class="notes">{notes}</ul>\n</details>'
     )

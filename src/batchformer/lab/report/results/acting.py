@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from batchformer.lab.report.figures.influence import NEXT_TO_NOTHING, change_of_a_loss, in_full
+from batchformer.insight.figures.influence import NEXT_TO_NOTHING, change_of_a_loss, in_full
 from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.runs import Run
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from batchformer.insight.intervals import FEWEST_SEEDS, summary
 from batchformer.lab.metrics.intervals import (
-    FEWEST_SEEDS,
     ImageInterval,
     Paired,
     bootstrap_interval,
@@ -16,7 +16,6 @@ from batchformer.lab.metrics.intervals import (
     outcome,
     paired,
     seeds_needed,
-    summary,
 )
 from batchformer.lab.report.results.acting import acting_notes
 from batchformer.lab.report.results.configuration import RunGroup, comparable

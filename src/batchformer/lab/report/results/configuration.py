@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from batchformer.lab.report.results.names import BASELINE, sorted_arms
+from batchformer.lab.report.results.names import BASELINE, arm_colours, sorted_arms
 from batchformer.lab.report.results.provenance import version_notes
 from batchformer.lab.report.results.runs import Run
 from batchformer.lab.runs.folder import completed
@@ -51,6 +51,10 @@ class RunGroup:
     def of(self, arm: str) -> list[Run]:
         """The runs of one arm by seed."""
         return sorted((run for run in self.runs if run.arm == arm), key=lambda run: run.seed)
+
+    def colours_of(self, arms: Iterable[str]) -> dict[str, str]:
+        """A colour for each of these arms."""
+        return arm_colours(arms)
 
 
 def comparable(runs: Iterable[Run], reference: str | None = None) -> list[RunGroup]:

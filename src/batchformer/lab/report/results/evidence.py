@@ -12,7 +12,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from batchformer.lab.metrics.intervals import holm, paired, pooled, summary
+from batchformer.insight.intervals import summary
+from batchformer.lab.metrics.intervals import holm, paired, pooled
 from batchformer.lab.recipes import RECIPES
 from batchformer.lab.report.results.names import decimals
 from batchformer.lab.report.results.records import SUMMARY, records_in, require_one_configuration

@@ -9,24 +9,9 @@ from batchformer.lab.config.arms import ARMS as KNOWN_ARMS
 
 BASELINE = "baseline"
 
-ARMS = {name: purpose for name, (_, purpose) in KNOWN_ARMS.items()}
+ARMS = {name: arm.purpose for name, arm in KNOWN_ARMS.items()}
 """Known arms in the order they are shown, with what they are for."""
-
-COLOURS = {
-    BASELINE: "#7a7f87",
-    "batchformer": "#1f7ac4",
-    "batchformer_self": "#d55e00",
-    "batchformer_frozen": "#0c9268",
-    "batchformer_mixed_only": "#c0609a",
-    "baseline_loss3x": "#9a7200",
-    "baseline_loss1.5x": "#8a6bd1",
-    "batchformer_official_loss": "#c24a4a",
-    "batchformer_official_grouping": "#4f7f3a",
-    "class_context": "#3f8f6a",
-    "class_context_self": "#b5651d",
-    "random_weights": "#5f6fb5",
-}
-"""Mid-tones: at least 3:1 against the light and against the dark page."""
+COLOURS = {name: arm.colour for name, arm in KNOWN_ARMS.items()}
 OTHER_COLOURS = ("#2a8c99", "#a3672f", "#6f8f1f", "#b05fc0")
 
 METRICS = {

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from batchformer.lab.config.arms import WITHOUT_BATCHFORMER
-from batchformer.lab.methods.ldam import DEFERRED
+from batchformer.lab.config.methods import reweights, without_batchformer
 from batchformer.lab.report.results.names import DESCRIPTIVE, metric_label
 from batchformer.lab.report.results.runs import Run
 
@@ -73,7 +72,7 @@ def reweighting_note(recipe: Mapping[str, Any], runs: Iterable[Run]) -> list[str
     epoch = (recipe.get("hyper") or {}).get("reweight_epoch")
     records = [record for run in runs for record in run.metrics if record["kind"] == "train"]
     reached = [record["epoch"] for record in records if "epoch" in record]
-    if recipe.get("method") not in DEFERRED or epoch is None or not reached:
+    if not reweights(recipe.get("method")) or epoch is None or not reached:
         return []
     if max(reached) >= epoch:
         return []
@@ -98,7 +97,7 @@ def metric_notes(metrics: Iterable[str]) -> list[str]:
 def arms_note(recipe: Mapping[str, Any], arms: Sequence[str]) -> list[str]:
     """What the arms are where BatchFormer takes no part in what is trained."""
     method, start = recipe.get("method"), recipe.get("start")
-    if method not in WITHOUT_BATCHFORMER:
+    if not without_batchformer(method):
         return []
     if start and "/" not in start:
         return [

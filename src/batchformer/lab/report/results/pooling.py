@@ -10,14 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from batchformer.lab.metrics.intervals import (
-    FEWEST_SEEDS,
-    Outcome,
-    Pooled,
-    holm,
-    outcome_of,
-    pooled,
-)
+from batchformer.insight.intervals import FEWEST_SEEDS
+from batchformer.lab.metrics.intervals import Outcome, Pooled, holm, outcome_of, pooled
 from batchformer.lab.report.results.names import (
     DESCRIPTIVE,
     LOWER_IS_BETTER,

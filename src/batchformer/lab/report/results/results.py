@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from batchformer.lab.metrics.intervals import ImageInterval, Outcome, Paired, Summary
+from batchformer.insight.intervals import Summary
+from batchformer.lab.metrics.intervals import ImageInterval, Outcome, Paired
 from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import main_metric
 

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from batchformer.lab.metrics.intervals import holm, paired, summary
+from batchformer.insight.intervals import summary
+from batchformer.lab.metrics.intervals import holm, paired
 from batchformer.lab.report.results.acting import acting_notes
 from batchformer.lab.report.results.comparison import (
     data_warnings,

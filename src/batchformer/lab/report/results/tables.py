@@ -5,25 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from batchformer.lab.metrics.intervals import FEWEST_SEEDS
+from batchformer.insight.figures.captioned import without_empty
+from batchformer.insight.figures.text import interval, number, signed
+from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.lab.report.results.names import BASELINE, LOWER_IS_BETTER, in_words, metric_label
 from batchformer.lab.report.results.pooling import Effect, Together
 from batchformer.lab.report.results.results import Comparison, Difference, RecipeComparison, Score
 from batchformer.lab.report.results.sweeps import Cell, SweepComparison
-from batchformer.lab.report.results.terminal import LEFT, Columns, Rows, Terminal, without_empty
+from batchformer.lab.report.results.terminal import LEFT, Columns, Rows, Terminal
 from batchformer.lab.report.results.words import (
     INTERVAL,
     counted,
     differences_of,
     headline,
-    interval,
-    number,
     outcome_words,
     over_images_sentence,
     p_value,
     paper_sentence,
     short_verdict,
-    signed,
     values_of,
 )
 

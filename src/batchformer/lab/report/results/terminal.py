@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from batchformer.insight.figures.captioned import without_empty
 from batchformer.insight.optional import extra
 
 if TYPE_CHECKING:
@@ -49,9 +50,3 @@ class Terminal:
         for row in rows:
             table.add_row(*map(Text, row))
         self.console.print(table, width=self.width)
-
-
-def without_empty(columns: Columns, rows: Rows) -> tuple[Columns, Rows]:
-    """Leave out columns with nothing in them: no paper, or too few seeds for an interval."""
-    kept = [i for i in range(len(columns)) if any(row[i] for row in rows)]
-    return tuple(columns[i] for i in kept), [tuple(row[i] for i in kept) for row in rows]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from batchformer.lab.metrics.intervals import FEWEST_SEEDS, Outcome
+from batchformer.insight.figures.text import interval, number, seeds, signed
+from batchformer.insight.intervals import FEWEST_SEEDS
+from batchformer.lab.metrics.intervals import Outcome
 from batchformer.lab.report.results.names import BASELINE, LOWER_IS_BETTER, in_words, metric_label
 from batchformer.lab.report.results.results import Comparison, Difference, RecipeComparison, Score
 
@@ -10,36 +12,6 @@ INTERVAL = (
     "The 95% interval is Student's t over seeds: repeated with new seeds, 19 of 20 such intervals "
     "would hold the true mean."
 )
-
-
-def number(value: float, decimals: int = 2) -> str:
-    """Fixed decimals; what rounds to zero has no sign.
-
-    >>> number(-0.004), number(71.256)
-    ('0.00', '71.26')
-    """
-    text = f"{value:.{decimals}f}"
-    return text.lstrip("-") if float(text) == 0 else text
-
-
-def signed(value: float, decimals: int = 2) -> str:
-    """With a sign, as differences are written.
-
-    >>> signed(0.5), signed(-1.25), signed(-0.001)
-    ('+0.50', '-1.25', '0.00')
-    """
-    text = number(value, decimals)
-    return text if float(text) <= 0 else f"+{text}"
-
-
-def interval(
-    low: float | None, high: float | None, *, sign: bool = False, decimals: int = 2
-) -> str:
-    """``[low, high]``, or nothing where there is none."""
-    if low is None or high is None:
-        return ""
-    write = signed if sign else number
-    return f"[{write(low, decimals)}, {write(high, decimals)}]"
 
 
 def p_value(p: float | None) -> str:
@@ -53,15 +25,6 @@ def p_value(p: float | None) -> str:
     if p < 0.001:
         return "<0.001"
     return f"{p:.3f}" if p < 0.0995 else f"{p:.2f}"
-
-
-def seeds(n: int) -> str:
-    """How many, in words.
-
-    >>> seeds(1), seeds(3)
-    ('1 seed', '3 seeds')
-    """
-    return f"{n} seed" + ("" if n == 1 else "s")
 
 
 def values_of(score: Score) -> str:

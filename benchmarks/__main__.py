@@ -1,0 +1,32 @@
+"""Run them: ``python -m benchmarks [contrast loop profile side_by_side] [--device cuda]``."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import torch
+
+from batchformer.lab.bench.measure import BenchSettings
+from batchformer.lab.bench.run import run
+
+PARTS = {name: f"benchmarks.{name}" for name in ("contrast", "loop", "profile", "side_by_side")}
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Measure, print and save; returns 1 if a part failed."""
+    parser = argparse.ArgumentParser("python -m benchmarks", description=__doc__)
+    parser.add_argument("parts", nargs="*", help=f"some of {', '.join(PARTS)}; all by default")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--repeats", type=int, help="rounds of every measurement")
+    parser.add_argument("--to", type=Path, default=Path("bench"), help="folder of the tables")
+    options = parser.parse_args(arguments)
+    if unknown := set(options.parts) - set(PARTS):
+        parser.error(f"there is no part {', '.join(unknown)}; there are {', '.join(PARTS)}")
+    settings = BenchSettings(torch.device(options.device), repeats=options.repeats)
+    tables = run(settings, options.to, options.parts, parts=PARTS)
+    return int(any(table.failed for table in tables))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,122 @@
+"""The short help of commands that take a recipe: one line for each setting that has an effect."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import re
+import shutil
+import textwrap
+from functools import cache
+from itertools import pairwise
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from batchformer.lab.config.hidden import hidden_settings
+from batchformer.lab.config.methods import METHODS
+from batchformer.lab.config.recipe import Recipe
+
+WIDTH = 100
+#: Columns of an option and its value; longer ones push their words to the right.
+LEFT = 32
+#: Characters of choices that stand before the words.
+CHOICES = 44
+_SENTENCE_END = re.compile(r"(?<=[a-z)\]])\. ")
+
+
+def short_help(options: Any, recipe: Recipe, usage: str) -> str:
+    """What can be set of a command, with the values that it has now.
+
+    Args:
+        options: of the command, as they are parsed.
+        recipe: decides which settings have an effect.
+        usage: the command as it is called.
+    """
+    width = min(shutil.get_terminal_size((WIDTH, 50)).columns, WIDTH)
+    hidden = hidden_settings(recipe)
+    plain = [f.name for f in dataclasses.fields(options) if not _nested(options, f.name)]
+    plain.sort(key=lambda name: hasattr(recipe, name))  # options of the command come first
+    first = [_line(options, name, "", width) for name in plain if name not in hidden]
+    about = " ".join((inspect.getdoc(type(options)) or "").split())
+    lines = [f"Usage: batchformer {usage} [OPTIONS]", "", *textwrap.wrap(about, width), "", *first]
+    for field in dataclasses.fields(options):
+        if not _nested(options, field.name) or field.name == "jobs":
+            continue
+        inner = getattr(options, field.name)
+        names = [each.name for each in dataclasses.fields(inner)]
+        shown = [name for name in names if f"{field.name}.{name}" not in hidden]
+        if shown:
+            method = f"Settings of the method {recipe.method}." if field.name == "hyper" else ""
+            lines += ["", f"{field.name}: {method or _summary(inner)}"]
+            lines += [_line(inner, name, f"{field.name}.", width) for name in shown]
+    more = (
+        "Values are those of this call; VALUE stands for none. --help-all explains all options in "
+        "full, with those of other methods and data, of several ranks and of jobs on a cluster."
+    )
+    return "\n".join([*lines, "", *textwrap.wrap(more, width)])
+
+
+def _summary(settings: Any) -> str:
+    return (inspect.getdoc(type(settings)) or "").split("\n")[0]
+
+
+def _nested(options: Any, name: str) -> bool:
+    return dataclasses.is_dataclass(getattr(options, name))
+
+
+def _line(settings: Any, name: str, prefix: str, width: int) -> str:
+    """``  --optim.lr 0.05   Learning rate of the network``, cut to the width."""
+    value, option = getattr(settings, name), name.replace("_", "-")
+    kind: Any = type(settings)
+    words, choices = _described(kind)[name]
+    words = _of_one_method(words)
+    if isinstance(value, bool):
+        given = f"--{prefix}no-{option}" if value else f"--{prefix}{option}"
+        words = f"(on) {words}" if value else words
+    else:
+        given = f"--{prefix}{option} {_shown(value)}"
+        words = f"{choices}. {words}" if 0 < len(choices) <= CHOICES else words
+    left = f"  {given:<{LEFT}} "
+    room = max(width - len(left), 20)
+    if len(words) > room:  # the first clause, if it is enough
+        words = words.partition("; ")[0]
+    return left + textwrap.shorten(words, room, placeholder=" ...", break_on_hyphens=False)
+
+
+def _of_one_method(words: str) -> str:
+    """Words without the methods that they begin with: help shows those of one method alone.
+
+    >>> _of_one_method("ldam, ride: margin of the rarest class"), _of_one_method("Off: baseline")
+    ('Margin of the rarest class', 'Off: baseline')
+    """
+    names, colon, rest = words.partition(": ")
+    if colon and all(name in METHODS for name in names.split(", ")):
+        return rest[:1].upper() + rest[1:]
+    return words
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, (tuple, list)):
+        return " ".join(map(str, value)) or "VALUE"
+    return "VALUE" if value is None or value == "" else str(value)
+
+
+@cache
+def _described(kind: Any) -> dict[str, tuple[str, str]]:
+    """Of every field of a dataclass the first sentence of the string below it, and its choices."""
+    words: dict[str, str] = {}
+    for base in kind.__mro__[:-1]:
+        (made,) = ast.parse(inspect.getsource(base)).body
+        for node, below in pairwise(made.body if isinstance(made, ast.ClassDef) else []):
+            text = below.value if isinstance(below, ast.Expr) else None
+            if isinstance(node, ast.AnnAssign) and isinstance(text, ast.Constant):
+                sentence = " ".join(str(text.value).split())
+                words[ast.unparse(node.target)] = _SENTENCE_END.split(sentence)[0].rstrip(".")
+    return {
+        name: (words.get(name, ""), ", ".join(map(str, get_args(hint))) * _is_literal(hint))
+        for name, hint in get_type_hints(kind).items()
+    }
+
+
+def _is_literal(hint: Any) -> bool:
+    return get_origin(hint) is Literal

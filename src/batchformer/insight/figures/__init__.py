@@ -1,0 +1,1 @@
+"""Figures of networks that were looked at: one file a figure, and what figures share."""

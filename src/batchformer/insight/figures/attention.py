@@ -1,0 +1,468 @@
+"""Who attends to whom: numbers, colours and the figure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchformer.insight.figures.canvas import (
+    DIVERGING,
+    INK,
+    SMALL,
+    bare,
+    cells,
+    count_ticks,
+    new_grid,
+    title,
+)
+from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
+from batchformer.insight.figures.networks import (
+    NetworkGroup,
+    arrays_by_arm,
+    image_count,
+    mean_of_known,
+    safe_divide,
+)
+from batchformer.insight.figures.text import interval, number
+from batchformer.insight.intervals import Summary, summary
+from batchformer.insight.record import SHOTS, InsightArrays
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Ratios to uniform attention as colours: powers of 2, as far to both sides, extremes cut off.
+
+LEAST_REACH = 0.1
+"""Of the colours to each side of uniform attention, as a power of 2: no noise in full colour."""
+
+WITHIN = 0.98
+"""Of all attention, that lies in cells within the colours."""
+
+
+def reach_of(ratio: NDArray[Any], pairs: NDArray[Any]) -> float:
+    """How far the colours go to each side, in powers of 2.
+
+    Cells count by the attention in them: those that hold ``WITHIN`` of it lie within the colours. A
+    class that next to no sample attends to would else wash out all others.
+
+    Args:
+        ratio: (..., P, P) to uniform attention; NaN where no pair was seen.
+        pairs: (P, P) how many were.
+    """
+    given = np.where(np.isfinite(ratio), ratio * pairs, 0.0)
+    used = given > 0
+    if not used.any():
+        return 1.0
+    far, weight = np.abs(np.log2(ratio[used])), given[used]
+    order = np.argsort(far)
+    total = np.cumsum(weight[order])
+    last = int(np.searchsorted(total, WITHIN * total[-1]))
+    return max(float(far[order][last]), LEAST_REACH)
+
+
+def in_colours(ratio: NDArray[Any], reach: float) -> NDArray[Any]:
+    """Powers of 2; no attention at all has the last colour, a pair that was not seen has none."""
+    with np.errstate(divide="ignore"):
+        powers: NDArray[Any] = np.clip(np.log2(ratio), -reach, reach)
+    return powers
+
+
+def beyond(ratio: NDArray[Any], reach: float) -> tuple[bool, bool]:
+    """Whether a cell lies below the colours, and whether one lies above them.
+
+    >>> beyond(np.array([0.0, 0.5, 2.0]), reach=1.0)
+    (True, False)
+    """
+    powers = in_colours(ratio, np.inf)
+    # The cell at the end itself is within, whatever rounding does.
+    limit = reach * (1 + 1e-9)
+    return bool((powers < -limit).any()), bool((powers > limit).any())
+
+
+# Attention between samples as runs kept it, measured against uniform attention.
+#
+# By uniform attention every sample of a batch of N, itself included, has weight 1 / N.
+
+NAMES = (
+    "train_counts",
+    "bin_of_class",
+    "bin_pairs",
+    "attention",
+    "attention_self",
+    "attention_same",
+    "attention_other",
+    "attention_shots",
+    "shot_pairs",
+)
+MOST_NAMES = 10
+UNIFORM = 0.01
+"""How far from uniform attention, as a part of it, what is called uniform may lie."""
+TARGETS = ("itself", "others of its class", "other classes")
+
+
+@dataclass(frozen=True)
+class Share:
+    """Part of a sample's attention, from 0 to 1, over seeds, and what uniform attention gives."""
+
+    measured: Summary
+    uniform: float
+
+
+@dataclass(frozen=True)
+class AttentionOfArm:
+    """Attention of one arm; ratios are to uniform attention, NaN where no pair was seen.
+
+    Args:
+        ratio: (P, P), rows attend; mean over heads and seeds.
+        pairs: (P, P) how many were seen, all seeds together.
+        heads: (H, P, P) of the first seed alone: heads of two trainings have nothing in common.
+        shares: by ``TARGETS``, mean over heads.
+        flow: (3, 3) part of the attention of a shot group's samples that goes to others of each.
+        flow_ratio: (3, 3) the same by pair, to uniform attention.
+        seeds: how many.
+        deviation: the farthest that a cell, or what samples give to themselves, lies from uniform
+            attention in any head and seed, as a part of it.
+    """
+
+    ratio: NDArray[Any]
+    pairs: NDArray[Any]
+    heads: NDArray[Any]
+    shares: dict[str, Share]
+    flow: NDArray[Any]
+    flow_ratio: NDArray[Any]
+    seeds: int
+    deviation: float
+
+    @property
+    def uniform(self) -> bool:
+        """Whether every head attends to all samples alike."""
+        return self.deviation <= UNIFORM
+
+
+@dataclass(frozen=True)
+class Attention:
+    """P bins of classes from the most to the least frequent.
+
+    Args:
+        counts: mean training images of a bin's classes, (P,).
+        together: most classes in one bin.
+        batch: samples of a batch, the mean over batches.
+        by_arm: arms with BatchFormer.
+        main: the arm whose maps are drawn.
+        names: of the classes, where every bin is one and few enough are named along an axis.
+        images: test images that were seen, in words.
+    """
+
+    counts: NDArray[Any]
+    together: int
+    batch: float
+    by_arm: dict[str, AttentionOfArm]
+    main: str
+    names: tuple[str, ...] = ()
+    images: str = "test images"
+
+    @property
+    def groups(self) -> list[int]:
+        """Places in ``SHOTS`` of the groups whose samples were seen."""
+        flow = self.by_arm[self.main].flow
+        return [i for i in range(len(flow)) if np.isfinite(flow[i]).any()]
+
+
+def gather(group: NetworkGroup, arm: str | None = None) -> Attention | None:
+    """What the figure shows, or None where no run kept its attention.
+
+    Args:
+        group: of runs.
+        arm: whose maps are drawn; by default batchformer, else the first that has them.
+    """
+    found = arrays_by_arm(group, *NAMES)
+    if not found or (arm is not None and arm not in found):
+        return None
+    main = arm or ("batchformer" if "batchformer" in found else next(iter(found)))
+    by_arm = {name: _of_arm(list(runs.values())) for name, runs in found.items()}
+    first = next(iter(found[main].values()))
+    bins = first["bin_of_class"].astype(np.int64)
+    size = np.bincount(bins, minlength=len(first["bin_pairs"]))
+    sums = np.bincount(bins, first["train_counts"], minlength=len(first["bin_pairs"]))
+    counts, together = sums / np.maximum(size, 1), int(size.max())
+    names = _names(group, main, bins) if together == 1 and len(size) <= MOST_NAMES else ()
+    seen = image_count(group, int(first["attention_self"][0, 1]))
+    return Attention(counts, together, _batch(first), by_arm, main, names, seen.words)
+
+
+def _names(group: NetworkGroup, arm: str, bins: NDArray[Any]) -> tuple[str, ...]:
+    """Names by bin, each of one class; none where no run has them."""
+    for run in group.of(arm):
+        names = run.insight.get("classes")
+        if names is not None and names.shape == bins.shape:
+            return tuple(str(names[k]) for k in np.argsort(bins))
+    return ()
+
+
+def _batch(run: InsightArrays) -> float:
+    """N: every sample has itself and N - 1 pairs."""
+    samples = float(run["attention_self"][0, 1])
+    return 1.0 + float(run["bin_pairs"].sum()) / samples
+
+
+def _of_arm(runs: list[InsightArrays]) -> AttentionOfArm:
+    ratios = [_ratio(run["attention"], run["bin_pairs"], run) for run in runs]
+    flows = [_ratio(run["attention_shots"], run["shot_pairs"], run) for run in runs]
+    return AttentionOfArm(
+        mean_of_known(np.stack([ratio.mean(0) for ratio in ratios])),
+        np.sum([run["bin_pairs"] for run in runs], 0),
+        ratios[0],
+        _shares(runs),
+        mean_of_known(np.stack([_flow(run) for run in runs])),
+        mean_of_known(np.stack([flow.mean(0) for flow in flows])),
+        len(runs),
+        max(
+            float(np.nanmax(np.abs(part - 1), initial=0.0))
+            for run, ratio in zip(runs, ratios, strict=True)
+            for part in (ratio, _to_themselves(run))
+        ),
+    )
+
+
+def _to_themselves(run: InsightArrays) -> NDArray[Any]:
+    """Mean weight of a sample for itself over uniform weight, (H,)."""
+    sums, samples = run["attention_self"].T
+    return safe_divide(_batch(run) * sums.astype(np.float64), samples)
+
+
+def _ratio(sums: NDArray[Any], pairs: NDArray[Any], run: InsightArrays) -> NDArray[Any]:
+    """Mean weight of a pair over uniform weight, (H, P, P) of sums and (P, P) of counts."""
+    return safe_divide(_batch(run) * sums.astype(np.float64), pairs)
+
+
+def _shares(runs: list[InsightArrays]) -> dict[str, Share]:
+    names = ("attention_self", "attention_same", "attention_other")
+    shares = {}
+    for target, name in zip(TARGETS, names, strict=True):
+        measured, uniform = [], []
+        for run in runs:
+            samples = float(run["attention_self"][0, 1])
+            measured.append(float(run[name][:, 0].mean()) / samples)
+            uniform.append(float(run[name][0, 1]) / samples / _batch(run))
+        shares[target] = Share(summary(measured, within=(0.0, 1.0)), float(np.mean(uniform)))
+    return shares
+
+
+def _flow(run: InsightArrays) -> NDArray[Any]:
+    pairs = run["shot_pairs"].astype(np.float64)
+    # A sample of the row has N - 1 others, so this is how many samples the row has.
+    samples = pairs.sum(1, keepdims=True) / (_batch(run) - 1)
+    return safe_divide(run["attention_shots"].astype(np.float64).mean(0), samples)
+
+
+# Who attends to whom: classes by frequency, every head, and the flow between shot groups.
+
+HEADS_A_ROW = 4
+
+
+def draw(data: Attention) -> Figure:
+    """The mean over heads, the flow between shot groups, then every head; a colour scale each.
+
+    With one shot group there is no flow between groups to be seen, and room for names of classes.
+    """
+    found = data.by_arm[data.main]
+    reach = reach_of(found.ratio, found.pairs)
+    # Of uniform attention one blank map says all that others would.
+    heads = found.heads if len(found.heads) > 1 and not found.uniform else found.heads[:0]
+    rows = -(-len(heads) // HEADS_A_ROW)
+    first = 2.5 if len(data.groups) > 1 else 3.0
+    drawn, grid = new_grid(1, 1, [first + 1.25 * rows + 0.35 * bool(rows)])
+    grid[0][0].remove()
+    above, below = drawn, None
+    if rows:
+        parts: Any = drawn.subfigures(2, 1, height_ratios=[first, 1.25 * rows + 0.35])
+        above, below = parts[0], parts[1]
+        for part in parts:
+            part.patch.set_alpha(0)
+    panels = above.subplots(1, 2 if len(data.groups) > 1 else 1, squeeze=False)[0].tolist()
+    image = _map(panels[0], found.ratio, reach)
+    title(panels[0], "Every head" if found.uniform else "Mean over heads")
+    if found.uniform:
+        _say_uniform(panels[0], found)
+    _axes_of_classes(panels[0], data)
+    if len(panels) > 1:
+        _flow_cells(panels[1], found, data.groups, reach)
+    _bar(above, image, panels, reach, found.ratio)
+    if below is not None:
+        reach = reach_of(heads, found.pairs)
+        small = below.subplots(rows, HEADS_A_ROW, squeeze=False).ravel()
+        for axes in small:
+            bare(axes)
+            axes.set_visible(False)
+        for i, (axes, ratio) in enumerate(zip(small, heads, strict=False)):
+            axes.set_visible(True)
+            image = _map(axes, ratio, reach)
+            title(axes, f"Head {i + 1}")
+        _bar(below, image, list(small), reach, heads)
+    return drawn
+
+
+def _say_uniform(axes: Axes, found: AttentionOfArm) -> None:
+    """In place of what a map would show, on its colour of uniform attention."""
+    style: Any = {"ha": "center", "va": "center", "fontsize": SMALL, "color": "#000000"}
+    text = f"uniform,\nwithin {at_most(found.deviation)}"
+    axes.text(0.5, 0.5, text, transform=axes.transAxes, **style)
+
+
+def _axes_of_classes(axes: Axes, data: Attention) -> None:
+    ticks, labels = count_ticks(data.counts.tolist(), 3)
+    named = bool(data.names) and len(data.groups) < 2
+    if named:
+        ticks, labels = list(range(len(data.names))), list(data.names)
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_ticks(ticks, labels)
+        for label in axis.get_ticklabels():
+            label.set_parse_math(False)
+    axes.tick_params(colors=INK, labelsize=SMALL, length=3)
+    axes.tick_params(axis="x", labelrotation=90 if named else 0)
+    what = "" if named else ": training images"
+    axes.set_ylabel(f"From{what}", fontsize=SMALL, color=INK)
+    axes.set_xlabel(f"To{what}", fontsize=SMALL, color=INK)
+
+
+def _bar(figure: Any, image: Any, panels: list[Axes], reach: float, ratio: NDArray[Any]) -> None:
+    """The scale of the colours; an arrow where a cell of ``ratio`` lies beyond its end."""
+    below, above = beyond(ratio, reach)
+    ends = {(True, True): "both", (True, False): "min", (False, True): "max"}
+    bar = figure.colorbar(
+        image,
+        ax=panels,
+        location="bottom",
+        shrink=0.6,
+        aspect=30,
+        extend=ends.get((below, above), "neither"),
+    )
+    bar.set_ticks([-reach, 0, reach], labels=[times(2**-reach), "uniform", times(2**reach)])
+    bar.ax.tick_params(colors=INK, labelsize=SMALL, length=0)
+    bar.outline.set(edgecolor=INK, linewidth=0.5)  # its dark ends are to be seen on a dark page
+
+
+def _flow_cells(axes: Axes, found: AttentionOfArm, present: list[int], reach: float) -> None:
+    ratio, flow = (part[np.ix_(present, present)] for part in (found.flow_ratio, found.flow))
+    texts = [
+        [f"{times(r)}\n{100 * f:.0f}%" for r, f in zip(*row, strict=True)]
+        for row in zip(ratio, flow, strict=True)
+    ]
+    names = [SHOTS[i] for i in present]
+    limits = (-reach, reach)
+    cells(axes, in_colours(ratio, reach), texts, names, colours=DIVERGING, limits=limits)
+    axes.set_aspect("equal")
+    axes.tick_params(colors=INK, labelsize=SMALL)
+    title(axes, "Between shot groups")
+
+
+def _map(axes: Axes, ratio: NDArray[Any], reach: float) -> Any:
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+    return axes.imshow(
+        np.ma.masked_invalid(in_colours(ratio, reach)),
+        cmap=DIVERGING,
+        vmin=-reach,
+        vmax=reach,
+        interpolation="none",
+    )
+
+
+def times(ratio: float) -> str:
+    """A ratio as it is written."""
+    return f"{ratio:.2f}×" if ratio < 9.995 else f"{ratio:.0f}×"
+
+
+def at_most(part: float) -> str:
+    """A part as percent, rounded up to one digit.
+
+    >>> at_most(6.97e-5), at_most(0.0081), at_most(0.0)
+    ('0.007%', '0.9%', '0.001%')
+    """
+    percent = max(100 * part, 0.001)
+    digit = 10.0 ** np.floor(np.log10(percent))
+    return f"{np.ceil(percent / digit - 1e-9) * digit:.5f}".rstrip("0").rstrip(".") + "%"
+
+
+def caption(data: Attention) -> Caption:
+    """What is plotted, and where attention goes."""
+    found = data.by_arm[data.main]
+    maps = "every class a row and a column"
+    if data.together > 1:
+        maps = f"rows and columns of up to {data.together} classes"
+    seeds = (
+        f"mean over {found.seeds} seeds; heads are of the first" if found.seeds > 1 else "1 seed"
+    )
+    note = (
+        f"Attention of {data.main} on {data.images} in batches of {data.batch:.0f}, {maps} from "
+        f"the most to the least training images ({seeds}). Colours are ratios to uniform attention."
+    )
+    if found.uniform:
+        note += (
+            f" Attention is uniform: in no head of any seed does a cell differ from it by more "
+            f"than {at_most(found.deviation)}, so the map is blank and heads are not drawn one by "
+            f"one. What BatchFormer mixes in is then the same for every sample of a batch."
+        )
+    drawn = [found.ratio, *([found.heads] if len(found.heads) > 1 else [])]
+    if any(any(beyond(ratio, reach_of(ratio, found.pairs))) for ratio in drawn):
+        note += (
+            f" They reach as far as the cells that hold {100 * WITHIN:.0f}% of this attention "
+            f"need; more extreme cells have the colour of the end."
+        )
+    if len(data.groups) > 1:
+        note += (
+            " Between shot groups the percentage is the part of a sample's attention that goes to "
+            "others of that group."
+        )
+    said = "; ".join(
+        f"to {target} {100 * share.measured.mean:.1f}% (uniform {100 * share.uniform:.1f}%)"
+        for target, share in found.shares.items()
+    )
+    return Caption(f"{note} A sample gives {said}.", f"Heat maps. {note} A sample gives {said}.")
+
+
+def tables(data: Attention) -> list[FigureTable]:
+    """Shares to itself, its class and others; and the flow between shot groups of each arm."""
+    rows = []
+    for arm, found in data.by_arm.items():
+        for target, share in found.shares.items():
+            measured = share.measured
+            low, high = (None if v is None else 100 * v for v in (measured.low, measured.high))
+            ratio = measured.mean / share.uniform if share.uniform else float("nan")
+            rows.append(
+                (
+                    arm,
+                    target,
+                    f"{number(100 * measured.mean)} {interval(low, high)}".strip(),
+                    number(100 * share.uniform),
+                    times(ratio),
+                )
+            )
+    columns = ("arm", "attends to", "share", "uniform", "ratio")
+    made = [FigureTable("Where attention goes, %", columns, rows)]
+    if len(data.groups) < 2:
+        return made
+    for arm, found in data.by_arm.items():
+        lines = [
+            (name, *(f"{times(r)} ({100 * f:.1f}%)" for r, f in zip(ratio, flow, strict=True)))
+            for name, ratio, flow in zip(SHOTS, found.flow_ratio, found.flow, strict=True)
+            if np.isfinite(flow).any()
+        ]
+        groups = ("from", *(f"to {name}" for name in SHOTS))
+        made.append(FigureTable(f"{arm}: flow between shot groups", groups, lines))
+    return made
+
+
+def make(group: NetworkGroup, arm: str | None = None) -> CaptionedFigure | None:
+    """The figure with its words and numbers."""
+    data = gather(group, arm)
+    if data is None:
+        return None
+    first, *flows = tables(data)
+    return CaptionedFigure(
+        "Attention between samples", caption(data), lambda: draw(data), [first], flows
+    )

@@ -1,0 +1,326 @@
+"""Where a network looks for the true class (Grad-CAM), arm above arm for the same images."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchformer.insight.figures.canvas import INK, SMALL, TEXT, WIDTH, bare, new_grid, shortened
+from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
+from batchformer.insight.figures.networks import NetworkGroup, TrainedNetwork, arrays_by_arm
+from batchformer.insight.figures.text import number
+from batchformer.insight.record import SHOTS, InsightArrays
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Where a network looks for the true class (Grad-CAM), arm above arm for the same images.
+
+Rule = Literal["seed", "change"]
+Shots = Literal["many", "medium", "few"]
+
+NAMES = (
+    "classes",
+    "train_counts",
+    "shot_of_class",
+    "cam_thumbnails",
+    "cam_heat",
+    "cam_labels",
+    "cam_predictions",
+    "cam_confidence",
+    "cam_rows",
+    "cam_layer",
+)
+A_ROW = 6
+"""Images beside one another; as many as a phone shows with their names below."""
+
+MOST = 24
+"""Images of a figure, so that a page stays small."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One test image as every arm sees it.
+
+    Args:
+        name: of its class.
+        count: training images of that class.
+        row: in the test set.
+        pixels: (h, w, 3) from 0 to 255.
+        heat: by arm, (a, b) from 0 to 1.
+        confidence: by arm, of the true class, percent.
+        right: by arm, whether that class is the answer.
+    """
+
+    name: str
+    count: int
+    row: int
+    pixels: NDArray[Any]
+    heat: dict[str, NDArray[Any]]
+    confidence: dict[str, float]
+    right: dict[str, bool]
+
+
+@dataclass(frozen=True)
+class Cams:
+    """Pictures by shot group, the arms from above to below, and how they were chosen.
+
+    ``grouped``: whether there is more than one shot group of classes.
+    """
+
+    by_shots: dict[str, list[Picture]]
+    arms: list[str]
+    seed: int
+    layer: str
+    rule: Rule
+    candidates: int
+    grouped: bool = True
+
+
+def gather(
+    group: NetworkGroup,
+    rule: Rule = "seed",
+    shots: Shots | None = None,
+    images: int = A_ROW,
+    arm: str | None = None,
+    cam_layer: Callable[[TrainedNetwork], InsightArrays] | None = None,
+) -> Cams | None:
+    """What the figure shows, or None where no run kept its heat maps.
+
+    Args:
+        group: of runs.
+        rule: the first images of each shot group, or those whose confidence changes most.
+        shots: one group alone.
+        images: of each group.
+        arm: below the reference; by default batchformer, else the first other that has heat maps.
+        cam_layer: makes the heat maps of a network at another layer than the one kept.
+    """
+    if not 1 <= images <= MOST:
+        raise ValueError(f"A figure holds 1 to {MOST} images of a group, not {images}.")
+    found = arrays_by_arm(group, *NAMES)
+    others = [name for name in found if name != group.reference]
+    other = arm or ("batchformer" if "batchformer" in others else next(iter(others), None))
+    if not found or (arm is not None and arm not in found):
+        return None
+    arms = [name for name in dict.fromkeys((group.reference, other)) if name in found]
+    seed = _common_seed([found[name] for name in arms])
+    if seed is None:
+        arms = arms[-1:]
+        seed = min(found[arms[0]])
+    runs = {name: found[name][seed] for name in arms}
+    if cam_layer is not None:
+        networks = {run.arm: run for run in group.runs if run.seed == seed}
+        runs = {name: {**run, **cam_layer(networks[name])} for name, run in runs.items()}
+    first = runs[arms[0]]
+    group_of = first["shot_of_class"][first["cam_labels"]]
+    change = np.abs(runs[arms[-1]]["cam_confidence"] - first["cam_confidence"])
+    if rule == "change" and len(arms) < 2:
+        raise ValueError("The change of a confidence needs two arms that saw the same images.")
+    order = np.argsort(-change, kind="stable") if rule == "change" else np.arange(len(change))
+    by_shots = {}
+    most = images if shots else min(images, MOST // len(SHOTS))
+    for i, name in enumerate(SHOTS):
+        chosen = [int(m) for m in order if group_of[m] == i][:most]
+        if chosen and shots in (None, name):
+            by_shots[name] = [_picture(runs, m) for m in chosen]
+    layer = str(first["cam_layer"])
+    if not by_shots:
+        return None
+    grouped = len(np.unique(first["shot_of_class"])) > 1
+    return Cams(by_shots, arms, seed, layer, rule, len(change), grouped)
+
+
+def _common_seed(runs: Sequence[dict[int, InsightArrays]]) -> int | None:
+    """The first seed whose runs looked at the same images."""
+    for seed in sorted(set.intersection(*map(set, runs))):
+        rows = [one[seed]["cam_rows"] for one in runs]
+        if all(np.array_equal(rows[0], other) for other in rows):
+            return seed
+    return None
+
+
+def _picture(runs: dict[str, InsightArrays], m: int) -> Picture:
+    first = next(iter(runs.values()))
+    label = int(first["cam_labels"][m])
+    return Picture(
+        str(first["classes"][label]),
+        int(first["train_counts"][label]),
+        int(first["cam_rows"][m]),
+        first["cam_thumbnails"][m],
+        {arm: run["cam_heat"][m].astype(np.float64) for arm, run in runs.items()},
+        {arm: 100 * float(run["cam_confidence"][m]) for arm, run in runs.items()},
+        {arm: int(run["cam_predictions"][m]) == label for arm, run in runs.items()},
+    )
+
+
+def caption(data: Cams) -> Caption:
+    """What is plotted, and how the images were chosen."""
+    total = sum(map(len, data.by_shots.values()))
+    chosen = (
+        f"the first{' of each shot group' if data.grouped else ''} among {data.candidates} drawn "
+        f"once with a fixed seed"
+        if data.rule == "seed"
+        else f"{'of each shot group ' if data.grouped else ''}those of {data.candidates} whose "
+        f"confidence of the true class changes most between the arms"
+    )
+    note = (
+        f"Grad-CAM of the plain network for the true class at {data.layer}, seed {data.seed}: "
+        f"light is where evidence lies. {total} test images, {chosen}. Below each, the confidence "
+        f"of the true class, and whether it is the answer."
+    )
+    means = "; ".join(
+        f"{arm} {number(np.mean([p.confidence[arm] for p in _all(data)]).item(), 1)}%"
+        for arm in data.arms
+    )
+    alternative = f"Images with heat maps. {note} Mean confidence: {means}."
+    return Caption(note, alternative)
+
+
+def tables(data: Cams) -> list[FigureTable]:
+    """Every image with the confidence of its class by arm."""
+    rows = [
+        (
+            shots if data.grouped else "",
+            picture.name,
+            f"{picture.count:,}",
+            str(picture.row),
+            *(_confidence(picture, arm) for arm in data.arms),
+        )
+        for shots, pictures in data.by_shots.items()
+        for picture in pictures
+    ]
+    columns = ("shots", "class", "images", "test row", *data.arms)
+    return [FigureTable("Confidence of the true class, %", columns, rows)]
+
+
+def make(
+    group: NetworkGroup,
+    rule: Rule = "seed",
+    shots: Shots | None = None,
+    images: int = A_ROW,
+    arm: str | None = None,
+    cam_layer: Callable[[TrainedNetwork], InsightArrays] | None = None,
+) -> CaptionedFigure | None:
+    """The figure with its words and numbers."""
+    data = gather(group, rule, shots, images, arm, cam_layer)
+    if data is None:
+        return None
+
+    return CaptionedFigure(
+        "Where the network looks", caption(data), lambda: draw(data), (), tables(data)
+    )
+
+
+def _confidence(picture: Picture, arm: str) -> str:
+    right = "right" if picture.right[arm] else "wrong"
+    return f"{number(picture.confidence[arm], 1)} {right}"
+
+
+def _all(data: Cams) -> list[Picture]:
+    return [picture for pictures in data.by_shots.values() for picture in pictures]
+
+
+# Images under their heat maps, laid out by shot group and arm.
+
+TILE = 48
+"""Pixels of a tile, at least: smaller images are enlarged."""
+
+HEAT, MOST_OPAQUE = "inferno", 0.7
+"""Colours of growing lightness, and how much of the image they hide where the heat is 1."""
+
+LONGEST_NAME = 9
+
+
+def overlay(pixels: NDArray[Any], heat: NDArray[Any]) -> NDArray[Any]:
+    """The image (h, w, 3) under its heat (a, b), which is widened to it; the hotter, the denser."""
+    from matplotlib import colormaps
+
+    wide = widened(heat, pixels.shape[:2])[..., None]
+    colour = 255 * colormaps[HEAT](wide[..., 0])[..., :3]
+    opaque = MOST_OPAQUE * wide
+    mixed: NDArray[Any] = np.rint((1 - opaque) * pixels + opaque * colour).astype(np.uint8)
+    return mixed
+
+
+def widened(heat: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+    """(a, b) to (h, w) by lines between the centres of its cells."""
+    for axis, wanted in enumerate(size):
+        have = heat.shape[axis]
+        places = (np.arange(wanted) + 0.5) * have / wanted - 0.5
+        lines = np.moveaxis(heat, axis, -1).reshape(-1, have)
+        wide = np.stack([np.interp(places, np.arange(have), line) for line in lines])
+        heat = np.moveaxis(wide.reshape(*np.delete(heat.shape, axis), wanted), -1, axis)
+    return heat
+
+
+def enlarged(pixels: NDArray[Any]) -> NDArray[Any]:
+    """Every pixel a square, so that the image has at least ``TILE``."""
+    times = max(1, -(-TILE // max(pixels.shape[:2])))
+    return pixels.repeat(times, 0).repeat(times, 1)
+
+
+def draw(data: Cams) -> Figure:
+    """Of every shot group the images, then a row for each arm; one group alone has no name."""
+    blocks = [
+        (name, pictures[i : i + A_ROW])
+        for name, pictures in data.by_shots.items()
+        for i in range(0, len(pictures), A_ROW)
+    ]
+    rows = 1 + len(data.arms)
+    tile = (WIDTH - 0.45) / A_ROW
+    heights = [rows * (tile + 0.18) + 0.1] * len(blocks)
+    drawn, grid = new_grid(len(blocks), 1, heights)
+    for (axes,), (name, pictures) in zip(grid, blocks, strict=True):
+        _block(axes, f"{name} shots" if data.grouped else "", pictures, data.arms)
+    return drawn
+
+
+def _block(axes: Axes, heading: str, pictures: list[Picture], arms: list[str]) -> None:
+    bare(axes)
+    pitch = 1.26  # a tile and the line below it
+    for column, picture in enumerate(pictures):
+        pixels = enlarged(picture.pixels)
+        tiles = [pixels, *(overlay(pixels, picture.heat[arm]) for arm in arms)]
+        below = [shortened(picture.name, LONGEST_NAME), *(_mark(picture, arm) for arm in arms)]
+        for row, (tile, text) in enumerate(zip(tiles, below, strict=True)):
+            top = row * pitch
+            axes.imshow(
+                tile,
+                extent=(column + 0.03, column + 0.97, top + 0.97, top + 0.03),
+                interpolation="none",
+            )
+            axes.text(
+                column + 0.5,
+                top + 1.0,
+                text,
+                fontsize=SMALL,
+                color=INK,
+                ha="center",
+                va="top",
+                parse_math=False,
+            )
+    for row, label in enumerate(["image", *arms]):
+        axes.text(
+            -0.05,
+            row * pitch + 0.5,
+            label.replace("_", "\n", 1),
+            fontsize=SMALL,
+            color=INK,
+            rotation=90,
+            ha="right",
+            va="center",
+            linespacing=0.95,
+        )
+    axes.set_title(heading, loc="left", fontsize=TEXT, color=INK)
+    axes.set_xlim(-0.4, A_ROW)
+    axes.set_ylim((1 + len(arms)) * pitch, 0)
+    axes.set_aspect("equal")
+
+
+def _mark(picture: Picture, arm: str) -> str:
+    return f"{picture.confidence[arm]:.0f}% {'✓' if picture.right[arm] else '✗'}"

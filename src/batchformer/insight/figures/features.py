@@ -1,0 +1,275 @@
+"""Plain features on their two principal axes, and how far classes lie apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchformer.insight.figures.canvas import (
+    CLASS_COLOURS,
+    CLASS_MARKERS,
+    INK,
+    SHOT_MARKS,
+    SMALL,
+    Mark,
+    bare,
+    mark_legend,
+    new_grid,
+    title,
+)
+from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
+from batchformer.insight.figures.networks import NetworkGroup, arrays_by_arm
+from batchformer.insight.figures.text import interval, number
+from batchformer.insight.intervals import Summary, summary
+from batchformer.insight.record import SHOTS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Plain features as runs kept them, on two axes, and how far classes lie apart.
+
+NAMES = (
+    "shot_of_class",
+    "projection",
+    "projection_labels",
+    "projection_share",
+    "separation",
+    "spread",
+)
+MEASURES = {
+    "separation": "distance of class means to the nearest other, over the spread of a class",
+    "spread": "distance of samples from their class mean, over that of all classes",
+}
+
+
+@dataclass(frozen=True)
+class FeaturesOfArm:
+    """Features of one arm.
+
+    Args:
+        points: (S, 2) of its first seed.
+        labels: (S,) their classes.
+        share: of the variance on each axis.
+        measures: separation and spread by shot group, over seeds; None for an empty group.
+        seeds: how many.
+    """
+
+    points: NDArray[Any]
+    labels: NDArray[Any]
+    share: tuple[float, float]
+    measures: dict[str, list[Summary | None]]
+    seeds: int
+
+
+@dataclass(frozen=True)
+class FeatureSpace:
+    """Every arm that has features.
+
+    Args:
+        shot_of_class: (K,) 0, 1 or 2.
+        by_arm: arms.
+        seed: of the points; None where arms have none in common.
+        names: of the K classes; empty where they are unknown.
+    """
+
+    shot_of_class: NDArray[Any]
+    by_arm: dict[str, FeaturesOfArm]
+    seed: int | None
+    names: tuple[str, ...] = ()
+
+    @property
+    def by_class(self) -> bool:
+        """Whether classes are few enough that each has a mark of its own."""
+        return 0 < len(self.names) <= len(CLASS_COLOURS)
+
+    @property
+    def groups(self) -> list[int]:
+        """Places in ``SHOTS`` of the groups that have points."""
+        labels = np.concatenate([found.labels for found in self.by_arm.values()])
+        return sorted({int(i) for i in self.shot_of_class[labels]})
+
+    @property
+    def marks(self) -> list[Mark]:
+        """Of the classes, or of the shot groups."""
+        if not self.by_class:
+            return SHOT_MARKS
+        looks = zip(self.names, CLASS_COLOURS, CLASS_MARKERS, strict=False)
+        return [Mark(*look) for look in looks]
+
+    def mark_of(self, labels: NDArray[Any]) -> NDArray[Any]:
+        """Places in ``marks`` of labels (S,)."""
+        return labels if self.by_class else self.shot_of_class[labels]
+
+
+def gather(group: NetworkGroup) -> FeatureSpace | None:
+    """What the figure shows, or None where no run kept its features.
+
+    Points are of the first seed that all arms have, where there is one.
+    """
+    found = arrays_by_arm(group, *NAMES)
+    if not found:
+        return None
+    common = set.intersection(*(set(runs) for runs in found.values()))
+    seed = min(common, default=None)
+    by_arm = {}
+    for arm, runs in found.items():
+        first = runs[min(runs) if seed is None else seed]
+        measures = {
+            name: [_over_seeds([run[name][i] for run in runs.values()]) for i in range(len(SHOTS))]
+            for name in MEASURES
+        }
+        share = float(first["projection_share"][0]), float(first["projection_share"][1])
+        points = first["projection"].astype(np.float64)
+        by_arm[arm] = FeaturesOfArm(points, first["projection_labels"], share, measures, len(runs))
+    shots = next(iter(next(iter(found.values())).values()))["shot_of_class"]
+    named = (run.insight.get("classes") for run in group.of(next(iter(found))))
+    names = next((one for one in named if one is not None and one.shape == shots.shape), ())
+    known = tuple(map(str, names))
+    return FeatureSpace(shots.astype(np.int64), by_arm, seed, known)
+
+
+def class_means(points: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Classes present (G,), and the means of their points, (G, 2)."""
+    classes, inverse = np.unique(labels, return_inverse=True)
+    sizes = np.bincount(inverse)
+    means = np.stack([np.bincount(inverse, points[:, i]) / sizes for i in range(2)], 1)
+    return classes, means
+
+
+def _over_seeds(values: list[Any]) -> Summary | None:
+    known = [float(value) for value in values if np.isfinite(value)]
+    return summary(known, within=(0.0, np.inf)) if known else None
+
+
+# Plain features on their two principal axes, and how far classes lie apart.
+
+PANELS_A_ROW = 2
+ROOM = 0.09
+"""Above and below a panel, inches: what is said below one stays clear of the next one's name."""
+
+
+def draw(data: FeatureSpace) -> Figure:
+    """Arms side by side; samples are small marks, class means large ones."""
+    arms = list(data.by_arm)
+    columns = min(PANELS_A_ROW, len(arms))
+    rows = -(-len(arms) // columns)
+    drawn, grid = new_grid(rows, columns, [2.4 if columns > 1 else 3.4] * rows)
+    engine: Any = drawn.get_layout_engine()
+    engine.set(h_pad=ROOM)
+    panels = [axes for row in grid for axes in row]
+    for axes in panels[len(arms) :]:
+        axes.set_visible(False)
+    for axes, arm in zip(panels, arms, strict=False):
+        found = data.by_arm[arm]
+        _scatter(axes, found, data)
+        bare(axes)
+        title(axes, arm)
+        axes.set_xlabel(
+            " and ".join(f"{100 * share:.0f}%" for share in found.share) + " of the variance",
+            fontsize=SMALL,
+            color=INK,
+        )
+    if data.by_class:
+        mark_legend(drawn, data.marks)
+    elif len(data.groups) > 1:
+        mark_legend(drawn, [data.marks[i] for i in data.groups])
+    return drawn
+
+
+def _scatter(axes: Axes, found: FeaturesOfArm, data: FeatureSpace) -> None:
+    classes, means = class_means(found.points, found.labels)
+    crowded = len(classes) > 100
+    for i, mark in enumerate(data.marks):
+        own, of_class = data.mark_of(found.labels) == i, data.mark_of(classes) == i
+        # Pixels: thousands of marks as outlines would be most of a page.
+        common: Any = {"marker": mark.shape, "color": mark.colour, "rasterized": True}
+        axes.scatter(
+            found.points[own, 0],
+            found.points[own, 1],
+            s=7 if data.by_class else 5,
+            alpha=0.35,
+            linewidths=0,
+            **common,
+        )
+        axes.scatter(
+            means[of_class, 0],
+            means[of_class, 1],
+            s=10 if crowded else 46 if data.by_class else 34,
+            edgecolors="white",
+            linewidths=0.4 if crowded else 0.8,
+            zorder=3,
+            **common,
+        )
+    # A square, whatever the shape of the cloud, so that panels are of one size.
+    low, high = found.points.min(0), found.points.max(0)
+    (x, y), half = (low + high) / 2, 0.55 * float((high - low).max() or 1.0)
+    axes.set_xlim(x - half, x + half)
+    axes.set_ylim(y - half, y + half)
+    axes.set_aspect("equal")
+
+
+def caption(data: FeatureSpace) -> Caption:
+    """What is plotted, and how far classes lie apart."""
+    samples = len(next(iter(data.by_arm.values())).points)
+    which = "the first seed of each arm" if data.seed is None else f"seed {data.seed}"
+    meant = " ".join(f"{name.capitalize()}: {MEASURES[name]}." for name in _measured(data))
+    note = (
+        f"Plain features of {samples:,} test images on their two principal axes, {which}; large "
+        f"marks are class means. Every panel has axes of its own. {meant}"
+    )
+    columns = _columns(data)
+    said = "; ".join(
+        f"{arm}: separation "
+        + ", ".join(
+            f"{name} {number(value.mean)}"
+            for i, name in columns.items()
+            if (value := found.measures["separation"][i]) is not None
+        )
+        for arm, found in data.by_arm.items()
+    )
+    return Caption(note, f"Scatter plots. {note} {said}.")
+
+
+def _columns(data: FeatureSpace) -> dict[int, str]:
+    """The shot groups that have numbers, by their place in ``SHOTS``; one alone is all classes."""
+    groups = data.groups
+    return {groups[0]: "all classes"} if len(groups) == 1 else dict(enumerate(SHOTS))
+
+
+def _measured(data: FeatureSpace) -> list[str]:
+    """Spread is measured against all classes: of one group it is 1, whatever the features."""
+    return [name for name in MEASURES if len(data.groups) > 1 or name != "spread"]
+
+
+def tables(data: FeatureSpace) -> list[FigureTable]:
+    """Separation and spread by shot group and arm."""
+    columns = _columns(data)
+    return [
+        FigureTable(
+            f"{measure.capitalize()} of classes",
+            (measure, "n", *columns.values()),
+            [
+                (arm, str(found.seeds), *(_text(found.measures[measure][i]) for i in columns))
+                for arm, found in data.by_arm.items()
+            ],
+        )
+        for measure in _measured(data)
+    ]
+
+
+def make(group: NetworkGroup) -> CaptionedFigure | None:
+    """The figure with its words and numbers."""
+    data = gather(group)
+    if data is None:
+        return None
+    return CaptionedFigure("Feature space", caption(data), lambda: draw(data), tables(data))
+
+
+def _text(value: Summary | None) -> str:
+    if value is None:
+        return ""
+    return f"{number(value.mean)} {interval(value.low, value.high)}".strip()

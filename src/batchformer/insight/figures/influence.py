@@ -1,0 +1,593 @@
+"""How far the loss of a class's samples moves the features of others: numbers, words, figure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchformer.insight.figures.canvas import INK, TEXT, count_ticks, new_figure, title
+from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
+from batchformer.insight.figures.learning import Learning, learning
+from batchformer.insight.figures.networks import (
+    NetworkGroup,
+    arrays_by_arm,
+    image_count,
+    mean_of_known,
+    safe_divide,
+)
+from batchformer.insight.figures.rank_correlation import Correlation, correlation
+from batchformer.insight.figures.text import interval, number, seeds
+from batchformer.insight.record import InsightArrays
+from batchformer.plug.alive import NEXT_TO_NOTHING as NEXT_TO_NOTHING
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Gradients of a sample's loss on others as runs kept them, by class, with their smooth means.
+#
+# Rare classes are mostly hard ones. Whether it is rarity that goes with large gradients is asked
+# with the accuracy of classes held fixed.
+
+Measure = Literal["abs", "l2"]
+On = Literal["features", "images"]
+
+
+@dataclass(frozen=True)
+class Controlled:
+    """What the accuracy of classes has to do with it, over the seeds that kept it.
+
+    Args:
+        of_accuracy: accuracy with gradient.
+        partial: training count with gradient, accuracy held fixed.
+    """
+
+    of_accuracy: Correlation
+    partial: Correlation
+
+
+@dataclass(frozen=True)
+class InfluenceOfArm:
+    """Gradients of one arm.
+
+    Args:
+        values: mean over seeds by class, (K,), NaN for a class not measured.
+        correlation: training count with gradient.
+        seeds: how many.
+        controlled: None where no run kept its accuracy by class.
+        change: see ``change_of_a_loss``; None where that is not known.
+        untrained: training count with gradient before training; None where it was not measured.
+        learning: what networks have learnt; None where that is not known.
+        colour: of the arm.
+    """
+
+    values: NDArray[Any]
+    correlation: Correlation
+    seeds: int
+    controlled: Controlled | None = None
+    change: float | None = None
+    untrained: Correlation | None = None
+    learning: Learning | None = None
+    colour: str = INK
+
+    @property
+    def learnt(self) -> bool:
+        """Whether the networks have learnt anything, as far as is known."""
+        return self.learning is None or self.learning.learnt
+
+    def thirds(self, counts: NDArray[Any]) -> float | None:
+        """Mean of the third of the classes that is rarest, over that of the most frequent third.
+
+        None where a class of one third has as many training images as one of the other.
+
+        Args:
+            counts: (K,) training images, descending.
+        """
+        third = len(self.values) // 3
+        if not third or counts[third - 1] <= counts[-third]:
+            return None
+        known = (part[np.isfinite(part)] for part in (self.values[:third], self.values[-third:]))
+        frequent, rare = (part.mean() if part.size else 0.0 for part in known)
+        return float(rare / frequent) if frequent > 0 else None
+
+
+@dataclass(frozen=True)
+class InfluenceByClass:
+    """K classes from the most to the least training images.
+
+    Args:
+        counts: training images, (K,).
+        by_arm: the arms with BatchFormer.
+        window: classes that a point of the running mean spans; 1 for none.
+        measure: mean absolute value, or length, of a gradient.
+        on: what the gradient is taken on.
+        cumulative: whether the mean over all more frequent classes is drawn too.
+        images: test images that were measured, in words.
+    """
+
+    counts: NDArray[Any]
+    by_arm: dict[str, InfluenceOfArm]
+    window: int
+    measure: Measure
+    on: On
+    cumulative: bool
+    images: str = "test images"
+
+
+def gather(
+    group: NetworkGroup, measure: Measure = "abs", on: On = "features", cumulative: bool = False
+) -> InfluenceByClass | None:
+    """What the figure shows, or None where no run kept these gradients."""
+    name = f"gradient_{measure}" if on == "features" else f"gradient_images_{measure}"
+    before = name.replace("gradient", "gradient_untrained")
+    found = arrays_by_arm(group, "train_counts", "gradient_samples", name)
+    if not found:
+        return None
+    first = next(iter(next(iter(found.values())).values()))
+    counts = first["train_counts"].astype(np.float64)
+    order = np.argsort(-counts, kind="stable")
+    controls = arrays_by_arm(group, "train_counts", "gradient_samples", before)
+    by_arm, colours = {}, group.colours_of(found)
+    for arm, runs in found.items():
+        by_seed = {seed: _measured(run, name)[order] for seed, run in runs.items()}
+        untrained = [_measured(run, before)[order] for run in controls.get(arm, {}).values()]
+        values = np.stack(list(by_seed.values()))
+        accuracy = {
+            seed: right[order] for seed, right in accuracies(group, arm).items() if seed in by_seed
+        }
+        by_arm[arm] = InfluenceOfArm(
+            mean_of_known(values),
+            correlation(counts[order], values),
+            len(values),
+            _controlled(counts[order], by_seed, accuracy),
+            change_of_a_loss(group, arm) if on == "features" else None,
+            correlation(counts[order], np.stack(untrained)) if untrained else None,
+            learning([run.insight for run in group.of(arm) if run.seed in runs]),
+            colours[arm],
+        )
+    seen = image_count(group, int(first["gradient_samples"].sum()))
+    window = window_of(len(counts))
+    return InfluenceByClass(counts[order], by_arm, window, measure, on, cumulative, seen.words)
+
+
+def _measured(run: InsightArrays, name: str) -> NDArray[Any]:
+    """Gradients by class, (K,), NaN for a class not measured."""
+    return np.where(run["gradient_samples"] > 0, run[name], np.nan).astype(np.float64)
+
+
+def apart(points: NDArray[Any], share: NDArray[Any]) -> float:
+    """How far two features lie apart, the root of the mean square, from the axes that were kept.
+
+    Args:
+        points: (S, A) centred features on A principal axes.
+        share: (A,) of the variance that lies along them.
+
+    >>> apart(np.array([[3.0, 0.0], [-3.0, 0.0]]), np.array([0.5, 0.0]))
+    6.0
+    """
+    along = float((points.astype(np.float64) ** 2).sum(1).mean())
+    total = float(share.sum())
+    return float(np.sqrt(2 * along / total)) if total > 0 else float("nan")
+
+
+def change_of_a_loss(group: NetworkGroup, arm: str) -> float | None:
+    """How far one other sample can change a loss, nats, or None where no run kept enough.
+
+    To first order, where its feature moves as far as two samples lie apart, in the direction that
+    changes most; the mean over pairs of samples, classes and seeds. Single pairs reach far more.
+    """
+    names = ("gradient_samples", "gradient_l2", "projection", "projection_share")
+    changes = []
+    for run in arrays_by_arm(group, *names).get(arm, {}).values():
+        lengths = run["gradient_l2"][run["gradient_samples"] > 0].astype(np.float64)
+        if lengths.size:
+            changes.append(lengths.mean() * apart(run["projection"], run["projection_share"]))
+    known = [change for change in changes if np.isfinite(change)]
+    return float(np.mean(known)) if known else None
+
+
+def accuracies(group: NetworkGroup, arm: str) -> dict[int, NDArray[Any]]:
+    """Percent by class, (K,), by seed, of the networks that were looked at."""
+    found = {}
+    for run in group.of(arm):
+        right, counts = (run.insight_figures.get(name) for name in ("per_class", "train_counts"))
+        looked = run.insight.get("train_counts")
+        if right is None or counts is None or looked is None or right.shape != counts.shape:
+            continue
+        # Other counts would be those of other classes, or of another training.
+        if np.array_equal(counts, looked):
+            found[run.seed] = right.astype(np.float64)
+    return found
+
+
+def _controlled(
+    counts: NDArray[Any], gradients: dict[int, NDArray[Any]], accuracy: dict[int, NDArray[Any]]
+) -> Controlled | None:
+    if not accuracy:
+        return None
+    right = np.stack(list(accuracy.values()))
+    values = np.stack([gradients[seed] for seed in accuracy])
+    return Controlled(correlation(right, values), correlation(counts, values, right))
+
+
+def window_of(classes: int) -> int:
+    """An odd number near a tenth of the classes, at least 3; 1 where there are few.
+
+    >>> window_of(8), window_of(10), window_of(100), window_of(1000)
+    (1, 3, 11, 101)
+    """
+    return 1 if classes < 10 else max(3, classes // 10 // 2 * 2 + 1)
+
+
+def running_mean(values: NDArray[Any], window: int) -> NDArray[Any]:
+    """Mean over ``window`` neighbours around each of (K,), fewer at the ends; NaN do not count."""
+    half = window // 2
+    known = np.isfinite(values)
+    sums, sizes = (
+        np.concatenate([[0.0], np.cumsum(part)]) for part in (np.where(known, values, 0.0), known)
+    )
+    places = np.arange(len(values))
+    low, high = np.maximum(places - half, 0), np.minimum(places + half + 1, len(values))
+    size = sizes[high] - sizes[low]
+    return safe_divide(sums[high] - sums[low], size)
+
+
+def cumulative_mean(values: NDArray[Any]) -> NDArray[Any]:
+    """Mean over all classes up to each of (K,), as the released code draws it; NaN do not count."""
+    known = np.isfinite(values)
+    return safe_divide(np.cumsum(np.where(known, values, 0.0)), np.cumsum(known))
+
+
+# Does "the rarer the class, the larger its gradient on others" hold? In words.
+
+MOST_OF_IT = 0.5
+"""Of a correlation: where less than this is left of it, most of it has gone."""
+
+NO_BREAK = "\N{NO-BREAK SPACE}"
+
+EXACT = 1 - 1e-9
+"""Of a rank correlation, that of one and the same order."""
+
+
+def verdict_words(arm: str, found: InfluenceOfArm, counts: NDArray[Any]) -> str:
+    """What counts and gradients alone say of it, and what an untrained network shows of it.
+
+    Args:
+        arm: its name.
+        found: its gradients.
+        counts: (K,) training images of the classes.
+    """
+    whole = found.correlation
+    if whole.rho is None:
+        equal = "gradients" if np.ptp(counts) else "training counts"
+        return f"{arm}: no order to speak of, since all {equal} are equal."
+    ranked = f"rank correlation of training count with gradient {with_intervals(whole)}"
+    claim = "the paper's claim that a rarer class has the larger gradient"
+    if found.learning is not None and not found.learning.learnt:
+        said = (
+            f"{arm}: no verdict on {claim}, since nothing was learnt that can be told from chance "
+            f"({found.learning.words}; {ranked})."
+        )
+    elif whole.holds:
+        said = f"{arm}: {claim} holds here ({ranked})."
+    elif whole.holds is None:
+        said = f"{arm}: {claim} is not settled here ({ranked})."
+    else:
+        said = f"{arm}: {claim} does not hold here, the opposite does ({ranked})."
+    return " ".join([said, *_before(found)])
+
+
+def _before(found: InfluenceOfArm) -> list[str]:
+    """What the same network shows before any training, with random weights and the same loss."""
+    if found.untrained is None:
+        return ["An untrained network was not measured beside it."]
+    if found.untrained.rho is None:
+        return ["Before training there is no such order."]
+    said = f"Before training it is {with_intervals(found.untrained)}"
+    if found.learnt and found.correlation.holds and found.untrained.holds:
+        said += ": rarer classes have the larger gradient without anything learnt, too"
+    return [f"{said}."]
+
+
+def size_words(found: InfluenceOfArm, counts: NDArray[Any]) -> list[str]:
+    """How large these gradients are, and how much larger those of rare classes; an order has none.
+
+    Nothing where there are no gradients at all.
+    """
+    known = found.values[np.isfinite(found.values)]
+    if not known.any():
+        return []
+    said = f"The gradients are {in_powers(float(known.mean()))} in the mean over classes"
+    thirds = found.thirds(counts)
+    if thirds is not None:
+        said += (
+            f", {number(thirds, 1)} times as large in the rarest third of them as in the "
+            f"most frequent"
+        )
+    if found.change is None:
+        return [f"{said}."]
+    small = ", next to nothing" if found.change < NEXT_TO_NOTHING else ""
+    return [
+        f"{said}: if the feature of one other sample moved as far as two samples lie apart, a loss "
+        f"would change by no more than about {in_full(found.change)}{small}, on average over pairs "
+        f"of samples."
+    ]
+
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+
+
+def power_of_ten(value: float) -> str:
+    """The nearest one, as it is written where an exponent of mathematics would be too small.
+
+    >>> power_of_ten(0.0011)
+    '10⁻³'
+    """
+    return f"10{str(round(np.log10(value))).translate(_RAISED)}"
+
+
+def in_powers(value: float) -> str:
+    """A number with two digits and a power of ten, in one piece.
+
+    >>> in_powers(3.54e-7).replace(NO_BREAK, " ")
+    '3.5 × 10⁻⁷'
+    """
+    digits, power = f"{value:.1e}".split("e")
+    return f"{digits}{NO_BREAK}×{NO_BREAK}{power_of_ten(10.0 ** int(power))}"
+
+
+def in_full(value: float) -> str:
+    """One digit after the zeros, and no exponent."""
+    rounded = float(f"{value:.1g}")
+    return f"{rounded:.0f}" if rounded >= 1 else f"{rounded:.{-int(f'{rounded:e}'[-3:])}f}"
+
+
+def control_words(found: InfluenceOfArm) -> list[str]:
+    """What is left of it among classes of the same accuracy; nothing where that is not known."""
+    whole, known = found.correlation, found.controlled
+    if known is None or whole.rho is None or not found.learnt:
+        return []
+    of_accuracy, partial = known.of_accuracy, known.partial
+    if of_accuracy.rho is None:
+        return []
+    beside = f"rank correlation of accuracy with gradient {number(of_accuracy.rho)}"
+    if partial.rho is None:
+        if abs(of_accuracy.rho) < EXACT:
+            return []
+        return [
+            f"Gradients have the very order of accuracies ({beside}): with the accuracy of classes "
+            f"held fixed nothing is left to rank."
+        ]
+    held = f"With the accuracy of classes held fixed it is {with_intervals(partial)}"
+    return [f"{held}: {_left(whole, partial, of_accuracy)} ({beside})."]
+
+
+def _left(whole: Correlation, partial: Correlation, of_accuracy: Correlation) -> str:
+    """What the partial correlation says, beside the whole one."""
+    if whole.holds is not True:
+        return {
+            True: "among classes that are equally hard the rarer has the larger gradient",
+            False: "among classes that are equally hard the more frequent has the larger gradient",
+            None: "not settled among classes that are equally hard either",
+        }[partial.holds]
+    if partial.holds is False:
+        return "among classes that are equally hard the opposite holds"
+    if abs(partial.rho or 0.0) < MOST_OF_IT * abs(whole.rho or 0.0):
+        most = "most of it goes with accuracy"
+        if of_accuracy.holds:
+            most = "mostly it is harder classes that have larger gradients, and rare ones are hard"
+        rest = "rarity adds to that" if partial.holds else "whether rarity adds to that is open"
+        return f"{most}; {rest}"
+    if partial.holds:
+        return "among classes that are equally hard the rarer has the larger gradient too"
+    return "whether it is rarity, or that rare classes are harder, is open"
+
+
+def with_intervals(found: Correlation) -> str:
+    """The mean over seeds, with what is known of its error."""
+    spans = []
+    if found.over_seeds is not None:
+        spans.append(f"{span(found.over_seeds)} over {seeds(len(found.by_seed))}")
+    if found.over_classes is not None:
+        spans.append(f"{span(found.over_classes)} by a bootstrap over classes")
+    rho = "unknown" if found.rho is None else number(found.rho)
+    return f"{rho}, 95% interval {' and '.join(spans)}" if spans else rho
+
+
+def span(found: Sequence[float] | None) -> str:
+    """An interval as it is written; nothing where there is none."""
+    return "" if found is None else interval(found[0], found[1], sign=True)
+
+
+# How far the loss of a class's samples moves the features of others, by the class's frequency.
+#
+# The paper's claim is that rarer classes have larger gradients on other samples.
+
+MOST_RATIO = 30
+"""Of the largest to the smallest value on a linear scale."""
+
+MOST_TICKS = 7
+"""Classes whose training images all stand along the axis."""
+
+MOST_POINTS = 200
+"""More classes than this are averaged over neighbours in frequency, for the dots alone."""
+
+
+def draw(data: InfluenceByClass) -> Figure:
+    """Every arm has a panel of its own, since scales differ, and one more if cumulative."""
+    kinds = ("each", "cumulative") if data.cumulative else ("each",)
+    panels = [(arm, kind) for arm in data.by_arm for kind in kinds]
+    drawn, every = new_figure([1.7] * len(panels))
+    for axes, (arm, kind) in zip(every, panels, strict=True):
+        values, colour = data.by_arm[arm].values, data.by_arm[arm].colour
+        places = np.arange(len(values)) + 1
+        wide = _spans_orders(values)
+        power = 0 if wide else _power(values)
+        scale = 10.0**-power
+        unit = "" if power == 0 else f", × {power_of_ten(10.0**power)}"
+        unit = ", log scale" if wide else unit
+        if kind == "each":
+            title(axes, f"{arm}: gradient on other samples{unit}")
+            _dots(axes, values * scale, colour)
+            if data.window > 1:
+                axes.plot(places, running_mean(values * scale, data.window), color=colour)
+        else:
+            title(axes, f"{arm}: cumulative mean{unit}")
+            axes.plot(places, cumulative_mean(values * scale), color=colour)
+        if wide:
+            axes.set_yscale("log")
+            # Not as mathematics, whose exponents are too small to be read on a phone.
+            axes.yaxis.set_major_formatter(lambda value, _: power_of_ten(value))
+            axes.yaxis.set_minor_formatter(lambda value, _: "")
+            axes.tick_params(which="minor", length=0)
+        else:
+            axes.set_ylim(bottom=0)
+    most = MOST_TICKS if len(data.counts) <= MOST_TICKS else 5
+    ticks, labels = count_ticks(data.counts.tolist(), most)
+    every[-1].set_xticks([tick + 1 for tick in ticks], labels)
+    every[-1].set_xlabel("Training images of the class", fontsize=TEXT, color=INK)
+    return drawn
+
+
+def caption(data: InfluenceByClass) -> Caption:
+    """What is plotted, and whether the paper's claim holds, arm by arm."""
+    measured = "mean absolute value" if data.measure == "abs" else "length"
+    over = ", ".join(f"{arm} {found.seeds}" for arm, found in data.by_arm.items())
+    what = "the pooled features" if data.on == "features" else "the input images"
+    note = (
+        f"How far the loss of a sample moves {what} of the others in its batch: {measured} of the "
+        f"gradient on {data.images}, mean over the samples of a class and over seeds ({over}). "
+        f"{len(data.counts):,} classes from the most to the least training images."
+    )
+    together = _together(len(data.counts))
+    if together > 1:
+        note += f" A dot is the mean of up to {together} classes."
+    if data.window > 1:
+        note += f" The line is a running mean over {data.window} classes."
+    if data.cumulative:
+        note += (
+            " The cumulative mean is over all classes at least as frequent, as the code of the "
+            "paper draws it."
+        )
+    said = " ".join(
+        " ".join(
+            [
+                verdict_words(arm, found, data.counts),
+                *size_words(found, data.counts),
+                *control_words(found),
+            ]
+        )
+        for arm, found in data.by_arm.items()
+    )
+    return Caption(f"{note} {said}", f"Dot plot. {said}")
+
+
+def tables(data: InfluenceByClass) -> list[FigureTable]:
+    """The correlations."""
+    whole = {arm: found.correlation for arm, found in data.by_arm.items()}
+    before = {arm: found.untrained for arm, found in data.by_arm.items() if found.untrained}
+    known = {arm: found.controlled for arm, found in data.by_arm.items() if found.controlled}
+    without = {arm for arm, found in data.by_arm.items() if not found.learnt}
+    every = [
+        _table("Training count and gradient on others", whole, HOLDS, without),
+        _table("The same before training, a control", before, UNTRAINED),
+        _table(
+            "The same as in the first table, accuracy of classes held fixed",
+            {arm: found.partial for arm, found in known.items() if found.partial.by_seed},
+            HOLDS,
+            without,
+        ),
+        _table(
+            "Accuracy of classes and gradient on others",
+            {arm: found.of_accuracy for arm, found in known.items()},
+            {True: "the harder, the larger", False: "the harder, the smaller"},
+            without,
+        ),
+    ]
+    return [table for table in every if table.rows]
+
+
+HOLDS = {True: "holds", False: "opposite"}
+UNTRAINED = {True: "rarer, larger", False: "rarer, smaller"}
+
+
+def _table(
+    caption: str,
+    by_arm: dict[str, Correlation],
+    verdicts: dict[bool, str],
+    without: Collection[str] = (),
+) -> FigureTable:
+    """One row for each arm; those in ``without`` have learnt nothing and get no verdict."""
+    rows = [
+        (
+            arm,
+            str(len(found.by_seed)),
+            "" if found.rho is None else number(found.rho),
+            span(found.over_seeds),
+            span(found.over_classes),
+            _verdict(found.holds, verdicts) if arm not in without else "nothing learnt",
+        )
+        for arm, found in by_arm.items()
+    ]
+    columns = ("arm", "n", "rank corr.", "over seeds", "over classes", "verdict")
+    return FigureTable(caption, columns, rows)
+
+
+def _verdict(holds: bool | None, verdicts: dict[bool, str]) -> str:
+    return "not settled" if holds is None else verdicts[holds]
+
+
+def classes_table(data: InfluenceByClass) -> FigureTable:
+    """Count and gradient by class, from the most frequent."""
+    rows = [
+        (f"{count:,.0f}", *(f"{found.values[i]:.3e}" for found in data.by_arm.values()))
+        for i, count in enumerate(data.counts)
+    ]
+    return FigureTable("Gradient on others, by class", ("images", *data.by_arm), rows)
+
+
+def make(
+    group: NetworkGroup, measure: Measure = "abs", on: On = "features", cumulative: bool = False
+) -> CaptionedFigure | None:
+    """The figure with its words and numbers."""
+    data = gather(group, measure, on, cumulative)
+    if data is None:
+        return None
+    folded = [*tables(data), classes_table(data)]
+    return CaptionedFigure("Influence by gradient", caption(data), lambda: draw(data), (), folded)
+
+
+def _dots(axes: Axes, values: NDArray[Any], colour: str) -> None:
+    together = _together(len(values))
+    parts = [slice(i, i + together) for i in range(0, len(values), together)]
+    places = np.arange(len(values)) + 1.0
+    axes.plot(
+        [places[part].mean() for part in parts],
+        [mean_of_known(values[part][:, None])[0] for part in parts],
+        linestyle="",
+        marker="o",
+        markersize=4 if len(values) <= 40 else 2,
+        color=colour,
+        alpha=0.7,
+    )
+
+
+def _together(classes: int) -> int:
+    return -(-classes // MOST_POINTS)
+
+
+def _spans_orders(values: NDArray[Any]) -> bool:
+    """Whether the small ones would all lie on the axis of a linear scale."""
+    known = values[np.isfinite(values)]
+    return bool(known.size and known.min() > 0 and known.max() > MOST_RATIO * known.min())
+
+
+def _power(values: NDArray[Any]) -> int:
+    """Of ten, to write the largest value with; 0 where that is legible as it is."""
+    largest = float(np.nanmax(np.abs(values), initial=0.0))
+    power = int(np.floor(np.log10(largest))) if largest > 0 else 0
+    return 0 if -2 <= power <= 2 else power

@@ -1,0 +1,78 @@
+"""Have networks learnt to tell classes apart at all? Without that their figures say nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from batchformer.insight.figures.text import interval, number
+from batchformer.insight.intervals import Summary, statistics_library, summary
+from batchformer.insight.record import InsightArrays
+
+LEVEL = 0.025
+"""Of the one-sided tests, as at one end of a 95% interval."""
+
+
+@dataclass(frozen=True)
+class Learning:
+    """Accuracy of one arm on the measured test images, in percent.
+
+    Args:
+        accuracy: over seeds.
+        chance: what the same answer to every image gets, at most.
+        untrained: mean over seeds before training; None where that was not measured.
+        learnt: whether every seed is better than chance and than its untrained network, and the
+            interval over seeds, where there is one, lies above chance.
+    """
+
+    accuracy: Summary
+    chance: float
+    untrained: float | None
+    learnt: bool
+
+    @property
+    def words(self) -> str:
+        """The numbers, for a sentence."""
+        said = f"accuracy {number(self.accuracy.mean, 1)}%"
+        if self.accuracy.low is not None:
+            said += f" {interval(self.accuracy.low, self.accuracy.high, decimals=1)}"
+        said += f", chance {number(self.chance, 1)}%"
+        if self.untrained is not None:
+            said += f", before training {number(self.untrained, 1)}%"
+        return said
+
+
+def learning(runs: Sequence[InsightArrays]) -> Learning | None:
+    """Of the seeds of one arm, or None where a run did not keep how many answers were right."""
+    names = ("reliability_count", "reliability_correct", "gradient_samples")
+    if not runs or any(name not in run for run in runs for name in names):
+        return None
+    accuracies, before, learnt, chance = [], [], [], 0.0
+    for run in runs:
+        images = round(float(run["reliability_count"][0].sum()))
+        if not images:
+            return None
+        right = round(float(run["reliability_correct"][0].sum()))
+        samples = run["gradient_samples"]
+        share = float(samples.max() / samples.sum())
+        untrained = run.get("untrained_correct")
+        accuracies.append(100 * right / images)
+        chance = max(chance, 100 * share)
+        above = float(statistics_library().binom.sf(right - 1, images, share)) < LEVEL
+        if untrained is not None:
+            before.append(100 * float(untrained) / images)
+            above = above and _more(right, round(float(untrained)), images)
+        learnt.append(above)
+    found = summary(accuracies, within=(0.0, 100.0))
+    above = found.low is None or found.low > chance
+    mean = sum(before) / len(before) if before else None
+    return Learning(found, chance, mean, above and all(learnt))
+
+
+def _more(right: int, before: int, images: int) -> bool:
+    """Whether so many are more than before, by a normal test of two shares."""
+    both = (right + before) / (2 * images)
+    error = math.sqrt(max(2 * both * (1 - both) / images, 0.0))
+    critical = float(statistics_library().norm.isf(LEVEL))
+    return (right - before) / images > critical * error

@@ -1,0 +1,243 @@
+"""Is a network as sure as it is right? Accuracy by confidence, and the expected error of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchformer.insight.figures.canvas import (
+    DASHES,
+    INK,
+    MARKERS,
+    SMALL,
+    TEXT,
+    legend,
+    new_grid,
+    title,
+)
+from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
+from batchformer.insight.figures.networks import (
+    ImageCount,
+    NetworkGroup,
+    arrays_by_arm,
+    image_count,
+    safe_divide,
+)
+from batchformer.insight.figures.text import interval, number
+from batchformer.insight.intervals import Summary, summary
+from batchformer.insight.record import SHOTS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+NAMES = ("reliability_count", "reliability_confidence", "reliability_correct")
+GROUPS = ("all", *SHOTS)
+DECIMALS = 1
+"""Of errors with their intervals: a fifth of a page holds no more."""
+FEWEST = 10
+"""Predictions of a bin with which its accuracy says something; others are pale."""
+
+
+@dataclass(frozen=True)
+class ReliabilityOfArm:
+    """Predictions of one arm in B bins of confidence, all seeds together.
+
+    Args:
+        count: (4, B) predictions, of all classes and of each shot group.
+        confidence: (4, B) mean of a bin, percent; NaN for an empty one.
+        accuracy: (4, B) the same.
+        ece: by group, percent, over seeds; None for an empty one.
+        seeds: how many.
+        colour: of the arm.
+    """
+
+    count: NDArray[Any]
+    confidence: NDArray[Any]
+    accuracy: NDArray[Any]
+    ece: list[Summary | None]
+    seeds: int
+    colour: str
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """Every arm, whether each shot group has a panel of its own, and which images these are.
+
+    ``elsewhere`` says whether runs have an error of all test images, in a table.
+    """
+
+    by_arm: dict[str, ReliabilityOfArm]
+    by_shots: bool
+    seen: ImageCount
+    elsewhere: bool
+
+    @property
+    def shots(self) -> list[int]:
+        """Places in ``GROUPS`` of the shot groups; none where there is one, which is all."""
+        found = [i for i in (1, 2, 3) if any(f.count[i].sum() for f in self.by_arm.values())]
+        return found if len(found) > 1 else []
+
+    @property
+    def groups(self) -> list[int]:
+        """Places in ``GROUPS`` of what is drawn."""
+        return self.shots or [0] if self.by_shots else [0]
+
+
+def gather(group: NetworkGroup, by_shots: bool = False) -> Reliability | None:
+    """What the figure shows, or None where no run kept its confidences."""
+    found = arrays_by_arm(group, *NAMES)
+    if not found:
+        return None
+    by_arm, colours = {}, group.colours_of(found)
+    for arm, runs in found.items():
+        each = [[run[name].astype(np.float64) for name in NAMES] for run in runs.values()]
+        count, confidence, correct = (np.sum(parts, 0) for parts in zip(*each, strict=True))
+        errors = [calibration_error(*parts) for parts in each]
+        by_arm[arm] = ReliabilityOfArm(
+            count,
+            safe_divide(100.0 * confidence, count),
+            safe_divide(100.0 * correct, count),
+            [_over_seeds([error[i] for error in errors]) for i in range(len(GROUPS))],
+            len(runs),
+            colours[arm],
+        )
+    first = next(iter(next(iter(found.values())).values()))
+    seen = image_count(group, round(float(first["reliability_count"][0].sum())))
+    return Reliability(by_arm, by_shots, seen, any("ece" in run.scores for run in group.runs))
+
+
+def calibration_error(
+    count: NDArray[Any], confidence: NDArray[Any], correct: NDArray[Any]
+) -> NDArray[Any]:
+    """Expected calibration error in percent, (G,), from sums in bins, (G, B) each.
+
+    NaN for a group without predictions.
+
+    >>> calibration_error(*np.array([[[2.0, 2.0]], [[0.6, 1.8]], [[0.0, 2.0]]])).round(1).tolist()
+    [20.0]
+    """
+    total = count.sum(1)
+    return safe_divide(100.0 * np.abs(confidence - correct).sum(1), total)
+
+
+def draw(data: Reliability) -> Figure:
+    """Accuracy by confidence above, how many predictions are so sure below."""
+    groups = data.groups
+    drawn, grid = new_grid(
+        2, len(groups), [2.3 if len(groups) == 1 else 1.9, 0.8], sharex=True, sharey="row"
+    )
+    edges = np.linspace(0, 100, next(iter(data.by_arm.values())).count.shape[1] + 1)
+    for column, i in enumerate(groups):
+        above, below = grid[0][column], grid[1][column]
+        above.plot([0, 100], [0, 100], color=INK, linewidth=0.8)
+        for j, (arm, found) in enumerate(data.by_arm.items()):
+            style: Any = {"color": found.colour, "marker": MARKERS[j % len(MARKERS)]}
+            dash = DASHES[j % len(DASHES)]
+            enough = found.count[i] >= FEWEST
+            for used, line, alpha in ((enough, dash, 1.0), (~enough, "", 0.35)):
+                above.plot(
+                    found.confidence[i][used],
+                    found.accuracy[i][used],
+                    linestyle=line,
+                    linewidth=1.3,
+                    markersize=3,
+                    alpha=alpha,
+                    label=arm if line else None,
+                    clip_on=False,
+                    # Unclipped, a line without points is laid out as if in the figure's corner.
+                    in_layout=False,
+                    **style,
+                )
+            share = 100 * found.count[i] / max(found.count[i].sum(), 1)
+            below.stairs(share, edges, color=found.colour, linestyle=dash, linewidth=1.3)
+        _dress(above, below, "" if i == 0 else f", {GROUPS[i]}" if column == 0 else GROUPS[i])
+    where = grid[1][len(groups) // 2]
+    where.set_xlabel("Confidence, %", fontsize=TEXT, color=INK)
+    legend(drawn, grid[0][0])
+    return drawn
+
+
+def _dress(above: Axes, below: Axes, name: str) -> None:
+    first = not name or name.startswith(",")
+    title(above, f"Accuracy, %{name}" if first else name)
+    title(below, "Share of predictions, %" if not name else "Share, %" if first else "")
+    for axes in (above, below):
+        axes.grid(axis="y", color=INK, alpha=0.2, linewidth=0.6)
+        axes.set_axisbelow(True)
+        axes.tick_params(labelsize=SMALL)
+    above.set_xlim(0, 100)
+    above.set_ylim(0, 100)
+    above.set_xticks([0, 50, 100])
+    below.set_ylim(bottom=0)
+
+
+def caption(data: Reliability) -> Caption:
+    """What is plotted, and the expected calibration errors."""
+    over = ", ".join(f"{arm} {found.seeds}" for arm, found in data.by_arm.items())
+    bins = next(iter(data.by_arm.values())).count.shape[1]
+    note = (
+        f"Accuracy of predictions by their confidence, {bins} bins, on {data.seen.words}, all "
+        f"seeds together ({over}). On the thin line a network is right as often as it is sure; "
+        f"below it, it is too sure, above it not sure enough. Pale marks are of fewer than "
+        f"{FEWEST} predictions; the steps show how many lie in each bin."
+    )
+    said = ", ".join(
+        f"{arm} {number(total.mean, DECIMALS)}%"
+        for arm, found in data.by_arm.items()
+        if (total := found.ece[0]) is not None
+    )
+    if said:
+        note += f" Expected calibration error from the same bins: {said}."
+        if data.seen.part and data.elsewhere:
+            note += " The ECE in the table of results is of all test images, and so another number."
+    return Caption(note, f"Line plot. {note}")
+
+
+def tables(data: Reliability) -> list[FigureTable]:
+    """Expected calibration errors by arm and shot group."""
+    rows = []
+    columns = range(len(GROUPS)) if data.shots else [0]
+    for arm, found in data.by_arm.items():
+        texts = ["" if e is None else _with_interval(e) for e in (found.ece[i] for i in columns)]
+        rows.append((arm, str(found.seeds), *texts))
+    names = ("arm", "n", *(GROUPS[i] for i in columns))
+    return [FigureTable("Expected calibration error, %", names, rows)]
+
+
+def bins_table(data: Reliability) -> FigureTable:
+    """The bins of all classes."""
+    rows = [
+        (
+            arm,
+            f"{found.count[0][b]:,.0f}",
+            number(found.confidence[0][b]),
+            number(found.accuracy[0][b]),
+        )
+        for arm, found in data.by_arm.items()
+        for b in range(found.count.shape[1])
+        if found.count[0][b]
+    ]
+    return FigureTable("Bins of confidence", ("arm", "predictions", "confidence", "accuracy"), rows)
+
+
+def make(group: NetworkGroup, by_shots: bool = False) -> CaptionedFigure | None:
+    """The figure with its words and numbers."""
+    data = gather(group, by_shots)
+    if data is None:
+        return None
+    bins = [bins_table(data)]
+    return CaptionedFigure("Reliability", caption(data), lambda: draw(data), tables(data), bins)
+
+
+def _with_interval(found: Summary) -> str:
+    bounds = interval(found.low, found.high, decimals=DECIMALS)
+    return f"{number(found.mean, DECIMALS)} {bounds}".strip()
+
+
+def _over_seeds(values: list[float]) -> Summary | None:
+    known = [float(value) for value in values if np.isfinite(value)]
+    return summary(known, within=(0.0, 100.0)) if known else None

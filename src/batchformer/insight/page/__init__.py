@@ -1,0 +1,1 @@
+"""The self-contained page of one network, and what other pages share with it."""

@@ -1,0 +1,210 @@
+"""Real batches to look into: who attends to whom, and whose loss moves whose feature.
+
+The page holds images and weights; ``explorer.js`` shows them. Nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from base64 import b64encode
+from collections.abc import Iterable
+from dataclasses import dataclass
+from importlib.resources import files
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from batchformer.insight.figures.networks import NetworkGroup, TrainedNetwork
+from batchformer.insight.optional import extra
+from batchformer.insight.page.html import Section, environment
+from batchformer.insight.record import SHOTS, InsightArrays
+
+COLUMNS = 8
+"""Images side by side in the picture of a batch."""
+MOST_BYTES = 1_500_000
+"""Of images and weights in one explorer; of larger records the first batches are shown."""
+QUALITY = 88
+"""Of WebP: a fifth of the bytes of PNG on small photographs, and no difference to be seen."""
+
+
+@dataclass(frozen=True)
+class Explorer:
+    """What one explorer holds.
+
+    Args:
+        arms: by arm its name, seed, heads, classes and batches, as plain values for the script.
+        sprites: one picture of each batch as a data URI; arms that saw the same images share it.
+        batches: how many batches the runs have kept; those of ``arms`` may be fewer.
+        grouped: whether classes are of several shot groups, which are then named.
+    """
+
+    arms: list[dict[str, Any]]
+    sprites: list[str]
+    batches: int
+    grouped: bool
+
+
+def explorer_section(group: NetworkGroup, prefix: str) -> Section | None:
+    """The explorer of every arm whose runs have kept batches; None where none has.
+
+    ``prefix`` keeps ids unique on the page. The script runs only where the page's policy names it,
+    see :func:`script_policy`.
+    """
+    found = explorer_of(group)
+    if found is None:
+        return None
+    return Section("Inside a batch", explorer_html(found, prefix), explorer_words(found))
+
+
+def explorer_of(group: NetworkGroup) -> Explorer | None:
+    """The batches of each arm's first seed that has them."""
+    kept: dict[TrainedNetwork, InsightArrays] = {}
+    for arm in group.arms:
+        for run in group.of(arm):
+            if (record := _record(run)) is not None:
+                kept[run] = record
+                break
+    if not kept:
+        return None
+    arms = [_arm(run, record) for run, record in kept.items()]
+    sprites: dict[str, int] = {}
+    size, batches = 0, max(len(record["batch_labels"]) for record in kept.values())
+    for b in range(batches):
+        added = [_batch(record, b, sprites) for record in kept.values()]
+        size += sum(len(batch["attention"]) + len(batch["gradient"]) for batch in added if batch)
+        if b and size + sum(map(len, sprites)) > MOST_BYTES:
+            break
+        for arm_data, batch in zip(arms, added, strict=True):
+            arm_data["batches"] += [batch] if batch else []
+    used = {batch["sprite"] for arm_data in arms for batch in arm_data["batches"]}
+    grouped = len({int(i) for record in kept.values() for i in record["shot_of_class"]}) > 1
+    return Explorer(arms, [uri for uri, i in sprites.items() if i in used], batches, grouped)
+
+
+def explorer_html(found: Explorer, prefix: str) -> str:
+    """The explorer as an element with its style and its script."""
+    with extra("report"):
+        from markupsafe import Markup
+
+    data = {"arms": found.arms, "columns": COLUMNS, "shots": SHOTS if found.grouped else ()}
+    template = environment().get_template("explorer.html.jinja")
+    return template.render(
+        id=f"{prefix}-explorer",
+        data=data,
+        sprites=found.sprites,
+        style=Markup(_text("explorer.css")),
+        script=Markup(_text("explorer.js")),
+    )
+
+
+def explorer_words(found: Explorer) -> str:
+    """What is shown, of which runs, and what the numbers are."""
+    runs = ", ".join(f"{arm['name']} seed {arm['seed']}" for arm in found.arms)
+    shown = max(len(arm["batches"]) for arm in found.arms)
+    cut = f", the first {shown} of {found.batches}" if shown < found.batches else ""
+    return (
+        f"Batches of test images ({runs}{cut}), drawn so that classes are as frequent as in "
+        f"training, and seen without dropout. Attention is averaged over layers; what a sample "
+        f"gives adds up to 100%. The gradient is the mean absolute value of the derivative of one "
+        f"sample's loss by another's feature, in percent of what is found over all others. Weights "
+        f"within 1% of one another are called alike and are not ranked."
+    )
+
+
+def script_policy(sections: Iterable[Section]) -> str:
+    """What a page with these sections allows besides its styles and images.
+
+    It is the explorer's script by its hash, or nothing: no other script may run.
+    """
+    if not any("<script" in section.html for section in sections):
+        return ""
+    digest = hashlib.sha256(_text("explorer.js").encode()).digest()
+    return f"; script-src 'sha256-{b64encode(digest).decode()}'"
+
+
+def packed(array: NDArray[Any], kind: str) -> str:
+    """The numbers in base64, row by row, little-endian; ``kind`` is ``f2`` or ``f4``.
+
+    Half precision is what attention is kept in, so nothing is lost: the page ranks samples as the
+    arrays do.
+
+    >>> packed(np.ones(3), "f2")
+    'ADwAPAA8'
+    """
+    return b64encode(array.astype(f"<{kind}").tobytes()).decode()
+
+
+def sprite(thumbnails: NDArray[Any]) -> str:
+    """Images (N, h, w, 3) uint8 in rows of ``COLUMNS``, as the data URI of one WebP picture."""
+    with extra("report"):
+        from PIL import Image
+
+    samples, high, wide, _ = thumbnails.shape
+    rows = -(-samples // COLUMNS)
+    full = np.zeros((rows * COLUMNS, high, wide, 3), np.uint8)
+    full[:samples] = thumbnails
+    tiled = full.reshape(rows, COLUMNS, high, wide, 3).swapaxes(1, 2)
+    buffer = io.BytesIO()
+    picture = Image.fromarray(tiled.reshape(rows * high, COLUMNS * wide, 3))
+    picture.save(buffer, format="WEBP", quality=QUALITY, method=6)
+    return f"data:image/webp;base64,{b64encode(buffer.getvalue()).decode()}"
+
+
+def _record(run: TrainedNetwork) -> InsightArrays | None:
+    """The arrays of a run, or None where one is missing, damaged, or does not fit the others."""
+    names, attention = run.insight.get("classes"), run.insight.get("batch_attention")
+    if names is None or attention is None or attention.ndim != 4 or not attention.size:
+        return None
+    batches, heads, samples, _ = attention.shape
+    shapes = {
+        "train_counts": names.shape,
+        "shot_of_class": names.shape,
+        "batch_thumbnails": (batches, samples),
+        "batch_labels": (batches, samples),
+        "batch_predictions": (batches, samples),
+        "batch_attention": (batches, heads, samples, samples),
+        "batch_gradient": (batches, samples, samples),
+    }
+    found = {"classes": names}
+    for name, shape in shapes.items():
+        array = run.insight.get(name)
+        if array is None or array.shape[: len(shape)] != shape or not np.isfinite(array).all():
+            return None
+        found[name] = array
+    occurring = np.stack([found["batch_labels"], found["batch_predictions"]])
+    return found if occurring.min() >= 0 and occurring.max() < len(names) else None
+
+
+def _arm(run: TrainedNetwork, record: InsightArrays) -> dict[str, Any]:
+    """An arm without its batches; of the classes those that occur."""
+    occurring = np.union1d(record["batch_labels"], record["batch_predictions"])
+    classes = {
+        int(k): [
+            str(record["classes"][k]),
+            int(record["train_counts"][k]),
+            int(record["shot_of_class"][k]),
+        ]
+        for k in occurring
+    }
+    heads = record["batch_attention"].shape[1]
+    return {"name": run.arm, "seed": run.seed, "heads": heads, "classes": classes, "batches": []}
+
+
+def _batch(record: InsightArrays, b: int, sprites: dict[str, int]) -> dict[str, Any] | None:
+    """One batch, its picture added to ``sprites``; None where the run kept fewer."""
+    if b >= len(record["batch_labels"]):
+        return None
+    picture = sprite(record["batch_thumbnails"][b])
+    return {
+        "sprite": sprites.setdefault(picture, len(sprites)),
+        "labels": record["batch_labels"][b].tolist(),
+        "predictions": record["batch_predictions"][b].tolist(),
+        "attention": packed(record["batch_attention"][b], "f2"),
+        "gradient": packed(record["batch_gradient"][b], "f4"),
+    }
+
+
+def _text(name: str) -> str:
+    return files("batchformer.insight.page").joinpath(name).read_text(encoding="utf-8")

@@ -1,0 +1,60 @@
+"""One self-contained page of what was seen of a single network, such as a user's model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from batchformer.insight.figures.catalogue import NETWORK_FIGURES
+from batchformer.insight.figures.networks import NetworkGroup, SingleNetwork
+from batchformer.insight.page.explorer import explorer_section, script_policy
+from batchformer.insight.page.html import Section, environment, section_of
+from batchformer.insight.record import InsightArrays
+from batchformer.plug.files import write_atomically
+
+TEMPLATE = "insight.html.jinja"
+TITLE = "Relations between samples"
+
+
+def write_insight_page(insight: InsightArrays, path: str | Path, title: str = TITLE) -> Path:
+    """Write the page of one network's figures; the file is complete or not there.
+
+    Args:
+        insight: arrays by the names of ``batchformer.insight.record``; a figure whose arrays are
+            missing is left out.
+        path: the page.
+        title: its heading.
+
+    Raises:
+        ValueError: there is nothing to draw.
+    """
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"{path} is a folder: give the page a name, {path / 'report.html'}")
+    group = SingleNetwork(insight)
+    made = (one for name in NETWORK_FIGURES for one in network_sections(name, group, "network"))
+    sections = list(made)
+    if not sections:
+        raise ValueError(
+            f"Nothing to draw: none of the figures has its arrays among {sorted(insight)}."
+        )
+    page: str = (
+        environment()
+        .get_template(TEMPLATE)
+        .render(title=title, sections=sections, policy=script_policy(sections))
+    )
+    write_atomically(path, page.encode())
+    return path
+
+
+def network_sections(name: str, group: NetworkGroup, prefix: str) -> Iterator[Section]:
+    """The section of a figure of :data:`NETWORK_FIGURES`, where a network has its arrays.
+
+    The explorer of batches follows the attention. ``prefix`` keeps ids unique on the page.
+    """
+    figure = NETWORK_FIGURES[name].load()(group)
+    if figure is not None:
+        yield section_of(figure, f"{prefix}-{name}")
+    explorer = explorer_section(group, prefix) if name == "attention" else None
+    if explorer is not None:
+        yield explorer

@@ -1,0 +1,182 @@
+"""A look at a model of your own: what it is made of is found as `attach` finds it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from batchformer.insight.classes import Classes
+from batchformer.insight.images import thumbnails
+from batchformer.insight.look import look
+from batchformer.insight.record import FILE, InsightArrays, save
+from batchformer.insight.relations import Relations
+from batchformer.plug.classifier import find_classifiers, output_tensors, trace
+from batchformer.plug.example import find_batch
+from batchformer.plug.insertion import RECORD, Attachment, WithBatchFormer, unwrap
+from batchformer.plug.preserve import preserve_state
+
+#: Images that are looked at, at most: all of them are held in memory.
+MOST = 1024
+
+
+@dataclass(frozen=True, eq=False)
+class Insight:
+    """What was seen of a model: arrays by the names of :mod:`batchformer.insight.record`."""
+
+    arrays: InsightArrays
+
+    def save(self, path: str | Path) -> Path:
+        """Write them to one file, `insight.npz` where a folder is named."""
+        file = Path(path)
+        file = file / FILE if file.is_dir() else file
+        save(file, self.arrays)
+        return file
+
+    def page(self, path: str | Path, title: str | None = None) -> Path:
+        """Write the figures as one self-contained page, and batches to look into."""
+        from batchformer.insight.page.insight_page import TITLE, write_insight_page
+
+        return write_insight_page(self.arrays, path, title or TITLE)
+
+
+def look_at(
+    model: nn.Module,
+    loader: Iterable[Any],
+    classes: Sequence[str] | None = None,
+    *,
+    train_counts: Sequence[int] | Tensor | None = None,
+    loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+    most: int = MOST,
+    layer: str | None = None,
+    seed: int = 0,
+) -> Insight:
+    """Look at a trained model with BatchFormer attached, or without, for its figures.
+
+    The model is left as it was. Statistics of the images are not known, so that thumbnails are
+    stretched from the darkest to the brightest value of what is shown together.
+
+    Args:
+        model: an image classifier; BatchFormer, if attached, stands before its classifier.
+        loader: gives (images, labels), of test images; shuffled or not.
+        classes: K names; by default numbers.
+        train_counts: (K,) training images of each class; by default those of the loader.
+        loss: of logits (N, K) and labels (N,), a scalar.
+        most: images that are taken of the loader, at most.
+        layer: for Grad-CAM, ``released`` for that of the paper's code; by default the last one
+            with maps.
+        seed: of the order in batches.
+    """
+    inner = unwrap(model)
+    images, labels = _collected(loader, most)
+    device = next((p.device for p in inner.parameters()), torch.device("cpu"))
+    relations = relations_of(inner, images[:3].to(device), loss)
+    with preserve_state(inner), torch.no_grad():
+        inner.eval()
+        width = relations.classify(relations.features(images[:2].to(device))).shape[1]
+    names = tuple(map(str, range(width))) if classes is None else tuple(classes)
+    if len(names) != width or int(labels.max()) >= width:
+        raise ValueError(
+            f"look_at(): the model tells {width} classes, there are {len(names)} names, and labels "
+            f"run to {int(labels.max())}."
+        )
+    counted = train_counts is not None
+    counts = torch.as_tensor(train_counts) if counted else torch.bincount(labels, minlength=width)
+    shown = _Loaded(Classes.by_shots(names, counts.long()), images, labels, device)
+    return Insight(look(relations, shown, network=inner, seed=seed, layer=layer))
+
+
+def relations_of(
+    model: nn.Module, example: Tensor, loss: Callable[[Tensor, Tensor], Tensor]
+) -> Relations:
+    """Features, classifier and encoder of a model, by one batch (N, ...) that it accepts.
+
+    Raises:
+        ValueError: it has no single classifier, or BatchFormer stands elsewhere.
+    """
+    record: Attachment | None = model.__dict__.get(RECORD)
+    named = dict(model.named_modules())
+    if record is None:
+        batch = find_batch(model, example)
+        places: Sequence[str] = find_classifiers(model, trace(model, batch))
+    else:
+        places = record.places
+    head = named[places[0]]
+    attached = head if isinstance(head, WithBatchFormer) else None
+    encoder = attached._place.encoder if attached is not None else None
+    axis = encoder.batch_axis if encoder is not None else 0
+
+    def features(x: Tensor) -> Tensor:
+        heard: list[Tensor] = []
+        handle = head.register_forward_pre_hook(lambda _, args: heard.append(args[0]))
+        try:
+            model(x)
+        finally:
+            handle.remove()
+        return heard[0].movedim(axis, 0)
+
+    def classify(rows: Tensor) -> Tensor:
+        logits: Tensor = head(rows.movedim(0, axis))
+        return logits
+
+    with preserve_state(model), torch.no_grad():
+        model.eval()
+        outputs = output_tensors(model(example))
+        again = classify(features(example))
+    alike = len(outputs) == 1 and outputs[0].shape == again.shape and again.ndim == 2
+    if len(places) > 1 or not alike or not torch.allclose(outputs[0], again, atol=1e-4):
+        raise ValueError(
+            f"look_at(): the model's outputs are not logits (N, K) of the one layer {places[0]!r}, "
+            f"of {', '.join(places)}. It looks at models whose classifier BatchFormer stands "
+            "before; attach(model) without at= puts it there."
+        )
+    mixed_only = record is not None and record.streams == "mixed_only"
+    return Relations(model, features, classify, loss, encoder, mixed_only)
+
+
+@dataclass(frozen=True, eq=False)
+class _Loaded:
+    """Images (M, channels, H, W) of a loader, as they came."""
+
+    classes: Classes
+    images: Tensor
+    labels: Tensor
+    device: torch.device
+
+    def batches(self, rows: Tensor, size: int) -> Iterator[Tensor]:
+        for part in torch.split(rows, size):
+            yield self.images[part].to(self.device)
+
+    def thumbnails(self, rows: Tensor, side: int) -> Tensor:
+        some = self.images[rows].float()
+        low, high = some.min(), some.max()
+        stretched = ((some - low) / (high - low).clamp_min(1e-12) * 255).round().to(torch.uint8)
+        return thumbnails(stretched[:, :3] if stretched.shape[1] > 3 else stretched, side)
+
+
+def _collected(loader: Iterable[Any], most: int) -> tuple[Tensor, Tensor]:
+    """Images and labels of the first batches, on the CPU."""
+    images, labels, held = [], [], 0
+    for batch in islice(loader, most):
+        if held >= most:
+            break
+        if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+            raise TypeError(
+                f"look_at(): the loader gives {type(batch).__name__}; it should give (images, "
+                "labels)."
+            )
+        images.append(batch[0].detach().cpu())
+        labels.append(torch.as_tensor(batch[1]).cpu().long())
+        held += len(labels[-1])
+    if held < 2 or images[0].ndim != 4:
+        shape = tuple(images[0].shape) if images else "nothing"
+        raise ValueError(
+            f"look_at() needs two or more images (N, channels, H, W), and the loader gives {shape}."
+        )
+    return torch.cat(images)[:most], torch.cat(labels)[:most]

@@ -1,0 +1,447 @@
+"""Settings of the methods, ``hyper.*`` on the command line: a small class for each concern.
+
+``config/methods.py`` says which method reads which class. :class:`MethodConfig` has all of them,
+so that ``hyper`` of every run has the same keys.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from batchformer.lab.config.training import require
+
+
+def _limited(default: Any, allowed: Callable[[Any], bool], otherwise: str) -> Any:
+    return dataclasses.field(default=default, metadata={"allowed": allowed, "otherwise": otherwise})
+
+
+def at_least(bound: float, default: float) -> Any:
+    """A setting with a least value."""
+    return _limited(default, lambda value: bool(value >= bound), f", below {bound}")
+
+
+def above_zero(default: float) -> Any:
+    """A setting that must be above 0."""
+    return _limited(default, lambda value: bool(value > 0), " and must be above 0")
+
+
+def share(default: float) -> Any:
+    """A setting from 0 to 1."""
+    return _limited(default, lambda value: bool(0 <= value <= 1), ", outside [0, 1]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Margins:
+    """LDAM's margins and deferred re-weighting, which RIDE has too."""
+
+    margin: float = at_least(0, 0.5)
+    """ldam, ride: margin of the rarest class, in cosines."""
+    scale: float = above_zero(30.0)
+    """ldam, ride: what cosines are multiplied by."""
+    reweight_epoch: int = at_least(0, 160)
+    """ldam, ride: the epoch, from 0, at which deferred re-weighting begins."""
+    reweight_beta: float = 0.9999
+    """ldam, ride: of the effective-number class weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """RIDE's experts, and what they learn from a teacher."""
+
+    experts: int = at_least(1, 3)
+    """ride: experts of the network."""
+    diversity: float = -0.45
+    """ride: weight of the experts' divergence from their mean; -0.2 for ImageNet-LT."""
+    temperature_factor: float = 0.05
+    """ride: how far temperatures of rare classes fall; 0.02 ImageNet-LT, 0.015 iNaturalist."""
+    teacher_experts: int = at_least(1, 6)
+    """ride with a teacher: experts of the teacher's network."""
+    teacher_mode: Literal["eval", "train"] = "eval"
+    """ride with a teacher: "train" normalises by batch statistics, as the released code does."""
+    distillation_temperature: float = above_zero(1.5)
+    """ride with a teacher: temperature of the distillation."""
+    distillation_factor: float = 1.0
+    """ride with a teacher: weight of the distillation."""
+    distillation_count: Literal["once", "per_expert"] = "once"
+    """ride with a teacher: "per_expert" takes the loss once for each expert, as RIDE's code."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Routers:
+    """RIDE's routers, which assign experts."""
+
+    router_top: int = at_least(1, 30)
+    """ride_assignment: largest logits that a router sees; 50 for ImageNet-LT and iNaturalist."""
+    router_width: int = at_least(1, 16)
+    """ride_assignment: channels that a router makes of an expert's features."""
+    router_positive_weight: float = 100.0
+    """ride_assignment: weight of samples that a further expert would put right."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ParametricContrast:
+    """PaCo's loss."""
+
+    alpha: float = 0.01
+    """paco: weight of a sample of the same class among the positives; 0.05 for ImageNet-LT."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyEncoder:
+    """The key encoder of PaCo and MoCo."""
+
+    temperature: float = 0.05
+    """paco, moco: divides the similarities of samples; 0.2 for ImageNet-LT and MoCo-v2, 1 for
+    MoCo-v3."""
+    queue: int = at_least(1, 1024)
+    """paco, moco_v2: keys kept of earlier batches; 8192 for ImageNet-LT, 65536 for MoCo-v2."""
+    dim: int = at_least(1, 32)
+    """paco, moco: channels of the projection; 128 for ImageNet-LT and MoCo-v2, 256 for MoCo-v3."""
+    momentum: float = share(0.999)
+    """paco, moco: share of its old weights that the key encoder keeps at each update."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contrast:
+    """MoCo's projection and loss."""
+
+    momentum_schedule: Literal["constant", "cosine"] = "constant"
+    """moco: "cosine" lets that share rise to 1 over the training, by half a cosine."""
+    projection_layers: int = at_least(1, 2)
+    """moco: linear layers of the projection; MoCo-v3 has 3 for a ViT."""
+    projection_hidden: int = at_least(1, 2048)
+    """moco: channels inside the projection and the predictor; 4096 for MoCo-v3."""
+    contrast_pairs: Literal["all", "plain", "first_release", "readme"] = "all"
+    """moco with BatchFormer: which streams of queries and keys are contrasted. All four pairs of
+    streams; plain with plain alone; moco_v3: the list of the first release, in which pairs are
+    repeated or missing, and that list with queries against their own mixed stream, to which the
+    released README points."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShuffledNorm:
+    """Shuffled batch normalisation, emulated on one device."""
+
+    norm_parts: int = at_least(1, 1)
+    """moco_v2, paco: emulates shuffled batch normalisation over this many devices. Each part of a
+    batch is normalised by its own statistics, and samples of the keys are assigned to parts at
+    random, so that statistics cannot tell which key belongs to a query. Running statistics are the
+    mean over parts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeyQueue:
+    """MoCo-v2's projection and queue."""
+
+    projection_front: bool = False
+    """moco_v2: one more linear layer with batch normalisation and ReLU in front of the projection,
+    in all arms; the released code has it with BatchFormer alone. Both streams are normalised
+    together, in hyper.norm-parts as the network is."""
+    enqueued: Literal["both", "plain", "mixed"] = "both"
+    """moco_v2 with BatchFormer: which streams of the keys enter the queue; both turn it over twice
+    as fast. One alone suits hyper.contrast-pairs plain: with all pairs the queries of the other
+    stream have no negatives of their kind, and features collapse (seen with plain, on digits)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Probe:
+    """A linear classifier on features."""
+
+    probe_scale: Literal["none", "unit"] = "none"
+    """linear_probe: "unit" divides all features by one number, the root of their mean squared
+    length over the training images, so that one learning rate suits networks of any scale."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """The vote of nearest neighbours."""
+
+    neighbours: int = at_least(1, 200)
+    """knn: training images that vote."""
+    vote_temperature: float = above_zero(0.07)
+    """knn: a vote weighs exp(cosine / temperature)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Detection:
+    """Faster R-CNN."""
+
+    detector: Literal["c4", "fpn"] = "c4"
+    """detector: the network's last stage on every region, or a pyramid of features."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mixing:
+    """Mixup and CutMix."""
+
+    mixup: float = at_least(0, 0.0)
+    """cross_entropy, balanced_softmax: alpha of the Beta distribution of Mixup's shares; 0:
+    none."""
+    cutmix: float = at_least(0, 0.0)
+    """cross_entropy, balanced_softmax: alpha of CutMix; where both are set, each batch has one of
+    the two."""
+    mix_switch: float = share(0.5)
+    """With both hyper.mixup and hyper.cutmix: probability of CutMix."""
+    mix_prob: float = share(1.0)
+    """With hyper.mixup or hyper.cutmix: probability that a batch is mixed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Smoothing:
+    """Label smoothing."""
+
+    smoothing: float = share(0.0)
+    """cross_entropy: share of the target that all classes have in common."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TauNorm:
+    """Tau-normalisation."""
+
+    tau: float = at_least(0, 1.0)
+    """tau_norm: class weights are divided by the tau-th power of their length."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FrozenFeatures:
+    """What stands on frozen features."""
+
+    frozen_mode: Literal["eval", "train"] = "eval"
+    """crt, lws, balms, ride_assignment, compcos: "train" normalises frozen features by batch
+    statistics."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetaSampler:
+    """BALMS: a sampler that is learnt."""
+
+    sampler_power: float = 0.3
+    """balms: sampling weights of classes begin in proportion to n^-power, the least and the largest
+    adding up to 1."""
+    sampler_lr: float = above_zero(1e-3)
+    """balms: Adam's rate for the sampling weights, which the schedule does not change."""
+    inner_lr: float = at_least(0, 0.0)
+    """balms: rate of the classifier's trial step, by which the sampling weights are judged, as a
+    plain gradient step. 0: the step that SGD would take next, as in the released code."""
+    meta_streams: Literal["both", "plain", "mixed"] = "both"
+    """balms with BatchFormer: the streams of the class-balanced batch by which a trial step is
+    judged. The released code judges through BatchFormer; that both streams count is our choice."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """Networks, whichever method trains them."""
+
+    drop_path: float = share(0.0)
+    """Networks of timm's: probability that a block of a sample is left out, at the last block."""
+    zero_init_last: bool = False
+    """Networks of timm's ResNet family: begin the last normalisation of each block at 0."""
+    frozen_norm: bool = False
+    """Batch normalisation by the statistics that the weights came with; scale and shift are
+    trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Features:
+    """Features that a classifier sees."""
+
+    feature_dropout: float = share(0.0)
+    """Dropout of the features that a classifier sees, of both streams."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Penalty:
+    """A penalty beside the cross-entropy."""
+
+    penalty: float = 1.0
+    """coral, irm, vrex, mdd: weight of what is added to the cross-entropy; 3 for vrex."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LatePenalty:
+    """When the penalty sets in."""
+
+    penalty_from: int = 0
+    """irm, vrex: the epoch, from 0, at which the penalty has this weight; before it, 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grouping:
+    """IRM's parts of a batch."""
+
+    irm_grouping: Literal["by_domain", "official"] = "by_domain"
+    """irm with BatchFormer: "official" cuts plain and mixed rows, one stream after the other, into
+    as many parts as there are domains, as the released code does; the parts mix domains."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixStyle:
+    """Mixed styles of domains."""
+
+    mixstyle_after: tuple[str, ...] = ("layer1", "layer2", "layer3")
+    """mixstyle: parts of the network after which styles are mixed."""
+    mixstyle_p: float = share(0.5)
+    """mixstyle: probability that a batch is mixed."""
+    mixstyle_alpha: float = above_zero(0.1)
+    """mixstyle: of the Beta distribution that shares are drawn from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Disparity:
+    """MDD: the margin disparity discrepancy."""
+
+    mdd_gamma: float = 4.0
+    """mdd: margin factor, the weight of the source domain's term."""
+    bottleneck: int = at_least(1, 1024)
+    """mdd: channels between the backbone and the classifiers."""
+    reversal: float = 0.1
+    """mdd: what the factor of the reversed gradient rises to."""
+    reversal_updates: int = at_least(1, 1000)
+    """mdd: how many updates that takes, roughly; 2 / (1 + exp(-t / updates)) - 1 of it at t."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BackboneRate:
+    """A rate of the backbone's own."""
+
+    backbone_lr_factor: float = at_least(0, 0.1)
+    """mdd, cge: learning rate of the backbone as a multiple of what stands on it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pairs:
+    """Embeddings of images and pairs."""
+
+    image_embedding: int = at_least(0, 0)
+    """cge: channels of a linear layer with ReLU between image features and pairs; 0: none, so that
+    pairs have the features' channels. compcos: channels of the space of images and pairs."""
+    pair_dropout: float = share(0.5)
+    """cge, compcos: dropout in the layers that make embeddings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PairGraph:
+    """CGE's graph."""
+
+    graph_hidden: int = at_least(1, 4096)
+    """cge: channels of the graph network's hidden layer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Feasibility:
+    """CompCos: cosines, and how feasible pairs are."""
+
+    image_hidden: int = at_least(1, 768)
+    """compcos: channels of the hidden layer on image features."""
+    cosine_scale: float = above_zero(20.0)
+    """compcos: what cosines are multiplied by; 20 MIT-States, 50 UT-Zappos, 100 C-GQA."""
+    feasibility: Literal["none", "margin"] = "none"
+    """compcos in an open world: "margin" compares with all pairs in training, and lowers the scores
+    of unseen ones in proportion to how feasible they are."""
+    feasibility_margin: float = at_least(0, 0.4)
+    """compcos: largest margin; 1 for UT-Zappos."""
+    feasibility_epochs: int = at_least(0, 15)
+    """compcos: epochs over which the margin grows to that; 100 for UT-Zappos."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synthesis:
+    """CE-GZSL: features that a generator makes."""
+
+    module_at: Literal["embedding", "classifier"] = "embedding"
+    """ce_gzsl: BatchFormer on the embedding while it is trained, or in the final classifier. The
+    paper does not say which."""
+    noise: int = at_least(1, 1024)
+    """ce_gzsl: channels of the generator's noise."""
+    gan_hidden: int = at_least(1, 4096)
+    """ce_gzsl: hidden channels of generator and critic."""
+    contrast: float = at_least(0, 0.001)
+    """ce_gzsl: weight of both contrastive losses in the generator's."""
+    contrast_temperature: float = above_zero(0.1)
+    """ce_gzsl: temperature of both contrastive losses."""
+    gradient_penalty: float = at_least(0, 10.0)
+    """ce_gzsl: weight of the critic's gradient penalty."""
+    critic_steps: int = at_least(1, 5)
+    """ce_gzsl: updates of the critic and the embedding for each of the generator."""
+    synthetic: int = at_least(1, 100)
+    """ce_gzsl: features made of each unseen class for the final classifier."""
+    classifier_epochs: int = at_least(1, 25)
+    """ce_gzsl: passes of the final classifier's training."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClosedForm:
+    """ESZSL's regularisers and targets."""
+
+    eszsl_gamma: int = 2
+    """eszsl: exponent of 10 of the features' regulariser."""
+    eszsl_lambda: int = 0
+    """eszsl: exponent of 10 of the attributes' regulariser."""
+    eszsl_targets: Literal["indicator", "signed"] = "indicator"
+    """eszsl: what is wanted with other classes: 0, or -1 as its authors have it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ValleyAverage:
+    """SWAD: the average of weights in the valley of the validation loss."""
+
+    swad: bool = False
+    """Any method: also average the weights of every update in the valley of the validation loss."""
+    swad_converge: int = at_least(1, 3)
+    """swad: the valley begins when the oldest of this many validation losses is the least."""
+    swad_tolerance: int = at_least(1, 6)
+    """swad: evaluations that may lie above the threshold before the valley has ended."""
+    swad_ratio: float = 0.3
+    """swad: the threshold is this share above the mean loss at the valley's beginning."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MethodConfig(
+    ValleyAverage,
+    ClosedForm,
+    Synthesis,
+    Feasibility,
+    PairGraph,
+    Pairs,
+    BackboneRate,
+    Disparity,
+    MixStyle,
+    Grouping,
+    LatePenalty,
+    Penalty,
+    Features,
+    Network,
+    MetaSampler,
+    FrozenFeatures,
+    TauNorm,
+    Smoothing,
+    Mixing,
+    Detection,
+    Neighbours,
+    Probe,
+    KeyQueue,
+    ShuffledNorm,
+    Contrast,
+    KeyEncoder,
+    ParametricContrast,
+    Routers,
+    Experts,
+    Margins,
+):
+    """What methods can be told; each reads the settings that name it and no others.
+
+    >>> MethodConfig(noise=0)
+    Traceback (most recent call last):
+    ...
+    ValueError: Not possible: hyper.noise is 0, below 1.
+    """
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if field.metadata:
+                value, option = getattr(self, field.name), field.name.replace("_", "-")
+                words = f"hyper.{option} is {value}{field.metadata['otherwise']}"
+                require(field.metadata["allowed"](value), words)

@@ -1,0 +1,105 @@
+"""Accuracy on seen against unseen pairs or classes, as a bias moves predictions to the unseen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from batchformer.insight.figures.canvas import DASHES, INK, TEXT, legend, new_figure, title
+from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
+from batchformer.insight.figures.text import number
+from batchformer.lab.report.results.configuration import RunGroup
+from batchformer.lab.report.results.names import arm_colours, sorted_arms
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from numpy.typing import NDArray
+
+POINTS = 101
+"""At which the curves of several seeds are averaged."""
+
+
+@dataclass(frozen=True)
+class BiasCurves:
+    """For each arm the curve of every seed, as (unseen, seen) accuracies in percent, (B,) each.
+
+    Args:
+        by_arm: the curves.
+        of: what is seen or unseen, pairs or classes.
+    """
+
+    by_arm: dict[str, list[tuple[NDArray[Any], NDArray[Any]]]]
+    of: str = "pairs"
+
+    def mean(self, arm: str) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The mean accuracy on seen ones over seeds, where every seed has one, (POINTS,) each."""
+        import numpy as np
+
+        curves = self.by_arm[arm]
+        unseen = np.linspace(
+            max(float(x.min()) for x, _ in curves), min(float(x.max()) for x, _ in curves), POINTS
+        )
+        rising = [_rising(x, y) for x, y in curves]
+        return unseen, np.mean([np.interp(unseen, x, y) for x, y in rising], 0)
+
+
+def make(group: RunGroup) -> CaptionedFigure | None:
+    """The figure of a group, where its runs swept a bias."""
+    data = gather(group)
+    if data is None:
+        return None
+    over = ", ".join(f"{arm} {len(each)}" for arm, each in data.by_arm.items())
+    note = (
+        f"A bias on the scores of unseen {data.of} moves predictions from seen {data.of} to "
+        f"unseen ones. Thin lines are seeds, thick ones their means ({over}); the area below is "
+        f"the AUC."
+    )
+    rows = []
+    for arm in data.by_arm:
+        unseen, seen = data.mean(arm)
+        places = range(0, len(unseen), (len(unseen) - 1) // 5)
+        rows += [(arm, number(float(unseen[i])), number(float(seen[i]))) for i in places]
+    return CaptionedFigure(
+        f"Seen and unseen {data.of}",
+        Caption(note, f"Line plot. {note}"),
+        lambda: draw(data),
+        (),
+        [FigureTable("Along the mean curve, %", ("arm", "unseen", "seen"), rows)],
+    )
+
+
+def gather(group: RunGroup) -> BiasCurves | None:
+    """The curves that runs have kept; None if there is none."""
+    found: dict[str, list[tuple[NDArray[Any], NDArray[Any]]]] = {}
+    of = "pairs"
+    for run in group.runs:
+        if {"bias_unseen", "bias_seen"} <= set(run.figures):
+            curve = run.figures["bias_unseen"], run.figures["bias_seen"]
+            found.setdefault(run.arm, []).append(curve)
+            of = str(run.figures.get("bias_of", of))
+    return BiasCurves({arm: found[arm] for arm in sorted_arms(found)}, of) if found else None
+
+
+def draw(data: BiasCurves) -> Figure:
+    """One panel: thin lines are seeds, thick ones their means."""
+    figure, (axes,) = new_figure([2.8])
+    colours = arm_colours(data.by_arm)
+    title(axes, f"Accuracy on seen {data.of}, %")
+    for i, (arm, each) in enumerate(data.by_arm.items()):
+        for x, y in each if len(each) > 1 else []:
+            axes.plot(*_rising(x, y), color=colours[arm], linewidth=0.6, alpha=0.45)
+        style = DASHES[i % len(DASHES)]
+        axes.plot(*data.mean(arm), color=colours[arm], linewidth=1.6, linestyle=style, label=arm)
+    axes.set_xlabel(f"Accuracy on unseen {data.of}, %", fontsize=TEXT, color=INK)
+    axes.set_xlim(left=0)
+    axes.set_ylim(bottom=0)
+    legend(figure, axes)
+    return figure
+
+
+def _rising(unseen: NDArray[Any], seen: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    """The curve in the order of its first coordinate; the order of equals is kept."""
+    import numpy as np
+
+    order = np.argsort(unseen, kind="stable")
+    return unseen[order], seen[order]

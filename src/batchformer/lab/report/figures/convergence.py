@@ -1,0 +1,161 @@
+"""How fast a linear probe learns: its score by epoch, and when it reaches another's final score."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from batchformer.insight.figures.canvas import INK, TEXT, legend, new_figure, title
+from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
+from batchformer.insight.figures.text import number
+from batchformer.lab.report.figures.curves import (
+    Curve,
+    curve_over_seeds,
+    draw_curves,
+    evaluated_metric,
+)
+from batchformer.lab.report.results.configuration import RunGroup
+from batchformer.lab.report.results.names import in_words, metric_label
+from batchformer.lab.report.results.runs import Run
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+PAPERS_EPOCH = 38
+"""Epoch of the probe at which, by the paper's figure, MoCo-v3 with BatchFormer has the score that
+MoCo-v3 alone has after all 90."""
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """Scores of probes by epoch, of all arms of a group.
+
+    Args:
+        metric: which score.
+        reference: the arm whose final score is to be reached.
+        curves: mean, least and greatest over seeds by epoch, for each arm.
+        seeds: runs behind each curve.
+        final: the mean over seeds of the reference's last score; None where it has none.
+        reached: for each other arm the first epoch at which its mean is at least that; None where
+            no epoch is.
+    """
+
+    metric: str
+    reference: str
+    curves: Mapping[str, Curve]
+    seeds: Mapping[str, int]
+    final: float | None
+    reached: Mapping[str, int | None]
+
+
+def make(group: RunGroup) -> CaptionedFigure | None:
+    """The figure of a group of linear probes; None for other runs."""
+    data = gather(group)
+    if data is None:
+        return None
+    note = caption(data)
+    rows = [
+        (arm, f"{epoch:.0f}", number(mean))
+        for arm, curve in data.curves.items()
+        for epoch, mean in zip(curve.steps, curve.mean, strict=True)
+    ]
+    return CaptionedFigure(
+        "Convergence of the probe",
+        Caption(note, f"Line plot. {note}"),
+        lambda: draw(data),
+        (),
+        [FigureTable("By epoch", ("arm", "epoch", metric_label(data.metric)), rows)],
+    )
+
+
+def gather(group: RunGroup) -> Convergence | None:
+    """The curves of a group of linear probes; None for other runs, or where none was kept."""
+    if group.recipe.get("method") != "linear_probe":
+        return None
+    metric = evaluated_metric(group.runs)
+    if metric is None:
+        return None
+    curves, seeds = {}, {}
+    for arm in group.arms:
+        series = [each for run in group.of(arm) if (each := by_epoch(run, metric))]
+        # Every epoch by itself: a mean over several would hide when a score is reached.
+        curve = curve_over_seeds(series, most=None)
+        if curve.steps:
+            curves[arm], seeds[arm] = curve, len(series)
+    if not curves:
+        return None
+    own = curves.get(group.reference)
+    final = own.mean[-1] if own else None
+    reached = {
+        arm: None if final is None else first_at_least(curve.steps, curve.mean, final)
+        for arm, curve in curves.items()
+        if arm != group.reference
+    }
+    return Convergence(metric, group.reference, curves, seeds, final, reached)
+
+
+def by_epoch(run: Run, metric: str) -> dict[int, float]:
+    """One score by the passes over the training images that a run had done."""
+    return {
+        int(record["epoch"]): float(record[metric])
+        for record in run.metrics
+        if record["kind"] == "eval" and isinstance(record.get(metric), (int, float))
+    }
+
+
+def first_at_least(epochs: Sequence[float], scores: Sequence[float], wanted: float) -> int | None:
+    """The first epoch at which a score is at least the one that is wanted.
+
+    >>> first_at_least([1, 2, 3], [40.0, 50.0, 49.0], 50.0)
+    2
+    >>> first_at_least([1, 2, 3], [40.0, 50.0, 49.0], 50.1) is None
+    True
+    """
+    found = (epoch for epoch, score in zip(epochs, scores, strict=True) if score >= wanted)
+    first = next(found, None)
+    return None if first is None else round(first)
+
+
+def draw(data: Convergence) -> Figure:
+    """One panel: means over seeds with bands from the lowest to the highest, by epoch.
+
+    A thin line is the final score of the reference; a mark is where an arm first has it.
+    """
+    figure, (axes,) = new_figure([2.6])
+    title(axes, f"{metric_label(data.metric)}, %, by epoch of the linear probe")
+    colours = draw_curves(axes, data.curves)
+    for arm, curve in data.curves.items():
+        epoch = data.reached.get(arm)
+        if epoch is not None:
+            place = [round(step) for step in curve.steps].index(epoch)
+            axes.plot([epoch], [curve.mean[place]], color=colours[arm], marker="o", markersize=4)
+    if data.final is not None:
+        axes.axhline(data.final, color=INK, linewidth=0.6)
+    axes.set_xlabel("Epochs of the probe", fontsize=TEXT, color=INK)
+    legend(figure, axes)
+    return figure
+
+
+def caption(data: Convergence) -> str:
+    """What is plotted, when each arm has caught up, and the paper's epoch."""
+    over = ", ".join(f"{arm} {count}" for arm, count in data.seeds.items())
+    label = metric_label(data.metric)
+    words = (
+        f"Score of the linear probe ({label}) by its epoch. Lines are means over seeds ({over}); "
+        f"bands run from the lowest to the highest seed."
+    )
+    if data.final is None:
+        return words
+    called = in_words(data.reference)
+    words += f" {called[0].upper()}{called[1:]} ends at {number(data.final)}."
+    for arm, epoch in data.reached.items():
+        last = data.curves[arm].steps[-1]
+        at = f"never reached in {last:.0f} epochs" if epoch is None else f"reached at epoch {epoch}"
+        words += f" By {arm} this is {at}."
+    if "batchformer" in data.reached:
+        words += (
+            f" In the paper BatchFormer reaches it at epoch {PAPERS_EPOCH} of 90, with MoCo-v3 on "
+            f"ImageNet."
+        )
+    return words

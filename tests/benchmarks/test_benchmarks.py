@@ -1,0 +1,148 @@
+"""The benchmarks run at a small size, so that changes of the library do not break them unseen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from benchmarks.__main__ import main
+from benchmarks.contrast import ContrastRunner, TwoViews
+from benchmarks.contrast import measure as measure_contrast
+from benchmarks.loop import alternated, median_interval
+from benchmarks.profile import CONVOLUTION, by_family, family, fill, profiled
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom
+from torch._C._autograd import DeviceType
+
+from batchformer.lab.bench.measure import BenchSettings
+from batchformer.lab.bench.step import EAGER
+from batchformer.lab.bench.table import Spread, Table, read_tables
+from benchmarks import loop, profile, side_by_side
+
+CPU = torch.device("cpu")
+ONCE = BenchSettings(CPU, repeats=1)
+
+
+def test_parts_without_a_gpu_say_so_and_fail(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["profile", "side_by_side", "--device", "cpu", "--to", str(tmp_path)]
+    assert main(arguments) == 1
+    assert capsys.readouterr().out.count("needs a CUDA device") == 2
+    assert [table.failed for table in read_tables(tmp_path / "bench.json")] == [True, True]
+    with pytest.raises(SystemExit):
+        main(["speed"])
+
+
+def test_contrast() -> None:
+    images = TwoViews("ResNet-32", "resnet32", 10, 32, hidden=16, dim=8)
+    features = TwoViews("features", "", 0, 0, hidden=16, dim=8, channels=32)
+    table = measure_contrast(ONCE, [(images, 4, (EAGER,)), (features, 8, (EAGER,))])
+    assert [row[:2] for row in table.rows] == [("ResNet-32", 4), ("features", 8)]
+    for row in table.rows:
+        plain, both, _, rate, share, alone = row[3:]
+        assert isinstance(plain, Spread) and isinstance(both, Spread)
+        assert isinstance(rate, Spread) and isinstance(row[1], int)
+        assert rate.median == pytest.approx(1000 * row[1] / both.median)
+        assert isinstance(share, Spread) and isinstance(alone, Spread) and alone.median > 0
+        assert share.median == pytest.approx(100 * (1 - plain.median / both.median))
+    runner = ContrastRunner(features, EAGER, 6, True, CPU)
+    before = {name: p.clone() for name, p in runner.method.named_parameters()}
+    runner()
+    for name, parameter in runner.method.named_parameters():
+        # Those of one dimension may have a gradient of zero at first.
+        if parameter.requires_grad and parameter.ndim > 1:
+            assert not torch.equal(parameter, before[name]), name
+
+
+def test_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loop, "BLOCK", 4)
+    monkeypatch.setattr(loop, "LOG_EVERY", 2)
+    bare, by_loop, mean = loop.measure(BenchSettings(CPU, repeats=2), size=4).rows
+    assert bare[0] == "bare" and bare[2] is None
+    assert isinstance(by_loop[2], Spread) and by_loop[2].rounds == 8
+    assert isinstance(mean[2], Spread) and mean[2].rounds == 2
+    order: list[str] = []
+    alternated(lambda: order.append("b"), lambda: order.append("l"), 4, CPU)
+    assert "".join(order) == "lbbllbbl"
+
+
+@given(st.integers(6, 200))
+def test_the_interval_covers_the_median_as_often_as_it_says(n: int) -> None:
+    low, high = median_interval([float(i) for i in range(n)])
+    assert low + high == n - 1
+    assert 2 * binom.cdf(low, n, 0.5) <= 0.05 < 2 * binom.cdf(low + 1, n, 0.5)
+
+
+def test_side_by_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(side_by_side, "WARM_UP", 0)
+    one, two = side_by_side.compare(ONCE, (1, 2), size=2, updates=2).rows
+    assert one[0] == 1 and two[0] == 2 and one[2] is None
+    gain = 2 * one[1].median / two[1].median  # type: ignore[union-attr]
+    assert isinstance(two[2], Spread) and two[2].median == pytest.approx(gain)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("sm90_xmma_fprop_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc", CONVOLUTION[0]),
+        ("sm80_xmma_dgrad_implicit_gemm_indexed_bf16bf16_bf16f32", CONVOLUTION[1]),
+        ("_weight_gradient", CONVOLUTION[2]),
+        ("void cudnn::bn_fw_tr_1C11_kernel_NCHW<float, float, int, 512, true, 1, true>", "norm"),
+        ("nvjet_hsh_64x8_64x16_4x1_v_bz_TNN", "matrix"),
+        ("void at::native::multi_tensor_apply_kernel<FusedSgdMathFunctor<float, 3>>", "optimizer"),
+        ("void at::native::(anonymous namespace)::cunn_SoftMaxForwardSmem", "attention"),
+        ("Memcpy DtoD (Device -> Device)", "copies"),
+        ("void at::native::vectorized_elementwise_kernel<AddFunctor>", profile.REST),
+    ],
+)
+def test_kernels_have_families(name: str, expected: str) -> None:
+    assert expected in family(name)
+
+
+def test_profile(monkeypatch: pytest.MonkeyPatch) -> None:
+    forward, data = CONVOLUTION[:2]
+    step = [("_product", 1.0), ("softmax_backward", 2.0), ("_product", 4.0), ("FusedSgd", 8.0)]
+    found = by_family(step * 2)  # our convolution is a gradient in the backward pass
+    assert found[forward] == 2 and found[data] == 8 and found["optimizer"] == 16
+    table = Table("profile", "", ("kernels", "with", "%", "without", "adds"), {})
+    kernels = {"with": {forward: 60.0, "the rest": 20.0}, "without": {forward: 50.0}}
+    fill(table, kernels, {"with": 100.0, "without": 60.0})
+    assert table.rows == [
+        (forward, 60.0, 60.0, 50.0, 10.0),
+        ("the rest", 20.0, 20.0, 0.0, 20.0),
+        ("idle", 20.0, 20.0, 10.0, 10.0),
+        ("the step", 100.0, 100.0, 60.0, 40.0),
+    ]
+
+    def event(name: str, start: float, length: float, device: DeviceType) -> Any:
+        span = SimpleNamespace(start=start, elapsed_us=lambda: length)
+        return SimpleNamespace(name=name, time_range=span, device_type=device)
+
+    events = [
+        event("late", 9.0, 4.0, DeviceType.CUDA),
+        event("aten::host", 0.0, 99.0, DeviceType.CPU),
+        event("early", 1.0, 2.0, DeviceType.CUDA),
+    ]
+
+    class FakeProfile:
+        def __init__(self, activities: object) -> None: ...
+        def __enter__(self) -> FakeProfile:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+        def events(self) -> list[Any]:
+            return events
+
+    monkeypatch.setattr(torch.profiler, "profile", FakeProfile)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
+    calls: list[int] = []
+    runner: Any = lambda: calls.append(1)  # noqa: E731
+    assert profiled(runner, 2) == [("early", 1.0), ("late", 2.0)] and len(calls) == 2
+    events.clear()
+    with pytest.raises(RuntimeError, match="saw no kernels"):
+        profiled(runner, 2)

@@ -1,0 +1,81 @@
+"""Help with a recipe: two screens of what has an effect on it; all the rest behind --help-all."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from batchformer.cli.arguments import parse_settings
+from batchformer.cli.help import short_help
+from batchformer.cli.options import CompareOptions, Settings, SweepOptions, TrainOptions
+from batchformer.lab.config.hidden import hidden_settings
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.recipes import RECIPES, find_recipe
+
+
+@pytest.fixture(autouse=True)
+def width(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "100")
+
+
+def shown(capsys: pytest.CaptureFixture[str], *words: str, name: str = "demo") -> str:
+    with pytest.raises(SystemExit) as end:
+        parse_settings(CompareOptions, words, f"compare {name}", find_recipe(name))
+    assert end.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_the_demonstrations_help_fits_two_screens(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = shown(capsys, "--help").splitlines()
+    assert len(lines) <= 100 and max(map(len, lines)) <= 100
+    options = {line.split()[0] for line in lines if line.startswith("  --")}
+    assert {"--seeds", "--data.ratio", "--hyper.cutmix", "--module.heads", "--optim.lr"} <= options
+    assert not {"--data.root", "--hyper.margin", "--optim.betas", "--jobs.time"} & options
+    words = "\n".join(lines)
+    assert "--optim.lr 0.05" in words and "--help-all explains all" in words
+
+
+def test_all_options_are_behind_help_all(capsys: pytest.CaptureFixture[str]) -> None:
+    words = shown(capsys, "--help-all")
+    for option in ("--data.root", "--hyper.margin", "--optim.betas", "--jobs.time", "--seeds"):
+        assert option in words
+
+
+def test_help_follows_what_is_set_beside_it(capsys: pytest.CaptureFixture[str]) -> None:
+    words = shown(capsys, "--method", "ldam", "--optim.name", "adam", "--optim.lr", "0.2", "-h")
+    assert "--hyper.margin 0.5" in words and "--optim.betas" in words and "lr 0.2" in words
+    assert "--hyper.cutmix" not in words and "--optim.nesterov" not in words
+    contradiction = shown(capsys, "--method", "paco", "--help")
+    assert "--hyper.cutmix" in contradiction, "the help of the recipe as it is"
+
+
+def values(settings: Any, prefix: str = "") -> dict[str, object]:
+    """Every setting by its name, such as ``optim.lr``."""
+    found: dict[str, object] = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        inner = dataclasses.is_dataclass(value)
+        found |= values(value, f"{field.name}.") if inner else {f"{prefix}{field.name}": value}
+    return found
+
+
+def default(recipe: Recipe, setting: str) -> object:
+    group, _, name = setting.rpartition(".")
+    settings: Any = getattr(recipe, group) if group else recipe
+    (field,) = (field for field in dataclasses.fields(settings) if field.name == name)
+    return field.default
+
+
+def test_help_shows_all_that_has_an_effect_and_hides_nothing_that_is_set() -> None:
+    commands = {TrainOptions: ["demo"], SweepOptions: ["demo"], CompareOptions: list(RECIPES)}
+    for kind, name in ((kind, name) for kind, names in commands.items() for name in names):
+        recipe = find_recipe(name)
+        hidden = hidden_settings(recipe)
+        for setting in hidden & values(recipe).keys():
+            assert values(recipe)[setting] == default(recipe, setting), f"{name} hides {setting}"
+        options = kind(**Settings.fields_of(recipe))
+        lines = short_help(options, recipe, name).splitlines()
+        settings = [s for s in values(options) if s not in hidden and not s.startswith("jobs.")]
+        assert sum(line.startswith("  --") for line in lines) == len(settings), name

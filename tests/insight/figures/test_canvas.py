@@ -1,0 +1,177 @@
+"""Figures for a page, colours that everyone can tell apart, and cells with legible numbers."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from itertools import combinations
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from matplotlib.colors import to_hex, to_rgb
+from matplotlib.figure import Figure
+
+from batchformer.insight.figures.canvas import (
+    CLASS_COLOURS,
+    CLASS_MARKERS,
+    INK,
+    SHOT_COLOURS,
+    SHOT_MARKERS,
+    WIDTH,
+    cells,
+    count_ticks,
+    ink_on,
+    inline_svg,
+    legend,
+    new_figure,
+    new_grid,
+    title,
+)
+
+
+def drawn() -> Figure:
+    figure, panels = new_figure([1.0, 2.0])
+    panels[0].plot([1, 2, 3], [1, 5, 2], marker="o", color="#1f7ac4", label="a $b$ <c>")
+    panels[1].fill_between([1, 2, 3], [0, 1, 0], [2, 3, 2], color="#d55e00", alpha=0.2)
+    title(panels[1], "Cost in $ and in % & more")
+    legend(figure, panels[0])
+    return figure
+
+
+def test_it_is_one_well_formed_element_with_a_description() -> None:
+    root = ElementTree.fromstring(inline_svg(drawn(), 'Says "what" & why', "one"))
+    assert root.tag == "svg"
+    assert (root.get("role"), root.get("aria-label")) == ("img", 'Says "what" & why')
+    assert root.get("width") is root.get("height") is None, "the page sets the size"
+    assert root.get("viewBox", "").startswith(f"0 0 {72 * WIDTH:g} ")
+
+
+def test_nothing_in_it_reaches_outside_or_styles_the_page() -> None:
+    text = inline_svg(drawn(), "x", "one")
+    assert "http" not in text
+    assert "<style" not in text
+    assert "<metadata" not in text
+
+
+def test_ink_is_the_colour_of_the_page_and_the_ground_is_clear() -> None:
+    text = inline_svg(drawn(), "x", "one")
+    assert INK not in text
+    assert "currentColor" in text
+    assert not re.search(r"fill: (#ffffff|white)", text)
+    assert not re.search(r"(fill|stroke): (#000000|black)", text), "black is lost on a dark page"
+    texts = ElementTree.fromstring(text).iter("text")
+    assert all("currentColor" in element.get("style", "") for element in texts)
+
+
+def test_text_stays_text_in_the_fonts_of_the_page() -> None:
+    text = inline_svg(drawn(), "x", "one")
+    words = [element.text for element in ElementTree.fromstring(text).iter("text")]
+    assert "Cost in $ and in % & more" in words
+    assert "a $b$ <c>" in words
+    assert "DejaVu" not in text
+    assert "font-size: 9px" in text
+
+
+def test_references_are_met_and_ids_differ_between_figures() -> None:
+    ids = []
+    for prefix in ("one", "two"):
+        text = inline_svg(drawn(), "x", prefix)
+        own = set(re.findall(r'\bid="([^"]+)"', text))
+        used = set(re.findall(r'url\(#([^)"]+)\)|href="#([^"]+)"', text))
+        assert {a or b for a, b in used} == own
+        assert own
+        ids.append(own)
+    assert not ids[0] & ids[1]
+
+
+def test_equal_figures_are_equal_text() -> None:
+    assert inline_svg(drawn(), "x", "one") == inline_svg(drawn(), "x", "one")
+
+
+def test_pyplot_and_its_global_state_are_left_alone() -> None:
+    # Asking for "backend" would import pyplot.
+    code = (
+        "import sys; from batchformer.insight.figures.canvas import *; import matplotlib;"
+        "kept = lambda: {k: matplotlib.rcParams[k] for k in matplotlib.rcParams if k != 'backend'};"
+        "before = kept(); figure, panels = new_figure([1.0]); inline_svg(figure, 'x', 'y');"
+        "assert kept() == before; assert 'matplotlib.pyplot' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=True)
+
+
+PAGES = ("#ffffff", "#1a1d21")
+
+
+def luminance(colour: str) -> float:
+    linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)]
+    return float(np.dot(linear, [0.2126, 0.7152, 0.0722]))
+
+
+def contrast(left: str, right: str) -> float:
+    low, high = sorted([luminance(left), luminance(right)])
+    return (high + 0.05) / (low + 0.05)
+
+
+def deuteranope(colour: str) -> np.ndarray:
+    """What is left of a colour without the middle cones, by Viénot, Brettel and Mollon (1999)."""
+    red, green, blue = (
+        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(colour)
+    )
+    same = 0.2929 * red + 0.7071 * green
+    return np.array([same, same, blue - 0.02234 * red + 0.02234 * green])
+
+
+@pytest.mark.parametrize("colour", [*SHOT_COLOURS.values(), *CLASS_COLOURS])
+@pytest.mark.parametrize("page", PAGES)
+def test_marks_stand_out_on_both_pages(colour: str, page: str) -> None:
+    assert contrast(colour, page) >= 3
+
+
+def test_shot_groups_differ_in_shape_and_without_green_cones_in_colour() -> None:
+    assert len(set(SHOT_MARKERS.values())) == 3
+    for left, right in combinations(SHOT_COLOURS.values(), 2):
+        assert np.abs(deuteranope(left) - deuteranope(right)).max() > 0.04
+
+
+def test_classes_differ_in_shape_and_without_green_cones_in_colour() -> None:
+    assert len(set(CLASS_MARKERS)) == len(CLASS_COLOURS) == 10
+    for left, right in combinations(CLASS_COLOURS, 2):
+        assert np.abs(deuteranope(left) - deuteranope(right)).max() > 0.04
+
+
+@given(st.tuples(*[st.floats(0, 1)] * 3))
+def test_text_on_a_cell_always_has_the_better_contrast(colour: tuple[float, float, float]) -> None:
+    chosen = ink_on(to_rgb(to_hex(colour)))
+    other = {"#000000": "#ffffff", "#ffffff": "#000000"}[chosen]
+    assert contrast(chosen, to_hex(colour)) >= contrast(other, to_hex(colour)) - 1e-9
+    assert contrast(chosen, to_hex(colour)) >= 4.5
+
+
+def test_a_grid_is_as_wide_as_every_figure_and_transparent() -> None:
+    figure, grid = new_grid(2, 3, [1.0, 2.0])
+    assert [len(row) for row in grid] == [3, 3]
+    assert figure.get_figwidth() == WIDTH and figure.patch.get_alpha() == 0
+    assert all(axes.patch.get_alpha() == 0 for row in grid for axes in row)
+
+
+def test_cells_are_read_from_the_top_and_unknown_ones_are_empty() -> None:
+    _, ((axes,),) = new_grid(1, 1, [2.0])
+    values = np.array([[1.0, np.nan], [0.25, 0.5]])
+    texts = [["a", "b"], ["c", "d"]]
+    cells(axes, values, texts, ["x", "y"], colours="Blues", limits=(0, 1))
+    found = {text.get_text(): text.get_position() for text in axes.texts}
+    assert found == {"a": (0, 0), "c": (0, 1), "d": (1, 1)}
+    assert axes.yaxis_inverted()
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["x", "y"]
+
+
+@given(st.integers(1, 1000), st.integers(2, 6))
+def test_ticks_hold_both_ends_and_are_few(classes: int, most: int) -> None:
+    counts = [float(classes - i) for i in range(classes)]
+    places, labels = count_ticks(counts, most)
+    assert places[0] == 0 and places[-1] == classes - 1 and len(places) <= most
+    assert labels == [f"{counts[place]:,.0f}" for place in places]

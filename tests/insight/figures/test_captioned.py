@@ -1,0 +1,126 @@
+"""Tables of a figure, read back from the page as a browser would."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable, table_html
+
+
+class Page(HTMLParser):
+    """The cells of a table as text, what is small in them, and every element."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.rows: list[list[str]] = []
+        self.small: list[str] = []
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert not self._open, "every element is closed"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag != "wbr":
+            self._open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        elif tag in ("th", "td"):
+            self.rows[-1].append("")
+        elif tag == "small":
+            self.small.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if {"th", "td"} & set(self._open):
+            self.rows[-1][-1] += data
+        if "small" in self._open:
+            self.small[-1] += data
+
+
+HOSTILE = '<script>\'x\'</script>" onload="y" & &amp;'
+KNOWN = {"div", "table", "thead", "tbody", "tr", "th", "td", "small", "wbr"}
+cells = st.text(max_size=12) | st.sampled_from(
+    ["", "0.67 [0.64, 0.70]", "<script>alert(1)</script>", "a & b", '"', "x_y_z", "&lt;", " ["]
+)
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> FigureTable:
+    width = draw(st.integers(1, 4))
+    columns = draw(st.tuples(*[cells.filter(lambda name: name != "n")] * width))
+    rows = draw(st.lists(st.tuples(*[cells] * width), min_size=1, max_size=4))
+    return FigureTable(draw(cells), columns, rows)
+
+
+@settings(deadline=None)
+@given(tables())
+@example(FigureTable(HOSTILE, (HOSTILE, "b"), [(HOSTILE, f"{HOSTILE} [{HOSTILE}, 1]")]))
+def test_whatever_the_text_it_is_read_as_it_was_written(numbers: FigureTable) -> None:
+    html = table_html(numbers)
+    kept = [i for i in range(len(numbers.columns)) if any(row[i] for row in numbers.rows)]
+    if not kept:
+        assert html == "", "nothing in it, nothing shown"
+        return
+    page = Page(html)
+    written = [numbers.columns, *numbers.rows]
+    assert page.rows == [[row[i] for i in kept] for row in written]
+    assert {tag for tag, _ in page.elements} <= KNOWN
+    first, attributes = page.elements[0]
+    assert first == "div" and attributes["aria-label"] == numbers.caption
+
+
+def test_the_region_scrolls_by_keyboard_and_cells_say_what_they_head() -> None:
+    numbers = FigureTable("Spread", ("arm", "many", "few"), [("a", "1", "2"), ("b", "3", "4")])
+    page = Page(table_html(numbers))
+    region = dict(page.elements)["div"]
+    assert region["role"] == "region" and region["tabindex"] == "0"
+    assert "scroll" in str(region["class"]).split()
+    heads = [attributes["scope"] for tag, attributes in page.elements if tag == "th"]
+    assert heads == ["col", "col", "col", "row", "row"]
+
+
+def test_seeds_stand_below_the_arm_and_have_no_column() -> None:
+    rows = [("batch_former", "1", "0.5 [0.4, 0.6]"), ("baseline", "12", "0.25")]
+    page = Page(table_html(FigureTable("Spread", ("arm", "n", "few"), rows)))
+    assert page.rows == [
+        ["arm", "few"],
+        ["batch_former 1 seed", "0.5 [0.4, 0.6]"],
+        ["baseline 12 seeds", "0.25"],
+    ]
+    assert page.small == ["1 seed", "[0.4, 0.6]", "12 seeds"]
+
+
+def test_a_number_of_something_else_keeps_its_column() -> None:
+    page = Page(table_html(FigureTable("Bins", ("arm", "many", "n"), [("a", "0.5", "7")])))
+    assert page.rows == [["arm", "many", "n"], ["a", "0.5", "7"]]
+
+
+def test_a_long_name_may_break_after_each_underscore() -> None:
+    numbers = FigureTable("Spread", ("arm_a", "few"), [("batchformer_mixed_only", "x_y")])
+    html = table_html(numbers)
+    assert html.count("<wbr>") == 2 and "batchformer_<wbr>mixed_<wbr>only" in html
+
+
+@pytest.mark.parametrize("rows", [[], [("", "", "")]])
+def test_a_table_without_anything_in_it_is_not_shown(rows: list[tuple[str, ...]]) -> None:
+    assert table_html(FigureTable("Spread", ("arm", "n", "few"), rows)) == ""
+
+
+def test_a_figure_is_drawn_when_it_is_asked_for_and_has_no_tables_by_itself() -> None:
+    drawn: list[str] = []
+
+    def draw() -> str:
+        drawn.append("once")
+        return "figure"
+
+    shown = CaptionedFigure("Title", Caption("note", "alternative"), draw)  # type: ignore[arg-type]
+    assert (shown.tables, shown.folded_tables, drawn) == ((), (), [])
+    assert shown.draw() == "figure" and drawn == ["once"]  # type: ignore[comparison-overlap]

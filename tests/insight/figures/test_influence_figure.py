@@ -1,0 +1,255 @@
+"""The gradient figure from numbers given by hand: its scales, its words and its tables."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from batchformer.insight.figures import influence
+from batchformer.insight.figures.canvas import inline_svg
+from batchformer.insight.figures.captioned import table_html
+from batchformer.insight.figures.influence import (
+    Controlled,
+    InfluenceByClass,
+    InfluenceOfArm,
+    Measure,
+    On,
+)
+from batchformer.insight.figures.rank_correlation import Correlation
+from simulated_networks import group_of
+
+COLOURS = {"batchformer": "#1f7ac4", "batchformer_self": "#d55e00"}
+HOSTILE = "<b>arm</b> & $x_y$"
+UNKNOWN = Correlation(None, (), None, None)
+RAISED = str.maketrans("⁻⁰¹²³⁴⁵⁶⁷⁸⁹", "-0123456789")
+
+
+def ranked(rho: float, half: float = 0.1) -> Correlation:
+    """The same in three seeds, with intervals around it."""
+    return Correlation(rho, (rho,) * 3, (rho - half, rho + half), (rho - half, rho + half))
+
+
+def of_one(values: Any, found: Correlation = UNKNOWN, **changes: Any) -> InfluenceByClass:
+    """Classes of 1,000 images and fewer, with these gradients in one arm."""
+    return of({"batchformer": InfluenceOfArm(np.asarray(values, float), found, 1)}, **changes)
+
+
+def of(by_arm: dict[str, InfluenceOfArm], **changes: Any) -> InfluenceByClass:
+    classes = len(next(iter(by_arm.values())).values)
+    options = {"window": 1, "measure": "abs", "on": "features", "cumulative": False} | changes
+    return InfluenceByClass(1000.0 - np.arange(classes), by_arm, **options)  # type: ignore[arg-type]
+
+
+def points(line: Any) -> Any:
+    return np.asarray(line.get_xydata(), float)
+
+
+def power_in(title: str) -> int:
+    """The power of ten that a title says values are written with."""
+    found = re.search(r"× 10([⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)$", title)
+    return int(found[1].translate(RAISED)) if found else 0
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(1, 9.5), st.integers(-12, 8))
+@example(9.99, 2)
+@example(1.0, 3)
+@example(1.0, -2)
+@example(9.99, -3)
+def test_values_are_written_with_a_power_of_ten_where_they_need_one(
+    largest: float, power: int
+) -> None:
+    values = np.array([0.5, 0.1, 1.0]) * largest * 10.0**power
+    (axes,) = influence.draw(of_one(values)).axes
+    written = power_in(axes.get_title(loc="left"))
+    # Rounding may put a value at a power of ten on either side of it.
+    assert written in {0 if -2 <= p <= 2 else p for p in (power, power - 1)}
+    if 1 < largest < 9.5:
+        assert written == (0 if -2 <= power <= 2 else power)
+    assert points(axes.lines[0])[:, 1] * 10.0**written == pytest.approx(values)
+    assert axes.get_yscale() == "linear" and axes.get_ylim()[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("values", "scale"),
+    [
+        ([1.0, 31.0, 2.0], "log"),
+        ([1.0, 29.0, 2.0], "linear"),
+        ([1e-9, np.nan, 1e-3], "log"),
+        ([0.0, 1e-3, 1.0], "linear"),
+        ([np.nan, np.nan, np.nan], "linear"),
+        ([0.0, 0.0, 0.0], "linear"),
+        ([7.0], "linear"),
+    ],
+)
+def test_only_values_that_would_lie_on_the_axis_need_a_log_scale(
+    values: list[float], scale: str
+) -> None:
+    figure = influence.draw(of_one(values, cumulative=True))
+    each, summed = figure.axes
+    assert each.get_yscale() == summed.get_yscale() == scale
+    assert ("log scale" in each.get_title(loc="left")) == (scale == "log")
+    figure.canvas.draw()
+    if scale == "log":
+        assert points(each.lines[0])[:, 1] == pytest.approx(np.array(values), nan_ok=True)
+        written = [tick.get_text() for tick in each.get_yticklabels() if tick.get_text()]
+        assert written and all(re.fullmatch(r"10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+", text) for text in written)
+
+
+@pytest.mark.parametrize("classes", [1, 200, 201, 400, 1003])
+def test_a_dot_is_the_mean_of_neighbours_where_there_are_many_classes(classes: int) -> None:
+    values = np.random.default_rng(classes).uniform(1, 2, classes)
+    values[::7] = np.nan
+    data = of_one(values)
+    (axes,) = influence.draw(data).axes
+    together = next(n for n in range(1, 9) if classes <= 200 * n)
+    expected = []
+    for start in range(0, classes, together):
+        places = range(start, min(start + together, classes))
+        known = [values[i] for i in places if not np.isnan(values[i])]
+        expected.append([np.mean(places) + 1, np.mean(known) if known else np.nan])
+    found = points(axes.lines[0])
+    assert len(found) <= 200
+    assert found == pytest.approx(np.array(expected), nan_ok=True)
+    said = influence.caption(data).note
+    assert (f"the mean of up to {together} classes" in said) == (together > 1)
+    assert f"{classes:,} classes from" in said
+
+
+@pytest.mark.parametrize("cumulative", [False, True])
+@pytest.mark.parametrize("window", [1, 3])
+def test_every_arm_has_panels_of_its_own(window: int, cumulative: bool) -> None:
+    values = {"batchformer": np.arange(1.0, 13), "batchformer_self": 1e-6 * np.arange(12.0, 0, -1)}
+    data = of(
+        {arm: InfluenceOfArm(own, UNKNOWN, 2, colour=COLOURS[arm]) for arm, own in values.items()},
+        window=window,
+        cumulative=cumulative,
+    )
+    figure = influence.draw(data)
+    panels = iter(figure.axes)
+    for arm, own in values.items():
+        scale = 10.0 ** (0 if arm == "batchformer" else -5)
+        each = next(panels)
+        assert each.get_title(loc="left").startswith(f"{arm}: gradient on other samples")
+        assert len(each.lines) == (2 if window > 1 else 1)
+        assert {line.get_color() for line in each.lines} == {COLOURS[arm]}
+        if window > 1:
+            smooth = [np.mean(own[max(i - 1, 0) : i + 2]) / scale for i in range(12)]
+            assert points(each.lines[1])[:, 1] == pytest.approx(smooth)
+        if cumulative:
+            summed = next(panels)
+            assert summed.get_title(loc="left").startswith(f"{arm}: cumulative mean")
+            up_to = [np.mean(own[: i + 1]) / scale for i in range(12)]
+            assert points(summed.lines[0])[:, 1] == pytest.approx(up_to)
+    assert next(panels, None) is None
+    note = influence.caption(data).note
+    assert ("running mean over 3 classes" in note) == (window > 1)
+    assert ("cumulative mean is over all classes" in note) == cumulative
+
+
+@pytest.mark.parametrize(("classes", "ticks"), [(1, 1), (7, 7), (8, 5), (100, 5)])
+def test_training_images_stand_along_the_axis(classes: int, ticks: int) -> None:
+    axes = influence.draw(of_one(np.ones(classes))).axes[-1]
+    labels = [label.get_text() for label in axes.get_xticklabels()]
+    assert len(labels) == ticks and labels[0] == "1,000"
+    places = axes.get_xticks().tolist()
+    assert labels == [f"{1001 - place:,.0f}" for place in places]
+    assert axes.get_xlabel() == "Training images of the class"
+
+
+@pytest.mark.parametrize("measure", ["abs", "l2"])
+@pytest.mark.parametrize("on", ["features", "images"])
+def test_the_words_say_what_was_measured_and_whether_the_claim_holds(
+    measure: Measure, on: On
+) -> None:
+    arms = {
+        "batchformer": InfluenceOfArm(np.ones(3), ranked(-0.7), 3),
+        "batchformer_frozen": InfluenceOfArm(np.ones(3), ranked(0.7), 2),
+        "mine": InfluenceOfArm(np.ones(3), ranked(0.05), 5),
+        "batchformer_self": InfluenceOfArm(np.zeros(3), UNKNOWN, 1),
+    }
+    said = influence.caption(of(arms, measure=measure, on=on))
+    assert ("length of the gradient" in said.note) == (measure == "l2")
+    assert ("mean absolute value of the gradient" in said.note) == (measure == "abs")
+    assert ("moves the pooled features" in said.note) == (on == "features")
+    assert ("moves the input images" in said.note) == (on == "images")
+    assert "(batchformer 3, batchformer_frozen 2, mine 5, batchformer_self 1)" in said.note
+    for sentence in (
+        r"batchformer: the paper's claim [\w ]+ holds here \(.* -0\.70, 95% interval \[-0\.80, "
+        r"-0\.60\] over 3 seeds",
+        r"batchformer_frozen: the paper's claim [\w ]+ does not hold here, the opposite does",
+        r"mine: the paper's claim [\w ]+ is not settled here",
+        r"batchformer_self: no order to speak of",
+    ):
+        assert re.search(sentence, said.note) and re.search(sentence, said.alternative), sentence
+    assert said.alternative.startswith("Dot plot. batchformer: ")
+
+
+def test_the_tables_hold_what_is_known_and_are_left_out_where_nothing_is() -> None:
+    both = Controlled(ranked(-0.4), ranked(0.3))
+    only = Controlled(ranked(0.6, half=0.7), UNKNOWN)
+    arms = {
+        "batchformer": InfluenceOfArm(np.ones(3), ranked(-0.7), 3, both),
+        "mine": InfluenceOfArm(np.ones(3), Correlation(0.004, (0.004,), None, None), 1, only),
+        "none": InfluenceOfArm(np.ones(3), UNKNOWN, 1),
+    }
+    whole, partial, of_accuracy = influence.tables(of(arms))
+    assert whole.columns == ("arm", "n", "rank corr.", "over seeds", "over classes", "verdict")
+    spans = ("[-0.80, -0.60]",) * 2
+    assert list(whole.rows) == [
+        ("batchformer", "3", "-0.70", *spans, "holds"),
+        ("mine", "1", "0.00", "", "", "not settled"),
+        ("none", "0", "", "", "", "not settled"),
+    ]
+    assert list(partial.rows) == [
+        ("batchformer", "3", "0.30", *("[+0.20, +0.40]",) * 2, "opposite")
+    ]
+    assert [row[0] for row in of_accuracy.rows] == ["batchformer", "mine"]
+    assert [row[-1] for row in of_accuracy.rows] == ["the harder, the larger", "not settled"]
+    easier = InfluenceOfArm(np.ones(3), ranked(-0.7), 3, Controlled(ranked(0.9), UNKNOWN))
+    _, last = influence.tables(of({"batchformer": easier}))
+    assert last.rows[0][-1] == "the harder, the smaller"
+    (alone,) = influence.tables(of_one([1.0, 2.0], ranked(-0.7)))
+    assert alone.caption == whole.caption
+
+
+def test_classes_are_listed_from_the_most_frequent() -> None:
+    arms = {arm: InfluenceOfArm(np.array(v), UNKNOWN, 1) for arm, v in
+            {HOSTILE: [1.5e-5, 0.0], "mine": [2.0, 12.0]}.items()}  # fmt: skip
+    table = influence.classes_table(of(arms))
+    assert table.columns == ("images", HOSTILE, "mine")
+    assert list(table.rows) == [
+        ("1,000", "1.500e-05", "2.000e+00"),
+        ("999", "0.000e+00", "1.200e+01"),
+    ]
+    html = table_html(table)
+    assert "<b>" not in html and "&lt;b&gt;arm&lt;/b&gt; &amp; $x_y$" in html
+
+
+def test_the_figure_comes_with_its_words_and_folded_tables() -> None:
+    arrays = {
+        "train_counts": np.array([5, 50, 500]),
+        "gradient_samples": np.array([3, 3, 3]),
+        "gradient_abs": np.array([3.0, 2.0, 1.0]),
+        "gradient_images_l2": np.array([3e-7, 2e-7, 1e-7]),
+    }
+    group = group_of({("baseline", 0): {}, (HOSTILE, 0): arrays})
+    shown = influence.make(group, "l2", "images", cumulative=True)
+    assert shown is not None and shown.title == "Influence by gradient"
+    assert shown.tables == () and len(shown.folded_tables) == 2
+    assert shown.folded_tables[-1].rows[0] == ("500", "1.000e-07")
+    assert "input images" in shown.caption.note
+    svg = ElementTree.fromstring(inline_svg(shown.draw(), shown.caption.alternative, "i"))
+    assert svg.get("aria-label") == shown.caption.alternative
+    assert HOSTILE in shown.caption.alternative
+    texts = [element.text for element in svg.iter() if element.tag == "text"]
+    assert f"{HOSTILE}: gradient on other samples, × 10⁻⁷" in texts
+    assert f"{HOSTILE}: cumulative mean, × 10⁻⁷" in texts
+    assert not list(svg.iter("b"))
+    assert influence.make(group, "l2", "features") is None

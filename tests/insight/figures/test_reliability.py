@@ -1,0 +1,300 @@
+"""The reliability diagram: calibration from sums in bins, words, tables and what is drawn."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from torchmetrics.functional.classification import binary_calibration_error
+
+from batchformer.insight.figures import reliability
+from batchformer.insight.figures.canvas import inline_svg
+from batchformer.insight.figures.captioned import table_html
+from batchformer.insight.figures.reliability import FEWEST, NAMES, calibration_error, gather
+from simulated_networks import all_many, group_of, simulated_group, simulated_insight
+
+BINS = 5
+#: Confidence, whether it was right, and the shot group of the class: 1, 2 or 3.
+Prediction = tuple[float, bool, int]
+HOSTILE = "<b>arm</b> & $x_y$"
+
+
+def bin_of(confidence: float) -> int:
+    return min(int(confidence * BINS), BINS - 1)
+
+
+def sums(predictions: list[Prediction]) -> dict[str, Any]:
+    """The arrays that a run keeps of its predictions."""
+    made = np.zeros((3, 4, BINS))
+    for confidence, right, shots in predictions:
+        for group in (0, shots):
+            made[:, group, bin_of(confidence)] += (1, confidence, right)
+    return dict(zip(NAMES, made, strict=True))
+
+
+def error_of(predictions: list[Prediction]) -> float:
+    """Expected calibration error in percent, by its definition over predictions."""
+    total = 0.0
+    for b in range(BINS):
+        own = [(c, r) for c, r, _ in predictions if bin_of(c) == b]
+        if own:
+            gap = np.mean([r for _, r in own]) - np.mean([c for c, _ in own])
+            total += len(own) / len(predictions) * abs(gap)
+    return 100 * total
+
+
+def gathered(kept: Mapping[tuple[str, int], Mapping[str, Any]], by_shots: bool = False) -> Any:
+    data = gather(group_of(kept), by_shots)
+    assert data is not None
+    return data
+
+
+def drawn(seed: int, groups: tuple[int, ...] = (1, 2, 3), count: int = 200) -> list[Prediction]:
+    generator = np.random.default_rng(seed)
+    sure = generator.uniform(0.2, 1, count)
+    right = generator.random(count) < sure**2
+    shots = generator.choice(groups, count)
+    return [(float(c), bool(r), int(s)) for c, r, s in zip(sure, right, shots, strict=True)]
+
+
+predictions = st.lists(
+    st.tuples(st.floats(0, 1), st.booleans(), st.sampled_from([1, 2, 3])), max_size=30
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(predictions, min_size=1, max_size=4))
+def test_bins_pool_all_seeds_and_errors_are_of_each(seeds: list[list[Prediction]]) -> None:
+    found = gathered({("baseline", s): sums(own) for s, own in enumerate(seeds)}).by_arm["baseline"]
+    assert found.seeds == len(seeds)
+    for group in range(4):
+        each = [[p for p in own if group in (0, p[2])] for own in seeds]
+        for b in range(BINS):
+            pooled = [(c, r) for own in each for c, r, _ in own if bin_of(c) == b]
+            assert found.count[group, b] == len(pooled)
+            sure, right = np.mean(pooled, 0) if pooled else (np.nan, np.nan)
+            assert found.confidence[group, b] == pytest.approx(100 * sure, nan_ok=True)
+            assert found.accuracy[group, b] == pytest.approx(100 * right, nan_ok=True)
+        errors = [error_of(own) for own in each if own]
+        summary = found.ece[group]
+        if not errors:
+            assert summary is None
+        else:
+            assert summary is not None and summary.values == pytest.approx(errors, abs=1e-9)
+
+
+def test_the_error_of_a_group_without_predictions_is_unknown() -> None:
+    found = calibration_error(*sums([(0.9, True, 1), (0.5, False, 1)]).values())
+    assert found[:2] == pytest.approx([30.0, 30.0]) and np.isnan(found[2:]).all()
+
+
+def test_the_interval_is_students_over_seeds() -> None:
+    data = gathered({("baseline", s): sums(drawn(s)) for s in range(4)})
+    errors = [error_of(drawn(s)) for s in range(4)]
+    low, high = stats.t.interval(0.95, 3, np.mean(errors), stats.sem(errors))
+    (table,) = reliability.tables(data)
+    assert table.columns == ("arm", "n", "all", "many", "medium", "few")
+    assert table.rows[0][:3] == (
+        *("baseline", "4"),
+        f"{np.mean(errors):.1f} [{low:.1f}, {high:.1f}]",
+    )
+
+
+@pytest.mark.parametrize(
+    ("groups", "shots", "panels"),
+    [((1, 2, 3), [1, 2, 3], [1, 2, 3]), ((1, 3), [1, 3], [1, 3]), ((2,), [], [0])],
+)
+def test_one_shot_group_is_all_and_has_no_panel_of_its_own(
+    groups: tuple[int, ...], shots: list[int], panels: list[int]
+) -> None:
+    kept = {("baseline", 0): sums(drawn(0, groups))}
+    whole, split = gathered(kept), gathered(kept, by_shots=True)
+    assert whole.shots == split.shots == shots
+    assert (whole.groups, split.groups) == ([0], panels)
+    (table,) = reliability.tables(whole)
+    assert len(table.columns) == (6 if shots else 3)
+    if shots:
+        filled = [i for i in (1, 2, 3) if table.rows[0][2 + i]]
+        assert filled == shots
+
+
+def test_a_group_of_one_arm_alone_has_its_panel() -> None:
+    kept = {("baseline", 0): sums(drawn(0, (1,))), ("batchformer", 0): sums(drawn(1, (3,)))}
+    assert gathered(kept, by_shots=True).groups == [1, 3]
+
+
+def test_the_words_name_bins_seeds_and_errors() -> None:
+    kept = {("baseline", s): sums(drawn(s)) for s in range(2)}
+    kept["batchformer", 0] = sums(drawn(7))
+    data = gathered(kept)
+    said = reliability.caption(data)
+    mean = np.mean([error_of(drawn(s)) for s in range(2)])
+    errors = f"baseline {mean:.1f}%, batchformer {error_of(drawn(7)):.1f}%."
+    assert said.note.endswith(f"Expected calibration error from the same bins: {errors}")
+    assert f"{BINS} bins, on 200 test images, all seeds together (baseline 2, b" in said.note
+    assert "below it, it is too sure, above it not sure enough" in said.note
+    assert f"fewer than {FEWEST} predictions" in said.note
+    assert said.alternative == f"Line plot. {said.note}"
+
+
+def test_the_table_of_bins_leaves_out_the_empty_ones() -> None:
+    sure = [(0.95, True, 1)] * 1234 + [(0.5, False, 1), (0.5, True, 2)]
+    table = reliability.bins_table(gathered({("baseline", 0): sums(sure)}))
+    assert table.columns == ("arm", "predictions", "confidence", "accuracy")
+    assert list(table.rows) == [
+        ("baseline", "2", "50.00", "50.00"),
+        ("baseline", "1,234", "95.00", "100.00"),
+    ]
+
+
+def test_runs_without_a_prediction_have_no_number_and_no_error_is_spoken_of() -> None:
+    data = gathered({("baseline", 0): sums([])}, by_shots=True)
+    assert data.groups == [0] and data.by_arm["baseline"].ece == [None] * 4
+    assert "calibration error" not in reliability.caption(data).note
+    assert [table.rows for table in reliability.tables(data)] == [[("baseline", "1", "")]]
+    assert reliability.bins_table(data).rows == []
+    reliability.draw(data).canvas.draw()
+
+
+def marks(axes: Any) -> list[tuple[float, list[tuple[float, float]]]]:
+    """How opaque lines are, and the points on them, but for the diagonal."""
+    return [
+        (line.get_alpha(), [p for p in line.get_xydata().tolist() if np.isfinite(p).all()])
+        for line in axes.lines[1:]
+    ]
+
+
+def test_bins_of_few_predictions_are_pale_and_steps_add_up_to_all() -> None:
+    own = [(0.3, False, 1)] * (FEWEST - 1) + [(0.7, True, 1)] * FEWEST + [(0.9, True, 1)] * 21
+    above, below = reliability.draw(gathered({("baseline", 0): sums(own)})).axes
+    (solid, enough), (pale, few) = marks(above)
+    assert (solid, pale) == (1.0, 0.35)
+    assert enough == [pytest.approx([70, 100]), pytest.approx([90, 100])]
+    assert few == [pytest.approx([30, 0])]
+    steps: Any = below.patches[0]
+    values, edges, _ = steps.get_data()
+    assert values == pytest.approx([0, 100 * 9 / 40, 0, 25, 100 * 21 / 40])
+    assert edges == pytest.approx(np.linspace(0, 100, BINS + 1))
+
+
+@pytest.mark.parametrize("by_shots", [False, True])
+def test_the_page_has_titles_and_arms_as_text(by_shots: bool) -> None:
+    kept = {(arm, 0): sums(drawn(0)) for arm in ("baseline", HOSTILE)}
+    shown = reliability.make(group_of(kept), by_shots)
+    assert shown is not None and shown.title == "Reliability"
+    assert [len(part) for part in (shown.tables, shown.folded_tables)] == [1, 1]
+    svg = ElementTree.fromstring(inline_svg(shown.draw(), shown.caption.alternative, "r"))
+    texts = [element.text for element in svg.iter() if element.tag == "text"]
+    titles = ("Accuracy, %, many", "medium", "few", "Share, %")
+    plain = ("Accuracy, %", "Share of predictions, %")
+    assert all((title in texts) == by_shots for title in titles)
+    assert all((title in texts) != by_shots for title in plain)
+    assert {"baseline", HOSTILE, "Confidence, %"} <= set(texts)
+    html = table_html(shown.tables[0])
+    assert "<b>" not in html and "&lt;b&gt;arm&lt;/b&gt; &amp; $x_<wbr>y$" in html
+
+
+def test_runs_that_lack_an_array_have_no_figure() -> None:
+    kept = sums(drawn(0))
+    del kept["reliability_correct"]
+    assert gather(group_of({("baseline", 0): kept})) is None
+    assert reliability.make(group_of({})) is None
+
+
+@pytest.mark.parametrize("whole", [200, 201])
+@pytest.mark.parametrize("tabled", [True, False])
+def test_a_part_of_the_test_images_is_called_so_beside_another_error(
+    whole: int, tabled: bool
+) -> None:
+    key = "baseline", 0
+    scores = {"all": 50.0} | ({"ece": 9.0} if tabled else {})
+    figures = {key: {"correct": np.zeros(whole, bool)}}
+    data = gather(group_of({key: sums(drawn(0))}, figures, scores=scores))
+    assert data is not None
+    note = reliability.caption(data).note
+    part = whole > 200
+    assert ("on 200 of the 201 test images" in note) == part
+    assert ("on 200 test images" in note) != part
+    assert ("table of results is of all test images" in note) == (part and tabled)
+
+
+def test_four_intervals_fit_beside_one_another() -> None:
+    """A column of a page holds 12 characters of an interval; one with two decimals is cut."""
+    kept = {("baseline", s): sums(drawn(s, count=40)) for s in range(3)}
+    (table,) = reliability.tables(gathered(kept))
+    intervals = [cell.partition(" ")[2] for cell in table.rows[0][2:]]
+    assert len(intervals) == 4 and all(0 < len(text) <= 12 for text in intervals)
+
+
+def test_the_error_is_that_of_torchmetrics() -> None:
+    generator = np.random.default_rng(0)
+    confidence = generator.uniform(0.1, 0.999, 500)
+    right = generator.random(500) < confidence**2
+    binned = np.zeros((3, 1, 15))
+    for c, r in zip(confidence, right, strict=True):
+        binned[:, 0, int(c * 15)] += (1, c, r)
+    expected = binary_calibration_error(
+        torch.from_numpy(confidence), torch.from_numpy(right).long(), n_bins=15
+    )
+    assert calibration_error(*binned) == pytest.approx([100 * float(expected)], rel=1e-5)
+
+
+@pytest.mark.parametrize("by_shots", [False, True])
+def test_the_diagram_shows_accuracy_by_confidence_and_counts(by_shots: bool) -> None:
+    data = gather(simulated_group("baseline", "batchformer"), by_shots)
+    assert data is not None
+    figure = reliability.draw(data)
+    columns = 3 if by_shots else 1
+    assert len(figure.axes) == 2 * columns
+    for column in range(columns):
+        above, below = figure.axes[column], figure.axes[columns + column]
+        diagonal, *lines = above.lines
+        assert np.asarray(diagonal.get_xdata()).tolist() == [0, 100]
+        i = column + 1 if by_shots else 0
+        for found, line, pale in zip(data.by_arm.values(), lines[::2], lines[1::2], strict=True):
+            enough = found.count[i] >= FEWEST
+            assert line.get_color() == pale.get_color() == found.colour
+            assert line.get_xdata() == pytest.approx(found.confidence[i][enough])
+            assert line.get_ydata() == pytest.approx(found.accuracy[i][enough])
+            pale_bins = np.isfinite(np.asarray(pale.get_xdata(), dtype=float)).sum()
+            assert pale_bins == ((found.count[i] > 0) & ~enough).sum()
+        steps: Any = below.patches[0]
+        share = data.by_arm["baseline"].count[i]
+        assert steps.get_data().values == pytest.approx(100 * share / share.sum())
+
+
+@pytest.mark.parametrize("predictions", [3, 500])
+def test_panels_keep_their_places_whichever_marks_there_are(predictions: int) -> None:
+    """All bins full, or all of too few predictions: one of the two kinds of marks is missing."""
+    parts = zip(NAMES, (1.0, 0.6, 0.5), strict=True)
+    kept = {name: np.full((4, 15), predictions * share) for name, share in parts}
+    figure = reliability.draw(gathered({("baseline", 0): kept}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        figure.draw_without_rendering()
+    above, below = (axes.get_position() for axes in figure.axes)
+    assert 0.4 < above.height < 0.8 and 0 < above.y0 - below.y1 < 0.2
+
+
+def test_a_group_without_predictions_has_no_panel_and_no_number() -> None:
+    data = gathered({("baseline", 0): sums(drawn(0, (1, 3)))}, by_shots=True)
+    assert len(reliability.draw(data).axes) == 4
+    assert reliability.tables(data)[0].rows[0][4] == ""
+
+
+@pytest.mark.parametrize("by_shots", [False, True])
+def test_one_shot_group_is_all(by_shots: bool) -> None:
+    kept = {("baseline", 0): all_many(simulated_insight("baseline", 0))}
+    data = gathered(kept, by_shots)
+    assert data.groups == [0]
+    (table,) = reliability.tables(data)
+    assert table.columns == ("arm", "n", "all") and len(table.rows[0]) == 3
+    assert reliability.draw(data).axes[0].get_title(loc="left") == "Accuracy, %"

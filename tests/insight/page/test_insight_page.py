@@ -1,0 +1,57 @@
+"""The page of one network."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from batchformer.insight.page.insight_page import write_insight_page
+from simulated_networks import simulated_batches, simulated_insight
+
+
+class Ids(HTMLParser):
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.feed(page)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.found += [value for key, value in attrs if key == "id" and value]
+
+
+def test_every_figure_of_the_network_is_there_with_words(tmp_path: Path) -> None:
+    insight = simulated_insight("batchformer", 0) | simulated_batches()
+    page = write_insight_page(insight, tmp_path / "a" / "page.html", "<Mine>").read_text()
+    assert "<title>&lt;Mine&gt;</title>" in page and "<Mine>" not in page
+    assert re.findall(r"<h3>(.*?)</h3>", page) == [
+        "Reliability",
+        "Influence by gradient",
+        "Attention between samples",
+        "Inside a batch",
+        "Feature space",
+        "Where the network looks",
+    ]
+    assert page.count('role="img"') >= 5
+    assert not re.search(r'(src|href)="(?!data:|#)', page)
+    ids = Ids(page).found
+    assert len(ids) == len(set(ids))
+    assert len(page) < 2_000_000
+    assert "script-src &#39;sha256-" in page
+
+
+def test_a_network_without_batchformer_has_fewer_figures(tmp_path: Path) -> None:
+    page = write_insight_page(simulated_insight("baseline", 0), tmp_path / "page.html").read_text()
+    titles = ["Reliability", "Feature space", "Where the network looks"]
+    assert re.findall(r"<h3>(.*?)</h3>", page) == titles
+    assert "script-src" not in page
+
+
+def test_nothing_to_draw_and_a_folder_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="Nothing to draw"):
+        write_insight_page({}, tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+    with pytest.raises(IsADirectoryError, match="give the page a name"):
+        write_insight_page(simulated_insight("baseline", 0), tmp_path)

@@ -1,0 +1,206 @@
+"""Images with boxes: resized with their boxes, and batches that are a function of the step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from PIL import Image
+from torch import Tensor
+
+from batchformer.lab.data.feeds.detection import (
+    DetectionFeed,
+    resize_boxes,
+    resize_image,
+    resized,
+    scored_images,
+)
+from batchformer.lab.data.files.decode import DamagedImageError, decode
+from batchformer.lab.data.sets.voc import BoxedImage
+
+LENGTHS = (24, 32, 40)
+
+
+@given(
+    height=st.integers(10, 2000),
+    width=st.integers(10, 2000),
+    shorter=st.integers(8, 900),
+    room=st.integers(0, 900),
+)
+def test_sizes(height: int, width: int, shorter: int, room: int) -> None:
+    longest = shorter + room
+    new = resized(height, width, shorter, longest)
+    assert max(new) <= longest
+    # One of the two bounds is met, and the other side follows to the nearest pixel.
+    assert min(new) == shorter or max(new) == longest
+    scale = min(shorter / min(height, width), longest / max(height, width))
+    assert abs(new[0] - height * scale) <= 0.5 + 1e-6 or new[0] == 1
+    assert abs(new[1] - width * scale) <= 0.5 + 1e-6 or new[1] == 1
+
+
+def size_of(x: Tensor) -> tuple[int, int]:
+    return x.shape[1], x.shape[2]
+
+
+def painted(height: int, width: int, box: Sequence[int]) -> Tensor:
+    """White where the box is, black elsewhere; (3, H, W) uint8."""
+    x = torch.zeros(3, height, width, dtype=torch.uint8)
+    x[:, box[1] : box[3], box[0] : box[2]] = 255
+    return x
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data(), flip=st.booleans(), shorter=st.integers(30, 90))
+def test_the_box_stays_around_what_it_was_around(data: Any, flip: bool, shorter: int) -> None:
+    """The border of a painted box is found in the pixels, and is where the new box says."""
+    height, width = (data.draw(st.integers(30, 70)) for _ in range(2))
+    left, top = data.draw(st.integers(0, width - 12)), data.draw(st.integers(0, height - 12))
+    right, bottom = (
+        data.draw(st.integers(left + 10, width)),
+        data.draw(st.integers(top + 10, height)),
+    )
+    x = painted(height, width, (left, top, right, bottom))
+    boxes = torch.tensor([[left, top, right, bottom]], dtype=torch.float32)
+    made = resize_image(x, shorter, 10_000, flip)
+    new, labels = resize_boxes(boxes, torch.tensor([7]), (height, width), size_of(made), flip)
+    white = made[0] >= 128
+    columns, rows = white.any(0).nonzero()[:, 0], white.any(1).nonzero()[:, 0]
+    seen = [int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1]
+    np.testing.assert_allclose(new[0].numpy(), seen, atol=1.01)
+    assert labels.tolist() == [7]
+
+
+def test_worked_example_of_a_mirrored_image() -> None:
+    x = torch.arange(3 * 2 * 4, dtype=torch.uint8).reshape(3, 2, 4)
+    boxes = torch.tensor([[0.0, 0.0, 1.0, 2.0], [2.5, 1.0, 4.0, 2.0]])
+    assert torch.equal(resize_image(x, shorter=2, longest=10, flip=True), x.flip(2))
+    boxes, _ = resize_boxes(boxes, torch.tensor([0, 1]), (2, 4), (2, 4), flip=True)
+    assert boxes.tolist() == [[3, 0, 4, 2], [0, 1, 1.5, 2]]
+
+
+def test_boxes_are_cut_at_the_border_and_empty_ones_left_out() -> None:
+    boxes = torch.tensor([[-5.0, 2, 5, 30], [25, 0, 30, 5], [0, -9, 20, 0], [1, 1, 2, 2]])
+    made, labels = resize_boxes(boxes, torch.arange(4), (10, 20), (20, 40))
+    assert made.tolist() == [[0, 4, 10, 20], [2, 2, 4, 4]]
+    assert labels.tolist() == [0, 3]
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> list[BoxedImage]:
+    """Seven images of noise and of different sizes, the n-th with n + 1 objects."""
+    place, stream = tmp_path_factory.mktemp("images"), np.random.default_rng(0)
+    made = []
+    for number in range(7):
+        height, width = 20 + 3 * number, 48 - 2 * number
+        path = place / f"{number}.png"
+        Image.fromarray(stream.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(path)
+        corners = torch.arange(number + 1, dtype=torch.float32)[:, None]
+        boxes = torch.cat((corners, corners, corners + 8, corners + 9), 1)
+        labels = torch.arange(number + 1)
+        made.append(BoxedImage(path, boxes, labels, torch.zeros(number + 1, dtype=torch.bool)))
+    return made
+
+
+def feed_of(images: Sequence[BoxedImage], **changes: Any) -> DetectionFeed:
+    options: dict[str, Any] = {"batch_size": 3, "seed": 0, "drop_last": True, "workers": 0}
+    return DetectionFeed(images, LENGTHS, 60, **{**options, **changes})
+
+
+@pytest.fixture
+def feed(images: list[BoxedImage]) -> Iterator[DetectionFeed]:
+    made = feed_of(images)
+    yield made
+    made.close()
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    def tensors(batch: dict[str, Any]) -> list[Tensor]:
+        return [t for v in batch.values() for t in (v if isinstance(v, list) else [v])]
+
+    pairs = zip(tensors(one), tensors(other), strict=True)
+    return list(one) == list(other) and all(torch.equal(a, b) for a, b in pairs)
+
+
+def test_a_batch(feed: DetectionFeed, images: list[BoxedImage]) -> None:
+    assert feed.per_epoch == 2
+    batch = feed.batch(0)
+    assert list(batch) == ["x", "boxes", "labels", "y", "index", "row"]
+    assert batch["row"].tolist() == [0, 1, 2] and len(batch["y"]) == 3
+    for row, index in enumerate(batch["index"].tolist()):
+        x, boxes = batch["x"][row], batch["boxes"][row]
+        assert x.dtype == torch.uint8 and x.shape[0] == 3
+        assert min(x.shape[1:]) in LENGTHS or max(x.shape[1:]) == 60
+        assert len(boxes) == len(batch["labels"][row]) == int(batch["y"][row]) == index + 1
+        assert boxes.min() >= 0 and (boxes.amax(0)[2:] <= torch.tensor(x.shape[:0:-1])).all()
+        ratio = x.shape[2] / x.shape[1]
+        with Image.open(images[index].path) as file:
+            assert ratio == pytest.approx(file.width / file.height, rel=0.05)
+
+
+def test_a_batch_is_a_function_of_seed_and_step(images: list[BoxedImage]) -> None:
+    one = feed_of(images)
+    expected = [one.batch(step) for step in range(5)]
+    other = feed_of(images, workers=2)
+    for step in (3, 4, 0, 1, 1, 2):
+        assert same(other.batch(step), expected[step])
+    other.close()
+    assert same(other.batch(4), expected[4])  # opens again
+    other.close()
+    assert not same(expected[0], expected[2])
+    assert not same(feed_of(images, seed=1).batch(0), expected[0])
+
+
+def test_every_length_is_drawn_and_half_of_the_images_are_mirrored(feed: DetectionFeed) -> None:
+    requests = [feed.request(step) for step in range(400)]
+    drawn = [d for r in requests for d in zip(r.shorter, r.flip, strict=True)]
+    for length in LENGTHS:
+        share = sum(shorter == length for shorter, _ in drawn) / len(drawn)
+        assert share == pytest.approx(1 / 3, abs=0.06)  # 4.4 standard deviations
+    assert sum(flip for _, flip in drawn) / len(drawn) == pytest.approx(0.5, abs=0.065)
+    both = drawn.count((24, True)) / len(drawn)
+    assert both == pytest.approx(1 / 6, abs=0.05)  # drawn apart
+
+
+def test_an_epoch_has_every_image_once(images: list[BoxedImage]) -> None:
+    feed = feed_of(images, drop_last=False)
+    index = torch.cat([feed.batch(step)["index"] for step in range(feed.per_epoch)])
+    assert sorted(index.tolist()) == list(range(7))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_a_damaged_image_is_named_and_the_feed_goes_on(
+    workers: int, images: list[BoxedImage], tmp_path: Path
+) -> None:
+    bad = tmp_path / "bad.jpg"
+    bad.write_bytes(b"no image")
+    broken = [BoxedImage(bad, i.boxes, i.labels, i.difficult) for i in images[:1]] + images[1:]
+    feed = feed_of(broken, workers=workers, batch_size=1)
+    fine = [step for step in range(7) if feed.steps.index(step).tolist() != [0]]
+    (wrong,) = set(range(7)) - set(fine)
+    with pytest.raises(DamagedImageError, match=r"bad\.jpg"):
+        feed.batch(wrong)
+    assert same(feed.batch(fine[0]), feed_of(images, batch_size=1).batch(fine[0]))
+    feed.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_scored_images_come_in_order_and_as_they_are(
+    workers: int, images: list[BoxedImage]
+) -> None:
+    made = list(scored_images(images, shorter=32, longest=60, workers=workers))
+    assert [len(image.labels) for image in made] == [1, 2, 3, 4, 5, 6, 7]
+    for image, got in zip(images, made, strict=True):
+        file = decode(image.path)
+        assert torch.equal(got.x, resize_image(file, 32, 60))
+        height, width = got.x.shape[1:]
+        assert got.scale == (width / file.shape[2], height / file.shape[1])
+        boxes, _ = resize_boxes(image.boxes, image.labels, size_of(file), (height, width))
+        assert torch.equal(got.boxes, boxes)
+    first = next(scored_images(images, 32, 60, workers))  # nobody asks for the others
+    assert torch.equal(first.x, made[0].x)

@@ -1,0 +1,237 @@
+"""Image files are found as torchvision finds them, or as a list says; missing ones are named."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from torchvision.datasets import ImageFolder
+
+from batchformer.lab.data.files import image_files
+from batchformer.lab.data.files.image_files import ImageFiles
+
+
+def touch(root: Path, *paths: str) -> None:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).touch()
+
+
+TREE = ("b/2.JPG", "b/10.png", "b/deep/er/1.jpeg", "a b/x y.webp", "B/z.tif", "é/a.jpg")
+
+
+def test_a_folder_is_read_as_image_folder_reads_it(tmp_path: Path) -> None:
+    touch(tmp_path, *TREE, "b/notes.txt", "list.txt")
+    files = ImageFiles.from_folder(tmp_path)
+    theirs = ImageFolder(str(tmp_path))
+    assert files.classes == tuple(theirs.classes) and files.labels.tolist() == theirs.targets
+    assert [str(tmp_path / path) for path in files.paths] == [path for path, _ in theirs.samples]
+    assert len(files) == len(TREE) and set(files.paths) == set(TREE)
+    assert files.counts.tolist() == [theirs.targets.count(k) for k in range(4)]
+
+
+def test_a_folder_by_a_relative_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    touch(tmp_path, *TREE)
+    monkeypatch.chdir(tmp_path)
+    assert ImageFiles.from_folder(".").paths == ImageFiles.from_folder(tmp_path).paths
+
+
+def test_without_torchvision_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision.datasets.folder", None)
+    with pytest.raises(ImportError, match=r"pip install 'batchformer\[lab\]'"):
+        ImageFiles.from_folder(tmp_path)
+
+
+def test_a_folder_that_is_none(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match=r"away is not a folder. Expected: .*<class>"):
+        ImageFiles.from_folder(tmp_path / "away")
+    touch(tmp_path, "1.jpg")
+    with pytest.raises(FileNotFoundError, match="has no folders in it"):
+        ImageFiles.from_folder(tmp_path)
+    touch(tmp_path, "a/1.txt", "b/2.txt")
+    with pytest.raises(FileNotFoundError, match=r"no image in any of its folders \(a, b\).*\.jpeg"):
+        ImageFiles.from_folder(tmp_path)
+
+
+def test_empty_classes_are_named(tmp_path: Path) -> None:
+    touch(tmp_path, "a/1.jpg", "b/none.txt", "c/none.txt", "d/1.jpg")
+    words = r"2 of 4 classes have no image: b, c\. Put images into these folders, or take the fold"
+    with pytest.raises(ValueError, match=words):
+        ImageFiles.from_folder(tmp_path)
+    files = ImageFiles.from_folder(tmp_path, allow_empty=True)
+    assert files.counts.tolist() == [1, 0, 0, 1]
+
+
+def test_a_list(tmp_path: Path) -> None:
+    touch(tmp_path, "val/a b/1.jpg", "val/c/2.jpg")
+    (tmp_path / "list.txt").write_text("val/c/2.jpg 1\nval/a b/1.jpg 0\nval/c/2.jpg 1\n")
+    files = ImageFiles.from_list(tmp_path / "list.txt", tmp_path)
+    assert files.paths == ("val/c/2.jpg", "val/a b/1.jpg", "val/c/2.jpg"), "in the list's order"
+    assert files.labels.tolist() == [1, 0, 1] and files.labels.dtype == torch.int64
+    assert files.classes == ("0", "1") and files.root == tmp_path
+    named = ImageFiles.from_list(tmp_path / "list.txt", str(tmp_path), ["ant", "bee"])
+    assert named.classes == ("ant", "bee")
+    with pytest.raises(ValueError, match=r"list\.txt: 1 of 3 classes have no image: cat"):
+        ImageFiles.from_list(tmp_path / "list.txt", tmp_path, ["ant", "bee", "cat"])
+    with pytest.raises(ValueError, match=r"list\.txt, line 1: the label 1 is outside"):
+        ImageFiles.from_list(tmp_path / "list.txt", tmp_path, ["ant"])
+
+
+def test_a_table(tmp_path: Path) -> None:
+    touch(tmp_path, "1.jpg", "2.jpg")
+    (tmp_path / "t.csv").write_text("path,label\n1.jpg,cat\n2.jpg,ant\n")
+    files = ImageFiles.from_csv(tmp_path / "t.csv", tmp_path)
+    assert files.classes == ("ant", "cat") and files.labels.tolist() == [1, 0]
+    ordered = ImageFiles.from_csv(
+        tmp_path / "t.csv", tmp_path, ["cat", "dog", "ant"], allow_empty=True
+    )
+    assert ordered.labels.tolist() == [0, 2] and ordered.counts.tolist() == [1, 0, 1]
+
+
+def test_a_wrong_root_is_found_at_once_and_a_missing_file_on_request(tmp_path: Path) -> None:
+    paths = [f"{number}.jpg" for number in range(200)]
+    touch(tmp_path / "images", *paths)
+    (tmp_path / "list.txt").write_text("".join(f"{path} 0\n" for path in paths))
+    with pytest.raises(FileNotFoundError) as caught:
+        ImageFiles.from_list(tmp_path / "list.txt", tmp_path)
+    assert str(caught.value).startswith("64 of the 64 images looked for (out of 200) are")
+    assert str(caught.value).endswith(f"found from {tmp_path / 'images'}: name that folder")
+    files = ImageFiles.from_list(tmp_path / "list.txt", tmp_path / "images")
+    files.check_all()
+    (tmp_path / "images" / "1.jpg").unlink()
+    ImageFiles.from_list(tmp_path / "list.txt", tmp_path / "images")
+    with pytest.raises(FileNotFoundError, match=r"1 of 200 images"):
+        files.check_all()
+
+
+@pytest.mark.parametrize(
+    ("labels", "words"),
+    [
+        (
+            (1, 2, 2),
+            r"1 of 3 classes have no image: 0\. Labels count from 0, and these begin with 1",
+        ),
+        (
+            (1, 3, 3),
+            r"2 of 4 classes have no image: 0, 2\. List images of these classes, or number",
+        ),
+        ((0, 2, 2), r"1 of 3 classes have no image: 1\. List images of these classes, or number"),
+    ],
+)
+def test_lists_with_gaps_are_told_what_to_do(
+    tmp_path: Path, labels: tuple[int, ...], words: str
+) -> None:
+    touch(tmp_path, "1.jpg")
+    table, lines = tmp_path / "t.csv", tmp_path / "list.txt"
+    table.write_text("path,label\n" + "".join(f"1.jpg,{label}\n" for label in labels))
+    lines.write_text("".join(f"1.jpg {label}\n" for label in labels))
+    with pytest.raises(ValueError, match=words):
+        ImageFiles.from_csv(table, tmp_path)
+    with pytest.raises(ValueError, match=words):
+        ImageFiles.from_list(lines, tmp_path)
+
+
+def test_an_empty_list(tmp_path: Path) -> None:
+    (tmp_path / "list.txt").write_text("\n")
+    with pytest.raises(ValueError, match="names no images"):
+        ImageFiles.from_list(tmp_path / "list.txt", tmp_path)
+
+
+def test_parts_that_do_not_belong_together(tmp_path: Path) -> None:
+    touch(tmp_path, "1.jpg", "2.jpg")
+    paths, classes = ("1.jpg", "2.jpg"), ("a", "b")
+    with pytest.raises(ValueError, match="2 paths but 1 labels"):
+        ImageFiles(paths, torch.tensor([0]), classes, tmp_path)
+    with pytest.raises(ValueError, match=r"2\.jpg has the label 2, but the 2 classes are 0\.\.1"):
+        ImageFiles(paths, torch.tensor([0, 2]), classes, tmp_path)
+    with pytest.raises(ValueError, match="must be int64"):
+        ImageFiles(paths, torch.tensor([0.0, 1.0]), classes, tmp_path)
+
+
+@pytest.fixture
+def paths() -> list[str]:
+    return [f"train/{number % 7}/image {number}.jpg" for number in range(500)]
+
+
+def test_all_there(tmp_path: Path, paths: list[str]) -> None:
+    touch(tmp_path, *paths)
+    image_files.check_some(tmp_path, paths)
+    image_files.check_all(tmp_path, paths)
+
+
+@pytest.mark.parametrize("row", [0, 499])
+def test_the_first_and_the_last_are_looked_for(tmp_path: Path, paths: list[str], row: int) -> None:
+    touch(tmp_path, *paths)
+    (tmp_path / paths[row]).unlink()
+    with pytest.raises(
+        FileNotFoundError, match=rf"^1 of the 64 images looked for \(out of 500\) .*\n.*{row}"
+    ):
+        image_files.check_some(tmp_path, paths)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 63, 64, 65, 200])
+def test_how_many_are_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    looked: list[str] = []
+
+    def is_file(path: Path) -> bool:
+        looked.append(path.name)
+        return True
+
+    monkeypatch.setattr(Path, "is_file", is_file)
+    image_files.check_some(tmp_path, [str(number) for number in range(count)])
+    numbers = [int(name) for name in looked]
+    assert len(numbers) == min(count, image_files.SAMPLED) and numbers == sorted(set(numbers))
+    if count:
+        gaps = [b - a for a, b in itertools.pairwise(numbers)]
+        assert numbers[0] == 0 and numbers[-1] == count - 1 and max(gaps, default=0) <= 4
+
+
+def test_every_one_is_looked_for(tmp_path: Path, paths: list[str]) -> None:
+    touch(tmp_path, *paths)
+    gone = [3, 4, 77, 78, 79, 80, 81, 310]
+    for row in gone:
+        (tmp_path / paths[row]).unlink()
+    (tmp_path / paths[4]).mkdir()  # a folder is no image
+    with pytest.raises(FileNotFoundError) as caught:
+        image_files.check_all(tmp_path, paths)
+    words = str(caught.value)
+    assert words.startswith(f"8 of 500 images are not in {tmp_path}:")
+    assert all(paths[row] in words for row in gone[:5]) and paths[81] not in words
+    assert "and 3 more" in words and "Name the folder that these paths start from" in words
+
+
+def test_a_whole_folder_away(tmp_path: Path) -> None:
+    touch(tmp_path, "a/1.jpg")
+    with pytest.raises(FileNotFoundError, match="2 of 3 images"):
+        image_files.check_all(tmp_path, ["a/1.jpg", "b/2.jpg", "a/1.jpg/3.jpg"])
+
+
+def test_absolute_paths_need_no_root(tmp_path: Path) -> None:
+    touch(tmp_path, "a/1.jpg")
+    (tmp_path / "elsewhere").mkdir()
+    image_files.check_all(tmp_path / "elsewhere", [str(tmp_path / "a/1.jpg")])
+
+
+def test_one_folder_too_deep_or_too_high(tmp_path: Path, paths: list[str]) -> None:
+    touch(tmp_path / "data", *paths)
+    for wrong in (tmp_path / "data" / "train", tmp_path):
+        with pytest.raises(FileNotFoundError) as caught:
+            image_files.check_some(wrong, paths)
+        assert f"found from {tmp_path / 'data'}: name that folder" in str(caught.value)
+
+
+@pytest.mark.parametrize("check", [image_files.check_some, image_files.check_all])
+def test_no_such_root(tmp_path: Path, check: Callable[[Path, Sequence[str]], None]) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FileNotFoundError, match="away, does not exist"):
+        check(tmp_path / "away", ["a.jpg"])
+    with pytest.raises(FileNotFoundError, match="is a file, not a folder"):
+        check(tmp_path / "file", ["a.jpg"])

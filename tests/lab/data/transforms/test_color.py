@@ -1,0 +1,359 @@
+"""Operations on values against torchvision, alone, in sequence and drawn at random."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torchvision.transforms import InterpolationMode, v2
+from torchvision.transforms.autoaugment import _apply_op
+from torchvision.transforms.functional import adjust_hue
+from torchvision.transforms.v2 import functional as V
+
+from batchformer.lab.data.transforms import color as ops
+from batchformer.lab.data.transforms.color import (
+    IDENTITY,
+    OPERATIONS,
+    ORDERS,
+    ColorJitter,
+    RandomGrey,
+    RandomSolarize,
+    apply_in_sequence,
+    apply_where,
+    color_jitter,
+)
+
+
+def worst(ours: Tensor, theirs: Tensor) -> int:
+    assert ours.shape == theirs.shape
+    assert ours.dtype == theirs.dtype == torch.uint8
+    return int((ours.int() - theirs.int()).abs().max())
+
+
+def compare(
+    ours: Callable[[Tensor, Tensor], Tensor],
+    theirs: Callable[[Tensor, float], Tensor],
+    x: Tensor,
+    parameter: Tensor,
+) -> int:
+    before = x.clone()
+    out = ours(x, parameter)
+    assert torch.equal(x, before), "the input was changed"
+    reference = [theirs(image, p) for image, p in zip(x, parameter.tolist(), strict=True)]
+    return worst(out, torch.stack(reference))
+
+
+Maker = Callable[..., Tensor]
+ENHANCEMENTS = {
+    "brightness": (ops.brightness, V.adjust_brightness),
+    "color": (ops.color, V.adjust_saturation),
+    "contrast": (ops.contrast, V.adjust_contrast),
+    "sharpness": (ops.sharpness, V.adjust_sharpness),
+}
+
+
+@pytest.mark.parametrize("name", ENHANCEMENTS)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_enhancements_are_within_one_grey_level(name: str, channels: int, images: Maker) -> None:
+    ours, theirs = ENHANCEMENTS[name]
+    factors = torch.linspace(0.1, 1.9, 19).repeat(4)
+    x = images(len(factors), channels, 20, 28)
+    x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(1))]
+    assert compare(ours, theirs, x, factors) <= 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    name=st.sampled_from(sorted(ENHANCEMENTS)),
+    factor=st.lists(st.floats(0, 3, width=32), min_size=4, max_size=4),
+    seed=st.integers(0, 10**6),
+)
+def test_enhancements_by_any_factor(
+    name: str, factor: list[float], seed: int, images: Maker
+) -> None:
+    ours, theirs = ENHANCEMENTS[name]
+    assert compare(ours, theirs, images(4, 3, 9, 11, seed), torch.tensor(factor)) <= 1
+
+
+@pytest.mark.parametrize("name", ENHANCEMENTS)
+def test_factor_one_is_the_identity(name: str, images: Maker) -> None:
+    x = images(8)
+    assert torch.equal(ENHANCEMENTS[name][0](x, torch.ones(8)), x)
+
+
+def test_brightness_with_exact_decimals_is_exact() -> None:
+    """Tenths of whole numbers must not be truncated to the level below."""
+    x = torch.arange(256, dtype=torch.uint8).view(1, 1, 16, 16).repeat(19, 1, 1, 1)
+    tenths = torch.arange(1, 20)
+    exact = (x.int() * tenths.view(-1, 1, 1, 1) // 10).clamp(max=255).to(torch.uint8)
+    assert torch.equal(ops.brightness(x, tenths / 10), exact)
+
+
+def test_small_images_cannot_be_sharpened(images: Maker) -> None:
+    x = images(4, 3, 2, 5)
+    assert torch.equal(ops.sharpness(x, torch.full((4,), 1.9)), x)
+
+
+def test_posterize(images: Maker) -> None:
+    x, bits = images(9), torch.arange(9)
+    assert compare(ops.posterize, lambda i, b: V.posterize(i, int(b)), x, bits) == 0
+
+
+def test_solarize(images: Maker) -> None:
+    x, threshold = images(40), torch.linspace(255, 0, 10).repeat(4)
+    assert compare(ops.solarize, V.solarize, x, threshold) == 0
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_autocontrast(channels: int, images: Maker) -> None:
+    x = images(40, channels)
+    assert worst(ops.autocontrast(x), V.autocontrast(x)) <= 1
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), height=st.integers(1, 40), width=st.integers(1, 40))
+def test_equalize(seed: int, height: int, width: int, images: Maker) -> None:
+    x = images(4, 3, height, width, seed)
+    assert torch.equal(ops.equalize(x), V.equalize(x))
+
+
+def test_invert(images: Maker) -> None:
+    x = images(8)
+    assert torch.equal(ops.invert(x), V.invert(x))
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    turns=st.lists(st.floats(-0.5, 0.5, width=32), min_size=8, max_size=8),
+    seed=st.integers(0, 10**6),
+)
+def test_hue_is_within_one_grey_level(turns: list[float], seed: int, images: Maker) -> None:
+    x = images(8, 3, 9, 11, seed)
+    assert compare(ops.hue, V.adjust_hue, x, torch.tensor(turns)) <= 1
+
+
+def test_hue_of_every_kind_of_pixel() -> None:
+    """All triples of seven levels, all sextants, both ends: few pixels differ at all."""
+    level = torch.tensor([0, 1, 2, 100, 127, 254, 255], dtype=torch.uint8)
+    pixels = torch.cartesian_prod(level, level, level).T.reshape(1, 3, 7, 49)
+    turns = torch.linspace(-0.5, 0.5, 49)
+    x = pixels.expand(49, -1, -1, -1)
+    assert compare(ops.hue, V.adjust_hue, x, turns) <= 1
+    reference = torch.stack([V.adjust_hue(i, t) for i, t in zip(x, turns.tolist(), strict=True)])
+    # Where the exact value is a whole number, torchvision's floating point decides.
+    assert (ops.hue(x, turns) != reference).float().mean() < 0.02
+
+
+def test_no_turn_and_three_thirds_are_the_identity(images: Maker) -> None:
+    x = images(8)
+    assert torch.equal(ops.hue(x, torch.zeros(8)), x)
+    third = torch.full((8,), 1 / 3, dtype=torch.float64)
+    turned = ops.hue(x, third)
+    # A third of the circle moves each channel's value to the next channel.
+    assert worst(turned, x.roll(1, 1)) <= 1
+    assert worst(ops.hue(ops.hue(turned, third), third), x) <= 3
+
+
+def test_one_channel_has_no_hue_and_is_grey(images: Maker) -> None:
+    x = images(4, 1)
+    assert torch.equal(ops.hue(x, torch.full((4,), 0.3)), x)
+    assert torch.equal(ops.grey(x), x)
+
+
+def test_grey(images: Maker) -> None:
+    x = images(16)
+    assert worst(ops.grey(x), V.rgb_to_grayscale(x, 3)) <= 1
+
+
+def test_samples_do_not_meet(images: Maker) -> None:
+    """A batch gives each sample what the sample alone gives."""
+    x = images(8)
+    m = torch.linspace(0.1, 1.9, 8)
+    for op in (ops.brightness, ops.contrast, ops.color, ops.sharpness):
+        alone = torch.cat([op(x[i : i + 1], m[i : i + 1]) for i in range(8)])
+        assert torch.equal(op(x, m), alone)
+
+
+def test_solarize_add_stops_at_white() -> None:
+    x = torch.tensor([0, 100, 127, 128, 255], dtype=torch.uint8).view(1, 1, 1, 5).expand(2, 1, 1, 5)
+    out = ops.solarize_add(x, torch.tensor([50.0, 128.0]))
+    assert out.dtype == torch.uint8
+    assert out.flatten(1).tolist() == [[50, 150, 177, 128, 255], [128, 228, 255, 128, 255]]
+
+
+# One parameter that does something, for each operation; no warp has a source half-way between two
+# pixels, which might be taken from the other side.
+VALUES = {
+    "shear_x": 0.2113,
+    "shear_y": -0.1771,
+    "translate_x": 3.0,
+    "translate_y": -4.0,
+    "rotate": 20.3,
+    "brightness": 1.4,
+    "color": 0.3,
+    "contrast": 1.7,
+    "sharpness": 0.2,
+    "hue": 0.2,
+    "posterize": 4.0,
+    "solarize": 100.0,
+    "solarize_add": 70.0,
+}
+TITLES = {"shear_x": "ShearX", "shear_y": "ShearY", "autocontrast": "AutoContrast"}
+TITLES |= {"translate_x": "TranslateX", "translate_y": "TranslateY"}
+
+
+def _torchvision(image: Tensor, code: int) -> Tensor:
+    if code == IDENTITY:
+        return image
+    name = OPERATIONS[code]
+    value = VALUES.get(name, 0.0)
+    if name == "hue":
+        out: Tensor = adjust_hue(image, value)
+    elif name == "solarize_add":  # torchvision has none
+        out = torch.where(image < 128, image + int(value), image)
+    else:
+        title, nearest = TITLES.get(name, name.title()), InterpolationMode.NEAREST
+        out = _apply_op(image, title, value - (name in ops.ENHANCEMENTS), nearest, [128.0])
+    return out
+
+
+def _values(code: Tensor) -> Tensor:
+    table = [VALUES.get(name, 0.0) for name in OPERATIONS] + [0.0]
+    return torch.tensor(table, dtype=torch.float64)[code]
+
+
+@settings(max_examples=25, deadline=None)
+@given(codes=st.lists(st.integers(0, IDENTITY), min_size=1, max_size=24))
+def test_each_sample_gets_its_own_operation(codes: list[int], images: Maker) -> None:
+    x = images(len(codes), 3, 17, 14)
+    before = x.clone()
+    code = torch.tensor([codes])
+    out = apply_in_sequence(x, code, _values(code), fill=128)
+    assert torch.equal(x, before)
+    for image, ours, c in zip(x, out, codes, strict=True):
+        assert (ours.int() - _torchvision(image, c).int()).abs().max() <= 1
+
+
+def test_operations_follow_each_other(images: Maker) -> None:
+    x = images(8)
+    names = ("solarize", "invert", "brightness")
+    code = torch.tensor([[OPERATIONS.index(name)] * 8 for name in names])
+    expected = ops.invert(ops.solarize(x, torch.full((8,), 100.0)))
+    expected = ops.brightness(expected, torch.full((8,), 1.4))
+    assert torch.equal(apply_in_sequence(x, code, _values(code)), expected)
+
+
+def test_nothing_to_do_is_a_copy(images: Maker) -> None:
+    x = images(3)
+    code = torch.full((2, 3), IDENTITY)
+    out = apply_in_sequence(x, code, torch.zeros(2, 3))
+    assert torch.equal(out, x) and out.data_ptr() != x.data_ptr()
+
+
+@pytest.mark.parametrize("rows", [[], [2], [0, 3, 4], list(range(6))])
+def test_the_chosen_are_changed_with_their_own_parameters(rows: list[int], images: Maker) -> None:
+    x = images(6)
+    before = x.clone()
+    chosen = torch.zeros(6, dtype=torch.bool)
+    chosen[rows] = True
+    factor = torch.linspace(0.2, 1.8, 6)
+    out = apply_where(x, chosen, ops.brightness, factor)
+    assert torch.equal(x, before)
+    assert torch.equal(out, torch.where(chosen.view(-1, 1, 1, 1), ops.brightness(x, factor), x))
+
+
+def test_every_order_matches_torchvision(images: Maker, numbers: Maker) -> None:
+    """The same order and factors, sample by sample."""
+    reference = v2.ColorJitter(0.4, 0.4, 0.4, 0.1)
+    n = 24 * 8
+    x = images(n, 3, 16, 16)
+    order = ORDERS.repeat(8, 1)
+    _, parameter, _ = ColorJitter(0.4, 0.4, 0.4, 0.1).parameters(numbers(n, 6))
+    out = color_jitter(x, order, parameter, torch.ones(n, 4, dtype=torch.bool))
+    worst, beyond = 0, 0.0
+    for image, ours, fn, values in zip(x, out, order, parameter.tolist(), strict=True):
+        names = ("brightness_factor", "contrast_factor", "saturation_factor", "hue_factor")
+        theirs = reference.transform(image, {"fn_idx": fn, **dict(zip(names, values, strict=True))})
+        difference = (ours.int() - theirs.int()).abs()
+        worst = max(worst, int(difference.max()))
+        beyond += (difference > 1).float().mean().item() / n
+    # One grey level in each of four operations, enlarged by those that follow.
+    assert worst <= 4
+    assert beyond < 0.01
+
+
+def test_parameters_have_torchvisions_ranges(numbers: Maker) -> None:
+    u = numbers(20_000, 6)
+    order, parameter, acts = ColorJitter(0.4, 1.5, 0.0, 0.1, p=0.8).parameters(u)
+    assert parameter.amin(0).tolist() == pytest.approx([0.6, 0.0, 1.0, -0.1], abs=2e-3)
+    assert parameter.amax(0).tolist() == pytest.approx([1.4, 2.5, 1.0, 0.1], abs=2e-3)
+    assert parameter.mean(0).tolist() == pytest.approx([1.0, 1.25, 1.0, 0.0], abs=0.02)
+    # The order of each sample is a permutation, and all 24 are equally likely: 833 expected of
+    # each, with a standard deviation of 28.
+    assert torch.equal(order.sort(1).values, torch.arange(4).expand(20_000, 4))
+    counts = torch.bincount(order @ torch.tensor([64, 16, 4, 1]))
+    counts = counts[counts > 0]
+    assert len(counts) == 24 and counts.min() > 700 and counts.max() < 970
+    # A sample is changed by all that has a strength, or not at all.
+    assert torch.equal(acts[:, 0], acts[:, 1]) and torch.equal(acts[:, 0], acts[:, 3])
+    assert not acts[:, 2].any()
+    assert acts[:, 0].double().mean().item() == pytest.approx(0.8, abs=4 * (0.16 / 20_000) ** 0.5)
+
+
+def test_samples_that_do_not_act_stay(images: Maker, numbers: Maker) -> None:
+    x, u = images(64), numbers(64, 6)
+    jitter = ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.5)
+    same = (jitter(x, u) == x).flatten(1).all(1)
+    assert same[u[:, 0] >= 0.5].all() and not same[(u[:, 0] < 0.5)].all()
+
+
+def test_one_channel(images: Maker, numbers: Maker) -> None:
+    """Saturation and hue leave one channel as it is."""
+    x, u = images(16, 1), numbers(16, 6)
+    assert torch.equal(ColorJitter(saturation=0.9, hue=0.5)(x, u), x)
+    assert torch.equal(
+        ColorJitter(0.4, 0.4, 0.9, 0.5)(x, u),
+        ColorJitter(0.4, 0.4)(x, u),
+    )
+
+
+@pytest.mark.parametrize("wrong", [{"brightness": -0.1}, {"hue": 0.6}])
+def test_impossible_strengths_are_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match="hue must be at most"):
+        ColorJitter(**wrong)
+
+
+def test_grey_of_the_chosen(images: Maker, numbers: Maker) -> None:
+    x, u = images(64), numbers(64, 1)
+    out = RandomGrey(0.4)(x, u)
+    chosen = u[:, 0] < 0.4
+    assert (out[chosen].int() - V.rgb_to_grayscale(x[chosen], 3).int()).abs().max() <= 1
+    assert torch.equal(out[chosen, 0], out[chosen, 1])
+    assert torch.equal(out[~chosen], x[~chosen])
+
+
+@pytest.mark.parametrize("threshold", [0, 128, 200, 256])
+def test_solarize_the_chosen(threshold: int, images: Maker, numbers: Maker) -> None:
+    x, u = images(64), numbers(64, 1)
+    out = RandomSolarize(threshold, 0.4)(x, u)
+    chosen = u[:, 0] < 0.4
+    reference = torch.where(x.int() >= threshold, 255 - x, x)
+    assert torch.equal(out[chosen], reference[chosen])
+    assert torch.equal(out[~chosen], x[~chosen])
+    if threshold < 256:  # torchvision refuses thresholds beyond white
+        assert torch.equal(reference, V.solarize(x, threshold))
+
+
+@pytest.mark.parametrize("p", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("kind", [RandomGrey, RandomSolarize])
+def test_probabilities_are_met(
+    kind: type[RandomGrey] | type[RandomSolarize], p: float, numbers: Maker
+) -> None:
+    n = 10_000
+    x = torch.tensor([200, 100, 50], dtype=torch.uint8).view(1, 3, 1, 1).expand(n, -1, -1, -1)
+    changed = (kind(p=p)(x, numbers(n, 1)) != x).flatten(1).any(1)
+    assert abs(changed.double().mean().item() - p) <= 4 * (p * (1 - p) / n) ** 0.5
