@@ -340,7 +340,7 @@ def test_a_choice_by_a_score_that_there_will_not_be(
     command = [*compared(table, tree, vectors), *runs]
     command.remove("--quiet")
     code, words = failing(capsys, *command)
-    assert code == 1 and "validation of pairs has no images of unseen pairs" in words
+    assert code == 1 and "validation data of pairs has no images of unseen pairs" in words
     assert "--train.select-on last" in words
     assert not list((tmp_path / "runs").rglob("metrics.jsonl"))
     cli.main([*command, "--train.select-on", "last"])

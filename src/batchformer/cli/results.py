@@ -33,10 +33,10 @@ def evaluate(arguments: list[str]) -> None:
     from batchformer.lab.engine.optimizer_step import OptimizerStep
     from batchformer.lab.engine.precision import matmul_precision
     from batchformer.lab.runs import run as runs
-    from batchformer.lab.runs.folder import recipe_from_json, recorded
+    from batchformer.lab.runs.folder import read_config, recipe_from_json
 
     device = runs.pick_device(options.device)
-    trained = [(recorded(folder) or {}).get("trained", {}) for folder in folders]
+    trained = [(read_config(folder) or {}).get("trained", {}) for folder in folders]
     onednn.prepare(device, [recipe.get("train", {}).get("precision") for recipe in trained])
     for folder in folders:
         method, task, config = runs.restore(folder, device, options.data.root)
@@ -73,9 +73,9 @@ def print_report(
         refuse_unknown_arms([against], (run.arm for run in found))
     from batchformer.lab.report.page.html import write_page
     from batchformer.lab.report.results.comparison import compare_runs
-    from batchformer.lab.report.results.pooling import take_together
+    from batchformer.lab.report.results.pooling import pool_recipes
     from batchformer.lab.report.results.sweeps import compare_sweep, split_sweeps
-    from batchformer.lab.report.results.tables import print_sweep, print_table, print_together
+    from batchformer.lab.report.results.tables import print_pooled, print_sweep, print_table
     from batchformer.lab.runs.launch import not_begun
 
     # The page comes first, since whoever reads the tables may stop ("| head"); and where it
@@ -90,7 +90,7 @@ def print_report(
             comparison = compare_runs(others, against)
             print_table(comparison)
             if pooled:
-                print_together(take_together(comparison, [one.name for one in sweeps]))
+                print_pooled(pool_recipes(comparison, [one.name for one in sweeps]))
         for folder in folders:
             for line in not_begun(folder):
                 print(f"Not included: {line} has not begun.")
@@ -116,7 +116,7 @@ def record(arguments: list[str]) -> None:
 
 
 def _write_records(folders: list[Path], options: RecordOptions) -> None:
-    from batchformer.lab.report.results.comparison import left_out
+    from batchformer.lab.report.results.notes import left_out
     from batchformer.lab.report.results.records import record_of, save
     from batchformer.lab.report.results.runs import find_runs
 

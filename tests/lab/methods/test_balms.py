@@ -113,7 +113,7 @@ def test_the_trial_step_is_the_one_that_sgd_takes_next(
     """With the momentum of earlier updates, decay and the scheduled rate; nothing moves by it."""
     method, batch = make("balms", enabled=False).double().train(), in_double(batch)
     optim = OptimConfig(lr=0.5, momentum=0.9, weight_decay=0.1, nesterov=nesterov)
-    optimizers, mechanics = method.optimizers(optim), OptimizerStep(TrainConfig(), CPU)
+    optimizers, optimizer_step = method.optimizers(optim), OptimizerStep(TrainConfig(), CPU)
     classifier, main = method.network.fc, optimizers["main"]
     draws = F.one_hot(torch.tensor([9, 4, 6, 8, 0, 1, 9, 9, 4, 5]), 10).double()
     features, meta = (method.features(batch[k]) for k in ("x", "meta_x"))
@@ -123,7 +123,7 @@ def test_the_trial_step_is_the_one_that_sgd_takes_next(
         before = copy.deepcopy(classifier.state_dict())
         got = judged(method, batch, draws, main)
         assert all(torch.equal(v, before[k]) for k, v in classifier.state_dict().items())
-        mechanics.minimise(method.step, drawn, main, list(classifier.parameters()))
+        optimizer_step.minimise(method.step, drawn, main, list(classifier.parameters()))
         expected = F.cross_entropy(classifier(meta), batch["meta_y"])
         torch.testing.assert_close(got, expected.detach())
 
@@ -138,11 +138,11 @@ def test_other_optimizers_need_a_rate_of_the_trial_step(make: Any) -> None:
 def test_the_class_weights_learn_at_a_constant_rate(make: Any, batch: Any) -> None:
     """The loop scales all optimizers by the schedule; the first step of Adam is its rate."""
     method = make("balms", {"sampler_lr": 0.25}, enabled=False).train()
-    optimizers, mechanics = method.optimizers(OptimConfig()), OptimizerStep(TrainConfig(), CPU)
+    optimizers, optimizer_step = method.optimizers(OptimConfig()), OptimizerStep(TrainConfig(), CPU)
     for optimizer in optimizers.values():
         set_lr(optimizer, 0.5)
     before = method.sampler.logits.detach().clone()
-    method.update(batch, optimizers, mechanics)
+    method.update(batch, optimizers, optimizer_step)
     moved = (method.sampler.logits.detach() - before).abs()
     assert float(moved.max()) == pytest.approx(0.25, rel=1e-3)
     assert optimizers["main"].param_groups[0]["lr"] == pytest.approx(0.05)
@@ -150,8 +150,10 @@ def test_the_class_weights_learn_at_a_constant_rate(make: Any, batch: Any) -> No
 
 def test_an_update_in_double_precision(make: Any, batch: Any) -> None:
     method = make("balms").double().train()
-    optimizers, mechanics = method.optimizers(OptimConfig()), OptimizerStep(TrainConfig(), CPU)
-    assert method.update(in_double(batch), optimizers, mechanics)["loss"].dtype == torch.float64
+    optimizers, optimizer_step = method.optimizers(OptimConfig()), OptimizerStep(TrainConfig(), CPU)
+    assert (
+        method.update(in_double(batch), optimizers, optimizer_step)["loss"].dtype == torch.float64
+    )
 
 
 def test_an_update_moves_classifier_sampler_and_encoder(make: Any, batch: Any) -> None:
@@ -185,8 +187,8 @@ def test_an_update_trains_on_what_was_drawn(make: Any, batch: Any) -> None:
     expected = F.cross_entropy(F.linear(features, *before) + COUNTS.log(), y)
     gradients = torch.autograd.grad(expected, before)
     optim = OptimConfig(lr=0.1, momentum=0.0, weight_decay=0.0)
-    mechanics = OptimizerStep(TrainConfig(), CPU)
-    losses = method.update(batch, method.optimizers(optim), mechanics)
+    optimizer_step = OptimizerStep(TrainConfig(), CPU)
+    losses = method.update(batch, method.optimizers(optim), optimizer_step)
     torch.testing.assert_close(losses["loss"], expected)
     for new, old, gradient in zip(method.network.fc.parameters(), before, gradients, strict=True):
         torch.testing.assert_close(new, old - 0.1 * gradient)
@@ -205,13 +207,13 @@ def test_sampling_weights_rise_for_the_class_that_the_judge_needs(make: Any, bat
     hyper = {"sampler_lr": 0.05, "inner_lr": 1.0}
     method = make("balms", hyper, enabled=False).train()
     rare = {**batch, "meta_x": batch["x"][9:].repeat(4, 1, 1, 1), "meta_y": torch.full((4,), 4)}
-    optimizers, mechanics = (
+    optimizers, optimizer_step = (
         method.optimizers(OptimConfig(lr=1e-3)),
         OptimizerStep(TrainConfig(), CPU),
     )
     before = method.sampler.logits.detach().clone()
     torch.manual_seed(0)
     for _ in range(30):
-        method.update(rare, optimizers, mechanics)
+        method.update(rare, optimizers, optimizer_step)
     moved = method.sampler.logits.detach() - before
     assert float(moved[4]) > 0.2 and float(moved[4]) == float(moved.max())

@@ -167,14 +167,14 @@ def test_kept_pairs_do_not_outlive_their_weights(batch: Any, shown: Any) -> None
     # A running mean is evaluated again and again, and never set to training.
     method = cge()
     mean: Any = WeightEMA(method, 0.5)
-    optimizers, mechanics = (
+    optimizers, optimizer_step = (
         method.optimizers(OptimConfig(lr=0.5)),
         OptimizerStep(TrainConfig(), CPU),
     )
     with torch.no_grad():
         before = mean.module.eval().predict(x)
     mean.update_parameters(method)
-    method.train().update(shown, optimizers, mechanics)
+    method.train().update(shown, optimizers, optimizer_step)
     mean.update_parameters(method)
     with torch.no_grad():
         after = mean.module.eval().predict(x)
@@ -199,11 +199,11 @@ def test_it_is_acting(batch: Any) -> None:
 @pytest.mark.parametrize("train", [{"precision": "bf16"}, {"accumulate": 2}], ids=str)
 def test_half_precision_and_accumulation(shown: Any, train: Any) -> None:
     method = cge({"image_embedding": 20}).train()
-    mechanics = OptimizerStep(TrainConfig(batch_size=10, **train), CPU)
-    losses = method.update(shown, method.optimizers(OptimConfig()), mechanics)
+    optimizer_step = OptimizerStep(TrainConfig(batch_size=10, **train), CPU)
+    losses = method.update(shown, method.optimizers(OptimConfig()), optimizer_step)
     assert losses["loss"].isfinite() and losses["loss"].dtype == torch.float32
     assert all(p.isfinite().all() for p in method.parameters())
-    with torch.no_grad(), mechanics.autocast():
+    with torch.no_grad(), optimizer_step.autocast():
         assert method.eval().predict(shown["x"]).dtype == torch.float32
 
 
@@ -291,10 +291,10 @@ def coloured(step: int) -> dict[str, Tensor]:
 def trained(embedding: int, **module: Any) -> CompositionalResult:
     method = on_shapes(embedding, **module).train()
     optimizers = method.optimizers(OptimConfig(name="adam", lr=1e-2, weight_decay=5e-5))
-    mechanics = OptimizerStep(TrainConfig(), CPU)
+    optimizer_step = OptimizerStep(TrainConfig(), CPU)
     for step in range(120):
         seed_device(CPU, step)
-        method.update(coloured(step), optimizers, mechanics)
+        method.update(coloured(step), optimizers, optimizer_step)
     pair = torch.arange(16).repeat(10)
     with torch.no_grad():
         scores = method.eval().predict(images(pair, 99_999))
@@ -317,9 +317,11 @@ def test_recorded_updates_are_those_run_eagerly() -> None:
     for kind in (Eager, Captured):
         method = on_shapes(16, dropout=0.1).to(device).train()
         optimizers = method.optimizers(OptimConfig(name="adam", lr=1e-3))
-        mechanics = OptimizerStep(TrainConfig(precision="bf16"), device)
+        optimizer_step = OptimizerStep(TrainConfig(precision="bf16"), device)
 
-        def work(batch: Any, method: Any = method, o: Any = optimizers, m: Any = mechanics) -> Any:
+        def work(
+            batch: Any, method: Any = method, o: Any = optimizers, m: Any = optimizer_step
+        ) -> Any:
             return method.update(batch, o, m)
 
         with torch.cuda.stream(stream):

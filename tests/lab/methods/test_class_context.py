@@ -20,7 +20,6 @@ from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine import checkpoint
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods.classifier import ClassContext
 from batchformer.lab.methods.erm import MixingClassifier
@@ -274,26 +273,8 @@ def test_the_demo_runs_with_the_arms_and_is_looked_at(
     assert "class_context: flow between shot groups" in told.out and "no figures" not in told.err
 
 
-def test_resumed_equals_uninterrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recipe = tiny()
-    whole = run(recipe, "class_context", 0, root=tmp_path / "whole", device=CPU, quiet=True)
-    steps, inner = [], MixingClassifier.step
-
-    def step(self: MixingClassifier, batch: Any) -> dict[str, Tensor]:
-        steps.append(1)
-        if len(steps) == 5:
-            raise KeyboardInterrupt
-        return inner(self, batch)
-
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(MixingClassifier, "step", step)
-        run(recipe, "class_context", 0, root=tmp_path / "cut", device=CPU, quiet=True)
-    cut = run(recipe, "class_context", 0, root=tmp_path / "cut", device=CPU, quiet=True)
-    states = [checkpoint.load_newest(folder / "checkpoints") for folder in (whole, cut)]
-    one, other = (state["method"] for state in states if state is not None)
-    assert one["encoder.seen"].any() and one.keys() == other.keys()
-    for name, value in one.items():
-        assert torch.equal(value, other[name]), name
+def test_resumed_equals_uninterrupted(assert_resumes: Any) -> None:
+    assert_resumes(method_with)
 
 
 @pytest.mark.gpu

@@ -1,4 +1,4 @@
-"""The classifier with two streams, against the computation written out."""
+"""The classifier with two streams against the computation written out; its head and encoder."""
 
 from __future__ import annotations
 
@@ -7,13 +7,20 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import nn
 
 from batchformer import check
 from batchformer.lab.config.methods import METHODS, MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.methods import build_method
-from batchformer.lab.methods.classifier import Classifier
+from batchformer.lab.methods.classifier import (
+    Classifier,
+    classifier_of,
+    make_encoder,
+    replace_classifier,
+)
 from batchformer.lab.models.build import build_model
+from batchformer.lab.models.heads import CosineClassifier
 from batchformer.nn.randomness import drawing
 
 COUNTS = torch.tensor([50, 20, 10, 5, 1])
@@ -173,3 +180,56 @@ def test_transformers_are_classified_by_timms_own_path(name: str) -> None:
         mixed = network.head(built.encoder(built.features(x)))
         torch.testing.assert_close(both[4:], mixed)
     assert check(built, x).passed
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet32", "digits_net", "convnext_atto", "vit_tiny_patch16_224"]
+)
+def test_a_replaced_classifier_is_the_one_in_use(name: str) -> None:
+    network = build_model(name, 3)
+    head = nn.Linear(network.num_features, 7)  # type: ignore[arg-type]
+    replace_classifier(network, head)
+    assert network.get_classifier() is head  # type: ignore[operator]
+    rows = torch.randn(2, network.num_features)  # type: ignore[call-overload]
+    assert torch.equal(network.get_classifier()(rows), head(rows))  # type: ignore[operator]
+
+
+def test_another_kind_of_classifier_is_named() -> None:
+    network = build_model("digits_net", 3)
+    replace_classifier(network, CosineClassifier(64, 3))
+    with pytest.raises(ValueError, match="has CosineClassifier"):
+        classifier_of(network)
+
+
+def test_settings_reach_the_encoder() -> None:
+    module = ModuleConfig(heads=2, layers=3, dropout=0.1, attend="self", trained=False)
+    encoder = make_encoder(8, module, seed=0, batch_axis=1)
+    assert encoder is not None
+    assert (encoder.heads, len(encoder.layers), encoder.dropout) == (2, 3, 0.1)
+    assert (encoder.attend, encoder.batch_axis, encoder.dim) == ("self", 1, 8)
+    assert not any(p.requires_grad for p in encoder.parameters())
+    assert make_encoder(8, ModuleConfig(enabled=False), seed=0) is None
+
+
+def test_layers_may_start_as_copies() -> None:
+    """The first layer is the same either way, so that one layer is no other encoder."""
+    own, copies = (
+        make_encoder(8, ModuleConfig(layers=3, copy_layers=copied), seed=0)
+        for copied in (False, True)
+    )
+    assert own is not None and copies is not None
+    weights = [[layer.linear1.weight for layer in e.layers] for e in (own, copies)]
+    assert torch.equal(weights[0][0], weights[1][0])
+    assert not torch.equal(*weights[0][:2]) and torch.equal(*weights[1][:2])
+    assert not ModuleConfig().copy_layers
+
+
+def test_weights_are_of_the_seed_alone() -> None:
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    one = make_encoder(8, ModuleConfig(), seed=0)
+    assert torch.equal(before, torch.get_rng_state())
+    torch.manual_seed(2)
+    same, other = make_encoder(8, ModuleConfig(), seed=0), make_encoder(8, ModuleConfig(), seed=1)
+    weights = [e.layers[0].linear1.weight for e in (one, same, other)]  # type: ignore[union-attr]
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])

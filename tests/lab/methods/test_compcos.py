@@ -251,11 +251,11 @@ def test_it_is_acting(batch: Any) -> None:
 def test_half_precision_and_accumulation(shown: Any, train: Any, hyper: Any) -> None:
     method = compcos(hyper).train()
     method.begin_epoch(3)
-    mechanics = OptimizerStep(TrainConfig(batch_size=10, **train), CPU)
-    losses = method.update(shown, method.optimizers(OptimConfig()), mechanics)
+    optimizer_step = OptimizerStep(TrainConfig(batch_size=10, **train), CPU)
+    losses = method.update(shown, method.optimizers(OptimConfig()), optimizer_step)
     assert losses["loss"].isfinite() and losses["loss"].dtype == torch.float32
     assert all(p.isfinite().all() for p in method.parameters())
-    with torch.no_grad(), mechanics.autocast():
+    with torch.no_grad(), optimizer_step.autocast():
         assert method.eval().predict(shown["x"]).dtype == torch.float32
 
 
@@ -277,7 +277,7 @@ def test_resumed_within_an_epoch_equals_unbroken(assert_resumes: Any) -> None:
 
 def test_an_embedding_without_channels_is_refused() -> None:
     network, hyper = build_model("digits_net", 5), MethodConfig()
-    with pytest.raises(ValueError, match=r"hyper\.image-embedding is 0: set.*such as 7"):
+    with pytest.raises(ValueError, match=r"hyper\.image-embedding is 0: set.*for example 7"):
         CompCos(network, PAIRS, VECTORS, seed=0, hyper=hyper, module=ModuleConfig())
 
 
@@ -334,12 +334,12 @@ def shown_at(step: int) -> dict[str, Tensor]:
 def trained(hyper: dict[str, Any], **module: Any) -> CompositionalResult:
     method = on_grid(hyper, **module).train()
     optimizers = method.optimizers(OptimConfig(name="adam", lr=1e-2, weight_decay=5e-5))
-    mechanics = OptimizerStep(TrainConfig(), CPU)
+    optimizer_step = OptimizerStep(TrainConfig(), CPU)
     for step in range(120):
         seed_device(CPU, step)
         if step % 20 == 0:
             method.begin_epoch(step // 20)
-        method.update(shown_at(step), optimizers, mechanics)
+        method.update(shown_at(step), optimizers, optimizer_step)
     pair = torch.arange(16).repeat(10)
     with torch.no_grad():
         scores = method.eval().predict(images(pair, 99_999))
@@ -364,9 +364,11 @@ def test_recorded_updates_are_those_run_eagerly(hyper: dict[str, Any]) -> None:
     for kind in (Eager, Captured):
         method = on_grid(hyper, dropout=0.1).to(device).train()
         optimizers = method.optimizers(OptimConfig(name="adam", lr=1e-3))
-        mechanics = OptimizerStep(TrainConfig(precision="bf16"), device)
+        optimizer_step = OptimizerStep(TrainConfig(precision="bf16"), device)
 
-        def work(batch: Any, method: Any = method, o: Any = optimizers, m: Any = mechanics) -> Any:
+        def work(
+            batch: Any, method: Any = method, o: Any = optimizers, m: Any = optimizer_step
+        ) -> Any:
             return method.update(batch, o, m)
 
         with torch.cuda.stream(stream):

@@ -63,19 +63,19 @@ def batch() -> dict[str, Any]:
 
 
 def updates(method: Detector, number: int, **train: Any) -> list[dict[str, Tensor]]:
-    mechanics = OptimizerStep(TrainConfig(batch_size=2, **train), CPU)
+    optimizer_step = OptimizerStep(TrainConfig(batch_size=2, **train), CPU)
     optimizers = method.optimizers(OptimConfig(lr=0.01, weight_decay=1e-4))
     method.train()
     losses = []
     for step in range(number):
         seed_device(CPU, step)
-        losses.append(method.update(batch(), optimizers, mechanics))
+        losses.append(method.update(batch(), optimizers, optimizer_step))
     return losses
 
 
-@pytest.mark.parametrize(("kind", "precision"), [("c4", "fp32"), ("c4", "bf16"), ("fpn", "bf16")])
+@pytest.mark.parametrize(("kind", "precision"), [("c4", "fp32"), ("fpn", "bf16")])
 def test_updates_lower_the_loss(kind: faster_rcnn.Kind, precision: str) -> None:
-    losses = updates(detector(kind), 8, precision=precision)
+    losses = updates(detector(kind), 6, precision=precision)
     assert list(losses[0]) == ["loss", *PARTS]
     for each in losses:
         torch.testing.assert_close(each["loss"], torch.stack([each[p] for p in PARTS]).sum())

@@ -1,4 +1,4 @@
-"""LDAM-DRW against its formula, and when its weights begin."""
+"""LDAM against the loss composed by hand, its head, and when weights begin."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from batchformer import check
-from batchformer.lab.config.training import OptimConfig
+from batchformer.lab.config.methods import MethodConfig
+from batchformer.lab.methods.ldam import reweighting_warning
 from batchformer.lab.models.heads import CosineClassifier
 
 COUNTS = torch.tensor([50.0, 20.0, 10.0, 5.0, 1.0])
@@ -66,15 +66,20 @@ def test_margin_and_scale_are_settings(make: Any, batch: Any) -> None:
     )
 
 
-@pytest.mark.parametrize("module", [{}, {"enabled": False}, {"streams": "mixed_only"}], ids=str)
-def test_trained_once(make: Any, batch: Any, module: Any, assert_trained_once: Any) -> None:
-    assert_trained_once(make("ldam", **module), batch)
-
-
 def test_resumed_equals_unbroken_across_the_change(make: Any, assert_resumes: Any) -> None:
     assert_resumes(lambda: make("ldam", {"reweight_epoch": 3}))
 
 
-def test_it_is_acting(make: Any, batch: Any) -> None:
-    method = make("ldam")
-    assert check(method, batch["x"], method.optimizers(OptimConfig())["main"]).passed
+@pytest.mark.parametrize(
+    ("method", "epochs", "said"),
+    [
+        ("ldam", 3, "epoch 5, and this training has 3"),
+        ("ride", 5, "has 5"),  # epochs count from 0: the last is 4
+        ("ldam", 5.1, ""),
+        ("ride", 200, ""),
+        ("cross_entropy", 3, ""),
+    ],
+)
+def test_a_training_that_ends_before_it_is_told(method: str, epochs: float, said: str) -> None:
+    words = reweighting_warning(method, MethodConfig(reweight_epoch=5), epochs)
+    assert (said in words) if said else words == ""

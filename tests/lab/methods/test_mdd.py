@@ -15,7 +15,7 @@ from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.losses.domains import mdd
-from batchformer.lab.methods.mdd import Mdd, by_origin
+from batchformer.lab.methods.mdd import Mdd, split_domains
 from batchformer.lab.models.build import build_model
 from batchformer.nn.randomness import drawing
 
@@ -100,7 +100,7 @@ def test_rates_and_every_parameter_once(
 @pytest.mark.parametrize("streams", [1, 2])
 def test_marked_rows_go_to_their_domain(streams: int) -> None:
     marks = [(s, o, i) for s in range(streams) for o, n in ((0, 3), (1, 2)) for i in range(n)]
-    source, target = by_origin(torch.tensor(marks), 3, 2)
+    source, target = split_domains(torch.tensor(marks), 3, 2)
     assert source.tolist() == [[s, 0, i] for s in range(streams) for i in range(3)]
     assert target.tolist() == [[s, 1, i] for s in range(streams) for i in range(2)]
 
@@ -142,14 +142,14 @@ def test_both_domains_are_normalised_together(make: Any, pairs: Any) -> None:
 def test_the_reversal_rises_on_the_device_with_each_update(make: Any, pairs: Any) -> None:
     method = make("mdd", HYPER)
     place = method.updates.data_ptr()
-    optimizers, mechanics = (
+    optimizers, optimizer_step = (
         method.optimizers(OptimConfig(lr=1e-3)),
         OptimizerStep(TrainConfig(), CPU),
     )
     for t in range(4):
         expected = 2 * 0.5 / (1 + math.exp(-t / 10)) - 0.5
         assert method.reversal().item() == pytest.approx(expected, abs=1e-7)
-        method.update(pairs, optimizers, mechanics)
+        method.update(pairs, optimizers, optimizer_step)
         method.after_update()
     assert method.updates.data_ptr() == place and "updates" in method.state_dict()
     method.updates.fill_(10**6)
@@ -213,8 +213,8 @@ def test_it_is_acting(make: Any, batch: Any) -> None:
 def test_half_precision_and_accumulation(make: Any, pairs: Any, train: Any) -> None:
     method = make("mdd", HYPER).train()
     method.updates.fill_(5)
-    mechanics = OptimizerStep(TrainConfig(batch_size=10, **train), CPU)
-    losses = method.update(pairs, method.optimizers(OptimConfig()), mechanics)
+    optimizer_step = OptimizerStep(TrainConfig(batch_size=10, **train), CPU)
+    losses = method.update(pairs, method.optimizers(OptimConfig()), optimizer_step)
     assert losses["loss"].isfinite() and losses["loss"].dtype == torch.float32
     assert all(p.isfinite().all() for p in method.parameters())
 
@@ -277,11 +277,11 @@ def trained(penalty: float, enabled: bool, shift: float) -> Mdd:
     module = ModuleConfig(enabled=enabled, lr_factor=1.0, dropout=0.1)
     method = Mdd(Plane(), torch.ones(2), seed=0, hyper=hyper, module=module).train()
     optimizers = method.optimizers(OptimConfig(lr=0.02, momentum=0.9, weight_decay=0.0))
-    mechanics = OptimizerStep(TrainConfig(), CPU)
-    for step in range(200):
+    optimizer_step = OptimizerStep(TrainConfig(), CPU)
+    for step in range(120):
         x, y = clouds(32, 0.0, step)
         target, _ = clouds(32, shift, 10_000 + step)
-        method.update({"x": x, "y": y, "x_target": target}, optimizers, mechanics)
+        method.update({"x": x, "y": y, "x_target": target}, optimizers, optimizer_step)
         method.after_update()
     return method.eval()
 

@@ -1,14 +1,11 @@
-"""What both MoCos have in common: the slower encoder, one module for both, and what is trained.
+"""What both MoCos have in common: the momentum encoder, one module for both, what is trained.
 
-Run as a script, this file is one of two ranks, and saves what a step gave it.
+What two ranks compute is tested in test_ranks.
 """
 
 from __future__ import annotations
 
 import math
-import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +21,7 @@ from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.cuda_graph import Captured, Eager
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import build_method
-from batchformer.lab.methods.moco import directions, is_vision_transformer, watched
+from batchformer.lab.methods.moco import collapse_metrics, is_vision_transformer, unit_rows
 from batchformer.lab.models.build import build_model
 
 HYPER = {
@@ -54,7 +51,7 @@ def parameters_of(*modules: Any) -> list[Tensor]:
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
 @pytest.mark.parametrize("name", BOTH)
 def test_the_slower_encoder_by_a_loop(make: Any, batch: Any, name: str, schedule: str) -> None:
-    updates = 50
+    updates = 12
     method = make(name, {**HYPER, "momentum_schedule": schedule}).train()
     method.begin_training(updates)
     own = [p.double().clone() for p in parameters_of(method.key_network, method.key_head)]
@@ -173,12 +170,12 @@ def test_under_autocast_the_module_still_learns(make: Any, batch: Any, name: str
 
 def test_what_is_watched_by_hand() -> None:
     draw = torch.Generator().manual_seed(0)
-    q, k = (directions(torch.randn(400, 16, generator=draw)) for _ in range(2))
-    seen = watched(q, k)
+    q, k = (unit_rows(torch.randn(400, 16, generator=draw)) for _ in range(2))
+    seen = collapse_metrics(q, k)
     cosines = [float(a @ b) for a, b in zip(q, k, strict=True)]
     assert float(seen["positive"]) == pytest.approx(sum(cosines) / 400, abs=1e-6)
     assert float(seen["spread"]) == pytest.approx(1 / math.sqrt(16), rel=0.02)
-    alike = watched(q[:1].repeat(9, 1), q[:1].repeat(9, 1))
+    alike = collapse_metrics(q[:1].repeat(9, 1), q[:1].repeat(9, 1))
     assert float(alike["spread"]) == pytest.approx(0, abs=1e-6)
     assert float(alike["positive"]) == pytest.approx(1)
 
@@ -294,12 +291,10 @@ def work(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-def test_two_ranks_are_one_batch(
-    run_ranks: Callable[[str, Path, int], None], tmp_path: Path
-) -> None:
-    run_ranks(__file__, tmp_path, 2)
+def assert_ranks(folder: Path) -> None:
+    """Two ranks compute what one process does with the whole batch."""
     got, means, parts = zip(
-        *(torch.load(tmp_path / f"{rank}.pt", weights_only=True) for rank in range(2)), strict=True
+        *(torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)), strict=True
     )
     for name in BOTH:
         for i, module in enumerate(ALONE):
@@ -367,9 +362,3 @@ def test_recorded_updates_equal_eager_ones(
     assert ends[1][0] == pytest.approx(ends[0][0], rel=1e-3, abs=1e-4)
     for recorded, eager in zip(ends[1][1], ends[0][1], strict=True):
         torch.testing.assert_close(recorded, eager, rtol=1e-3, atol=1e-4)
-
-
-if __name__ == "__main__":
-    work(int(sys.argv[2]), sys.argv[1])
-    # gloo's threads may outlive the group, and an interpreter that ends beside them is aborted.
-    os._exit(0)

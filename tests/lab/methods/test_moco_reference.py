@@ -186,10 +186,10 @@ def standing(of: nn.Module, loss: Tensor) -> dict[str, Any]:
 def assert_updates_agree(method: Moco, reference: Any, optim: OptimConfig) -> None:
     method.train().begin_training(UPDATES)
     optimizers = method.optimizers(optim)
-    mechanics = OptimizerStep(TrainConfig(batch_size=N, updates=UPDATES), torch.device("cpu"))
+    optimizer_step = OptimizerStep(TrainConfig(batch_size=N, updates=UPDATES), torch.device("cpu"))
     for number, views in enumerate(torch.randn(UPDATES, 2, N, 3, 8, 8)):
         torch.manual_seed(number)
-        losses = method.update({"x": views[0], "view2": views[1]}, optimizers, mechanics)
+        losses = method.update({"x": views[0], "view2": views[1]}, optimizers, optimizer_step)
         method.after_update()
         torch.manual_seed(number)
         expected_loss = reference.loss(views)

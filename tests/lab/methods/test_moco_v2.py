@@ -314,7 +314,7 @@ def test_arms_deal_keys_alike(make: Any, batch: Any) -> None:
 
 
 def test_batches_without_parts_of_one_size_are_refused(make: Any, batch: Any) -> None:
-    with pytest.raises(ValueError, match="a batch of 10 rows has no 4 parts of one size"):
+    with pytest.raises(ValueError, match="a batch of 10 rows cannot be divided into 4 equal parts"):
         make("moco_v2", {**HYPER, "norm_parts": 4}).train().step(batch)
 
 
@@ -324,14 +324,14 @@ def test_ranks_share_the_parts_of_imagenets_recipe(
 ) -> None:
     """MoCo's authors train on 8 GPUs, so that 32 samples are normalised together."""
     recipe = find_recipe("imagenet_moco_v2")
-    monkeypatch.setattr(shuffled_norm, "ranks", lambda: ranks)
+    monkeypatch.setattr(shuffled_norm, "world_size", lambda: ranks)
     assert shuffled_norm.parts_of_rank(recipe.hyper.norm_parts) == own
     assert recipe.train.batch_size // ranks // own == 32
     assert shuffled_norm.parts_of_rank(1) == 1
 
 
 def test_ranks_that_parts_cannot_be_divided_among(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shuffled_norm, "ranks", lambda: 16)
+    monkeypatch.setattr(shuffled_norm, "world_size", lambda: 16)
     with pytest.raises(
         ValueError, match=r"8 cannot be divided among 16 ranks: set a multiple of 16, or 1"
     ):

@@ -186,8 +186,8 @@ def test_a_vision_transformer(batch: Any) -> None:
     kept = {k: p.clone() for k, p in network.named_parameters()}
     method.train()
     optimizers = method.optimizers(OptimConfig(name="adamw", lr=1e-3, decayed="matrices"))
-    mechanics = OptimizerStep(TrainConfig(), torch.device("cpu"))
-    method.update({"x": x, "view2": x.flip(3)}, optimizers, mechanics)
+    optimizer_step = OptimizerStep(TrainConfig(), torch.device("cpu"))
+    method.update({"x": x, "view2": x.flip(3)}, optimizers, optimizer_step)
     same = {k for k, p in network.named_parameters() if torch.equal(p, kept[k])}
     assert same == {"patch_embed.proj.weight", "patch_embed.proj.bias", "head.weight", "head.bias"}
 

@@ -1,14 +1,11 @@
 """PaCo against its loss composed by hand, its two encoders and its queue.
 
-Run as a script, this file is one of several ranks, which shuffle their keys: it saves what it got.
+What several ranks compute is tested in test_ranks.
 """
 
 from __future__ import annotations
 
 import copy
-import os
-import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -104,9 +101,9 @@ def test_the_slower_encoder_and_projection_follow_after_each_update(make: Any, b
     own = {k: v.double().clone() for k, v in method.key_network.named_parameters()}
     directions = [v.double().clone() for v in method.key_projection.parameters()]
     optimizers = method.optimizers(OptimConfig(lr=0.5))
-    mechanics = OptimizerStep(TrainConfig(), torch.device("cpu"))
+    optimizer_step = OptimizerStep(TrainConfig(), torch.device("cpu"))
     for _ in range(3):
-        method.update(batch, optimizers, mechanics)
+        method.update(batch, optimizers, optimizer_step)
         method.after_update()
         for key, value in method.network.named_parameters():
             own[key] = 0.9 * own[key] + 0.1 * value.detach().double()
@@ -163,8 +160,8 @@ def test_resumed_equals_unbroken(make: Any, assert_resumes: Any) -> None:
 def test_a_step_writes_its_state_in_place(make: Any, batch: Any) -> None:
     method = make("paco", HYPER)
     places = {k: v.data_ptr() for k, v in method.state_dict().items()}
-    mechanics = OptimizerStep(TrainConfig(), torch.device("cpu"))
-    method.update(batch, method.optimizers(OptimConfig()), mechanics)
+    optimizer_step = OptimizerStep(TrainConfig(), torch.device("cpu"))
+    method.update(batch, method.optimizers(OptimConfig()), optimizer_step)
     method.after_update()
     assert {k: v.data_ptr() for k, v in method.state_dict().items()} == places
     assert method.why_eager() is None and method.phase() is None
@@ -285,14 +282,11 @@ def assert_ranks_are_groups_of_one_batch(
         torch.testing.assert_close(found["means"], means[rank])
 
 
-def test_ranks_shuffle_their_keys(
-    run_ranks: Callable[[str, Path, int], None], tmp_path: Path
-) -> None:
-    """Losses, queue and statistics are those of one process that knows who was with whom."""
-    run_ranks(__file__, tmp_path, max(ROWS))
+def assert_ranks(folder: Path) -> None:
+    """Losses, queue and statistics are those of one process with the same groups."""
     for ranks, sizes in ROWS.items():
         got = [
-            torch.load(tmp_path / f"{rank}of{ranks}.pt", weights_only=True) for rank in range(ranks)
+            torch.load(folder / f"{rank}of{ranks}.pt", weights_only=True) for rank in range(ranks)
         ]
         for name in MODULES:
             assert_ranks_are_groups_of_one_batch(name, sizes, [found[name] for found in got])
@@ -362,17 +356,8 @@ def test_arms_shuffle_alike() -> None:
 
 
 def test_batches_without_parts_of_one_size_are_refused(make: Any, batch: Any) -> None:
-    with pytest.raises(ValueError, match="a batch of 10 rows has no 4 parts of one size"):
+    with pytest.raises(ValueError, match="a batch of 10 rows cannot be divided into 4 equal parts"):
         make("paco", {**HYPER, "norm_parts": 4}).train().step(batch)
     recipe = find_recipe("imagenet_lt_paco")
     with pytest.raises(ValueError, match="norm-parts 4 needs batches with as many rows"):
         replace(recipe, train=replace(recipe.train, batch_size=126))
-
-
-if __name__ == "__main__":
-    # The same processes are a group of three and then, without the last, one of two.
-    for group in sorted(ROWS, reverse=True):
-        if int(sys.argv[2]) < group:
-            work(int(sys.argv[2]), group, sys.argv[1])
-    # gloo's threads may outlive the group, and an interpreter that ends beside them is aborted.
-    os._exit(0)

@@ -71,14 +71,14 @@ def weights(method: nn.Module) -> list[Tensor]:
 def train(swad: Swad, segments: list[int], losses: list[float]) -> list[list[list[Tensor]]]:
     """Segments of so many updates, each evaluated to its loss; the weights after every update."""
     optimizers = swad.optimizers(OptimConfig(lr=0.5))
-    mechanics = OptimizerStep(TrainConfig(), CPU)
+    optimizer_step = OptimizerStep(TrainConfig(), CPU)
     swad.train()
     seen: list[list[list[Tensor]]] = []
     step = 0
     for updates, loss in zip(segments, losses, strict=True):
         seen.append([])
         for _ in range(updates):
-            swad.update(Batches().batch(step), optimizers, mechanics)
+            swad.update(Batches().batch(step), optimizers, optimizer_step)
             swad.after_update()
             seen[-1].append(weights(swad.inner))
             step += 1
@@ -147,31 +147,6 @@ def test_the_valley_is_told_in_the_updates_of_the_whole_training() -> None:
     resumed.load_state_dict(swad.state_dict())
     train(resumed, [4, 2], [LOW, HIGH])
     assert resumed.findings() == whole.findings() != {}
-    # A checkpoint from before this was kept: what is not known is not said.
-    state = swad.state_dict()
-    del state["_extra_state"]["done"], state["_extra_state"]["waiting"][1]["last"]
-    older = Swad(Net(), 2, 2, 0.3)
-    older.load_state_dict(state)
-    train(older, [4, 2], [LOW, HIGH])
-    values = older.findings()["swad"].values
-    assert values == {
-        key: value
-        for key, value in whole.findings()["swad"].values.items()
-        if key not in ("first_update", "last_update")
-    }
-
-
-def test_an_older_checkpoint_inside_the_valley_does_not_know_its_first_evaluation() -> None:
-    swad = Swad(Net(), 2, 2, 0.3)
-    train(swad, [3, 1, 4], [HIGH, LOW, LOW])
-    assert {"first_evaluation", "last_evaluation"} < swad.findings()["swad"].values.keys()
-    state = swad.state_dict()
-    del state["_extra_state"]["valley"]["first"]
-    older = Swad(Net(), 2, 2, 0.3)
-    older.load_state_dict(state)
-    found = older.findings()["swad"]
-    assert not any("evaluation" in key for key in found.values) and "(eval" not in found.words
-    assert (found.values["first_update"], found.values["last_update"]) == (4, 8)
 
 
 def test_what_waits_is_bounded_and_dropped_with_the_valley() -> None:
@@ -284,8 +259,10 @@ class Watched(Net):
     def optimizers(self, optim: OptimConfig) -> Any:
         return {"first": super().optimizers(optim)["main"]}
 
-    def update(self, batch: Batch, optimizers: Any, mechanics: OptimizerStep) -> dict[str, Tensor]:
-        return super().update(batch, {"main": optimizers["first"]}, mechanics)
+    def update(
+        self, batch: Batch, optimizers: Any, optimizer_step: OptimizerStep
+    ) -> dict[str, Tensor]:
+        return super().update(batch, {"main": optimizers["first"]}, optimizer_step)
 
     def why_eager(self) -> str:
         return "of its own"
@@ -367,7 +344,7 @@ def run_plan(folder: Path, device: torch.device = CPU, **options: Any) -> Plan:
 def scripted(swad: Swad) -> Callable[[Method, OptimizerStep], Evaluation]:
     """Scores of the network itself, and a validation loss that falls and rises by the update."""
 
-    def evaluate(method: Method, mechanics: OptimizerStep) -> Evaluation:
+    def evaluate(method: Method, optimizer_step: OptimizerStep) -> Evaluation:
         x = Batches(swad.segment.updates.device).batch(77)["x"]
         score = float(method.predict(x).double().sum())
         at = 4 * swad.valley.told + 4

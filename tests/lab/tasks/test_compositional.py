@@ -84,7 +84,7 @@ class Knows(Method):
         return torch.linspace(0, 1, self.made.num_classes)
 
 
-def mechanics() -> OptimizerStep:
+def optimizer_step() -> OptimizerStep:
     return OptimizerStep(TrainConfig(workers=0), CPU)
 
 
@@ -93,7 +93,7 @@ def mechanics() -> OptimizerStep:
 def test_a_network_that_knows_all_pairs_is_perfect(table: Path, world: str, memory: bool) -> None:
     made = task(table, world=world, memory=memory)
     assert made.num_classes == 6
-    found = made.evaluate(Knows(made, [*SEEN, ("red", "cat"), *UNSEEN.values()]), mechanics())
+    found = made.evaluate(Knows(made, [*SEEN, ("red", "cat"), *UNSEEN.values()]), optimizer_step())
     names = ["auc", "hm", "seen", "unseen", "attribute", "object"]
     assert list(found.metrics)[:6] == names and list(found.metrics)[-1] == "val"
     assert found.metrics["seen"] == found.metrics["unseen"] == 100
@@ -102,7 +102,7 @@ def test_a_network_that_knows_all_pairs_is_perfect(table: Path, world: str, memo
 
 def test_one_that_knows_seen_pairs_alone(table: Path) -> None:
     made = task(table)
-    found = made.evaluate(Knows(made, [*SEEN, ("red", "cat")]), mechanics())
+    found = made.evaluate(Knows(made, [*SEEN, ("red", "cat")]), optimizer_step())
     assert found.metrics["seen"] == 100 and found.metrics["auc"] < 100
 
 
@@ -155,7 +155,7 @@ def test_without_word_vectors(table: Path) -> None:
 
 def test_infeasible_pairs_are_left_out_by_a_threshold_of_validation(table: Path) -> None:
     made = task(table, world="open", mask=True)
-    found = made.evaluate(Knows(made, [*SEEN, ("red", "cat"), *UNSEEN.values()]), mechanics())
+    found = made.evaluate(Knows(made, [*SEEN, ("red", "cat"), *UNSEEN.values()]), optimizer_step())
     assert found.metrics["seen"] == 100
 
 
@@ -182,10 +182,10 @@ def test_the_scores_of_a_batch_are_not_kept(
     made = task(table, world="open", mask=mask)
     known = [*SEEN, ("red", "cat"), *UNSEEN.values()]
     method = Remembers(made, known)
-    found = made.evaluate(method, mechanics())
+    found = made.evaluate(method, optimizer_step())
     assert len(method.alive) > 12 and max(method.alive) == 0
     monkeypatch.undo()
-    assert found.metrics == made.evaluate(Knows(made, known), mechanics()).metrics
+    assert found.metrics == made.evaluate(Knows(made, known), optimizer_step()).metrics
 
 
 def test_views() -> None:
@@ -219,9 +219,9 @@ def without(table: Path, lacking: str) -> Path:
 @pytest.mark.parametrize(
     ("lacking", "words"),
     [
-        ("images", "pairs has no images of validation"),
-        ("unseen pairs", "validation of pairs has no images of unseen pairs"),
-        ("seen pairs", "validation of pairs has no images of seen pairs"),
+        ("images", "pairs has no validation images"),
+        ("unseen pairs", "the validation data of pairs has no images of unseen pairs"),
+        ("seen pairs", "the validation data of pairs has no images of seen pairs"),
     ],
 )
 def test_it_is_known_beforehand_whether_validation_has_a_score(
@@ -230,10 +230,12 @@ def test_it_is_known_beforehand_whether_validation_has_a_score(
     whole = task(table)
     assert whole.unvalidated == ""
     knows = Knows(whole, SEEN)
-    assert whole.evaluate(knows, mechanics()).metrics["val"] >= 0
+    assert whole.evaluate(knows, optimizer_step()).metrics["val"] >= 0
     made = task(without(table, lacking))
     assert made.unvalidated == words
-    score = made.evaluate(Knows(made, SEEN), mechanics()).metrics.get("val", math.nan)
+    score = made.evaluate(Knows(made, SEEN), optimizer_step()).metrics.get("val", math.nan)
     assert math.isnan(score), "it is said exactly where there is none"
-    with pytest.raises(ValueError, match=rf"chosen on validation, and {words}.*--data\.no-mask"):
+    with pytest.raises(
+        ValueError, match=rf"chosen on validation data, and {words}.*--data\.no-mask"
+    ):
         task(table, world="open", mask=True)

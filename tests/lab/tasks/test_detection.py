@@ -87,9 +87,9 @@ def test_what_it_says_of_its_data(task: DetectionTask) -> None:
 
 
 def test_all_found_and_nothing_found(task: DetectionTask) -> None:
-    mechanics, images = OptimizerStep(TRAIN, CPU), task.data.test
+    optimizer_step, images = OptimizerStep(TRAIN, CPU), task.data.test
     right = Told(lambda n: (images[n].boxes, images[n].labels), task)
-    found = task.evaluate(right, mechanics)
+    found = task.evaluate(right, optimizer_step)
     names = ["ap", "ap50", "ap75"]
     assert list(found.metrics) == [*names, *(f"voc07_{name}" for name in names)]
     assert all(value == pytest.approx(100) for value in found.metrics.values())
@@ -99,7 +99,7 @@ def test_all_found_and_nothing_found(task: DetectionTask) -> None:
     assert np.isnan(found.figures["class_ap"][1])
     assert found.figures["classes"].tolist() == ["bolt", "nut"]
     silent = Told(lambda _: (torch.empty(0, 4), torch.empty(0, dtype=torch.int64)), task)
-    assert task.evaluate(silent, mechanics).metrics == dict.fromkeys(found.metrics, 0)
+    assert task.evaluate(silent, optimizer_step).metrics == dict.fromkeys(found.metrics, 0)
 
 
 def test_boxes_in_the_wrong_scale_are_wrong(task: DetectionTask) -> None:
@@ -144,12 +144,12 @@ class Normalised(Told):
 
 def test_statistics_are_measured_before_scoring(task: DetectionTask) -> None:
     precise = dataclasses.replace(task, config=dataclasses.replace(task.config, precise_norm=3))
-    mechanics, means = OptimizerStep(TRAIN, CPU), []
+    optimizer_step, means = OptimizerStep(TRAIN, CPU), []
     for times in range(2):
         torch.manual_seed(times)
         method = Normalised(task).eval()
         before = torch.get_rng_state()
-        precise.evaluate(method, mechanics)
+        precise.evaluate(method, optimizer_step)
         assert torch.equal(torch.get_rng_state(), before), "no other draw changes"
         assert len(method.seen) == 3 and all(len(rows) == 2 for rows in method.seen)
         wanted = torch.stack(method.seen).mean((0, 1))
@@ -158,5 +158,5 @@ def test_statistics_are_measured_before_scoring(task: DetectionTask) -> None:
         means.append(wanted)
     assert torch.equal(*means), "the same batches and draws in every evaluation"
     method = Normalised(task).eval()
-    task.evaluate(method, mechanics)
+    task.evaluate(method, optimizer_step)
     assert not method.seen, "running means where it is off"

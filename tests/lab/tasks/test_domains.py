@@ -48,7 +48,7 @@ class Says(Method):
         return torch.stack([x.mean((1, 2, 3)), torch.zeros(len(x))], 1)
 
 
-def mechanics(**train: Any) -> OptimizerStep:
+def optimizer_step(**train: Any) -> OptimizerStep:
     return OptimizerStep(TrainConfig(workers=0, **train), CPU)
 
 
@@ -101,7 +101,7 @@ def test_a_batch_of_no_size_has_32_images_of_each_domain() -> None:
 
 
 def test_a_batch_that_cannot_be_shared_out() -> None:
-    with pytest.raises(ValueError, match=r"batch of 32 is not made of 5 equal.*multiple of 5"):
+    with pytest.raises(ValueError, match=r"batch of 32 cannot hold 5 domains.*multiple of 5"):
         digits().feed(TrainConfig(batch_size=32), 0)
 
 
@@ -118,7 +118,7 @@ def test_scores_by_hand(tree: Path, memory: bool) -> None:
     """Labels alternate and everything is said to be class 0: half of the target is right."""
     config = DomainConfig(name="tree", root=str(tree), target="c", size=SIDE, memory=memory)
     task = DomainTask.load(config, CPU).seeded(3)
-    evaluation = task.evaluate(Says(), mechanics())
+    evaluation = task.evaluate(Says(), optimizer_step())
     # Grey levels below ImageNet's mean have negative means: class 1 is said for all of them.
     assert evaluation.metrics["c"] == 50.0
     assert list(evaluation.metrics) == ["c", "val", "val_loss"]
@@ -160,7 +160,7 @@ def said_loss(task: DomainTask, rows: dict[str, Tensor], memory: bool) -> float:
 
 def test_the_part_of_the_target_that_swad_scores(tree: Path) -> None:
     config = DomainConfig(name="tree", root=str(tree), target="c", size=SIDE, scored_on="in")
-    evaluation = DomainTask.load(config, CPU).evaluate(Says(), mechanics())
+    evaluation = DomainTask.load(config, CPU).evaluate(Says(), optimizer_step())
     assert evaluation.figures["correct"].shape == (16,)
 
 
@@ -198,12 +198,12 @@ def test_adaptation_sees_the_target_without_its_labels(tree: Path) -> None:
     levels = [grey_levels(feed.batch(step)["x_target"]) for step in range(feed.per_epoch)]
     assert len(levels[0]) == 4 and {level for own in levels for level in own} <= set(range(25, 45))
     assert set(grey_levels(batch["x"])) <= set(range(10))
-    metrics = task.evaluate(Says(), mechanics()).metrics
+    metrics = task.evaluate(Says(), optimizer_step()).metrics
     assert list(metrics) == ["c", "mean_class"] and metrics["mean_class"] == 50.0
 
 
 def test_an_unknown_domain_is_answered_with_those_there_are(tree: Path) -> None:
     with pytest.raises(ValueError, match=r"no domain 'd'; choose data.target of a, b, c"):
         DomainTask.load(DomainConfig(name="tree", root=str(tree), target="d"), CPU)
-    with pytest.raises(ValueError, match=r"name one: data.target"):
+    with pytest.raises(ValueError, match=r"name one with data.target"):
         DomainTask.load(DomainConfig(name="tree", root=str(tree)), CPU).split  # noqa: B018

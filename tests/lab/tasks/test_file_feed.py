@@ -15,7 +15,7 @@ from batchformer.lab.data.feeds.loader import FileFeed
 from batchformer.lab.data.files.decode import DamagedImageError
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.transforms import IMAGENET, Compose, RandomFlip
-from batchformer.lab.tasks.features import file_feed
+from batchformer.lab.tasks.base import file_feed
 
 CPU = torch.device("cpu")
 VIEW = (ResizeCentreCrop(8, 8), Compose((RandomFlip(), IMAGENET)))

@@ -20,8 +20,8 @@ from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.sets import annotated
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.tasks.base import WithMeta
 from batchformer.lab.tasks.image_files import ImageFileTask
-from batchformer.lab.tasks.meta import WithMeta
 
 CPU = torch.device("cpu")
 SIZES = {"a": 12, "b": 6, "c": 2}
@@ -83,8 +83,8 @@ def test_a_class_without_a_test_image_is_remarked_on(root: Path, tmp_path: Path)
 
 @pytest.mark.parametrize("workers", [0, 1])
 def test_scores_by_hand(task: ImageFileTask, workers: int) -> None:
-    mechanics = OptimizerStep(TrainConfig(workers=workers), CPU)
-    evaluation = task.evaluate(ByBrightness(), mechanics, batch=4)
+    optimizer_step = OptimizerStep(TrainConfig(workers=workers), CPU)
+    evaluation = task.evaluate(ByBrightness(), optimizer_step, batch=4)
     metrics = evaluation.metrics
     assert metrics["all"] == pytest.approx(400 / 6) and next(iter(metrics)) == "all"
     assert (metrics["many"], metrics["medium"], metrics["few"]) == (100, 100, 0)

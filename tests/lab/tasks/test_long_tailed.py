@@ -1,6 +1,9 @@
-"""The long-tailed task on embedded digits."""
+"""The long-tailed task on digits: scores, feeds, and the balanced batch beside them."""
 
 from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +12,11 @@ from torch import Tensor
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
+from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.tasks.base import WithMeta
+from batchformer.lab.tasks.load import load
 from batchformer.lab.tasks.long_tailed import LongTailedTask
 
 CPU = torch.device("cpu")
@@ -35,8 +41,8 @@ class Constant(Method):
 
 
 def test_scores_of_a_constant_answer_by_hand(task: LongTailedTask) -> None:
-    mechanics = OptimizerStep(TrainConfig(), CPU)
-    evaluation = task.evaluate(Constant(9), mechanics, batch=64)  # the rarest class
+    optimizer_step = OptimizerStep(TrainConfig(), CPU)
+    evaluation = task.evaluate(Constant(9), optimizer_step, batch=64)  # the rarest class
     metrics = evaluation.metrics
     assert metrics["all"] == metrics["mean_class"] == pytest.approx(10.0)
     assert metrics["many"] == metrics["medium"] == 0.0 and metrics["few"] == pytest.approx(100 / 3)
@@ -59,3 +65,61 @@ def test_facts_and_feed(task: LongTailedTask) -> None:
     batch = task.feed(TrainConfig(batch_size=32), seed=0).batch(0)
     assert batch["x"].shape == (32, 1, 8, 8) and batch["x"].dtype == torch.float32
     assert torch.equal(task.method_options["class_counts"], task.data.train_counts)
+
+
+def test_a_balanced_batch_comes_beside_the_training_batch() -> None:
+    config = LongTailConfig(name="digits", ratio=50, shots="thirds", meta_batch=30)
+    feed = LongTailedTask.load(config, CPU).feed(TrainConfig(batch_size=32), seed=0)
+    plain = LongTailedTask.load(LongTailConfig(name="digits", ratio=50), CPU)
+    alone = plain.feed(TrainConfig(batch_size=32), seed=0)
+    assert isinstance(feed, WithMeta) and feed.per_epoch == alone.per_epoch
+    for step in (0, 3, 40):
+        batch = feed.batch(step)
+        assert set(batch) == {"x", "y", "index", "meta_x", "meta_y"}
+        assert batch["meta_y"].bincount(minlength=10).tolist() == [3] * 10
+        assert batch["meta_x"].shape == (30, 1, 8, 8)
+        expected = alone.batch(step)
+        assert all(torch.equal(batch[key], expected[key]) for key in expected)
+
+
+def test_a_meta_batch_is_no_larger_than_the_data() -> None:
+    config = LongTailConfig(name="digits", ratio=50, meta_batch=10_000)
+    task = LongTailedTask.load(config, CPU)
+    batch = task.feed(TrainConfig(batch_size=32), seed=0).batch(0)
+    assert len(batch["meta_y"]) == len(task.data.train)
+
+
+def test_the_sampler_and_the_second_view_of_a_task() -> None:
+    config = LongTailConfig(name="digits", ratio=50, sampler="class_balanced", augment="paco")
+    batch = LongTailedTask.load(config, CPU).feed(TrainConfig(batch_size=40), seed=0).batch(1)
+    assert batch["y"].bincount(minlength=10).tolist() == [4] * 10
+    assert batch["view2"].shape == batch["x"].shape
+    assert not torch.equal(batch["view2"], batch["x"])
+
+
+def test_closing_reaches_both_feeds_and_passes_over_those_in_memory() -> None:
+    closed = []
+
+    class Open:
+        per_epoch = 1
+
+        def batch(self, step: int) -> dict[str, Any]:
+            return {}
+
+        def close(self) -> None:
+            closed.append(self)
+
+    first, second = Open(), Open()
+    close(WithMeta(first, second))
+    assert closed == [first, second]
+    config = LongTailConfig(name="digits", ratio=50, meta_batch=30)
+    close(LongTailedTask.load(config, CPU).feed(TrainConfig(batch_size=32), seed=0))
+
+
+def test_images_in_memory_and_from_files(tmp_path: Path) -> None:
+    assert isinstance(load(LongTailConfig(name="digits", ratio=50), CPU), LongTailedTask)
+    files = LongTailConfig(name="imagenet_lt", augment="jitter", root=str(tmp_path))
+    with pytest.raises(FileNotFoundError, match="ImageNet-LT not found"):
+        load(files, CPU)
+    with pytest.raises(ValueError, match="in image files"):
+        LongTailedTask.load(files, CPU)

@@ -1,4 +1,4 @@
-"""Scores of a test set, and which figures are kept."""
+"""Scores of a test set, its facts, and what is said about data before training."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ from torchmetrics.functional.classification import multiclass_accuracy
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
+from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, class_counts
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.metrics.shots import expected_calibration_error
 from batchformer.lab.tasks import scoring
+from batchformer.lab.tasks.load import remarks_in
+from batchformer.lab.tasks.scoring import class_sizes, split_facts
 
 
 class Echo(Method):
@@ -33,12 +36,12 @@ def test_by_hand_and_without_a_confusion_matrix_of_many_classes(
 ) -> None:
     labels, said = torch.tensor([0, 0, 1, 2]), torch.tensor([0, 1, 1, 0])
     batches = [(torch.eye(3)[said[part]], labels[part]) for part in (slice(3), slice(3, 4))]
-    mechanics = OptimizerStep(TrainConfig(), torch.device("cpu"))
+    optimizer_step = OptimizerStep(TrainConfig(), torch.device("cpu"))
     counts = torch.tensor([500, 50, 5])
 
     def scored() -> Evaluation:
         config = LongTailConfig()
-        return scoring.evaluate_by_shots(Echo(), mechanics, batches, counts, "abc", config)
+        return scoring.evaluate_by_shots(Echo(), optimizer_step, batches, counts, "abc", config)
 
     metrics = scored().metrics
     assert {k: metrics[k] for k in ("all", "many", "medium", "few", "said")} == {
@@ -62,10 +65,10 @@ def test_the_highest_answers_against_torchmetrics(scores: Any) -> None:
     labels = torch.randint(9, (60,), generator=draw)
     batches = [(logits[:25], labels[:25]), (logits[25:], labels[25:])]
     counts = torch.tensor([500, 400, 300, 60, 50, 40, 9, 5, 1])
-    mechanics = OptimizerStep(TrainConfig(), torch.device("cpu"))
+    optimizer_step = OptimizerStep(TrainConfig(), torch.device("cpu"))
     config = LongTailConfig(scores=scores)
     evaluation = scoring.evaluate_by_shots(
-        Echo(), mechanics, batches, counts, list("abcdefghi"), config
+        Echo(), optimizer_step, batches, counts, list("abcdefghi"), config
     )
 
     def accuracy(average: Any, top_k: int = 1) -> float:
@@ -91,7 +94,68 @@ def test_the_highest_answers_against_torchmetrics(scores: Any) -> None:
 
 def test_five_classes_have_no_five_highest_answers() -> None:
     batches = [(torch.eye(5), torch.arange(5))]
-    mechanics, counts = OptimizerStep(TrainConfig(), torch.device("cpu")), torch.full((5,), 7)
+    optimizer_step, counts = OptimizerStep(TrainConfig(), torch.device("cpu")), torch.full((5,), 7)
     config = LongTailConfig(scores="top")
-    found = scoring.evaluate_by_shots(Echo(), mechanics, batches, counts, "abcde", config).metrics
+    found = scoring.evaluate_by_shots(
+        Echo(), optimizer_step, batches, counts, "abcde", config
+    ).metrics
     assert list(found) == ["top1", "mean_class", "ece", "said"] and found["top1"] == 100
+
+
+def test_the_facts_of_a_split() -> None:
+    def part(labels: list[int]) -> ImageSplit:
+        images = torch.zeros(len(labels), 1, 2, 2, dtype=torch.uint8)
+        return ImageSplit(images, torch.tensor(labels))
+
+    data = LongTailedData(part([0, 0, 0, 1]), part([0, 1]), ("a", "b"), "tiny")
+    assert split_facts(data) == {
+        "name": "tiny",
+        "split_sha256": data.split_sha256,
+        "train_sha256": data.train_sha256,
+        "train": 4,
+        "test": 2,
+        "largest_class": 3,
+        "smallest_class": 1,
+    }
+
+
+@pytest.mark.parametrize(("ratio", "shots"), [(100, (35, 35, 30)), (200, (30, 31, 39))])
+def test_the_sizes_of_cifar100_lt_in_words(ratio: int, shots: tuple[int, int, int]) -> None:
+    counts = torch.tensor(class_counts(500, 100, ratio))
+    line = class_sizes(counts, LongTailConfig())
+    images, smallest = {100: ("10,847", 5), 200: ("9,502", 2)}[ratio]
+    assert line.startswith(f"100 classes, {images} training images: 500 in the largest class, ")
+    assert f" {smallest} in the smallest; " in line
+    assert line.endswith("; {} many, {} medium, {} few".format(*shots))
+
+
+def test_sizes_by_thirds_and_without_shots() -> None:
+    counts = torch.tensor([9, 5, 4, 1])
+    thirds = class_sizes(counts, LongTailConfig(shots="thirds"))
+    assert thirds.endswith("; 2 many, 1 medium, 1 few (thirds by training images)")
+    assert class_sizes(counts, LongTailConfig(scores="top")).endswith(" 1 in the smallest")
+
+
+def test_facts_without_remarks_give_no_lines() -> None:
+    assert remarks_in({"train": 5, "domains": {"photo": 3}}) == []
+    nothing: dict[str, Any] = {
+        "remarks": [],
+        "words_without_vector": {},
+        "random_vectors": [],
+        "skipped": {},
+    }
+    assert remarks_in(nothing) == []
+
+
+def test_each_remark_and_each_list_is_a_line() -> None:
+    drawn = [f"word{number}" for number in range(12)]
+    lines = remarks_in(
+        {
+            "remarks": ["one", "two"],
+            "words_without_vector": {"FauxFur": ["Faux"], "mid-calf": ["mid", "calf"]},
+            "random_vectors": drawn,
+        }
+    )
+    assert lines[:2] == ["one", "two"] and len(lines) == 4
+    assert lines[2].endswith("mean: FauxFur (Faux), mid-calf (mid, calf)")
+    assert lines[3].endswith("drawn: " + ", ".join(drawn[:10]) + " and 2 more")

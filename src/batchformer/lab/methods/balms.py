@@ -1,7 +1,7 @@
 """BALMS (Ren et al., 2020): Balanced Softmax on batches whose class sampling is learned.
 
-This follows the released code but for one thing. That draws a batch from all training images; here
-the data gives a batch, and the sampler draws from it with replacement.
+This follows the released code with one difference. The released code draws a batch from all
+training images; here the feed gives a batch, and the sampler draws from it with replacement.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from batchformer.plug.attach import param_groups
 
 
 class ClassSampler(nn.Module):
-    """One learned weight for each class, in (0, 1), by which samples of a batch are drawn again.
+    """Resamples a batch by one learned weight for each class, in (0, 1).
 
     Args:
         class_counts: (K,) training images of each class.
-        power: weights begin in proportion to ``n_c^-power``, scaled so that the least and the
-            largest add up to 1. On Places-LT, with power 0.3, the rarest class begins at 0.888.
+        power: initial weights are proportional to ``n_c^-power``, scaled so that the smallest and
+            the largest add up to 1. On Places-LT, with power 0.3, the rarest class begins at 0.888.
     """
 
     def __init__(self, class_counts: Tensor, power: float) -> None:
@@ -44,29 +44,29 @@ class ClassSampler(nn.Module):
         self.logits = nn.Parameter(start.logit().to(torch.get_default_dtype()))
 
     def forward(self, labels: Tensor) -> Tensor:
-        """Labels (N,) to N draws among these samples, (N, N): each row has a single one.
+        """Labels (N,) to N draws among these samples, (N, N) with one 1 in each row.
 
-        Draws are with replacement, in proportion to the classes' weights. Gradients pass as if a
-        row were the softmax it was drawn from.
+        Draws are with replacement, in proportion to the classes' weights. The gradient is that of
+        the softmax that a row was drawn from.
         """
         scores = F.logsigmoid(self.logits)[labels]
         return F.gumbel_softmax(scores.expand(len(labels), -1), hard=True)
 
 
 class MetaSampled(OnFrozenFeatures):
-    """A new classifier on frozen features; how often classes are drawn is learned beside it.
+    """A new classifier on frozen features, trained with a learned class sampler.
 
-    Each update draws its batch again by the class weights, tries one step of the classifier on it,
-    and moves the weights to where a class-balanced batch (``meta_x``, ``meta_y``) is classified
-    better after that step. Then the classifier is trained on the drawn batch.
+    Each update resamples its batch by the class weights, tries one step of the classifier on it,
+    and changes the weights so that a class-balanced batch (``meta_x``, ``meta_y``) is classified
+    better after that step. Then the classifier is trained on the resampled batch.
 
-    The trial step is the one that SGD would take next, with its rate of the moment, momentum and
-    weight decay, unless ``hyper.inner_lr`` sets a plain gradient step. It uses plain features
-    alone, as the released code does. The class-balanced batch goes through BatchFormer, and
+    The trial step is the one that SGD would take next, with its current rate, momentum and weight
+    decay, unless ``hyper.inner_lr`` sets a plain gradient step. It uses only plain features, as the
+    released code does. The class-balanced batch goes through BatchFormer, and
     ``hyper.meta_streams`` says which streams count.
 
     Args:
-        network: of an earlier run; its classifier begins anew.
+        network: of an earlier run; its classifier is initialised again.
         class_counts: (K,) training images of each class.
         seed: of the classifier's initial weights.
         hyper: sampler_power, sampler_lr, inner_lr and meta_streams.
@@ -88,7 +88,7 @@ class MetaSampled(OnFrozenFeatures):
             classifier_of(network).reset_parameters()
 
     def parameter_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
-        """Classifier and BatchFormer; the class weights have an optimizer of their own."""
+        """Classifier and BatchFormer; the class weights have their own optimizer."""
         trained = [self.network] if self.encoder is None else [self.network, self.encoder]
         return param_groups(nn.ModuleList(trained), optim.lr, self.module_lr_factor)
 
@@ -96,7 +96,7 @@ class MetaSampled(OnFrozenFeatures):
         require(
             optim.name == "sgd" or self.hyper.inner_lr > 0,
             f"the trial step of balms is a step of SGD, and optim.name is {optim.name}; set "
-            "hyper.inner-lr, for example 0.02, for a plain gradient step",
+            "hyper.inner-lr, for example to 0.02, for a plain gradient step",
         )
         own = OptimConfig(name="adam", lr=self.hyper.sampler_lr, weight_decay=0.0)
         groups = [{"params": list(self.sampler.parameters())}]
@@ -106,22 +106,25 @@ class MetaSampled(OnFrozenFeatures):
         return "its trial step differentiates through an update"
 
     def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: OptimizerStep
+        self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
     ) -> dict[str, Tensor]:
-        with mechanics.autocast():
+        with optimizer_step.autocast():
             features = _widened(self.features(batch["x"]))
             meta_features = _widened(self.features(batch["meta_x"]))
         draws, main = self.sampler(batch["y"]), optimizers["main"]
         meta = self.meta_loss(draws, features, batch["y"], meta_features, batch["meta_y"], main)
         (gradient,) = torch.autograd.grad(meta, [self.sampler.logits])
         self.sampler.logits.grad = gradient
-        # The schedule is the classifier's: as released, the class weights learn at a constant rate.
+        # The schedule is for the classifier; as released, the sampler learns at a constant rate.
         set_lr(optimizers["sampler"], 1.0)
         optimizers["sampler"].step()
         drawn = draws.detach().argmax(1)
         again = {"features": features[drawn], "y": batch["y"][drawn]}
         parameters = [p for group in main.param_groups for p in group["params"]]
-        return {**mechanics.minimise(self.step, again, main, parameters), "meta": meta.detach()}
+        return {
+            **optimizer_step.minimise(self.step, again, main, parameters),
+            "meta": meta.detach(),
+        }
 
     def meta_loss(
         self,
@@ -144,7 +147,7 @@ class MetaSampled(OnFrozenFeatures):
         before = {name: p.detach().requires_grad_() for name, p in classifier.named_parameters()}
         logits = functional_call(classifier, before, (features,))
         losses = balanced_softmax(logits, labels, counts, reduction="none")  # type: ignore[arg-type]
-        # As released: the gradient passes by the drawn sample of each row, and by no other.
+        # As released: only the drawn sample of each row passes a gradient.
         trial = ((draws.detach() * draws) @ losses).mean()
         gradients = torch.autograd.grad(trial, list(before.values()), create_graph=True)
         after = {}
@@ -153,12 +156,12 @@ class MetaSampled(OnFrozenFeatures):
                 after[name] = before[name] - rate * gradient
             else:
                 after[name] = after_sgd_step(weight, gradient, optimizer)
-        rows, targets = self._judged(meta_features, meta)
+        rows, targets = self._meta_rows(meta_features, meta)
         return F.cross_entropy(functional_call(classifier, after, (rows,)), targets)
 
     @torch.no_grad()
-    def _judged(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        """The rows of the balanced batch (M, C) by which a trial step is judged, with labels."""
+    def _meta_rows(self, features: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        """The rows of the balanced batch that score a trial step, and their labels."""
         rows = self.streams(features)
         if self.hyper.meta_streams == "both" or len(rows) == len(features):
             return rows, match(rows, labels)
@@ -171,7 +174,7 @@ class MetaSampled(OnFrozenFeatures):
 
 
 def after_sgd_step(weight: nn.Parameter, gradient: Tensor, optimizer: Optimizer) -> Tensor:
-    """Where the next step of SGD would take a weight, differentiable in its gradient.
+    """The weight after the next step of SGD, differentiable in its gradient.
 
     Neither the weight nor the optimizer changes.
 
@@ -191,5 +194,5 @@ def after_sgd_step(weight: nn.Parameter, gradient: Tensor, optimizer: Optimizer)
 
 
 def _widened(features: Tensor) -> Tensor:
-    """In float32, or as they are where that is wider."""
+    """The features in float32, or in float64 if they are."""
     return features.to(torch.promote_types(features.dtype, torch.float32))

@@ -1,4 +1,4 @@
-"""CE-GZSL (Han et al., 2021): unseen classes by features made of attributes."""
+"""CE-GZSL (Han et al., 2021): a classifier of unseen classes, trained on generated features."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from batchformer.lab.engine.optim import build_optimizer
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.losses.contrast import class_contrast, supervised_contrast
 from batchformer.lab.losses.wgan import critic_difference, gradient_penalty
-from batchformer.lab.methods.classifier import make_encoder
+from batchformer.lab.methods.classifier import JOINT_SCALES, apply_encoder, make_encoder
 from batchformer.lab.models.generator import (
     Comparator,
     Critic,
@@ -29,126 +29,35 @@ from batchformer.lab.models.generator import (
     Generator,
     with_small_weights,
 )
-from batchformer.nn.module import two_streams
 from batchformer.nn.randomness import drawing, seed_for
 from batchformer.nn.streams import duplicate, match, stream_loss
 from batchformer.plug.attach import param_groups
 
-# A linear classifier that is trained on fixed features at one go, on their device.
-
-#: Rows of a batch, also those that attend to one another.
+#: Channels of the embedding h, of the directions z, and of the comparator's hidden layer.
+EMBEDDING, DIRECTION, COMPARATOR = 2048, 512, 2048
+#: Rows of a batch of the classifier, which attend to one another.
 BATCH = 100
 ADAM = OptimConfig(name="adam", lr=1e-3, betas=(0.5, 0.999), weight_decay=0.0)
-#: In the place of a step, so that nothing here is drawn as training draws it.
+#: In place of a step, so that the classifier's random draws differ from those of training.
 APART = -1
 
 
-def train_classifier(
-    features: Tensor,
-    labels: Tensor,
-    num_classes: int,
-    *,
-    epochs: int,
-    seed: int,
-    module: ModuleConfig,
-    batch_size: int = BATCH,
-) -> nn.Linear:
-    """Softmax regression by Adam, with BatchFormer before it where `module` asks for it.
-
-    Without BatchFormer nothing is drawn but the order, and on a GPU the step is recorded once.
-
-    BatchFormer begins anew, mixes the rows of each batch and is dropped at the end. An epoch is cut
-    into batches of `batch_size` rows or one less. The result is a function of the arguments alone:
-    all draws come from the seed, whatever was drawn before, and torch's own generators are left as
-    they were. Nothing is read back from the device.
-
-    Args:
-        features: (M, H).
-        labels: (M,) class numbers.
-        num_classes: K.
-        epochs: passes over all rows.
-        seed: of initial weights, order and dropout.
-        module: BatchFormer's settings; ``enabled=False`` is none.
-        batch_size: rows of a batch.
-    """
-    device = features.device
-    with drawing(seed, "weights", APART):
-        linear = with_small_weights(nn.Linear(features.shape[1], num_classes)).to(device)
-    # Every rank has all rows, and trains the same; there is nothing to exchange.
-    encoder = make_encoder(features.shape[1], replace(module, exchange=False), seed)
-    trained = nn.ModuleList([linear] if encoder is None else [linear, encoder]).to(device).train()
-    optimizer = build_optimizer(param_groups(trained, ADAM.lr, module.lr_factor), ADAM)
-    shuffles = torch.Generator(device).manual_seed(seed_for(seed, "order", APART))
-    batches = -(-len(features) // batch_size)
-
-    def step(batch: Batch) -> dict[str, Tensor]:
-        rows = batch["rows"]
-        seen = features[rows]
-        if encoder is not None:
-            mixed_only = module.streams == "mixed_only"
-            seen = encoder(seen) if mixed_only else two_streams(seen, encoder)
-        loss = stream_loss(
-            F.cross_entropy,
-            linear(seen),
-            labels[rows],
-            loss_scale=module.loss_scale,
-            mixed_weight=module.mixed_weight,
-        )
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        return {"loss": loss.detach()}
-
-    recorded = Captured(step, device, lambda: None, _say) if _recordable(device, encoder) else None
-    with drawing(seed, "dropout", APART):
-        for _ in range(epochs):
-            order = torch.randperm(len(features), generator=shuffles, device=device)
-            for rows in order.tensor_split(batches):
-                if recorded is None:
-                    step({"rows": rows})
-                else:
-                    recorded({"rows": rows}, seed=0)
-    if recorded is not None:
-        # The recording takes its memory with it, which replays may still be writing to.
-        torch.cuda.current_stream(device).synchronize()
-    return linear.requires_grad_(False)
-
-
-def _recordable(device: torch.device, encoder: nn.Module | None) -> bool:
-    """Whether steps can be replayed: on a GPU, without dropout, and not on its default stream."""
-    if device.type != "cuda" or encoder is not None:
-        return False
-    return torch.cuda.current_stream(device) != torch.cuda.default_stream(device)
-
-
-def _say(words: str) -> None:
-    print(f"the classifier on features: {words}", file=sys.stderr, flush=True)
-
-
-# CE-GZSL (Han et al., 2021): unseen classes by features made of attributes, in an embedding that
-# is trained by contrast.
-
-#: Channels of the embedding h, of the directions z, and of the comparator's hidden layer.
-EMBEDDING, DIRECTION, COMPARATOR = 2048, 512, 2048
-#: By how much the contrast of all 2N rows is multiplied.
-SCALES = {"mean": 1.0, "sum": 2.0}
-
-
 class CeGzsl(Method):
-    """Generator against critic, and an embedding with a comparator that both are judged by.
+    """A generator against a critic, and an embedding with a comparator, trained by contrast.
 
-    An update holds ``critic_steps`` batches one after the other in its rows
-    (:meth:`rows_per_update`): each is one step of critic, embedding and comparator, and the last is
-    also the generator's. Gradients are zeroed before each step; the released code forgets those of
-    the comparator, which then add up over an epoch. Before an evaluation a classifier of all K
-    classes is trained on embeddings of the real features and of made ones of the unseen classes.
+    The rows of an update are ``critic_steps`` batches, one after the other
+    (:meth:`rows_per_update`). Each is one step of critic, embedding and comparator, and the last is
+    also the generator's. Gradients are zeroed before each step; the released code does not zero
+    those of the comparator, so that they add up over an epoch. Before an evaluation a classifier of
+    all K classes is trained on embeddings of the real features of seen classes and of generated
+    features of unseen classes.
 
-    BatchFormer, by ``hyper.module_at``: "embedding" mixes h while embedding and comparator are
-    trained, and both see both streams; "classifier" mixes h in the classifier's training. The
-    generator is judged by the plain stream, and predictions are made by it.
+    ``hyper.module_at`` says where BatchFormer acts: "embedding" mixes h while embedding and
+    comparator are trained, and both get both streams; "classifier" mixes h in the classifier's
+    training. The generator's loss and predictions use the plain stream.
 
     Args:
-        features: (M, D) all training rows, as networks see them.
+        features: (M, D) all training rows, scaled.
         labels: (M,) their class numbers.
         attributes: (K, A) of all classes.
         seen: (S,) class numbers that are trained on.
@@ -193,7 +102,7 @@ class CeGzsl(Method):
         for name, tensor in {**data, "seen": seen, "unseen": unseen, "place": place}.items():
             self.register_buffer(name, tensor, persistent=False)
         if not bool(torch.isin(labels, seen).all()):
-            raise ValueError("ce_gzsl is trained on seen classes alone; labels name others too")
+            raise ValueError("ce_gzsl trains on seen classes only, and labels has others too")
         with drawing(seed, "weights"):
             dim = features.shape[1]
             self.generator = Generator(channels, hyper.noise, hyper.gan_hidden, dim)
@@ -211,7 +120,7 @@ class CeGzsl(Method):
         return self.hyper.critic_steps * batch_size
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
-        """The critic's step: how well it, the embedding and the comparator do on one batch.
+        """The critic's step: the losses of critic, embedding and comparator on one batch.
 
         Args:
             batch: ``x`` (N, D), ``y`` (N,), ``noise`` (N, Z) and ``share`` (N, 1).
@@ -228,7 +137,7 @@ class CeGzsl(Method):
         return {"loss": loss, **parts, "instance": instance, "classes": classes}
 
     def generator_step(self, batch: Batch) -> dict[str, Tensor]:
-        """How real the generator's features look, to the critic and by contrast."""
+        """The generator's step: its features should look real to the critic and by contrast."""
         y, temperature = batch["y"], self.hyper.contrast_temperature
         attributes = self.attributes[y]
         fake = self.generator(batch["noise"], attributes)
@@ -251,13 +160,10 @@ class CeGzsl(Method):
 
     def streams(self, h: Tensor) -> Tensor:
         """What embedding and comparator are trained on: (2N, H) of h (N, H) with shared streams."""
-        if self.encoder is None:
-            return h
-        mixed_only = self.config.streams == "mixed_only"
-        return self.encoder(h) if mixed_only else two_streams(h, self.encoder)
+        return apply_encoder(self.encoder, h, self.config)
 
     def contrasts(self, rows: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Contrast of samples, all rows of both streams with one another, and that of classes.
+        """The contrast of samples, between all rows of both streams, and that of classes.
 
         Args:
             rows: (N, H) or (2N, H).
@@ -267,7 +173,7 @@ class CeGzsl(Method):
         z = self.embedding.direction(rows)
         instance = supervised_contrast(z, match(rows, y), temperature)
         if len(rows) != len(y):
-            instance = instance * SCALES[scale]
+            instance = instance * JOINT_SCALES[scale]
         scores = self.comparator(rows, self.attributes[self.seen])
         classes = stream_loss(
             lambda out, target: class_contrast(out, target, temperature),
@@ -278,33 +184,33 @@ class CeGzsl(Method):
         return instance, classes
 
     def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: OptimizerStep
+        self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
     ) -> dict[str, Tensor]:
         """The critic's steps on one part of the rows after the other, then the generator's."""
         require(
-            not mechanics.config.ema,
-            "the classifier of ce_gzsl is trained for the weights of an update, not for a mean of "
-            "them; set train.ema 0",
+            not optimizer_step.config.ema,
+            "the classifier of ce_gzsl is trained for the current weights, not for a mean of "
+            "weights; set train.ema 0",
         )
         steps, rows = self.hyper.critic_steps, len(batch["y"])
         if rows % steps:
             raise ValueError(
-                f"ce_gzsl takes {steps} batches at a time (hyper.critic-steps), and {rows} rows do "
-                "not make as many of one size; ask the feed for rows_per_update(batch_size)"
+                f"ce_gzsl needs {steps} equal batches in an update (hyper.critic-steps), and got "
+                f"{rows} rows; let the feed give rows_per_update(batch_size)"
             )
         x, y = batch["x"], batch["y"]
-        # Drawn before all else: with dropout or without, the arms see the same noise.
+        # Drawn first, so that arms with and without dropout get the same noise.
         noise = torch.randn(steps + 1, rows // steps, self.hyper.noise, device=x.device)
         share = torch.rand(steps, rows // steps, 1, device=x.device)
         losses, part = {}, {}
         for number, cut in enumerate(zip(x.chunk(steps), y.chunk(steps), strict=True)):
             part = {"x": cut[0], "y": cut[1], "noise": noise[number], "share": share[number]}
-            losses = mechanics.minimise(
+            losses = optimizer_step.minimise(
                 self.step, part, optimizers["critic"], _parameters(optimizers["critic"])
             )
         part["noise"] = noise[steps]
-        with fixed(self.critic, self.embedding, self.comparator):
-            made = mechanics.minimise(
+        with frozen(self.critic, self.embedding, self.comparator):
+            made = optimizer_step.minimise(
                 self.generator_step, part, optimizers["generator"], self.generator.parameters()
             )
         return {**losses, "generator": made["loss"]}
@@ -322,11 +228,11 @@ class CeGzsl(Method):
 
     def compile_step(self) -> None:
         raise ValueError(
-            "ce_gzsl differentiates a gradient, which compiled code cannot; leave train.compile off"
+            "ce_gzsl needs second derivatives, which torch.compile lacks; leave train.compile off"
         )
 
     def before_evaluation(self) -> None:
-        """Train the classifier anew; the same weights give the same, whatever was drawn before."""
+        """Train the classifier again; it depends only on the weights and the seed."""
         hyper = self.hyper
         inside = hyper.module_at == "embedding"
         h, y = self.classifier_rows()
@@ -342,7 +248,7 @@ class CeGzsl(Method):
 
     @torch.no_grad()
     def classifier_rows(self) -> tuple[Tensor, Tensor]:
-        """What the classifier is trained on: h (M + U * synthetic, H) and class numbers."""
+        """The classifier's training data: h (M + U * synthetic, H) and class numbers."""
         device = self.features.device
         y = self.unseen.repeat_interleave(self.hyper.synthetic)
         draws = torch.Generator(device).manual_seed(seed_for(self.seed, "augmentation", APART))
@@ -362,8 +268,8 @@ class CeGzsl(Method):
 
 
 @contextmanager
-def fixed(*modules: nn.Module) -> Iterator[None]:
-    """Let gradients pass through these, and none be kept for their parameters."""
+def frozen(*modules: nn.Module) -> Iterator[None]:
+    """Freeze these modules' parameters; gradients still pass through the modules."""
     trained = [p for module in modules for p in module.parameters() if p.requires_grad]
     for parameter in trained:
         parameter.requires_grad_(False)
@@ -384,18 +290,98 @@ def _require_sense(module: ModuleConfig, hyper: MethodConfig) -> None:
         require(value >= 1, f"hyper.{name.replace('_', '-')} is {value}, below 1")
     require(
         not hyper.swad,
-        "the classifier of ce_gzsl is trained for the weights of an update, not for a mean of "
-        "them; leave hyper.swad off",
+        "the classifier of ce_gzsl is trained for the current weights, not for a mean of weights; "
+        "leave hyper.swad off",
     )
     if not module.enabled:
         return
     require(
         module.loss_scale != "official",
-        "CE-GZSL with BatchFormer was never released, so it has no official loss; for three times "
-        "its loss set train.loss-multiplier 3",
+        "there is no released code of CE-GZSL with BatchFormer, so no official loss; for three "
+        "times the loss set train.loss-multiplier 3",
     )
     require(
         hyper.module_at == "classifier" or module.mixed_weight == 1,
-        "on the embedding of ce_gzsl both streams are contrasted with each other, so the mixed one "
-        "has no weight of its own; leave module.mixed-weight at 1",
+        "on the embedding of ce_gzsl both streams are contrasted with each other, so the mixed "
+        "stream cannot have its own weight; leave module.mixed-weight at 1",
     )
+
+
+# The classifier of fixed features that an evaluation needs
+
+
+def train_classifier(
+    features: Tensor,
+    labels: Tensor,
+    num_classes: int,
+    *,
+    epochs: int,
+    seed: int,
+    module: ModuleConfig,
+    batch_size: int = BATCH,
+) -> nn.Linear:
+    """Softmax regression by Adam, with a new BatchFormer before it if `module` says so.
+
+    BatchFormer mixes the rows of each batch and is dropped at the end. Without it only the order is
+    random, and on a GPU the step is captured in a CUDA graph. An epoch is cut into batches of
+    `batch_size` rows or one less. The result depends only on the arguments: all draws come from the
+    seed, and torch's own generators do not change. Nothing is read back from the device.
+
+    Args:
+        features: (M, H).
+        labels: (M,) class numbers.
+        num_classes: K.
+        epochs: passes over all rows.
+        seed: of initial weights, order and dropout.
+        module: BatchFormer's settings; ``enabled=False`` is none.
+        batch_size: rows of a batch.
+    """
+    device = features.device
+    with drawing(seed, "weights", APART):
+        linear = with_small_weights(nn.Linear(features.shape[1], num_classes)).to(device)
+    # Every rank has all rows and trains the same classifier, so nothing is exchanged.
+    encoder = make_encoder(features.shape[1], replace(module, exchange=False), seed)
+    trained = nn.ModuleList([linear] if encoder is None else [linear, encoder]).to(device).train()
+    optimizer = build_optimizer(param_groups(trained, ADAM.lr, module.lr_factor), ADAM)
+    shuffles = torch.Generator(device).manual_seed(seed_for(seed, "order", APART))
+    batches = -(-len(features) // batch_size)
+
+    def step(batch: Batch) -> dict[str, Tensor]:
+        rows = batch["rows"]
+        loss = stream_loss(
+            F.cross_entropy,
+            linear(apply_encoder(encoder, features[rows], module)),
+            labels[rows],
+            loss_scale=module.loss_scale,
+            mixed_weight=module.mixed_weight,
+        )
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+        return {"loss": loss.detach()}
+
+    can_capture = _can_capture(device, encoder)
+    captured = Captured(step, device, lambda: None, _say) if can_capture else None
+    with drawing(seed, "dropout", APART):
+        for _ in range(epochs):
+            order = torch.randperm(len(features), generator=shuffles, device=device)
+            for rows in order.tensor_split(batches):
+                if captured is None:
+                    step({"rows": rows})
+                else:
+                    captured({"rows": rows}, seed=0)
+    if captured is not None:
+        # Its memory is freed with the graph, and replays may still be writing to it.
+        torch.cuda.current_stream(device).synchronize()
+    return linear.requires_grad_(False)
+
+
+def _can_capture(device: torch.device, encoder: nn.Module | None) -> bool:
+    """Whether steps can be captured: on a GPU, without dropout, and not on its default stream."""
+    if device.type != "cuda" or encoder is not None:
+        return False
+    return torch.cuda.current_stream(device) != torch.cuda.default_stream(device)
+
+
+def _say(words: str) -> None:
+    print(f"the classifier on features: {words}", file=sys.stderr, flush=True)

@@ -21,22 +21,225 @@ from batchformer.nn.randomness import drawing
 from batchformer.nn.streams import stream_loss
 from batchformer.plug.attach import MODULE
 
-# Class context: a running mean of every class joins the batch that samples attend to.
-#
-# With a long tail most batches have no image of a rare class. Here every class that was seen before
-# is in every batch, as one more row of the encoder.
+#: Factor of a loss that is one mean over all 2N rows of both streams, by ``module.loss_scale``.
+JOINT_SCALES = {"mean": 1.0, "sum": 2.0}
+
+
+class Classifier(Method):
+    """One network, one head for both streams, one criterion.
+
+    Args:
+        network: with timm's contract: ``forward_features``, ``forward_head(x, pre_logits=True)``,
+            ``get_classifier`` and ``num_features``.
+        criterion: of logits and targets.
+        module: BatchFormer's settings; ``enabled=False`` is the baseline.
+        seed: of the encoder's initial weights.
+        hyper: the method's own settings.
+        groups: G equal blocks of rows in a batch, one domain each; some methods compare domains.
+        classes: K, for methods that allow class rows in the batch (``module.context``).
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        criterion: nn.Module,
+        module: ModuleConfig,
+        seed: int,
+        hyper: MethodConfig | None = None,
+        groups: int = 1,
+        classes: int = 0,
+    ) -> None:
+        super().__init__()
+        if not hasattr(network, "forward_head"):
+            raise ValueError(
+                f"{type(self).__name__} needs a network with one classifier, such as resnet32; "
+                f"{type(network).__name__} has several experts and is for the method ride."
+            )
+        self.network, self.criterion, self.config = network, criterion, module
+        self.hyper = hyper or MethodConfig()
+        self.groups, self.classes = groups, classes
+        self.module_lr_factor = module.lr_factor
+        width = int(network.num_features)  # type: ignore[arg-type]
+        self.encoder = make_encoder(width, module, seed, classes=classes)
+        self.dropout = nn.Dropout(self.hyper.feature_dropout)
+
+    def features(self, x: Tensor) -> Tensor:
+        """Pooled features ``(N, C)`` of images ``(N, channels, H, W)``."""
+        return pooled_features(self.network, x)
+
+    def classify(self, features: Tensor) -> Tensor:
+        """Logits ``(rows, K)`` of features ``(rows, C)``."""
+        network: Any = self.network
+        logits: Tensor = network.get_classifier()(features)
+        return logits
+
+    def streams(self, features: Tensor) -> Tensor:
+        """What the head is trained on: ``(2N, C)`` of features ``(N, C)`` with shared streams.
+
+        In training ``hyper.feature_dropout`` acts on every row, each stream with its own mask.
+        """
+        rows: Tensor = self.dropout(apply_encoder(self.encoder, features, self.config))
+        return rows
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits as trained: ``(2N, K)`` in training with shared streams, else ``(N, K)``."""
+        return self.classify(self.streams(self.features(x)))
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """The criterion over one stream or both, as the settings weigh them."""
+        return stream_loss(
+            self.criterion,
+            logits,
+            targets,
+            loss_scale=self.config.loss_scale,
+            mixed_weight=self.config.mixed_weight,
+        )
+
+    def step(self, batch: Batch) -> dict[str, Tensor]:
+        if isinstance(self.encoder, ClassContext) and self.encoder.training:
+            return self._step_with_classes(batch, self.encoder)
+        return {"loss": self.loss(self(batch["x"]), batch["y"])}
+
+    def _step_with_classes(self, batch: Batch, encoder: ClassContext) -> dict[str, Tensor]:
+        """The loss of the samples, plus the loss of the class rows in their batch."""
+        features = self.features(batch["x"])
+        encoder.update_means(features, batch["y"])
+        mixed, classes = encoder.mix_with_classes(features)
+        streams = (mixed,) if self.config.streams == "mixed_only" else (features, mixed)
+        logits = self.classify(self.dropout(torch.cat((*streams, classes))))
+        of_samples, of_classes = logits.tensor_split((-len(classes),))
+        class_loss = class_row_loss(of_classes, encoder.seen)
+        loss = self.loss(of_samples, batch["y"]) + self.config.context_weight * class_loss
+        return {"loss": loss, "class_loss": class_loss}
+
+    def predict(self, x: Tensor) -> Tensor:
+        return self.classify(self.features(x))
+
+    def relations(self) -> Relations | None:
+        mixed_only = self.config.streams == "mixed_only"
+        parts = (self.features, self.classify, self.criterion, self.encoder)
+        context = self.encoder.class_rows() if isinstance(self.encoder, ClassContext) else None
+        return Relations(self, *parts, mixed_only, context)
+
+    def slow_backbone_groups(self, optim: OptimConfig, *parts: nn.Module) -> list[dict[str, Any]]:
+        """Parameter groups in which the network learns at a lower rate than what follows it.
+
+        Args:
+            optim: has the rate of `parts`; the network has ``hyper.backbone_lr_factor`` of it, and
+                the encoder its own factor.
+            parts: the modules that follow the network.
+        """
+        groups: dict[str, tuple[list[nn.Module], float]] = {
+            "backbone": ([self.network], self.hyper.backbone_lr_factor),
+            "model": ([*parts], 1.0),
+            MODULE: ([] if self.encoder is None else [self.encoder], self.module_lr_factor),
+        }
+        trained = {
+            name: [p for module in modules for p in module.parameters() if p.requires_grad]
+            for name, (modules, _) in groups.items()
+        }
+        return [
+            {"params": trained[name], "lr": optim.lr * factor, "name": name}
+            for name, (_, factor) in groups.items()
+            if trained[name]
+        ]
+
+
+def pooled_features(network: Any, x: Tensor) -> Tensor:
+    """Pooled features ``(N, C)`` of images, by a network with timm's contract."""
+    features: Tensor = network.forward_head(network.forward_features(x), pre_logits=True)
+    return features
+
+
+def apply_encoder(encoder: BatchFormer | None, features: Tensor, module: ModuleConfig) -> Tensor:
+    """What heads are trained on: the features, the mixed ones, or both, as the settings say.
+
+    Args:
+        encoder: None for the baseline.
+        features: with N samples.
+        module: has ``streams``.
+    """
+    if encoder is None:
+        return features
+    if module.streams == "mixed_only":
+        mixed: Tensor = encoder(features)
+        return mixed
+    return two_streams(features, encoder)
+
+
+def make_encoder(
+    dim: int, module: ModuleConfig, seed: int, batch_axis: int = 0, classes: int = 0
+) -> BatchFormer | None:
+    """BatchFormer for features of `dim` channels, or None for the baseline.
+
+    Its initial weights come from their own random stream, so adding it changes no other weight.
+
+    Args:
+        dim: C.
+        module: the settings.
+        seed: of the run.
+        batch_axis: the axis of the samples.
+        classes: K, needed if ``module.context`` is "classes".
+    """
+    if not module.enabled:
+        return None
+    sizes = (dim, module.heads, module.layers, module.dropout)
+    with drawing(seed, "module weights"):
+        encoder: BatchFormer
+        options: dict[str, Any] = {"attend": module.attend, "copy_layers": module.copy_layers}
+        if module.context == "classes":
+            momentum = module.context_momentum
+            encoder = ClassContext(*sizes, classes=classes, momentum=momentum, **options)
+        else:
+            exchange = module.exchange
+            encoder = BatchFormer(*sizes, batch_axis=batch_axis, exchange=exchange, **options)
+    return encoder.requires_grad_(module.trained)
+
+
+def classifier_of(network: nn.Module) -> nn.Linear:
+    """The network's linear classifier; an error names what was found instead."""
+    contract: Any = network
+    found = contract.get_classifier()
+    if not isinstance(found, nn.Linear):
+        raise ValueError(
+            f"This method needs a linear classifier; {type(network).__name__} has "
+            f"{type(found).__name__}. Start from a method that trains one, such as cross_entropy."
+        )
+    return found
+
+
+def replace_classifier(network: nn.Module, head: nn.Module) -> None:
+    """Replace the module that ``network.get_classifier()`` returns by `head`.
+
+    >>> from batchformer.lab.models.networks import digits_net
+    >>> network = digits_net(10)
+    >>> replace_classifier(network, nn.Linear(64, 3))
+    >>> network.fc
+    Linear(in_features=64, out_features=3, bias=True)
+    """
+    contract: Any = network
+    old = contract.get_classifier()
+    name = next(name for name, module in network.named_modules() if module is old)
+    parent, _, child = name.rpartition(".")
+    setattr(network.get_submodule(parent), child, head)
+
+
+# Class rows in the batch
 
 
 class ClassContext(BatchFormer):
     """BatchFormer over N samples and K running means of class features.
 
-    Samples attend to samples and to the means; so do the means. A class that was never seen is
-    masked: nobody attends to it, and it has no loss. With ``attend="self"``, the control, every row
-    sees itself alone. All shapes are static and nothing is read back from the device, so a step
-    can be captured in a CUDA graph. In eval it is the identity, as BatchFormer is.
+    With a long tail most batches have no image of a rare class. Here every class that was seen
+    before is in every batch, as one more row of the encoder.
 
-    On several ranks each rank's samples attend to one another and to the means. The means are those
-    of all ranks' samples, so they agree on every rank.
+    Samples and means attend to samples and means. A class that was never seen is masked: no row
+    attends to it, and it has no loss. With ``attend="self"``, the control, every row attends to
+    itself alone. All shapes are static and nothing is read back from the device, so a step can be
+    captured in a CUDA graph. In eval it is the identity, as BatchFormer is.
+
+    On several ranks each rank's samples attend to one another and to the means. The means are over
+    the samples of all ranks, so they agree on every rank.
 
     Args:
         dim: channels C of the features.
@@ -45,7 +248,7 @@ class ClassContext(BatchFormer):
         dropout: probability, in the four places of the stock layer.
         attend: ``"batch"``, or ``"self"`` for the control.
         classes: K.
-        momentum: share of its old value that a mean keeps when samples of its class come.
+        momentum: share of its old value that a mean keeps when its class is in a batch.
         copy_layers: as in :class:`BatchFormer`.
 
     Attributes:
@@ -76,11 +279,11 @@ class ClassContext(BatchFormer):
         self.register_buffer("seen", torch.zeros(classes, dtype=torch.bool))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Mixed samples (N, C) in training, ``x`` itself in eval; the means stay as they are."""
+        """Mixed samples (N, C) in training, ``x`` itself in eval; the means do not change."""
         return self.mix_with_classes(x)[0] if self.training else x
 
     def mix_with_classes(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Mixed samples (N, C) of samples (N, C), and mixed class rows (K, C)."""
+        """Samples (N, C) to mixed samples (N, C) and mixed class rows (K, C)."""
         self._check_layout(x)
         rows = torch.cat((x.to(torch.promote_types(x.dtype, self.means.dtype)), self.means))
         visible = torch.cat((self.seen.new_ones(len(x)), self.seen))
@@ -93,7 +296,7 @@ class ClassContext(BatchFormer):
 
         Args:
             features: (N, C) plain; detached here.
-            targets: (N,) classes, or (N, K) shares of them, which then weigh the features.
+            targets: (N,) classes, or (N, K) shares of classes, which weight the features.
         """
         sums = class_sums(features, targets, self.means)
         if world_size() > 1:
@@ -105,14 +308,19 @@ class ClassContext(BatchFormer):
         return self.means[self.seen]
 
 
+@uncompiled
+def _all_reduce_(x: Tensor) -> None:
+    all_reduce_(x)
+
+
 @torch.no_grad()
 def class_sums(features: Tensor, targets: Tensor, like: Tensor) -> Tensor:
-    """Sum of the features of each class, and its number of samples in the last column, (K, C + 1).
+    """(K, C + 1): the sum of each class's features, and its number of samples in the last column.
 
     Args:
         features: (N, C).
-        targets: (N,) classes, or (N, K) shares of them: the numbers are then sums of shares.
-        like: (K, C), whose type the sums are taken in, whatever autocast asks for.
+        targets: (N,) classes, or (N, K) shares of classes, which then count as samples.
+        like: (K, C), whose dtype the sums have, also under autocast.
 
     >>> class_sums(torch.tensor([[1.0], [2.0], [4.0]]), torch.tensor([1, 0, 1]), torch.zeros(3, 1))
     tensor([[2., 1.],
@@ -129,10 +337,10 @@ def class_sums(features: Tensor, targets: Tensor, like: Tensor) -> Tensor:
 
 @torch.no_grad()
 def move_means_(means: Tensor, seen: Tensor, sums: Tensor, momentum: float) -> None:
-    """Running means of classes after one more batch, in place.
+    """Update running means of classes by one batch, in place.
 
-    A class of the batch becomes ``momentum * old + (1 - momentum) * mean``, or the batch's mean
-    where it was never seen before. Other classes stay.
+    The mean of a class in the batch becomes ``momentum * old + (1 - momentum) * new``, or ``new``
+    if the class was never seen before. Other classes keep theirs.
 
     Args:
         means: (K, C).
@@ -162,202 +370,3 @@ def class_row_loss(logits: Tensor, seen: Tensor) -> Tensor:
     own = torch.arange(len(logits), device=logits.device)
     losses = F.cross_entropy(logits, own, reduction="none")
     return losses.masked_fill(~seen, 0.0).sum() / seen.sum().clamp(min=1)
-
-
-@uncompiled
-def _all_reduce_(x: Tensor) -> None:
-    all_reduce_(x)
-
-
-# BatchFormer as a method is told to use it.
-
-
-def make_encoder(
-    dim: int, module: ModuleConfig, seed: int, batch_axis: int = 0, classes: int = 0
-) -> BatchFormer | None:
-    """BatchFormer for features of `dim` channels, or None for the baseline.
-
-    Its initial weights draw from the seed separately from the network's, so that adding it changes
-    no other weight.
-
-    Args:
-        dim: C.
-        module: the settings.
-        seed: of the run.
-        batch_axis: the axis of the samples.
-        classes: K, which ``module.context`` "classes" needs.
-    """
-    if not module.enabled:
-        return None
-    sizes = (dim, module.heads, module.layers, module.dropout)
-    with drawing(seed, "module weights"):
-        encoder: BatchFormer
-        options: dict[str, Any] = {"attend": module.attend, "copy_layers": module.copy_layers}
-        if module.context == "classes":
-            momentum = module.context_momentum
-            encoder = ClassContext(*sizes, classes=classes, momentum=momentum, **options)
-        else:
-            exchange = module.exchange
-            encoder = BatchFormer(*sizes, batch_axis=batch_axis, exchange=exchange, **options)
-    return encoder.requires_grad_(module.trained)
-
-
-# Replacing the layer that makes logits of features.
-
-
-def classifier_of(network: nn.Module) -> nn.Linear:
-    """The network's linear classifier, or an error that says what was found instead."""
-    contract: Any = network
-    found = contract.get_classifier()
-    if not isinstance(found, nn.Linear):
-        raise ValueError(
-            f"This method needs a linear classifier; {type(network).__name__} has "
-            f"{type(found).__name__}. Start from a method that trains one, such as cross_entropy."
-        )
-    return found
-
-
-def replace_classifier(network: nn.Module, head: nn.Module) -> None:
-    """Put `head` in the place of what ``network.get_classifier()`` gives.
-
-    >>> from batchformer.lab.models.networks import digits_net
-    >>> network = digits_net(10)
-    >>> replace_classifier(network, nn.Linear(64, 3))
-    >>> network.fc
-    Linear(in_features=64, out_features=3, bias=True)
-    """
-    contract: Any = network
-    old = contract.get_classifier()
-    name = next(name for name, module in network.named_modules() if module is old)
-    parent, _, child = name.rpartition(".")
-    setattr(network.get_submodule(parent), child, head)
-
-
-# A classifier with BatchFormer between its pooled features and its head.
-
-
-class Classifier(Method):
-    """One network, one head for both streams, one criterion.
-
-    Args:
-        network: with timm's contract: ``forward_features``, ``forward_head(x, pre_logits=True)``,
-            ``get_classifier`` and ``num_features``.
-        criterion: of logits and targets.
-        module: BatchFormer's settings; ``enabled=False`` is the baseline.
-        seed: the encoder's initial weights draw from it separately from the network's.
-        hyper: the method's own settings.
-        groups: G, equal blocks of rows that a batch consists of, one domain each; for methods that
-            compare domains.
-        classes: K, for methods that class rows can join (``module.context``).
-    """
-
-    def __init__(
-        self,
-        network: nn.Module,
-        criterion: nn.Module,
-        module: ModuleConfig,
-        seed: int,
-        hyper: MethodConfig | None = None,
-        groups: int = 1,
-        classes: int = 0,
-    ) -> None:
-        super().__init__()
-        if not hasattr(network, "forward_head"):
-            raise ValueError(
-                f"{type(self).__name__} needs a network with one classifier, such as resnet32; "
-                f"{type(network).__name__} has several experts and is for the method ride."
-            )
-        self.network, self.criterion, self.config = network, criterion, module
-        self.hyper = hyper or MethodConfig()
-        self.groups, self.classes = groups, classes
-        self.module_lr_factor = module.lr_factor
-        width = int(network.num_features)  # type: ignore[arg-type]
-        self.encoder = make_encoder(width, module, seed, classes=classes)
-        self.dropout = nn.Dropout(self.hyper.feature_dropout)
-
-    def features(self, x: Tensor) -> Tensor:
-        """Pooled features ``(N, C)`` of images ``(N, channels, H, W)``."""
-        network: Any = self.network
-        pooled: Tensor = network.forward_head(network.forward_features(x), pre_logits=True)
-        return pooled
-
-    def classify(self, features: Tensor) -> Tensor:
-        """Logits ``(rows, K)`` of features ``(rows, C)``."""
-        network: Any = self.network
-        logits: Tensor = network.get_classifier()(features)
-        return logits
-
-    def streams(self, features: Tensor) -> Tensor:
-        """What the head is trained on: ``(2N, C)`` of features ``(N, C)`` with shared streams.
-
-        In training ``hyper.feature_dropout`` acts on every row, each stream with its own mask.
-        """
-        rows = features
-        if self.encoder is not None:
-            mixed_only = self.config.streams == "mixed_only"
-            rows = self.encoder(features) if mixed_only else two_streams(features, self.encoder)
-        kept: Tensor = self.dropout(rows)
-        return kept
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits as trained: ``(2N, K)`` in training with shared streams, else ``(N, K)``."""
-        return self.classify(self.streams(self.features(x)))
-
-    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """The criterion over one stream or both, as the settings weigh them."""
-        return stream_loss(
-            self.criterion,
-            logits,
-            targets,
-            loss_scale=self.config.loss_scale,
-            mixed_weight=self.config.mixed_weight,
-        )
-
-    def step(self, batch: Batch) -> dict[str, Tensor]:
-        if isinstance(self.encoder, ClassContext) and self.encoder.training:
-            return self._step_with_classes(batch, self.encoder)
-        return {"loss": self.loss(self(batch["x"]), batch["y"])}
-
-    def _step_with_classes(self, batch: Batch, encoder: ClassContext) -> dict[str, Tensor]:
-        """The loss of the samples, and that of the class rows that joined their batch."""
-        features = self.features(batch["x"])
-        encoder.update_means(features, batch["y"])
-        mixed, classes = encoder.mix_with_classes(features)
-        streams = (mixed,) if self.config.streams == "mixed_only" else (features, mixed)
-        logits = self.classify(self.dropout(torch.cat((*streams, classes))))
-        of_samples, of_classes = logits.tensor_split((-len(classes),))
-        class_loss = class_row_loss(of_classes, encoder.seen)
-        loss = self.loss(of_samples, batch["y"]) + self.config.context_weight * class_loss
-        return {"loss": loss, "class_loss": class_loss}
-
-    def predict(self, x: Tensor) -> Tensor:
-        return self.classify(self.features(x))
-
-    def relations(self) -> Relations | None:
-        mixed_only = self.config.streams == "mixed_only"
-        parts = (self.features, self.classify, self.criterion, self.encoder)
-        context = self.encoder.class_rows() if isinstance(self.encoder, ClassContext) else None
-        return Relations(self, *parts, mixed_only, context)
-
-    def on_a_backbone(self, optim: OptimConfig, *parts: nn.Module) -> list[dict[str, Any]]:
-        """Parameter groups where the network is slower than what stands on it.
-
-        Args:
-            optim: its rate is that of `parts`; the network's is ``hyper.backbone_lr_factor`` of it,
-                the encoder's its own factor.
-            parts: what stands on the network.
-        """
-        groups: dict[str, tuple[list[nn.Module], float]] = {
-            "backbone": ([self.network], self.hyper.backbone_lr_factor),
-            "model": ([*parts], 1.0),
-            MODULE: ([] if self.encoder is None else [self.encoder], self.module_lr_factor),
-        }
-        trained = {
-            name: [p for module in modules for p in module.parameters() if p.requires_grad]
-            for name, (modules, _) in groups.items()
-        }
-        return [
-            {"params": trained[name], "lr": optim.lr * factor, "name": name}
-            for name, (_, factor) in groups.items()
-            if trained[name]
-        ]

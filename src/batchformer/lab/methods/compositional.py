@@ -20,19 +20,17 @@ from batchformer.lab.models.heads import CosineClassifier, normalised_embedder, 
 from batchformer.lab.models.pair_graph import GraphNetwork, node_features, pair_graph
 from batchformer.nn.randomness import drawing
 
-# CGE (Naeem et al., 2021): pairs embedded by a graph of attributes, objects and pairs.
 
+class PairClassifier(Classifier):
+    """Embeds images and pairs in one space; trains over seen pairs and predicts over all.
 
-class OnPairs(Classifier):
-    """Images and pairs embedded in one space: trained over seen pairs, predicting over all.
-
-    BatchFormer acts on the network's features, before they are embedded. A method of this kind
-    says how pairs are embedded, and what embeds an image.
+    BatchFormer acts on the network's features, before they are embedded. A subclass says how pairs
+    are embedded, and has the module that embeds images.
 
     Args:
         network: gives pooled features; its classifier is replaced by the identity.
         compositions: the P pairs.
-        vectors: (A + O, D), of words: the attributes', then the objects'.
+        vectors: (A + O, D) word vectors, of the attributes and then of the objects.
     """
 
     seen: Tensor
@@ -54,11 +52,11 @@ class OnPairs(Classifier):
         numbers = compositions.seen.nonzero()[:, 0]
         numbering = torch.full((len(compositions),), -1)
         numbering[numbers] = torch.arange(len(numbers))
-        # They follow from the pairs: no part of the state.
+        # Not part of the state: they follow from the pairs.
         self.register_buffer("seen", numbers, persistent=False)
         self.register_buffer("numbering", numbering, persistent=False)
         self._embedded: Tensor | None = None
-        self.register_load_state_dict_post_hook(_forget_pairs)  # type: ignore[no-untyped-call]
+        self.register_load_state_dict_post_hook(_reset_embedded_pairs)  # type: ignore[no-untyped-call]
 
     def embedded_pairs(self, numbers: Tensor | None = None) -> Tensor:
         """Embeddings ``(P, E)`` of all pairs, or of those with these numbers."""
@@ -71,7 +69,7 @@ class OnPairs(Classifier):
     def compared(self, rows: Tensor, pairs: Tensor) -> Tensor:
         """Scores ``(rows, P)`` of features ``(rows, C)`` and pairs ``(P, E)``, in float32.
 
-        Half precision would tie scores that the bias of the evaluation is to tell apart.
+        In half precision scores would tie, and the evaluation's bias could not separate them.
         """
         images = self.embedder(rows)
         with torch.autocast(images.device.type, enabled=False):
@@ -83,7 +81,7 @@ class OnPairs(Classifier):
         return self.compared(features, self._all_pairs())
 
     def _all_pairs(self) -> Tensor:
-        """Embedded once for an evaluation: until a mode is set, or weights are loaded or moved."""
+        """All pairs, embedded once until a mode is set, or weights are loaded or moved."""
         if self.training or torch.is_grad_enabled():
             return self.embedded_pairs()
         if self._embedded is None:
@@ -109,11 +107,11 @@ class OnPairs(Classifier):
         return {"loss": self.loss(self(batch["x"]), self.numbering[batch["y"]])}
 
     def relations(self) -> Relations | None:
-        """None: it is trained over seen pairs and predicts over all, with losses of the former."""
+        """None: predictions are over all pairs, and the loss is over seen ones."""
         return None
 
     def deployed(self) -> nn.Module:
-        """The network with what embeds an image, and the pairs as they are, for a classifier."""
+        """The network, with the image embedder and the fixed pairs as its classifier."""
         fixed = copy.deepcopy(self).eval()
         with torch.no_grad():
             head = fixed.head(fixed.embedded_pairs())
@@ -121,21 +119,21 @@ class OnPairs(Classifier):
         return fixed.network.train(self.network.training)
 
 
-def _forget_pairs(method: nn.Module, _: Any) -> None:
-    """A hook for loaded weights, which also runs where the method is part of another module."""
-    cast(OnPairs, method)._embedded = None
+def _reset_embedded_pairs(method: nn.Module, _: Any) -> None:
+    """A hook for loaded weights, which also runs if the method is part of another module."""
+    cast(PairClassifier, method)._embedded = None
 
 
-class Cge(OnPairs):
-    """Scores are products of an image's features with the directions of pairs.
+class Cge(PairClassifier):
+    """CGE: scores are products of image features with pairs embedded by a graph network.
 
-    The whole network is trained, the backbone at a lower rate. Pairs of all kinds take part in the
-    graph, so that those never seen are placed by their neighbours.
+    The graph has attributes, objects and all pairs, so that unseen pairs get their place from their
+    neighbours. The whole network is trained, the backbone at a lower rate.
 
     Args:
         network: gives pooled features; its classifier is replaced by the identity.
         compositions: the P pairs.
-        vectors: (A + O, D), of words: the attributes', then the objects'. They are not trained.
+        vectors: (A + O, D) word vectors, of attributes and then objects; they are not trained.
         seed: of the initial weights of encoder, embedder and graph network.
         hyper: image_embedding, graph_hidden, pair_dropout, backbone_lr_factor.
     """
@@ -179,25 +177,23 @@ class Cge(OnPairs):
 
     def parameter_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
         """The backbone at its own rate, BatchFormer at the embeddings' times its factor."""
-        return self.on_a_backbone(optim, self.graph, self.embedder)
+        return self.slow_backbone_groups(optim, self.graph, self.embedder)
 
 
-# CompCos (Mancini et al., 2021): cosines of images with pairs composed of two embeddings.
+class CompCos(PairClassifier, OnFrozenFeatures):
+    """CompCos: cosines of images, embedded from frozen features, with composed pairs.
 
-
-class CompCos(OnPairs, OnFrozenFeatures):
-    """A hidden layer on frozen features, and pairs made of their attribute and their object.
-
-    Scores are cosines times ``hyper.cosine_scale``. Training compares the seen pairs. With
-    ``hyper.feasibility="margin"`` it compares all pairs, and the cosine of an unseen one is lowered
-    by a margin in proportion to its feasibility: unseen pairs are pushed away from images of seen
-    ones, but feasible pairs less so. Margins are computed anew as each epoch begins, and grow over
-    ``hyper.feasibility_epochs`` from none at the first. Predictions know no margin.
+    A pair is composed of the embeddings of its attribute and its object. Scores are cosines times
+    ``hyper.cosine_scale``. Training compares the seen pairs. With ``hyper.feasibility="margin"`` it
+    compares all pairs, and lowers the cosine of an unseen one by a margin in proportion to its
+    feasibility: unseen pairs are pushed away from images of seen ones, but feasible pairs less so.
+    Margins are computed again at the beginning of each epoch, and grow from 0 over
+    ``hyper.feasibility_epochs``. Predictions have no margin.
 
     Args:
         network: gives pooled features; it is not trained, and its classifier is removed.
         compositions: the P pairs; for margins those of an open world.
-        vectors: (A + O, D), of words: what embeddings of attributes, then objects, begin with.
+        vectors: (A + O, D) word vectors, which initialise the attributes' and objects' embeddings.
         seed: of the initial weights of encoder, embedder and composition.
         hyper: image_embedding, image_hidden, pair_dropout, cosine_scale, feasibility,
             feasibility_margin, feasibility_epochs, frozen_mode.
@@ -222,7 +218,7 @@ class CompCos(OnPairs, OnFrozenFeatures):
         if dim < 1:
             raise ValueError(
                 f"compcos embeds images and pairs in one space, and hyper.image-embedding is {dim}:"
-                f" set its channels, such as {vectors.shape[1]}, those of the word vectors."
+                f" set its channels, for example {vectors.shape[1]} as the word vectors have."
             )
         words, count = vectors.detach().float(), len(compositions.attributes)
         self.attributes = nn.Parameter(words[:count].clone())
@@ -237,7 +233,7 @@ class CompCos(OnPairs, OnFrozenFeatures):
             )
         self.register_buffer("attribute", compositions.attribute, persistent=False)
         self.register_buffer("object", compositions.object, persistent=False)
-        # Part of the state: a run resumed within an epoch goes on with the margins it began with.
+        # Part of the state: a run resumed within an epoch continues with that epoch's margins.
         self.register_buffer("margins", torch.zeros(len(compositions)))
         self.register_buffer("margins_of", torch.tensor(-1))
 
@@ -282,7 +278,7 @@ class CompCos(OnPairs, OnFrozenFeatures):
 
     @torch.no_grad()
     def feasibility(self) -> Tensor:
-        """How feasible each pair is, ``(P,)``, by the embeddings as they are; 1 for seen pairs."""
+        """How feasible each pair is, ``(P,)``, by the current embeddings; 1 for seen pairs."""
         return pair_feasibility(self.compositions, self.attributes, self.objects)
 
     def begin_epoch(self, epoch: int) -> None:
@@ -291,7 +287,7 @@ class CompCos(OnPairs, OnFrozenFeatures):
         growth = self.hyper.feasibility_epochs
         share = min(1.0, epoch / growth) if growth else 1.0
         unseen = ~self.compositions.seen.to(self.margins.device)
-        # In place: a recorded update reads them where they are.
+        # In place: a captured update reads this buffer.
         self.margins.copy_(share * (-self.hyper.feasibility_margin * self.feasibility()) * unseen)
         self.margins_of.fill_(epoch)
 
@@ -299,9 +295,9 @@ class CompCos(OnPairs, OnFrozenFeatures):
 def pair_feasibility(compositions: Compositions, attributes: Tensor, objects: Tensor) -> Tensor:
     """How feasible pairs are, ``(P,)``, in cosines; 1 for seen ones.
 
-    An unseen pair has the mean of two cosines: that of its object with the nearest object seen with
-    its attribute, and that of its attribute with the nearest attribute seen with its object. Where
-    none was seen, the cosine counts as -1.
+    An unseen pair has the mean of two cosines: of its object with the nearest object seen with its
+    attribute, and of its attribute with the nearest attribute seen with its object. If none was
+    seen, the cosine counts as -1.
 
     Args:
         compositions: the pairs.
@@ -323,12 +319,13 @@ def pair_feasibility(compositions: Compositions, attributes: Tensor, objects: Te
 
 
 def _nearest(embeddings: Tensor, together: Tensor) -> Tensor:
-    """Highest cosines, (M, V), of embeddings (V, D) with those that each of M things was seen with.
+    """(M, V): the highest cosine of each embedding with those seen with each of M others.
 
     Args:
-        together: (M, V) bool.
+        embeddings: (V, D).
+        together: (M, V) bool, which were seen together.
     """
     directions = F.normalize(embeddings, dim=1)
     cosines = directions @ directions.T
-    # One thing at a time: all at once are a gigabyte on C-GQA.
+    # One at a time: all at once would take a gigabyte on C-GQA.
     return torch.stack([cosines.masked_fill(~own, -1.0).amax(dim=1) for own in together])

@@ -1,4 +1,4 @@
-"""Faster R-CNN: what the features of a trained network are worth for finding objects."""
+"""Faster R-CNN: how well the features of a trained network transfer to object detection."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ PARTS = {
 
 
 class Detector(Method):
-    """Faster R-CNN on a network, all of which is trained on but its classifier.
+    """Faster R-CNN on a network, which is trained too, except for its classifier.
 
-    BatchFormer takes no part: it has shaped the network that an arm starts from, if anything. What
-    is exported is that network, as the training of the detector left it.
+    BatchFormer takes no part here; it may have in the run that an arm starts from. The export is
+    the network as the detector's training left it.
 
     Args:
         network: a ResNet of timm's.
         classes: names of the K classes.
         module: ignored.
-        seed: of the initial weights of what stands on the network.
+        seed: of the initial weights of the detector's own layers.
         hyper: detector.
         class_counts: ignored.
     """
@@ -50,14 +50,14 @@ class Detector(Method):
         super().__init__()
         self.network, self.classes = network, tuple(classes)
         with drawing(seed, "weights", 1):
-            # Borrows the network's layers, so that each parameter is registered once.
+            # It holds the network's layers without registering their parameters twice.
             self.detector = faster_rcnn(network, len(classes), (hyper or MethodConfig()).detector)
         contract: Any = network
         contract.get_classifier().requires_grad_(False)
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
-        """The sum of the four losses, and each."""
-        rows = batch["row"].tolist()  # of a part of a batch: its own
+        """The sum of the four losses, and each of them."""
+        rows = batch["row"].tolist()  # of an accumulated part: only its own
         images = [_in_unit_range(batch["x"][row]) for row in rows]
         targets = [
             # 0 is the background.
@@ -69,7 +69,7 @@ class Detector(Method):
         return {"loss": torch.stack([*parts.values()]).sum(), **parts}
 
     def predict(self, x: Any) -> Any:
-        """What is found in each of the images, the most certain first.
+        """The objects found in each image, the most certain first.
 
         Args:
             x: images (3, H, W), uint8 or in [0, 1], of any sizes.

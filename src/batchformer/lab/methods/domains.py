@@ -15,14 +15,12 @@ from batchformer.lab.methods.classifier import Classifier
 from batchformer.lab.models.domains import insert_mixstyle
 from batchformer.nn.streams import match
 
-# Batches in equal blocks of rows, one domain each, and penalties that compare the domains.
-
 
 def by_domain(rows: Tensor, groups: int, streams: int = 1) -> Tensor:
-    """Rows (R, ...) to (G, R / G, ...): of each domain its plain rows, then its mixed rows.
+    """Rows (R, ...) to (G, R / G, ...): for each domain its plain rows, then its mixed rows.
 
     Args:
-        rows: of one stream, G equal blocks; of two, the plain blocks and then the mixed ones.
+        rows: G equal blocks of one stream, or the plain blocks and then the mixed ones.
         groups: G.
         streams: 1 or 2.
 
@@ -43,42 +41,41 @@ def by_domain(rows: Tensor, groups: int, streams: int = 1) -> Tensor:
 class ByDomain(Classifier):
     """Cross-entropy on batches of ``groups`` equal blocks of rows, one domain each.
 
-    Which domain a block is of may change from batch to batch. ``class_counts`` is accepted, as by
-    every method, and not used.
+    Which domain a block comes from may change from batch to batch. ``class_counts`` is not used.
     """
 
     def __init__(self, network: nn.Module, class_counts: Tensor, **options: Any) -> None:
         super().__init__(network, nn.CrossEntropyLoss(), **options)
         if self.groups < 2:
             raise ValueError(
-                f"{type(self).__name__} needs batches of several domains, one after the other, and "
-                "here they are shuffled or of one domain: set data.sampler domains, and "
+                f"{type(self).__name__} needs batches of several domains, one after the other; "
+                "these are shuffled or have one domain: set data.sampler domains, and "
                 "data.domains-in-batch to 0 (all) or to 2 or more."
             )
 
     def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: OptimizerStep
+        self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
     ) -> dict[str, Tensor]:
-        if mechanics.config.accumulate > 1:
+        if optimizer_step.config.accumulate > 1:
             raise ValueError(
                 f"{type(self).__name__} needs all domains of a batch at once, and accumulation "
-                "would part them: set train.accumulate 1."
+                "would separate them: set train.accumulate 1."
             )
-        return super().update(batch, optimizers, mechanics)
+        return super().update(batch, optimizers, optimizer_step)
 
 
 class Penalised(ByDomain):
     """Cross-entropy plus a weight times a penalty that compares domains.
 
-    The penalty sees what the classifier sees: rows of both streams, after the features' dropout.
-    Settings of the streams' losses weigh the cross-entropy and not the penalty.
+    The penalty gets what the classifier gets: rows of both streams, after the features' dropout.
+    The weights of the streams' losses apply to the cross-entropy and not to the penalty.
     """
 
     delayed: bool = False
     """Whether the weight is 1 before the epoch ``hyper.penalty_from``."""
 
     weight: float
-    """Of the penalty. Python multiplies by it, so it is the phase."""
+    """Of the penalty. It is a Python number, so it is also the phase."""
 
     def __init__(self, network: nn.Module, class_counts: Tensor, **options: Any) -> None:
         super().__init__(network, class_counts, **options)
@@ -109,28 +106,22 @@ class Penalised(ByDomain):
         return self.weight
 
 
-# CORAL: features whose mean and covariance are alike in all domains.
-
-
 class Coral(Penalised):
-    """Cross-entropy and the distance of the domains' moments, of weight ``hyper.penalty``."""
+    """CORAL: the penalty is the distance between the domains' means and covariances."""
 
     def penalty(self, features: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
         return coral(features)
 
 
-# IRM: features on which one classifier is the best for every domain.
-
-
 class Irm(Penalised):
-    """Cross-entropy and the penalty of invariant risk minimisation.
+    """IRM: one classifier should be the best for every domain.
 
-    The penalty multiplies what even and odd rows of a domain give. With an even number of samples
-    of each domain, both streams of a sample fall into the same half, so the halves stay
-    independent but for attention.
+    The penalty is a product of two gradients, of the even and of the odd rows of a domain. With an
+    even number of samples of each domain, both streams of a sample fall into the same half, so
+    that only attention makes the halves dependent.
 
     With two streams and ``hyper.irm_grouping="official"`` the rows, plain ones and then mixed ones,
-    are cut into G consecutive parts as in the released code, and the parts mix domains.
+    are cut into G consecutive parts as in the released code, so that parts mix domains.
     """
 
     delayed = True
@@ -143,14 +134,11 @@ class Irm(Penalised):
         return irm_penalty(logits, targets)
 
 
-# V-REx: risks that are alike in all domains.
-
-
 class VRex(Penalised):
-    """Cross-entropy and the variance of the domains' cross-entropies.
+    """V-REx: the penalty is the variance of the domains' cross-entropies.
 
-    A domain's cross-entropy is the mean over its rows, plain and mixed ones alike, however the
-    settings weigh the streams in the loss itself.
+    A domain's cross-entropy is the mean over its plain and mixed rows, whatever weights the streams
+    have in the loss itself.
     """
 
     delayed = True
@@ -160,13 +148,11 @@ class VRex(Penalised):
         return vrex(losses.view(targets.shape).mean(1))
 
 
-# MixStyle: cross-entropy on features that borrow the style of another domain.
-
-
 class MixStyleMethod(ByDomain):
-    """Styles are mixed inside the network, in training, after ``hyper.mixstyle_after``.
+    """MixStyle: in training, features take on the style of another domain's.
 
-    The network's weights and their names stay as they are.
+    Styles are mixed inside the network after the stages ``hyper.mixstyle_after``. The network's
+    weights and their names do not change.
     """
 
     def __init__(self, network: nn.Module, class_counts: Tensor, **options: Any) -> None:

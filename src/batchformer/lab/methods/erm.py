@@ -13,16 +13,14 @@ from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.losses.long_tailed import BalancedSoftmax
 from batchformer.lab.methods.classifier import Classifier
 
-# Classifiers that can train on batches mixed by Mixup or CutMix.
-
 
 class MixingClassifier(Classifier):
     """A classifier whose criterion accepts soft targets ``(N, K)``.
 
     With ``hyper.mixup`` or ``hyper.cutmix`` an update mixes its batch with probability
-    ``hyper.mix_prob``. The mix is the first random draw of an update, and an update is seeded by
-    its run's seed and its step, so all arms see the same images and targets. With
-    ``train.accumulate`` each part is mixed with itself, as on several devices.
+    ``hyper.mix_prob``. The mix is the first random draw of an update, and the run's seed and the
+    step seed an update, so all arms see the same images and targets. With ``train.accumulate`` each
+    part is mixed within itself, as on several devices.
 
     Args:
         network: as for :class:`Classifier`.
@@ -37,19 +35,19 @@ class MixingClassifier(Classifier):
         super().__init__(network, criterion, classes=classes, **options)
 
     def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: OptimizerStep
+        self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
     ) -> dict[str, Tensor]:
         hyper = self.hyper
         if (hyper.mixup or hyper.cutmix) and hyper.mix_prob:
-            batch = self.mixed(batch, mechanics.config.accumulate)
-        return super().update(batch, optimizers, mechanics)
+            batch = self.mixed(batch, optimizer_step.config.accumulate)
+        return super().update(batch, optimizers, optimizer_step)
 
     def mixed(self, batch: Batch, parts: int = 1) -> Batch:
         """The batch with mixed images and soft targets (N, K).
 
         Args:
             batch: ``x`` (N, C, H, W) and ``y`` (N,).
-            parts: in which it will be trained; each has a draw of its own.
+            parts: number of parts it will be trained in; each has its own draw.
         """
         hyper = self.hyper
         images, targets = [], []
@@ -72,28 +70,25 @@ class MixingClassifier(Classifier):
         return {**batch, "x": torch.cat(images), "y": torch.cat(targets)}
 
 
-# Cross-entropy: empirical risk minimisation without regard to the class frequencies.
-
-
 class CrossEntropy(MixingClassifier):
     """Cross-entropy, with Mixup, CutMix and smoothed targets where ``hyper`` asks for them.
 
-    ``class_counts`` tells the number of classes alone.
+    Only the length of ``class_counts`` is used.
     """
 
     def __init__(self, network: nn.Module, class_counts: Tensor, **options: Any) -> None:
         hyper = options.get("hyper")
-        # Smoothing is linear, so that mixed targets may be smoothed as well as smooth ones mixed.
+        # Smoothing is linear: smoothing mixed targets equals mixing smoothed ones.
         smoothing = hyper.smoothing if hyper is not None else 0.0
         criterion = nn.CrossEntropyLoss(label_smoothing=smoothing)
         super().__init__(network, criterion, len(class_counts), **options)
 
 
-# Balanced Softmax: cross-entropy on logits shifted by the log of the class counts.
-
-
 class BalancedSoftmaxMethod(MixingClassifier):
-    """One-stage Balanced Softmax; plain logits at test. Batches may be mixed by Mixup or CutMix."""
+    """Cross-entropy on logits plus log class counts; plain logits at test.
+
+    Batches may be mixed by Mixup or CutMix.
+    """
 
     def __init__(self, network: nn.Module, class_counts: Tensor, **options: Any) -> None:
         criterion = BalancedSoftmax(class_counts, allow_empty=True)

@@ -13,11 +13,9 @@ from batchformer.lab.methods.classifier import Classifier, replace_classifier
 from batchformer.lab.models.heads import CosineClassifier
 from batchformer.nn.randomness import drawing
 
-# Deferred re-weighting: whether a training is long enough to come to it.
-
 
 def reweighting_warning(method: str, hyper: MethodConfig, epochs: float) -> str:
-    """What to say of a training that ends before its re-weighting begins; else nothing.
+    """A warning if a training ends before its re-weighting begins; else an empty string.
 
     >>> reweighting_warning("ldam", MethodConfig(reweight_epoch=160), 2.5)
     're-weighting begins with epoch 160, and this training has 2.5: set --hyper.reweight-epoch'
@@ -32,14 +30,10 @@ def reweighting_warning(method: str, hyper: MethodConfig, epochs: float) -> str:
     )
 
 
-# LDAM-DRW: margins for rare classes from the start, weights for them at the end.
-
-
 class LDAMMethod(Classifier):
     """A cosine classifier trained with margins; from `hyper.reweight_epoch` on, with weights.
 
-    The network's own classifier is replaced by the cosine one, whose initial weights are of the
-    seed alone.
+    The cosine classifier replaces the network's own; its initial weights depend on the seed alone.
     """
 
     criterion: LDAM

@@ -1,4 +1,4 @@
-"""MDD: adaptation to a target domain by an adversary that disagrees with the classifier there."""
+"""MDD: adaptation to a target domain by an adversary that disagrees with the classifier."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ DROPOUT = 0.5
 
 
 class Mdd(Classifier):
-    """Classifier and adversary on a bottleneck, behind a network that lost its own classifier.
+    """A bottleneck with a classifier and an adversary, in place of the network's own classifier.
 
-    Batches hold, besides ``x`` and ``y`` of the source, ``x_target`` (M, ...): images of the target
+    Batches hold ``x`` and ``y`` of the source, and ``x_target`` (M, ...): images of the target
     domain without labels. Both domains go through the network, BatchFormer and the bottleneck
-    together, so they attend to one another and are normalised together; with two streams the
-    classifier and the discrepancy see both streams of each domain.
+    together, so they attend to one another and are normalised together. With two streams the
+    classifier and the discrepancy get both streams of each domain.
 
     Args:
         network: gives pooled features; its classifier is replaced by the identity.
@@ -62,32 +62,33 @@ class Mdd(Classifier):
         return logits
 
     def reversal(self) -> Tensor:
-        """The factor of the reversed gradient, which rises from 0; read on the device."""
+        """The factor of the reversed gradient, which rises from 0; a tensor on the device."""
         highest, time = self.hyper.reversal, self.updates / self.hyper.reversal_updates
         return 2 * highest / (1 + torch.exp(-time)) - highest
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         if "x_target" not in batch:
             raise ValueError(
-                "mdd adapts to a target domain and needs its images, x_target, in every batch; "
-                f"this one has {', '.join(batch)}. Set data.adapt, and name data.target."
+                "mdd needs images of the target domain, x_target, in every batch; this one has "
+                f"{', '.join(batch)}. Set data.adapt, and name data.target."
             )
         images = torch.cat((batch["x"], batch["x_target"]))
         narrow = self.bottleneck(self.streams(self.features(images)))
         adversary = self.adversary(reverse_gradient(narrow, self.reversal()))
         sizes = len(batch["x"]), len(batch["x_target"])
-        source, target = by_origin(self.head(narrow), *sizes)
-        source_adversary, target_adversary = by_origin(adversary, *sizes)
+        source, target = split_domains(self.head(narrow), *sizes)
+        source_adversary, target_adversary = split_domains(adversary, *sizes)
         ce = self.loss(source, batch["y"])
         gamma = self.hyper.mdd_gamma
-        # The adversary raises the discrepancy by lowering this; the reversal turns the features.
+        # The adversary minimises this, which maximises the discrepancy; the reversed gradient
+        # makes the features minimise the discrepancy.
         penalty = -mdd(source, source_adversary, target, target_adversary, gamma)
         return {"loss": ce + self.hyper.penalty * penalty, "ce": ce, "penalty": penalty}
 
     def deployed(self) -> nn.Module:
-        """The network with bottleneck and classifier in the place of the classifier that it lost.
+        """The network with bottleneck and head as its classifier, one `nn.Sequential`.
 
-        They follow one another in one `nn.Sequential`; the adversary is left behind.
+        The adversary is dropped.
         """
         network = copy.deepcopy(self.network)
         replace_classifier(network, nn.Sequential(*self.bottleneck, *self.head))
@@ -98,18 +99,18 @@ class Mdd(Classifier):
 
     def parameter_groups(self, optim: OptimConfig) -> list[dict[str, Any]]:
         """The backbone at its own rate, BatchFormer at the classifiers' times its factor."""
-        return self.on_a_backbone(optim, self.bottleneck, self.head, self.adversary)
+        return self.slow_backbone_groups(optim, self.bottleneck, self.head, self.adversary)
 
 
-def by_origin(rows: Tensor, source: int, target: int) -> tuple[Tensor, Tensor]:
-    """Rows of the source and of the target, each plain and then mixed.
+def split_domains(rows: Tensor, source: int, target: int) -> tuple[Tensor, Tensor]:
+    """The rows of the source and those of the target, each plain and then mixed.
 
     Args:
         rows: ``[s, t]`` or, with two streams, ``[s, t, s', t']``.
         source: N, samples of the source.
         target: M, samples of the target.
 
-    >>> by_origin(torch.tensor([1, 2, 9, -1, -2, -9]), 2, 1)
+    >>> split_domains(torch.tensor([1, 2, 9, -1, -2, -9]), 2, 1)
     (tensor([ 1,  2, -1, -2]), tensor([ 9, -9]))
     """
     streams = rows.reshape(-1, source + target, *rows.shape[1:])

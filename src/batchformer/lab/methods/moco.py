@@ -1,4 +1,4 @@
-"""MoCo-v2 and MoCo-v3 with BatchFormer: two encoders, two views."""
+"""MoCo-v2 (Chen et al., 2020) and MoCo-v3 (Chen et al., 2021): two encoders, two views."""
 
 from __future__ import annotations
 
@@ -20,36 +20,33 @@ from batchformer.lab.losses.contrast import (
     queue_contrast,
     stream_pairs,
 )
-from batchformer.lab.methods.classifier import make_encoder
+from batchformer.lab.methods.classifier import apply_encoder, make_encoder, pooled_features
 from batchformer.lab.methods.momentum import (
     KeyQueue,
     draw_order,
+    encode_in_parts,
     encode_shuffled,
-    follow,
-    follower,
-    in_parts,
+    frozen_copy,
     parts_of_rank,
+    update_average_,
 )
 from batchformer.lab.models.heads import normalised_projector, predictor, projector
 from batchformer.lab.models.norms import normalise_in_parts
 from batchformer.nn.exchange import gather, row_counts, rows_of_rank, world_size
-from batchformer.nn.module import two_streams
 from batchformer.nn.randomness import drawing
-
-# What MoCo-v2 and MoCo-v3 have in common: two encoders, one BatchFormer, two views.
 
 
 class Moco(Method):
-    """Queries of one encoder, keys of another that follows it slowly.
+    """Queries of one encoder, keys of its momentum encoder.
 
     Batches need ``x`` and ``view2``, two views of the same images; labels are not used. One
-    BatchFormer stands after the pooling of both encoders, before their heads: it is trained by the
-    queries, and acts on the keys with the same weights, its dropout included.
+    BatchFormer acts after the pooling of both encoders, before their heads. The queries train it,
+    and it acts on the keys with the same weights, including dropout.
 
     Args:
-        network: encodes the queries, with timm's contract; the keys' encoder begins as its copy.
-            Its classifier stays as it is, so that its state is that of any network of its kind.
-        head: makes queries of features; its copy makes keys.
+        network: encodes the queries, with timm's contract; the keys' encoder starts as its copy.
+            Its classifier is not trained, and stays in its state.
+        head: makes queries from features; its copy makes keys.
         module: BatchFormer's settings.
         seed: of the run.
         hyper: temperature, momentum, and which streams are contrasted.
@@ -69,26 +66,21 @@ class Moco(Method):
         contract: Any = network
         contract.get_classifier().requires_grad_(False)
         self.network, self.head = network, head
-        self.key_network, self.key_head = follower(network), follower(head)
+        self.key_network, self.key_head = frozen_copy(network), frozen_copy(head)
         self.config, self.hyper, self.seed = module, hyper, seed
         self.module_lr_factor = module.lr_factor
         self.encoder = make_encoder(int(contract.num_features), module, seed)
-        # A tensor, so that a recorded update counts on when it is replayed.
+        # A tensor, so that a captured update goes on counting when it is replayed.
         self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
-        self.updates_in_all = 0
+        self.total_updates = 0
 
     def features(self, x: Tensor) -> Tensor:
         """Pooled features ``(N, C)`` of images ``(N, channels, H, W)``."""
-        return pooled(self.network, x)
+        return pooled_features(self.network, x)
 
     def streams(self, features: Tensor) -> Tensor:
-        """What heads are given: ``(2N, C)`` of features ``(N, C)`` with shared streams."""
-        if self.encoder is None:
-            return features
-        if self.config.streams == "mixed_only":
-            mixed: Tensor = self.encoder(features)
-            return mixed
-        return two_streams(features, self.encoder)
+        """What the heads get: ``(2N, C)`` of features ``(N, C)`` with shared streams."""
+        return apply_encoder(self.encoder, features, self.config)
 
     def queries(self, x: Tensor) -> Tensor:
         """Queries ``(2N, D)`` of images, plain then mixed; ``(N, D)`` of one stream."""
@@ -97,12 +89,12 @@ class Moco(Method):
 
     @torch.no_grad()
     def keys(self, x: Tensor) -> Tensor:
-        """Keys ``(2N, D)`` of images by the slower encoder; ``(N, D)`` of one stream.
+        """Keys ``(2N, D)`` of images by the momentum encoder; ``(N, D)`` of one stream.
 
-        To be called after the queries: autocast keeps the first cast of BatchFormer's weights, and
-        a cast made without gradients would cut them off.
+        Call it after the queries: autocast caches the first cast of BatchFormer's weights, and a
+        cast made without gradients would cut off theirs.
         """
-        made: Tensor = self.key_head(self.streams(pooled(self.key_network, x)))
+        made: Tensor = self.key_head(self.streams(pooled_features(self.key_network, x)))
         return made
 
     def forward(self, x: Tensor) -> Tensor:
@@ -110,62 +102,56 @@ class Moco(Method):
         return self.queries(x)
 
     def pair_list(self, queries: dict[str, Tensor]) -> PairList:
-        """The name of the list of contrasted pairs; of one stream there is one pair."""
+        """The name of the list of contrasted pairs; one stream has one pair."""
         return self.hyper.contrast_pairs if len(queries) == 2 else "plain"
 
     def divisor(self, kind: PairList) -> int:
-        """What the terms of a view are divided by."""
+        """The divisor of a view's terms."""
         return pair_divisor(kind, "sum" if self.config.loss_scale == "sum" else "mean")
 
     def predict(self, x: Tensor) -> Tensor:
-        """Features ``(N, C)`` of the plain network: what is learnt here has no classes."""
+        """Features ``(N, C)`` of the plain network: nothing here has classes."""
         return self.features(x)
 
     def begin_training(self, updates: int) -> None:
-        self.updates_in_all = updates
+        self.total_updates = updates
 
     def momentum(self) -> float | Tensor:
-        """The share of its weights that the keys' encoder keeps, after the updates so far.
+        """The share of its weights that the momentum encoder keeps, after the updates so far.
 
-        Its cosine counts the updates done, as MoCo-v3, which moves the keys' encoder at the
-        beginning of the next step.
+        The cosine counts finished updates, as in MoCo-v3's code, which moves the momentum encoder
+        at the beginning of the next step.
         """
         least = self.hyper.momentum
         if self.hyper.momentum_schedule == "constant":
             return least
-        if not self.updates_in_all:
+        if not self.total_updates:
             raise RuntimeError(
-                "The momentum rises over the whole training, whose length is not known: call "
+                "The momentum rises over the whole training, and its length is unknown: call "
                 "begin_training(updates) before the first update."
             )
-        done = (self.updates / self.updates_in_all).clamp(max=1)
+        done = (self.updates / self.total_updates).clamp(max=1)
         return 1 - (1 - least) * (torch.cos(math.pi * done) + 1) / 2
 
     def after_update(self) -> None:
         self.updates.add_(1)
         momentum = self.momentum()
-        follow(self.key_network, self.network, momentum)
-        follow(self.key_head, self.head, momentum)
+        update_average_(self.key_network, self.network, momentum)
+        update_average_(self.key_head, self.head, momentum)
 
     def why_eager(self) -> str | None:
         if world_size() > 1:
-            return "keys are exchanged between ranks, which first tell how many they have"
+            return "ranks exchange their keys, and first their numbers of keys"
         return None
 
 
-def pooled(network: Any, x: Tensor) -> Tensor:
-    """Pooled features ``(N, C)`` of a network with timm's contract."""
-    features: Tensor = network.forward_head(network.forward_features(x), pre_logits=True)
-    return features
-
-
-def directions(rows: Tensor) -> Tensor:
-    """Rows ``(N, D)`` of length one, in float32 or wider."""
+def unit_rows(rows: Tensor) -> Tensor:
+    """Rows ``(N, D)`` scaled to length 1, in float32 or wider."""
     return F.normalize(rows.to(torch.promote_types(rows.dtype, torch.float32)), dim=1)
 
 
 def by_stream(rows: Tensor, n: int) -> dict[str, Tensor]:
-    """The streams ``(N, D)`` that rows consist of: both, or the only one as ``plain``.
+    """Rows as streams ``(N, D)``: ``plain`` and ``mixed``, or the only one as ``plain``.
 
     >>> {name: len(part) for name, part in by_stream(torch.zeros(6, 2), 3).items()}
     {'plain': 3, 'mixed': 3}
@@ -175,12 +161,12 @@ def by_stream(rows: Tensor, n: int) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def watched(query: Tensor, key: Tensor) -> dict[str, Tensor]:
-    """What tells learning from collapse, of directions ``(N, D)`` of the same samples.
+def collapse_metrics(query: Tensor, key: Tensor) -> dict[str, Tensor]:
+    """What distinguishes learning from collapse, of unit rows ``(N, D)`` of the same samples.
 
     Returns:
         ``positive``, the mean cosine of the pairs; ``spread``, the mean over channels of the
-        standard deviation of queries, ``1 / sqrt(D)`` at best, 0 if all queries are alike.
+        standard deviation of queries, ``1 / sqrt(D)`` at best, 0 if all queries are equal.
     """
     return {
         "positive": (query * key).sum(1).mean(),
@@ -188,21 +174,19 @@ def watched(query: Tensor, key: Tensor) -> dict[str, Tensor]:
     }
 
 
-# MoCo-v2 (Chen et al., 2020): queries against their keys and a queue of earlier ones.
-
-
 class MocoV2(Moco):
-    """Each query tells its own key from those of earlier batches.
+    """Each query must find its own key among the keys of earlier batches, in a queue.
 
-    With two streams every stream of the queries meets every stream of the keys, 4N rows, and both
-    streams of the keys enter the queue, which begins empty, unless ``hyper.enqueued`` says
-    otherwise. The release takes the mean of all rows, ``module.loss_scale`` "mean". Between ranks,
-    images are shuffled for the keys' encoder, and the keys of all ranks enter the queue.
+    With two streams every stream of the queries is contrasted with every stream of the keys, 4N
+    rows. Both streams of the keys enter the queue, unless ``hyper.enqueued`` says otherwise; it
+    starts empty. The released code takes the mean of all rows, ``module.loss_scale`` "mean".
+    Several ranks shuffle images between them for the keys' encoder, and the keys of all ranks enter
+    the queue.
 
-    With ``hyper.norm_parts`` each part of a batch is normalised by itself, and images of the keys
-    are assigned to parts at random in every update, which is what that many ranks compute
-    (:mod:`~batchformer.lab.methods.momentum`). BatchFormer attends to the whole batch all the
-    same. On several ranks each has its share of the parts.
+    With ``hyper.norm_parts`` each part of a batch is normalised by itself, and the keys' images are
+    assigned to parts at random in every update, which is what that many ranks compute
+    (:mod:`~batchformer.lab.methods.momentum`). BatchFormer still attends to the whole batch. On
+    several ranks each has its share of the parts.
 
     Args:
         network: encodes the queries, with timm's contract.
@@ -240,64 +224,61 @@ class MocoV2(Moco):
 
     def features(self, x: Tensor) -> Tensor:
         """Pooled features ``(N, C)`` of images; in training each part is normalised by itself."""
-        return in_parts(super().features, x, self.parts if self.training else 1)
+        return encode_in_parts(super().features, x, self.parts if self.training else 1)
 
     def queries(self, x: Tensor) -> Tensor:
-        """As ever; a normalised front of the head has the parts that the network had."""
+        """As in :class:`Moco`; a normalised front of the head uses the network's parts."""
         if not (self.training and self.hyper.projection_front):
             return super().queries(x)
         both = self.streams(self.features(x))
-        return in_parts(self.head, both, self.parts, streams=len(both) // len(x))
+        return encode_in_parts(self.head, both, self.parts, streams=len(both) // len(x))
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
-        # Drawn before dropout is, so that arms with and without BatchFormer have the same.
+        # Drawn before any dropout, so that arms with and without BatchFormer have the same.
         order = draw_order(batch["view2"], self.parts)
-        queries = by_stream(directions(self.queries(batch["x"])), len(batch["x"]))
+        queries = by_stream(unit_rows(self.queries(batch["x"])), len(batch["x"]))
         keys = self.key_streams(batch["view2"], order)
         kind = self.pair_list(queries)
         pairs = stream_pairs(kind, 1)
         loss = queue_contrast(
             torch.cat([queries[pair.query] for pair in pairs]),
             torch.cat([keys[pair.key] for pair in pairs]),
-            self.queue.keys.clone(),  # gradients need it as it was before new keys enter
+            self.queue.keys.clone(),  # the backward pass needs it without the new keys
             self.hyper.temperature,
             self.queue.valid,
         )
         self.enqueue(keys)
         terms = len(pairs) / self.divisor(kind)
-        return {"loss": terms * loss, **watched(queries["plain"], keys["plain"])}
+        return {"loss": terms * loss, **collapse_metrics(queries["plain"], keys["plain"])}
 
     @torch.no_grad()
     def key_streams(self, x: Tensor, order: Tensor | None = None) -> dict[str, Tensor]:
-        """Directions (N, D) of each stream of images, which are shuffled for the encoder.
+        """Unit keys (N, D) of each stream; images are shuffled for the encoder.
 
         Args:
             x: images (N, channels, H, W).
             order: (N,) on one rank, the order that assigns rows to parts.
         """
         rows = encode_shuffled(
-            lambda images: directions(self.keys(images)), x, order, self.seed, self.updates
+            lambda images: unit_rows(self.keys(images)), x, order, self.seed, self.updates
         )
         return by_stream(rows, len(x))
 
     @torch.no_grad()
     def enqueue(self, keys: dict[str, Tensor]) -> None:
-        """Let keys of all ranks take the place of the oldest, one stream after the other."""
+        """Replace the oldest keys by those of all ranks, one stream after the other."""
         both = self.hyper.enqueued == "both" or len(keys) == 1
         chosen = list(keys.values()) if both else [keys[self.hyper.enqueued]]
         new = torch.cat([gather(rows) for rows in chosen])
         self.queue.push(new, torch.zeros(len(new), dtype=torch.int64, device=new.device))
 
 
-# MoCo-v3 (Chen et al., 2021): queries of each view against the keys of the other.
-
-
 class MocoV3(Moco):
-    """Each query tells its own key from those of the batch, on all ranks; both ways.
+    """Each query of a view must find its own key among the other view's, on all ranks.
 
     With two streams the heads normalise all 2N rows together, and the loss of a view has the terms
-    of ``hyper.contrast_pairs``. The patch projection of a timm ``VisionTransformer`` stays as it
-    is, as in MoCo-v3.
+    of ``hyper.contrast_pairs``. The patch projection of a timm ``VisionTransformer`` is not
+    trained, as in MoCo-v3.
 
     Args:
         network: encodes the queries, with timm's contract.
@@ -341,10 +322,10 @@ class MocoV3(Moco):
         x, other = batch["x"], batch["view2"]
         n, counts = len(x), row_counts(x)
         queries = [by_stream(self.queries(view), n) for view in (x, other)]
-        # Each view's queries meet the keys of the other view.
+        # Each view's queries are contrasted with the keys of the other view.
         keys = [by_stream(self.keys(view), n) for view in (other, x)]
         losses = [self.view_loss(k + 1, queries[k], keys[k], counts) for k in range(2)]
-        seen = watched(directions(queries[0]["plain"]), directions(keys[0]["plain"]))
+        seen = collapse_metrics(unit_rows(queries[0]["plain"]), unit_rows(keys[0]["plain"]))
         return {"loss": losses[0] + losses[1], **seen}
 
     def view_loss(
@@ -370,6 +351,6 @@ class MocoV3(Moco):
 
 
 def is_vision_transformer(network: nn.Module) -> bool:
-    """Whether a network is of timm's ViT family, which is not imported to find out."""
+    """Whether a network is one of timm's ViTs; does not import timm."""
     family: Any = sys.modules.get("timm.models.vision_transformer")
     return family is not None and isinstance(network, family.VisionTransformer)

@@ -1,4 +1,9 @@
-"""What momentum contrast shares: a slower encoder, a queue, shuffled normalisation."""
+"""What MoCo and PaCo share: a momentum encoder, a queue, shuffled batch normalisation.
+
+Batch statistics that queries share with their keys, but not with the queue, could give the matching
+keys away. MoCo and PaCo therefore shuffle the keys' images between GPUs. One device has the same
+effect if it normalises a batch in parts, with the keys' images assigned to parts at random.
+"""
 
 from __future__ import annotations
 
@@ -14,29 +19,30 @@ from batchformer.lab.models.norms import interleave_rows, restore_rows
 from batchformer.nn.exchange import gather, row_counts, rows_of_rank, world_size
 from batchformer.nn.randomness import seed_for
 
-# A second encoder that follows the first one slowly.
-
 M = TypeVar("M", bound=nn.Module)
 
+#: Makes the shuffle differ from the other orders drawn from the seed of a run.
+_SHUFFLE = 2
 
-def follower(leader: M) -> M:
-    """A copy of a module that gradients do not reach."""
-    return copy.deepcopy(leader).requires_grad_(False)
+
+def frozen_copy(module: M) -> M:
+    """A copy of a module whose parameters are not trained."""
+    return copy.deepcopy(module).requires_grad_(False)
 
 
 @torch.no_grad()
-def follow(follower: nn.Module, leader: nn.Module, momentum: float | Tensor) -> None:
-    """Move every parameter to ``momentum * own + (1 - momentum) * leader's``.
+def update_average_(average: nn.Module, module: nn.Module, momentum: float | Tensor) -> None:
+    """Move every parameter to ``momentum * own + (1 - momentum) * module's``, in place.
 
-    Buffers are left alone: the follower's normalisation has statistics of its own, as in MoCo.
+    Buffers do not change: the momentum encoder normalises by its own statistics, as in MoCo.
 
     Args:
-        follower: changed in place.
-        leader: with the same parameters.
-        momentum: a number, or a tensor () on their device, from which a recorded update reads it.
+        average: the momentum encoder.
+        module: with the same parameters.
+        momentum: a number, or a tensor () on the device, which a captured update reads again.
     """
-    own: list[Tensor] = list(follower.parameters())
-    towards: list[Tensor] = list(leader.parameters())
+    own: list[Tensor] = list(average.parameters())
+    towards: list[Tensor] = list(module.parameters())
     if not own:
         return
     if isinstance(momentum, Tensor):
@@ -47,13 +53,10 @@ def follow(follower: nn.Module, leader: nn.Module, momentum: float | Tensor) -> 
         torch._foreach_lerp_(own, towards, 1 - momentum)
 
 
-# A ring of the newest keys with their labels, in tensors alone.
-
-
 class KeyQueue(nn.Module):
-    """Keys (Q, D) and labels (Q,) of the newest samples; it begins empty.
+    """A ring of the newest keys (Q, D) and their labels (Q,); it starts empty.
 
-    Where the next key goes is a tensor too, so that a recorded update moves on when replayed.
+    The position is a tensor too, so that a captured update moves on when it is replayed.
 
     Args:
         size: Q.
@@ -80,7 +83,7 @@ class KeyQueue(nn.Module):
 
     @torch.no_grad()
     def push(self, keys: Tensor, labels: Tensor) -> None:
-        """Take in keys (N, D) with labels (N,); of more than Q the last Q are kept."""
+        """Add keys (N, D) with labels (N,); of more than Q, the last Q."""
         size = len(self.keys)
         keys, labels = keys[-size:].to(self.keys.dtype), labels[-size:]
         where = (self.position + torch.arange(len(keys), device=keys.device)) % size
@@ -90,11 +93,8 @@ class KeyQueue(nn.Module):
         self.position.copy_((self.position + len(keys)) % size)
 
 
-# The rows of all ranks dealt anew, so that a batch's statistics do not tell whose they are.
-
-
 class Shuffled(NamedTuple):
-    """What undoes a shuffle: the order of all rows, and how many every rank has."""
+    """What undoes a shuffle: the order of all rows, and the number of rows on every rank."""
 
     order: Tensor
     counts: list[int]
@@ -102,11 +102,11 @@ class Shuffled(NamedTuple):
 
 @torch.no_grad()
 def shuffle(x: Tensor, seed: int) -> tuple[Tensor, Shuffled | None]:
-    """Deal the rows of all ranks anew, to each as many as it had, without gradients.
+    """Redistribute the rows of all ranks at random, to each rank as many as it had.
 
-    Statistics of a batch are then not those of the samples that a rank compares. The order is a
-    function of the seed, so that nobody has to send it. On one rank every order has the same
-    statistics, and ``x`` itself is returned.
+    Batch statistics are then not those of the samples that a rank compares. The order depends on
+    the seed alone, so no rank sends it. On one rank ``x`` itself is returned, because every order
+    has the same statistics. There is no gradient.
 
     Args:
         x: (N, ...), of any number of rows on each rank.
@@ -117,17 +117,17 @@ def shuffle(x: Tensor, seed: int) -> tuple[Tensor, Shuffled | None]:
     counts = row_counts(x)
     draw = torch.Generator().manual_seed(seed)
     order = torch.randperm(sum(counts), generator=draw).to(x.device)
-    dealt = gather(x, counts)[order[rows_of_rank(counts)]]
-    return torch.empty_like(x).copy_(dealt), Shuffled(order, counts)  # its memory format is kept
+    rows = gather(x, counts)[order[rows_of_rank(counts)]]
+    return torch.empty_like(x).copy_(rows), Shuffled(order, counts)  # in the memory format of x
 
 
 @torch.no_grad()
 def unshuffle(rows: Tensor, shuffled: Shuffled | None) -> Tensor:
-    """The rows of this rank in their first order, of what was made of shuffled ones.
+    """Undo :func:`shuffle`: the rows of this rank, in their original order.
 
     Args:
-        rows: (N, ...), one for each row that :func:`shuffle` gave.
-        shuffled: what it gave beside them.
+        rows: (N, ...), one for each shuffled row.
+        shuffled: what :func:`shuffle` returned with them.
     """
     if shuffled is None:
         return rows
@@ -135,18 +135,8 @@ def unshuffle(rows: Tensor, shuffled: Shuffled | None) -> Tensor:
     return gather(rows, counts)[order.argsort()[rows_of_rank(counts)]]
 
 
-# Shuffled batch normalisation: a key is normalised with other samples than its query.
-#
-# Statistics that a batch of queries shares with its keys, and not with the queue, could give the
-# matching keys away. MoCo and PaCo therefore shuffle the keys' images between GPUs. One device does
-# the same by normalising a batch in parts.
-
-#: Makes this order differ from the other orders that are drawn from the seed of a run.
-_SHUFFLE = 2
-
-
 def parts_of_rank(parts: int) -> int:
-    """The parts of a batch that each rank normalises, of so many in all.
+    """The number of parts that each rank normalises, of this many in all.
 
     >>> parts_of_rank(8)
     8
@@ -154,21 +144,23 @@ def parts_of_rank(parts: int) -> int:
     require(
         parts == 1 or parts % world_size() == 0,
         f"hyper.norm-parts {parts} cannot be divided among {world_size()} ranks: set a multiple of "
-        f"{world_size()}, or 1, with which every rank normalises its own rows",
+        f"{world_size()}, or 1, so that every rank normalises its own rows",
     )
     return max(1, parts // world_size())
 
 
 def require_equal_parts(rows: int, parts: int) -> None:
-    """Refuse a batch whose rows cannot be divided into parts of one size."""
+    """Refuse a batch that cannot be divided into equal parts."""
     require(
         rows % parts == 0,
-        f"a batch of {rows} rows has no {parts} parts of one size (hyper.norm-parts)",
+        f"a batch of {rows} rows cannot be divided into {parts} equal parts (hyper.norm-parts)",
     )
 
 
-def in_parts(encode: Callable[[Tensor], Tensor], x: Tensor, parts: int, streams: int = 1) -> Tensor:
-    """What a network with normalisation in parts makes of ``x``, where the parts are contiguous.
+def encode_in_parts(
+    encode: Callable[[Tensor], Tensor], x: Tensor, parts: int, streams: int = 1
+) -> Tensor:
+    """Encode ``x`` by a network that normalises in parts, which are contiguous rows of ``x``.
 
     Args:
         encode: rows to as many rows; its normalisation has gone through ``normalise_in_parts``.
@@ -190,8 +182,8 @@ def in_parts(encode: Callable[[Tensor], Tensor], x: Tensor, parts: int, streams:
 def draw_order(x: Tensor, parts: int) -> Tensor | None:
     """An order (N,) that assigns rows to parts at random; None with one part or several ranks.
 
-    Several ranks shuffle rows between them instead. The order is drawn on the device and nothing is
-    read back from it, so that a CUDA graph can capture the update.
+    Several ranks shuffle rows between them instead. The order is drawn on the device and not read
+    back, so that a CUDA graph can capture the update.
     """
     if parts == 1 or world_size() > 1:
         return None
@@ -203,7 +195,7 @@ def draw_order(x: Tensor, parts: int) -> Tensor | None:
 def encode_shuffled(
     encode: Callable[[Tensor], Tensor], x: Tensor, order: Tensor | None, seed: int, update: Tensor
 ) -> Tensor:
-    """Rows (S * N, D) that ``encode`` makes of shuffled images, in the order of ``x`` again.
+    """Encode shuffled images to rows (S * N, D), in the order of ``x`` again.
 
     Several ranks shuffle images between them; one rank shuffles by ``order``.
 
@@ -212,9 +204,9 @@ def encode_shuffled(
         x: images (N, ...).
         order: of :func:`draw_order`.
         seed: of the run.
-        update: () the number of updates so far, on every rank the same; each has its own order.
+        update: () the number of updates so far, the same on every rank; each has its own order.
     """
-    # On one rank the order is not needed, and must not be read from the device.
+    # One rank needs no seed, and must not read the update from the device.
     drawn = seed_for(seed, "order", int(update), _SHUFFLE) if world_size() > 1 else 0
     images, shuffled = shuffle(x, drawn)
     rows = encode(images if order is None else images[order])

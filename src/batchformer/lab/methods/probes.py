@@ -1,4 +1,8 @@
-"""What features that another run has learnt are worth: linear probe and nearest neighbours."""
+"""How good the features of another run are: linear probe and nearest neighbours.
+
+BatchFormer takes no part here, whatever ``module`` says: an arm names the run whose features are
+probed, and all arms are probed alike.
+"""
 
 from __future__ import annotations
 
@@ -21,31 +25,42 @@ from batchformer.lab.methods.two_stage import OnFrozenFeatures
 from batchformer.lab.metrics.representation import log_shares, votes
 from batchformer.nn.randomness import drawing
 
-# Linear probe: what a linear classifier finds in features that another run has learnt.
-
-#: Standard deviation of the classifier's first weights, by the protocol of MoCo.
+#: Standard deviation of the classifier's initial weights, by the protocol of MoCo.
 DEVIATION = 0.01
 
-#: Gives what a function makes of every training image, each once, by that function.
+#: Applies a function to every training image once, and returns the results.
 TrainingFeatures = Callable[[Callable[[Tensor], Tensor]], Tensor]
+#: Returns features (M, C) and labels (M,) of training images, by a function that makes features.
+Bank = Callable[[Callable[[Tensor], Tensor]], tuple[Tensor, Tensor]]
 
 
-class LinearProbe(OnFrozenFeatures):
-    """Cross-entropy on a new linear classifier; the network is frozen and always in eval.
+class _Probe(OnFrozenFeatures):
+    """A network that is frozen and always in eval, without BatchFormer."""
 
-    There is no BatchFormer here, whatever `module` says: an arm names the run whose features are
-    probed, and all arms are probed alike.
+    def __init__(self, network: nn.Module, module: ModuleConfig, **options: Any) -> None:
+        absent = ModuleConfig(enabled=False)
+        super().__init__(network, nn.CrossEntropyLoss(), module=absent, **options)
+        self.train()  # a module begins in training with all its parts
+
+    def train(self, mode: bool = True) -> Any:
+        super().train(mode)
+        self.network.eval()
+        return self
+
+
+class LinearProbe(_Probe):
+    """Cross-entropy on a new linear classifier.
 
     With ``hyper.probe_scale="unit"`` features are divided by one number, so that their mean squared
-    length over the training images is 1: the same classifiers can be found, at a learning rate that
+    length over the training images is 1. The same classifiers can be found, at a learning rate that
     does not depend on the scale of the network.
 
     Args:
         network: gives the features.
         class_counts: (K,) training images of each class.
         module: not used.
-        seed: of the classifier's first weights.
-        training_features: gives features of the training images; for "unit" alone.
+        seed: of the classifier's initial weights.
+        training_features: gives features of the training images; only for "unit".
     """
 
     length: Tensor
@@ -59,8 +74,7 @@ class LinearProbe(OnFrozenFeatures):
         training_features: TrainingFeatures | None = None,
         **options: Any,
     ) -> None:
-        absent = ModuleConfig(enabled=False)
-        super().__init__(network, nn.CrossEntropyLoss(), module=absent, seed=seed, **options)
+        super().__init__(network, module, seed=seed, **options)
         classifier = classifier_of(network)
         with drawing(seed, "weights", 1):
             nn.init.normal_(classifier.weight, std=DEVIATION)
@@ -70,27 +84,21 @@ class LinearProbe(OnFrozenFeatures):
         self.training_features = training_features
         if self.scaled:
             self.register_buffer("length", torch.ones(()))
-        self.train()  # a module begins in training with all its parts
-
-    def train(self, mode: bool = True) -> LinearProbe:
-        super().train(mode)
-        self.network.eval()
-        return self
 
     def begin_training(self, updates: int) -> None:
-        """Measure the features; a checkpoint that is gone on from has what was measured first."""
+        """Measure the features; a resumed run then loads the first measurement."""
         super().begin_training(updates)
         if not self.scaled:
             return
         require(
             self.training_features is not None,
-            "hyper.probe-scale unit measures the features of the training images, which this probe "
-            "was not given",
+            "hyper.probe-scale unit measures the features of the training images, and this probe "
+            "was not given training_features",
         )
         require(
             not is_sharded(self),
-            "hyper.probe-scale unit looks at training images before the training, with the whole "
-            "network; set train.parallel ddp",
+            "hyper.probe-scale unit runs the whole network before the training, and this one is "
+            "sharded; set train.parallel ddp",
         )
         assert self.training_features is not None
         squares = self.training_features(self._squared_lengths)
@@ -101,17 +109,17 @@ class LinearProbe(OnFrozenFeatures):
         self.length.copy_(length)
 
     def _squared_lengths(self, x: Tensor) -> Tensor:
-        """(N, 1) of images, in the precision of the weights."""
+        """(N, 1) squared lengths of the features of images, in the precision of the weights."""
         kind = next(self.network.parameters()).dtype
         with torch.autocast(x.device.type, enabled=False):
             return self.features(x.to(kind)).square().sum(1, keepdim=True)
 
     def classify(self, features: Tensor) -> Tensor:
-        """Logits ``(rows, K)`` of features ``(rows, C)`` as the network gives them."""
+        """Logits ``(rows, K)`` of the network's features ``(rows, C)``."""
         return super().classify(features / self.length if self.scaled else features)
 
     def deployed(self) -> nn.Module:
-        """The network, whose classifier takes features as they are."""
+        """The network, with a classifier for unscaled features."""
         if not self.scaled:
             return super().deployed()
         network = copy.deepcopy(self.network)
@@ -120,17 +128,10 @@ class LinearProbe(OnFrozenFeatures):
         return network
 
 
-# Nearest neighbours: what features that another run has learnt know without a classifier.
-
-#: Gives features (M, C) and labels (M,) of training images, by a function from images to features.
-Bank = Callable[[Callable[[Tensor], Tensor]], tuple[Tensor, Tensor]]
-
-
-class NearestNeighbours(OnFrozenFeatures):
+class NearestNeighbours(_Probe):
     """Weighted votes of the nearest training images; nothing is trained, updates change nothing.
 
-    Features are made in full precision, those of training images once for given weights. There is
-    no BatchFormer here, whatever `module` says: an arm names the run whose features are compared.
+    Features are in full precision; those of training images are computed once.
 
     Args:
         network: gives the features; its classifier is not used.
@@ -150,19 +151,12 @@ class NearestNeighbours(OnFrozenFeatures):
         module: ModuleConfig,
         **options: Any,
     ) -> None:
-        absent = ModuleConfig(enabled=False)
-        super().__init__(network, nn.CrossEntropyLoss(), module=absent, **options)
+        super().__init__(network, module, **options)
         self.num_classes, self.bank = len(class_counts), bank
-        # Made again from the network, and as large as the training set: no part of a checkpoint.
+        # Not part of checkpoints: as large as the training set, and computed from the network.
         self.register_buffer("bank_features", None, persistent=False)
         self.register_buffer("bank_labels", None, persistent=False)
         self.requires_grad_(False)
-        self.train()  # a module begins in training with all its parts
-
-    def train(self, mode: bool = True) -> NearestNeighbours:
-        super().train(mode)
-        self.network.eval()
-        return self
 
     def features(self, x: Tensor) -> Tensor:
         """Pooled features ``(N, C)`` in single precision."""
@@ -170,7 +164,7 @@ class NearestNeighbours(OnFrozenFeatures):
             return super().features(x.float()).float()
 
     def load_state_dict(self, *args: Any, **options: Any) -> Any:
-        """Other weights have other features, so that the bank is emptied."""
+        """Other weights give other features, so this empties the bank."""
         self.bank_features = self.bank_labels = None
         return super().load_state_dict(*args, **options)
 
@@ -180,7 +174,7 @@ class NearestNeighbours(OnFrozenFeatures):
 
     @torch.no_grad()
     def predict(self, x: Tensor) -> Tensor:
-        """Logarithms ``(N, K)`` of the shares that classes have of the votes."""
+        """Logarithms ``(N, K)`` of each class's share of the votes."""
         bank, labels = self._filled()
         k, temperature = self.hyper.neighbours, self.hyper.vote_temperature
         with torch.autocast(x.device.type, enabled=False):
@@ -188,7 +182,7 @@ class NearestNeighbours(OnFrozenFeatures):
         return log_shares(found)
 
     def relations(self) -> Relations | None:
-        """None: votes of neighbours are no classifier of features."""
+        """None: the votes of neighbours are not a classifier of features."""
         return None
 
     def why_eager(self) -> str | None:
@@ -205,7 +199,7 @@ class NearestNeighbours(OnFrozenFeatures):
 
     @torch.no_grad()
     def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: OptimizerStep
+        self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
     ) -> dict[str, Tensor]:
         """The cross-entropy of the shares, for the log."""
         return {"loss": F.cross_entropy(self.predict(batch["x"]), batch["y"])}

@@ -14,27 +14,24 @@ from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.losses.ride import RIDE, ride_with_teacher
-from batchformer.lab.methods.classifier import make_encoder
+from batchformer.lab.methods.classifier import apply_encoder, make_encoder
 from batchformer.lab.models.ride import RideNetwork
 from batchformer.nn.exchange import summed, world_size
-from batchformer.nn.module import two_streams
 from batchformer.nn.randomness import drawing
 from batchformer.nn.streams import stream_loss
 
-# RIDE: experts on a shared trunk, with margins, driven apart, re-weighted at the end.
-
 
 class RideMethod(Method):
-    """E experts, one BatchFormer for all of them, each expert's features mixed by themselves.
+    """E diverse experts with margins, re-weighted late; one BatchFormer mixes each one's features.
 
     Args:
         network: experts with a classifier each.
         class_counts: (K,) training images of each class.
-        module: BatchFormer's settings; ``streams="mixed_only"`` is the paper's on ImageNet-LT and
-            iNaturalist, CIFAR needs the shared classifier.
+        module: BatchFormer's settings; the paper uses ``streams="mixed_only"`` on ImageNet-LT and
+            iNaturalist, while CIFAR needs the shared classifier.
         seed: of the encoder's initial weights.
         hyper: margins, diversity, the epoch of re-weighting, and the distillation.
-        teacher: a trained network whose answers the experts' mean follows, or None.
+        teacher: a trained network that the experts' mean is distilled from, or None.
     """
 
     def __init__(
@@ -64,7 +61,7 @@ class RideMethod(Method):
             beta=self.hyper.reweight_beta,
             allow_empty=True,
         )
-        # Features are (E, N, C): the encoder treats experts as positions that never meet.
+        # Features are (E, N, C): to the encoder experts are positions, which do not mix.
         self.encoder = make_encoder(network.num_features, module, seed, batch_axis=1)
         self.teacher = None if teacher is None else teacher.requires_grad_(False)
 
@@ -76,10 +73,7 @@ class RideMethod(Method):
 
     def expert_logits(self, x: Tensor) -> Tensor:
         """Logits as trained: ``(E, 2N, K)`` in training with shared streams, else ``(E, N, K)``."""
-        features = self.network.expert_features(x)
-        if self.encoder is not None:
-            mixed_only = self.config.streams == "mixed_only"
-            features = self.encoder(features) if mixed_only else two_streams(features, self.encoder)
+        features = apply_encoder(self.encoder, self.network.expert_features(x), self.config)
         return self.network.expert_logits(features)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -124,7 +118,7 @@ class RideMethod(Method):
         return logits
 
     def relations(self) -> Relations | None:
-        """Of the experts' mean, with the loss that one expert with these logits would have."""
+        """Relations of the experts' mean, with the loss of one expert that has these logits."""
 
         def features(x: Tensor) -> Tensor:
             return self.network.expert_features(x).transpose(0, 1)
@@ -146,7 +140,7 @@ class RideMethod(Method):
         return self.criterion.reweighted
 
 
-# Routers that decide, after each expert, whether a sample needs the next one.
+# The last stage: experts run one after the other, while a router says it is worth it.
 
 
 def running_means(expert_logits: Tensor) -> Tensor:
@@ -156,7 +150,7 @@ def running_means(expert_logits: Tensor) -> Tensor:
 
 
 def worth_going_on(means: Tensor, targets: Tensor) -> Tensor:
-    """Where an answer is wrong and that of some more experts is right: (E - 1, N) booleans.
+    """(E - 1, N) bool: where an answer is wrong now and right with some more experts.
 
     Args:
         means: (E, N, K) of :func:`running_means`.
@@ -174,16 +168,16 @@ def worth_going_on(means: Tensor, targets: Tensor) -> Tensor:
 
 
 class ExpertRouters(nn.Module):
-    """For every expert but the last, a score above 0 where the next should be asked.
+    """For every expert but the last, a score above 0 where the next expert should run.
 
-    Each expert has a layer of its own for its features; all share the layer that makes the score
-    of that and of the largest logits so far.
+    Each expert has its own layer for its features. All share the output layer, which takes that
+    layer's output and the largest logits so far.
 
     Args:
         experts: E.
         in_features: C.
-        top: largest logits that are seen, in falling order.
-        width: channels made of the features.
+        top: how many of the largest logits are used, in falling order.
+        width: channels of the layers for features.
     """
 
     def __init__(self, experts: int, in_features: int, top: int, width: int) -> None:
@@ -200,13 +194,10 @@ class ExpertRouters(nn.Module):
         return scores.squeeze(1)
 
 
-# RIDE's last stage: experts are asked one after the other, while a router says it is worth it.
-
-
 class AssignedExperts(Method):
-    """Routers on a trained network of experts, which stays as it is.
+    """Trains routers on a trained network of experts, which is frozen.
 
-    BatchFormer has no part in this stage; it may have had one in the run that this one starts from.
+    BatchFormer takes no part in this stage; it may have in the run that this one starts from.
 
     Args:
         network: the experts.
@@ -239,7 +230,7 @@ class AssignedExperts(Method):
             self.routers = ExpertRouters(network.experts, network.num_features, top, width)
         weight = torch.tensor(self.hyper.router_positive_weight)
         self.register_buffer("positive_weight", weight, persistent=False)
-        # Samples that reached each expert since the last remarks.
+        # Samples that each expert saw since the last remarks.
         asked = torch.zeros(network.experts, dtype=torch.int64)
         self.register_buffer("asked", asked, persistent=False)
         self.costs: tuple[int, int] | None = None
@@ -265,13 +256,13 @@ class AssignedExperts(Method):
         return {"loss": loss}
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same as :meth:`predict`: this stage has no second stream."""
+        """As :meth:`predict`: this stage has no second stream."""
         return self.predict(x)
 
     def predict(self, x: Tensor) -> Tensor:
-        """Logits (N, K), for each sample the mean of the experts it was shown to.
+        """Logits (N, K): for each sample, the mean over the experts that saw it.
 
-        An expert computes only on the samples that reach it.
+        An expert computes only on the samples that were routed to it.
         """
         network = self.network
         if self.costs is None:
@@ -293,7 +284,7 @@ class AssignedExperts(Method):
         return total / used
 
     def remarks(self) -> dict[str, float]:
-        """Computation saved against asking all experts, in percent, since last asked."""
+        """Computation saved against running all experts, in percent, since the last call."""
         asked = summed(self.asked) if world_size() > 1 else self.asked
         samples = int(asked[0])
         if not samples or self.costs is None:
@@ -305,7 +296,7 @@ class AssignedExperts(Method):
 
 
 def _costs(network: RideNetwork, x: Tensor) -> tuple[int, int]:
-    """Floating-point operations for one image of what is shared, and of one expert."""
+    """FLOPs for one image: of the shared trunk, and of one expert."""
     with torch.no_grad(), FlopCounterMode(display=False) as trunk:
         maps = network.shared(x)
     with torch.no_grad(), FlopCounterMode(display=False) as branch:

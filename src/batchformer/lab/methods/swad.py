@@ -1,4 +1,8 @@
-"""SWAD (Cha et al., 2021): the mean of the weights of every update in a valley of the loss."""
+"""SWAD (Cha et al., 2021): the mean of the weights over all updates in a valley of the loss.
+
+An evaluation ends a segment of the training. The average begins where the validation loss stops
+falling and ends where it has risen for good.
+"""
 
 from __future__ import annotations
 
@@ -17,274 +21,23 @@ from batchformer.lab.engine.bn_recalibration import recalibrate_norms
 from batchformer.lab.engine.method import Batches, Finding, Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 
-# Where the validation loss has its valley, and which parts of a training lie in it: SWAD's rule.
-#
-# Training is cut into segments, each ended by an evaluation. The average of the weights begins
-# where the loss stops falling and ends where it has risen for good. Nothing here knows of weights.
-
-NONE = range(0)
-
-
-class LossValley:
-    """Told one validation loss per segment, says which segments join the average, and when.
-
-    The valley begins with the segment whose loss is the least of `converge` in a row, it being the
-    first of them; the threshold is then `1 + ratio` times their mean. Earlier segments join with it
-    as far back as the window of `tolerance` losses reaches and as none lies above the threshold.
-    From then on the oldest segment of that window joins at each evaluation, until all losses of
-    the window lie above the threshold: the valley is dead, and nothing joins any more.
-
-    Each segment counts once. In the authors' released code the first addition replaces the segment
-    that the average began with, so mostly the earliest one is lost; and the segment of the least
-    loss is added again when it is the oldest of the window, at each evaluation at which it is.
-
-    Args:
-        converge: losses of which the oldest is to be the least.
-        tolerance: losses that must all lie above the threshold to end the valley.
-        ratio: how far the threshold lies above the mean loss at the valley's beginning.
-
-    >>> valley = LossValley(converge=2, tolerance=2, ratio=0.5)
-    >>> [list(valley.tell(loss)) for loss in (3.0, 1.0, 1.2, 1.4, 2.0, 2.1)]
-    [[], [], [1], [2], [3], []]
-    >>> valley.threshold, valley.dead
-    (1.6500000000000001, True)
-    >>> valley.extent()
-    range(1, 4)
-    """
-
-    def __init__(self, converge: int, tolerance: int, ratio: float) -> None:
-        if converge < 1 or tolerance < 1 or ratio < 0:
-            raise ValueError(
-                f"A loss valley needs windows of at least 1 and a ratio of at least 0, not "
-                f"converge {converge}, tolerance {tolerance}, ratio {ratio}."
-            )
-        self.converge, self.tolerance, self.ratio = converge, tolerance, ratio
-        self.told = 0
-        self.losses: list[float] = []
-        self.threshold: float | None = None
-        self.first: int | None = None
-        self.newest = -1
-        self.dead = False
-
-    def tell(self, loss: float) -> range:
-        """Take in the loss of the next segment.
-
-        Args:
-            loss: what is not a number counts as infinite.
-
-        Returns:
-            The segments that join the average now, by number from 0.
-        """
-        self.losses.append(math.inf if math.isnan(loss) else loss)
-        self.losses = self.losses[-max(self.converge, self.tolerance) :]
-        self.told += 1
-        if self.dead:
-            return NONE
-        if self.threshold is None:
-            return self._begin()
-        oldest = self._oldest(self.tolerance)
-        if oldest <= self.newest:
-            return NONE
-        if min(self.losses[-self.tolerance :]) > self.threshold:
-            self.dead = True
-            return NONE
-        self.newest = oldest
-        return range(oldest, oldest + 1)
-
-    def finish(self) -> range:
-        """The segments that join besides at the end of training; asking changes nothing.
-
-        What is left of the window joins up to its last loss that is not above the threshold. If
-        the loss never converged, the last segment is all there is.
-        """
-        if self.threshold is None:
-            return range(max(self.told - 1, 0), self.told)
-        low = [number for number in self.pending if self._loss(number) <= self.threshold]
-        return range(self.newest + 1, low[-1] + 1) if low else NONE
-
-    def extent(self) -> range | None:
-        """All segments of the average, if training ended here; asking changes nothing.
-
-        None where the valley began before its beginning was kept, in an older checkpoint.
-        """
-        rest = self.finish()
-        if self.threshold is None:
-            return rest
-        return None if self.first is None else range(self.first, rest.stop or self.newest + 1)
-
-    @property
-    def pending(self) -> range:
-        """The segments that have not joined and may still; those before them never will."""
-        if self.dead:
-            return NONE
-        if self.threshold is not None:
-            return range(self.newest + 1, self.told)
-        reach = max(self.converge, self.tolerance, 2) - 1
-        return range(max(self.told - reach, 0), self.told)
-
-    def _begin(self) -> range:
-        recent = self.losses[-self.converge :]
-        mean = sum(recent) / self.converge
-        if len(recent) < self.converge or recent[0] > min(recent) or math.isinf(mean):
-            return NONE
-        self.threshold = (1 + self.ratio) * mean
-        first = converged = self._oldest(self.converge)
-        reach = self._oldest(self.tolerance)
-        while first > reach and self._loss(first - 1) <= self.threshold:
-            first -= 1
-        # A tolerance shorter than `converge` has passed over segments that are in the valley.
-        self.first, self.newest = first, max(converged, reach)
-        return range(first, self.newest + 1)
-
-    def _oldest(self, window: int) -> int:
-        return max(self.told - window, 0)
-
-    def _loss(self, segment: int) -> float:
-        return self.losses[segment - self.told]
-
-    def state(self) -> dict[str, Any]:
-        """Plain values, to be restored by :meth:`restore`."""
-        return {
-            "told": self.told,
-            "losses": list(self.losses),
-            "threshold": self.threshold,
-            "first": self.first,
-            "newest": self.newest,
-            "dead": self.dead,
-        }
-
-    def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`state` gave."""
-        self.told, self.losses = state["told"], list(state["losses"])
-        self.threshold, self.newest = state["threshold"], state["newest"]
-        self.first, self.dead = state.get("first"), state["dead"]
-
-
-# Means of a network's weights over updates: sums that grow on the device, and what is kept.
-
-
-@dataclass(frozen=True)
-class MeanWeights:
-    """The mean of a network's weights over some updates, in main memory.
-
-    A ResNet-50 has 0.1 GB of them, and up to `tolerance` segments wait at a time; they are needed
-    at evaluations only, so they leave the device's memory to training.
-
-    Args:
-        weights: the means.
-        updates: how many they are over, one after the other.
-        last: the last of these, from 1; None in checkpoints from before this was kept.
-    """
-
-    weights: list[Tensor]
-    updates: int
-    last: int | None = None
-
-    def joined(self, other: MeanWeights) -> MeanWeights:
-        """The mean over the updates of both, the other's being the later ones."""
-        updates = self.updates + other.updates
-        weights = torch._foreach_lerp(self.weights, other.weights, other.updates / updates)
-        return MeanWeights(list(weights), updates, other.last)
-
-
-class WeightSums(nn.Module):
-    """Sums of weights over updates, and their number, in tensors that stay where they are.
-
-    A recorded update goes on adding to them when it is replayed.
-
-    Args:
-        weights: what will be added, for their shapes.
-    """
-
-    updates: Tensor
-
-    def __init__(self, weights: list[Tensor]) -> None:
-        super().__init__()
-        for number, weight in enumerate(weights):
-            zeros = torch.zeros_like(weight, dtype=torch.float32, requires_grad=False)
-            self.register_buffer(str(number), zeros)
-        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
-
-    @property
-    def sums(self) -> list[Tensor]:
-        return [value for name, value in self.named_buffers() if name != "updates"]
-
-    @torch.no_grad()
-    def add(self, weights: list[Tensor]) -> None:
-        """Take in the weights after one more update."""
-        torch._foreach_add_(self.sums, weights)
-        self.updates.add_(1)
-
-    def mean(self, before: int | None = 0) -> MeanWeights | None:
-        """The mean since the last :meth:`clear`; None if nothing was added.
-
-        Args:
-            before: updates of the training before it; None where that is not known.
-        """
-        updates = int(self.updates)
-        if not updates:
-            return None
-        last = None if before is None else before + updates
-        return MeanWeights([(value / updates).cpu() for value in self.sums], updates, last)
-
-    def clear(self) -> None:
-        """Begin anew."""
-        for value in self.buffers():
-            value.zero_()
-
-
-def weights_of(network: nn.Module) -> list[Tensor]:
-    """What is averaged of a network."""
-    return [p for p in network.parameters() if p.is_floating_point()]
-
-
-def joined(mean: MeanWeights | None, other: MeanWeights) -> MeanWeights:
-    """:meth:`MeanWeights.joined`, where there may be none yet."""
-    return other if mean is None else mean.joined(other)
-
-
-# Statistics of normalisation for weights that no update gave.
-
-#: Training batches over which statistics of normalisation are computed anew.
+#: Training batches over which the statistics of batch normalisation are computed again.
 STATISTICS_BATCHES = 100
-
-
-@torch.no_grad()
-def renew_statistics(method: Method, batches: Batches, most: int = STATISTICS_BATCHES) -> None:
-    """Compute statistics of batch normalisation anew: those kept belong to other weights.
-
-    They become the mean over batches of the first epoch, as predictions meet them: dropout and
-    BatchFormer do not act. Normalisation that stays in eval mode when the method trains keeps its
-    statistics, and so does that which predictions do not pass. The method is left in eval mode.
-    """
-    method.train()
-    with recalibrate_norms(method) as norms:
-        method.eval()
-        if not norms:
-            return
-        for norm in norms:
-            norm.train()
-        for step in range(min(most, batches.per_epoch)):
-            method.predict(batches.batch(step)["x"])
-    method.eval()
-    method.remarks()  # forgets what these predictions were like
-
-
-# SWAD (Cha et al., 2021): the mean of the weights of every update in a valley of the loss.
+NO_SEGMENTS = range(0)
 
 
 class Swad(Method):
-    """Another method, and beside it the mean of its weights.
+    """Wraps a method and averages its weights.
 
-    The method trains as it would alone. Weights are averaged after every update, segment by segment
-    between evaluations; the validation loss tells which segments join. The mean is scored at the
-    end of training under the name `swad`.
+    The method trains as it would alone. Its weights are summed after every update, and the
+    validation loss decides which segments join the mean. The mean is scored at the end of training
+    under the name `swad`.
 
     Args:
         inner: the method that is trained.
-        converge: see `LossValley`, for this and the next two.
-        tolerance: evaluations that may lie above the threshold.
-        ratio: how far the threshold lies above the loss.
+        converge: of :class:`LossValley`.
+        tolerance: of :class:`LossValley`.
+        ratio: of :class:`LossValley`.
     """
 
     def __init__(self, inner: Method, converge: int, tolerance: int, ratio: float) -> None:
@@ -299,7 +52,7 @@ class Swad(Method):
         self.valley = LossValley(*self.settings)
         self.waiting: dict[int, MeanWeights] = {}
         self.mean: MeanWeights | None = None
-        self.done: int | None = 0  # updates before this segment
+        self.done = 0  # updates before this segment
         self.segment.clear()
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
@@ -327,9 +80,9 @@ class Swad(Method):
         return self.inner.optimizers(optim)
 
     def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: OptimizerStep
+        self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
     ) -> dict[str, Tensor]:
-        return self.inner.update(batch, optimizers, mechanics)
+        return self.inner.update(batch, optimizers, optimizer_step)
 
     def why_eager(self) -> str | None:
         return self.inner.why_eager()
@@ -358,14 +111,13 @@ class Swad(Method):
         self.inner.after_evaluation(metrics)
         if "val_loss" not in metrics:
             raise ValueError(
-                "hyper.swad finds its valley in the validation loss, and this task has none; it "
-                f"measures {', '.join(metrics)}. Turn hyper.swad off, or hold out validation data."
+                "hyper.swad needs a validation loss, and this task has none; it measures "
+                f"{', '.join(metrics)}. Turn hyper.swad off, or hold out validation data."
             )
         segment = None if self.valley.dead else self.segment.mean(self.done)
-        if self.done is not None:
-            self.done += int(self.segment.updates)
+        self.done += int(self.segment.updates)
         self.segment.clear()
-        if segment is None:  # the valley has ended, or no update since the last evaluation
+        if segment is None:  # the valley has ended, or there was no update since
             return
         self.waiting[self.valley.told] = segment
         for number in self.valley.tell(metrics["val_loss"]):
@@ -379,13 +131,13 @@ class Swad(Method):
             with torch.no_grad():
                 for own, value in zip(weights_of(averaged), mean.weights, strict=True):
                     own.copy_(value)
-            renew_statistics(averaged, batches)
+            recalibrate_batch_norm(averaged, batches)
         return {**self.inner.conclude(batches), "swad": averaged.eval()}
 
     def final_mean(self) -> MeanWeights | None:
-        """The mean as it would be if training ended here; None before the first update.
+        """The mean if training ended here; None before the first update.
 
-        Without any evaluation it is that of all updates so far.
+        Without any evaluation it is the mean over all updates so far.
         """
         mean = self.mean
         for number in self.valley.finish():
@@ -395,18 +147,20 @@ class Swad(Method):
     def findings(self) -> dict[str, Finding]:
         """Where the valley was: which updates are averaged, and whether the loss converged.
 
-        Evaluations are numbered from 1, as far as updates came before them: each ends a segment.
+        Evaluations are numbered from 1; those without an update before them do not count.
         """
         found, mean = self.inner.findings(), self.final_mean()
         if mean is None:
             return found
         threshold = self.valley.threshold
-        values: dict[str, float] = {"updates": mean.updates, "converged": threshold is not None}
-        words = f"swad averages {mean.updates:,} updates"
-        if mean.last is not None:
-            first = mean.last - mean.updates + 1
-            values |= {"first_update": first, "last_update": mean.last}
-            words = f"swad averages updates {first:,} to {mean.last:,}"
+        first = mean.last - mean.updates + 1
+        values: dict[str, float] = {
+            "updates": mean.updates,
+            "converged": threshold is not None,
+            "first_update": first,
+            "last_update": mean.last,
+        }
+        words = f"swad averages updates {first:,} to {mean.last:,}"
         if evaluations := self.valley.extent():
             start, end = evaluations[0] + 1, evaluations[-1] + 1
             values |= {"first_evaluation": start, "last_evaluation": end}
@@ -422,7 +176,7 @@ class Swad(Method):
         return {**found, "swad": Finding(values, f"{words}.", threshold is None)}
 
     def get_extra_state(self) -> dict[str, Any]:
-        """What grows and shrinks, and so has no place among the buffers."""
+        """State whose size changes, which buffers cannot hold."""
         return {
             "valley": self.valley.state(),
             "waiting": {number: dict(vars(mean)) for number, mean in self.waiting.items()},
@@ -434,4 +188,239 @@ class Swad(Method):
         self.valley.restore(state["valley"])
         self.waiting = {number: MeanWeights(**mean) for number, mean in state["waiting"].items()}
         self.mean = None if state["mean"] is None else MeanWeights(**state["mean"])
-        self.done = state.get("done")  # not in checkpoints from before it was kept
+        self.done = state["done"]
+
+
+class LossValley:
+    """Takes one validation loss per segment and decides which segments join the average, and when.
+
+    The valley begins at a segment whose loss is the smallest of `converge` losses, itself and those
+    after it. The threshold is then `1 + ratio` times their mean. Earlier segments join too, back to
+    the first loss above the threshold, within the window of the last `tolerance` losses. From then
+    on, the oldest segment of that window joins at each evaluation. When all losses of the window
+    are above the threshold, the valley is dead, and no further segment joins.
+
+    Each segment counts once. In the authors' code the first addition replaces the segment that the
+    average began with, so mostly the earliest one is lost; and the segment of the smallest loss is
+    added again at each evaluation at which it is the oldest of the window.
+
+    Args:
+        converge: number of losses of which the oldest must be the smallest.
+        tolerance: number of losses that must all be above the threshold to end the valley.
+        ratio: how far the threshold is above the mean loss at the beginning of the valley.
+
+    >>> valley = LossValley(converge=2, tolerance=2, ratio=0.5)
+    >>> [list(valley.tell(loss)) for loss in (3.0, 1.0, 1.2, 1.4, 2.0, 2.1)]
+    [[], [], [1], [2], [3], []]
+    >>> valley.threshold, valley.dead
+    (1.6500000000000001, True)
+    >>> valley.extent()
+    range(1, 4)
+    """
+
+    def __init__(self, converge: int, tolerance: int, ratio: float) -> None:
+        if converge < 1 or tolerance < 1 or ratio < 0:
+            raise ValueError(
+                f"A loss valley needs windows of at least 1 and a ratio of at least 0, not "
+                f"converge {converge}, tolerance {tolerance}, ratio {ratio}."
+            )
+        self.converge, self.tolerance, self.ratio = converge, tolerance, ratio
+        self.told = 0
+        self.losses: list[float] = []
+        self.threshold: float | None = None
+        self.first: int | None = None
+        self.newest = -1
+        self.dead = False
+
+    def tell(self, loss: float) -> range:
+        """Add the loss of the next segment.
+
+        Args:
+            loss: NaN counts as infinite.
+
+        Returns:
+            The segments that join the average now, by number from 0.
+        """
+        self.losses.append(math.inf if math.isnan(loss) else loss)
+        self.losses = self.losses[-max(self.converge, self.tolerance) :]
+        self.told += 1
+        if self.dead:
+            return NO_SEGMENTS
+        if self.threshold is None:
+            return self._begin()
+        oldest = self._oldest(self.tolerance)
+        if oldest <= self.newest:
+            return NO_SEGMENTS
+        if min(self.losses[-self.tolerance :]) > self.threshold:
+            self.dead = True
+            return NO_SEGMENTS
+        self.newest = oldest
+        return range(oldest, oldest + 1)
+
+    def finish(self) -> range:
+        """The segments that also join if training ends here; changes nothing.
+
+        The rest of the window joins, up to its last loss that is not above the threshold. If the
+        loss never converged, only the last segment joins.
+        """
+        if self.threshold is None:
+            return range(max(self.told - 1, 0), self.told)
+        low = [number for number in self.pending if self._loss(number) <= self.threshold]
+        return range(self.newest + 1, low[-1] + 1) if low else NO_SEGMENTS
+
+    def extent(self) -> range:
+        """All segments of the average if training ended here; changes nothing."""
+        rest = self.finish()
+        if self.first is None:
+            return rest
+        return range(self.first, rest.stop or self.newest + 1)
+
+    @property
+    def pending(self) -> range:
+        """The segments that have not joined and still may; earlier ones never will."""
+        if self.dead:
+            return NO_SEGMENTS
+        if self.threshold is not None:
+            return range(self.newest + 1, self.told)
+        reach = max(self.converge, self.tolerance, 2) - 1
+        return range(max(self.told - reach, 0), self.told)
+
+    def _begin(self) -> range:
+        recent = self.losses[-self.converge :]
+        mean = sum(recent) / self.converge
+        if len(recent) < self.converge or recent[0] > min(recent) or math.isinf(mean):
+            return NO_SEGMENTS
+        self.threshold = (1 + self.ratio) * mean
+        first = converged = self._oldest(self.converge)
+        reach = self._oldest(self.tolerance)
+        while first > reach and self._loss(first - 1) <= self.threshold:
+            first -= 1
+        # With a tolerance shorter than `converge`, later segments are in the valley already.
+        self.first, self.newest = first, max(converged, reach)
+        return range(first, self.newest + 1)
+
+    def _oldest(self, window: int) -> int:
+        return max(self.told - window, 0)
+
+    def _loss(self, segment: int) -> float:
+        return self.losses[segment - self.told]
+
+    def state(self) -> dict[str, Any]:
+        """Plain values for :meth:`restore`."""
+        return {
+            "told": self.told,
+            "losses": list(self.losses),
+            "threshold": self.threshold,
+            "first": self.first,
+            "newest": self.newest,
+            "dead": self.dead,
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what :meth:`state` returned."""
+        self.told, self.losses = state["told"], list(state["losses"])
+        self.threshold, self.newest = state["threshold"], state["newest"]
+        self.first, self.dead = state["first"], state["dead"]
+
+
+@dataclass(frozen=True)
+class MeanWeights:
+    """The mean of a network's weights over consecutive updates, in main memory.
+
+    The weights of a ResNet-50 take 0.1 GB, and up to `tolerance` segments wait at a time. They are
+    needed only at evaluations, so they do not take the device's memory from training.
+
+    Args:
+        weights: the means.
+        updates: the number of updates.
+        last: the number of the last update, from 1.
+    """
+
+    weights: list[Tensor]
+    updates: int
+    last: int
+
+    def joined(self, other: MeanWeights) -> MeanWeights:
+        """The mean over the updates of both; the other's are the later ones."""
+        updates = self.updates + other.updates
+        weights = torch._foreach_lerp(self.weights, other.weights, other.updates / updates)
+        return MeanWeights(list(weights), updates, other.last)
+
+
+class WeightSums(nn.Module):
+    """Sums of weights over updates and the number of updates, in buffers.
+
+    An update captured in a CUDA graph adds to the same buffers when it is replayed.
+
+    Args:
+        weights: give the shapes.
+    """
+
+    updates: Tensor
+
+    def __init__(self, weights: list[Tensor]) -> None:
+        super().__init__()
+        for number, weight in enumerate(weights):
+            zeros = torch.zeros_like(weight, dtype=torch.float32, requires_grad=False)
+            self.register_buffer(str(number), zeros)
+        self.register_buffer("updates", torch.zeros((), dtype=torch.int64))
+
+    @property
+    def sums(self) -> list[Tensor]:
+        return [value for name, value in self.named_buffers() if name != "updates"]
+
+    @torch.no_grad()
+    def add(self, weights: list[Tensor]) -> None:
+        """Add the weights after one more update."""
+        torch._foreach_add_(self.sums, weights)
+        self.updates.add_(1)
+
+    def mean(self, before: int = 0) -> MeanWeights | None:
+        """The mean since the last :meth:`clear`; None if nothing was added.
+
+        Args:
+            before: number of updates before that.
+        """
+        updates = int(self.updates)
+        if not updates:
+            return None
+        means = [(value / updates).cpu() for value in self.sums]
+        return MeanWeights(means, updates, before + updates)
+
+    def clear(self) -> None:
+        """Start over."""
+        for value in self.buffers():
+            value.zero_()
+
+
+def weights_of(network: nn.Module) -> list[Tensor]:
+    """The weights that are averaged."""
+    return [p for p in network.parameters() if p.is_floating_point()]
+
+
+def joined(mean: MeanWeights | None, other: MeanWeights) -> MeanWeights:
+    """:meth:`MeanWeights.joined`, if there is a mean already."""
+    return other if mean is None else mean.joined(other)
+
+
+@torch.no_grad()
+def recalibrate_batch_norm(
+    method: Method, batches: Batches, most: int = STATISTICS_BATCHES
+) -> None:
+    """Compute the statistics of batch normalisation again: the stored ones belong to other weights.
+
+    They become means over batches of the first epoch, passed as in predictions, without dropout and
+    BatchFormer. Layers that stay in eval mode when the method trains keep their statistics, and so
+    do layers that predictions do not use. The method is left in eval mode.
+    """
+    method.train()
+    with recalibrate_norms(method) as norms:
+        method.eval()
+        if not norms:
+            return
+        for norm in norms:
+            norm.train()
+        for step in range(min(most, batches.per_epoch)):
+            method.predict(batches.batch(step)["x"])
+    method.eval()
+    method.remarks()  # drops what these predictions counted

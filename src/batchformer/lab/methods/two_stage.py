@@ -1,4 +1,4 @@
-"""Classifiers for features that another run has trained: cRT, LWS and tau-normalisation."""
+"""Classifiers on frozen features of an earlier run (Kang et al., 2020): cRT, LWS, tau-norm."""
 
 from __future__ import annotations
 
@@ -15,14 +15,12 @@ from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.methods.classifier import Classifier, classifier_of, replace_classifier
 from batchformer.nn.randomness import drawing
 
-# A classifier trained on features that stay as an earlier run left them.
-
 
 class OnFrozenFeatures(Classifier):
-    """Only the classifier, and BatchFormer before it, are trained.
+    """Trains only the classifier, and BatchFormer before it, on an earlier run's features.
 
-    With ``hyper.frozen_mode="train"`` the features' normalisation goes on with batch statistics, as
-    in the released code; by default it is in eval, so that features do not depend on the batch.
+    With ``hyper.frozen_mode="train"`` the network normalises with batch statistics, as in the
+    released code. By default it is in eval, so that features do not depend on the batch.
     """
 
     def __init__(self, network: nn.Module, criterion: nn.Module, **options: Any) -> None:
@@ -42,16 +40,13 @@ class OnFrozenFeatures(Classifier):
             return super().features(x)
 
     def relations(self) -> Relations | None:
-        """With features that have gradients: those of images are asked for, not of weights."""
+        """With differentiable features: figures need gradients of images, not of weights."""
         found = super().relations()
         return None if found is None else dataclasses.replace(found, features=super().features)
 
 
-# cRT (Kang et al., 2020): the classifier trained anew, on frozen features and balanced classes.
-
-
 class RetrainedClassifier(OnFrozenFeatures):
-    """Cross-entropy on a classifier that begins anew; the recipe's sampler balances the classes."""
+    """cRT: cross-entropy on a new classifier; the recipe's sampler balances the classes."""
 
     def __init__(self, network: nn.Module, class_counts: Tensor, seed: int, **options: Any) -> None:
         super().__init__(network, nn.CrossEntropyLoss(), seed=seed, **options)
@@ -59,14 +54,11 @@ class RetrainedClassifier(OnFrozenFeatures):
             classifier_of(network).reset_parameters()
 
 
-# LWS (Kang et al., 2020): a trained classifier whose classes learn one factor each.
-
-
 class ScaledClassifier(nn.Module):
     """Logits of a frozen linear classifier, each times its class's learned factor.
 
     Args:
-        classifier: what is scaled; gradients no longer reach it.
+        classifier: is frozen here.
     """
 
     def __init__(self, classifier: nn.Linear) -> None:
@@ -81,21 +73,18 @@ class ScaledClassifier(nn.Module):
 
 
 class LearnedScales(OnFrozenFeatures):
-    """Cross-entropy on the factors alone; the recipe's sampler balances the classes."""
+    """LWS: cross-entropy on one factor for each class; the recipe's sampler balances classes."""
 
     def __init__(self, network: nn.Module, class_counts: Tensor, **options: Any) -> None:
         super().__init__(network, nn.CrossEntropyLoss(), **options)
         replace_classifier(network, ScaledClassifier(classifier_of(network)))
 
 
-# Tau-normalisation (Kang et al., 2020): class weights of nearly one length, no training.
-
-
 @torch.no_grad()
 def tau_normalise(classifier: nn.Linear, tau: float) -> None:
     """Divide each class's weights by the tau-th power of their length, and drop the biases.
 
-    Frequent classes have longer weights: 0 leaves them, 1 makes all lengths one.
+    Frequent classes have longer weights. Tau 0 keeps the lengths, tau 1 makes all of them 1.
 
     >>> classifier = nn.Linear(2, 1)
     >>> _ = classifier.weight.data.copy_(torch.tensor([[3.0, 4.0]]))
@@ -110,7 +99,7 @@ def tau_normalise(classifier: nn.Linear, tau: float) -> None:
 
 
 class TauNormalised(OnFrozenFeatures):
-    """The network of an earlier run with its classifier normalised once; updates change nothing."""
+    """Normalises the classifier of an earlier run once; updates change nothing."""
 
     def __init__(self, network: nn.Module, class_counts: Tensor, **options: Any) -> None:
         super().__init__(network, nn.CrossEntropyLoss(), **options)
@@ -122,8 +111,8 @@ class TauNormalised(OnFrozenFeatures):
 
     @torch.no_grad()
     def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: OptimizerStep
+        self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
     ) -> dict[str, Tensor]:
         """The loss of the batch, for the log."""
-        with mechanics.autocast():
+        with optimizer_step.autocast():
             return {"loss": self.loss(self.predict(batch["x"]), batch["y"])}

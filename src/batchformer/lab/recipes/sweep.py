@@ -20,9 +20,6 @@ from batchformer.lab.recipes.paper import numbers_for
 Change = Callable[[Recipe], Recipe]
 BASELINE = "baseline"
 
-#: Words of a recipe, which change no number.
-WORDS = ("name", "summary", "table", "paper")
-
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
@@ -141,25 +138,6 @@ class Sweep:
         return [(level, BASELINE) for level in shared] + [
             (v, arm) for v in levels for arm in others
         ]
-
-
-def changed_settings(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]]:
-    """Settings by dotted name in which two recipes differ, with both values; words are left out."""
-    old, new = _flat(dataclasses.asdict(before)), _flat(dataclasses.asdict(after))
-    return {key: (old[key], new[key]) for key in new if old[key] != new[key]}
-
-
-def _flat(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted names and values, without words."""
-    flat: dict[str, Any] = {}
-    for key, value in plain.items():
-        if key in WORDS:
-            continue
-        if isinstance(value, Mapping):
-            flat |= {f"{key}.{name}": inner for name, inner in value.items()}
-        else:
-            flat[key] = value
-    return flat
 
 
 # Changes of a recipe that a sweep makes, each of one thing and what follows from it.

@@ -1,4 +1,4 @@
-"""What training images are put through, by the name a configuration gives it."""
+"""Augmentation of long-tailed images, by the name a configuration gives it."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ INATURALIST = Normalise(mean=(0.466, 0.471, 0.380), std=(0.195, 0.194, 0.192))
 
 
 def training_views(config: LongTailConfig) -> tuple[Transform, Transform | None]:
-    """The transform of a batch, and that of its second view where the augmentation has one."""
+    """The transform of a batch, and that of its second view if the augmentation has one."""
     if config.name == "digits":
         return digits_train(), digits_train() if config.augment == "paco" else None
     if config.augment == "standard":
@@ -55,7 +55,7 @@ def cifar_simclr(size: int = 32) -> Compose:
 
 
 def normalise_files(name: str) -> Normalise:
-    """Statistics of the data set of image files with this name."""
+    """Normalisation of the data set of image files with this name."""
     return INATURALIST if name == "inaturalist18" else IMAGENET
 
 
@@ -63,8 +63,8 @@ def file_views(config: LongTailConfig) -> tuple[View, View | None]:
     """Geometry and transform of training images from files, and those of their second view.
 
     PaCo's first view has torchvision's RandAugment with 2 operations of magnitude 10; its authors
-    use another implementation, with noise on the magnitude. DeiT's crop is bicubic, as timm's;
-    colours are not jittered where there is RandAugment.
+    use another implementation, with noise on the magnitude. DeiT's crop is bicubic, as in timm, and
+    with RandAugment colours are not jittered.
     """
     crop, end = framing.RandomResizedCrop(config.size), normalise_files(config.name)
     if config.augment == "deit":
@@ -90,6 +90,6 @@ def file_views(config: LongTailConfig) -> tuple[View, View | None]:
 
 
 def view_at_test(config: LongTailConfig) -> View:
-    """Geometry and transform of test images from files: the shorter side resized, its middle."""
+    """Geometry and transform of test images from files: shorter side resized, centre cropped."""
     shorter = round(config.size * 8 / 7)
     return framing.ResizeCentreCrop(config.size, shorter), normalise_files(config.name)

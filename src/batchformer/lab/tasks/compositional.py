@@ -18,8 +18,7 @@ from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
 from batchformer.lab.data.feeds.in_memory import read_all
 from batchformer.lab.data.feeds.loader import FileFeed, View, evaluation_batches
-from batchformer.lab.data.feeds.memory import Feed
-from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
+from batchformer.lab.data.feeds.sharding import all_rows
 from batchformer.lab.data.files.location import looked_in
 from batchformer.lab.data.files.word_vectors import Embedded, embed, read_vectors, words_of
 from batchformer.lab.data.sets.images import ImageSplit
@@ -38,14 +37,14 @@ from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.metrics.compositional import CompositionalScores
-from batchformer.lab.tasks.features import file_feed
+from batchformer.lab.tasks.base import FixedSplit, file_feed, memory_feed, scored_batches
 
-#: Images in a batch that is scored.
+#: Images in a scored batch.
 SCORED_BATCH = 128
 
 
 @dataclass(frozen=True)
-class CompositionalTask:
+class CompositionalTask(FixedSplit):
     """Data, batches and scores of one experiment.
 
     Args:
@@ -72,22 +71,14 @@ class CompositionalTask:
         task = cls(data, word_vectors(config, data.compositions), config, device)
         if config.mask and task.unvalidated:
             raise ValueError(
-                f"--data.mask leaves out pairs by a threshold chosen on validation, and "
-                f"{task.unvalidated}: add such images, or leave it off by --data.no-mask"
+                f"--data.mask leaves out pairs by a threshold chosen on validation data, and "
+                f"{task.unvalidated}: add such images, or turn it off with --data.no-mask"
             )
         return task
 
-    def seeded(self, seed: int) -> CompositionalTask:
-        """Itself: every seed has the same data."""
-        return self
-
-    def draws(self) -> dict[str, str]:
-        """Nothing: the split is the same for every seed."""
-        return {}
-
     @cached_property
     def compositions(self) -> Compositions:
-        """The pairs of the world that is scored over."""
+        """The pairs of the world (open or closed) that scores are over."""
         closed = self.data.compositions
         return closed.opened() if self.config.world == "open" else closed
 
@@ -97,22 +88,22 @@ class CompositionalTask:
 
     @property
     def method_options(self) -> dict[str, Any]:
-        """What methods of this task are told of the data."""
+        """What the task tells its methods about the data."""
         return {"compositions": self.compositions, "vectors": self.words.matrix}
 
     @property
     def unvalidated(self) -> str:
-        """Why evaluations have no score of validation to choose by; empty where they have one."""
+        """Why evaluations have no validation score to choose by; empty if they have one."""
         seen = self.data.compositions.seen[self.data.val.labels]
         if not len(seen):
-            return f"{self.data.name} has no images of validation"
+            return f"{self.data.name} has no validation images"
         for lacking, lacks in (("unseen", seen.all()), ("seen", not seen.any())):
             if lacks:
-                return f"validation of {self.data.name} has no images of {lacking} pairs"
+                return f"the validation data of {self.data.name} has no images of {lacking} pairs"
         return ""
 
     def facts(self) -> dict[str, Any]:
-        """What a reader should know of the data, for the run folder."""
+        """What a reader should know about the data, for the run folder."""
         pairs, words = self.compositions, self.words
         return {
             "name": self.data.name,
@@ -130,7 +121,7 @@ class CompositionalTask:
         }
 
     def numbers(self, labels: Tensor) -> Tensor:
-        """Pairs by their numbers in the world that is scored over."""
+        """Pair numbers of the closed world to those of the configured world."""
         if self.config.world == "closed":
             return labels
         closed = self.data.compositions
@@ -138,7 +129,7 @@ class CompositionalTask:
 
     @cached_property
     def _images(self) -> dict[Phase, ImageSplit]:
-        """All images, where they are kept in memory."""
+        """All images, if they are to be kept in memory."""
         parts = {phase: read_all(self.data.part(phase), None) for phase in PHASES}
         return {phase: ImageSplit(part.x, self.numbers(part.y)) for phase, part in parts.items()}
 
@@ -149,15 +140,14 @@ class CompositionalTask:
         """
         train = without_single_sample(train, len(self.data.train))
         if self.config.memory:
-            size, last, parts = train.batch_size, train.drop_last, train.accumulate
-            view, images = memory_view(self.config, training=True), self._images["train"]
-            return Feed(images, view, size, seed, last, self.device, accumulate=parts)
+            view = memory_view(self.config, training=True)
+            return memory_feed(self._images["train"], view, train, seed, self.device)
         of_files = file_view(self.config, training=True)
         feed = file_feed(self.data.train, of_files, train, seed, self.device)
         return feed if self.config.world == "closed" else Renumbered(feed, self)
 
-    def evaluate(self, method: Method, mechanics: OptimizerStep) -> Evaluation:
-        """The area under the curve first; ``val`` is that of validation, by which one chooses."""
+    def evaluate(self, method: Method, optimizer_step: OptimizerStep) -> Evaluation:
+        """The area under the curve first; ``val`` is that of the validation data."""
         world, pairs = self.config.world, self.compositions
         kept: Tensor | None = None
         metrics: dict[str, float] = {}
@@ -165,7 +155,7 @@ class CompositionalTask:
             possible: Any = method
             feasible = possible.feasibility().cpu() if self.config.mask else None
             val = CompositionalScores(pairs, "val", world, feasibility=feasible)
-            self._score(val, method, mechanics)
+            self._score(val, method, optimizer_step)
             if feasible is None:
                 found = val.result()
             else:
@@ -173,7 +163,7 @@ class CompositionalTask:
                 kept = (feasible >= threshold) | pairs.seen
             metrics["val"] = found.auc
         test = CompositionalScores(pairs, "test", world, kept)
-        self._score(test, method, mechanics)
+        self._score(test, method, optimizer_step)
         found = test.result()
         figures = {
             "bias_of": np.array("pairs"),
@@ -182,19 +172,18 @@ class CompositionalTask:
         }
         return Evaluation({**found.metrics(), **metrics, **method.remarks()}, figures)
 
-    def _score(self, scores: CompositionalScores, method: Method, mechanics: OptimizerStep) -> None:
+    def _score(
+        self, scores: CompositionalScores, method: Method, optimizer_step: OptimizerStep
+    ) -> None:
         """Score all images of a phase."""
-        for images, own in self._scored(scores.phase, mechanics.config.workers):
-            with mechanics.autocast():
+        for images, own in self._scored(scores.phase, optimizer_step.config.workers):
+            with optimizer_step.autocast():
                 scores.update(all_rows(method.predict(images).float(), len(own)), own)
 
     def _scored(self, phase: Phase, workers: int | None) -> Iterator[tuple[Tensor, Tensor]]:
         if self.config.memory:
-            part, view = self._images[phase], memory_view(self.config, training=False)
-            for x, y in zip(*(torch.split(t, SCORED_BATCH) for t in (part.x, part.y)), strict=True):
-                own = x[scored_rows(len(x))]
-                nothing = torch.empty(len(own), 0, dtype=torch.float64)
-                yield view(own.to(self.device), nothing), y
+            view = memory_view(self.config, training=False)
+            yield from scored_batches(self._images[phase], view, SCORED_BATCH, self.device)
             return
         files, view_of_files = self.data.part(phase), file_view(self.config, training=False)
         read = evaluation_batches(
@@ -223,10 +212,10 @@ class Renumbered:
 
 
 def without_single_sample(train: TrainConfig, samples: int) -> TrainConfig:
-    """The same training, without the last batch of an epoch where that has a single sample.
+    """The same training, without the last batch of an epoch if that has a single sample.
 
-    CGE and CompCos keep the last, smaller batch. A sample on its own has no other to attend to, and
-    batch normalisation refuses it where the last maps are 1 x 1.
+    CGE and CompCos keep the last, smaller batch. A single sample has no other to attend to, and
+    batch normalisation refuses it if the last maps are 1 x 1.
 
     >>> [without_single_sample(TrainConfig(batch_size=4), n).drop_last for n in (8, 9, 10, 1)]
     [False, True, False, False]
@@ -243,22 +232,22 @@ def word_vectors(config: PairConfig, compositions: Compositions) -> Embedded:
     files = [_found(file) for file in config.vectors]
     if not files:
         raise ValueError(
-            "Pairs are told apart by the vectors of their words: name a text file of GloVe, "
-            "word2vec or fastText by --data.vectors FILE"
+            "Compositional methods need word vectors: name a text file of GloVe, word2vec or "
+            "fastText with --data.vectors FILE"
         )
     vectors = read_vectors(files, words_of(names, replacements=replacements))
     return embed(names, vectors, replacements=replacements, missing=config.missing_words)
 
 
 def _found(file: str) -> Path:
-    """The file, here or in the folder of the data."""
+    """The file, in the current folder or in the data folder."""
     path = Path(file).expanduser()
     places = [path] if path.is_absolute() else [path, looked_in() / path]
     for place in places:
         if place.is_file():
             return place
     raise FileNotFoundError(
-        f"There is no file of word vectors {' or '.join(map(str, places))}. Name one by "
+        f"There is no file of word vectors {' or '.join(map(str, places))}. Name one with "
         "--data.vectors: text of GloVe, word2vec or fastText."
     )
 

@@ -1,8 +1,7 @@
-"""Learning without labels: two views of every image; labels serve to score the features."""
+"""Learning without labels, from two views of every image; labels only score the features."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,6 +19,7 @@ from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.metrics.representation import votes
 from batchformer.lab.metrics.shots import LongTailedMetrics
+from batchformer.lab.tasks.base import FixedSplit
 from batchformer.lab.tasks.features import feature_scores, two_views
 from batchformer.lab.tasks.image_files import ImageFileTask
 from batchformer.lab.tasks.long_tailed import LongTailedTask
@@ -27,7 +27,7 @@ from batchformer.lab.tasks.scoring import MOST_CLASSES_WITH_CONFUSION
 
 
 @dataclass(frozen=True)
-class ContrastiveTask:
+class ContrastiveTask(FixedSplit):
     """Pairs of views, and scores of the features that are learnt from them.
 
     Args:
@@ -61,40 +61,33 @@ class ContrastiveTask:
         return {}
 
     def seeded(self, seed: int) -> ContrastiveTask:
-        """The same images; the seed draws those that neighbours are sought among."""
+        """The same images; the seed draws those that neighbours are searched among."""
         return replace(self, seed=seed)
 
-    @property
-    def unvalidated(self) -> str:
-        """Why evaluations have no score of validation to choose by."""
-        return self.labelled.unvalidated
-
     def facts(self) -> dict[str, Any]:
-        """Those of the images with labels, so that what is learnt here can be probed there."""
+        """Those of the labelled task, so that a probe there accepts what is learnt here."""
         return self.labelled.facts()
-
-    def draws(self) -> dict[str, str]:
-        """Nothing: the split is the same for every seed."""
-        return {}
 
     def feed(self, train: TrainConfig, seed: int) -> Batches:
         """Shuffled batches with two views of each image, ``x`` and ``view2``."""
         return two_views(self.config, self.labelled.data.train, seed, train, self.device)
 
-    def evaluate(self, method: Method, mechanics: OptimizerStep) -> Evaluation:
+    def evaluate(self, method: Method, optimizer_step: OptimizerStep) -> Evaluation:
         """Accuracy in percent of nearest neighbours, and what the features look like.
 
-        Neighbours are sought among as many training images as there are, every class equally often.
-        Without a difference between many, medium and few shots, these are left out.
+        Neighbours are searched among as many draws as there are training images, each class equally
+        often. If all classes are in one of many, medium and few shots, these scores are left out.
         """
 
         def extract(images: Tensor) -> Tensor:
-            with mechanics.autocast():
+            with optimizer_step.autocast():
                 return method.predict(images).float()
 
-        workers, hyper = mechanics.config.workers, _settings(method)
+        workers, hyper = optimizer_step.config.workers, _settings(method)
         bank, labels = self.labelled.bank(self.seed, workers)(extract)
-        parts = [(all_rows(extract(x), len(y)), y) for x, y in self._test(workers)]
+        test: Any = self.labelled.data.test
+        batches = self.labelled.as_at_test(test, workers)
+        parts = [(all_rows(extract(x), len(y)), y) for x, y in batches]
         features, targets = (torch.cat(each) for each in zip(*parts, strict=True))
         counts, classes = self.labelled.data.train_counts, self.labelled.data.classes
         groups = {name: mask for name, mask in shot_groups(counts).items() if bool(mask.any())}
@@ -119,14 +112,8 @@ class ContrastiveTask:
             figures["confusion"] = scores.confusion.to(torch.int32).cpu().numpy()
         return Evaluation({**metrics, **method.remarks()}, figures)
 
-    def _test(self, workers: int | None) -> Iterable[tuple[Tensor, Tensor]]:
-        task = self.labelled
-        if isinstance(task, ImageFileTask):
-            return task.as_at_test(task.data.test, workers)
-        return task.as_at_test(task.data.test)
-
 
 def _settings(method: Method) -> MethodConfig:
-    """The method's own, of which the neighbours' are read; else the usual ones."""
+    """The method's own settings, which have those of the neighbours; else the defaults."""
     found = getattr(method, "hyper", None)
     return found if isinstance(found, MethodConfig) else MethodConfig()

@@ -1,4 +1,4 @@
-"""Finding objects in images: boxes to train on, average precision to score."""
+"""Object detection: boxes to train on, average precision to score."""
 
 from __future__ import annotations
 
@@ -28,12 +28,13 @@ from batchformer.lab.metrics.detection import (
     voc_average_precision,
     voc_rule,
 )
+from batchformer.lab.tasks.base import FixedSplit
 from batchformer.nn.exchange import gather, rank, world_size
 from batchformer.nn.randomness import drawing
 
 
 @dataclass(frozen=True)
-class DetectionTask:
+class DetectionTask(FixedSplit):
     """Data, batches and scores of one experiment.
 
     Args:
@@ -52,30 +53,17 @@ class DetectionTask:
         data = load_voc(config.root, config.trained_on, config.scored_on, config.difficult)
         return cls(data, config, device)
 
-    def seeded(self, seed: int) -> DetectionTask:
-        """Itself: every seed has the same data."""
-        return self
-
-    def draws(self) -> dict[str, str]:
-        """Nothing: the split is the same for every seed."""
-        return {}
-
     @property
     def num_classes(self) -> int:
         return len(self.data.classes)
 
     @property
     def method_options(self) -> dict[str, Any]:
-        """What methods of this task are told of the data."""
+        """What the task tells its methods about the data."""
         return {"classes": self.data.classes, "class_counts": self.data.train_counts}
 
-    @property
-    def unvalidated(self) -> str:
-        """Why evaluations have no score of validation to choose by."""
-        return "this task has no validation data"
-
     def facts(self) -> dict[str, Any]:
-        """What a reader should know of the data, for the run folder."""
+        """What a reader should know about the data, for the run folder."""
         data = self.data
         return {
             "name": self.config.name,
@@ -91,8 +79,8 @@ class DetectionTask:
         """Training batches of images of differing sizes."""
         require(
             train.damaged == "raise",
-            "images with boxes are not replaced by others; set train.damaged raise, and take the "
-            "image that is named out of the list",
+            "a damaged image with boxes cannot be replaced; set train.damaged raise, and take the "
+            "image that the error names out of the list",
         )
         return DetectionFeed(
             self.data.train,
@@ -106,11 +94,11 @@ class DetectionTask:
             accumulate=train.accumulate,
         )
 
-    def evaluate(self, method: Method, mechanics: OptimizerStep) -> Evaluation:
-        """Average precision in percent, by COCO's rule and by VOC's, and that of each class."""
+    def evaluate(self, method: Method, optimizer_step: OptimizerStep) -> Evaluation:
+        """Average precision in percent, by COCO's rule and by VOC's, and for each class."""
         if self.config.precise_norm:
-            self._measure_statistics(method, mechanics)
-        found = list(self._found(method, mechanics))
+            self._measure_statistics(method, optimizer_step)
+        found = list(self._found(method, optimizer_step))
         scores = average_precision(found, self.num_classes)
         rule = voc_rule(self.config.scored_on)
         of_voc = voc_average_precision(found, self.num_classes, rule)
@@ -125,15 +113,15 @@ class DetectionTask:
         return Evaluation({**metrics, **method.remarks()}, figures)
 
     @torch.no_grad()
-    def _measure_statistics(self, method: Method, mechanics: OptimizerStep) -> None:
-        """Let normalisation have means over training batches; the same ones in every evaluation."""
-        train = mechanics.config
-        size = max(1, train.batch_size // train.accumulate)  # as many as are normalised together
+    def _measure_statistics(self, method: Method, optimizer_step: OptimizerStep) -> None:
+        """Set the statistics of batch normalisation to means over fixed training batches."""
+        train = optimizer_step.config
+        size = max(1, train.batch_size // train.accumulate)  # images normalised together
         feed = self.feed(dataclasses.replace(train, batch_size=size, accumulate=1), seed=0)
         method.train()
         try:
-            # Regions are drawn, as in training.
-            with recalibrate_norms(method), drawing(0, "dropout"), mechanics.autocast():
+            # Regions are sampled, as in training.
+            with recalibrate_norms(method), drawing(0, "dropout"), optimizer_step.autocast():
                 for step in range(self.config.precise_norm):
                     batch = feed.batch(step)
                     double = train.precision == "fp64"
@@ -143,19 +131,21 @@ class DetectionTask:
         sync_state(method)
         method.eval()
 
-    def _found(self, method: Method, mechanics: OptimizerStep) -> Iterator[tuple[Boxes, Boxes]]:
-        """What is found in each image and what is there, in the pixels of its file.
+    def _found(
+        self, method: Method, optimizer_step: OptimizerStep
+    ) -> Iterator[tuple[Boxes, Boxes]]:
+        """The found and the true objects of each image, in the pixels of its file.
 
-        One image at a time: beside a larger one its border would be padded, and what is found in
-        it would depend on its neighbours. With several ranks, each looks at a part of the images.
+        Images are scored one at a time: beside a larger one an image would be padded, and its
+        result would depend on its neighbours. With several ranks, each scores a part of the images.
         """
         config, images = self.config, self.data.test
         sizes = (config.shorter_at_test, config.longest)
         own = images[scored_rows(len(images))]
-        shown = scored_images(own, *sizes, workers=mechanics.config.workers)
+        shown = scored_images(own, *sizes, workers=optimizer_step.config.workers)
         found = []
         for seen in shown:
-            with mechanics.autocast():
+            with optimizer_step.autocast():
                 predicted: Any = method.predict([seen.x.to(self.device)])  # type: ignore[arg-type]
             boxes = {name: value.cpu() for name, value in predicted[0].items()}
             boxes["boxes"] = boxes["boxes"] / torch.tensor([*seen.scale, *seen.scale])
@@ -166,11 +156,13 @@ class DetectionTask:
 
 
 def of_all_ranks(found: Sequence[Boxes], images: int) -> Sequence[Boxes]:
-    """What all ranks found in their images, in the order of so many images; every rank calls it.
+    """Gather what all ranks found in their images, in the order of the images.
+
+    Every rank calls it.
 
     Args:
-        found: of each of this rank's images ``boxes`` (n, 4), ``labels`` (n,), ``scores`` (n,).
-        images: of all ranks.
+        found: for each of this rank's images ``boxes`` (n, 4), ``labels`` (n,), ``scores`` (n,).
+        images: number of images of all ranks.
     """
     if world_size() == 1:
         return found

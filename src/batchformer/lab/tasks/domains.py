@@ -1,4 +1,4 @@
-"""Several domains, one of them left out: sources to train on, a target to score."""
+"""Domain generalisation and adaptation: sources to train and validate on, a target to score."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
 from batchformer.lab.data.feeds.in_memory import read_all
 from batchformer.lab.data.feeds.loader import View, evaluation_batches
-from batchformer.lab.data.feeds.memory import Feed
 from batchformer.lab.data.feeds.order import DomainSteps, Order
-from batchformer.lab.data.feeds.sharding import all_rows, scored_rows
+from batchformer.lab.data.feeds.sharding import all_rows
 from batchformer.lab.data.feeds.test_images import TestImageFiles, TestImagesInMemory
 from batchformer.lab.data.feeds.with_domain import WithDomain, WithTarget
 from batchformer.lab.data.sets.digits import rotated_digits
@@ -47,19 +46,222 @@ from batchformer.lab.data.transforms import (
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.tasks.features import file_feed
+from batchformer.lab.tasks.base import file_feed, memory_feed, scored_batches
 from batchformer.nn.randomness import seed_for
 
-# Scores of one part of a domain: accuracy, loss, and who was taken for whom.
+Domains = DomainFiles | DomainImages
+Rows = Mapping[str, Tensor]
+#: Images of each domain if the batch size is 0, as in SWAD's protocol.
+PER_DOMAIN = 32
+#: Images in a scored batch.
+SCORED_BATCH = 128
+#: Smallest and largest share of an image that a training crop covers.
+SCALE = (0.7, 1.0)
+
+
+@lru_cache(maxsize=2)
+def read_domains(name: str, root: str | None, lists: bool, memory: bool) -> Domains:
+    """All domains of a data set; cached, because each run leaves out another one."""
+    if name == "rotated_digits":
+        return rotated_digits()
+    files = load_domains(name, root, lists)
+    files.check_all()
+    if not memory:
+        return files
+    images = tuple(read_all(part, None) for part in files.files)
+    return DomainImages(files.name, files.domains, files.classes, images)
+
+
+@dataclass(frozen=True)
+class DomainTask:
+    """Data, batches and scores of one experiment on several domains.
+
+    Args:
+        data: every domain.
+        config: which of them are sources and target, and how batches are made.
+        device: where batches are made.
+        seed: of the run, which draws what is held out.
+    """
+
+    data: Domains
+    config: DomainConfig
+    device: torch.device
+    seed: int = 0
+
+    @classmethod
+    def load(cls, config: DomainConfig, device: torch.device) -> DomainTask:
+        """Read the data; an error says what is missing and where it was looked for."""
+        data = read_domains(config.name, config.root, config.lists, config.memory)
+        known = ", ".join(data.domains)
+        for what, name in (("target", config.target), ("source", config.source)):
+            if name not in ("", EACH, *data.domains):
+                raise ValueError(
+                    f"{data.name} has no domain {name!r}; choose data.{what} of {known}"
+                )
+        return cls(data, config, device)
+
+    def seeded(self, seed: int) -> DomainTask:
+        """The same data; the seed draws what is held out."""
+        return dataclasses.replace(self, seed=seed)
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """Domains that are trained on."""
+        if self.config.source:
+            return (self.config.source,)
+        return tuple(domain for domain in self.data.domains if domain != self.config.target)
+
+    @cached_property
+    def split(self) -> DomainSplit:
+        """Rows of every part."""
+        config = self.config
+        if config.target == EACH:
+            raise ValueError("each domain is left out in its own run; name one with data.target")
+        sizes, fraction = self.data.sizes, config.held_out
+        return DomainSplit(sizes, self.sources, config.target, self.seed, fraction)
+
+    @property
+    def groups(self) -> int:
+        """Number of domains in a batch, one after the other; 1 if they are shuffled."""
+        if self.config.sampler != "domains":
+            return 1
+        return self.config.domains_in_batch or len(self.sources)
+
+    @property
+    def method_options(self) -> dict[str, Any]:
+        """What the task tells its methods about the data."""
+        rows = [self.data.domains.index(domain) for domain in self.sources]
+        return {"class_counts": self.data.counts[rows].sum(0), "groups": self.groups}
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.data.classes)
+
+    @property
+    def unvalidated(self) -> str:
+        """Why evaluations have no validation score to choose by; empty if they have one."""
+        return "" if self.config.held_out else "data.held-out is 0"
+
+    def facts(self) -> dict[str, Any]:
+        """What a reader should know about the data; the same for every seed."""
+        counts = self.data.counts
+        return {
+            "name": self.data.name,
+            "split_sha256": self.data.split_sha256,
+            "domains": self.data.sizes,
+            "classes": self.num_classes,
+            "smallest_class_of_a_domain": int(counts.min()),
+        }
+
+    def draws(self) -> dict[str, str]:
+        """What this seed drew of the data."""
+        return {} if self.config.target == EACH else {"split_sha256": self.split.split_sha256}
+
+    def feed(self, train: TrainConfig, seed: int) -> Batches:
+        """Augmented batches of the sources, and of the target if a method adapts to it."""
+        task = self.seeded(seed)
+        if not train.batch_size:
+            train = dataclasses.replace(train, batch_size=PER_DOMAIN * task.groups)
+        feed = task._source_feed(train)
+        return WithTarget(feed, task._target_feed(train)) if self.config.adapt else feed
+
+    def _source_feed(self, train: TrainConfig) -> Batches:
+        part, domain = self.data.joined(self.split.train)
+        steps: Order | None = None
+        if self.config.sampler == "domains":
+            each, rest = divmod(train.batch_size, self.groups)
+            if rest or not each:
+                raise ValueError(
+                    f"a batch of {train.batch_size} cannot hold {self.groups} domains equally; "
+                    f"set train.batch-size to a multiple of {self.groups}, or to 0 for "
+                    f"{PER_DOMAIN} images of each"
+                )
+            steps = DomainSteps(domain, self.groups, each, self.seed, self.config.epoch or None)
+        return WithDomain(self._part_feed(part, train, self.seed, steps), domain, self.device)
+
+    def _target_feed(self, train: TrainConfig) -> Batches:
+        """All images of the target, in full batches: the number of rows must not change."""
+        part, _ = self.data.joined({self.config.target: self.split.target_all})
+        full = dataclasses.replace(train, drop_last=True)
+        return self._part_feed(part, full, seed_for(self.seed, "augmentation", 1), None)
+
+    def _part_feed(self, part: Any, train: TrainConfig, seed: int, steps: Order | None) -> Batches:
+        if isinstance(part, ImageSplit):
+            view = training_view(self.config)
+            return memory_feed(part, view, train, seed, self.device, steps=steps)
+        view_of_files = training_file_view(self.config)
+        return file_feed(part, view_of_files, train, seed, self.device, steps=steps)
+
+    @property
+    def _target_rows(self) -> Tensor:
+        """The rows of the target that are scored."""
+        return self.split.target_all if self.config.scored_on == "all" else self.split.target_in
+
+    def shown(self, workers: int | None = None) -> TestImages | None:
+        """The scored images of the target, for figures; shots are counted in the sources."""
+        part, _ = self.data.joined({self.config.target: self._target_rows})
+        classes = Classes.by_shots(self.data.classes, self.method_options["class_counts"])
+        if isinstance(part, ImageSplit):
+            return TestImagesInMemory(classes, part, scored_view(self.config), self.device)
+        return TestImageFiles(classes, part, scored_file_view(self.config), self.device, workers)
+
+    def evaluate(self, method: Method, optimizer_step: OptimizerStep) -> Evaluation:
+        """Accuracy on the target first, then that on held-out images of the sources."""
+        config, split = self.config, self.split
+        target = self._score({config.target: self._target_rows}, method, optimizer_step)
+        metrics = {config.target: target.accuracy}
+        if config.adapt:
+            metrics["mean_class"] = target.mean_class
+        if config.held_out:
+            parts = [
+                self._score({domain: held}, method, optimizer_step)
+                for domain, held in split.val.items()
+            ]
+            # Every source counts the same, however many images it has.
+            metrics["val"] = float(np.mean([part.accuracy for part in parts]))
+            metrics["val_loss"] = float(np.mean([part.loss for part in parts]))
+        figures = {
+            "per_class": target.per_class.numpy(),
+            "train_counts": self.method_options["class_counts"].numpy(),
+            "correct": target.correct.numpy(),
+            "classes": np.array(self.data.classes),
+            "confusion": target.confusion.to(torch.int32).numpy(),
+        }
+        return Evaluation({**metrics, **method.remarks()}, figures)
+
+    def _score(self, rows: Rows, method: Method, optimizer_step: OptimizerStep) -> PartScore:
+        batches = self._scored(rows, optimizer_step.config.workers)
+        return score(method, optimizer_step, batches, self.num_classes)
+
+    @cached_property
+    def _resident(self) -> dict[str, ImageSplit]:
+        """Parts that were scored before, in the device's memory."""
+        return {}
+
+    def _scored(self, rows: Rows, workers: int | None) -> Iterator[tuple[Tensor, Tensor]]:
+        name = next(iter(rows))
+        part: Any = self._resident.get(name)
+        if part is None:
+            part, _ = self.data.joined(rows)
+        if isinstance(part, ImageSplit):
+            part = self._resident[name] = part.to(self.device)
+            yield from scored_batches(part, scored_view(self.config), SCORED_BATCH, self.device)
+            return
+        geometry, transform = scored_file_view(self.config)
+        read = evaluation_batches(
+            part, geometry, transform, SCORED_BATCH, self.device, workers, sharded=True
+        )
+        for batch in read:
+            yield batch["x"], batch["y"]
 
 
 @dataclass(frozen=True, eq=False)
 class PartScore:
-    """What a network does with M images of K classes.
+    """How a network does on M images of K classes.
 
     Args:
-        correct: (M,) whether each was recognised, in order, on the CPU.
-        confusion: (K, K) int64 images by class and by prediction, on the CPU.
+        correct: (M,) whether each image was recognised, in order, on the CPU.
+        confusion: (K, K) int64 counts by class and prediction, on the CPU.
         loss: mean cross-entropy.
     """
 
@@ -74,33 +276,33 @@ class PartScore:
 
     @property
     def per_class(self) -> Tensor:
-        """(K,) percent of each class; NaN for one without images."""
+        """(K,) percent of each class; NaN for a class without images."""
         return 100 * self.confusion.diagonal() / self.confusion.sum(1)
 
     @property
     def mean_class(self) -> float:
-        """Percent, each class that has images counting the same."""
+        """Percent; each class that has images counts the same."""
         return float(self.per_class.nanmean())
 
 
 def score(
     method: Method,
-    mechanics: OptimizerStep,
+    optimizer_step: OptimizerStep,
     batches: Iterable[tuple[Tensor, Tensor]],
     classes: int,
 ) -> PartScore:
-    """Predict every image once; what was measured is read from the device at the end.
+    """Predict every image once; results are read from the device at the end.
 
     Args:
         method: in eval mode.
-        mechanics: has the precision.
+        optimizer_step: has the precision.
         batches: normalised images (N, channels, H, W) and labels (N,), on the device; with several
-            ranks, the images that this one scores, and the labels of all.
+            ranks, the images that this rank scores, and the labels of all.
         classes: K.
     """
     losses, correct, pairs = [], [], []
     for images, labels in batches:
-        with mechanics.autocast():
+        with optimizer_step.autocast():
             logits = all_rows(method.predict(images).float(), len(labels))
         guess = logits.argmax(1)
         losses.append(F.cross_entropy(logits, labels, reduction="sum"))
@@ -114,10 +316,7 @@ def score(
     return PartScore(hits, confusion.view(classes, classes), loss)
 
 
-# What images of several domains are put through, by the name a configuration gives it.
-
-#: Least and largest part of an image that a training crop shows.
-SCALE = (0.7, 1.0)
+# Augmentation, by the name a configuration gives it
 
 
 def _colours(config: DomainConfig) -> tuple[Transform, ...]:
@@ -167,213 +366,3 @@ def scored_file_view(config: DomainConfig) -> View:
     if config.augment == "centre":
         return framing.ResizeCentreCrop(config.size, _shorter(config)), IMAGENET
     return framing.ResizeWhole(config.size), IMAGENET
-
-
-# Several domains, one of them left out: sources to train and validate on, a target to score.
-
-Domains = DomainFiles | DomainImages
-Rows = Mapping[str, Tensor]
-#: Images of each domain in a batch whose size is left open, as in SWAD's protocol.
-PER_DOMAIN = 32
-#: Images in a batch that is scored.
-SCORED_BATCH = 128
-
-
-@lru_cache(maxsize=2)
-def read_domains(name: str, root: str | None, lists: bool, memory: bool) -> Domains:
-    """All domains of a set, read once for whichever of them is left out."""
-    if name == "rotated_digits":
-        return rotated_digits()
-    files = load_domains(name, root, lists)
-    files.check_all()
-    if not memory:
-        return files
-    images = tuple(read_all(part, None) for part in files.files)
-    return DomainImages(files.name, files.domains, files.classes, images)
-
-
-@dataclass(frozen=True)
-class DomainTask:
-    """Data, batches and scores of one experiment on several domains.
-
-    Args:
-        data: every domain.
-        config: which of them are sources and target, and how batches are made.
-        device: where batches are made.
-        seed: of the run, which draws what is held out.
-    """
-
-    data: Domains
-    config: DomainConfig
-    device: torch.device
-    seed: int = 0
-
-    @classmethod
-    def load(cls, config: DomainConfig, device: torch.device) -> DomainTask:
-        """Read the data; an error says what is missing and where it was looked for."""
-        data = read_domains(config.name, config.root, config.lists, config.memory)
-        known = ", ".join(data.domains)
-        for what, name in (("target", config.target), ("source", config.source)):
-            if name not in ("", EACH, *data.domains):
-                raise ValueError(
-                    f"{data.name} has no domain {name!r}; choose data.{what} of {known}"
-                )
-        return cls(data, config, device)
-
-    def seeded(self, seed: int) -> DomainTask:
-        """The same data with what this seed holds out."""
-        return dataclasses.replace(self, seed=seed)
-
-    @property
-    def sources(self) -> tuple[str, ...]:
-        """Domains that are trained on."""
-        if self.config.source:
-            return (self.config.source,)
-        return tuple(domain for domain in self.data.domains if domain != self.config.target)
-
-    @cached_property
-    def split(self) -> DomainSplit:
-        """Rows of every part."""
-        config = self.config
-        if config.target == EACH:
-            raise ValueError("every domain is left out in a run of its own; name one: data.target")
-        sizes, fraction = self.data.sizes, config.held_out
-        return DomainSplit(sizes, self.sources, config.target, self.seed, fraction)
-
-    @property
-    def groups(self) -> int:
-        """Domains whose samples follow one another in a batch; 1 where they are shuffled."""
-        if self.config.sampler != "domains":
-            return 1
-        return self.config.domains_in_batch or len(self.sources)
-
-    @property
-    def method_options(self) -> dict[str, Any]:
-        """What methods of this task are told of the data."""
-        rows = [self.data.domains.index(domain) for domain in self.sources]
-        return {"class_counts": self.data.counts[rows].sum(0), "groups": self.groups}
-
-    @property
-    def num_classes(self) -> int:
-        return len(self.data.classes)
-
-    @property
-    def unvalidated(self) -> str:
-        """Why evaluations have no score of validation to choose by; empty where they have one."""
-        return "" if self.config.held_out else "data.held-out is 0"
-
-    def facts(self) -> dict[str, Any]:
-        """What a reader should know of the data, for the run folder; the same for every seed."""
-        counts = self.data.counts
-        return {
-            "name": self.data.name,
-            "split_sha256": self.data.split_sha256,
-            "domains": self.data.sizes,
-            "classes": self.num_classes,
-            "smallest_class_of_a_domain": int(counts.min()),
-        }
-
-    def draws(self) -> dict[str, str]:
-        """What this seed drew of the data."""
-        return {} if self.config.target == EACH else {"split_sha256": self.split.split_sha256}
-
-    def feed(self, train: TrainConfig, seed: int) -> Batches:
-        """Augmented batches of the sources, of the target also where a method adapts to it."""
-        task = self.seeded(seed)
-        if not train.batch_size:
-            train = dataclasses.replace(train, batch_size=PER_DOMAIN * task.groups)
-        feed = task._source_feed(train)
-        return WithTarget(feed, task._target_feed(train)) if self.config.adapt else feed
-
-    def _source_feed(self, train: TrainConfig) -> Batches:
-        part, domain = self.data.joined(self.split.train)
-        steps: Order | None = None
-        if self.config.sampler == "domains":
-            each, rest = divmod(train.batch_size, self.groups)
-            if rest or not each:
-                raise ValueError(
-                    f"a batch of {train.batch_size} is not made of {self.groups} equal domains; "
-                    f"set train.batch-size to a multiple of {self.groups}, or to 0 for "
-                    f"{PER_DOMAIN} images of each"
-                )
-            steps = DomainSteps(domain, self.groups, each, self.seed, self.config.epoch or None)
-        return WithDomain(self._fed(part, train, self.seed, steps), domain, self.device)
-
-    def _target_feed(self, train: TrainConfig) -> Batches:
-        """All images of the target; full batches, since their number must not change."""
-        part, _ = self.data.joined({self.config.target: self.split.target_all})
-        full = dataclasses.replace(train, drop_last=True)
-        return self._fed(part, full, seed_for(self.seed, "augmentation", 1), None)
-
-    def _fed(self, part: Any, train: TrainConfig, seed: int, steps: Order | None) -> Batches:
-        if isinstance(part, ImageSplit):
-            size, last, parts = train.batch_size, train.drop_last, train.accumulate
-            view = training_view(self.config)
-            return Feed(part, view, size, seed, last, self.device, steps=steps, accumulate=parts)
-        view_of_files = training_file_view(self.config)
-        return file_feed(part, view_of_files, train, seed, self.device, steps=steps)
-
-    @property
-    def _target_rows(self) -> Tensor:
-        """Images of the target that are scored."""
-        return self.split.target_all if self.config.scored_on == "all" else self.split.target_in
-
-    def shown(self, workers: int | None = None) -> TestImages | None:
-        """Images of the target that are scored, for figures; shots are those of the sources."""
-        part, _ = self.data.joined({self.config.target: self._target_rows})
-        classes = Classes.by_shots(self.data.classes, self.method_options["class_counts"])
-        if isinstance(part, ImageSplit):
-            return TestImagesInMemory(classes, part, scored_view(self.config), self.device)
-        return TestImageFiles(classes, part, scored_file_view(self.config), self.device, workers)
-
-    def evaluate(self, method: Method, mechanics: OptimizerStep) -> Evaluation:
-        """Accuracy on the target first, then that on held-out images of the sources."""
-        config, split = self.config, self.split
-        target = self._score({config.target: self._target_rows}, method, mechanics)
-        metrics = {config.target: target.accuracy}
-        if config.adapt:
-            metrics["mean_class"] = target.mean_class
-        if config.held_out:
-            parts = [
-                self._score({domain: held}, method, mechanics) for domain, held in split.val.items()
-            ]
-            # Every source counts the same, however many images it has.
-            metrics["val"] = float(np.mean([part.accuracy for part in parts]))
-            metrics["val_loss"] = float(np.mean([part.loss for part in parts]))
-        figures = {
-            "per_class": target.per_class.numpy(),
-            "train_counts": self.method_options["class_counts"].numpy(),
-            "correct": target.correct.numpy(),
-            "classes": np.array(self.data.classes),
-            "confusion": target.confusion.to(torch.int32).numpy(),
-        }
-        return Evaluation({**metrics, **method.remarks()}, figures)
-
-    def _score(self, rows: Rows, method: Method, mechanics: OptimizerStep) -> PartScore:
-        batches = self._scored(rows, mechanics.config.workers)
-        return score(method, mechanics, batches, self.num_classes)
-
-    @cached_property
-    def _resident(self) -> dict[str, ImageSplit]:
-        """Parts in memory that were scored before, on the device."""
-        return {}
-
-    def _scored(self, rows: Rows, workers: int | None) -> Iterator[tuple[Tensor, Tensor]]:
-        name = next(iter(rows))
-        part: Any = self._resident.get(name)
-        if part is None:
-            part, _ = self.data.joined(rows)
-        if isinstance(part, ImageSplit):
-            part = self._resident[name] = part.to(self.device)
-            view = scored_view(self.config)
-            cuts = zip(part.x.split(SCORED_BATCH), part.y.split(SCORED_BATCH), strict=True)
-            for x, y in cuts:
-                own = x[scored_rows(len(x))]
-                yield view(own, torch.empty(len(own), 0, dtype=torch.float64)), y
-            return
-        geometry, transform = scored_file_view(self.config)
-        read = evaluation_batches(
-            part, geometry, transform, SCORED_BATCH, self.device, workers, sharded=True
-        )
-        for batch in read:
-            yield batch["x"], batch["y"]

@@ -1,4 +1,4 @@
-"""Features of images: a bank to compare with, views, and what features look like."""
+"""Features of images: a bank of training features, two views, and scores of features."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
 from batchformer.lab.data.feeds.loader import FileFeed, View
 from batchformer.lab.data.feeds.memory import Feed, close
-from batchformer.lab.data.feeds.order import ClassBalanced, Order, Sampler
+from batchformer.lab.data.feeds.order import ClassBalanced
 from batchformer.lab.data.feeds.sharding import all_rows
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
@@ -32,75 +32,38 @@ from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Method
 from batchformer.lab.metrics.representation import alignment, feature_std, uniformity
 from batchformer.lab.tasks.augmentation import normalise_files
+from batchformer.lab.tasks.base import file_feed, memory_feed
 from batchformer.nn.exchange import as_single_rank
 
-# Batches of image files as a training asks for them.
-
-
-def file_feed(
-    files: ImageFiles,
-    view: View,
-    train: TrainConfig,
-    seed: int,
-    device: torch.device,
-    *,
-    second: View | None = None,
-    sampler: Sampler | None = None,
-    steps: Order | None = None,
-) -> FileFeed:
-    """Shuffled, augmented batches.
-
-    Args:
-        files: paths and labels.
-        view: geometry and transform.
-        train: size of batches, and how files are read.
-        seed: of order and augmentation.
-        device: where batches are made.
-        second: another view of the same images, ``view2``.
-        sampler: order of the samples in each epoch; None: every one once, shuffled.
-        steps: which samples each step takes, in place of sizes and sampler.
-    """
-    return FileFeed(
-        files,
-        *view,
-        train.batch_size,
-        seed,
-        train.drop_last,
-        device,
-        train.workers,
-        sampler=sampler,
-        on_damaged=train.damaged,
-        second=second,
-        steps=steps,
-        accumulate=train.accumulate,
-    )
-
-
-# Features of training images that others are compared with, every class equally often.
-
-#: Classes count as balanced while the largest has fewer than this many times the smallest's images.
+#: Classes count as balanced if the largest has fewer than this many times the smallest's images.
 BALANCED_WITHIN = 2
-#: Tells the draw apart from those of the training batches.
+#: Random stream of the bank's draw, different from those of training batches.
 STREAM = 2
+#: Side of CIFAR's images.
+SMALL = 32
+#: Test images whose two views are compared, and the size of their batches.
+ALIGNED, ALIGNED_BATCH = 1024, 128
 
 Extract = Callable[[Tensor], Tensor]
+#: Data with two views of each image, or labelled data that names views.
+Viewed = ContrastConfig | LongTailConfig
 
 
 @dataclass(frozen=True, eq=False)
 class Bank:
-    """Training images as they are seen at test, drawn so that each class is equally often there.
+    """Training images without augmentation, drawn so that each class is equally frequent.
 
-    Neighbours among a long tail itself would vote for its largest classes, however good the
-    features. Where classes are balanced already, within a factor of two, every image is there once.
-    An image of a small class is there many times, and votes as often: with five images of the
-    smallest of CIFAR-100-LT's classes and 108 draws of each class, about 21 times, so that 200
-    neighbours are some ten different images there.
+    In a long-tailed bank neighbours would vote for the largest classes, however good the features.
+    If classes are balanced within a factor of two, every image is in the bank once. Otherwise an
+    image of a small class is in it many times, and votes as often: the smallest class of
+    CIFAR-100-LT has five images and each class 108 draws, so each of the five is in it about 21
+    times, and 200 neighbours are some ten different images there.
 
     Args:
         labels: (M,) classes of the training images.
         seed: of the draw.
-        batches: gives all training images in order, normalised and on the device, and their labels,
-            each time; with several ranks, the images that this one scores.
+        batches: gives all training images in order, normalised and on the device, and their labels;
+            with several ranks, the images that this rank scores.
     """
 
     labels: Tensor
@@ -109,7 +72,7 @@ class Bank:
 
     @property
     def rows(self) -> Tensor:
-        """(M,) which training images are in the bank; those of small classes several times."""
+        """(M,) the training images in the bank; those of small classes several times."""
         counts = self.labels.bincount()
         counts = counts[counts > 0]
         if int(counts.max()) < BALANCED_WITHIN * int(counts.min()):
@@ -122,7 +85,7 @@ class Bank:
         Args:
             extract: makes features (N, C) of images (N, channels, H, W).
         """
-        # Each image once: repeating its features is cheaper than repeating it.
+        # Each image once: repeating its features is cheaper than repeating the image.
         found = self.features(extract)
         rows = self.rows.to(found.device)
         return found[rows], self.labels.to(found.device)[rows]
@@ -132,20 +95,14 @@ class Bank:
         return torch.cat([all_rows(extract(x).float(), len(y)) for x, y in self.batches()])
 
 
-# The two views of an image that contrastive learning compares, by name.
-
-#: Side of CIFAR's images.
-SMALL = 32
-
-#: Images with two views, or labelled ones whose views are named beside.
-Viewed = ContrastConfig | LongTailConfig
+# Two views of an image
 
 
 def views(config: Viewed) -> tuple[Transform, Transform]:
     """Transforms of the first and the second view of images in memory.
 
-    A Gaussian of up to two pixels leaves little of an image of 32, so that CIFAR's are not blurred;
-    digits are shifted by up to a pixel, as a flip or a crop would make others of them.
+    CIFAR's are not blurred: a Gaussian of up to two pixels leaves little of 32 pixels. Digits are
+    shifted by up to a pixel: a flip or a crop would make other digits of them.
     """
     if config.name == "digits":
         return digits_train(), digits_train()
@@ -177,15 +134,11 @@ def two_views(
     if isinstance(part, ImageFiles):
         first_of_files, other = contrasted_file_views(config)
         return file_feed(part, first_of_files, train, seed, device, second=other)
-    size, last, parts = train.batch_size, train.drop_last, train.accumulate
     first, second = views(config)
-    return Feed(part, first, size, seed, last, device, second=second, accumulate=parts)
+    return memory_feed(part, first, train, seed, device, second=second)
 
 
-# What the features of test images look like, by the same images and views wherever it is asked.
-
-#: Test images whose two views are compared, and how many of them make a batch.
-ALIGNED, ALIGNED_BATCH = 1024, 128
+# Scores of features
 
 
 def feature_scores(
@@ -195,14 +148,14 @@ def feature_scores(
     test: ImageSplit | ImageFiles,
     workers: int | None,
 ) -> dict[str, float]:
-    """Alignment of two views of test images, uniformity and standard deviation of all of them.
+    """Alignment of two views of some test images; uniformity and standard deviation of all.
 
-    The images and their views are the same in every evaluation. They are few: with several ranks,
-    each looks at all of them.
+    The images and their views are the same in every evaluation. They are few, so every rank uses
+    all of them.
 
     Args:
         extract: makes features (N, C) of images.
-        features: (M, C) of all test images, as they are seen at test.
+        features: (M, C) of all test images, without augmentation.
         config: says which views.
         test: the M images.
         workers: that read files.
@@ -226,14 +179,14 @@ def with_feature_scores(
     batches: Iterable[tuple[Tensor, Tensor]],
     workers: int | None = None,
 ) -> Evaluation:
-    """Scores, and beside them those of the features where ``data.views`` asks for them.
+    """The scores, with those of the features if ``data.views`` asks for them.
 
     Args:
         found: the scores.
         method: has ``features``.
         config: of the images.
         test: the test images.
-        batches: all of them with labels, as they are seen at test.
+        batches: all of them with labels, without augmentation.
         workers: that read files.
     """
     if config.views == "none":

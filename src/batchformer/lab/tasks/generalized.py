@@ -1,4 +1,4 @@
-"""Generalized zero-shot learning on features: seen classes to train on, all classes to tell."""
+"""Generalized zero-shot learning on features: train on seen classes, recognise all classes."""
 
 from __future__ import annotations
 
@@ -22,17 +22,18 @@ from batchformer.lab.metrics.generalized import (
     generalized_accuracy,
     seen_unseen_curve,
 )
+from batchformer.lab.tasks.base import FixedSplit
 
-#: Rows in a batch that is scored.
+#: Rows in a scored batch.
 SCORED_BATCH = 2048
 
 
 @dataclass(frozen=True)
-class GeneralizedTask:
+class GeneralizedTask(FixedSplit):
     """Data, batches and scores of one experiment.
 
     Args:
-        data: with the classes of the test unseen, or those of validation.
+        data: its unseen classes are those of the test, or of the validation.
         config: which data.
         device: where the features live.
     """
@@ -46,17 +47,9 @@ class GeneralizedTask:
         """Read the data; an error says what is missing and where it was looked for."""
         data = load_attribute_features(config.name, config.root)
         if config.unseen == "val" or config.choose:
-            held_out = data.for_selection()  # refuses data without classes of validation
+            held_out = data.for_selection()  # refuses data without validation classes
             data = held_out if config.unseen == "val" else data
         return cls(data, config, device)
-
-    def seeded(self, seed: int) -> GeneralizedTask:
-        """Itself: every seed has the same data."""
-        return self
-
-    def draws(self) -> dict[str, str]:
-        """Nothing: the split is the same for every seed."""
-        return {}
 
     @property
     def num_classes(self) -> int:
@@ -64,7 +57,7 @@ class GeneralizedTask:
 
     @cached_property
     def method_options(self) -> dict[str, Any]:
-        """What methods of this task are told of the data."""
+        """What the task tells its methods about the data."""
         data = self.data
         return {
             "features": data.scaled(data.trainval),
@@ -74,13 +67,8 @@ class GeneralizedTask:
             "unseen": data.unseen,
         }
 
-    @property
-    def unvalidated(self) -> str:
-        """Why evaluations have no score of validation to choose by."""
-        return "this task has no validation data"
-
     def facts(self) -> dict[str, Any]:
-        """What a reader should know of the data, for the run folder."""
+        """What a reader should know about the data, for the run folder."""
         data = self.data
         return {
             "name": data.name,
@@ -100,15 +88,15 @@ class GeneralizedTask:
         times = self.config.batches
         return FeatureFeed(features, labels, train.batch_size, seed, self.device, times)
 
-    def evaluate(self, method: Method, mechanics: OptimizerStep) -> Evaluation:
+    def evaluate(self, method: Method, optimizer_step: OptimizerStep) -> Evaluation:
         """The harmonic mean first, the accuracies of unseen and of seen classes, and the area under
-        the curve of both, which does not depend on how they are balanced."""
+        the curve of both, which does not depend on the balance between them."""
         data = self.data
         rows = torch.cat((data.test_seen, data.test_unseen))
         scored = []
         for part in torch.split(data.scaled(rows), SCORED_BATCH):
             own = part[scored_rows(len(part))].to(self.device)
-            with mechanics.autocast():
+            with optimizer_step.autocast():
                 scored.append(all_rows(method.predict(own).float(), len(part)).cpu())
         scores, truth = torch.cat(scored), data.labels[rows]
         answers = scores.argmax(1)

@@ -1,4 +1,4 @@
-"""Recognition on image files, long-tailed or not: read by workers, augmented on the device."""
+"""Recognition on image files, long-tailed or not; workers read and the device augments."""
 
 from __future__ import annotations
 
@@ -31,17 +31,17 @@ from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks.augmentation import file_views, view_at_test
-from batchformer.lab.tasks.features import Bank, file_feed, with_feature_scores
-from batchformer.lab.tasks.meta import WithMeta
+from batchformer.lab.tasks.base import FixedSplit, WithMeta, file_feed
+from batchformer.lab.tasks.features import Bank, with_feature_scores
 from batchformer.lab.tasks.scoring import evaluate_by_shots, split_facts
 from batchformer.nn.randomness import seed_for
 
-#: Images in a batch at test.
+#: Images in a test batch.
 TEST_BATCH = 128
 
 
 @dataclass(frozen=True)
-class ImageFileTask:
+class ImageFileTask(FixedSplit):
     """Data, batches and scores of one experiment on image files.
 
     Args:
@@ -69,30 +69,17 @@ class ImageFileTask:
         data.check_all()
         return cls(data, config, device)
 
-    def seeded(self, seed: int) -> ImageFileTask:
-        """Itself: every seed has the same data."""
-        return self
-
-    def draws(self) -> dict[str, str]:
-        """Nothing: the split is the same for every seed."""
-        return {}
-
     @property
     def method_options(self) -> dict[str, Any]:
-        """What methods of this task are told of the data."""
+        """What the task tells its methods about the data."""
         return {"class_counts": self.data.train_counts}
 
     @property
     def num_classes(self) -> int:
         return len(self.data.classes)
 
-    @property
-    def unvalidated(self) -> str:
-        """Why evaluations have no score of validation to choose by."""
-        return "this task has no validation data"
-
     def facts(self) -> dict[str, Any]:
-        """What a reader should know of the data, for the run folder."""
+        """What a reader should know about the data, for the run folder."""
         facts = {
             **split_facts(self.data),
             "classes": self.num_classes,
@@ -113,7 +100,7 @@ class ImageFileTask:
         return WithMeta(feed, self._meta(train, seed)) if config.meta_batch else feed
 
     def _meta(self, train: TrainConfig, seed: int) -> FileFeed:
-        """Class-balanced full batches: a smaller one would hold a part of the classes."""
+        """Class-balanced full batches: a smaller one would hold only some classes."""
         files: ImageFiles = self.data.val or self.data.train
         size = min(self.config.meta_batch, len(files))
         full = dataclasses.replace(train, batch_size=size, drop_last=True)
@@ -129,16 +116,16 @@ class ImageFileTask:
     def as_at_test(
         self, part: ImageFiles, workers: int | None, batch: int = TEST_BATCH
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """All images (N, 3, S, S) of a part and their labels, nothing of them random.
+        """All images (N, 3, S, S) of a part, without randomness, and their labels.
 
-        With several ranks, of the images those that this one scores.
+        With several ranks, these are the images that this rank scores, and the labels of all.
         """
         view = view_at_test(self.config)
         for read in evaluation_batches(part, *view, batch, self.device, workers, sharded=True):
             yield read["x"], read["y"]
 
     def bank(self, seed: int, workers: int | None = None) -> Bank:
-        """The training images that others are compared with."""
+        """The training images that neighbours are searched among."""
         train = self.data.train
         return Bank(train.labels, seed, lambda: self.as_at_test(train, workers))
 
@@ -149,12 +136,12 @@ class ImageFileTask:
         return TestImageFiles(classes, data.test, view, self.device, workers)
 
     def evaluate(
-        self, method: Method, mechanics: OptimizerStep, batch: int = TEST_BATCH
+        self, method: Method, optimizer_step: OptimizerStep, batch: int = TEST_BATCH
     ) -> Evaluation:
         """Scores in percent by shots, and what the figures need."""
-        batches = self.as_at_test(self.data.test, mechanics.config.workers, batch)
+        batches = self.as_at_test(self.data.test, optimizer_step.config.workers, batch)
         counts, classes = self.data.train_counts, self.data.classes
-        found = evaluate_by_shots(method, mechanics, batches, counts, classes, self.config)
-        test, workers = self.data.test, mechanics.config.workers
+        found = evaluate_by_shots(method, optimizer_step, batches, counts, classes, self.config)
+        test, workers = self.data.test, optimizer_step.config.workers
         again = self.as_at_test(test, workers, batch)
         return with_feature_scores(found, method, self.config, test, again, workers)

@@ -1,4 +1,4 @@
-"""The task of a configuration, and what a person reads of its data before training."""
+"""What a task is, the task of a configuration, and remarks on its data."""
 
 from __future__ import annotations
 
@@ -24,29 +24,6 @@ from batchformer.lab.tasks.domains import DomainTask
 from batchformer.lab.tasks.image_files import ImageFileTask
 from batchformer.lab.tasks.long_tailed import LongTailedTask
 
-# What a person should read of a task's facts before anything is trained; needs no torch.
-
-
-def remarks_in(facts: Mapping[str, Any]) -> list[str]:
-    """Remarks on the data, and words that have no vector of their own, each a line.
-
-    Args:
-        facts: of a task; those that it has no entries for give no lines.
-
-    >>> remarks_in({"train": 9, "remarks": ["no pair is unseen"], "random_vectors": ["cat", "dog"]})
-    ['no pair is unseen', 'no word vector, and a random one drawn: cat, dog']
-    """
-    lines = list(facts.get("remarks", ()))
-    if parts := facts.get("words_without_vector"):
-        names = [f"{name} ({', '.join(lacking)})" for name, lacking in parts.items()]
-        lines.append(f"parts without a word vector, left out of the mean: {shorten(names)}")
-    if drawn := facts.get("random_vectors"):
-        lines.append(f"no word vector, and a random one drawn: {shorten(drawn)}")
-    return lines
-
-
-# The task of a configuration, and what every task is.
-
 
 class Task(Protocol):
     """Data, batches and scores of an experiment."""
@@ -56,25 +33,25 @@ class Task(Protocol):
 
     @property
     def method_options(self) -> dict[str, Any]:
-        """What methods of this task are told of the data."""
+        """What the task tells its methods about the data."""
 
     @property
     def unvalidated(self) -> str:
-        """Why evaluations have no score of validation to choose by; empty where they have one."""
+        """Why evaluations have no validation score to choose by; empty if they have one."""
 
     def seeded(self, seed: int) -> Task:
-        """The task of a run with this seed, where the data depends on it."""
+        """The task of a run with this seed, if the data depends on the seed."""
 
     def facts(self) -> dict[str, Any]:
-        """What a reader should know of the data, the same for every seed."""
+        """What a reader should know about the data, the same for every seed."""
 
     def draws(self) -> dict[str, str]:
-        """What this seed drew of the data, if anything."""
+        """What this seed drew in the data, if anything."""
 
     def feed(self, train: TrainConfig, seed: int) -> Batches:
         """Training batches."""
 
-    def evaluate(self, method: Method, mechanics: OptimizerStep) -> Evaluation:
+    def evaluate(self, method: Method, optimizer_step: OptimizerStep) -> Evaluation:
         """Scores in percent, the headline first, and what the figures need."""
 
 
@@ -101,3 +78,21 @@ def load(config: DataConfig, device: torch.device) -> Task:
     if config.of_files:
         return ImageFileTask.load(config, device)
     return LongTailedTask.load(config, device)
+
+
+def remarks_in(facts: Mapping[str, Any]) -> list[str]:
+    """Lines to read before training: remarks on the data, and words without a vector.
+
+    Args:
+        facts: of a task.
+
+    >>> remarks_in({"train": 9, "remarks": ["no pair is unseen"], "random_vectors": ["cat", "dog"]})
+    ['no pair is unseen', 'no word vector, and a random one drawn: cat, dog']
+    """
+    lines = list(facts.get("remarks", ()))
+    if parts := facts.get("words_without_vector"):
+        names = [f"{name} ({', '.join(lacking)})" for name, lacking in parts.items()]
+        lines.append(f"parts without a word vector, left out of the mean: {shorten(names)}")
+    if drawn := facts.get("random_vectors"):
+        lines.append(f"no word vector, and a random one drawn: {shorten(drawn)}")
+    return lines

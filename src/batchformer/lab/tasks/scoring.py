@@ -1,4 +1,4 @@
-"""Scores of a test set, and facts of a data set that a reader should know."""
+"""Scores of a test set by shots or highest answers, and facts about a long-tailed data set."""
 
 from __future__ import annotations
 
@@ -17,17 +17,15 @@ from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.metrics.shots import LongTailedMetrics
 
-# Scores of a test set, by shots or by the highest answers, and what the figures need of it.
-
-#: Beyond this many classes a confusion matrix is larger than a run folder should be.
+#: With more classes the confusion matrix would be too large for a run folder.
 MOST_CLASSES_WITH_CONFUSION = 1000
-#: How many of the highest answers count besides the first.
+#: The k of the top-k accuracy.
 HIGHEST = 5
 
 
 def evaluate_by_shots(
     method: Method,
-    mechanics: OptimizerStep,
+    optimizer_step: OptimizerStep,
     batches: Iterable[tuple[Tensor, Tensor]],
     counts: Tensor,
     classes: Sequence[str],
@@ -41,9 +39,9 @@ def evaluate_by_shots(
 
     Args:
         method: in eval mode.
-        mechanics: has the precision.
+        optimizer_step: has the precision.
         batches: normalised images (N, channels, H, W) on the device, and labels (N,), in order;
-            with several ranks, the images that this one scores, and the labels of all.
+            with several ranks, the images that this rank scores, and the labels of all.
         counts: (K,) training images of each class.
         classes: K names.
         config: says how classes are grouped, and which scores are given.
@@ -53,7 +51,7 @@ def evaluate_by_shots(
     correct, among_highest = [], []
     with_highest = config.scores != "shots" and len(classes) > HIGHEST
     for images, labels in batches:
-        with mechanics.autocast():
+        with optimizer_step.autocast():
             logits = all_rows(method.predict(images).float(), len(labels))
         scores.update(logits, labels)
         correct.append((logits.argmax(1) == labels).cpu())
@@ -82,11 +80,11 @@ def in_top(logits: Tensor, labels: Tensor, count: int) -> Tensor:
     return (logits.topk(count, dim=1).indices == labels[:, None]).any(1)
 
 
-# What a reader should know of a long-tailed data set, for the run folder and before training.
+# Facts about the data, for the run folder and before training
 
 
 class LongTailed(Protocol):
-    """A data set of either kind, in memory or in files."""
+    """A long-tailed data set, in memory or in files."""
 
     @property
     def name(self) -> str: ...
@@ -103,8 +101,8 @@ class LongTailed(Protocol):
 
 
 def split_facts(data: LongTailed) -> dict[str, Any]:
-    """Name of the split, hashes of all of it and of its training part, its sizes, and the largest
-    and smallest class."""
+    """Name of the split, its hash and that of its training part, its sizes, and the sizes of the
+    largest and smallest class."""
     counts = data.train_counts
     return {
         "name": data.name,
@@ -118,11 +116,11 @@ def split_facts(data: LongTailed) -> dict[str, Any]:
 
 
 def class_sizes(counts: Tensor, config: LongTailConfig) -> str:
-    """One line on how many classes and training images there are, and how they fall into shots.
+    """One line with the numbers of classes and training images, and of classes by shots.
 
     Args:
         counts: (K,) training images of each class.
-        config: says how classes are grouped, and whether they are scored so.
+        config: says how classes are grouped, and whether scores are by shots.
 
     >>> import torch
     >>> class_sizes(torch.tensor([1200, 60, 5]), LongTailConfig())

@@ -33,8 +33,8 @@ def contrast(one: str, two: str) -> float:
 def themes() -> list[dict[str, str]]:
     """The colours of the light and of the dark page, from its style sheet."""
     page = (
-        importlib.resources.files("batchformer.lab.report.page")
-        .joinpath("page.html.jinja")
+        importlib.resources.files("batchformer.insight.page")
+        .joinpath("base.html.jinja")
         .read_text()
     )
     roots = re.findall(r":root \{(.*?)\}", page, flags=re.DOTALL)

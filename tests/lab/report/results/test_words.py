@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchformer.insight.figures.text import interval, number, signed
-from batchformer.lab.report.results.comparison import compare_runs
-from batchformer.lab.report.results.results import Comparison
+from batchformer.lab.report.results.comparison import Comparison, compare_runs
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.report.results.words import (
     counted,

@@ -8,9 +8,14 @@ from typing import TYPE_CHECKING
 from batchformer.insight.figures.captioned import without_empty
 from batchformer.insight.figures.text import interval, number, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
+from batchformer.lab.report.results.comparison import (
+    Comparison,
+    Difference,
+    RecipeComparison,
+    Score,
+)
 from batchformer.lab.report.results.names import BASELINE, LOWER_IS_BETTER, in_words, metric_label
-from batchformer.lab.report.results.pooling import Effect, Together
-from batchformer.lab.report.results.results import Comparison, Difference, RecipeComparison, Score
+from batchformer.lab.report.results.pooling import Effect, PooledEffects
 from batchformer.lab.report.results.sweeps import Cell, SweepComparison
 from batchformer.lab.report.results.terminal import LEFT, Columns, Rows, Terminal
 from batchformer.lab.report.results.words import (
@@ -28,8 +33,6 @@ from batchformer.lab.report.results.words import (
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-# The comparison as text: for a terminal, for a pipe, and for a Markdown page.
 
 SCORE_COLUMNS = ("metric", "arm", "n", "mean", "sd", "95% interval", "paper")
 DIFFERENCE_COLUMNS = ("metric", "diff.", "95% interval", "p", "Holm", "paper", "verdict")
@@ -64,7 +67,7 @@ def as_markdown(comparison: Comparison) -> str:
 
 
 def score_rows(recipe: RecipeComparison) -> Rows:
-    """One row per metric and arm, in the order of ``SCORE_COLUMNS``; a metric is named once."""
+    """One row per metric and arm, in the order of ``SCORE_COLUMNS``; each metric is named once."""
     rows: Rows = []
     for metric in recipe.metrics:
         arms = [arm for arm in recipe.arms if (arm, metric) in recipe.scores]
@@ -114,7 +117,7 @@ def difference_cells(difference: Difference) -> tuple[str, ...]:
 
 
 def _below(recipe: RecipeComparison) -> list[str]:
-    """What the tables of a recipe cannot hold."""
+    """Sentences below the tables of a recipe."""
     lines = [paper_sentence(recipe, arm) for arm in recipe.others] + [over_images_sentence(recipe)]
     return [line for line in lines if line] + [f"Note: {line}." for line in recipe.warnings]
 
@@ -137,7 +140,7 @@ def _bullets(lines: list[str]) -> list[str]:
     return ["\n".join(f"- {line}" for line in lines)] if lines else []
 
 
-# Several recipes taken together, as text: each effect over all of them, then recipe by recipe.
+# Effects that are pooled over recipes.
 
 COLUMNS = ("metric", "of", "diff.", "95% interval", "p", "Holm", "same", "paper", "verdict")
 
@@ -154,19 +157,19 @@ SAME = (
 OF = "of is the number of recipes that have a metric, where others have more."
 
 
-def print_together(together: Together, console: Console | None = None) -> None:
+def print_pooled(found: PooledEffects, console: Console | None = None) -> None:
     """Print the effects over all recipes, then those of each, then what was left out."""
     out = Terminal(console)
     out.say("\nTaken together", "bold")
-    if not together.effects:
+    if not found.effects:
         out.say("No two recipes have an arm, its reference and a metric in common.")
-    for arm, reference in together.pairs:
-        effects = together.of(arm, reference)
-        out.say(together_headline(arm, reference, effects))
+    for arm, reference in found.pairs:
+        effects = found.of(arm, reference)
+        out.say(pooled_headline(arm, reference, effects))
         out.show(f"{arm} - {reference}, over recipes", COLUMNS, effect_rows(effects))
         columns, rows = by_recipe(effects, out.width)
         out.show(f"{arm} - {reference}, recipe by recipe", columns, rows)
-    out.say("\n" + "\n".join(together_notes(together)))
+    out.say("\n" + "\n".join(pooled_notes(found)))
 
 
 def effect_rows(effects: Mapping[str, Effect]) -> Rows:
@@ -183,7 +186,7 @@ def effect_rows(effects: Mapping[str, Effect]) -> Rows:
 
 
 def effect_cells(effect: Effect, wide: bool = False) -> tuple[str, ...]:
-    """Cells from ``diff.`` to ``verdict`` of ``COLUMNS``; a wide table does without ``same``."""
+    """Cells from ``diff.`` to ``verdict`` of ``COLUMNS``; a wide table omits ``same``."""
     found = effect.pooled
     return (
         signed(found.difference),
@@ -197,7 +200,7 @@ def effect_cells(effect: Effect, wide: bool = False) -> tuple[str, ...]:
 
 
 def by_recipe(effects: Mapping[str, Effect], width: int) -> tuple[Columns, Rows]:
-    """A row per recipe with its differences, or where that is too wide one per metric and recipe.
+    """A row for each recipe; if that is too wide, one for each metric and recipe.
 
     Args:
         effects: by metric.
@@ -228,8 +231,8 @@ def recipe_rows(effects: Mapping[str, Effect]) -> Rows:
     return rows
 
 
-def together_headline(arm: str, reference: str, effects: Mapping[str, Effect]) -> str:
-    """What stands over all recipes, what does not, in a few sentences."""
+def pooled_headline(arm: str, reference: str, effects: Mapping[str, Effect]) -> str:
+    """Which effects are significant over all recipes and which are not, in a few sentences."""
     widest = max((effect.pooled for effect in effects.values()), key=lambda found: found.setups)
     compared = "" if reference == "baseline" else f" compared with {in_words(reference)}"
     sentences = [f"{arm}{compared}, {widest.setups} recipes, {widest.seeds} paired seeds."]
@@ -249,24 +252,24 @@ def together_headline(arm: str, reference: str, effects: Mapping[str, Effect]) -
     return " ".join(sentences)
 
 
-def together_notes(together: Together) -> list[str]:
+def pooled_notes(found: PooledEffects) -> list[str]:
     """How to read the tables, how many effects are tested, and what is not in them."""
     lines = []
-    if together.effects:
-        tested = sum(effect.pooled.p_value is not None for effect in together.effects.values())
+    if found.effects:
+        tested = sum(effect.pooled.p_value is not None for effect in found.effects.values())
         if tested > 1:
             lines.append(f"Holm's p-values are corrected over all {tested} effects taken together.")
         lines += READING
-        lines.append(OF if _counts_differ(together) else SAME)
-        printed = {effect.printed for effect in together.effects.values() if effect.printed}
+        lines.append(OF if _counts_differ(found) else SAME)
+        printed = {effect.printed for effect in found.effects.values() if effect.printed}
         if printed:
             count = " or ".join(map(str, sorted(printed)))
             lines.append(f"The paper's is its mean over the recipes it has numbers for ({count}).")
-    return lines + [f"Not pooled: {line}." for line in together.left_out]
+    return lines + [f"Not pooled: {line}." for line in found.left_out]
 
 
-def _counts_differ(together: Together) -> bool:
-    return len({effect.pooled.setups for effect in together.effects.values()}) > 1
+def _counts_differ(found: PooledEffects) -> bool:
+    return len({effect.pooled.setups for effect in found.effects.values()}) > 1
 
 
 def _listed(effects: Mapping[str, Effect]) -> str:
@@ -278,14 +281,14 @@ def _listed(effects: Mapping[str, Effect]) -> str:
     )
 
 
-# A sweep as text: each level, its difference to the reference level and to the baseline.
+# Sweeps.
 
 ANY_LEVEL = "any"
-"""What a shared baseline has in the column of levels."""
+"""The level that a shared baseline is shown with."""
 
 
 def print_sweep(comparison: SweepComparison, console: Console | None = None) -> None:
-    """Print each level, then the differences, then what the tables cannot hold."""
+    """Print each level, then the differences, then the notes."""
     out, sweep = Terminal(console), comparison.sweep
     out.say(f"\n{sweep.name}", "bold")
     out.say(sweep_headline(comparison))
@@ -346,7 +349,7 @@ def _other_cell(score: Score | None) -> str:
 
 
 def _other_caption(comparison: SweepComparison) -> str:
-    """What the cells of the other metrics hold, and of which a lower value is the better."""
+    """What the cells of the other metrics show, and for which of them lower is better."""
     others = comparison.metrics[1:]
     shown = [score for (_, metric), score in comparison.scores.items() if metric in others]
     parts = ["Other metrics"]
@@ -360,7 +363,7 @@ def _other_caption(comparison: SweepComparison) -> str:
 
 
 def level_name(comparison: SweepComparison, cell: Cell) -> str:
-    """The level of a cell; a shared baseline stands for all."""
+    """The level of a cell; a shared baseline is of any level."""
     arm, level = cell
     return ANY_LEVEL if comparison.sweep.shared_baseline and arm == BASELINE else level
 
@@ -407,7 +410,7 @@ def _listed_levels(differences: Mapping[Cell, Difference]) -> str:
 
 
 def sweep_notes(comparison: SweepComparison) -> list[str]:
-    """How many comparisons there are and what was done about it; what is missing or doubtful."""
+    """How many comparisons were corrected for, and what is missing or doubtful."""
     count, tested = comparison.compared, comparison.tested
     text = f"This sweep holds {count} comparison{'s' * (count != 1)}"
     if tested < count:

@@ -5,8 +5,13 @@ from __future__ import annotations
 from batchformer.insight.figures.text import interval, number, seeds, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.lab.metrics.intervals import Outcome
+from batchformer.lab.report.results.comparison import (
+    Comparison,
+    Difference,
+    RecipeComparison,
+    Score,
+)
 from batchformer.lab.report.results.names import BASELINE, LOWER_IS_BETTER, in_words, metric_label
-from batchformer.lab.report.results.results import Comparison, Difference, RecipeComparison, Score
 
 INTERVAL = (
     "The 95% interval is Student's t over seeds: repeated with new seeds, 19 of 20 such intervals "

@@ -1,0 +1,315 @@
+"""Methods on batches of several domains: rows find their domain, and losses by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from batchformer.lab.config.training import OptimConfig, TrainConfig
+from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.losses.domains import coral
+from batchformer.lab.methods.domains import by_domain
+from batchformer.lab.models.domains import MixStyle
+
+NAMES = ["coral", "irm", "vrex", "mixstyle"]
+AFTER = {"mixstyle_after": ("layer1",)}
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+@pytest.mark.parametrize("groups", [1, 2, 3])
+def test_marked_rows(streams: int, groups: int) -> None:
+    n = 4
+    marks = torch.tensor(
+        [[s, g, i] for s in range(streams) for g in range(groups) for i in range(n)]
+    )
+    grouped = by_domain(marks, groups, streams)
+    assert grouped.shape == (groups, streams * n, 3)
+    for g in range(groups):
+        expected = [[s, g, i] for s in range(streams) for i in range(n)]
+        assert grouped[g].tolist() == expected
+    assert torch.equal(by_domain(marks[:, 2], groups, streams), grouped[..., 2])
+
+
+def test_gradients_return_to_their_rows() -> None:
+    rows = torch.zeros(12, 2, requires_grad=True)
+    weights = torch.tensor([1.0, 10.0, 100.0]).view(3, 1, 1)
+    (by_domain(rows, 3, 2) * weights).sum().backward()
+    expected = torch.tensor([1.0, 1, 10, 10, 100, 100] * 2).unsqueeze(1).expand(12, 2)
+    assert rows.grad is not None and torch.equal(rows.grad, expected)
+
+
+@pytest.mark.parametrize(("rows", "groups", "streams"), [(10, 3, 1), (20, 3, 2), (0, 2, 1)])
+def test_unequal_blocks_are_refused(rows: int, groups: int, streams: int) -> None:
+    with pytest.raises(ValueError, match=f"{rows // streams} rows is not {groups} equal blocks"):
+        by_domain(torch.zeros(rows, 4), groups, streams)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_batches_without_blocks_are_refused(make: Any, batch: Any, name: str) -> None:
+    with pytest.raises(ValueError, match=r"data\.sampler domains"):
+        make(name, AFTER)
+    with pytest.raises(ValueError, match=r"equal blocks.*data\.sampler domains"):
+        make(name, AFTER, {"groups": 3}).step(batch)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_accumulation_would_part_the_domains(make: Any, batch: Any, name: str) -> None:
+    method = make(name, AFTER, {"groups": 2})
+    optimizer_step = OptimizerStep(TrainConfig(batch_size=10, accumulate=2), torch.device("cpu"))
+    with pytest.raises(ValueError, match=r"train\.accumulate 1"):
+        method.update(batch, method.optimizers(OptimConfig()), optimizer_step)
+
+
+@pytest.mark.parametrize("streams", ["shared", "mixed_only", "none"])
+@pytest.mark.parametrize("groups", [2, 5])
+def test_the_loss_of_coral_by_hand(make: Any, batch: Any, streams: str, groups: int) -> None:
+    module = {"enabled": False} if streams == "none" else {"streams": streams}
+    method = make("coral", {"penalty": 0.7}, {"groups": groups}, dropout=0.0, **module)
+    method.network.eval()
+    plain = method.network.forward_features(batch["x"])
+    mixed = plain if streams == "none" else method.encoder.mix(plain)
+    n = 10 // groups
+    domains = []
+    for g in range(groups):
+        block = slice(g * n, (g + 1) * n)
+        both = torch.cat((plain[block], mixed[block]))
+        domains.append(both if streams == "shared" else mixed[block])
+    penalty = coral(torch.stack(domains))
+    rows = torch.cat((plain, mixed)) if streams == "shared" else mixed
+    ce = F.cross_entropy(method.network.fc(rows), batch["y"].repeat(len(rows) // 10))
+    losses = method.step(batch)
+    assert set(losses) == {"loss", "ce", "penalty"}
+    torch.testing.assert_close(losses["ce"], ce)
+    torch.testing.assert_close(losses["penalty"], penalty)
+    torch.testing.assert_close(losses["loss"], ce + 0.7 * penalty)
+
+
+def test_scales_of_the_streams_are_of_the_cross_entropy_alone(make: Any, batch: Any) -> None:
+    def losses(**module: Any) -> Any:
+        method = make("coral", {"penalty": 1.0}, {"groups": 2}, dropout=0.0, **module)
+        method.network.eval()
+        return method.step(batch)
+
+    mean, official = losses(), losses(loss_scale="official")
+    torch.testing.assert_close(official["ce"], 3 * mean["ce"])
+    torch.testing.assert_close(official["penalty"], mean["penalty"])
+
+
+def test_the_penalty_sees_the_features_that_the_head_sees(make: Any, batch: Any) -> None:
+    method = make("coral", {"feature_dropout": 0.5}, {"groups": 2}, enabled=False)
+    method.network.eval()
+    seen = []
+    head = method.network.fc
+    head.register_forward_hook(lambda module, args, out: seen.append(args[0]))
+    penalty = method.step(batch)["penalty"]
+    torch.testing.assert_close(penalty, coral(seen[0].view(2, 5, 64)))
+    assert (seen[0] == 0).float().mean() > 0.4
+
+
+def test_the_weight_is_that_of_all_epochs(make: Any) -> None:
+    method = make("coral", {"penalty": 0.3, "penalty_from": 5}, {"groups": 2})
+    assert method.phase() == 0.3
+    for epoch in (0, 4, 5):
+        method.begin_epoch(epoch)
+        assert method.phase() == 0.3
+
+
+def test_domains_grow_alike(make: Any, batch: Any) -> None:
+    """A heavy penalty draws the moments of two domains together; none lets them part."""
+
+    def distance(penalty: float) -> float:
+        torch.manual_seed(0)
+        method = make("coral", {"penalty": penalty}, {"groups": 2}, enabled=False)
+        x = torch.cat((batch["x"][:5], batch["x"][5:] + 2))
+        optimizer = torch.optim.SGD(method.parameters(), 0.05)
+        for module in method.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.eval()
+        for _ in range(30):
+            losses = method.step({**batch, "x": x})
+            optimizer.zero_grad()
+            losses["loss"].backward()
+            optimizer.step()
+        return method.step({**batch, "x": x})["penalty"].item()
+
+    assert distance(10.0) < 0.2 * distance(0.0)
+
+
+def in_eval_norms(method: Any) -> Any:
+    method.network.eval()
+    return method
+
+
+def irm_penalty_by_hand(domains: list[tuple[Tensor, Tensor]]) -> Tensor:
+    products = []
+    for z, y in domains:
+        slopes = []
+        for half in (slice(0, None, 2), slice(1, None, 2)):
+            w = torch.ones((), requires_grad=True)
+            loss = F.cross_entropy(w * z[half], y[half])
+            slopes += torch.autograd.grad(loss, w, create_graph=True)
+        products.append(slopes[0] * slopes[1])
+    return torch.stack(products).mean()
+
+
+@pytest.mark.parametrize("grouping", ["by_domain", "official"])
+@pytest.mark.parametrize("enabled", [True, False])
+def test_the_loss_of_irm_and_its_gradients_by_hand(
+    make: Any, batch: Any, grouping: Any, enabled: bool
+) -> None:
+    hyper = {"penalty": 2.0, "irm_grouping": grouping}
+    method = in_eval_norms(make("irm", hyper, {"groups": 2}, dropout=0.0, enabled=enabled))
+    plain, y = method.network.forward_features(batch["x"]), batch["y"]
+    rows = torch.cat((plain, method.encoder.mix(plain))) if enabled else plain
+    labels = y.repeat(len(rows) // 10)
+    z = method.network.fc(rows)
+    if not enabled:
+        picks = [range(5), range(5, 10)]
+    elif grouping == "by_domain":
+        picks = [[*range(5), *range(10, 15)], [*range(5, 10), *range(15, 20)]]
+    else:
+        picks = [range(10), range(10, 20)]
+    penalty = irm_penalty_by_hand([(z[list(p)], labels[list(p)]) for p in picks])
+    ce = F.cross_entropy(z, labels)
+    losses = method.step(batch)
+    torch.testing.assert_close(losses["ce"], ce)
+    torch.testing.assert_close(losses["penalty"], penalty)
+    torch.testing.assert_close(losses["loss"], ce + 2 * penalty)
+    parameters = [p for p in method.parameters() if p.requires_grad]
+    own = torch.autograd.grad(losses["loss"], parameters)
+    expected = torch.autograd.grad(ce + 2 * penalty, parameters)
+    for a, b in zip(own, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
+
+
+def test_the_groupings_differ_with_two_streams_alone(make: Any, batch: Any) -> None:
+    def penalty(grouping: str, **module: Any) -> Tensor:
+        hyper = {"irm_grouping": grouping}
+        method = in_eval_norms(make("irm", hyper, {"groups": 2}, dropout=0.0, **module))
+        value: Tensor = method.step(batch)["penalty"]
+        return value
+
+    assert not torch.isclose(penalty("official"), penalty("by_domain"), rtol=1e-3)
+    for module in ({"enabled": False}, {"streams": "mixed_only"}):
+        assert torch.equal(penalty("official", **module), penalty("by_domain", **module))
+
+
+def test_the_weight_of_irm_sets_in_and_is_a_phase(make: Any, batch: Any) -> None:
+    hyper = {"penalty": 5.0, "penalty_from": 2}
+    method = in_eval_norms(make("irm", hyper, {"groups": 2}, dropout=0.0))
+    phases = []
+    for epoch in (0, 1, 2, 9, 0):
+        method.begin_epoch(epoch)
+        phases.append(method.phase())
+        losses = method.step(batch)
+        torch.testing.assert_close(
+            losses["loss"], losses["ce"] + method.phase() * losses["penalty"]
+        )
+    assert phases == [1.0, 1.0, 5.0, 5.0, 1.0]
+
+
+def test_without_a_delay_the_weight_is_there_from_the_start(make: Any) -> None:
+    assert make("irm", {"penalty": 5.0}, {"groups": 2}).phase() == 5.0
+    assert make("irm", {"penalty": 5.0, "penalty_from": 1}, {"groups": 2}).phase() == 1.0
+
+
+def test_resumed_equals_unbroken_across_the_change(make: Any, assert_resumes: Any) -> None:
+    hyper = {"penalty": 5.0, "penalty_from": 3}
+    assert_resumes(lambda: make("irm", hyper, {"groups": 2}))
+
+
+@pytest.mark.parametrize("streams", ["shared", "mixed_only", "none"])
+@pytest.mark.parametrize("groups", [2, 5])
+def test_the_loss_of_vrex_by_hand(make: Any, batch: Any, streams: str, groups: int) -> None:
+    module = {"enabled": False} if streams == "none" else {"streams": streams}
+    method = make("vrex", {"penalty": 3.0}, {"groups": groups}, dropout=0.0, **module)
+    method.network.eval()
+    plain = method.network.forward_features(batch["x"])
+    mixed = plain if streams == "none" else method.encoder.mix(plain)
+    parts = (plain, mixed) if streams == "shared" else (mixed,)
+    losses = [
+        F.cross_entropy(method.network.fc(rows), batch["y"], reduction="none") for rows in parts
+    ]
+    n = 10 // groups
+    domains = [
+        sum(loss[g * n : (g + 1) * n].sum() for loss in losses) / (n * len(losses))
+        for g in range(groups)
+    ]
+    mean = sum(domains) / groups
+    variance = sum((d - mean) ** 2 for d in domains) / groups
+    got = method.step(batch)
+    # The mean over all rows is the mean of the domains' means, as blocks are equal.
+    torch.testing.assert_close(got["ce"], mean)
+    torch.testing.assert_close(got["penalty"], variance)
+    torch.testing.assert_close(got["loss"], mean + 3 * variance)
+
+
+def test_the_variance_does_not_weigh_the_streams(make: Any, batch: Any) -> None:
+    def losses(**module: Any) -> Any:
+        method = make("vrex", {}, {"groups": 2}, dropout=0.0, **module)
+        method.network.eval()
+        return method.step(batch)
+
+    even, plain_alone = losses(), losses(mixed_weight=0.0)
+    torch.testing.assert_close(even["penalty"], plain_alone["penalty"])
+    assert not torch.isclose(even["ce"], plain_alone["ce"])
+
+
+def test_the_weight_of_vrex_sets_in(make: Any) -> None:
+    method = make("vrex", {"penalty": 3.0, "penalty_from": 1}, {"groups": 2})
+    phases = []
+    for epoch in (0, 1, 0):
+        method.begin_epoch(epoch)
+        phases.append(method.phase())
+    assert phases == [1.0, 3.0, 1.0]
+
+
+MIXSTYLE = {"mixstyle_after": ("layer1",), "mixstyle_p": 1.0, "mixstyle_alpha": 0.5}
+
+
+def test_settings_of_mixstyle_reach_the_network(make: Any) -> None:
+    method = make("mixstyle", MIXSTYLE, {"groups": 5})
+    (module,) = (m for m in method.modules() if isinstance(m, MixStyle))
+    assert module is method.network.layer1[-1]
+    assert (module.p, module.alpha, module.groups) == (1.0, 0.5, 5)
+
+
+def test_the_loss_of_mixstyle_by_hand(make: Any, batch: Any) -> None:
+    method = make("mixstyle", MIXSTYLE, {"groups": 2}, dropout=0.0)
+    for module in method.network.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.eval()
+    torch.manual_seed(0)
+    features = method.network.forward_features(batch["x"])
+    torch.manual_seed(0)
+    losses = method.step(batch)
+    rows = torch.cat((features, method.encoder.mix(features)))
+    expected = F.cross_entropy(method.network.fc(rows), batch["y"].repeat(2))
+    assert set(losses) == {"loss"}
+    torch.testing.assert_close(losses["loss"], expected)
+    other = make("cross_entropy", dropout=0.0)
+    other.network.eval()
+    assert not torch.isclose(other.step(batch)["loss"], expected)
+
+
+def test_both_arms_mix_alike(make: Any, batch: Any) -> None:
+    features = []
+    for enabled in (True, False):
+        method = make("mixstyle", MIXSTYLE, {"groups": 2}, enabled=enabled)
+        torch.manual_seed(3)
+        features.append(method.features(batch["x"]))
+    assert torch.equal(*features)
+
+
+def test_state_is_that_of_cross_entropy(make: Any) -> None:
+    own, plain = make("mixstyle", MIXSTYLE, {"groups": 2}), make("cross_entropy")
+    assert list(own.state_dict()) == list(plain.state_dict())
+
+
+def test_a_network_without_the_stages_is_refused(make: Any) -> None:
+    with pytest.raises(ValueError, match=r"no stage .* named layer2, layer3.*after layer1"):
+        make("mixstyle", {}, {"groups": 2})

@@ -1,0 +1,133 @@
+"""Classifiers on frozen features: cRT, LWS and tau-normalisation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from batchformer.lab.config.methods import ModuleConfig
+from batchformer.lab.config.training import OptimConfig, TrainConfig
+from batchformer.lab.engine.optimizer_step import OptimizerStep
+from batchformer.lab.methods.two_stage import RetrainedClassifier, tau_normalise
+from batchformer.lab.models.build import build_model
+from batchformer.nn.randomness import drawing
+
+METHODS = ["crt", "lws", "balms"]
+
+
+@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_features_change_only_by_statistics_and_only_if_asked(
+    make: Any, batch: Any, name: str, mode: str
+) -> None:
+    method = make(name, {"frozen_mode": mode})
+    method.train()
+    before = {k: v.clone() for k, v in method.network.state_dict().items()}
+    optimizers = method.optimizers(OptimConfig(lr=0.5))
+    method.update(batch, optimizers, OptimizerStep(TrainConfig(), torch.device("cpu")))
+    changed = {k for k, v in method.network.state_dict().items() if not torch.equal(v, before[k])}
+    statistics = {k for k in before if "running" in k or "num_batches" in k}
+    head = {"fc.scale"} if name == "lws" else {"fc.weight", "fc.bias"}
+    assert changed == (head | statistics if mode == "train" else head)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_modes(make: Any, name: str) -> None:
+    method = make(name)
+    assert not method.train().network.training and method.encoder.training
+    assert not method.eval().encoder.training
+    as_released = make(name, {"frozen_mode": "train"})
+    assert as_released.train().network.bn1.training
+    assert not as_released.eval().network.bn1.training
+
+
+@pytest.mark.parametrize("name", [*METHODS, "tau_norm"])
+def test_prediction_is_the_network_alone(make: Any, batch: Any, name: str) -> None:
+    method, without = make(name).eval(), make(name, enabled=False).eval()
+    x = batch["x"]
+    assert torch.equal(method.predict(x), method.network(x))
+    assert torch.equal(method.predict(x), without.predict(x))
+
+
+def retrained(seed: int, enabled: bool = False) -> RetrainedClassifier:
+    torch.manual_seed(0)
+    network, counts = build_model("digits_net", 5), torch.ones(5)
+    module = ModuleConfig(enabled=enabled)
+    return RetrainedClassifier(network, counts, seed, module=module)
+
+
+def test_the_classifier_is_new_and_of_the_seed() -> None:
+    torch.manual_seed(0)
+    old = build_model("digits_net", 5)
+    one, same, other = retrained(1), retrained(1, enabled=True), retrained(2)
+    assert torch.equal(one.network.conv1.weight, old.conv1.weight)  # type: ignore[union-attr]
+    weights = [method.network.fc.weight for method in (one, same, other)]  # type: ignore[union-attr]
+    assert torch.equal(weights[0], weights[1]) and not torch.equal(weights[0], weights[2])
+    assert not torch.equal(weights[0], old.fc.weight)  # type: ignore[arg-type]
+
+
+def test_the_loss_of_both_streams_by_hand(make: Any, batch: Any) -> None:
+    method = make("crt", dropout=0.0).train()
+    features = method.network.forward_features(batch["x"])  # its normalisation is in eval
+    logits = method.network.fc(torch.cat((features, method.encoder.mix(features))))
+    expected = F.cross_entropy(logits, batch["y"].repeat(2))
+    torch.testing.assert_close(method.step(batch)["loss"], expected)
+
+
+def test_lws_begins_as_the_network_was(make: Any, batch: Any) -> None:
+    plain, scaled = make("cross_entropy", enabled=False).eval(), make("lws").eval()
+    assert torch.equal(scaled.predict(batch["x"]), plain.predict(batch["x"]))
+
+
+def test_factors_multiply_their_classes_logits(make: Any, batch: Any) -> None:
+    method = make("lws", enabled=False).train()
+    factors = torch.tensor([1.0, 2.0, 0.5, -1.0, 0.0])
+    method.network.fc.scale.data.copy_(factors)
+    features = method.network.forward_features(batch["x"])
+    own = method.network.fc.classifier
+    logits = (features @ own.weight.T + own.bias) * factors
+    torch.testing.assert_close(method.eval().predict(batch["x"]), logits)
+    method.train()
+    torch.testing.assert_close(method.step(batch)["loss"], F.cross_entropy(logits, batch["y"]))
+
+
+def test_only_factors_and_the_encoder_are_trained(make: Any) -> None:
+    groups = make("lws").parameter_groups(OptimConfig())
+    assert [g["name"] for g in groups] == ["model", "batchformer"]
+    assert [p.shape for p in groups[0]["params"]] == [(5,)]
+
+
+@pytest.mark.parametrize("tau", [0.0, 0.5, 1.0])
+def test_weights_are_divided_by_a_power_of_their_length(tau: float) -> None:
+    classifier = nn.Linear(3, 4)
+    before = classifier.weight.detach().clone()
+    tau_normalise(classifier, tau)
+    for row, old in zip(classifier.weight, before, strict=True):
+        torch.testing.assert_close(row, old / float(old.square().sum()) ** (tau / 2))
+    assert not classifier.bias.any()
+    lengths = classifier.weight.norm(dim=1)
+    torch.testing.assert_close(lengths, before.norm(dim=1) ** (1 - tau))
+
+
+def test_the_answer_is_that_of_the_normalised_network(make: Any, batch: Any) -> None:
+    with drawing(0, "weights"):  # as the fixture draws it
+        network = build_model("digits_net", 5).eval()
+    weight = network.fc.weight  # type: ignore[union-attr]
+    features = network.forward_features(batch["x"])  # type: ignore[operator]
+    expected = features @ (weight / weight.norm(dim=1, keepdim=True).sqrt()).T  # type: ignore[union-attr,operator]
+    method = make("tau_norm", {"tau": 0.5}).eval()
+    torch.testing.assert_close(method.predict(batch["x"]), expected)
+
+
+def test_updates_of_tau_norm_change_nothing(make: Any, batch: Any) -> None:
+    method = make("tau_norm").train()
+    before = {k: v.clone() for k, v in method.state_dict().items()}
+    optimizers = method.optimizers(OptimConfig())
+    assert optimizers == {}
+    losses = method.update(batch, optimizers, OptimizerStep(TrainConfig(), torch.device("cpu")))
+    assert losses["loss"].isfinite() and not losses["loss"].requires_grad
+    assert all(torch.equal(v, before[k]) for k, v in method.state_dict().items())

@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from batchformer.insight.figures.captioned import without_empty
+from batchformer.lab.report.results.comparison import Comparison, compare_runs
+from batchformer.lab.report.results.runs import find_runs
+from batchformer.lab.report.results.tables import (
+    as_markdown,
+    difference_rows,
+    print_table,
+    score_rows,
+)
+from batchformer.lab.report.results.terminal import Terminal
+
+Writer = Callable[..., Any]
+ARMS = ("baseline", "batchformer", "batchformer_self", "batchformer_official_loss")
+
+
+@pytest.fixture
+def full(write_run: Writer, recipe_of: Writer, runs_root: Path) -> Comparison:
+    for arm in ARMS:
+        for seed in range(3):
+            write_run(arm, seed, gain=0.05)
+    for arm in ("baseline", "batchformer"):
+        for seed in range(2):
+            write_run(arm, seed, recipe=recipe_of("[red]two"))
+    (write_run("baseline", 8) / "result.json").write_text("{")
+    return compare_runs(find_runs(runs_root))
+
+
+def printed(comparison: Comparison, width: int, **options: Any) -> str:
+    file = io.StringIO()
+    print_table(comparison, Console(file=file, width=width, **options))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("width", [80, 100, 120])
+def test_it_fits_and_no_number_is_broken(full: Comparison, width: int) -> None:
+    text = printed(full, width)
+    assert max(map(len, text.splitlines())) <= width
+    for recipe in full.recipes:
+        for difference in recipe.differences.values():
+            if difference.paired.low is not None:
+                whole = f"[{difference.paired.low:+.2f}, {difference.paired.high:+.2f}]"
+                assert whole in text, "an interval was wrapped or cut"
+    assert all(arm in text for arm in ARMS)
+    assert "inside the noise" in text
+
+
+@pytest.fixture
+def described(write_run: Writer, runs_root: Path) -> Comparison:
+    values = {"baseline": (0.164, 0.168, 0.160), "batchformer": (0.022, 0.025, 0.018)}
+    for arm, each in values.items():
+        for seed, value in enumerate(each):
+            write_run(arm, seed, scores={"knn": 20.0 + seed, "alignment": value})
+    return compare_runs(find_runs(runs_root))
+
+
+def test_a_description_has_three_decimals_and_no_verdict(described: Comparison) -> None:
+    (recipe,) = described.recipes
+    # Differences -0.142, -0.143, -0.142: sd 0.00058, 0.0014 to each side.
+    row = ("Alignment", "-0.142", "[-0.144, -0.141]", "", "", "", "")
+    assert difference_rows(recipe, "batchformer")[1] == row
+    # sd 0.004 over 3 seeds: 0.0099 to each side.
+    assert score_rows(recipe)[2] == (
+        *("Alignment", "baseline", "3", "0.164", "0.004", "[0.154, 0.174]", ""),
+    )
+    text = printed(described, 80)
+    assert "This table holds 1 comparison." in text
+
+
+def test_intervals_end_where_a_score_can_not_go_on(write_run: Writer, runs_root: Path) -> None:
+    """Differences can be negative; an accuracy, a calibration error and a loss can not."""
+    scores = {"all": (97.0, 99.5, 99.9), "ece": (0.2, 1.0, 3.0), "val_loss": (0.1, 0.2, 0.9)}
+    for arm in ("baseline", "batchformer"):
+        for seed in range(3):
+            write_run(arm, seed, scores={name: each[seed] for name, each in scores.items()})
+    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+    cells = {row[0]: row[5] for row in score_rows(recipe) if row[0]}
+    assert cells["All"].endswith(", 100.00]")
+    assert cells["ECE"].startswith("[0.00, ") and not cells["ECE"].endswith(" 100.00]")
+    assert cells["val loss"].startswith("[0.00, ")
+
+
+def test_a_very_wide_console_is_not_filled(full: Comparison) -> None:
+    assert printed(full, 300) == printed(full, 120)
+
+
+def test_a_pipe_gets_plain_text(full: Comparison) -> None:
+    assert "\x1b" not in printed(full, 80)
+    assert "\x1b" in printed(full, 80, force_terminal=True)
+
+
+def test_names_are_not_taken_for_markup(full: Comparison) -> None:
+    assert "[red]two" in printed(full, 80)
+
+
+def test_an_ascii_terminal_can_show_it(full: Comparison) -> None:
+    raw = io.BytesIO()
+    with io.TextIOWrapper(raw, encoding="ascii") as file:
+        print_table(full, Console(file=file, width=80))
+        file.flush()
+        assert b"batchformer" in raw.getvalue()
+
+
+def test_it_says_how_many_comparisons_and_what_is_missing(full: Comparison) -> None:
+    text = " ".join(printed(full, 120).split())
+    assert full.comparisons == 20
+    assert "This table holds 20 comparisons, 15 of them tested" in text
+    assert "Not included: tail/baseline/seed8 is damaged: result.json is not JSON" in text
+    assert "bootstrap interval over the 400 images" in text
+
+
+def test_two_seeds_show_both_values_and_no_interval(full: Comparison) -> None:
+    few = next(recipe for recipe in full.recipes if "two" in recipe.name)
+    text = printed(Comparison((few,), 5, 0, (), ()), 80)
+    values = few.scores["batchformer", "all"].summary.values
+    assert ", ".join(f"{value:.2f}" for value in values) in text
+    assert "too few seeds" in text
+    assert not any(word in text for word in ("interval  ", "Holm", "Bootstrap", " sd "))
+
+
+def test_markdown_tables_are_rectangular(full: Comparison) -> None:
+    text = as_markdown(full)
+    tables = [block for block in text.split("\n\n") if block.startswith("| ")]
+    assert len(tables) == 2 + 3 + 1, "scores of two recipes, differences of four arms"
+    for table in tables:
+        assert len({line.count("|") for line in table.splitlines()}) == 1
+    assert "## tail\n" in text
+    assert "### batchformer_self - baseline" in text
+    assert text.endswith(".\n")
+
+
+def test_the_paper_has_a_column_only_where_it_has_numbers(
+    write_run: Writer, recipe_of: Writer, runs_root: Path
+) -> None:
+    for seed in range(3):
+        for arm in ("baseline", "batchformer"):
+            write_run(arm, seed, recipe=recipe_of("plain", paper={}))
+    plain = compare_runs(find_runs(runs_root))
+    assert "paper" not in printed(plain, 80)
+    for seed in range(3):
+        for arm in ("baseline", "batchformer"):
+            write_run(arm, seed)
+    both = compare_runs(find_runs(runs_root))
+    assert "51.7" in printed(both, 80)
+    assert "Seeds that see the paper's effect of batchformer" in printed(both, 80)
+
+
+def test_another_reference_is_named_and_stands_first(full: Comparison, runs_root: Path) -> None:
+    comparison = compare_runs(find_runs(runs_root), reference="batchformer_self")
+    text, markdown = printed(comparison, 80), as_markdown(comparison)
+    for arm in ("baseline", "batchformer", "batchformer_official_loss"):
+        assert f"\n{arm} - batchformer_self\n" in text
+        assert f"### {arm} - batchformer_self\n" in markdown
+    assert "- baseline" not in text + markdown
+    tail = next(recipe for recipe in comparison.recipes if recipe.name == "tail")
+    assert [row[1] for row in score_rows(tail)[:2]] == ["batchformer_self", "baseline"]
+    assert max(map(len, text.splitlines())) <= 80
+    assert "[red]two has no finished batchformer_self: nothing to compare with" in text
+    assert "share" not in printed(full, 80)
+
+
+def test_empty_columns_are_left_out() -> None:
+    columns, rows = without_empty(("a", "b", "c"), [("1", "", ""), ("2", "", "3")])
+    assert columns == ("a", "c") and rows == [("1", ""), ("2", "3")]
+
+
+def test_text_is_printed_as_it_is() -> None:
+    stream = io.StringIO()
+    out = Terminal(Console(file=stream, width=40))
+    out.say("[red]not markup[/red]")
+    out.show("A table", ("level", "mean"), [("[b]1", "2.0")])
+    text = stream.getvalue()
+    assert "[red]not markup[/red]" in text and "[b]1" in text and "A table" in text

@@ -1,0 +1,304 @@
+"""From a recipe and a seed to a network, its weights, a method, a task and a device."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from batchformer.lab.config.arms import with_arm
+from batchformer.lab.config.data import DomainConfig
+from batchformer.lab.engine.method import Method
+from batchformer.lab.models.build import OWN, build_model
+from batchformer.lab.models.ride import RideNetwork
+from batchformer.lab.recipes import find_recipe
+from batchformer.lab.runs.build import (
+    RecordedSizes,
+    build,
+    build_network,
+    given_stride,
+    given_weights,
+    load_task,
+    pick_device,
+    recordable,
+    settle_stride,
+    take_given_weights,
+    take_weights,
+)
+
+
+def test_experts_and_scale() -> None:
+    recipe = find_recipe("cifar100_lt_ride")
+    recipe = dataclasses.replace(recipe, hyper=dataclasses.replace(recipe.hyper, scale=7.0))
+    network, larger = build_network(recipe, 4), build_network(recipe, 4, experts=5)
+    assert isinstance(network, RideNetwork) and isinstance(larger, RideNetwork)
+    assert (network.experts, larger.experts, network.classifiers[0].scale) == (3, 5, 7.0)
+
+
+@pytest.mark.parametrize("zero", [False, True])
+def test_the_last_normalisation_of_timms_resnets(zero: bool) -> None:
+    recipe = find_recipe("demo")
+    hyper = dataclasses.replace(recipe.hyper, zero_init_last=zero)
+    network = build_network(dataclasses.replace(recipe, model="resnet18", hyper=hyper), 3)
+    weight = network.layer1[0].bn2.weight  # type: ignore[union-attr,index]
+    assert torch.equal(weight, torch.zeros(64) if zero else torch.ones(64))  # type: ignore[arg-type]
+
+
+def test_other_networks_are_told_nothing() -> None:
+    recipe = find_recipe("demo")
+    for model in ("resnet32", "digits_net", "convnext_atto"):
+        assert isinstance(build_network(dataclasses.replace(recipe, model=model), 3), nn.Module)
+
+
+def test_weights_that_do_not_fit_are_explained() -> None:
+    network, other = build_model("digits_net", 3), build_model("digits_net", 4)
+    take_weights(network, build_model("digits_net", 3).state_dict(), "demo/baseline")
+    with pytest.raises(ValueError, match=r"demo/baseline does not fit this run's DigitsNet"):
+        take_weights(network, other.state_dict(), "demo/baseline")
+
+
+def test_weights_of_another_network_are_told_in_short() -> None:
+    network, other = build_model("resnet18", 3), build_model("resnet50", 3)
+    counted = r"222 of 320 tensors .*\(64, 64, 1, 1\), here \(64, 64, 3, 3\).* and 212 more\)"
+    with pytest.raises(ValueError, match=counted + r".*--model") as refused:
+        take_weights(network, other.state_dict(), "my_folder")
+    assert len(str(refused.value)) < 1000
+
+
+def test_another_number_of_experts_is_told() -> None:
+    recipe = find_recipe("cifar100_lt_ride")
+    network, larger = build_network(recipe, 4), build_network(recipe, 4, experts=6)
+    words = r"6 experts where this run has 3: set --hyper\.experts 6, or --hyper\.teacher-experts 6"
+    with pytest.raises(ValueError, match=words):
+        take_weights(network, larger.state_dict(), "cifar100_lt_ride_6experts")
+    with pytest.raises(ValueError, match="same network") as refused:
+        take_weights(network, build_network(recipe, 5).state_dict(), "cifar100_lt_ride")
+    assert "experts" not in str(refused.value), "only the classes differ"
+
+
+def test_convolutions_that_are_left_as_they_are() -> None:
+    recipe = dataclasses.replace(find_recipe("demo"), model="resnet18", convolutions="last_block")
+    network = build_network(recipe, 3)
+    assert not network.conv1.weight.requires_grad and network.fc.weight.requires_grad  # type: ignore[union-attr]
+
+
+def test_weights_that_a_recipe_names(tmp_path: Path) -> None:
+    recipe = find_recipe("demo")
+    said: list[str] = []
+    network = build_model("digits_net", 3)
+    before = {key: value.clone() for key, value in network.state_dict().items()}
+    take_given_weights(network, recipe, said.append)
+    assert given_weights(recipe) is None and not said
+    file = tmp_path / "w.pth"
+    torch.save(build_model("digits_net", 5).state_dict(), file)
+    named = dataclasses.replace(recipe, weights=str(file))
+    assert given_weights(named) == file
+    take_given_weights(network, named, said.append)
+    assert len(said) == 1 and "without its classifier" in said[0]
+    key = next(iter(before))
+    assert not torch.equal(before[key], network.state_dict()[key])
+    needy = dataclasses.replace(named, method="tau_norm")
+    with pytest.raises(ValueError, match="tau_norm works on a trained classifier"):
+        take_given_weights(network, needy, said.append)
+    assert given_weights(dataclasses.replace(recipe, weights="timm")) is None
+
+
+def test_the_network_that_a_file_is_of_is_named(tmp_path: Path) -> None:
+    torch.save(build_model("resnet34", 7).state_dict(), tmp_path / "w.pth")
+    recipe = find_recipe("my_folder")
+    recipe = dataclasses.replace(recipe, model="resnet18", weights=str(tmp_path / "w.pth"))
+    with pytest.raises(ValueError, match=r"larger network.* It fits --model resnet34\."):
+        take_given_weights(build_network(recipe, 3), recipe, print)
+
+
+def bottlenecks(num_classes: int) -> nn.Module:
+    from timm.models.resnet import Bottleneck, ResNet
+
+    network: nn.Module = ResNet(
+        Bottleneck, (1, 1, 1, 1), num_classes, in_chans=1, channels=(4, 8, 8, 8)
+    )
+    return network
+
+
+@pytest.fixture
+def of_the_first_layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Weights of a small network, ``bottlenecks``, that strides in the 1x1."""
+    from safetensors.torch import save_file
+
+    monkeypatch.setitem(OWN, "bottlenecks", bottlenecks)
+    file = tmp_path / "w.safetensors"
+    save_file(bottlenecks(10).state_dict(), file, metadata={"layout": "stride_in_1x1"})
+    return file
+
+
+def first_strides(network: Any) -> set[tuple[int, int]]:
+    """Strides of the convolutions that later stages begin with."""
+    return {stage[0].conv1.stride for stage in (network.layer2, network.layer3, network.layer4)}
+
+
+def test_a_recipe_may_ask_for_a_stride(of_the_first_layout: Path) -> None:
+    recipe = dataclasses.replace(find_recipe("demo"), model="bottlenecks")
+    for stride, first in (("auto", (1, 1)), ("3x3", (1, 1)), ("1x1", (2, 2))):
+        asked = dataclasses.replace(recipe, stride=stride)  # type: ignore[arg-type]
+        assert first_strides(build_network(asked, 10)) == {first}
+    plain = dataclasses.replace(find_recipe("demo"), stride="3x3")
+    assert isinstance(build_network(plain, 10), nn.Module), "it has no bottlenecks, none are moved"
+    with pytest.raises(ValueError, match="DigitsNet has no bottlenecks"):
+        build_network(dataclasses.replace(plain, stride="1x1"), 10)
+
+
+def test_weights_bring_their_stride_along(of_the_first_layout: Path) -> None:
+    file = of_the_first_layout
+    recipe = dataclasses.replace(find_recipe("demo"), model="bottlenecks", weights=str(file))
+    assert given_stride(recipe) == {str(file): "1x1"}
+    for stride in ("auto", "1x1"):
+        said: list[str] = []
+        asked = dataclasses.replace(recipe, stride=stride)
+        network = build_network(asked, 10)
+        take_given_weights(network, asked, said.append)
+        assert first_strides(network) == {(2, 2)}
+        (line,) = said
+        assert line.endswith("stride in their first 1x1 convolution, as its metadata says.")
+    refused = dataclasses.replace(recipe, stride="3x3")
+    network = build_network(refused, 10)
+    with pytest.raises(
+        ValueError, match=r"w\.safetensors says 1x1, the recipe says 3x3.*stride auto"
+    ):
+        take_given_weights(network, refused, said.append)
+    assert first_strides(network) == {(1, 1)}
+
+
+def test_weights_that_do_not_say_stride_as_the_recipe_does(
+    of_the_first_layout: Path, tmp_path: Path
+) -> None:
+    torch.save(bottlenecks(10).state_dict(), tmp_path / "w.pth")
+    recipe = dataclasses.replace(
+        find_recipe("demo"), model="bottlenecks", weights=str(tmp_path / "w.pth")
+    )
+    assert given_stride(recipe) == {}
+    for stride, first in (("auto", (1, 1)), ("3x3", (1, 1)), ("1x1", (2, 2))):
+        said: list[str] = []
+        asked = dataclasses.replace(recipe, stride=stride)  # type: ignore[arg-type]
+        network = build_network(asked, 10)
+        take_given_weights(network, asked, said.append)
+        assert first_strides(network) == {first}
+        assert ("as the recipe says" in said[0]) == (stride == "1x1")
+
+
+def test_a_layout_that_is_not_known_is_left_to_the_recipe(
+    of_the_first_layout: Path, tmp_path: Path
+) -> None:
+    from safetensors.torch import save_file
+
+    file = tmp_path / "other.safetensors"
+    save_file(bottlenecks(10).state_dict(), file, metadata={"layout": "1x1"})
+    recipe = dataclasses.replace(find_recipe("demo"), model="bottlenecks", weights=str(file))
+    with pytest.raises(ValueError, match="layout '1x1'"):
+        given_stride(recipe)
+    asked = dataclasses.replace(recipe, stride="1x1")
+    assert given_stride(asked) == {}
+    network = build_network(asked, 10)
+    take_given_weights(network, asked, lambda _: None)
+    assert first_strides(network) == {(2, 2)}
+
+
+def test_a_stride_is_settled_by_all_that_know() -> None:
+    recipe = find_recipe("demo")
+    assert settle_stride(recipe, {}) is recipe
+    assert settle_stride(recipe, {"a": "3x3", "b": "3x3"}) is recipe
+    assert settle_stride(recipe, {"a": "1x1"}).stride == "1x1"
+    first = dataclasses.replace(recipe, stride="1x1")
+    assert settle_stride(first, {"a": "1x1"}) == settle_stride(first, {}) == first
+    for asked, said in ((recipe, {"a": "1x1", "b": "3x3"}), (first, {"a": "3x3"})):
+        with pytest.raises(ValueError, match="stride in the same convolution"):
+            settle_stride(asked, said)  # type: ignore[arg-type]
+    timms = dataclasses.replace(recipe, model="resnet50", weights="timm")
+    assert given_stride(recipe) == {} and given_stride(timms) == {"timm's resnet50": "3x3"}
+
+
+def test_blocks_are_left_out_at_random_where_timm_has_them() -> None:
+    recipe = find_recipe("imagenet_deit_tiny")
+    rates = [
+        getattr(block.drop_path1, "drop_prob", 0.0)
+        for block in build_network(recipe, 3).blocks  # type: ignore[union-attr]
+    ]
+    assert rates == pytest.approx([0.1 * k / 11 for k in range(12)])
+    none = dataclasses.replace(recipe, hyper=dataclasses.replace(recipe.hyper, drop_path=0.0))
+    blocks: Any = build_network(none, 3).blocks
+    assert not any(hasattr(block.drop_path1, "drop_prob") for block in blocks)
+    with pytest.raises(ValueError, match="resnet32 has no blocks to leave out"):
+        build_network(dataclasses.replace(recipe, model="resnet32"), 3)
+
+
+def test_transformers_are_made_for_the_size_of_the_images() -> None:
+    recipe = find_recipe("imagenet_deit_tiny")
+    for size, places in ((224, 1 + 14 * 14), (32, 1 + 2 * 2)):
+        small = dataclasses.replace(recipe, data=recipe.data_with(size=size))
+        network = build_network(small, 3)
+        assert network.pos_embed.shape == (1, places, 192)
+
+
+CPU = torch.device("cpu")
+
+
+def made(arm: str, seed: int) -> Method:
+    recipe = with_arm(find_recipe("demo"), arm)
+    return build(recipe, seed, load_task(recipe.data, CPU))
+
+
+def test_devices() -> None:
+    assert pick_device("cpu") == CPU and pick_device().type in ("cpu", "cuda", "mps")
+    with pytest.raises(ValueError, match="no device 'quantum'; there are auto, cpu"):
+        pick_device("quantum")
+
+
+def test_a_device_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match="no CUDA device here; set --device cpu"):
+        pick_device("cuda:1")
+
+
+def test_data_is_read_once() -> None:
+    data = find_recipe("demo").data
+    assert load_task(data, CPU) is load_task(data, CPU)
+
+
+def test_arms_of_a_seed_begin_with_the_same_network() -> None:
+    torch.manual_seed(5)  # what is drawn elsewhere changes nothing
+    plain = dict(made("baseline", 0).named_parameters())
+    torch.manual_seed(6)
+    both = dict(made("batchformer", 0).named_parameters())
+    assert set(plain) < set(both) and all(torch.equal(both[k], v) for k, v in plain.items())
+    other = dict(made("baseline", 1).named_parameters())
+    assert any(not torch.equal(other[k], v) for k, v in plain.items())
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "demo",
+        "rotated_digits_mixstyle",
+        "rotated_digits_mdd",
+        "digits_moco_v3",
+        "digits_moco_v3_probe",
+        "digits_moco_v3_knn",
+    ],
+)
+def test_what_a_run_records_of_its_data_builds_the_same_network_without_it(name: str) -> None:
+    recipe = with_arm(find_recipe(name), "baseline")
+    if isinstance(recipe.data, DomainConfig):
+        recipe = dataclasses.replace(recipe, data=recipe.data_with(target="r0"))
+    task = load_task(recipe.data, CPU)
+    record = json.loads(json.dumps(recordable(task)))
+    with_data = build(recipe, 3, task)
+    without = build(recipe, 3, RecordedSizes.from_record(record))
+    assert with_data.state_dict().keys() == without.state_dict().keys()
+    expected = with_data.deployed().state_dict()
+    found = without.deployed().state_dict()
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(found[key], value) for key, value in expected.items())

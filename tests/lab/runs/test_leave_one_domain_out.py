@@ -1,0 +1,250 @@
+"""Trained runs over every target: their mean, and what a stop or a failure leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.engine.log import read_records
+from batchformer.lab.recipes import find_recipe
+from batchformer.lab.report.results.comparison import compare_runs
+from batchformer.lab.report.results.runs import find_runs
+from batchformer.lab.report.results.tables import as_markdown
+from batchformer.lab.runs import run as runs
+from batchformer.lab.runs.compare import compare, run
+from batchformer.lab.runs.run import Run
+
+pytestmark = pytest.mark.usefixtures("three_angles")
+
+CPU = torch.device("cpu")
+OPTIONS: dict[str, Any] = {"device": CPU, "quiet": True}
+ANGLES = ("r0", "r45", "r75")
+ARMS, SEEDS = ("baseline", "batchformer"), (0, 1)
+
+
+def short() -> Recipe:
+    recipe = find_recipe("rotated_digits_erm")
+    options = {"batch_size": 8, "updates": 4, "eval_every": 2, "log_every": 1, "figures": False}
+    return dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **options))
+
+
+@pytest.fixture(scope="module")
+def compared(three_angles: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A whole comparison; tests that change it work on a copy."""
+    root = tmp_path_factory.mktemp("compared")
+    folders = list(compare(short(), ARMS, SEEDS, root=root, **OPTIONS))
+    assert folders == [
+        root / f"rotated_digits_erm/{arm}/seed{seed}" for seed in SEEDS for arm in ARMS
+    ]
+    return root
+
+
+def metrics(folder: Path) -> dict[str, float]:
+    found: dict[str, float] = json.loads((folder / "result.json").read_text())["metrics"]
+    return found
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Every file of a folder, but for what TensorBoard adds."""
+    files = [path for path in folder.rglob("*") if path.is_file() and "events" not in path.name]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+def untimed(path: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in r.items() if k != "samples_per_s"} for r in read_records(path)]
+
+
+def same_results(one: Path, other: Path) -> None:
+    """Scores, records and figures of a run and of all its parts are equal."""
+    for name in ("", *ANGLES):
+        a, b = one / name, other / name
+        assert metrics(a) == metrics(b)
+        assert untimed(a / "metrics.jsonl") == untimed(b / "metrics.jsonl")
+        with np.load(a / "figures.npz") as mine, np.load(b / "figures.npz") as others:
+            assert set(mine.files) == set(others.files)
+            for key in mine.files:
+                np.testing.assert_array_equal(mine[key], others[key])
+
+
+def test_the_folders_and_the_result_of_a_comparison(compared: Path) -> None:
+    for arm in ARMS:
+        for seed in SEEDS:
+            folder = compared / f"rotated_digits_erm/{arm}/seed{seed}"
+            own = {path.name for path in folder.iterdir()}
+            assert own == {"config.json", "figures.npz", "metrics.jsonl", "result.json", *ANGLES}
+            parts = {name: metrics(folder / name) for name in ANGLES}
+            expected = {name: parts[name][name] for name in ANGLES}
+            found = metrics(folder)
+            assert list(found) == ["average", *ANGLES, "val"]
+            assert found == pytest.approx(
+                {
+                    "average": sum(expected.values()) / 3,
+                    **expected,
+                    "val": sum(part["val"] for part in parts.values()) / 3,
+                }
+            )
+            config = json.loads((folder / "config.json").read_text())
+            assert config["recipe"]["data"]["target"] == "each" and "draws" not in config
+            for name in ANGLES:
+                own_config = json.loads((folder / name / "config.json").read_text())
+                assert own_config["recipe"]["data"]["target"] == name
+                assert len(own_config["draws"]["split_sha256"]) == 64
+            result = json.loads((folder / "result.json").read_text())
+            assert result["updates"] == 12 and result["selected"] == "val"
+            steps = [(r["kind"], r["step"]) for r in read_records(folder / "metrics.jsonl")]
+            assert {step for kind, step in steps if kind == "eval"} == {2, 4}
+            assert {step for kind, step in steps if kind == "train"} == {1, 2, 3, 4}
+
+
+def test_arms_are_paired_target_by_target(compared: Path) -> None:
+    """Arms of a seed hold out the same images of every target; seeds differ."""
+    draws = {
+        (arm, seed, name): json.loads(
+            (compared / f"rotated_digits_erm/{arm}/seed{seed}/{name}/config.json").read_text()
+        )["draws"]
+        for arm in ARMS
+        for seed in SEEDS
+        for name in ANGLES
+    }
+    for name in ANGLES:
+        for seed in SEEDS:
+            assert draws["baseline", seed, name] == draws["batchformer", seed, name]
+        assert draws["baseline", 0, name] != draws["baseline", 1, name]
+
+
+def test_a_report_has_the_average_and_every_target(compared: Path) -> None:
+    found = find_runs(compared)
+    assert len(found) == 4 and {run.state for run in found} == {"finished"}, "parts are no runs"
+    text = as_markdown(compare_runs(found))
+    assert "batchformer - baseline" in text
+    rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")]
+    assert {"Average", *ANGLES} <= set(rows)
+
+
+def test_a_finished_whole_is_not_repeated(compared: Path, tmp_path: Path) -> None:
+    root = tmp_path / "copy"
+    shutil.copytree(compared, root)
+    before = contents(root)
+    assert len(list(compare(short(), ARMS, SEEDS, root=root, **OPTIONS))) == 4
+    assert contents(root) == before
+
+
+def test_one_training_that_is_missing_is_made_up_and_the_others_are_kept(
+    compared: Path, tmp_path: Path
+) -> None:
+    place = "rotated_digits_erm/batchformer/seed1"
+    folder = tmp_path / place
+    shutil.copytree(compared / place, folder)
+    (folder / "result.json").unlink()
+    shutil.rmtree(folder / "r45")
+    kept = {name: contents(folder / name) for name in ("r0", "r75")}
+    assert run(short(), "batchformer", 1, root=tmp_path, **OPTIONS) == folder
+    assert {name: contents(folder / name) for name in kept} == kept
+    same_results(folder, compared / place)
+
+
+class StopsAt:
+    """Batches up to a step, and then a stop of the whole program."""
+
+    def __init__(self, feed: Any, step: int) -> None:
+        self.feed, self.step, self.per_epoch = feed, step, feed.per_epoch
+
+    def batch(self, step: int) -> dict[str, Any]:
+        if step == self.step:
+            raise OSError("the power is gone")
+        batch: dict[str, Any] = self.feed.batch(step)
+        return batch
+
+
+def test_stopped_in_the_middle_and_run_again_equals_unbroken(
+    compared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = runs.Run.feed
+
+    def feed(self: Run) -> Any:
+        return StopsAt(made(self), 3) if self.part == "r45" else made(self)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(runs.Run, "feed", feed)
+        with pytest.raises(OSError, match="the power is gone"):
+            run(short(), "batchformer", 0, root=tmp_path, **OPTIONS)
+    folder = tmp_path / "rotated_digits_erm/batchformer/seed0"
+    assert (folder / "r0/result.json").exists() and not (folder / "r75").exists()
+    assert list((folder / "r45/checkpoints").glob("000000002.*"))
+    assert not (folder / "r45/result.json").exists() and not (folder / "result.json").exists()
+    assert find_runs(folder)[0].state != "finished"
+    finished = contents(folder / "r0")
+    run(short(), "batchformer", 0, root=tmp_path, **OPTIONS)
+    assert contents(folder / "r0") == finished
+    same_results(folder, compared / "rotated_digits_erm/batchformer/seed0")
+
+
+class Poisoned:
+    """Batches whose images are not numbers."""
+
+    def __init__(self, feed: Any) -> None:
+        self.feed, self.per_epoch = feed, feed.per_epoch
+
+    def batch(self, step: int) -> dict[str, Any]:
+        batch = self.feed.batch(step)
+        return {**batch, "x": batch["x"] * math.nan}
+
+
+def test_a_target_that_diverges_is_named_and_the_others_go_on(
+    compared: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    made = runs.Run.feed
+
+    def feed(self: Run) -> Any:
+        wild = self.part == "r0" and self.seed == 0
+        return Poisoned(made(self)) if wild else made(self)
+
+    monkeypatch.setattr(runs.Run, "feed", feed)
+    folders = list(compare(short(), ["baseline"], SEEDS, root=tmp_path, **OPTIONS))
+    arm = tmp_path / "rotated_digits_erm/baseline"
+    assert folders == [arm / "seed1"]
+    said = capsys.readouterr().err
+    assert "rotated_digits_erm baseline seed 0 r0: The 'loss' part of the loss became nan" in said
+    assert said.count("became nan") == 1
+    assert not (arm / "seed0/result.json").exists() and not (arm / "seed0/r0/result.json").exists()
+    kept = compared / "rotated_digits_erm/baseline"
+    for name in ("r45", "r75"):
+        assert metrics(arm / "seed0" / name) == metrics(kept / "seed0" / name)
+    same_results(arm / "seed1", kept / "seed1")
+
+
+def test_side_by_side_gives_the_results_of_one_after_the_other(
+    compared: Path, tmp_path: Path
+) -> None:
+    folders = list(compare(short(), ARMS, SEEDS, root=tmp_path, together=3, **OPTIONS))
+    assert len(folders) == 4 == len(set(folders))
+    for folder in folders:
+        same_results(folder, compared / folder.relative_to(tmp_path))
+
+
+def test_one_target_and_all_of_them_do_not_share_a_folder(compared: Path, tmp_path: Path) -> None:
+    shutil.copytree(compared, tmp_path, dirs_exist_ok=True)
+    single = dataclasses.replace(short(), data=short().data_with(target="r45"))
+    with pytest.raises(ValueError, match=r"data\.target was each, is r45"):
+        run(single, "baseline", 0, root=tmp_path, **OPTIONS)
+
+
+def test_the_only_part_of_a_single_target_has_the_scores_of_the_part(
+    compared: Path, tmp_path: Path
+) -> None:
+    single = dataclasses.replace(short(), data=short().data_with(target="r45"))
+    folder = run(single, "baseline", 0, root=tmp_path, **OPTIONS)
+    assert list(metrics(folder)) == ["r45", "val", "val_loss"]
+    assert metrics(folder) == metrics(compared / "rotated_digits_erm/baseline/seed0/r45")
