@@ -178,7 +178,7 @@ def test_other_processes_write_nothing_and_wait(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_the_influence_of_samples_is_logged_and_its_loss_is_said(
+def test_influence_is_logged_and_its_loss_causes_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     accelerator, plain = accelerate.Accelerator(cpu=True), network()

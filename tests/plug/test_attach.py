@@ -237,7 +237,7 @@ def test_training_with_it_lowers_the_loss_of_the_plain_model() -> None:
     assert F.cross_entropy(export(model)(X), y).item() < 0.5 * first
 
 
-def test_a_norm_that_is_itself_the_place_cannot_keep_the_streams_apart() -> None:
+def test_a_norm_that_is_the_place_cannot_keep_the_streams_apart() -> None:
     with pytest.raises(AttachError, match="name the layer before it"):
         attach(Net(), at="blocks.1.norm", batch_norm="per_stream", verbose=False)
 
@@ -259,7 +259,9 @@ def test_exchange_is_passed_on_and_named(capsys: pytest.CaptureFixture[str]) -> 
     assert not attach(Net(), verbose=False).fc.batchformer.exchange
 
 
-def test_an_encoder_that_outweighs_the_network_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encoder_larger_than_the_network_causes_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         attach(Net(), verbose=False)  # it outweighs this one too, and nobody minds
@@ -268,7 +270,7 @@ def test_an_encoder_that_outweighs_the_network_is_told(monkeypatch: pytest.Monke
         attach(Net(), verbose=False)
 
 
-def test_a_bottleneck_is_attached_checked_and_taken_away() -> None:
+def test_a_bottleneck_is_attached_checked_and_removed() -> None:
     torch.manual_seed(0)
     model = attach(Net(), dim=4, verbose=False)
     optimizer = torch.optim.SGD(param_groups(model, lr=0.1))
@@ -305,7 +307,7 @@ def test_what_is_attached_is_refused_also_as_a_part_of_another() -> None:
             attach(seen)
 
 
-def test_wrappers_are_taken_off_however_many() -> None:
+def test_several_wrappers_are_removed() -> None:
     model = Net()
     assert unwrap(model) is model
     assert unwrap(nn.DataParallel(model)) is model

@@ -50,7 +50,7 @@ class Negating(ForwardMixin):
 
 
 @pytest.mark.parametrize("order", [(Doubling, Negating), (Negating, Doubling)])
-def test_each_mixin_is_taken_away_without_the_others(order: tuple[type[ForwardMixin], ...]) -> None:
+def test_each_mixin_is_removed_without_the_others(order: tuple[type[ForwardMixin], ...]) -> None:
     layer, x = nn.Linear(3, 2), torch.randn(4, 3)
     plain = layer(x)
     for mixin in order:
@@ -67,7 +67,7 @@ def test_each_mixin_is_taken_away_without_the_others(order: tuple[type[ForwardMi
 
 @pytest.mark.parametrize("first", ["parametrization", "mixin"])
 @pytest.mark.parametrize("gone", ["parametrization", "mixin"])
-def test_parametrizations_and_mixins_are_taken_away_in_either_order(first: str, gone: str) -> None:
+def test_parametrizations_and_mixins_are_removed_in_either_order(first: str, gone: str) -> None:
     layer, x = nn.Linear(3, 2), torch.randn(4, 3)
     plain = layer(x)
     if first == "mixin":

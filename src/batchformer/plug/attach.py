@@ -39,7 +39,7 @@ from batchformer.plug.insertion import (
     remove,
     unwrap,
 )
-from batchformer.plug.preserve import generators_kept, seed_device
+from batchformer.plug.preserve import preserve_generators, seed_device
 from batchformer.torch_private import COMPILED_CALL, SCHEDULED_STEP, BatchNorm
 
 if TYPE_CHECKING:
@@ -349,7 +349,7 @@ def _seeded_from_rng_state(device: torch.device, number: int) -> Iterator[None]:
     """
     state = bytes([*torch.get_rng_state().tolist(), *str(number).encode()])
     seed = int.from_bytes(hashlib.sha256(state).digest()[:8], "big") >> 1
-    with generators_kept([device]):
+    with preserve_generators([device]):
         seed_device(device, seed)
         yield
 

@@ -22,8 +22,8 @@ def preserve_state(model: nn.Module) -> Iterator[None]:
     """Restore, bit for bit, whatever running the model inside the block changes.
 
     Covers the training mode of every module, the values of every buffer, the ``requires_grad`` of
-    every parameter, the generators of :func:`generators_kept` and those that modules keep as
-    attributes, and the other attributes of the model's own classes (:func:`_attributes_kept`).
+    every parameter, the generators of :func:`preserve_generators` and those that modules keep as
+    attributes, and the other attributes of the model's own classes (:func:`_preserve_attributes`).
     """
     modes = [(module, module.training) for module in model.modules()]
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
@@ -36,7 +36,7 @@ def preserve_state(model: nn.Module) -> Iterator[None]:
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
     own_states = _own_states(model)
     try:
-        with generators_kept(devices), _attributes_kept(model):
+        with preserve_generators(devices), _preserve_attributes(model):
             yield
     finally:
         for restore, state in own_states:
@@ -62,7 +62,7 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 @contextmanager
-def _attributes_kept(model: nn.Module) -> Iterator[None]:
+def _preserve_attributes(model: nn.Module) -> Iterator[None]:
     """Restore counters, lists, dicts, sets, deques and tensors that modules keep as attributes.
 
     This undoes an assignment to an attribute and a change inside a container or a tensor, but no
@@ -250,7 +250,7 @@ def _without_values(tensor: Tensor) -> Tensor:
 
 
 @contextmanager
-def generators_kept(devices: Iterable[torch.device]) -> Iterator[None]:
+def preserve_generators(devices: Iterable[torch.device]) -> Iterator[None]:
     """Restore the random states of Python, NumPy, torch's CPU generator and these devices."""
     states = _states(devices)
     try:
