@@ -36,5 +36,5 @@ def test_no_room_for_a_checkpoint_is_said_and_nothing_is_lost(
     found = file_limit(tmp_path / "limited", whole, OPTIONS)
     assert found.code == 1 and not found.traceback
     assert "File too large" in found.message and "could not be written" in found.message
-    assert str(tmp_path / "limited") in found.message and "goes on" in found.message
+    assert str(tmp_path / "limited") in found.message and "continues" in found.message
     assert found.intact and found.partial == 0 and found.differences == ()
