@@ -1,11 +1,10 @@
-"""Comparisons as text: for a terminal, for a pipe, and for a Markdown page."""
+"""Comparisons, pooled effects and sweeps as text for a terminal or a pipe."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from batchformer.insight.figures.captioned import without_empty
 from batchformer.insight.figures.text import interval, number, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.lab.report.results.comparison import (
@@ -17,7 +16,7 @@ from batchformer.lab.report.results.comparison import (
 from batchformer.lab.report.results.names import BASELINE, LOWER_IS_BETTER, in_words, metric_label
 from batchformer.lab.report.results.pooling import Effect, PooledEffects
 from batchformer.lab.report.results.sweeps import Cell, SweepComparison
-from batchformer.lab.report.results.terminal import LEFT, Columns, Rows, Terminal
+from batchformer.lab.report.results.terminal import Columns, Rows, Terminal
 from batchformer.lab.report.results.words import (
     INTERVAL,
     counted,
@@ -50,20 +49,6 @@ def print_table(comparison: Comparison, console: Console | None = None) -> None:
             out.show(caption, DIFFERENCE_COLUMNS, difference_rows(recipe, arm))
         out.say("\n" + "\n".join(_below(recipe)))
     out.say("\n" + "\n".join(_closing(comparison)))
-
-
-def as_markdown(comparison: Comparison) -> str:
-    """The same tables as GitHub Markdown."""
-    blocks = []
-    for recipe in comparison.recipes:
-        blocks += [f"## {recipe.name}", headline(recipe, comparison.comparisons)]
-        blocks.append(_markdown(SCORE_COLUMNS, score_rows(recipe)))
-        for arm in recipe.others:
-            blocks.append(f"### {arm} - {recipe.reference}")
-            blocks.append(_markdown(DIFFERENCE_COLUMNS, difference_rows(recipe, arm)))
-        blocks += _bullets(_below(recipe))
-    blocks += ["## About these numbers", *_bullets(_closing(comparison))]
-    return "\n\n".join(blocks) + "\n"
 
 
 def score_rows(recipe: RecipeComparison) -> Rows:
@@ -128,16 +113,6 @@ def _closing(comparison: Comparison) -> list[str]:
         lines.append(f"{INTERVAL} The interval of a gain or a loss does not contain 0.")
     lines += [f"Not included: {line}." for line in comparison.left_out]
     return lines + [f"Note: {line}." for line in comparison.remarks]
-
-
-def _markdown(columns: Columns, rows: Rows) -> str:
-    columns, rows = without_empty(columns, rows)
-    rule = tuple("---" if column in LEFT else "---:" for column in columns)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [columns, rule, *rows])
-
-
-def _bullets(lines: list[str]) -> list[str]:
-    return ["\n".join(f"- {line}" for line in lines)] if lines else []
 
 
 # Effects that are pooled over recipes.
