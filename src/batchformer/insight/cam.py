@@ -64,7 +64,7 @@ def grad_cam(
             f"{type(network).__name__} has no layer {', '.join(unknown)}; its parts are {known}"
         )
     outputs: dict[str, Tensor] = {}
-    with torch.enable_grad(), _heard({name: modules[name] for name in names}) as heard:
+    with torch.enable_grad(), _recorded_calls({name: modules[name] for name in names}) as heard:
         # Frozen networks have a graph through their input alone.
         logits = classify(x.detach().requires_grad_())
         outputs = {name: out for name, _, out in heard}
@@ -80,7 +80,7 @@ def grad_cam(
 
 
 def normalised(weighed: Tensor) -> Tensor:
-    """(M, a, b) what is above 0, over its largest value in each image.
+    """Positive values of (M, a, b), divided by the largest of each image.
 
     >>> normalised(torch.tensor([[[-1.0, 2.0], [4.0, 0.0]]]))
     tensor([[[0.0000, 0.5000],
@@ -92,9 +92,9 @@ def normalised(weighed: Tensor) -> Tensor:
 
 
 def as_maps(output: Tensor) -> Tensor:
-    """Maps (N, C, a, b) of maps, channels first or last, or of tokens (N, T, C).
+    """Convert maps, channels first or last, or tokens (N, T, C) to maps (N, C, a, b).
 
-    Tokens that are not of a square, a class token and the like, come first and are left out.
+    Tokens before the square of patches, such as a class token, are left out.
 
     >>> as_maps(torch.zeros(2, 17, 8)).shape, as_maps(torch.zeros(2, 7, 7, 96)).shape
     (torch.Size([2, 8, 4, 4]), torch.Size([2, 96, 7, 7]))
@@ -119,7 +119,7 @@ def last_maps(network: nn.Module, run: Callable[[], Any]) -> list[str]:
     they are entries of one list and all read the same input: the branches of experts.
     """
     named = {name: module for name, module in network.named_modules() if name}
-    with torch.no_grad(), _heard(named) as heard:
+    with torch.no_grad(), _recorded_calls(named) as heard:
         run()
     tokens: tuple[int, str] | None = None
     for place, (name, _, output) in enumerate(heard):
@@ -154,8 +154,8 @@ def _parent(name: str) -> str:
 
 
 @contextmanager
-def _heard(modules: dict[str, nn.Module]) -> Iterator[list[tuple[str, Any, Tensor]]]:
-    """Name, first argument and output of each call that gives one tensor, as calls end."""
+def _recorded_calls(modules: dict[str, nn.Module]) -> Iterator[list[tuple[str, Any, Tensor]]]:
+    """Record name, first argument and output of each call that returns one tensor."""
     heard: list[tuple[str, Any, Tensor]] = []
 
     def listen(name: str) -> Callable[..., None]:

@@ -66,7 +66,7 @@ class AttentionSums:
             total[:, 1] += number
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """All of them, by the names of the record."""
+        """The sums by the names of the record."""
         context = {} if self.context is None else {"attention_context": self.context.numpy()}
         return {
             **context,
@@ -113,7 +113,7 @@ class InfluenceSums:
         self.sums[name] += torch.bincount(labels, wide, minlength=len(self.classes))
 
     def arrays(self) -> dict[str, NDArray[Any]]:
-        """All of them, by the names of the record; NaN for a class that was not measured."""
+        """Sums and means by the names of the record; NaN for a class that was not measured."""
         measured = {
             f"gradient_{name}": (total / self.samples).numpy()
             for name, total in self.sums.items()
@@ -130,7 +130,7 @@ class InfluenceSums:
 
 
 def sums_between(values: Tensor, group: Tensor, groups: int) -> Tensor:
-    """(..., P, P) float64: values (..., N, N) of pairs i != j, i's group in the row.
+    """Sum values (..., N, N) over pairs i != j by groups: (..., P, P), i's group in the row.
 
     Args:
         values: of i in the row and j in the column, on any device.
@@ -146,20 +146,20 @@ def sums_between(values: Tensor, group: Tensor, groups: int) -> Tensor:
 
 
 def counts_between(group: Tensor, groups: int) -> Tensor:
-    """(P, P) int64: how many pairs of different samples there are."""
+    """Count pairs of different samples by groups: (P, P) int64."""
     members = torch.bincount(group.cpu(), minlength=groups)
     return members[:, None] * members - members.diag()
 
 
 def without_self(values: Tensor) -> Tensor:
-    """(..., N, N) float64 on the CPU, 0 on the diagonal."""
+    """The values (..., N, N) as float64 on the CPU, with 0 on the diagonal."""
     # On the CPU: exact sums, and no atomics that vary between runs.
     wide = values.detach().cpu().double()
     return wide * (1 - torch.eye(wide.shape[-1], dtype=wide.dtype))
 
 
 def of_own_class(values: Tensor, labels: Tensor) -> tuple[Tensor, int]:
-    """Sums (...,) over pairs i != j of one class, of values (..., N, N), and how many there are."""
+    """Sum values (..., N, N) over pairs i != j of one class: (...,), and the number of pairs."""
     labels = labels.cpu()
     same = (labels[:, None] == labels) & ~torch.eye(len(labels), dtype=torch.bool)
     return (values.detach().cpu().double() * same).sum((-2, -1)), int(same.sum())

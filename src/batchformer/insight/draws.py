@@ -33,9 +33,9 @@ def balanced(labels: Tensor, most: int, draw: torch.Generator) -> Tensor:
 
 
 def by_shots(labels: Tensor, shot_of_class: Tensor, most: int, draw: torch.Generator) -> Tensor:
-    """Rows of many, medium and few shots in this order, evenly over groups that have images.
+    """Draw rows evenly over the shot groups that have images: many, medium, then few.
 
-    Classes of a group are drawn evenly. A group with fewer images than its part gives all.
+    Classes of a group are drawn evenly. A group with too few images gives all of them.
     """
     shot = shot_of_class.cpu()[labels.cpu()]
     groups = [(shot == group).nonzero().flatten() for group in range(len(SHOTS))]
@@ -61,6 +61,6 @@ def like_training(
     return torch.stack([torch.multinomial(chance, size, generator=draw) for _ in range(batches)])
 
 
-def drawing_of(purpose: int, seed: int = 0) -> torch.Generator:
-    """The generator of one of the draws."""
+def generator_of(purpose: int, seed: int = 0) -> torch.Generator:
+    """The generator of one of the draws, such as ``MEASURED``."""
     return generator(seed, "order", purpose)

@@ -76,7 +76,7 @@ def influence(
 def feature_gradients(
     relations: Relations, features: Tensor, labels: Tensor, block: int | None = None
 ) -> Iterator[tuple[int, Tensor]]:
-    """A first row i, and dL_i / df (rows, N, ...) of it and the rows after it, block by block.
+    """Yield blocks of rows: the first row i, and dL_i / df (rows, N, ...) of the block.
 
     The batch is copied for every row, and L_i is computed from copy i alone: copies are positions
     to the encoder, which do not attend to each other. So one backward pass gives all gradients.
@@ -114,7 +114,7 @@ def _numbers(relations: Relations, features: Tensor) -> int:
 
 
 def losses_of_rows(relations: Relations, logits: Tensor, labels: Tensor) -> Tensor:
-    """(N,) the loss of each row by itself, whatever a criterion does to a batch."""
+    """The loss of each row alone, (N,): a criterion may combine the rows of a batch."""
     cuts = zip(torch.split(logits, 1), torch.split(labels, 1), strict=True)
     return torch.stack([relations.loss(row, label) for row, label in cuts])
 

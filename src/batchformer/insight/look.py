@@ -107,7 +107,7 @@ class CountedImages:
 
 
 def look_cam(relations: Relations, images: TestImages, network: nn.Module, layer: str) -> Arrays:
-    """Grad-CAM alone, at another layer; the network is left as it was.
+    """Measure only Grad-CAM, at another layer; the network is left as it was.
 
     Args:
         relations: of the network.
@@ -131,8 +131,8 @@ def measured_rows(labels: Tensor, most: int, seed: int) -> Tensor:
         most: rows, at most.
         seed: of the order.
     """
-    rows = draws.balanced(labels, most, draws.drawing_of(draws.MEASURED))
-    return rows[torch.randperm(len(rows), generator=draws.drawing_of(draws.MEASURED, seed))]
+    rows = draws.balanced(labels, most, draws.generator_of(draws.MEASURED))
+    return rows[torch.randperm(len(rows), generator=draws.generator_of(draws.MEASURED, seed))]
 
 
 def measure(
@@ -173,7 +173,7 @@ def _projection(features: Tensor, labels: Tensor, rows: Tensor) -> Arrays:
     # In the order of the test set, which no seed changes.
     order = rows.argsort()
     features, labels = features[order], labels[order]
-    chosen = draws.balanced(labels, PROJECTED, draws.drawing_of(draws.PROJECTED))
+    chosen = draws.balanced(labels, PROJECTED, draws.generator_of(draws.PROJECTED))
     points, share = principal_axes(features[chosen])
     return {
         "projection": points.numpy().astype(np.float32),
@@ -184,7 +184,7 @@ def _projection(features: Tensor, labels: Tensor, rows: Tensor) -> Arrays:
 
 def _cam(relations: Relations, images: TestImages, network: nn.Module, layer: str | None) -> Arrays:
     shot = images.classes.shot_of_class
-    rows = draws.by_shots(images.labels, shot, CAM, draws.drawing_of(draws.CAM))
+    rows = draws.by_shots(images.labels, shot, CAM, draws.generator_of(draws.CAM))
     labels = images.labels[rows]
     (x,) = images.batches(rows, len(rows))
 
@@ -205,8 +205,8 @@ def _cam(relations: Relations, images: TestImages, network: nn.Module, layer: st
 
 
 def _explored(relations: Relations, images: TestImages) -> Arrays:
-    """Batches as a training has them, sample by sample."""
-    counts, draw = images.classes.train_counts, draws.drawing_of(draws.EXPLORED)
+    """Batches with the class frequencies of training, with all pairs of samples."""
+    counts, draw = images.classes.train_counts, draws.generator_of(draws.EXPLORED)
     rows = draws.like_training(images.labels, counts, EXPLORED, EXPLORED_SAMPLES, draw)
     labels = images.labels[rows]
     seen: list[BatchInfluence] = []

@@ -14,7 +14,7 @@ from batchformer.insight.record import CONFIDENCES, SHOTS
 def reliability(
     confidence: Tensor, correct: Tensor, shot: Tensor, bins: int = CONFIDENCES
 ) -> dict[str, NDArray[Any]]:
-    """Predictions by confidence: how many, their confidence and how many are right, as sums.
+    """Sums over predictions in bins of confidence: their number, confidence and right answers.
 
     Args:
         confidence: (M,) probability of the predicted class.
@@ -45,7 +45,7 @@ def reliability(
 
 
 def principal_axes(features: Tensor, axes: int = 2) -> tuple[Tensor, Tensor]:
-    """Features (S, C) on the axes of the largest variance: (S, axes), and its shares (axes,).
+    """Project features (S, C) on principal axes: points (S, axes), shares of variance (axes,).
 
     The sign of an axis is that of its largest entry, so that the same features have one picture.
     """
@@ -104,5 +104,5 @@ def separation_and_spread(
 
 
 def _wide(features: Tensor) -> Tensor:
-    """(S, C) float64 on the CPU; those of several experts side by side."""
+    """Features as (S, C) float64 on the CPU; those of several experts are concatenated."""
     return features.detach().flatten(1).cpu().double()

@@ -62,7 +62,7 @@ InsightArrays = Mapping[str, NDArray[Any]]
 
 
 def save(path: Path, insight: InsightArrays) -> None:
-    """Write all of it, or nothing.
+    """Write the arrays; the file is complete or not there.
 
     Raises:
         ValueError: it is larger than a run's folder should hold.

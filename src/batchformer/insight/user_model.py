@@ -33,7 +33,7 @@ class Insight:
     arrays: InsightArrays
 
     def save(self, path: str | Path) -> Path:
-        """Write them to one file, `insight.npz` where a folder is named."""
+        """Write the arrays to this file, or to `insight.npz` in this folder."""
         file = Path(path)
         file = file / FILE if file.is_dir() else file
         save(file, self.arrays)
@@ -95,7 +95,7 @@ def look_at(
 def relations_of(
     model: nn.Module, example: Tensor, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> Relations:
-    """Features, classifier and encoder of a model, by one batch (N, ...) that it accepts.
+    """Find features, classifier and encoder of a model with one batch (N, ...) that it accepts.
 
     Raises:
         ValueError: it has no single classifier, or BatchFormer stands elsewhere.
@@ -142,7 +142,7 @@ def relations_of(
 
 @dataclass(frozen=True, eq=False)
 class _Loaded:
-    """Images (M, channels, H, W) of a loader, as they came."""
+    """Images (M, channels, H, W) of a loader, as it gave them."""
 
     classes: Classes
     images: Tensor

@@ -174,7 +174,7 @@ def _names(group: NetworkGroup, arm: str, bins: NDArray[Any]) -> tuple[str, ...]
 
 
 def _batch(run: InsightArrays) -> float:
-    """N: every sample has itself and N - 1 pairs."""
+    """N, the batch size: every sample has N - 1 pairs."""
     samples = float(run["attention_self"][0, 1])
     return 1.0 + float(run["bin_pairs"].sum()) / samples
 
@@ -453,12 +453,12 @@ def tables(data: Attention) -> list[FigureTable]:
 
 
 def times(ratio: float) -> str:
-    """A ratio as it is written."""
+    """Write a ratio."""
     return f"{ratio:.2f}×" if ratio < 9.995 else f"{ratio:.0f}×"
 
 
 def at_most(part: float) -> str:
-    """A part as percent, rounded up to one digit.
+    """Write a part as percent, rounded up to one digit.
 
     >>> at_most(6.97e-5), at_most(0.0081), at_most(0.0)
     ('0.007%', '0.9%', '0.001%')

@@ -183,7 +183,7 @@ def _picture(runs: dict[str, InsightArrays], m: int) -> Picture:
 
 
 def draw(data: Cams) -> Figure:
-    """Of every shot group the images, then a row for each arm; one group alone has no name."""
+    """Draw the images of every shot group, then a row for each arm; one group has no name."""
     blocks = [
         (name, pictures[i : i + A_ROW])
         for name, pictures in data.by_shots.items()
@@ -245,7 +245,7 @@ def _mark(picture: Picture, arm: str) -> str:
 
 
 def overlay(pixels: NDArray[Any], heat: NDArray[Any]) -> NDArray[Any]:
-    """The image (h, w, 3) under its heat (a, b), which is widened to it; the hotter, the denser."""
+    """Blend the image (h, w, 3) with its heat (a, b): the hotter, the more opaque."""
     from matplotlib import colormaps
 
     wide = widened(heat, pixels.shape[:2])[..., None]

@@ -95,7 +95,7 @@ class FeatureSpace:
 
     @property
     def marks(self) -> list[Mark]:
-        """Of the classes, or of the shot groups."""
+        """The marks of the classes, or of the shot groups."""
         if not self.by_class:
             return SHOT_MARKS
         looks = zip(self.names, CLASS_COLOURS, CLASS_MARKERS, strict=False)
@@ -241,7 +241,7 @@ def _columns(data: FeatureSpace) -> dict[int, str]:
 
 
 def _measured(data: FeatureSpace) -> list[str]:
-    """Spread is measured against all classes: of one group it is 1, whatever the features."""
+    """The measures to show: with one group spread is 1 by definition, and left out."""
     return [name for name in MEASURES if len(data.groups) > 1 or name != "spread"]
 
 

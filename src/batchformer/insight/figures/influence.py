@@ -278,7 +278,7 @@ def cumulative_mean(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def draw(data: InfluenceByClass) -> Figure:
-    """Every arm has a panel of its own, since scales differ, and one more if cumulative."""
+    """Draw a panel for every arm, since scales differ, and one more if cumulative."""
     kinds = ("each", "cumulative") if data.cumulative else ("each",)
     panels = [(arm, kind) for arm in data.by_arm for kind in kinds]
     drawn, every = new_figure([1.7] * len(panels))
@@ -410,7 +410,7 @@ def verdict_words(arm: str, found: InfluenceOfArm, counts: NDArray[Any]) -> str:
 
 
 def _before(found: InfluenceOfArm) -> list[str]:
-    """What the same network shows before any training, with random weights and the same loss."""
+    """What the same network shows before training, with random weights and the same loss."""
     if found.untrained is None:
         return ["An untrained network was not measured beside it."]
     if found.untrained.rho is None:
@@ -466,7 +466,7 @@ def in_powers(value: float) -> str:
 
 
 def in_full(value: float) -> str:
-    """One digit after the zeros, and no exponent."""
+    """A number with one significant digit and no exponent."""
     rounded = float(f"{value:.1g}")
     return f"{rounded:.0f}" if rounded >= 1 else f"{rounded:.{-int(f'{rounded:e}'[-3:])}f}"
 
@@ -532,7 +532,7 @@ def span(found: Sequence[float] | None) -> str:
 
 
 def tables(data: InfluenceByClass) -> list[FigureTable]:
-    """The correlations."""
+    """Tables of the correlations, arm by arm."""
     whole = {arm: found.correlation for arm, found in data.by_arm.items()}
     before = {arm: found.untrained for arm, found in data.by_arm.items() if found.untrained}
     known = {arm: found.controlled for arm, found in data.by_arm.items() if found.controlled}

@@ -63,7 +63,7 @@ def learning(runs: Sequence[InsightArrays]) -> Learning | None:
         above = _binomial_tail(right, images, share) < LEVEL
         if untrained is not None:
             before.append(100 * float(untrained) / images)
-            above = above and _more(right, round(float(untrained)), images)
+            above = above and _more_than_before(right, round(float(untrained)), images)
         learnt.append(above)
     found = summary(accuracies, within=(0.0, 100.0))
     above = found.low is None or found.low > chance
@@ -71,7 +71,7 @@ def learning(runs: Sequence[InsightArrays]) -> Learning | None:
     return Learning(found, chance, mean, above and all(learnt))
 
 
-def _more(right: int, before: int, images: int) -> bool:
+def _more_than_before(right: int, before: int, images: int) -> bool:
     """Whether more answers are right than before, by a normal test of two proportions."""
     both = (right + before) / (2 * images)
     error = math.sqrt(max(2 * both * (1 - both) / images, 0.0))

@@ -124,7 +124,7 @@ def arrays_by_arm(group: NetworkGroup, *names: str) -> ArraysByArm:
 
 
 def safe_divide(sums: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
-    """Sums over counts, which are broadcast to them; NaN where nothing was counted.
+    """Divide sums by counts, which are broadcast; NaN where the count is 0.
 
     >>> safe_divide(np.array([3.0, 0.0]), np.array([2, 0])).tolist()
     [1.5, nan]
@@ -171,6 +171,6 @@ def image_count(group: NetworkGroup, images: int) -> ImageCount:
 
 
 def mean_of_known(values: NDArray[Any]) -> NDArray[Any]:
-    """Mean over the first axis of what is not NaN; NaN where nothing is."""
+    """Mean over the first axis, ignoring NaN; NaN where all are."""
     known = np.isfinite(values)
     return safe_divide(np.where(known, values, 0.0).sum(0), known.sum(0))

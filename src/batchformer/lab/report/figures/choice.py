@@ -20,7 +20,7 @@ NEEDED = frozenset({"choice_epochs", "choice_hm", "chosen_epoch"})
 
 @dataclass(frozen=True)
 class Choices:
-    """Of each arm.
+    """The epochs that each arm chose.
 
     Args:
         curves: the score by epoch, over seeds.

@@ -141,11 +141,11 @@ def shot_of_class(run: Run, counts: NDArray[Any]) -> NDArray[Any]:
 
 
 def draw(data: HeadTail) -> Figure:
-    """A row for each arm: the rates, and what they differ by from the reference."""
+    """Draw a row for each arm: the rates, and their differences from the reference."""
     arms = list(data.by_arm)
     some = any(found.differences for found in data.by_arm.values())
     drawn, grid = new_grid(len(arms), 2 if some else 1, [1.55] * len(arms))
-    reach = max([LEAST_REACH, *(abs(settled(d)) for d in _every(data))])
+    reach = max([LEAST_REACH, *(abs(beyond_noise(d)) for d in _every(data))])
     for row, arm in zip(grid, arms, strict=True):
         found = data.by_arm[arm]
         texts = [[f"{value:.1f}" for value in line] for line in found.rates]
@@ -159,7 +159,7 @@ def draw(data: HeadTail) -> Figure:
         if found.differences is None:
             row[1].set_visible(False)
             continue
-        values = np.array([[settled(d) for d in line] for line in found.differences])
+        values = np.array([[beyond_noise(d) for d in line] for line in found.differences])
         marks = [[_difference(d) for d in line] for line in found.differences]
         cells(row[1], values, marks, data.groups, colours=DIVERGING, limits=(-reach, reach))
         row[1].set_yticks([])
@@ -168,7 +168,7 @@ def draw(data: HeadTail) -> Figure:
     return drawn
 
 
-def settled(found: Paired) -> float:
+def beyond_noise(found: Paired) -> float:
     """The difference where its interval does not hold 0; else 0, so that noise has no colour."""
     if found.low is None or found.high is None or found.low <= 0 <= found.high:
         return 0.0

@@ -36,7 +36,7 @@ VALLEY_NOTE = (
 
 
 class Line(NamedTuple):
-    """What is drawn by update: a value of the records of one kind, and how it is called."""
+    """A value that is drawn by update: its kind of record, its key and its label."""
 
     kind: str
     value: str
@@ -126,7 +126,7 @@ def _updates_table(group: RunGroup, lines: list[Line]) -> FigureTable:
 
 
 def scales_of_losses(group: RunGroup) -> list[str]:
-    """Which arms' losses are not on the scale of the others', a sentence for each reason."""
+    """Sentences on arms whose losses are on another scale than the others'."""
     summed: dict[str, list[str]] = {}
     multiplied = []
     for arm in group.arms:
@@ -162,7 +162,7 @@ def _stream_factor(module: Mapping[str, Any]) -> float:
 
 
 def change_of_loss(group: RunGroup) -> list[str]:
-    """Where a method changes its loss on the way, a sentence; of a change out of sight none."""
+    """A sentence where a method changes its loss during training, within the logged updates."""
     setting, what = loss_change(group.recipe.get("method")) or ("", "")
     hyper = group.recipe.get("hyper") or {}
     epoch = hyper.get(setting)
@@ -180,7 +180,7 @@ def change_of_loss(group: RunGroup) -> list[str]:
 
 
 def whose(group: RunGroup) -> str:
-    """What evaluations by update are of, where that is not the network that is reported."""
+    """Which network evaluations by update are of, where it is not the reported one."""
     return " without SWAD" if (group.recipe.get("hyper") or {}).get("swad") else ""
 
 
@@ -213,7 +213,7 @@ def valley_table(group: RunGroup) -> FigureTable | None:
 
 
 def _span(values: Iterable[Any]) -> str:
-    """One number, or the lowest to the highest; empty where none is known."""
+    """One number, or the lowest to the highest; "" where none is known."""
     known = [value for value in values if isinstance(value, (int, float))]
     if not known:
         return ""
