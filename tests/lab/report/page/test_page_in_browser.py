@@ -97,20 +97,26 @@ def test_it_loads_fits_and_says_nothing_to_the_console(
 
 
 def test_the_theme_of_the_reader_is_followed(browser: Any, page_file: Path) -> None:
-    def brightness(theme: str, selector: str, value: str) -> float:
+    def brightness(theme: str) -> list[float]:
         page = browser.new_page(color_scheme=theme)
         page.goto(page_file.as_uri())
-        colour = page.evaluate(
-            f"getComputedStyle(document.querySelector('{selector}')).{value}.match(/[0-9.]+/g)"
-        )
+        found = [
+            page.evaluate(
+                f"getComputedStyle(document.querySelector('{selector}')).{value}.match(/[0-9.]+/g)"
+            )
+            for selector, value in (
+                ("body", "backgroundColor"),
+                ("body", "color"),
+                ("figure svg text", "fill"),
+            )
+        ]
         page.close()
-        return sum(map(float, colour[:3])) / 765
+        return [sum(map(float, colour[:3])) / 765 for colour in found]
 
-    assert brightness("light", "body", "backgroundColor") > 0.9
-    assert brightness("dark", "body", "backgroundColor") < 0.15
-    for selector, value in (("body", "color"), ("figure svg text", "fill")):
-        assert brightness("light", selector, value) < 0.4, selector
-        assert brightness("dark", selector, value) > 0.6, selector
+    ground, text, figure = brightness("light")
+    assert ground > 0.9 and text < 0.4 and figure < 0.4
+    ground, text, figure = brightness("dark")
+    assert ground < 0.15 and text > 0.6 and figure > 0.6
 
 
 def test_text_in_figures_can_be_read_on_a_phone(browser: Any, page_file: Path) -> None:
