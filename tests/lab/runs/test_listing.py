@@ -10,14 +10,18 @@ from rich.console import Console
 
 from batchformer.lab.config.arms import ARMS
 from batchformer.lab.recipes import RECIPES, find_recipe
+from batchformer.lab.recipes.ablations import SWEEPS
 from batchformer.lab.recipes.paper import ROWS
 from batchformer.lab.runs.listing import (
     data_state,
     ensure_data,
+    levels_and_paper,
     paper_numbers,
     print_data,
     print_listing,
     print_matching,
+    print_sweeps,
+    state,
 )
 
 TABLES = ("T1", "T2", "T3", "T4")
@@ -149,3 +153,19 @@ def test_a_row_that_two_tables_print_otherwise_says_so() -> None:
     for name in RECIPES:
         printed = {(r.arm, r.numbers[r.headline]) for r in ROWS if r.recipe == name}
         assert len(printed) <= 2 or name == "pacs_swad", name
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_every_sweep_is_listed_with_its_levels_and_the_papers_numbers(width: int) -> None:
+    text = shown(width, print_sweeps)
+    lines = text.splitlines()
+    assert max(map(len, lines)) <= width
+    assert set(SWEEPS) <= {line.split()[0] for line in lines if line.strip()}
+    words = " ".join(text.split())
+    assert "1* (43.2), 2 (43.2), 4 (42.7)," in words and "without (48.13)" in "".join(words)
+
+
+def test_levels_without_a_number_have_none() -> None:
+    assert levels_and_paper(SWEEPS["demo_layers"]) == "1*, 2, 4"
+    assert levels_and_paper(SWEEPS["cifar100_lt_heads"]) == "1, 4* (51.7)"
+    assert state(SWEEPS["demo_layers"]) == "embedded"

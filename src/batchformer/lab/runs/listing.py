@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 #: Characters of a recipe's row in the paper, so that a terminal of 80 holds the other columns.
 ROW_WIDTH = 50
-#: Near names that an error has.
+#: Near names that an error suggests.
 MOST_NEAR = 3
 
 
@@ -43,7 +43,7 @@ def data_state(recipe: Recipe) -> State:
 
 
 def _images(data: DataConfig) -> DataConfig:
-    """Images that are learnt from without labels lie where they lie with them."""
+    """The labelled images of data without labels: both are the same files."""
     return data.images() if isinstance(data, ContrastConfig) else data
 
 
@@ -60,15 +60,15 @@ def in_words(recipe: Recipe) -> str:
 
 
 def print_listing(console: Console | None = None) -> None:
-    """Recipes, arms, and the paper's rows without a recipe."""
+    """Print all recipes, the arms, and the rows of the paper without a recipe."""
     console = console or _console()
     console.print(_recipes(make() for make in RECIPES.values()))
-    arms = _table("\nArms", "arm", "what it is", wide="arm")
+    arms = _table("\nArms", "arm", "what it is", whole=("arm",))
     for name, arm in ARMS.items():
         arms.add_row(name, arm.purpose)
     console.print(arms)
     title = "\nRows of the paper without a recipe"
-    rows = _table(title, "table", "method", "paper", "state", wide="state")
+    rows = _table(title, "table", "method", "paper", "state", whole=("state",))
     for row in (row for row in ROWS if row.recipe is None):
         method = row.method + (" + BatchFormer" if row.arm == "batchformer" else "")
         about = f"{method}\n  {row.data}, {row.model}"
@@ -78,10 +78,10 @@ def print_listing(console: Console | None = None) -> None:
 
 
 def print_matching(words: Sequence[str], console: Console | None = None) -> None:
-    """The recipes that have all these words, or parts of words, in what the list says of them.
+    """Print the recipes that have all these words, or parts of words, in their lines of the list.
 
     Raises:
-        ValueError: there is none; names near recipes.
+        ValueError: there is none; it names the nearest recipes.
     """
     recipes = [make() for make in RECIPES.values()]
     found = [
@@ -100,7 +100,7 @@ def print_matching(words: Sequence[str], console: Console | None = None) -> None
 
 
 def _near(words: Sequence[str]) -> list[str]:
-    """Recipes whose names are near what was asked for, or have a part that is near."""
+    """Recipes whose names, or parts of them, are near what was asked for."""
     near = difflib.get_close_matches("_".join(words).lower(), RECIPES, MOST_NEAR)
     parts = dict.fromkeys(part for name in RECIPES for part in name.split("_"))
     for word in words:
@@ -111,7 +111,7 @@ def _near(words: Sequence[str]) -> list[str]:
 
 def _recipes(recipes: Iterable[Recipe]) -> Table:
     title = "Recipes (paper: baseline -> + BatchFormer)"
-    table = _table(title, "recipe", "data", "paper", wide="paper")
+    table = _table(title, "recipe", "data", "paper", whole=("paper",))
     for recipe in recipes:
         below = indent(_about(recipe), "  ")
         table.add_row(f"{recipe.name}\n{below}", data_state(recipe), paper_numbers(recipe))
@@ -126,7 +126,7 @@ def _about(recipe: Recipe) -> str:
 
 
 def _state_of(row: PaperRow) -> str:
-    """That nothing trains a row, or which recipe trains the same method again."""
+    """Which recipe trains the method of a row, or that none does."""
     method = row.method.removesuffix(" (published)")
     same = [r.recipe for r in ROWS if r.recipe and (r.data, r.method) == (row.data, method)]
     return f"published; see\n{same[0]}" if same else "not implemented"
@@ -138,17 +138,18 @@ def _console() -> Console:
     return Console()
 
 
-def _table(title: str, *columns: str, wide: str = "") -> Table:
+def _table(title: str, *columns: str, whole: Sequence[str] = ()) -> Table:
+    """An empty table; cells of the columns in `whole` are never wrapped."""
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=None, pad_edge=False)
     for column in columns:
-        table.add_column(column, overflow="fold", no_wrap=column == wide)
+        table.add_column(column, overflow="fold", no_wrap=column in whole)
     return table
 
 
 def paper_numbers(recipe: Recipe) -> str:
-    """The paper's headline numbers of both arms; an arrow before that of BatchFormer alone."""
+    """The paper's headline numbers, ``baseline -> batchformer``; one may be missing."""
     if not recipe.paper:
         return "-"
     values = [next(iter(numbers.values())) for numbers in recipe.paper.values()]
@@ -157,7 +158,7 @@ def paper_numbers(recipe: Recipe) -> str:
 
 
 def print_data(console: Console | None = None) -> None:
-    """Where each data set is, or was looked for and how to get it."""
+    """Print where each data set is, or where it was looked for and how to get it."""
     console = console or _console()
     table = _table("", "data", "here", "where")
     for row in places():
@@ -172,18 +173,12 @@ def print_data(console: Console | None = None) -> None:
 
 
 def print_sweeps(console: Console | None = None) -> None:
-    """Every sweep: what it varies, whether it can be run, its levels with the paper's numbers."""
-    from rich.console import Console as RichConsole
-    from rich.table import Table
-
+    """Print every sweep: what it varies, whether its data is here, levels, the paper's numbers."""
     title = "Sweeps (levels: the paper's All with BatchFormer; * others are compared with it)"
-    table = Table(title=title, title_justify="left", box=None, pad_edge=False)
-    table.add_column("sweep", no_wrap=True)
-    table.add_column("data", no_wrap=True)
-    table.add_column("levels", overflow="fold")
+    table = _table(title, "sweep", "data", "levels", whole=("sweep", "data"))
     for sweep in SWEEPS.values():
         table.add_row(sweep.name, state(sweep), f"{sweep.factor}: {levels_and_paper(sweep)}")
-    (console or RichConsole()).print(table)
+    (console or _console()).print(table)
 
 
 def state(sweep: Sweep) -> str:
