@@ -22,7 +22,7 @@ from batchformer.plug.check import check
 
 CPU = torch.device("cpu")
 NAMES = [name for name in RECIPES if name.startswith("cifar") and "moco" not in name]
-LARGEST = 100
+LARGEST = 200
 #: Of the images.
 SIDE = 32
 
