@@ -1,4 +1,4 @@
-"""Where samples meet, in every layout and of every method."""
+"""Encoders over samples in every layout and of every method, and one row of a layer."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.insight.gradient import influence
-from batchformer.insight.relations import Relations
+from batchformer.insight.relations import Relations, one_row
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from batchformer.lab.models.ride import ride_resnet32
+from batchformer.nn.attention import Attend
+from batchformer.nn.encoder import EncoderWeights
 from batchformer.nn.module import BatchFormer
 
 COUNTS = torch.tensor([50, 20, 10, 5, 1])
@@ -160,3 +162,18 @@ def test_the_loss_of_centres_is_paco_without_samples() -> None:
     options = {"alpha": 0.0, "gamma": 0.0, "temperature": 0.2}
     sizes = (directions, directions, none, logits, y, nobody, COUNTS)
     torch.testing.assert_close(method.centre_loss(logits, y), paco(*sizes, **options))
+
+
+@pytest.mark.parametrize("attend", ["batch", "self"])
+@pytest.mark.parametrize("heads", [1, 3])
+def test_a_row_is_that_of_torchs_own_layer(attend: Attend, heads: int) -> None:
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(6, heads, 6, dtype=torch.float64).eval()
+    for parameter in layer.parameters():
+        parameter.data.add_(torch.randn_like(parameter))
+    x, rows = torch.randn(5, 4, 6, dtype=torch.float64), torch.tensor([3, 0, 0, 2, 1])
+    others = ~torch.eye(4, dtype=torch.bool) if attend == "self" else None
+    # Torch has the samples of a sequence first, and our batches are its sequences.
+    expected = layer(x.transpose(0, 1), src_mask=others).transpose(0, 1)[torch.arange(5), rows]
+    got = one_row(x, rows, EncoderWeights.of(layer), heads=heads, attend=attend)
+    torch.testing.assert_close(got, expected)

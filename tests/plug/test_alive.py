@@ -12,9 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from batchformer import BatchFormer, attach, check, match, param_groups
-from batchformer.insight.features import principal_axes
 from batchformer.insight.figures.influence import NEXT_TO_NOTHING, apart
 from batchformer.insight.gradient import influence as laboratory_influence
+from batchformer.insight.measures import principal_axes
 from batchformer.insight.user_model import relations_of
 from batchformer.plug.alive import influence, watched_influence, weight_left
 from batchformer.plug.findings import ALIVE

@@ -1,4 +1,4 @@
-"""Who helps whom: what is looked at in a trained network, for figures that need it no more.
+"""Who helps whom in a batch: measured on a trained network once, drawn later without it.
 
 For a model of your own, with BatchFormer attached, in three lines::
 

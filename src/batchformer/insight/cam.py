@@ -1,7 +1,7 @@
-"""Where a network looks for a class: Grad-CAM (Selvaraju et al., 2017) of the plain network.
+"""Where a network looks for a class: Grad-CAM (Selvaraju et al., 2017) without BatchFormer.
 
-A few lines of our own: the package of that name brings OpenCV, scikit-learn and matplotlib for one
-weighted sum, and wants a module with one output where we have a function of images.
+The package `grad-cam` would bring OpenCV, scikit-learn and matplotlib for one weighted sum, and
+needs a module with one output where we have a function of images.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ Classify = Callable[[Tensor], Tensor]
 #: A name for the layer of the paper's code: the last stage of ResNet-32, but the third of four in
 #: the networks for ImageNet.
 RELEASED, RELEASED_LAYER = "released", "layer3"
-#: The last norm before samples' tokens meet, by the names of timm, torchvision and Hugging Face.
-#: After the last block a class token alone is read, so that other tokens have no gradient there.
+#: Names of the norm before attention in timm, torchvision and Hugging Face. After the last block
+#: only the class token is read, so other tokens have no gradient there.
 TOKEN_NORMS = ("norm1", "ln_1", "layernorm_before")
 
 
@@ -29,8 +29,8 @@ class Cam:
     """Heat maps of M images.
 
     Args:
-        heat: (M, a, b) from 0 to 1; all 0 where nothing speaks for the class.
-        layer: the layer, or layers, whose maps were weighed.
+        heat: (M, a, b) from 0 to 1; all 0 where there is no evidence for the class.
+        layer: the layer, or layers, whose maps were weighted.
         logits: (M, K).
     """
 
@@ -44,8 +44,8 @@ def grad_cam(
 ) -> Cam:
     """Heat maps for the given classes: ``relu(sum_k mean(dz / dA_k) A_k)`` over the channels k.
 
-    The network is in eval, so that an image has no part in the logits of another. Maps of several
-    layers, the branches of experts, are as channels of one.
+    The network is in eval, so images do not change each other's logits. Maps of several layers, the
+    branches of experts, count as channels of one.
 
     Args:
         classify: images (M, ...) to logits (M, K), through the network.
@@ -64,7 +64,7 @@ def grad_cam(
             f"{type(network).__name__} has no layer {', '.join(unknown)}; its parts are {known}"
         )
     outputs: dict[str, Tensor] = {}
-    with torch.enable_grad(), _heard({name: modules[name] for name in names}) as heard:
+    with torch.enable_grad(), _recorded_calls({name: modules[name] for name in names}) as heard:
         # Frozen networks have a graph through their input alone.
         logits = classify(x.detach().requires_grad_())
         outputs = {name: out for name, _, out in heard}
@@ -80,7 +80,7 @@ def grad_cam(
 
 
 def normalised(weighed: Tensor) -> Tensor:
-    """(M, a, b) what is above 0, over its largest value in each image.
+    """Positive values of (M, a, b), divided by the largest of each image.
 
     >>> normalised(torch.tensor([[[-1.0, 2.0], [4.0, 0.0]]]))
     tensor([[[0.0000, 0.5000],
@@ -92,9 +92,9 @@ def normalised(weighed: Tensor) -> Tensor:
 
 
 def as_maps(output: Tensor) -> Tensor:
-    """Maps (N, C, a, b) of maps, channels first or last, or of tokens (N, T, C).
+    """Convert maps, channels first or last, or tokens (N, T, C) to maps (N, C, a, b).
 
-    Tokens that are not of a square, a class token and the like, come first and are left out.
+    Tokens before the square of patches, such as a class token, are left out.
 
     >>> as_maps(torch.zeros(2, 17, 8)).shape, as_maps(torch.zeros(2, 7, 7, 96)).shape
     (torch.Size([2, 8, 4, 4]), torch.Size([2, 96, 7, 7]))
@@ -119,7 +119,7 @@ def last_maps(network: nn.Module, run: Callable[[], Any]) -> list[str]:
     they are entries of one list and all read the same input: the branches of experts.
     """
     named = {name: module for name, module in network.named_modules() if name}
-    with torch.no_grad(), _heard(named) as heard:
+    with torch.no_grad(), _recorded_calls(named) as heard:
         run()
     tokens: tuple[int, str] | None = None
     for place, (name, _, output) in enumerate(heard):
@@ -136,7 +136,7 @@ def last_maps(network: nn.Module, run: Callable[[], Any]) -> list[str]:
     if tokens:
         return [tokens[1]]
     raise ValueError(
-        f"{type(network).__name__} has no layer with maps for Grad-CAM: name one, or go without"
+        f"{type(network).__name__} has no layer with maps for Grad-CAM: name one with layer="
     )
 
 
@@ -154,8 +154,8 @@ def _parent(name: str) -> str:
 
 
 @contextmanager
-def _heard(modules: dict[str, nn.Module]) -> Iterator[list[tuple[str, Any, Tensor]]]:
-    """Name, first argument and output of each call that gives one tensor, as calls end."""
+def _recorded_calls(modules: dict[str, nn.Module]) -> Iterator[list[tuple[str, Any, Tensor]]]:
+    """Record name, first argument and output of each call that returns one tensor."""
     heard: list[tuple[str, Any, Tensor]] = []
 
     def listen(name: str) -> Callable[..., None]:

@@ -33,7 +33,7 @@ class Classes:
         train_counts: Tensor,
         shots: Literal["counts", "thirds"] = "counts",
     ) -> Classes:
-        """K classes with their training images (K,), grouped as scores group them."""
+        """K classes with their training images (K,), in the shot groups that scores use."""
         groups = third_groups(train_counts) if shots == "thirds" else shot_groups(train_counts)
         return cls(tuple(names), train_counts, shots_of(groups))
 
@@ -42,17 +42,17 @@ class Classes:
 
     @property
     def bins(self) -> int:
-        """P."""
+        """P, how many bins there are."""
         return min(len(self), MOST_BINS)
 
     @property
     def bin_of_class(self) -> Tensor:
-        """(K,) int64 from 0, the bin of the most frequent."""
+        """The bin of each class, (K,) int64; 0 has the most frequent."""
         return bins_of(self.train_counts)
 
 
 def bins_of(train_counts: Tensor, most: int = MOST_BINS) -> Tensor:
-    """(K,) int64: bins of neighbours in training count, from 0, the most frequent.
+    """The bin of each class, (K,) int64: neighbours in training count, 0 the most frequent.
 
     Bins differ by one class at most; classes of one count are ordered by label.
 
@@ -67,7 +67,7 @@ def bins_of(train_counts: Tensor, most: int = MOST_BINS) -> Tensor:
 
 
 def shots_of(groups: Mapping[str, Tensor]) -> Tensor:
-    """(K,) int64 0, 1 or 2, of masks (K,) of the classes of many, medium and few shots."""
+    """The shot group of each class, (K,) int64: 0, 1 or 2, from masks (K,) of many, medium, few."""
     masks = torch.stack([groups[name] for name in SHOTS]).cpu()
     if not bool((masks.sum(0) == 1).all()):
         raise ValueError("shots_of needs every class in exactly one of many, medium and few")

@@ -8,7 +8,7 @@ from torch import Tensor
 from batchformer.insight.record import SHOTS
 from batchformer.nn.randomness import generator
 
-#: Each draw has a generator of its own: in the place of a step, which is never negative.
+#: Each draw has its own generator, keyed by a negative number where training uses the step.
 MEASURED, PROJECTED, CAM, EXPLORED = -1, -2, -3, -4
 
 
@@ -33,9 +33,9 @@ def balanced(labels: Tensor, most: int, draw: torch.Generator) -> Tensor:
 
 
 def by_shots(labels: Tensor, shot_of_class: Tensor, most: int, draw: torch.Generator) -> Tensor:
-    """Rows of many, medium and few shots in this order, evenly over groups that have images.
+    """Draw rows evenly over the shot groups that have images: many, medium, then few.
 
-    Classes of a group are drawn evenly. A group with fewer images than its part gives all.
+    Classes of a group are drawn evenly. A group with too few images gives all of them.
     """
     shot = shot_of_class.cpu()[labels.cpu()]
     groups = [(shot == group).nonzero().flatten() for group in range(len(SHOTS))]
@@ -49,18 +49,18 @@ def like_training(
 ) -> Tensor:
     """Rows (B, N): batches whose classes are as frequent as among the training images.
 
-    An image is drawn in proportion to the training images of its class, over the test images of
-    it, and not twice in a batch; of a class with few test images there are fewer than that. Classes
+    An image is drawn in proportion to the training images of its class over its test images, and
+    not twice in a batch, so a class with few test images is rarer than in training. Classes
     without a training image come last.
     """
     labels, counts = labels.cpu(), train_counts.cpu().double()
     tested = torch.bincount(labels, minlength=len(counts)).double()
-    # Every image has a chance, so that there are always enough to draw.
+    # Every image has a chance, so there are always enough to draw.
     chance = (counts[labels] + 1e-6) / tested[labels]
     size = min(size, len(labels))
     return torch.stack([torch.multinomial(chance, size, generator=draw) for _ in range(batches)])
 
 
-def drawing_of(purpose: int, seed: int = 0) -> torch.Generator:
-    """The generator of one of the draws."""
+def generator_of(purpose: int, seed: int = 0) -> torch.Generator:
+    """The generator of one of the draws, such as ``MEASURED``."""
     return generator(seed, "order", purpose)

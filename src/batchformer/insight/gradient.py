@@ -1,8 +1,8 @@
 """Influence by gradient: how much the loss of sample i depends on sample j of its batch.
 
 With pooled features f and logits that are the mean of both streams, L_i is the loss of sample i
-alone. Without BatchFormer dL_i / df_j is 0 for every j but i; what it is with BatchFormer is how
-much j takes part in the learning of i.
+alone. Without BatchFormer dL_i / df_j is 0 for every j but i. With BatchFormer it measures how much
+j takes part in learning from i.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from batchformer.kernels import disabled
 
 #: Numbers that one intermediate result over copies of a batch may have.
 BLOCK = 2**22
-#: Images that are held with all that their backward pass needs.
+#: Images whose activations are held at a time for the backward pass.
 IMAGES = 32
 
 
@@ -76,10 +76,10 @@ def influence(
 def feature_gradients(
     relations: Relations, features: Tensor, labels: Tensor, block: int | None = None
 ) -> Iterator[tuple[int, Tensor]]:
-    """A first row i, and dL_i / df (rows, N, ...) of it and the rows after it, block by block.
+    """Yield blocks of rows: the first row i, and dL_i / df (rows, N, ...) of the block.
 
-    The batch is copied for every row, and L_i is taken of copy i alone: copies are positions to the
-    encoder, which do not meet. So one ordinary backward pass gives the gradients of all rows.
+    The batch is copied for every row, and L_i is computed from copy i alone: copies are positions
+    to the encoder, which do not attend to each other. So one backward pass gives all gradients.
 
     Args:
         relations: with an encoder.
@@ -105,7 +105,7 @@ def feature_gradients(
 
 
 def _numbers(relations: Relations, features: Tensor) -> int:
-    """The most that an intermediate result has for one sample of one copy."""
+    """The largest size of an intermediate result for one sample of one copy."""
     own, encoder = features[0].numel(), relations.encoder
     if encoder is None or len(encoder.layers) == 1:
         return 2 * own
@@ -114,7 +114,7 @@ def _numbers(relations: Relations, features: Tensor) -> int:
 
 
 def losses_of_rows(relations: Relations, logits: Tensor, labels: Tensor) -> Tensor:
-    """(N,) the loss of each row by itself, whatever a criterion does to a batch."""
+    """The loss of each row alone, (N,): a criterion may combine the rows of a batch."""
     cuts = zip(torch.split(logits, 1), torch.split(labels, 1), strict=True)
     return torch.stack([relations.loss(row, label) for row, label in cuts])
 
@@ -124,8 +124,8 @@ def on_images(
 ) -> tuple[Tensor, Tensor]:
     """The same on input images: dL_i / dx_j = (df_j / dx_j)^T dL_i / df_j.
 
-    In eval an image has no part in the features of another. So one ordinary backward pass gives
-    every image the gradient of one other sample, and S passes those of S.
+    In eval, images do not change each other's features. So one backward pass gives every image the
+    gradient of one other sample's loss, and S passes those of S.
 
     Args:
         relations: in eval.

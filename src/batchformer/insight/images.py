@@ -1,4 +1,4 @@
-"""Test images that can be looked at: as a network takes them, and small, for people."""
+"""Test images: normalised for a network, and as thumbnails for people."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TestImages(Protocol):
 def thumbnails(images: Tensor, side: int) -> Tensor:
     """(n, h, w, 3) uint8 of images (n, 1 or 3, H, W) uint8, none enlarged.
 
-    Larger ones are reduced, each pixel the mean of the area that it covers.
+    Larger images are reduced by area interpolation.
 
     >>> thumbnails(torch.zeros(2, 1, 100, 50, dtype=torch.uint8), side=10).shape
     torch.Size([2, 10, 5, 3])

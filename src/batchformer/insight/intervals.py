@@ -53,6 +53,12 @@ def summary(values: Sequence[float], within: tuple[float, float] | None = None) 
     return Summary(mean, sd, low, high, n, kept)
 
 
+def summary_of_known(values: Sequence[float], within: tuple[float, float]) -> Summary | None:
+    """The summary of the finite values; None where there is none."""
+    known = [float(value) for value in values if math.isfinite(value)]
+    return summary(known, within) if known else None
+
+
 def finite_values(values: Sequence[float], name: str) -> tuple[float, ...]:
     """The values of seeds as a tuple.
 

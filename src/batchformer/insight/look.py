@@ -1,4 +1,4 @@
-"""All that the figures need of a trained network, by the names of the record."""
+"""Measure all that the figures need of a trained network."""
 
 from __future__ import annotations
 
@@ -11,15 +11,12 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from batchformer.insight import draws
-from batchformer.insight.attention import AttentionSums
 from batchformer.insight.cam import grad_cam
-from batchformer.insight.features import principal_axes, separation_and_spread
+from batchformer.insight.class_sums import AttentionSums, InfluenceSums, without_self
 from batchformer.insight.gradient import BatchInfluence, influence
 from batchformer.insight.images import TestImages
-from batchformer.insight.influence import InfluenceSums
-from batchformer.insight.pairs import without_self
+from batchformer.insight.measures import principal_axes, reliability, separation_and_spread
 from batchformer.insight.relations import Relations
-from batchformer.insight.reliability import reliability
 from batchformer.plug.preserve import preserve_state
 
 #: Images that are measured, at most, and samples of a batch.
@@ -32,7 +29,7 @@ STEPS = 2
 SIDE = 48
 
 Arrays = dict[str, NDArray[Any]]
-#: Is told how many of how many batches were looked at.
+#: Progress: how many of how many batches were looked at.
 Tell = Callable[[int, int], None]
 
 
@@ -50,11 +47,11 @@ def look(
 ) -> Arrays:
     """Look at a network, and leave it as it was: modes, buffers, gradients and random states.
 
-    Which images are looked at follows from their labels alone, so that all arms and seeds of a
-    comparison are laid one upon the other: up to `measured`, drawn evenly over classes; of these
-    2,000 for the projection; 48 for Grad-CAM, evenly over shot groups; and three batches to
-    explore, with classes as frequent as in training. The seed shuffles the measured ones into
-    batches. All is computed in float32, or wider where the network is.
+    Which images are looked at depends on their labels alone, so all arms and seeds of a comparison
+    use the same ones: up to `measured`, drawn evenly over classes; of these 2,000 for the
+    projection; 48 for Grad-CAM, evenly over shot groups; and three batches to explore, with classes
+    as frequent as in training. The seed shuffles the measured images into batches. Everything is
+    computed in float32, or wider where the network is.
 
     Args:
         relations: of the network.
@@ -65,7 +62,7 @@ def look(
         measured: images, at most.
         batch: samples of a batch, at most; batches are nearly equal.
         steps: S, others of each sample whose images are measured; 0: none.
-        tell: is told after each batch how many of how many were looked at.
+        tell: is called after each batch with how many of how many were looked at.
 
     Returns:
         Arrays by the names of :mod:`batchformer.insight.record`.
@@ -89,11 +86,11 @@ def look(
 
 
 class CountedImages:
-    """The same images; each batch is told of once it was worked on.
+    """The same images; each batch is reported once it was worked on.
 
     Args:
         images: to look at.
-        tell: is told.
+        tell: is called.
         total: batches that will be asked for.
     """
 
@@ -110,7 +107,7 @@ class CountedImages:
 
 
 def look_cam(relations: Relations, images: TestImages, network: nn.Module, layer: str) -> Arrays:
-    """Grad-CAM alone, at another layer; the network is left as it was.
+    """Measure only Grad-CAM, at another layer; the network is left as it was.
 
     Args:
         relations: of the network.
@@ -134,14 +131,14 @@ def measured_rows(labels: Tensor, most: int, seed: int) -> Tensor:
         most: rows, at most.
         seed: of the order.
     """
-    rows = draws.balanced(labels, most, draws.drawing_of(draws.MEASURED))
-    return rows[torch.randperm(len(rows), generator=draws.drawing_of(draws.MEASURED, seed))]
+    rows = draws.balanced(labels, most, draws.generator_of(draws.MEASURED))
+    return rows[torch.randperm(len(rows), generator=draws.generator_of(draws.MEASURED, seed))]
 
 
 def measure(
     relations: Relations, images: TestImages, rows: Tensor, batch: int, steps: int
 ) -> Arrays:
-    """Of every run, and with BatchFormer who attends to and acts on whom."""
+    """Calibration and features of any network; with BatchFormer also attention and influence."""
     size = nearly_equal(len(rows), batch)
     classes, labels = images.classes, images.labels[rows]
     features, confidence, predictions = [], [], []
@@ -156,7 +153,7 @@ def measure(
         confidence.append(highest.values.cpu())
         predictions.append(highest.indices.cpu())
         if attention is not None and len(y) > 1:
-            # No further than the others of the batch: the next after them is the sample itself.
+            # At most N - 1 steps: the next one would be the sample itself.
             seen = influence(relations, plain, y.to(x.device), min(steps, len(y) - 1))
             attention.add(seen.attention, y, seen.to_context)
             gradients.add(seen, y, relations, x)
@@ -176,7 +173,7 @@ def _projection(features: Tensor, labels: Tensor, rows: Tensor) -> Arrays:
     # In the order of the test set, which no seed changes.
     order = rows.argsort()
     features, labels = features[order], labels[order]
-    chosen = draws.balanced(labels, PROJECTED, draws.drawing_of(draws.PROJECTED))
+    chosen = draws.balanced(labels, PROJECTED, draws.generator_of(draws.PROJECTED))
     points, share = principal_axes(features[chosen])
     return {
         "projection": points.numpy().astype(np.float32),
@@ -187,7 +184,7 @@ def _projection(features: Tensor, labels: Tensor, rows: Tensor) -> Arrays:
 
 def _cam(relations: Relations, images: TestImages, network: nn.Module, layer: str | None) -> Arrays:
     shot = images.classes.shot_of_class
-    rows = draws.by_shots(images.labels, shot, CAM, draws.drawing_of(draws.CAM))
+    rows = draws.by_shots(images.labels, shot, CAM, draws.generator_of(draws.CAM))
     labels = images.labels[rows]
     (x,) = images.batches(rows, len(rows))
 
@@ -208,8 +205,8 @@ def _cam(relations: Relations, images: TestImages, network: nn.Module, layer: st
 
 
 def _explored(relations: Relations, images: TestImages) -> Arrays:
-    """Batches as a training has them, sample by sample."""
-    counts, draw = images.classes.train_counts, draws.drawing_of(draws.EXPLORED)
+    """Batches with the class frequencies of training, with all pairs of samples."""
+    counts, draw = images.classes.train_counts, draws.generator_of(draws.EXPLORED)
     rows = draws.like_training(images.labels, counts, EXPLORED, EXPLORED_SAMPLES, draw)
     labels = images.labels[rows]
     seen: list[BatchInfluence] = []
@@ -239,9 +236,9 @@ def batches_of(count: int, most: int) -> int:
 
 
 def nearly_equal(count: int, most: int) -> int:
-    """The size of batches, `most` at most, of which the last is not much smaller.
+    """The size of batches, at most `most`, so that the last is not much smaller.
 
-    How much one sample gives to another depends on how many share it.
+    Attention per pair depends on how many samples share it.
 
     >>> nearly_equal(899, 128), nearly_equal(4096, 128), nearly_equal(129, 128)
     (113, 128, 65)

@@ -1,7 +1,7 @@
-"""What is kept of a trained network for its figures: arrays by name, under 5 MB a run.
+"""The arrays that are kept of a trained network for its figures, under 5 MB a run.
 
-K classes lie in P bins of neighbours in training count, P at most 100, so that matrices stay small
-whatever K is. H are the attention heads; layers, and positions where there are several, are
+K classes lie in P bins of neighbours in training count, P at most 100, so matrices stay small for
+any K. H are the attention heads; layers, and positions where there are several, are
 averaged. The three shot groups are many, medium and few, in this order. All is measured on test
 images in shuffled batches, without dropout; in every batch a pair is two different samples.
 
@@ -62,7 +62,7 @@ InsightArrays = Mapping[str, NDArray[Any]]
 
 
 def save(path: Path, insight: InsightArrays) -> None:
-    """Write all of it, or nothing.
+    """Write the arrays; the file is complete or not there.
 
     Raises:
         ValueError: it is larger than a run's folder should hold.

@@ -6,19 +6,20 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer.insight.one_row import one_row
+from batchformer.nn.attention import Attend
 from batchformer.nn.encoder import EncoderWeights, batch_former, encoder_layer
 from batchformer.nn.module import BatchFormer
 
 
 @dataclass(frozen=True, eq=False)
 class Relations:
-    """Parts of a method between which samples meet.
+    """The parts of a trained method before and after its encoder over samples.
 
     Args:
-        module: holds all of the parts; it is put into eval while one looks, and put back.
+        module: holds all of the parts; it is put into eval while it is looked at, and put back.
         features: images (N, ...) to pooled features (N, C), or (N, E, C) of E experts.
         classify: features to logits (N, K).
         loss: of logits (N, K) and labels (N,), a scalar: the mean over rows.
@@ -39,8 +40,8 @@ class Relations:
     def mix(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """Mixed features (N, ...), and who attends to whom, (H, N, N).
 
-        There is no dropout, whatever the mode. Layers, and positions such as experts, are averaged
-        in the second. What its rows lack of 1 goes to the rows of the context.
+        There is no dropout, whatever the mode. Attention is averaged over layers, and over
+        positions such as experts. Its rows sum to 1 less what goes to the rows of the context.
         """
         encoder, samples = self._encoder(), len(features)
         mixed, weights = batch_former(
@@ -72,7 +73,7 @@ class Relations:
     def joint_logits(self, mixed: Tensor, plain: Tensor) -> Tensor:
         """Logits (N, K) of mixed and plain features (N, ...) of the same samples.
 
-        They are the mean over both streams, or those of the mixed one where there was no other.
+        They are the mean over both streams, or those of the mixed stream where it is the only one.
         """
         logits = self.classify(mixed)
         return logits if self.mixed_only else (logits + self.classify(plain)) / 2
@@ -100,6 +101,40 @@ class Relations:
         order = list(range(axes))
         order.insert(0, order.pop(encoder.batch_axis))
         return order.index(given % axes)
+
+
+def one_row(x: Tensor, rows: Tensor, w: EncoderWeights, *, heads: int, attend: Attend) -> Tensor:
+    """Row ``rows[p]`` of the output of a layer for batch p, without dropout.
+
+    It is the last layer, and one row of it is used: the other samples are keys and values only.
+
+    Args:
+        x: (P, N, C) batches.
+        rows: (P,) which sample of each.
+        w: the layer.
+        heads: H.
+        attend: as in :func:`~batchformer.nn.encoder.encoder_layer`.
+
+    Returns:
+        (P, C).
+    """
+    batches, samples, channels = x.shape
+    each = torch.arange(batches, device=x.device)
+    own = x[each, rows]
+    query_weight, others_weight = w.in_proj_weight.split((channels, 2 * channels))  # type: ignore[no-untyped-call]
+    query_bias, others_bias = w.in_proj_bias.split((channels, 2 * channels))  # type: ignore[no-untyped-call]
+    query = F.linear(own, query_weight, query_bias).view(batches, heads, 1, -1)
+    others = F.linear(x, others_weight, others_bias).view(batches, samples, 2, heads, -1)
+    keys, values = others.permute(2, 0, 3, 1, 4)  # (P, H, N, D) each
+    scores = (query * query.shape[-1] ** -0.5) @ keys.transpose(-2, -1)
+    if attend == "self":
+        itself = F.one_hot(rows, samples).bool().view(batches, 1, 1, samples)
+        scores = scores.masked_fill(~itself, -torch.inf)
+    mixed = (scores.softmax(-1) @ values).reshape(batches, channels)
+    mixed = F.linear(mixed, w.out_proj_weight, w.out_proj_bias)
+    row = F.layer_norm(own + mixed, (channels,), w.norm1_weight, w.norm1_bias)
+    hidden = F.linear(F.relu(F.linear(row, w.linear1_weight, w.linear1_bias)), w.linear2_weight)
+    return F.layer_norm(row + hidden + w.linear2_bias, (channels,), w.norm2_weight, w.norm2_bias)
 
 
 def _weights(encoder: BatchFormer) -> list[EncoderWeights]:

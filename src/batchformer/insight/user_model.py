@@ -1,4 +1,4 @@
-"""A look at a model of your own: what it is made of is found as `attach` finds it."""
+"""look_at: what any image classifier of a user does with its batch, for figures and a page."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ class Insight:
     arrays: InsightArrays
 
     def save(self, path: str | Path) -> Path:
-        """Write them to one file, `insight.npz` where a folder is named."""
+        """Write the arrays to this file, or to `insight.npz` in this folder."""
         file = Path(path)
         file = file / FILE if file.is_dir() else file
         save(file, self.arrays)
         return file
 
     def page(self, path: str | Path, title: str | None = None) -> Path:
-        """Write the figures as one self-contained page, and batches to look into."""
+        """Write the figures and batches to look into as one self-contained page."""
         from batchformer.insight.page.insight_page import TITLE, write_insight_page
 
         return write_insight_page(self.arrays, path, title or TITLE)
@@ -59,8 +59,8 @@ def look_at(
 ) -> Insight:
     """Look at a trained model with BatchFormer attached, or without, for its figures.
 
-    The model is left as it was. Statistics of the images are not known, so that thumbnails are
-    stretched from the darkest to the brightest value of what is shown together.
+    The model is left as it was. The normalisation of the images is not known, so thumbnails are
+    stretched from the darkest to the brightest value of the images shown together.
 
     Args:
         model: an image classifier; BatchFormer, if attached, stands before its classifier.
@@ -83,8 +83,8 @@ def look_at(
     names = tuple(map(str, range(width))) if classes is None else tuple(classes)
     if len(names) != width or int(labels.max()) >= width:
         raise ValueError(
-            f"look_at(): the model tells {width} classes, there are {len(names)} names, and labels "
-            f"run to {int(labels.max())}."
+            f"look_at(): the model has {width} classes, there are {len(names)} names, and labels "
+            f"run to {int(labels.max())}. Give one name for each class of the model."
         )
     counted = train_counts is not None
     counts = torch.as_tensor(train_counts) if counted else torch.bincount(labels, minlength=width)
@@ -95,7 +95,7 @@ def look_at(
 def relations_of(
     model: nn.Module, example: Tensor, loss: Callable[[Tensor, Tensor], Tensor]
 ) -> Relations:
-    """Features, classifier and encoder of a model, by one batch (N, ...) that it accepts.
+    """Find features, classifier and encoder of a model with one batch (N, ...) that it accepts.
 
     Raises:
         ValueError: it has no single classifier, or BatchFormer stands elsewhere.
@@ -132,9 +132,9 @@ def relations_of(
     alike = len(outputs) == 1 and outputs[0].shape == again.shape and again.ndim == 2
     if len(places) > 1 or not alike or not torch.allclose(outputs[0], again, atol=1e-4):
         raise ValueError(
-            f"look_at(): the model's outputs are not logits (N, K) of the one layer {places[0]!r}, "
-            f"of {', '.join(places)}. It looks at models whose classifier BatchFormer stands "
-            "before; attach(model) without at= puts it there."
+            f"look_at(): the model's outputs are not the logits (N, K) of one layer; BatchFormer "
+            f"stands before {', '.join(places)}. look_at() needs models whose classifier "
+            "BatchFormer stands before: attach(model) without at= puts it there."
         )
     mixed_only = record is not None and record.streams == "mixed_only"
     return Relations(model, features, classify, loss, encoder, mixed_only)
@@ -142,7 +142,7 @@ def relations_of(
 
 @dataclass(frozen=True, eq=False)
 class _Loaded:
-    """Images (M, channels, H, W) of a loader, as they came."""
+    """Images (M, channels, H, W) of a loader, as it gave them."""
 
     classes: Classes
     images: Tensor
@@ -168,8 +168,8 @@ def _collected(loader: Iterable[Any], most: int) -> tuple[Tensor, Tensor]:
             break
         if not isinstance(batch, (tuple, list)) or len(batch) < 2:
             raise TypeError(
-                f"look_at(): the loader gives {type(batch).__name__}; it should give (images, "
-                "labels)."
+                f"look_at(): the loader gives {type(batch).__name__}. Use a loader that gives "
+                "(images, labels)."
             )
         images.append(batch[0].detach().cpu())
         labels.append(torch.as_tensor(batch[1]).cpu().long())

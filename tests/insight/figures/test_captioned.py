@@ -60,7 +60,7 @@ def tables(draw: st.DrawFn) -> FigureTable:
     return FigureTable(draw(cells), columns, rows)
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(tables())
 @example(FigureTable(HOSTILE, (HOSTILE, "b"), [(HOSTILE, f"{HOSTILE} [{HOSTILE}, 1]")]))
 def test_whatever_the_text_it_is_read_as_it_was_written(numbers: FigureTable) -> None:

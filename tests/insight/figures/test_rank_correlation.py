@@ -125,7 +125,7 @@ def population(
 def test_the_interval_over_classes_is_of_the_estimate(
     monkeypatch: pytest.MonkeyPatch, partial: bool
 ) -> None:
-    monkeypatch.setattr(module, "RESAMPLES", 400)
+    monkeypatch.setattr(module, "RESAMPLES", 200)
     generator = np.random.default_rng(7)
     counts, values, accuracy = population(generator, 50_000)
     truth = rank_correlation(counts, values[0])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from simulated_networks import all_many, simulated_insight
+from simulated_networks import simulated_insight
 
 PAPER = {
     "baseline": {"all": 50.7, "many": 68.0, "medium": 49.7, "few": 31.9},
@@ -249,18 +249,6 @@ def write_insight(folder: Path, insight: Mapping[str, Any] | None = None, **opti
 
 
 @pytest.fixture(scope="session")
-def make_insight() -> Callable[..., dict[str, Any]]:
-    """``simulated_insight``."""
-    return simulated_insight
-
-
-@pytest.fixture(scope="session")
 def add_insight() -> Callable[..., Path]:
     """``write_insight``."""
     return write_insight
-
-
-@pytest.fixture(scope="session")
-def in_one_group() -> Callable[..., dict[str, Any]]:
-    """``all_many``."""
-    return all_many

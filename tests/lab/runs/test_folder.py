@@ -17,7 +17,7 @@ import pytest
 from batchformer.lab.config.comparable import NO_EFFECT_ON_SAME_DATA, flatten
 from batchformer.lab.config.data import BY_TASK, DomainConfig
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.recipes import find_recipe
+from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.folder import (
     findings_of,
     has_result,
@@ -34,10 +34,12 @@ from batchformer.lab.runs.folder import (
 # Recipes as JSON
 
 
-def test_a_recipe_survives_json() -> None:
-    recipe = find_recipe("cifar100_lt_ride")
-    assert recipe.schedule.milestones, "a tuple, which JSON does not have"
-    assert recipe_from_json(json.loads(json.dumps(recipe_to_json(recipe)))) == recipe
+def test_every_recipe_survives_json() -> None:
+    assert find_recipe("cifar100_lt_ride").schedule.milestones, "a tuple, which JSON does not have"
+    for name in RECIPES:
+        recipe = find_recipe(name)
+        assert recipe.name == name
+        assert recipe_from_json(json.loads(json.dumps(recipe_to_json(recipe)))) == recipe
 
 
 def test_every_task_has_its_data() -> None:

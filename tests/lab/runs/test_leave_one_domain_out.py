@@ -18,7 +18,7 @@ from batchformer.lab.engine.log import read_records
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.report.results.comparison import compare_runs
 from batchformer.lab.report.results.runs import find_runs
-from batchformer.lab.report.results.tables import as_markdown
+from batchformer.lab.report.results.tables import score_rows
 from batchformer.lab.runs import run as runs
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.run import Run
@@ -124,10 +124,9 @@ def test_arms_are_paired_target_by_target(compared: Path) -> None:
 def test_a_report_has_the_average_and_every_target(compared: Path) -> None:
     found = find_runs(compared)
     assert len(found) == 4 and {run.state for run in found} == {"finished"}, "parts are no runs"
-    text = as_markdown(compare_runs(found))
-    assert "batchformer - baseline" in text
-    rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")]
-    assert {"Average", *ANGLES} <= set(rows)
+    (recipe,) = compare_runs(found).recipes
+    assert (recipe.others, recipe.reference) == (("batchformer",), "baseline")
+    assert {"Average", *ANGLES} <= {row[0] for row in score_rows(recipe)}
 
 
 def test_a_finished_whole_is_not_repeated(compared: Path, tmp_path: Path) -> None:

@@ -1,4 +1,8 @@
-"""Who attends to whom: numbers, colours and the figure."""
+"""Who attends to whom: classes by frequency, every head, and the flow between shot groups.
+
+Everything is measured against uniform attention, by which every sample of a batch of N, itself
+included, has the weight 1 / N.
+"""
 
 from __future__ import annotations
 
@@ -34,59 +38,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Ratios to uniform attention as colours: powers of 2, as far to both sides, extremes cut off.
-
-LEAST_REACH = 0.1
-"""Of the colours to each side of uniform attention, as a power of 2: no noise in full colour."""
-
-WITHIN = 0.98
-"""Of all attention, that lies in cells within the colours."""
-
-
-def reach_of(ratio: NDArray[Any], pairs: NDArray[Any]) -> float:
-    """How far the colours go to each side, in powers of 2.
-
-    Cells count by the attention in them: those that hold ``WITHIN`` of it lie within the colours. A
-    class that next to no sample attends to would else wash out all others.
-
-    Args:
-        ratio: (..., P, P) to uniform attention; NaN where no pair was seen.
-        pairs: (P, P) how many were.
-    """
-    given = np.where(np.isfinite(ratio), ratio * pairs, 0.0)
-    used = given > 0
-    if not used.any():
-        return 1.0
-    far, weight = np.abs(np.log2(ratio[used])), given[used]
-    order = np.argsort(far)
-    total = np.cumsum(weight[order])
-    last = int(np.searchsorted(total, WITHIN * total[-1]))
-    return max(float(far[order][last]), LEAST_REACH)
-
-
-def in_colours(ratio: NDArray[Any], reach: float) -> NDArray[Any]:
-    """Powers of 2; no attention at all has the last colour, a pair that was not seen has none."""
-    with np.errstate(divide="ignore"):
-        powers: NDArray[Any] = np.clip(np.log2(ratio), -reach, reach)
-    return powers
-
-
-def beyond(ratio: NDArray[Any], reach: float) -> tuple[bool, bool]:
-    """Whether a cell lies below the colours, and whether one lies above them.
-
-    >>> beyond(np.array([0.0, 0.5, 2.0]), reach=1.0)
-    (True, False)
-    """
-    powers = in_colours(ratio, np.inf)
-    # The cell at the end itself is within, whatever rounding does.
-    limit = reach * (1 + 1e-9)
-    return bool((powers < -limit).any()), bool((powers > limit).any())
-
-
-# Attention between samples as runs kept it, measured against uniform attention.
-#
-# By uniform attention every sample of a batch of N, itself included, has weight 1 / N.
-
 NAMES = (
     "train_counts",
     "bin_of_class",
@@ -100,13 +51,21 @@ NAMES = (
 )
 MOST_NAMES = 10
 UNIFORM = 0.01
-"""How far from uniform attention, as a part of it, what is called uniform may lie."""
+"""Attention is called uniform where no weight differs from uniform by more than this part."""
 TARGETS = ("itself", "others of its class", "other classes")
+
+LEAST_REACH = 0.1
+"""Colours reach at least this power of 2 to each side, so that noise has no full colour."""
+
+WITHIN = 0.98
+"""The part of all attention whose cells lie within the colours."""
+
+HEADS_A_ROW = 4
 
 
 @dataclass(frozen=True)
 class Share:
-    """Part of a sample's attention, from 0 to 1, over seeds, and what uniform attention gives."""
+    """The part of a sample's attention that goes to a target, over seeds, and the uniform part."""
 
     measured: Summary
     uniform: float
@@ -124,8 +83,8 @@ class AttentionOfArm:
         flow: (3, 3) part of the attention of a shot group's samples that goes to others of each.
         flow_ratio: (3, 3) the same by pair, to uniform attention.
         seeds: how many.
-        deviation: the farthest that a cell, or what samples give to themselves, lies from uniform
-            attention in any head and seed, as a part of it.
+        deviation: the largest relative difference from uniform attention in any head and seed, of
+            a cell or of what samples give to themselves.
     """
 
     ratio: NDArray[Any]
@@ -172,6 +131,17 @@ class Attention:
         return [i for i in range(len(flow)) if np.isfinite(flow[i]).any()]
 
 
+def make(group: NetworkGroup, arm: str | None = None) -> CaptionedFigure | None:
+    """The figure with its words and numbers."""
+    data = gather(group, arm)
+    if data is None:
+        return None
+    first, *flows = tables(data)
+    return CaptionedFigure(
+        "Attention between samples", caption(data), lambda: draw(data), [first], flows
+    )
+
+
 def gather(group: NetworkGroup, arm: str | None = None) -> Attention | None:
     """What the figure shows, or None where no run kept its attention.
 
@@ -204,7 +174,7 @@ def _names(group: NetworkGroup, arm: str, bins: NDArray[Any]) -> tuple[str, ...]
 
 
 def _batch(run: InsightArrays) -> float:
-    """N: every sample has itself and N - 1 pairs."""
+    """N, the batch size: every sample has N - 1 pairs."""
     samples = float(run["attention_self"][0, 1])
     return 1.0 + float(run["bin_pairs"].sum()) / samples
 
@@ -259,11 +229,6 @@ def _flow(run: InsightArrays) -> NDArray[Any]:
     return safe_divide(run["attention_shots"].astype(np.float64).mean(0), samples)
 
 
-# Who attends to whom: classes by frequency, every head, and the flow between shot groups.
-
-HEADS_A_ROW = 4
-
-
 def draw(data: Attention) -> Figure:
     """The mean over heads, the flow between shot groups, then every head; a colour scale each.
 
@@ -307,7 +272,7 @@ def draw(data: Attention) -> Figure:
 
 
 def _say_uniform(axes: Axes, found: AttentionOfArm) -> None:
-    """In place of what a map would show, on its colour of uniform attention."""
+    """Write that attention is uniform on a map that would be blank."""
     style: Any = {"ha": "center", "va": "center", "fontsize": SMALL, "color": "#000000"}
     text = f"uniform,\nwithin {at_most(found.deviation)}"
     axes.text(0.5, 0.5, text, transform=axes.transAxes, **style)
@@ -372,20 +337,50 @@ def _map(axes: Axes, ratio: NDArray[Any], reach: float) -> Any:
     )
 
 
-def times(ratio: float) -> str:
-    """A ratio as it is written."""
-    return f"{ratio:.2f}×" if ratio < 9.995 else f"{ratio:.0f}×"
+# Ratios as colours: powers of 2, as far to both sides, extremes cut off
 
 
-def at_most(part: float) -> str:
-    """A part as percent, rounded up to one digit.
+def reach_of(ratio: NDArray[Any], pairs: NDArray[Any]) -> float:
+    """How far the colours go to each side, in powers of 2.
 
-    >>> at_most(6.97e-5), at_most(0.0081), at_most(0.0)
-    ('0.007%', '0.9%', '0.001%')
+    Cells are weighted by their attention, and those that hold ``WITHIN`` of it lie within the
+    colours. Otherwise a class that hardly any sample attends to would wash out all others.
+
+    Args:
+        ratio: (..., P, P) to uniform attention; NaN where no pair was seen.
+        pairs: (P, P) how many were.
     """
-    percent = max(100 * part, 0.001)
-    digit = 10.0 ** np.floor(np.log10(percent))
-    return f"{np.ceil(percent / digit - 1e-9) * digit:.5f}".rstrip("0").rstrip(".") + "%"
+    given = np.where(np.isfinite(ratio), ratio * pairs, 0.0)
+    used = given > 0
+    if not used.any():
+        return 1.0
+    far, weight = np.abs(np.log2(ratio[used])), given[used]
+    order = np.argsort(far)
+    total = np.cumsum(weight[order])
+    last = int(np.searchsorted(total, WITHIN * total[-1]))
+    return max(float(far[order][last]), LEAST_REACH)
+
+
+def in_colours(ratio: NDArray[Any], reach: float) -> NDArray[Any]:
+    """Powers of 2, clipped; no attention has the last colour, and unseen pairs are NaN."""
+    with np.errstate(divide="ignore"):
+        powers: NDArray[Any] = np.clip(np.log2(ratio), -reach, reach)
+    return powers
+
+
+def beyond(ratio: NDArray[Any], reach: float) -> tuple[bool, bool]:
+    """Whether a cell lies below the colours, and whether one lies above them.
+
+    >>> beyond(np.array([0.0, 0.5, 2.0]), reach=1.0)
+    (True, False)
+    """
+    powers = in_colours(ratio, np.inf)
+    # The cell at the end itself is within, whatever rounding does.
+    limit = reach * (1 + 1e-9)
+    return bool((powers < -limit).any()), bool((powers > limit).any())
+
+
+# Words and tables
 
 
 def caption(data: Attention) -> Caption:
@@ -457,12 +452,17 @@ def tables(data: Attention) -> list[FigureTable]:
     return made
 
 
-def make(group: NetworkGroup, arm: str | None = None) -> CaptionedFigure | None:
-    """The figure with its words and numbers."""
-    data = gather(group, arm)
-    if data is None:
-        return None
-    first, *flows = tables(data)
-    return CaptionedFigure(
-        "Attention between samples", caption(data), lambda: draw(data), [first], flows
-    )
+def times(ratio: float) -> str:
+    """Write a ratio."""
+    return f"{ratio:.2f}×" if ratio < 9.995 else f"{ratio:.0f}×"
+
+
+def at_most(part: float) -> str:
+    """Write a part as percent, rounded up to one digit.
+
+    >>> at_most(6.97e-5), at_most(0.0081), at_most(0.0)
+    ('0.007%', '0.9%', '0.001%')
+    """
+    percent = max(100 * part, 0.001)
+    digit = 10.0 ** np.floor(np.log10(percent))
+    return f"{np.ceil(percent / digit - 1e-9) * digit:.5f}".rstrip("0").rstrip(".") + "%"

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Where a network looks for the true class (Grad-CAM), arm above arm for the same images.
-
 Rule = Literal["seed", "change"]
 Shots = Literal["many", "medium", "few"]
 
@@ -37,10 +35,18 @@ NAMES = (
     "cam_layer",
 )
 A_ROW = 6
-"""Images beside one another; as many as a phone shows with their names below."""
+"""Images side by side, as many as a phone shows with their names below."""
 
 MOST = 24
 """Images of a figure, so that a page stays small."""
+
+TILE = 48
+"""Pixels of a tile, at least: smaller images are enlarged."""
+
+HEAT, MOST_OPAQUE = "inferno", 0.7
+"""Colours of growing lightness, and how much of the image they hide where the heat is 1."""
+
+LONGEST_NAME = 9
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,24 @@ class Cams:
     rule: Rule
     candidates: int
     grouped: bool = True
+
+
+def make(
+    group: NetworkGroup,
+    rule: Rule = "seed",
+    shots: Shots | None = None,
+    images: int = A_ROW,
+    arm: str | None = None,
+    cam_layer: Callable[[TrainedNetwork], InsightArrays] | None = None,
+) -> CaptionedFigure | None:
+    """The figure with its words and numbers."""
+    data = gather(group, rule, shots, images, arm, cam_layer)
+    if data is None:
+        return None
+
+    return CaptionedFigure(
+        "Where the network looks", caption(data), lambda: draw(data), (), tables(data)
+    )
 
 
 def gather(
@@ -158,114 +182,8 @@ def _picture(runs: dict[str, InsightArrays], m: int) -> Picture:
     )
 
 
-def caption(data: Cams) -> Caption:
-    """What is plotted, and how the images were chosen."""
-    total = sum(map(len, data.by_shots.values()))
-    chosen = (
-        f"the first{' of each shot group' if data.grouped else ''} among {data.candidates} drawn "
-        f"once with a fixed seed"
-        if data.rule == "seed"
-        else f"{'of each shot group ' if data.grouped else ''}those of {data.candidates} whose "
-        f"confidence of the true class changes most between the arms"
-    )
-    note = (
-        f"Grad-CAM of the plain network for the true class at {data.layer}, seed {data.seed}: "
-        f"light is where evidence lies. {total} test images, {chosen}. Below each, the confidence "
-        f"of the true class, and whether it is the answer."
-    )
-    means = "; ".join(
-        f"{arm} {number(np.mean([p.confidence[arm] for p in _all(data)]).item(), 1)}%"
-        for arm in data.arms
-    )
-    alternative = f"Images with heat maps. {note} Mean confidence: {means}."
-    return Caption(note, alternative)
-
-
-def tables(data: Cams) -> list[FigureTable]:
-    """Every image with the confidence of its class by arm."""
-    rows = [
-        (
-            shots if data.grouped else "",
-            picture.name,
-            f"{picture.count:,}",
-            str(picture.row),
-            *(_confidence(picture, arm) for arm in data.arms),
-        )
-        for shots, pictures in data.by_shots.items()
-        for picture in pictures
-    ]
-    columns = ("shots", "class", "images", "test row", *data.arms)
-    return [FigureTable("Confidence of the true class, %", columns, rows)]
-
-
-def make(
-    group: NetworkGroup,
-    rule: Rule = "seed",
-    shots: Shots | None = None,
-    images: int = A_ROW,
-    arm: str | None = None,
-    cam_layer: Callable[[TrainedNetwork], InsightArrays] | None = None,
-) -> CaptionedFigure | None:
-    """The figure with its words and numbers."""
-    data = gather(group, rule, shots, images, arm, cam_layer)
-    if data is None:
-        return None
-
-    return CaptionedFigure(
-        "Where the network looks", caption(data), lambda: draw(data), (), tables(data)
-    )
-
-
-def _confidence(picture: Picture, arm: str) -> str:
-    right = "right" if picture.right[arm] else "wrong"
-    return f"{number(picture.confidence[arm], 1)} {right}"
-
-
-def _all(data: Cams) -> list[Picture]:
-    return [picture for pictures in data.by_shots.values() for picture in pictures]
-
-
-# Images under their heat maps, laid out by shot group and arm.
-
-TILE = 48
-"""Pixels of a tile, at least: smaller images are enlarged."""
-
-HEAT, MOST_OPAQUE = "inferno", 0.7
-"""Colours of growing lightness, and how much of the image they hide where the heat is 1."""
-
-LONGEST_NAME = 9
-
-
-def overlay(pixels: NDArray[Any], heat: NDArray[Any]) -> NDArray[Any]:
-    """The image (h, w, 3) under its heat (a, b), which is widened to it; the hotter, the denser."""
-    from matplotlib import colormaps
-
-    wide = widened(heat, pixels.shape[:2])[..., None]
-    colour = 255 * colormaps[HEAT](wide[..., 0])[..., :3]
-    opaque = MOST_OPAQUE * wide
-    mixed: NDArray[Any] = np.rint((1 - opaque) * pixels + opaque * colour).astype(np.uint8)
-    return mixed
-
-
-def widened(heat: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
-    """(a, b) to (h, w) by lines between the centres of its cells."""
-    for axis, wanted in enumerate(size):
-        have = heat.shape[axis]
-        places = (np.arange(wanted) + 0.5) * have / wanted - 0.5
-        lines = np.moveaxis(heat, axis, -1).reshape(-1, have)
-        wide = np.stack([np.interp(places, np.arange(have), line) for line in lines])
-        heat = np.moveaxis(wide.reshape(*np.delete(heat.shape, axis), wanted), -1, axis)
-    return heat
-
-
-def enlarged(pixels: NDArray[Any]) -> NDArray[Any]:
-    """Every pixel a square, so that the image has at least ``TILE``."""
-    times = max(1, -(-TILE // max(pixels.shape[:2])))
-    return pixels.repeat(times, 0).repeat(times, 1)
-
-
 def draw(data: Cams) -> Figure:
-    """Of every shot group the images, then a row for each arm; one group alone has no name."""
+    """Draw the images of every shot group, then a row for each arm; one group has no name."""
     blocks = [
         (name, pictures[i : i + A_ROW])
         for name, pictures in data.by_shots.items()
@@ -324,3 +242,80 @@ def _block(axes: Axes, heading: str, pictures: list[Picture], arms: list[str]) -
 
 def _mark(picture: Picture, arm: str) -> str:
     return f"{picture.confidence[arm]:.0f}% {'✓' if picture.right[arm] else '✗'}"
+
+
+def overlay(pixels: NDArray[Any], heat: NDArray[Any]) -> NDArray[Any]:
+    """Blend the image (h, w, 3) with its heat (a, b): the hotter, the more opaque."""
+    from matplotlib import colormaps
+
+    wide = widened(heat, pixels.shape[:2])[..., None]
+    colour = 255 * colormaps[HEAT](wide[..., 0])[..., :3]
+    opaque = MOST_OPAQUE * wide
+    mixed: NDArray[Any] = np.rint((1 - opaque) * pixels + opaque * colour).astype(np.uint8)
+    return mixed
+
+
+def widened(heat: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+    """Heat (a, b) to (h, w), bilinear between the centres of cells."""
+    for axis, wanted in enumerate(size):
+        have = heat.shape[axis]
+        places = (np.arange(wanted) + 0.5) * have / wanted - 0.5
+        lines = np.moveaxis(heat, axis, -1).reshape(-1, have)
+        wide = np.stack([np.interp(places, np.arange(have), line) for line in lines])
+        heat = np.moveaxis(wide.reshape(*np.delete(heat.shape, axis), wanted), -1, axis)
+    return heat
+
+
+def enlarged(pixels: NDArray[Any]) -> NDArray[Any]:
+    """Repeat pixels so that the image is at least ``TILE`` wide or high."""
+    times = max(1, -(-TILE // max(pixels.shape[:2])))
+    return pixels.repeat(times, 0).repeat(times, 1)
+
+
+def caption(data: Cams) -> Caption:
+    """What is plotted, and how the images were chosen."""
+    total = sum(map(len, data.by_shots.values()))
+    chosen = (
+        f"the first{' of each shot group' if data.grouped else ''} among {data.candidates} drawn "
+        f"once with a fixed seed"
+        if data.rule == "seed"
+        else f"{'of each shot group ' if data.grouped else ''}those of {data.candidates} whose "
+        f"confidence of the true class changes most between the arms"
+    )
+    note = (
+        f"Grad-CAM of the plain network for the true class at {data.layer}, seed {data.seed}: "
+        f"light is where evidence lies. {total} test images, {chosen}. Below each, the confidence "
+        f"of the true class, and whether it is the answer."
+    )
+    means = "; ".join(
+        f"{arm} {number(np.mean([p.confidence[arm] for p in _all(data)]).item(), 1)}%"
+        for arm in data.arms
+    )
+    alternative = f"Images with heat maps. {note} Mean confidence: {means}."
+    return Caption(note, alternative)
+
+
+def tables(data: Cams) -> list[FigureTable]:
+    """Every image with the confidence of its class by arm."""
+    rows = [
+        (
+            shots if data.grouped else "",
+            picture.name,
+            f"{picture.count:,}",
+            str(picture.row),
+            *(_confidence(picture, arm) for arm in data.arms),
+        )
+        for shots, pictures in data.by_shots.items()
+        for picture in pictures
+    ]
+    columns = ("shots", "class", "images", "test row", *data.arms)
+    return [FigureTable("Confidence of the true class, %", columns, rows)]
+
+
+def _confidence(picture: Picture, arm: str) -> str:
+    right = "right" if picture.right[arm] else "wrong"
+    return f"{number(picture.confidence[arm], 1)} {right}"
+
+
+def _all(data: Cams) -> list[Picture]:
+    return [picture for pictures in data.by_shots.values() for picture in pictures]

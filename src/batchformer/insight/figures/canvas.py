@@ -1,4 +1,9 @@
-"""Figures that read on a light and on a dark page: canvas, panels, cells."""
+"""Figures that read on a light and on a dark page, from a phone's width up.
+
+A figure is 4.5 inches wide: 324 units, one phone. Ink is one grey that the page replaces by its own
+text colour. What lies on a coloured cell is black or white by the cell, never ink. Nothing here
+touches pyplot.
+"""
 
 from __future__ import annotations
 
@@ -19,11 +24,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Figures that read on a light and on a dark page, from a phone's width up.
-#
-# A figure is 4.5 inches wide: 324 units, one phone. Ink is one grey that the page replaces by
-# its own text colour. Nothing here touches pyplot.
-
 INK = "#80848a"
 """Text and axes: legible by itself on white and on black, ``currentColor`` on a page."""
 
@@ -32,31 +32,90 @@ TEXT = 9
 DASHES: tuple[Any, ...] = ((0, (4, 1.5)), "-", (0, (1, 1)), (0, (6, 1.5, 1, 1.5)), (0, (2.5, 1)))
 MARKERS = ("o", "D", "^", "s", "v")
 
+SMALL = TEXT - 1
+"""The smallest text that is read on a phone."""
+
+DOTS = 220
+"""Per inch, of what is kept as pixels inside a figure."""
+
+SHOT_COLOURS = dict(zip(SHOTS, ("#3d82c4", "#b07d00", "#cc4f6d"), strict=True))
+"""Blue, yellow and red stay apart for every kind of colour vision; at least 3:1 on both pages."""
+SHOT_MARKERS = dict(zip(SHOTS, ("o", "s", "^"), strict=True))
+
+CLASS_COLOURS = (
+    *("#0096f0", "#a55a4b", "#e10078", "#0f8700", "#960fff"),
+    *("#96964b", "#0f9696", "#964bb4", "#ff001e", "#ff2de1"),
+)
+"""Of ten classes, as far apart as 3:1 on both pages allows for three kinds of colour vision."""
+CLASS_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
+
+DIVERGING, SEQUENTIAL = "RdBu_r", "Blues"
+"""Colour maps that need no difference of red and green."""
+
+
+LONGEST_NAME = 16
+LEGEND_LETTERS, MARK_LETTERS = 52, 4
+"""Letters of a legend's line, and those that a mark and the space around it take."""
+
+
+@dataclass(frozen=True)
+class Mark:
+    """How something looks in a scatter plot."""
+
+    name: str
+    colour: str
+    shape: str
+
+
+SHOT_MARKS = [Mark(name, SHOT_COLOURS[name], SHOT_MARKERS[name]) for name in SHOTS]
+
 
 def new_figure(heights: Sequence[float]) -> tuple[Figure, list[Axes]]:
     """A transparent figure of panels one above the other, with their heights in inches."""
-    with extra("report"):
-        from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(WIDTH, sum(heights) + 0.5), layout="constrained")
-    figure.patch.set_alpha(0)
-    grid = figure.subplots(len(heights), 1, squeeze=False, height_ratios=list(heights), sharex=True)
-    panels: list[Axes] = list(grid[:, 0])
+    figure, grid = _panels((len(heights), 1), heights, 0.5, TEXT, sharex=True)
+    panels = [row[0] for row in grid]
     for axes in panels:
-        axes.patch.set_alpha(0)
-        for side in ("top", "right"):
-            axes.spines[side].set_visible(False)
-        for side in ("left", "bottom"):
-            axes.spines[side].set_color(INK)
-            axes.spines[side].set_alpha(0.5)
-        axes.tick_params(colors=INK, labelsize=TEXT, length=3)
         axes.grid(axis="y", color=INK, alpha=0.2, linewidth=0.6)
         axes.set_axisbelow(True)
     return figure, panels
 
 
+def new_grid(
+    rows: int, columns: int, heights: Sequence[float], **options: Any
+) -> tuple[Figure, list[list[Axes]]]:
+    """A transparent figure of ``rows`` x ``columns`` panels, with the rows' heights in inches."""
+    return _panels((rows, columns), heights, 0.4, SMALL, DOTS, **options)
+
+
+def _panels(
+    shape: tuple[int, int],
+    heights: Sequence[float],
+    margin: float,
+    text: int,
+    dots: int | None = None,
+    **options: Any,
+) -> tuple[Figure, list[list[Axes]]]:
+    with extra("report"):
+        from matplotlib.figure import Figure
+
+    size = WIDTH, sum(heights) + margin
+    figure = Figure(figsize=size, layout="constrained", dpi=dots)
+    figure.patch.set_alpha(0)
+    grid: list[list[Axes]] = figure.subplots(
+        *shape, squeeze=False, height_ratios=list(heights), **options
+    ).tolist()
+    for axes in (axes for row in grid for axes in row):
+        axes.patch.set_alpha(0)
+        for side, spine in axes.spines.items():
+            spine.set_visible(side in ("left", "bottom"))
+            spine.set_color(INK)
+            spine.set_alpha(0.5)
+        axes.tick_params(colors=INK, labelsize=text, length=3)
+    return figure, grid
+
+
 def title(axes: Axes, text: str) -> None:
-    """What a panel shows, above it at the left, where an axis label would cost width."""
+    """Write what a panel shows above it, since an axis label would cost width."""
     axes.set_title(text, loc="left", fontsize=TEXT, color=INK, parse_math=False)
 
 
@@ -64,18 +123,26 @@ def legend(figure: Figure, axes: Axes) -> None:
     """The arms, above the panels."""
     handles, labels = axes.get_legend_handles_labels()
     columns = 1 if max(map(len, labels), default=0) > 24 else min(len(labels), 2)
-    shown = figure.legend(
-        handles,
-        labels,
-        loc="outside upper left",
-        ncols=columns,
-        frameon=False,
-        fontsize=TEXT,
-        labelcolor=INK,
-        handlelength=2.4,
-        borderaxespad=0,
-    )
-    for text in shown.get_texts():
+    _legend(figure, handles, labels, columns, handlelength=2.4)
+
+
+def mark_legend(figure: Figure, marks: Sequence[Mark]) -> None:
+    """What marks stand for, above the panels."""
+    with extra("report"):
+        from matplotlib.lines import Line2D
+
+    handles = [Line2D([], [], linestyle="", marker=mark.shape, color=mark.colour) for mark in marks]
+    names = [shortened(mark.name, LONGEST_NAME) for mark in marks]
+    columns = min(len(names), LEGEND_LETTERS // (max(map(len, names)) + MARK_LETTERS))
+    _legend(figure, handles, names, columns, handletextpad=0.2, columnspacing=1.2)
+
+
+def _legend(
+    figure: Figure, handles: Sequence[Any], names: Sequence[str], columns: int, **spaces: float
+) -> None:
+    style: Any = {"frameon": False, "fontsize": TEXT, "labelcolor": INK, "borderaxespad": 0}
+    made = figure.legend(handles, names, loc="outside upper left", ncols=columns, **style, **spaces)
+    for text in made.get_texts():
         text.set_parse_math(False)
 
 
@@ -134,74 +201,8 @@ def _adapt(element: ElementTree.Element, ids: Mapping[str, str]) -> None:
     element.attrib.update(attributes)
 
 
-# Panels beside one another, cells with numbers, and how the shot groups look.
-#
-# As in ``canvas`` everything reads on a light and on a dark page. What lies on a coloured cell is
-# black or white by the cell, never ink.
-
-SMALL = TEXT - 1
-"""The smallest text that is read on a phone."""
-
-DOTS = 220
-"""Per inch, of what is kept as pixels inside a figure."""
-
-SHOT_COLOURS = dict(zip(SHOTS, ("#3d82c4", "#b07d00", "#cc4f6d"), strict=True))
-"""Blue, yellow and red stay apart for every kind of colour vision; at least 3:1 on both pages."""
-SHOT_MARKERS = dict(zip(SHOTS, ("o", "s", "^"), strict=True))
-
-CLASS_COLOURS = (
-    *("#0096f0", "#a55a4b", "#e10078", "#0f8700", "#960fff"),
-    *("#96964b", "#0f9696", "#964bb4", "#ff001e", "#ff2de1"),
-)
-"""Of ten classes, as far apart as 3:1 on both pages allows for three kinds of colour vision."""
-CLASS_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
-
-DIVERGING, SEQUENTIAL = "RdBu_r", "Blues"
-"""Colour maps that need no difference of red and green."""
-
-
-LONGEST_NAME = 16
-LEGEND_LETTERS, MARK_LETTERS = 52, 4
-"""Letters of a legend's line, and those that a mark and the space around it take."""
-
-
-@dataclass(frozen=True)
-class Mark:
-    """How something looks in a scatter plot."""
-
-    name: str
-    colour: str
-    shape: str
-
-
-SHOT_MARKS = [Mark(name, SHOT_COLOURS[name], SHOT_MARKERS[name]) for name in SHOTS]
-
-
-def new_grid(
-    rows: int, columns: int, heights: Sequence[float], **options: Any
-) -> tuple[Figure, list[list[Axes]]]:
-    """A transparent figure of ``rows`` x ``columns`` panels, with the rows' heights in inches."""
-    with extra("report"):
-        from matplotlib.figure import Figure
-
-    size = (WIDTH, sum(heights) + 0.4)
-    figure = Figure(figsize=size, layout="constrained", dpi=DOTS)
-    figure.patch.set_alpha(0)
-    grid = figure.subplots(
-        rows, columns, squeeze=False, height_ratios=list(heights), **options
-    ).tolist()
-    for axes in (axes for row in grid for axes in row):
-        axes.patch.set_alpha(0)
-        for side, spine in axes.spines.items():
-            spine.set_visible(side in ("left", "bottom"))
-            spine.set_color(INK)
-            spine.set_alpha(0.5)
-        axes.tick_params(colors=INK, labelsize=SMALL, length=3)
-    return figure, grid
-
-
 def bare(axes: Axes) -> None:
-    """No ticks and no frame: an image speaks for itself."""
+    """Remove ticks and frame, for images."""
     axes.set_xticks([])
     axes.set_yticks([])
     for spine in axes.spines.values():
@@ -257,7 +258,7 @@ def ink_on(colour: Sequence[float]) -> str:
 
 
 def count_ticks(counts: Sequence[float], most: int = 5) -> tuple[list[int], list[str]]:
-    """A few places among sorted classes, with the training images there.
+    """Choose a few places among sorted classes, labelled with their training images.
 
     >>> count_ticks([500, 100, 50, 10, 5], most=3)
     ([0, 2, 4], ['500', '50', '5'])
@@ -266,32 +267,8 @@ def count_ticks(counts: Sequence[float], most: int = 5) -> tuple[list[int], list
     return places, [f"{counts[place]:,.0f}" for place in places]
 
 
-def mark_legend(figure: Figure, marks: Sequence[Mark]) -> None:
-    """What marks stand for, above the panels."""
-    with extra("report"):
-        from matplotlib.lines import Line2D
-
-    handles = [Line2D([], [], linestyle="", marker=mark.shape, color=mark.colour) for mark in marks]
-    names = [shortened(mark.name, LONGEST_NAME) for mark in marks]
-    widest = max(map(len, names)) + MARK_LETTERS
-    shown = figure.legend(
-        handles,
-        names,
-        loc="outside upper left",
-        ncols=min(len(names), LEGEND_LETTERS // widest),
-        frameon=False,
-        fontsize=TEXT,
-        labelcolor=INK,
-        handletextpad=0.2,
-        columnspacing=1.2,
-        borderaxespad=0,
-    )
-    for text in shown.get_texts():
-        text.set_parse_math(False)
-
-
 def shortened(name: str, most: int) -> str:
-    """At most so many letters.
+    """Shorten a name to at most ``most`` letters.
 
     >>> shortened("willow tree", 9)
     'willow t…'

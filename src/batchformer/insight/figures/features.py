@@ -22,15 +22,13 @@ from batchformer.insight.figures.canvas import (
 )
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
 from batchformer.insight.figures.networks import NetworkGroup, arrays_by_arm
-from batchformer.insight.figures.text import interval, number
-from batchformer.insight.intervals import Summary, summary
+from batchformer.insight.figures.text import mean_with_interval, number
+from batchformer.insight.intervals import Summary, summary_of_known
 from batchformer.insight.record import SHOTS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-# Plain features as runs kept them, on two axes, and how far classes lie apart.
 
 NAMES = (
     "shot_of_class",
@@ -44,6 +42,9 @@ MEASURES = {
     "separation": "distance of class means to the nearest other, over the spread of a class",
     "spread": "distance of samples from their class mean, over that of all classes",
 }
+PANELS_A_ROW = 2
+ROOM = 0.09
+"""Above and below a panel, inches: what is said below one stays clear of the next one's name."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,7 @@ class FeatureSpace:
 
     @property
     def marks(self) -> list[Mark]:
-        """Of the classes, or of the shot groups."""
+        """The marks of the classes, or of the shot groups."""
         if not self.by_class:
             return SHOT_MARKS
         looks = zip(self.names, CLASS_COLOURS, CLASS_MARKERS, strict=False)
@@ -103,6 +104,14 @@ class FeatureSpace:
     def mark_of(self, labels: NDArray[Any]) -> NDArray[Any]:
         """Places in ``marks`` of labels (S,)."""
         return labels if self.by_class else self.shot_of_class[labels]
+
+
+def make(group: NetworkGroup) -> CaptionedFigure | None:
+    """The figure with its words and numbers."""
+    data = gather(group)
+    if data is None:
+        return None
+    return CaptionedFigure("Feature space", caption(data), lambda: draw(data), tables(data))
 
 
 def gather(group: NetworkGroup) -> FeatureSpace | None:
@@ -119,7 +128,10 @@ def gather(group: NetworkGroup) -> FeatureSpace | None:
     for arm, runs in found.items():
         first = runs[min(runs) if seed is None else seed]
         measures = {
-            name: [_over_seeds([run[name][i] for run in runs.values()]) for i in range(len(SHOTS))]
+            name: [
+                summary_of_known([run[name][i] for run in runs.values()], (0.0, np.inf))
+                for i in range(len(SHOTS))
+            ]
             for name in MEASURES
         }
         share = float(first["projection_share"][0]), float(first["projection_share"][1])
@@ -138,18 +150,6 @@ def class_means(points: NDArray[Any], labels: NDArray[Any]) -> tuple[NDArray[Any
     sizes = np.bincount(inverse)
     means = np.stack([np.bincount(inverse, points[:, i]) / sizes for i in range(2)], 1)
     return classes, means
-
-
-def _over_seeds(values: list[Any]) -> Summary | None:
-    known = [float(value) for value in values if np.isfinite(value)]
-    return summary(known, within=(0.0, np.inf)) if known else None
-
-
-# Plain features on their two principal axes, and how far classes lie apart.
-
-PANELS_A_ROW = 2
-ROOM = 0.09
-"""Above and below a panel, inches: what is said below one stays clear of the next one's name."""
 
 
 def draw(data: FeatureSpace) -> Figure:
@@ -241,7 +241,7 @@ def _columns(data: FeatureSpace) -> dict[int, str]:
 
 
 def _measured(data: FeatureSpace) -> list[str]:
-    """Spread is measured against all classes: of one group it is 1, whatever the features."""
+    """The measures to show: with one group spread is 1 by definition, and left out."""
     return [name for name in MEASURES if len(data.groups) > 1 or name != "spread"]
 
 
@@ -253,23 +253,13 @@ def tables(data: FeatureSpace) -> list[FigureTable]:
             f"{measure.capitalize()} of classes",
             (measure, "n", *columns.values()),
             [
-                (arm, str(found.seeds), *(_text(found.measures[measure][i]) for i in columns))
+                (
+                    arm,
+                    str(found.seeds),
+                    *(mean_with_interval(found.measures[measure][i]) for i in columns),
+                )
                 for arm, found in data.by_arm.items()
             ],
         )
         for measure in _measured(data)
     ]
-
-
-def make(group: NetworkGroup) -> CaptionedFigure | None:
-    """The figure with its words and numbers."""
-    data = gather(group)
-    if data is None:
-        return None
-    return CaptionedFigure("Feature space", caption(data), lambda: draw(data), tables(data))
-
-
-def _text(value: Summary | None) -> str:
-    if value is None:
-        return ""
-    return f"{number(value.mean)} {interval(value.low, value.high)}".strip()

@@ -1,4 +1,8 @@
-"""How far the loss of a class's samples moves the features of others: numbers, words, figure."""
+"""How far the loss of a class's samples moves the features of others, by the class's frequency.
+
+The paper's claim is that rarer classes have larger gradients on other samples. Rare classes are
+mostly hard ones, so the claim is also tested with the accuracy of classes held fixed.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +32,34 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Gradients of a sample's loss on others as runs kept them, by class, with their smooth means.
-#
-# Rare classes are mostly hard ones. Whether it is rarity that goes with large gradients is asked
-# with the accuracy of classes held fixed.
-
 Measure = Literal["abs", "l2"]
 On = Literal["features", "images"]
+
+MOST_RATIO = 30
+"""The largest over the smallest value; beyond it the scale is logarithmic."""
+
+MOST_TICKS = 7
+"""Up to this many classes, each has its training images on the axis."""
+
+MOST_POINTS = 200
+"""With more classes, a dot is the mean of neighbours in frequency."""
+
+MOST_OF_IT = 0.5
+"""Where accuracy held fixed leaves less than this part of a correlation, most of it is gone."""
+
+NO_BREAK = "\N{NO-BREAK SPACE}"
+
+EXACT = 1 - 1e-9
+"""Rank correlations above this mean the same order."""
+
+HOLDS = {True: "holds", False: "opposite"}
+UNTRAINED = {True: "rarer, larger", False: "rarer, smaller"}
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
 class Controlled:
-    """What the accuracy of classes has to do with it, over the seeds that kept it.
+    """Correlations that involve the accuracy of classes, over the seeds that kept it.
 
     Args:
         of_accuracy: accuracy with gradient.
@@ -80,7 +100,7 @@ class InfluenceOfArm:
         return self.learning is None or self.learning.learnt
 
     def thirds(self, counts: NDArray[Any]) -> float | None:
-        """Mean of the third of the classes that is rarest, over that of the most frequent third.
+        """Mean over the rarest third of the classes, divided by that over the most frequent third.
 
         None where a class of one third has as many training images as one of the other.
 
@@ -116,6 +136,17 @@ class InfluenceByClass:
     on: On
     cumulative: bool
     images: str = "test images"
+
+
+def make(
+    group: NetworkGroup, measure: Measure = "abs", on: On = "features", cumulative: bool = False
+) -> CaptionedFigure | None:
+    """The figure with its words and numbers."""
+    data = gather(group, measure, on, cumulative)
+    if data is None:
+        return None
+    folded = [*tables(data), classes_table(data)]
+    return CaptionedFigure("Influence by gradient", caption(data), lambda: draw(data), (), folded)
 
 
 def gather(
@@ -160,7 +191,7 @@ def _measured(run: InsightArrays, name: str) -> NDArray[Any]:
 
 
 def apart(points: NDArray[Any], share: NDArray[Any]) -> float:
-    """How far two features lie apart, the root of the mean square, from the axes that were kept.
+    """Root mean square distance of two features, from the principal axes that were kept.
 
     Args:
         points: (S, A) centred features on A principal axes.
@@ -175,10 +206,11 @@ def apart(points: NDArray[Any], share: NDArray[Any]) -> float:
 
 
 def change_of_a_loss(group: NetworkGroup, arm: str) -> float | None:
-    """How far one other sample can change a loss, nats, or None where no run kept enough.
+    """How far one other sample can change a loss, in nats; None where no run kept enough.
 
-    To first order, where its feature moves as far as two samples lie apart, in the direction that
-    changes most; the mean over pairs of samples, classes and seeds. Single pairs reach far more.
+    It is the first-order change where the other sample's feature moves as far as two samples lie
+    apart, in the direction that changes the loss most: the mean over pairs of samples, classes and
+    seeds. Single pairs reach far more.
     """
     names = ("gradient_samples", "gradient_l2", "projection", "projection_share")
     changes = []
@@ -242,183 +274,11 @@ def cumulative_mean(values: NDArray[Any]) -> NDArray[Any]:
     return safe_divide(np.cumsum(np.where(known, values, 0.0)), np.cumsum(known))
 
 
-# Does "the rarer the class, the larger its gradient on others" hold? In words.
-
-MOST_OF_IT = 0.5
-"""Of a correlation: where less than this is left of it, most of it has gone."""
-
-NO_BREAK = "\N{NO-BREAK SPACE}"
-
-EXACT = 1 - 1e-9
-"""Of a rank correlation, that of one and the same order."""
-
-
-def verdict_words(arm: str, found: InfluenceOfArm, counts: NDArray[Any]) -> str:
-    """What counts and gradients alone say of it, and what an untrained network shows of it.
-
-    Args:
-        arm: its name.
-        found: its gradients.
-        counts: (K,) training images of the classes.
-    """
-    whole = found.correlation
-    if whole.rho is None:
-        equal = "gradients" if np.ptp(counts) else "training counts"
-        return f"{arm}: no order to speak of, since all {equal} are equal."
-    ranked = f"rank correlation of training count with gradient {with_intervals(whole)}"
-    claim = "the paper's claim that a rarer class has the larger gradient"
-    if found.learning is not None and not found.learning.learnt:
-        said = (
-            f"{arm}: no verdict on {claim}, since nothing was learnt that can be told from chance "
-            f"({found.learning.words}; {ranked})."
-        )
-    elif whole.holds:
-        said = f"{arm}: {claim} holds here ({ranked})."
-    elif whole.holds is None:
-        said = f"{arm}: {claim} is not settled here ({ranked})."
-    else:
-        said = f"{arm}: {claim} does not hold here, the opposite does ({ranked})."
-    return " ".join([said, *_before(found)])
-
-
-def _before(found: InfluenceOfArm) -> list[str]:
-    """What the same network shows before any training, with random weights and the same loss."""
-    if found.untrained is None:
-        return ["An untrained network was not measured beside it."]
-    if found.untrained.rho is None:
-        return ["Before training there is no such order."]
-    said = f"Before training it is {with_intervals(found.untrained)}"
-    if found.learnt and found.correlation.holds and found.untrained.holds:
-        said += ": rarer classes have the larger gradient without anything learnt, too"
-    return [f"{said}."]
-
-
-def size_words(found: InfluenceOfArm, counts: NDArray[Any]) -> list[str]:
-    """How large these gradients are, and how much larger those of rare classes; an order has none.
-
-    Nothing where there are no gradients at all.
-    """
-    known = found.values[np.isfinite(found.values)]
-    if not known.any():
-        return []
-    said = f"The gradients are {in_powers(float(known.mean()))} in the mean over classes"
-    thirds = found.thirds(counts)
-    if thirds is not None:
-        said += (
-            f", {number(thirds, 1)} times as large in the rarest third of them as in the "
-            f"most frequent"
-        )
-    if found.change is None:
-        return [f"{said}."]
-    small = ", next to nothing" if found.change < NEXT_TO_NOTHING else ""
-    return [
-        f"{said}: if the feature of one other sample moved as far as two samples lie apart, a loss "
-        f"would change by no more than about {in_full(found.change)}{small}, on average over pairs "
-        f"of samples."
-    ]
-
-
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def power_of_ten(value: float) -> str:
-    """The nearest one, as it is written where an exponent of mathematics would be too small.
-
-    >>> power_of_ten(0.0011)
-    '10⁻³'
-    """
-    return f"10{str(round(np.log10(value))).translate(_RAISED)}"
-
-
-def in_powers(value: float) -> str:
-    """A number with two digits and a power of ten, in one piece.
-
-    >>> in_powers(3.54e-7).replace(NO_BREAK, " ")
-    '3.5 × 10⁻⁷'
-    """
-    digits, power = f"{value:.1e}".split("e")
-    return f"{digits}{NO_BREAK}×{NO_BREAK}{power_of_ten(10.0 ** int(power))}"
-
-
-def in_full(value: float) -> str:
-    """One digit after the zeros, and no exponent."""
-    rounded = float(f"{value:.1g}")
-    return f"{rounded:.0f}" if rounded >= 1 else f"{rounded:.{-int(f'{rounded:e}'[-3:])}f}"
-
-
-def control_words(found: InfluenceOfArm) -> list[str]:
-    """What is left of it among classes of the same accuracy; nothing where that is not known."""
-    whole, known = found.correlation, found.controlled
-    if known is None or whole.rho is None or not found.learnt:
-        return []
-    of_accuracy, partial = known.of_accuracy, known.partial
-    if of_accuracy.rho is None:
-        return []
-    beside = f"rank correlation of accuracy with gradient {number(of_accuracy.rho)}"
-    if partial.rho is None:
-        if abs(of_accuracy.rho) < EXACT:
-            return []
-        return [
-            f"Gradients have the very order of accuracies ({beside}): with the accuracy of classes "
-            f"held fixed nothing is left to rank."
-        ]
-    held = f"With the accuracy of classes held fixed it is {with_intervals(partial)}"
-    return [f"{held}: {_left(whole, partial, of_accuracy)} ({beside})."]
-
-
-def _left(whole: Correlation, partial: Correlation, of_accuracy: Correlation) -> str:
-    """What the partial correlation says, beside the whole one."""
-    if whole.holds is not True:
-        return {
-            True: "among classes that are equally hard the rarer has the larger gradient",
-            False: "among classes that are equally hard the more frequent has the larger gradient",
-            None: "not settled among classes that are equally hard either",
-        }[partial.holds]
-    if partial.holds is False:
-        return "among classes that are equally hard the opposite holds"
-    if abs(partial.rho or 0.0) < MOST_OF_IT * abs(whole.rho or 0.0):
-        most = "most of it goes with accuracy"
-        if of_accuracy.holds:
-            most = "mostly it is harder classes that have larger gradients, and rare ones are hard"
-        rest = "rarity adds to that" if partial.holds else "whether rarity adds to that is open"
-        return f"{most}; {rest}"
-    if partial.holds:
-        return "among classes that are equally hard the rarer has the larger gradient too"
-    return "whether it is rarity, or that rare classes are harder, is open"
-
-
-def with_intervals(found: Correlation) -> str:
-    """The mean over seeds, with what is known of its error."""
-    spans = []
-    if found.over_seeds is not None:
-        spans.append(f"{span(found.over_seeds)} over {seeds(len(found.by_seed))}")
-    if found.over_classes is not None:
-        spans.append(f"{span(found.over_classes)} by a bootstrap over classes")
-    rho = "unknown" if found.rho is None else number(found.rho)
-    return f"{rho}, 95% interval {' and '.join(spans)}" if spans else rho
-
-
-def span(found: Sequence[float] | None) -> str:
-    """An interval as it is written; nothing where there is none."""
-    return "" if found is None else interval(found[0], found[1], sign=True)
-
-
-# How far the loss of a class's samples moves the features of others, by the class's frequency.
-#
-# The paper's claim is that rarer classes have larger gradients on other samples.
-
-MOST_RATIO = 30
-"""Of the largest to the smallest value on a linear scale."""
-
-MOST_TICKS = 7
-"""Classes whose training images all stand along the axis."""
-
-MOST_POINTS = 200
-"""More classes than this are averaged over neighbours in frequency, for the dots alone."""
+# The picture
 
 
 def draw(data: InfluenceByClass) -> Figure:
-    """Every arm has a panel of its own, since scales differ, and one more if cumulative."""
+    """Draw a panel for every arm, since scales differ, and one more if cumulative."""
     kinds = ("each", "cumulative") if data.cumulative else ("each",)
     panels = [(arm, kind) for arm in data.by_arm for kind in kinds]
     drawn, every = new_figure([1.7] * len(panels))
@@ -451,6 +311,41 @@ def draw(data: InfluenceByClass) -> Figure:
     every[-1].set_xticks([tick + 1 for tick in ticks], labels)
     every[-1].set_xlabel("Training images of the class", fontsize=TEXT, color=INK)
     return drawn
+
+
+def _dots(axes: Axes, values: NDArray[Any], colour: str) -> None:
+    together = _together(len(values))
+    parts = [slice(i, i + together) for i in range(0, len(values), together)]
+    places = np.arange(len(values)) + 1.0
+    axes.plot(
+        [places[part].mean() for part in parts],
+        [mean_of_known(values[part][:, None])[0] for part in parts],
+        linestyle="",
+        marker="o",
+        markersize=4 if len(values) <= 40 else 2,
+        color=colour,
+        alpha=0.7,
+    )
+
+
+def _together(classes: int) -> int:
+    return -(-classes // MOST_POINTS)
+
+
+def _spans_orders(values: NDArray[Any]) -> bool:
+    """Whether small values would all lie on the axis of a linear scale."""
+    known = values[np.isfinite(values)]
+    return bool(known.size and known.min() > 0 and known.max() > MOST_RATIO * known.min())
+
+
+def _power(values: NDArray[Any]) -> int:
+    """The power of ten of the largest value; 0 where it is legible without one."""
+    largest = float(np.nanmax(np.abs(values), initial=0.0))
+    power = int(np.floor(np.log10(largest))) if largest > 0 else 0
+    return 0 if -2 <= power <= 2 else power
+
+
+# The caption: does the claim hold, how large are gradients, and is it rarity or difficulty?
 
 
 def caption(data: InfluenceByClass) -> Caption:
@@ -486,8 +381,158 @@ def caption(data: InfluenceByClass) -> Caption:
     return Caption(f"{note} {said}", f"Dot plot. {said}")
 
 
+def verdict_words(arm: str, found: InfluenceOfArm, counts: NDArray[Any]) -> str:
+    """Whether the claim holds by counts and gradients alone, and for an untrained network.
+
+    Args:
+        arm: its name.
+        found: its gradients.
+        counts: (K,) training images of the classes.
+    """
+    whole = found.correlation
+    if whole.rho is None:
+        equal = "gradients" if np.ptp(counts) else "training counts"
+        return f"{arm}: no order to speak of, since all {equal} are equal."
+    ranked = f"rank correlation of training count with gradient {with_intervals(whole)}"
+    claim = "the paper's claim that a rarer class has the larger gradient"
+    if found.learning is not None and not found.learning.learnt:
+        said = (
+            f"{arm}: no verdict on {claim}, since nothing was learnt that can be told from chance "
+            f"({found.learning.words}; {ranked})."
+        )
+    elif whole.holds:
+        said = f"{arm}: {claim} holds here ({ranked})."
+    elif whole.holds is None:
+        said = f"{arm}: {claim} is not settled here ({ranked})."
+    else:
+        said = f"{arm}: {claim} does not hold here, the opposite does ({ranked})."
+    return " ".join([said, *_before(found)])
+
+
+def _before(found: InfluenceOfArm) -> list[str]:
+    """What the same network shows before training, with random weights and the same loss."""
+    if found.untrained is None:
+        return ["An untrained network was not measured beside it."]
+    if found.untrained.rho is None:
+        return ["Before training there is no such order."]
+    said = f"Before training it is {with_intervals(found.untrained)}"
+    if found.learnt and found.correlation.holds and found.untrained.holds:
+        said += ": rarer classes have the larger gradient without anything learnt, too"
+    return [f"{said}."]
+
+
+def size_words(found: InfluenceOfArm, counts: NDArray[Any]) -> list[str]:
+    """How large gradients are, and how much larger those of rare classes: ranks do not say it.
+
+    Empty where all gradients are 0.
+    """
+    known = found.values[np.isfinite(found.values)]
+    if not known.any():
+        return []
+    said = f"The gradients are {in_powers(float(known.mean()))} in the mean over classes"
+    thirds = found.thirds(counts)
+    if thirds is not None:
+        said += (
+            f", {number(thirds, 1)} times as large in the rarest third of them as in the "
+            f"most frequent"
+        )
+    if found.change is None:
+        return [f"{said}."]
+    small = ", next to nothing" if found.change < NEXT_TO_NOTHING else ""
+    return [
+        f"{said}: if the feature of one other sample moved as far as two samples lie apart, a loss "
+        f"would change by no more than about {in_full(found.change)}{small}, on average over pairs "
+        f"of samples."
+    ]
+
+
+def power_of_ten(value: float) -> str:
+    """The nearest power of ten in Unicode; matplotlib's exponents are too small on a phone.
+
+    >>> power_of_ten(0.0011)
+    '10⁻³'
+    """
+    return f"10{str(round(np.log10(value))).translate(_RAISED)}"
+
+
+def in_powers(value: float) -> str:
+    """A number with two digits and a power of ten, in one piece.
+
+    >>> in_powers(3.54e-7).replace(NO_BREAK, " ")
+    '3.5 × 10⁻⁷'
+    """
+    digits, power = f"{value:.1e}".split("e")
+    return f"{digits}{NO_BREAK}×{NO_BREAK}{power_of_ten(10.0 ** int(power))}"
+
+
+def in_full(value: float) -> str:
+    """A number with one significant digit and no exponent."""
+    rounded = float(f"{value:.1g}")
+    return f"{rounded:.0f}" if rounded >= 1 else f"{rounded:.{-int(f'{rounded:e}'[-3:])}f}"
+
+
+def control_words(found: InfluenceOfArm) -> list[str]:
+    """What is left of the correlation among classes of equal accuracy; empty where unknown."""
+    whole, known = found.correlation, found.controlled
+    if known is None or whole.rho is None or not found.learnt:
+        return []
+    of_accuracy, partial = known.of_accuracy, known.partial
+    if of_accuracy.rho is None:
+        return []
+    beside = f"rank correlation of accuracy with gradient {number(of_accuracy.rho)}"
+    if partial.rho is None:
+        if abs(of_accuracy.rho) < EXACT:
+            return []
+        return [
+            f"Gradients have the very order of accuracies ({beside}): with the accuracy of classes "
+            f"held fixed nothing is left to rank."
+        ]
+    held = f"With the accuracy of classes held fixed it is {with_intervals(partial)}"
+    return [f"{held}: {_left(whole, partial, of_accuracy)} ({beside})."]
+
+
+def _left(whole: Correlation, partial: Correlation, of_accuracy: Correlation) -> str:
+    """What the partial correlation says, compared with the whole one."""
+    if whole.holds is not True:
+        return {
+            True: "among classes that are equally hard the rarer has the larger gradient",
+            False: "among classes that are equally hard the more frequent has the larger gradient",
+            None: "not settled among classes that are equally hard either",
+        }[partial.holds]
+    if partial.holds is False:
+        return "among classes that are equally hard the opposite holds"
+    if abs(partial.rho or 0.0) < MOST_OF_IT * abs(whole.rho or 0.0):
+        most = "most of it goes with accuracy"
+        if of_accuracy.holds:
+            most = "mostly it is harder classes that have larger gradients, and rare ones are hard"
+        rest = "rarity adds to that" if partial.holds else "whether rarity adds to that is open"
+        return f"{most}; {rest}"
+    if partial.holds:
+        return "among classes that are equally hard the rarer has the larger gradient too"
+    return "whether it is rarity, or that rare classes are harder, is open"
+
+
+def with_intervals(found: Correlation) -> str:
+    """The mean over seeds with its intervals, where they are known."""
+    spans = []
+    if found.over_seeds is not None:
+        spans.append(f"{span(found.over_seeds)} over {seeds(len(found.by_seed))}")
+    if found.over_classes is not None:
+        spans.append(f"{span(found.over_classes)} by a bootstrap over classes")
+    rho = "unknown" if found.rho is None else number(found.rho)
+    return f"{rho}, 95% interval {' and '.join(spans)}" if spans else rho
+
+
+def span(found: Sequence[float] | None) -> str:
+    """An interval in brackets; "" where there is none."""
+    return "" if found is None else interval(found[0], found[1], sign=True)
+
+
+# Tables
+
+
 def tables(data: InfluenceByClass) -> list[FigureTable]:
-    """The correlations."""
+    """Tables of the correlations, arm by arm."""
     whole = {arm: found.correlation for arm, found in data.by_arm.items()}
     before = {arm: found.untrained for arm, found in data.by_arm.items() if found.untrained}
     known = {arm: found.controlled for arm, found in data.by_arm.items() if found.controlled}
@@ -509,10 +554,6 @@ def tables(data: InfluenceByClass) -> list[FigureTable]:
         ),
     ]
     return [table for table in every if table.rows]
-
-
-HOLDS = {True: "holds", False: "opposite"}
-UNTRAINED = {True: "rarer, larger", False: "rarer, smaller"}
 
 
 def _table(
@@ -548,46 +589,3 @@ def classes_table(data: InfluenceByClass) -> FigureTable:
         for i, count in enumerate(data.counts)
     ]
     return FigureTable("Gradient on others, by class", ("images", *data.by_arm), rows)
-
-
-def make(
-    group: NetworkGroup, measure: Measure = "abs", on: On = "features", cumulative: bool = False
-) -> CaptionedFigure | None:
-    """The figure with its words and numbers."""
-    data = gather(group, measure, on, cumulative)
-    if data is None:
-        return None
-    folded = [*tables(data), classes_table(data)]
-    return CaptionedFigure("Influence by gradient", caption(data), lambda: draw(data), (), folded)
-
-
-def _dots(axes: Axes, values: NDArray[Any], colour: str) -> None:
-    together = _together(len(values))
-    parts = [slice(i, i + together) for i in range(0, len(values), together)]
-    places = np.arange(len(values)) + 1.0
-    axes.plot(
-        [places[part].mean() for part in parts],
-        [mean_of_known(values[part][:, None])[0] for part in parts],
-        linestyle="",
-        marker="o",
-        markersize=4 if len(values) <= 40 else 2,
-        color=colour,
-        alpha=0.7,
-    )
-
-
-def _together(classes: int) -> int:
-    return -(-classes // MOST_POINTS)
-
-
-def _spans_orders(values: NDArray[Any]) -> bool:
-    """Whether the small ones would all lie on the axis of a linear scale."""
-    known = values[np.isfinite(values)]
-    return bool(known.size and known.min() > 0 and known.max() > MOST_RATIO * known.min())
-
-
-def _power(values: NDArray[Any]) -> int:
-    """Of ten, to write the largest value with; 0 where that is legible as it is."""
-    largest = float(np.nanmax(np.abs(values), initial=0.0))
-    power = int(np.floor(np.log10(largest))) if largest > 0 else 0
-    return 0 if -2 <= power <= 2 else power

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 from batchformer.insight.figures.text import interval, number
-from batchformer.insight.intervals import Summary, statistics_library, summary
+from batchformer.insight.intervals import Summary, summary
 from batchformer.insight.record import InsightArrays
 
 LEVEL = 0.025
-"""Of the one-sided tests, as at one end of a 95% interval."""
+"""Level of the one-sided tests, as at one end of a 95% interval."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class Learning:
 
 
 def learning(runs: Sequence[InsightArrays]) -> Learning | None:
-    """Of the seeds of one arm, or None where a run did not keep how many answers were right."""
+    """What the seeds of one arm have learnt; None where a run did not keep its right answers."""
     names = ("reliability_count", "reliability_correct", "gradient_samples")
     if not runs or any(name not in run for run in runs for name in names):
         return None
@@ -59,10 +60,10 @@ def learning(runs: Sequence[InsightArrays]) -> Learning | None:
         untrained = run.get("untrained_correct")
         accuracies.append(100 * right / images)
         chance = max(chance, 100 * share)
-        above = float(statistics_library().binom.sf(right - 1, images, share)) < LEVEL
+        above = _binomial_tail(right, images, share) < LEVEL
         if untrained is not None:
             before.append(100 * float(untrained) / images)
-            above = above and _more(right, round(float(untrained)), images)
+            above = above and _more_than_before(right, round(float(untrained)), images)
         learnt.append(above)
     found = summary(accuracies, within=(0.0, 100.0))
     above = found.low is None or found.low > chance
@@ -70,9 +71,30 @@ def learning(runs: Sequence[InsightArrays]) -> Learning | None:
     return Learning(found, chance, mean, above and all(learnt))
 
 
-def _more(right: int, before: int, images: int) -> bool:
-    """Whether so many are more than before, by a normal test of two shares."""
+def _more_than_before(right: int, before: int, images: int) -> bool:
+    """Whether more answers are right than before, by a normal test of two proportions."""
     both = (right + before) / (2 * images)
     error = math.sqrt(max(2 * both * (1 - both) / images, 0.0))
-    critical = float(statistics_library().norm.isf(LEVEL))
+    critical = NormalDist().inv_cdf(1 - LEVEL)
     return (right - before) / images > critical * error
+
+
+def _binomial_tail(least: int, trials: int, chance: float) -> float:
+    """Probability of at least so many successes; summed here, so one network needs no scipy.
+
+    >>> round(_binomial_tail(2, 3, 0.5), 6), _binomial_tail(0, 3, 0.5), _binomial_tail(3, 3, 1.0)
+    (0.5, 1.0, 1.0)
+    """
+    if least <= 0 or chance >= 1:
+        return 1.0
+    log_chance, log_rest = math.log(chance), math.log1p(-chance)
+    return math.fsum(
+        math.exp(
+            math.lgamma(trials + 1)
+            - math.lgamma(k + 1)
+            - math.lgamma(trials - k + 1)
+            + k * log_chance
+            + (trials - k) * log_rest
+        )
+        for k in range(least, trials + 1)
+    )

@@ -124,7 +124,7 @@ def arrays_by_arm(group: NetworkGroup, *names: str) -> ArraysByArm:
 
 
 def safe_divide(sums: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
-    """Sums over counts, which are broadcast to them; NaN where nothing was counted.
+    """Divide sums by counts, which are broadcast; NaN where the count is 0.
 
     >>> safe_divide(np.array([3.0, 0.0]), np.array([2, 0])).tolist()
     [1.5, nan]
@@ -140,7 +140,7 @@ def safe_divide(sums: NDArray[Any], counts: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True)
 class ImageCount:
-    """How many test images a figure is of, and how many there are where that is known."""
+    """How many test images a figure shows, and how many there are, where that is known."""
 
     images: int
     whole: int | None
@@ -151,7 +151,7 @@ class ImageCount:
 
     @property
     def words(self) -> str:
-        """As a caption calls them.
+        """The words of a caption.
 
         >>> ImageCount(4096, 10_000).words, ImageCount(300, 300).words
         ('4,096 of the 10,000 test images', '300 test images')
@@ -162,7 +162,7 @@ class ImageCount:
 
 
 def image_count(group: NetworkGroup, images: int) -> ImageCount:
-    """So many, among as many as the networks that were looked at have answers to."""
+    """``images`` among all test images, which networks that were looked at have answers for."""
     for run in group.runs:
         answers = run.insight_figures.get("correct") if run.insight else None
         if answers is not None and answers.ndim == 1:
@@ -171,6 +171,6 @@ def image_count(group: NetworkGroup, images: int) -> ImageCount:
 
 
 def mean_of_known(values: NDArray[Any]) -> NDArray[Any]:
-    """Mean over the first axis of what is not NaN; NaN where nothing is."""
+    """Mean over the first axis, ignoring NaN; NaN where all are."""
     known = np.isfinite(values)
     return safe_divide(np.where(known, values, 0.0).sum(0), known.sum(0))

@@ -1,7 +1,7 @@
-"""Rank correlation of two values of classes, with what seeds and what classes leave open.
+"""Rank correlation of two values by class, with intervals over seeds and over classes.
 
-A third value can be held fixed: the partial correlation is that of what is left of two rankings
-when each has been explained by the third as far as a line can.
+A third value can be held fixed: the partial correlation is that of the residuals of two rankings
+after linear regression on the third.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ RESAMPLES, AT_ONCE = 2000, 200
 """Draws of the bootstrap over classes, and how many of them are ranked together."""
 
 FEWEST_CLASSES = 5
-"""With fewer a bootstrap over classes says nothing, nor does a correlation with a third fixed."""
+"""With fewer classes, neither a bootstrap over them nor a partial correlation says anything."""
 
 FEWEST_OF_PARTIAL = 10
-"""With fewer a draw of classes leaves so few different ones that a partial correlation of them is
--1 or 1 by itself: its bootstrap interval then misses the truth, and at times its own estimate."""
+"""With fewer classes, a bootstrap draw has so few different ones that their partial correlation is
+-1 or 1: the interval then misses the truth, and at times its own estimate."""
 
 LEAST_LEFT = 1e-12
-"""Of a ranking's variance, that the ranking held fixed leaves; less is rounding."""
+"""Least part of a ranking's variance left by the one held fixed; less is rounding."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Correlation:
 def correlation(
     x: NDArray[Any], values: NDArray[Any], held: NDArray[Any] | None = None
 ) -> Correlation:
-    """Of what all seeds share, (K,), or of every seed's own, (S, K), with values (S, K).
+    """Correlate ``x``, (K,) for all seeds or (S, K), with values (S, K).
 
     Args:
         x: training counts, say.
@@ -81,7 +81,7 @@ def correlation(
 def rank_correlation(
     x: NDArray[Any], y: NDArray[Any], times: NDArray[Any] | None = None
 ) -> NDArray[Any]:
-    """Spearman's, of K classes or of B samples of them; NaN where one side is constant.
+    """Spearman's correlation of K classes, or of B samples of them; NaN where a side is constant.
 
     Args:
         x: (K,), as y.
@@ -94,7 +94,7 @@ def rank_correlation(
 def partial_rank_correlation(
     x: NDArray[Any], y: NDArray[Any], z: NDArray[Any], times: NDArray[Any] | None = None
 ) -> NDArray[Any]:
-    """The same of x and y with z held fixed; NaN where z leaves nothing of one of them."""
+    """The same with z held fixed; NaN where z explains x or y completely."""
     weights = _weights(x, times)
     ranks = [_centred_ranks(side, weights) for side in (x, y, z)]
     xy, xz, yz = (_of_ranks(ranks[i], ranks[j], weights) for i, j in ((0, 1), (0, 2), (1, 2)))

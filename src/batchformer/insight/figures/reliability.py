@@ -26,8 +26,8 @@ from batchformer.insight.figures.networks import (
     image_count,
     safe_divide,
 )
-from batchformer.insight.figures.text import interval, number
-from batchformer.insight.intervals import Summary, summary
+from batchformer.insight.figures.text import mean_with_interval, number
+from batchformer.insight.intervals import Summary, summary_of_known
 from batchformer.insight.record import SHOTS
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ if TYPE_CHECKING:
 NAMES = ("reliability_count", "reliability_confidence", "reliability_correct")
 GROUPS = ("all", *SHOTS)
 DECIMALS = 1
-"""Of errors with their intervals: a fifth of a page holds no more."""
+"""Decimals of errors with their intervals, as many as fit a fifth of a page."""
 FEWEST = 10
-"""Predictions of a bin with which its accuracy says something; others are pale."""
+"""Bins with fewer predictions are drawn pale."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +87,15 @@ class Reliability:
         return self.shots or [0] if self.by_shots else [0]
 
 
+def make(group: NetworkGroup, by_shots: bool = False) -> CaptionedFigure | None:
+    """The figure with its words and numbers."""
+    data = gather(group, by_shots)
+    if data is None:
+        return None
+    bins = [bins_table(data)]
+    return CaptionedFigure("Reliability", caption(data), lambda: draw(data), tables(data), bins)
+
+
 def gather(group: NetworkGroup, by_shots: bool = False) -> Reliability | None:
     """What the figure shows, or None where no run kept its confidences."""
     found = arrays_by_arm(group, *NAMES)
@@ -101,7 +110,10 @@ def gather(group: NetworkGroup, by_shots: bool = False) -> Reliability | None:
             count,
             safe_divide(100.0 * confidence, count),
             safe_divide(100.0 * correct, count),
-            [_over_seeds([error[i] for error in errors]) for i in range(len(GROUPS))],
+            [
+                summary_of_known([error[i] for error in errors], (0.0, 100.0))
+                for i in range(len(GROUPS))
+            ],
             len(runs),
             colours[arm],
         )
@@ -202,7 +214,7 @@ def tables(data: Reliability) -> list[FigureTable]:
     rows = []
     columns = range(len(GROUPS)) if data.shots else [0]
     for arm, found in data.by_arm.items():
-        texts = ["" if e is None else _with_interval(e) for e in (found.ece[i] for i in columns)]
+        texts = [mean_with_interval(found.ece[i], DECIMALS) for i in columns]
         rows.append((arm, str(found.seeds), *texts))
     names = ("arm", "n", *(GROUPS[i] for i in columns))
     return [FigureTable("Expected calibration error, %", names, rows)]
@@ -222,22 +234,3 @@ def bins_table(data: Reliability) -> FigureTable:
         if found.count[0][b]
     ]
     return FigureTable("Bins of confidence", ("arm", "predictions", "confidence", "accuracy"), rows)
-
-
-def make(group: NetworkGroup, by_shots: bool = False) -> CaptionedFigure | None:
-    """The figure with its words and numbers."""
-    data = gather(group, by_shots)
-    if data is None:
-        return None
-    bins = [bins_table(data)]
-    return CaptionedFigure("Reliability", caption(data), lambda: draw(data), tables(data), bins)
-
-
-def _with_interval(found: Summary) -> str:
-    bounds = interval(found.low, found.high, decimals=DECIMALS)
-    return f"{number(found.mean, DECIMALS)} {bounds}".strip()
-
-
-def _over_seeds(values: list[float]) -> Summary | None:
-    known = [float(value) for value in values if np.isfinite(value)]
-    return summary(known, within=(0.0, 100.0)) if known else None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from batchformer.insight.intervals import Summary
+
 
 def number(value: float, decimals: int = 2) -> str:
     """Fixed decimals; what rounds to zero has no sign.
@@ -31,6 +33,14 @@ def interval(
         return ""
     write = signed if sign else number
     return f"[{write(low, decimals)}, {write(high, decimals)}]"
+
+
+def mean_with_interval(found: Summary | None, decimals: int = 2) -> str:
+    """``mean [low, high]``, without brackets where there is no interval; "" for None."""
+    if found is None:
+        return ""
+    bounds = interval(found.low, found.high, decimals=decimals)
+    return f"{number(found.mean, decimals)} {bounds}".strip()
 
 
 def seeds(n: int) -> str:

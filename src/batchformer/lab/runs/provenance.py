@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 Sitting = Mapping[str, Any]
 #: Parts of the package that training does not depend on.
-NOT_TRAINING = ("lab/report/", "lab/bench/", "adapters/", "cli/", "__main__.py")
+NOT_TRAINING = (
+    *("insight/figures/", "insight/page/", "lab/report/", "lab/bench/"),
+    *("adapters/", "cli/", "__main__.py"),
+)
 #: What a sitting has besides its provenance.
 WHERE = ("from_update", "stage", "part")
 

@@ -13,9 +13,10 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from batchformer.lab.report.figures import head_tail
-from batchformer.lab.report.figures.head_tail import between_groups, gather, shots_of
+from batchformer.lab.report.figures.head_tail import between_groups, gather, shot_of_class
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.runs import find_runs
+from simulated_networks import simulated_insight
 
 Writer = Callable[..., Any]
 
@@ -102,18 +103,18 @@ def test_two_seeds_have_no_interval(write_run: Writer, runs_root: Path) -> None:
 
 
 def test_groups_are_those_of_the_runs_scores(
-    write_run: Writer, recipe_of: Writer, add_insight: Writer, make_insight: Writer, runs_root: Path
+    write_run: Writer, recipe_of: Writer, add_insight: Writer, runs_root: Path
 ) -> None:
     counts = np.array([9, 8, 7, 3, 2, 1])
     write_run("baseline", 0, recipe=recipe_of("third", data__shots="thirds"))
     write_run("baseline", 0, recipe=recipe_of("count"))
-    kept = make_insight("baseline", 0, classes=6)
+    kept = simulated_insight("baseline", 0, classes=6)
     kept["shot_of_class"] = np.array([2, 2, 1, 1, 0, 0])
     add_insight(write_run("baseline", 0, recipe=recipe_of("seen")), kept)
     count, seen, third = find_runs(runs_root)
-    assert shots_of(third, counts).tolist() == [0, 0, 1, 1, 2, 2]
-    assert shots_of(count, counts).tolist() == [2] * 6
-    assert shots_of(seen, counts).tolist() == [2, 2, 1, 1, 0, 0]
+    assert shot_of_class(third, counts).tolist() == [0, 0, 1, 1, 2, 2]
+    assert shot_of_class(count, counts).tolist() == [2] * 6
+    assert shot_of_class(seen, counts).tolist() == [2, 2, 1, 1, 0, 0]
 
 
 def test_classes_of_one_group_have_no_figure(write_run: Writer, runs_root: Path) -> None:

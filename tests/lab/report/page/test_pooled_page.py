@@ -45,7 +45,7 @@ def test_every_metric_has_its_plot(two_recipes: Path) -> None:
 
 def test_the_page_has_it_with_ids_of_its_own(two_recipes: Path) -> None:
     page = render(find_runs(two_recipes), pooled=True)
-    assert page.count('id="together"') == 1 and page.count("Over all, 6 seeds") == 5
+    assert page.count('id="pooled"') == 1 and page.count("Over all, 6 seeds") == 5
     ids = [part.split('"')[0] for part in page.split(' id="')[1:]]
     assert len(ids) == len(set(ids))
 
@@ -55,11 +55,11 @@ def test_the_command_prints_it_and_writes_it_only_if_asked(
 ) -> None:
     page = tmp_path / "page.html"
     results.report([str(two_recipes), "--to", str(page)])
-    assert "Taken together" not in capsys.readouterr().out + page.read_text()
+    assert "Pooled over recipes" not in capsys.readouterr().out + page.read_text()
     results.report([str(two_recipes), "--to", str(page), "--pooled"])
     said = capsys.readouterr().out
-    assert "batchformer - baseline, recipe by recipe" in said and "Taken together" in said
-    assert "Taken together" in page.read_text()
+    assert "batchformer - baseline, recipe by recipe" in said and "Pooled over recipes" in said
+    assert "Pooled over recipes" in page.read_text()
 
 
 def test_one_recipe_cannot_be_taken_together(

@@ -77,9 +77,9 @@ def test_the_headline_claims_no_more_than_stands(together: PooledEffects) -> Non
     undone = {"all": effect_of("all", GAIN, 0.2)}
     said = pooled_headline("batchformer", "batchformer_self", undone)
     assert "compared with batchformer_self" in said and "A gain" not in said
-    assert "after Holm's it does not stand" in said
+    assert "after Holm's it is not significant" in said
     both = {metric: effect_of(metric, GAIN, 0.2) for metric in ("all", "few")}
-    assert "they do not stand" in pooled_headline("batchformer", "baseline", both)
+    assert "they are not significant" in pooled_headline("batchformer", "baseline", both)
     flat = {"all": effect_of("all", {"a": [0.5, 0.5], "b": [0.5, 0.5]}, None)}
     assert "without verdict: All" in pooled_headline("batchformer", "baseline", flat)
 
@@ -93,7 +93,7 @@ def test_eighty_columns_are_enough(together: PooledEffects) -> None:
 
 def test_notes_say_what_was_corrected_for_and_what_the_paper_has(together: PooledEffects) -> None:
     notes = " ".join(pooled_notes(together))
-    assert "corrected over all 3 effects" in notes and "numbers for (2 or 3)" in notes
+    assert "corrected over all 3 pooled effects" in notes and "numbers for (2 or 3)" in notes
 
 
 def test_names_are_never_cut(together: PooledEffects) -> None:

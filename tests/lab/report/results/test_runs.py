@@ -101,6 +101,11 @@ DAMAGES = {
         b'{"recipe": {}, "arm": "batchformer", "seed": 1, "data": {"remarks": 5}}',
         "are not a list",
     ),
+    "trained is a list": (
+        "config.json",
+        b'{"recipe": {}, "arm": "batchformer", "seed": 1, "trained": []}',
+        "'trained' is not an object",
+    ),
     "no config": ("config.json", None, "config.json cannot be read"),
     "no metrics": ("metrics.jsonl", None, "metrics.jsonl cannot be read"),
     "empty result": ("result.json", b"", "result.json is not JSON"),

@@ -98,7 +98,7 @@ def draw(data: BiasCurves) -> Figure:
 
 
 def _rising(unseen: NDArray[Any], seen: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The curve in the order of its first coordinate; the order of equals is kept."""
+    """Sort the curve by its first coordinate, stably."""
     import numpy as np
 
     order = np.argsort(unseen, kind="stable")

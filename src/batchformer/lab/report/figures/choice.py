@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from batchformer.insight.figures.canvas import INK, TEXT, legend, new_figure, title
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
 from batchformer.insight.figures.text import number
-from batchformer.lab.report.figures.curves import Curve, curve_over_seeds, draw_curves
+from batchformer.lab.report.figures.curves import Curve, curve_over_seeds, draw_curve
 from batchformer.lab.report.results.configuration import RunGroup
-from batchformer.lab.report.results.names import sorted_arms
+from batchformer.lab.report.results.names import arm_colours, sorted_arms
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -20,7 +20,7 @@ NEEDED = frozenset({"choice_epochs", "choice_hm", "chosen_epoch"})
 
 @dataclass(frozen=True)
 class Choices:
-    """Of each arm.
+    """The epochs that each arm chose.
 
     Args:
         curves: the score by epoch, over seeds.
@@ -80,9 +80,10 @@ def draw(data: Choices) -> Figure:
     """One panel: means over seeds with bands from the lowest to the highest; dots are choices."""
     figure, (axes,) = new_figure([2.6])
     title(axes, "HM on classes of validation, %")
-    colours = draw_curves(axes, data.curves)
-    for arm, chosen in data.chosen.items():
-        epochs, scores = zip(*chosen.values(), strict=True)
+    colours = arm_colours(data.curves)
+    for i, (arm, curve) in enumerate(data.curves.items()):
+        draw_curve(axes, arm, curve, colours[arm], i)
+        epochs, scores = zip(*data.chosen[arm].values(), strict=True)
         axes.plot(epochs, scores, color=colours[arm], linestyle="", marker="o", markersize=4)
     axes.set_xlabel("Epoch", fontsize=TEXT, color=INK)
     legend(figure, axes)

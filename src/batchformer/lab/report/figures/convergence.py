@@ -12,11 +12,11 @@ from batchformer.insight.figures.text import number
 from batchformer.lab.report.figures.curves import (
     Curve,
     curve_over_seeds,
-    draw_curves,
+    draw_curve,
     evaluated_metric,
 )
 from batchformer.lab.report.results.configuration import RunGroup
-from batchformer.lab.report.results.names import in_words, metric_label
+from batchformer.lab.report.results.names import arm_colours, in_words, metric_label
 from batchformer.lab.report.results.runs import Run
 
 if TYPE_CHECKING:
@@ -124,8 +124,9 @@ def draw(data: Convergence) -> Figure:
     """
     figure, (axes,) = new_figure([2.6])
     title(axes, f"{metric_label(data.metric)}, %, by epoch of the linear probe")
-    colours = draw_curves(axes, data.curves)
-    for arm, curve in data.curves.items():
+    colours = arm_colours(data.curves)
+    for i, (arm, curve) in enumerate(data.curves.items()):
+        draw_curve(axes, arm, curve, colours[arm], i)
         epoch = data.reached.get(arm)
         if epoch is not None:
             place = [round(step) for step in curve.steps].index(epoch)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from batchformer.insight.figures.canvas import DASHES
-from batchformer.lab.report.results.names import arm_colours, sorted_metrics
+from batchformer.lab.report.results.names import sorted_metrics
 from batchformer.lab.report.results.runs import Run, headline
 
 if TYPE_CHECKING:
@@ -47,14 +47,11 @@ def curve_over_seeds(series: Sequence[dict[int, float]], most: int | None = MOST
     return Curve(places, smooth.mean(0).tolist(), smooth.min(0).tolist(), smooth.max(0).tolist())
 
 
-def draw_curves(axes: Axes, curves: Mapping[str, Curve]) -> dict[str, str]:
-    """Draw each arm's mean as a line and its range over seeds as a band; return the colours."""
-    colours = arm_colours(curves)
-    for i, (arm, curve) in enumerate(curves.items()):
-        colour, dash = colours[arm], DASHES[i % len(DASHES)]
-        axes.plot(curve.steps, curve.mean, color=colour, linestyle=dash, linewidth=1.5, label=arm)
-        axes.fill_between(curve.steps, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
-    return colours
+def draw_curve(axes: Axes, arm: str, curve: Curve, colour: str, place: int) -> None:
+    """Draw an arm's mean as a line and its range over seeds as a band; dashes go by ``place``."""
+    dash = DASHES[place % len(DASHES)]
+    axes.plot(curve.steps, curve.mean, color=colour, linestyle=dash, linewidth=1.5, label=arm)
+    axes.fill_between(curve.steps, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
 
 
 def evaluated_metric(runs: Sequence[Run], fewest: int = 1) -> str | None:

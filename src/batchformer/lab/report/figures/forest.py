@@ -92,7 +92,7 @@ def draw(arm: str, effect: Effect) -> Figure:
 
 
 def _name(axes: Axes, row: float, text: str, weight: str = "normal") -> None:
-    """At the left, above its row, where a long name costs no width; zero is marked below it."""
+    """Write a name above its row, where it costs no width, and mark zero below it."""
     axes.vlines(0, row - LIFT, row + LIFT, color=INK, linewidth=0.8)
     axes.text(
         0,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from batchformer.insight.classes import shot_groups, third_groups
+from batchformer.insight.classes import shot_groups, shots_of, third_groups
 from batchformer.insight.figures.canvas import (
     DIVERGING,
     INK,
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 LEAST_REACH = 5.0
-"""Of the colours of a difference, points: nothing small in full colour."""
+"""Colours of a difference reach at least so many points, so that noise has no full colour."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,14 @@ class HeadTail:
     groups: list[str]
     by_arm: dict[str, HeadTailOfArm]
     reference: str
+
+
+def make(group: RunGroup) -> CaptionedFigure | None:
+    """The figure with its words and numbers."""
+    data = gather(group)
+    if data is None:
+        return None
+    return CaptionedFigure("From head to tail", caption(data), lambda: draw(data), (), tables(data))
 
 
 def gather(group: RunGroup) -> HeadTail | None:
@@ -117,10 +125,10 @@ def _rates(run: Run) -> tuple[NDArray[Any], NDArray[Any]] | None:
     confusion, counts = run.figures.get("confusion"), run.figures.get("train_counts")
     if confusion is None or counts is None or confusion.shape != (len(counts), len(counts)):
         return None
-    return between_groups(confusion.astype(np.float64), shots_of(run, counts))
+    return between_groups(confusion.astype(np.float64), shot_of_class(run, counts))
 
 
-def shots_of(run: Run, counts: NDArray[Any]) -> NDArray[Any]:
+def shot_of_class(run: Run, counts: NDArray[Any]) -> NDArray[Any]:
     """The shot group of every class, (K,) of 0, 1 or 2, as the run's own scores have them."""
     known = run.insight.get("shot_of_class")
     if known is not None and known.shape == counts.shape:
@@ -128,16 +136,16 @@ def shots_of(run: Run, counts: NDArray[Any]) -> NDArray[Any]:
     data = run.recipe.get("data")
     thirds = isinstance(data, dict) and data.get("shots") == "thirds"
     groups = (third_groups if thirds else shot_groups)(counts.tolist())
-    shots: NDArray[Any] = np.stack([groups[name].numpy() for name in SHOTS]).argmax(0)
+    shots: NDArray[Any] = shots_of(groups).numpy()
     return shots
 
 
 def draw(data: HeadTail) -> Figure:
-    """A row for each arm: the rates, and what they differ by from the reference."""
+    """Draw a row for each arm: the rates, and their differences from the reference."""
     arms = list(data.by_arm)
     some = any(found.differences for found in data.by_arm.values())
     drawn, grid = new_grid(len(arms), 2 if some else 1, [1.55] * len(arms))
-    reach = max([LEAST_REACH, *(abs(settled(d)) for d in _every(data))])
+    reach = max([LEAST_REACH, *(abs(beyond_noise(d)) for d in _every(data))])
     for row, arm in zip(grid, arms, strict=True):
         found = data.by_arm[arm]
         texts = [[f"{value:.1f}" for value in line] for line in found.rates]
@@ -151,7 +159,7 @@ def draw(data: HeadTail) -> Figure:
         if found.differences is None:
             row[1].set_visible(False)
             continue
-        values = np.array([[settled(d) for d in line] for line in found.differences])
+        values = np.array([[beyond_noise(d) for d in line] for line in found.differences])
         marks = [[_difference(d) for d in line] for line in found.differences]
         cells(row[1], values, marks, data.groups, colours=DIVERGING, limits=(-reach, reach))
         row[1].set_yticks([])
@@ -160,7 +168,7 @@ def draw(data: HeadTail) -> Figure:
     return drawn
 
 
-def settled(found: Paired) -> float:
+def beyond_noise(found: Paired) -> float:
     """The difference where its interval does not hold 0; else 0, so that noise has no colour."""
     if found.low is None or found.high is None or found.low <= 0 <= found.high:
         return 0.0
@@ -224,14 +232,6 @@ def tables(data: HeadTail) -> list[FigureTable]:
             ]
             made.append(FigureTable(f"{arm} - {data.reference}, points", columns, rows))
     return made
-
-
-def make(group: RunGroup) -> CaptionedFigure | None:
-    """The figure with its words and numbers."""
-    data = gather(group)
-    if data is None:
-        return None
-    return CaptionedFigure("From head to tail", caption(data), lambda: draw(data), (), tables(data))
 
 
 def _interval(found: Paired) -> str:

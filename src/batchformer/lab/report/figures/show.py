@@ -1,4 +1,4 @@
-"""One figure of some runs: as a file, or its numbers on the terminal."""
+"""Write one figure of some runs to a file, or print its numbers."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def write_figure(made: CaptionedFigure, path: Path) -> None:
 
 
 def in_ink(figure: Figure, colour: str) -> None:
-    """Draw in another colour what is drawn in ink."""
+    """Draw text, lines and axes in this colour instead of ink."""
     from matplotlib.colors import to_hex
     from matplotlib.lines import Line2D
     from matplotlib.text import Text

@@ -12,11 +12,11 @@ from batchformer.lab.config.methods import loss_change, without_batchformer
 from batchformer.lab.report.figures.curves import (
     Curve,
     curve_over_seeds,
-    draw_curves,
+    draw_curve,
     evaluated_metric,
 )
 from batchformer.lab.report.results.configuration import RunGroup
-from batchformer.lab.report.results.names import metric_label
+from batchformer.lab.report.results.names import arm_colours, metric_label
 from batchformer.lab.report.results.runs import Run
 from batchformer.lab.runs.folder import findings_of
 
@@ -36,7 +36,7 @@ VALLEY_NOTE = (
 
 
 class Line(NamedTuple):
-    """What is drawn by update: a value of the records of one kind, and how it is called."""
+    """A value that is drawn by update: its kind of record, its key and its label."""
 
     kind: str
     value: str
@@ -76,9 +76,11 @@ def draw(group: RunGroup) -> Figure:
     """A panel for each line: its mean and its range over seeds, for every arm."""
     labels = [(line, line.label + ", %" * (line.kind == "eval")) for line in lines_of(group)]
     figure, panels = new_figure([1.7] * len(labels))
+    colours = arm_colours(group.arms)
     for axes, (line, label) in zip(panels, labels, strict=True):
         title(axes, label)
-        draw_curves(axes, _curves(group, line))
+        for i, (arm, curve) in enumerate(_curves(group, line).items()):
+            draw_curve(axes, arm, curve, colours[arm], i)
     title(panels[-1], f"{labels[-1][1]}, by update")
     legend(figure, panels[0])
     return figure
@@ -124,7 +126,7 @@ def _updates_table(group: RunGroup, lines: list[Line]) -> FigureTable:
 
 
 def scales_of_losses(group: RunGroup) -> list[str]:
-    """Which arms' losses are not on the scale of the others', a sentence for each reason."""
+    """Sentences on arms whose losses are on another scale than the others'."""
     summed: dict[str, list[str]] = {}
     multiplied = []
     for arm in group.arms:
@@ -160,7 +162,7 @@ def _stream_factor(module: Mapping[str, Any]) -> float:
 
 
 def change_of_loss(group: RunGroup) -> list[str]:
-    """Where a method changes its loss on the way, a sentence; of a change out of sight none."""
+    """A sentence where a method changes its loss during training, within the logged updates."""
     setting, what = loss_change(group.recipe.get("method")) or ("", "")
     hyper = group.recipe.get("hyper") or {}
     epoch = hyper.get(setting)
@@ -178,7 +180,7 @@ def change_of_loss(group: RunGroup) -> list[str]:
 
 
 def whose(group: RunGroup) -> str:
-    """What evaluations by update are of, where that is not the network that is reported."""
+    """Which network evaluations by update are of, where it is not the reported one."""
     return " without SWAD" if (group.recipe.get("hyper") or {}).get("swad") else ""
 
 
@@ -211,7 +213,7 @@ def valley_table(group: RunGroup) -> FigureTable | None:
 
 
 def _span(values: Iterable[Any]) -> str:
-    """One number, or the lowest to the highest; empty where none is known."""
+    """One number, or the lowest to the highest; "" where none is known."""
     known = [value for value in values if isinstance(value, (int, float))]
     if not known:
         return ""

@@ -37,7 +37,7 @@ class PooledPart:
 def pooled_part(found: PooledEffects) -> PooledPart:
     """Headline, table and forest plots of every arm."""
     parts = [
-        _pair(arm, reference, found.of(arm, reference), f"together-{i + 1}")
+        _pair(arm, reference, found.of(arm, reference), f"pooled-{i + 1}")
         for i, (arm, reference) in enumerate(found.pairs)
     ]
     return PooledPart(found, parts, pooled_notes(found))

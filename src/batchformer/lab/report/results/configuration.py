@@ -7,12 +7,14 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from batchformer.lab.config.comparable import DESCRIPTION, NO_EFFECT_ON_SAME_DATA, flatten
 from batchformer.lab.report.results.names import BASELINE, arm_colours, sorted_arms
 from batchformer.lab.report.results.provenance import version_notes
 from batchformer.lab.report.results.runs import Run
+
+K = TypeVar("K")
 
 #: Top-level keys that describe a recipe, or that tell its runs apart.
 LABELS = frozenset({*DESCRIPTION, "seed", "arm"})
@@ -70,8 +72,8 @@ def comparable(runs: Iterable[Run], reference: str | None = None) -> list[RunGro
     groups: list[RunGroup] = []
     for name, members in sorted(by_name.items()):
         sides = [side for same in _split(members, shared=True) for side in _by_arm(same)]
-        differing = _differing(members) if len(sides) > 1 else {}
-        groups += [_group(name, side, differing, reference) for side in sides]
+        conflicting = _conflicting(members) if len(sides) > 1 else {}
+        groups += [_group(name, side, conflicting, reference) for side in sides]
     return groups
 
 
@@ -102,13 +104,11 @@ def differing(runs: Mapping[str, Run]) -> dict[str, dict[str, str]]:
     The description of a recipe, settings without effect and the seed are left out.
     """
     flats = {name: _flat(run.configuration, _left_out(shared=False)) for name, run in runs.items()}
-    keys = dict.fromkeys(key for flat in flats.values() for key in flat)
-    found = {key: {name: flat.get(key, "absent") for name, flat in flats.items()} for key in keys}
-    return {key: values for key, values in found.items() if len(set(values.values())) > 1}
+    return _values_that_differ(flats)
 
 
 def settings(group: RunGroup) -> dict[str, str]:
-    """Every setting of the runs by dotted key, less words; the values of all arms where several."""
+    """Every setting of the runs by dotted key; if runs differ in one, all its values."""
     flats = [_flat(run.configuration, LABELS) for run in group.runs]
     keys = dict.fromkeys(key for flat in flats for key in flat)
     return {key: _either([flat[key] for flat in flats if key in flat]) for key in keys}
@@ -143,15 +143,16 @@ def _by_arm(runs: Sequence[Run]) -> list[list[Run]]:
 def _group(
     name: str,
     runs: Sequence[Run],
-    differing: Mapping[str, Mapping[Run, str]],
+    conflicting: Mapping[str, Mapping[Run, str]],
     reference: str | None,
 ) -> RunGroup:
     warnings = []
-    if differing:
-        listed = "; ".join(f"{key}: {_either(values)}" for key, values in differing.items())
+    if conflicting:
+        listed = "; ".join(f"{key}: {_either(values)}" for key, values in conflicting.items())
         warnings.append(f"{name} was run with several configurations, compared apart ({listed})")
         own = {
-            key: [values[run] for run in runs if run in values] for key, values in differing.items()
+            key: [values[run] for run in runs if run in values]
+            for key, values in conflicting.items()
         }
         name = f"{name} ({', '.join(f'{key} {_either(own[key])}' for key in own if own[key])})"
     kept: dict[tuple[str, int], Run] = {}
@@ -183,7 +184,7 @@ def _default_reference(runs: Sequence[Run]) -> str:
     return next(shared, BASELINE)
 
 
-def _differing(runs: Sequence[Run]) -> dict[str, dict[Run, str]]:
+def _conflicting(runs: Sequence[Run]) -> dict[str, dict[Run, str]]:
     """Keys in which these runs differ but should not, with the value of each run."""
     whole = {run: _flat(run.configuration, _left_out(shared=False)) for run in runs}
     shared = {run: _flat(run.configuration, _left_out(shared=True)) for run in runs}
@@ -193,11 +194,16 @@ def _differing(runs: Sequence[Run]) -> dict[str, dict[Run, str]]:
     ]
     found: dict[str, dict[Run, str]] = {}
     for flats in sets:
-        for key in sorted({key for flat in flats.values() for key in flat}):
-            values = {run: flat.get(key, "absent") for run, flat in flats.items()}
-            if len(set(values.values())) > 1:
-                found[key] = found.get(key, {}) | values
+        for key, values in sorted(_values_that_differ(flats).items()):
+            found[key] = found.get(key, {}) | values
     return found
+
+
+def _values_that_differ(flats: Mapping[K, Mapping[str, str]]) -> dict[str, dict[K, str]]:
+    """The settings that are not the same in all, with the value of each."""
+    keys = dict.fromkeys(key for flat in flats.values() for key in flat)
+    found = {key: {name: flat.get(key, "absent") for name, flat in flats.items()} for key in keys}
+    return {key: values for key, values in found.items() if len(set(values.values())) > 1}
 
 
 def _either(values: Mapping[Run, str] | Sequence[str]) -> str:

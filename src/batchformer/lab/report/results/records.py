@@ -121,7 +121,7 @@ def record_of(run: Run, variant: str = "") -> Record:
         raise ValueError(f"{run.folder} holds no finished run: {run.damage or 'no result.json'}.")
     config = json.loads((run.folder / "config.json").read_bytes())
     settings = {
-        key: _shortened(value) for key, value in _differing(run.recipe_name, run.recipe).items()
+        key: _shortened(value) for key, value in _changes(run.recipe_name, run.recipe).items()
     }
     more = {key: run.result[key] for key in ("updates", "selected") if key in run.result}
     if weights := config.get("weights"):
@@ -258,7 +258,7 @@ def _folder_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.=,+-]+", "-", text).strip(".-") or "variant"
 
 
-def _differing(name: str, plain: Mapping[str, Any]) -> dict[str, Any]:
+def _changes(name: str, plain: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a run that differ from its recipe, by dotted name."""
     try:
         trained = recipe_from_json(plain)

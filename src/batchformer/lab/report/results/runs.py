@@ -71,7 +71,8 @@ class Arrays(Mapping[str, "NDArray[Any]"]):
 
 
 State = Literal["finished", "unfinished", "damaged"]
-Record = Mapping[str, Any]
+Json = Mapping[str, Any]
+"""A JSON object, such as a recipe or a line of ``metrics.jsonl``."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,18 +96,18 @@ class Run:
     """
 
     folder: Path
-    recipe: Record
+    recipe: Json
     arm: str
     seed: int
-    provenance: Record
-    metrics: tuple[Record, ...]
-    result: Record | None
+    provenance: Json
+    metrics: tuple[Json, ...]
+    result: Json | None
     damage: str | None = None
     remarks: tuple[str, ...] = ()
-    data: Record = field(default_factory=dict)
+    data: Json = field(default_factory=dict)
     taken_from: str = ""
-    sittings: tuple[Record, ...] = ()
-    trained: Record = field(default_factory=dict)
+    sittings: tuple[Json, ...] = ()
+    trained: Json = field(default_factory=dict)
 
     @property
     def trainings(self) -> frozenset[str]:
@@ -121,7 +122,7 @@ class Run:
         return frozenset({self.taken_from or self.name} | named)
 
     @property
-    def configuration(self) -> Record:
+    def configuration(self) -> Json:
         """What another run must share to be averaged with this one."""
         # Remarks are words on what the other facts say.
         found = {key: value for key, value in self.data.items() if key != "remarks"}
@@ -250,7 +251,7 @@ def read_run(folder: str | Path) -> Run:
     return Run(*known, records, result, None, remarks, data, origin, sittings, trained)
 
 
-def _left_out_figures(recipe: Record) -> bool:
+def _left_out_figures(recipe: Json) -> bool:
     train = recipe.get("train")
     return isinstance(train, Mapping) and train.get("figures") is False
 
@@ -297,13 +298,13 @@ def _result(path: Path) -> dict[str, Any] | None:
     return result
 
 
-def _records(path: Path) -> tuple[tuple[Record, ...], tuple[str, ...]]:
+def _records(path: Path) -> tuple[tuple[Json, ...], tuple[str, ...]]:
     """Records by step, and a remark on unreadable lines other than a torn last one."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
         raise _Damage(f"{path.name} cannot be read: {error.strerror}") from error
-    kept: dict[tuple[str, int], Record] = {}
+    kept: dict[tuple[str, int], Json] = {}
     broken = []
     for number, line in enumerate(lines, start=1):
         try:

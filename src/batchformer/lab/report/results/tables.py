@@ -1,11 +1,10 @@
-"""Comparisons as text: for a terminal, for a pipe, and for a Markdown page."""
+"""Comparisons, pooled effects and sweeps as text for a terminal or a pipe."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from batchformer.insight.figures.captioned import without_empty
 from batchformer.insight.figures.text import interval, number, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.lab.report.results.comparison import (
@@ -17,7 +16,7 @@ from batchformer.lab.report.results.comparison import (
 from batchformer.lab.report.results.names import BASELINE, LOWER_IS_BETTER, in_words, metric_label
 from batchformer.lab.report.results.pooling import Effect, PooledEffects
 from batchformer.lab.report.results.sweeps import Cell, SweepComparison
-from batchformer.lab.report.results.terminal import LEFT, Columns, Rows, Terminal
+from batchformer.lab.report.results.terminal import Columns, Rows, Terminal
 from batchformer.lab.report.results.words import (
     INTERVAL,
     counted,
@@ -50,20 +49,6 @@ def print_table(comparison: Comparison, console: Console | None = None) -> None:
             out.show(caption, DIFFERENCE_COLUMNS, difference_rows(recipe, arm))
         out.say("\n" + "\n".join(_below(recipe)))
     out.say("\n" + "\n".join(_closing(comparison)))
-
-
-def as_markdown(comparison: Comparison) -> str:
-    """The same tables as GitHub Markdown."""
-    blocks = []
-    for recipe in comparison.recipes:
-        blocks += [f"## {recipe.name}", headline(recipe, comparison.comparisons)]
-        blocks.append(_markdown(SCORE_COLUMNS, score_rows(recipe)))
-        for arm in recipe.others:
-            blocks.append(f"### {arm} - {recipe.reference}")
-            blocks.append(_markdown(DIFFERENCE_COLUMNS, difference_rows(recipe, arm)))
-        blocks += _bullets(_below(recipe))
-    blocks += ["## About these numbers", *_bullets(_closing(comparison))]
-    return "\n\n".join(blocks) + "\n"
 
 
 def score_rows(recipe: RecipeComparison) -> Rows:
@@ -125,19 +110,9 @@ def _below(recipe: RecipeComparison) -> list[str]:
 def _closing(comparison: Comparison) -> list[str]:
     lines = [counted(comparison)]
     if comparison.tested:
-        lines.append(f"{INTERVAL} A gain or loss is an interval of the difference without 0.")
+        lines.append(f"{INTERVAL} The interval of a gain or a loss does not contain 0.")
     lines += [f"Not included: {line}." for line in comparison.left_out]
     return lines + [f"Note: {line}." for line in comparison.remarks]
-
-
-def _markdown(columns: Columns, rows: Rows) -> str:
-    columns, rows = without_empty(columns, rows)
-    rule = tuple("---" if column in LEFT else "---:" for column in columns)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [columns, rule, *rows])
-
-
-def _bullets(lines: list[str]) -> list[str]:
-    return ["\n".join(f"- {line}" for line in lines)] if lines else []
 
 
 # Effects that are pooled over recipes.
@@ -160,7 +135,7 @@ OF = "of is the number of recipes that have a metric, where others have more."
 def print_pooled(found: PooledEffects, console: Console | None = None) -> None:
     """Print the effects over all recipes, then those of each, then what was left out."""
     out = Terminal(console)
-    out.say("\nTaken together", "bold")
+    out.say("\nPooled over recipes", "bold")
     if not found.effects:
         out.say("No two recipes have an arm, its reference and a metric in common.")
     for arm, reference in found.pairs:
@@ -241,8 +216,10 @@ def pooled_headline(arm: str, reference: str, effects: Mapping[str, Effect]) -> 
         sentences += [f"A {word} on {_listed(found)}."] if found else []
     undone = {m: e for m, e in effects.items() if e.outcome in ("gain", "loss") and not e.stands}
     if undone:
-        they = "it does" if len(undone) == 1 else "they do"
-        sentences.append(f"Uncorrected alone: {_listed(undone)}; after Holm's {they} not stand.")
+        they = "it is" if len(undone) == 1 else "they are"
+        sentences.append(
+            f"Only without correction: {_listed(undone)}; after Holm's {they} not significant."
+        )
     noise = {m: e for m, e in effects.items() if e.outcome == "inside the noise"}
     sentences += [f"Inside the noise: {_listed(noise)}."] if noise else []
     without = [metric_label(m) for m, e in effects.items() if e.outcome == "no spread"]
@@ -258,7 +235,7 @@ def pooled_notes(found: PooledEffects) -> list[str]:
     if found.effects:
         tested = sum(effect.pooled.p_value is not None for effect in found.effects.values())
         if tested > 1:
-            lines.append(f"Holm's p-values are corrected over all {tested} effects taken together.")
+            lines.append(f"Holm's p-values are corrected over all {tested} pooled effects.")
         lines += READING
         lines.append(OF if _counts_differ(found) else SAME)
         printed = {effect.printed for effect in found.effects.values() if effect.printed}
@@ -388,9 +365,10 @@ def sweep_headline(comparison: SweepComparison) -> str:
     if standing:
         sentences.append(f"After correction: {_listed_levels(standing)}.")
     if undone:
+        they = "it is" if len(undone) == 1 else "they are"
         sentences.append(
-            f"Uncorrected alone: {_listed_levels(undone)}; corrected for the {comparison.tested} "
-            f"tests of the sweep, {'it does' if len(undone) == 1 else 'they do'} not stand."
+            f"Only without correction: {_listed_levels(undone)}; after Holm's correction for the "
+            f"{comparison.tested} tests of the sweep, {they} not significant."
         )
     noise = {cell: d for cell, d in tested.items() if d.outcome == "inside the noise"}
     if noise:

@@ -1,15 +1,51 @@
-"""What plain features look like: on two axes, and how far classes lie apart."""
+"""What is measured of a network without its BatchFormer: calibration and feature space."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
-from batchformer.insight.record import SHOTS
+from batchformer.insight.record import CONFIDENCES, SHOTS
+
+
+def reliability(
+    confidence: Tensor, correct: Tensor, shot: Tensor, bins: int = CONFIDENCES
+) -> dict[str, NDArray[Any]]:
+    """Sums over predictions in bins of confidence: their number, confidence and right answers.
+
+    Args:
+        confidence: (M,) probability of the predicted class.
+        correct: (M,) bool, whether it was the label.
+        shot: (M,) 0, 1 or 2, of the label.
+        bins: of equal width; a confidence on an edge is in the upper one, 1 in the last.
+
+    Returns:
+        ``reliability_count``, ``reliability_confidence`` and ``reliability_correct``, (4, bins)
+        each: of all predictions, then of the labels of many, medium and few shots.
+    """
+    confidence = confidence.detach().cpu().double()
+    correct, shot = correct.cpu().double(), shot.cpu()
+    edges = torch.linspace(0, 1, bins + 1, dtype=torch.float64)
+    row = (torch.bucketize(confidence, edges, right=True) - 1).clamp(0, bins - 1)
+    groups = [torch.ones_like(shot, dtype=torch.bool), *(shot == g for g in range(len(SHOTS)))]
+
+    def summed(values: Tensor) -> NDArray[Any]:
+        sums = [torch.bincount(row[own], values[own], minlength=bins) for own in groups]
+        found: NDArray[Any] = torch.stack(sums).double().numpy()
+        return found
+
+    return {
+        "reliability_count": summed(torch.ones_like(confidence)),
+        "reliability_confidence": summed(confidence),
+        "reliability_correct": summed(correct),
+    }
 
 
 def principal_axes(features: Tensor, axes: int = 2) -> tuple[Tensor, Tensor]:
-    """Features (S, C) on the axes of the largest variance: (S, axes), and its shares (axes,).
+    """Project features (S, C) on principal axes: points (S, axes), shares of variance (axes,).
 
     The sign of an axis is that of its largest entry, so that the same features have one picture.
     """
@@ -68,5 +104,5 @@ def separation_and_spread(
 
 
 def _wide(features: Tensor) -> Tensor:
-    """(S, C) float64 on the CPU; those of several experts side by side."""
+    """Features as (S, C) float64 on the CPU; those of several experts are concatenated."""
     return features.detach().flatten(1).cpu().double()

@@ -1,0 +1,165 @@
+"""Attention and influence between samples, summed over batches by the classes of the samples."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+from torch import Tensor
+
+from batchformer.insight.classes import Classes
+from batchformer.insight.gradient import BatchInfluence, on_images
+from batchformer.insight.record import SHOTS
+from batchformer.insight.relations import Relations
+
+
+class AttentionSums:
+    """Sums of attention weights over batches, from which readers make means.
+
+    Args:
+        classes: K classes in P bins and three shot groups.
+        heads: H.
+    """
+
+    def __init__(self, classes: Classes, heads: int) -> None:
+        self.classes, self.bin_of_class, self.shots = classes, classes.bin_of_class, len(SHOTS)
+        bins = classes.bins
+
+        def zeros(*shape: int) -> Tensor:
+            return torch.zeros(shape, dtype=torch.float64)
+
+        self.bins, self.bin_pairs = zeros(heads, bins, bins), torch.zeros(bins, bins).long()
+        self.by_shots = zeros(heads, self.shots, self.shots)
+        self.shot_pairs = torch.zeros(self.shots, self.shots).long()
+        self.own, self.same, self.other = (zeros(heads, 2) for _ in range(3))
+        self.context: Tensor | None = None
+
+    def add(self, attention: Tensor, labels: Tensor, to_context: Tensor | None = None) -> None:
+        """Take in the weights (H, N, N) of a batch with labels (N,).
+
+        ``to_context`` (H, N) is what its samples give to the rows of a context, if there is one.
+        """
+        if to_context is not None:
+            given = to_context.detach().cpu().double().sum(-1)
+            samples = torch.full_like(given, to_context.shape[-1])
+            sums = torch.stack((given, samples), dim=-1)
+            self.context = sums if self.context is None else self.context + sums
+        labels = labels.cpu()
+        bins, shots = self.bin_of_class[labels], self.classes.shot_of_class[labels]
+        self.bins += sums_between(attention, bins, self.classes.bins)
+        self.bin_pairs += counts_between(bins, self.classes.bins)
+        self.by_shots += sums_between(attention, shots, self.shots)
+        self.shot_pairs += counts_between(shots, self.shots)
+        itself = attention.detach().cpu().double().diagonal(dim1=-2, dim2=-1).sum(-1)
+        same, same_pairs = of_own_class(attention, labels)
+        pairs = len(labels) * (len(labels) - 1)
+        rest = without_self(attention).sum((-2, -1)) - same
+        for total, value, number in (
+            (self.own, itself, len(labels)),
+            (self.same, same, same_pairs),
+            (self.other, rest, pairs - same_pairs),
+        ):
+            total[:, 0] += value
+            total[:, 1] += number
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """The sums by the names of the record."""
+        context = {} if self.context is None else {"attention_context": self.context.numpy()}
+        return {
+            **context,
+            "bin_of_class": self.bin_of_class.numpy(),
+            "bin_pairs": self.bin_pairs.numpy(),
+            "attention": self.bins.numpy().astype(np.float32),
+            "attention_self": self.own.numpy(),
+            "attention_same": self.same.numpy(),
+            "attention_other": self.other.numpy(),
+            "attention_shots": self.by_shots.numpy(),
+            "shot_pairs": self.shot_pairs.numpy(),
+        }
+
+
+class InfluenceSums:
+    """Sums over batches of the gradients that losses of samples have on others of their batch.
+
+    Args:
+        classes: K classes in P bins.
+        steps: others of each sample whose images are measured; 0: none.
+    """
+
+    def __init__(self, classes: Classes, steps: int) -> None:
+        self.classes, self.bin_of_class, self.steps = classes, classes.bin_of_class, steps
+        self.bins = torch.zeros(classes.bins, classes.bins, dtype=torch.float64)
+        self.samples = torch.zeros(len(classes), dtype=torch.int64)
+        names = ("abs", "l2", "images_abs", "images_l2")
+        self.sums = {name: torch.zeros(len(classes), dtype=torch.float64) for name in names}
+
+    def add(self, seen: BatchInfluence, labels: Tensor, relations: Relations, x: Tensor) -> None:
+        """Take in a batch of N > 1 images (N, ...) with labels (N,)."""
+        labels, others = labels.cpu(), len(labels) - 1
+        self.bins += sums_between(seen.absolute, self.bin_of_class[labels], self.classes.bins)
+        self.samples += torch.bincount(labels, minlength=len(self.classes))
+        self._add("abs", without_self(seen.absolute).sum(1) / others, labels)
+        self._add("l2", without_self(seen.length).sum(1) / others, labels)
+        if self.steps:
+            absolute, length = on_images(relations, x, seen.following)
+            self._add("images_abs", absolute.mean(0), labels)
+            self._add("images_l2", length.mean(0), labels)
+
+    def _add(self, name: str, values: Tensor, labels: Tensor) -> None:
+        wide = values.detach().cpu().double()
+        self.sums[name] += torch.bincount(labels, wide, minlength=len(self.classes))
+
+    def arrays(self) -> dict[str, NDArray[Any]]:
+        """Sums and means by the names of the record; NaN for a class that was not measured."""
+        measured = {
+            f"gradient_{name}": (total / self.samples).numpy()
+            for name, total in self.sums.items()
+            if self.steps or not name.startswith("images")
+        }
+        return {
+            **measured,
+            "gradient_samples": self.samples.numpy(),
+            "gradient": self.bins.numpy().astype(np.float32),
+        }
+
+
+# Sums over pairs of different samples
+
+
+def sums_between(values: Tensor, group: Tensor, groups: int) -> Tensor:
+    """Sum values (..., N, N) over pairs i != j by groups: (..., P, P), i's group in the row.
+
+    Args:
+        values: of i in the row and j in the column, on any device.
+        group: (N,) numbers 0..P-1.
+        groups: P.
+
+    >>> sums_between(torch.tensor([[9.0, 1.0], [2.0, 9.0]]), torch.tensor([0, 1]), 2)
+    tensor([[0., 1.],
+            [2., 0.]], dtype=torch.float64)
+    """
+    members = F.one_hot(group.cpu(), groups).double()
+    return members.T @ without_self(values) @ members
+
+
+def counts_between(group: Tensor, groups: int) -> Tensor:
+    """Count pairs of different samples by groups: (P, P) int64."""
+    members = torch.bincount(group.cpu(), minlength=groups)
+    return members[:, None] * members - members.diag()
+
+
+def without_self(values: Tensor) -> Tensor:
+    """The values (..., N, N) as float64 on the CPU, with 0 on the diagonal."""
+    # On the CPU: exact sums, and no atomics that vary between runs.
+    wide = values.detach().cpu().double()
+    return wide * (1 - torch.eye(wide.shape[-1], dtype=wide.dtype))
+
+
+def of_own_class(values: Tensor, labels: Tensor) -> tuple[Tensor, int]:
+    """Sum values (..., N, N) over pairs i != j of one class: (...,), and the number of pairs."""
+    labels = labels.cpu()
+    same = (labels[:, None] == labels) & ~torch.eye(len(labels), dtype=torch.bool)
+    return (values.detach().cpu().double() * same).sum((-2, -1)), int(same.sum())

@@ -1,0 +1,129 @@
+"""Sums over batches by class against loops over all samples and pairs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from batchformer.insight.class_sums import (
+    AttentionSums,
+    InfluenceSums,
+    counts_between,
+    of_own_class,
+    sums_between,
+    without_self,
+)
+from batchformer.insight.classes import Classes
+from batchformer.insight.gradient import influence, on_images
+from batchformer.insight.relations import Relations
+
+
+def test_attention_is_summed_as_by_loops() -> None:
+    counts = torch.tensor([5, 300, 50, 12, 150])
+    classes = Classes.by_shots(tuple("abcde"), counts)
+    draw = torch.Generator().manual_seed(0)
+    sums = AttentionSums(classes, heads=3)
+    bins, shots = [4, 0, 2, 3, 1], [2, 0, 1, 2, 0]  # by hand
+    expected = {
+        "attention": np.zeros((3, 5, 5)),
+        "attention_shots": np.zeros((3, 3, 3)),
+        "bin_pairs": np.zeros((5, 5)),
+        "shot_pairs": np.zeros((3, 3)),
+        **{f"attention_{name}": np.zeros((3, 2)) for name in ("self", "same", "other")},
+    }
+    for samples in (7, 4):
+        weights = torch.rand(3, samples, samples, generator=draw).softmax(2)
+        labels = torch.randint(0, 5, (samples,), generator=draw)
+        sums.add(weights, labels)
+        for i, a in enumerate(labels.tolist()):
+            for j, b in enumerate(labels.tolist()):
+                given = weights[:, i, j].double().numpy()
+                kind = "self" if i == j else "same" if a == b else "other"
+                expected[f"attention_{kind}"][:, 0] += given
+                expected[f"attention_{kind}"][:, 1] += 1
+                if i != j:
+                    expected["attention"][:, bins[a], bins[b]] += given
+                    expected["attention_shots"][:, shots[a], shots[b]] += given
+                    expected["bin_pairs"][bins[a], bins[b]] += 1
+                    expected["shot_pairs"][shots[a], shots[b]] += 1
+    got = sums.arrays()
+    assert "attention_context" not in got
+    assert got["bin_of_class"].tolist() == bins
+    for name, value in expected.items():
+        np.testing.assert_allclose(got[name], value, rtol=1e-6, err_msg=name)
+
+
+def test_what_goes_to_a_context_is_summed() -> None:
+    sums = AttentionSums(Classes.by_shots(("a", "b"), torch.tensor([5, 1])), heads=2)
+    for shares in ([[0.25, 0.5], [0.0, 1.0]], [[0.75], [0.5]]):
+        given = torch.tensor(shares)
+        count = given.shape[1]
+        weights = torch.eye(count).expand(2, count, count)
+        sums.add(weights, torch.arange(count), given)
+    assert sums.arrays()["attention_context"].tolist() == [[1.5, 3.0], [1.5, 3.0]]
+
+
+def test_means_are_over_samples_of_a_class_and_their_others(
+    make_relations: Callable[..., Relations], images: tuple[Tensor, Tensor]
+) -> None:
+    relations, (x, y) = make_relations(), images
+    classes = Classes.by_shots(tuple("abcde"), torch.tensor([1, 500, 50, 12, 70]))
+    bins = [4, 0, 2, 3, 1]
+    sums = InfluenceSums(classes, steps=2)
+    each: dict[str, list[list[float]]] = {
+        name: [[] for _ in range(5)] for name in ("abs", "l2", "images_abs", "images_l2")
+    }
+    between = np.zeros((5, 5))
+    for rows in (slice(0, 7), slice(1, 5)):
+        images_here, labels = x[rows], y[rows]
+        seen = influence(relations, relations.features(images_here), labels, steps=2)
+        sums.add(seen, labels, relations, images_here)
+        absolute, length = on_images(relations, images_here, seen.following)
+        for i, a in enumerate(labels.tolist()):
+            others = [j for j in range(len(labels)) if j != i]
+            each["abs"][a].append(float(np.mean([seen.absolute[i, j] for j in others])))
+            each["l2"][a].append(float(np.mean([seen.length[i, j] for j in others])))
+            each["images_abs"][a].append(float(absolute[:, i].mean()))
+            each["images_l2"][a].append(float(length[:, i].mean()))
+            for j in others:
+                between[bins[a], bins[int(labels[j])]] += float(seen.absolute[i, j])
+    got = sums.arrays()
+    assert got["gradient_samples"].tolist() == [len(values) for values in each["abs"]]
+    assert got["gradient_samples"][4] == 0
+    for name, values in each.items():
+        expected = [np.mean(of_class) if of_class else np.nan for of_class in values]
+        np.testing.assert_allclose(got[f"gradient_{name}"], expected, err_msg=name)
+    np.testing.assert_allclose(got["gradient"], between, rtol=1e-6)
+
+
+def test_images_are_left_out_where_nobody_asks() -> None:
+    sums = InfluenceSums(Classes.by_shots(tuple("ab"), torch.tensor([1, 5])), steps=0)
+    assert not [name for name in sums.arrays() if "images" in name]
+
+
+@given(st.lists(st.integers(0, 3), min_size=1, max_size=9), st.integers(0, 2**31))
+@settings(deadline=None, max_examples=30)
+def test_sums_over_pairs_are_those_of_loops(groups: list[int], seed: int) -> None:
+    values = torch.rand(2, len(groups), len(groups), generator=torch.Generator().manual_seed(seed))
+    sums, counts = torch.zeros(2, 4, 4, dtype=torch.float64), torch.zeros(4, 4, dtype=torch.int64)
+    same, number = torch.zeros(2, dtype=torch.float64), 0
+    for i, a in enumerate(groups):
+        for j, b in enumerate(groups):
+            if i != j:
+                sums[:, a, b] += values[:, i, j].double()
+                counts[a, b] += 1
+                if a == b:
+                    same += values[:, i, j].double()
+                    number += 1
+    group = torch.tensor(groups)
+    torch.testing.assert_close(sums_between(values, group, 4), sums)
+    assert torch.equal(counts_between(group, 4), counts)
+    got, pairs = of_own_class(values, group)
+    torch.testing.assert_close(got, same)
+    assert pairs == number
+    assert not without_self(values).diagonal(dim1=1, dim2=2).any()
