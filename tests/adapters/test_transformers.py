@@ -7,7 +7,7 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"
 
 import copy
-import subprocess
+import runpy
 import sys
 import warnings
 from pathlib import Path
@@ -477,18 +477,12 @@ def test_distributed_data_parallel_is_seen_through(tmp_path: Path) -> None:
         torch.distributed.destroy_process_group()
 
 
-def test_missing_library_names_the_extra() -> None:
-    code = (
-        "import sys; sys.modules['transformers'] = None\n"
-        "import batchformer.adapters.transformers as adapter\n"
-        "adapter.BatchFormerMixin\n"
-        "try:\n"
-        "    adapter.BatchFormerTrainer\n"
-        "except ImportError as error:\n"
-        "    print(error)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "BatchFormerTrainer needs transformers: pip install batchformer[hf]\n"
+def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "transformers", None)
+    source = sys.modules[BatchFormerMixin.__module__].__file__
+    fresh = runpy.run_path(str(source))  # as if imported for the first time
+    with pytest.raises(ImportError, match=r"needs transformers: pip install batchformer\[hf\]"):
+        fresh["__getattr__"]("BatchFormerTrainer")
 
 
 def test_the_line_that_attach_prints_names_the_trainer(capsys: pytest.CaptureFixture[str]) -> None:
