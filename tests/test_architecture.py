@@ -6,6 +6,7 @@ import ast
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from types import FrameType
 
@@ -35,6 +36,7 @@ def room_of(module: str) -> str:
     return f"lab.{rest.split('.')[0]}" if first == "lab" and rest else first
 
 
+@cache
 def modules() -> dict[str, str]:
     """The source of every file, by its name below the package."""
     found = {}

@@ -1,4 +1,4 @@
-"""Every private name of torch that the plug-in uses, so that a new torch breaks one file.
+"""Every private name of torch that the library uses, so that a new torch breaks one file.
 
 torch may change these names in any release. ``tests/test_torch_private.py`` checks each of them
 against the installed torch and says what would break. Names that are looked up on an object, such
@@ -14,11 +14,12 @@ from typing import Any, TypeVar, cast
 import torch
 from torch.autograd import forward_ad
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+from torch.nn.modules.batchnorm import _NormBase as Norm
 from torch.nn.modules.conv import _ConvNd as Conv
 from torch.nn.modules.dropout import _DropoutNd as Dropout
 from torch.nn.modules.linear import NonDynamicallyQuantizableLinear as AttentionOutput
 
-__all__ = ["AttentionOutput", "BatchNorm", "Conv", "Dropout"]
+__all__ = ["AttentionOutput", "BatchNorm", "Conv", "Dropout", "Norm"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -30,6 +31,13 @@ PARAMETERS, BUFFERS, CHILDREN = "_parameters", "_buffers", "_modules"
 COMPILED_CALL, COMPILED_MODULE = "_compiled_call_impl", "_orig_mod"
 #: What a learning-rate scheduler sets on ``optimizer.step``.
 SCHEDULED_STEP = "_wrapped_by_lr_sched"
+
+#: Operations on lists of tensors in one launch, as torch's own optimizers use them.
+foreach_add, foreach_add_ = torch._foreach_add, torch._foreach_add_
+foreach_sub, foreach_sub_ = torch._foreach_sub, torch._foreach_sub_
+foreach_mul, foreach_mul_ = torch._foreach_mul, torch._foreach_mul_
+foreach_lerp, foreach_lerp_ = torch._foreach_lerp, torch._foreach_lerp_
+foreach_norm = torch._foreach_norm
 
 #: A context in which operations on a tensor subclass skip its ``__torch_function__``.
 DisableTorchFunctionSubclass = torch._C.DisableTorchFunctionSubclass

@@ -178,7 +178,7 @@ def test_other_processes_write_nothing_and_wait(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_the_influence_of_samples_is_logged_and_its_loss_is_said(
+def test_influence_is_logged_and_its_loss_causes_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     accelerator, plain = accelerate.Accelerator(cpu=True), network()
@@ -199,6 +199,6 @@ def test_the_influence_of_samples_is_logged_and_its_loss_is_said(
         accelerator.backward(F.cross_entropy(logits, match(logits, y)))
         optimizer.step()
         optimizer.zero_grad()
-    with pytest.warns(UserWarning, match="weight decay has taken the encoder away"):
+    with pytest.warns(UserWarning, match="weight decay has shrunk the encoder to nothing"):
         last = log_influence(accelerator, model, batch)
     assert last is not None and last < 1e-3

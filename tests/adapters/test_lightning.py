@@ -228,7 +228,7 @@ class Noisy(Lit):
         self.model = network().insert(1, Noise())
 
 
-def test_what_is_not_proven_is_said_and_training_goes_on() -> None:
+def test_what_is_not_proven_causes_a_warning_and_training_continues() -> None:
     lit = Noisy()
     with pytest.warns(UserWarning, match="not proven that BatchFormer is acting"):
         trainer(BatchFormerCallback(verbose=False)).fit(lit, data())
@@ -297,12 +297,12 @@ class Decayed(Lit):
         )
 
 
-def test_the_influence_of_samples_is_logged_and_its_loss_is_said() -> None:
+def test_influence_is_logged_and_its_loss_causes_a_warning() -> None:
     session = trainer(BatchFormerCallback(verbose=False), max_epochs=2)
     session.fit(Lit(), data())
     assert session.callback_metrics["batchformer_influence"] > 1e-3
     session = trainer(BatchFormerCallback(verbose=False), max_epochs=20)
-    with pytest.warns(UserWarning, match="weight decay has taken the encoder away"):
+    with pytest.warns(UserWarning, match="weight decay has shrunk the encoder to nothing"):
         session.fit(Decayed(), data())
     assert session.callback_metrics["batchformer_influence"] < 1e-3
     session = trainer(BatchFormerCallback(verbose=False, watch=False))

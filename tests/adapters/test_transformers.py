@@ -257,7 +257,7 @@ def _told_the_number_of_items(trainer: Any, smoothing: float) -> bool:
     return "self.loss_function(" in source
 
 
-def test_custom_loss_is_told_twice_the_items(tmp_path: Path) -> None:
+def test_a_custom_loss_gets_twice_the_items(tmp_path: Path) -> None:
     """Works in every supported version: the one function that always gets the number."""
     seen: list[tuple[int, int, int]] = []
 
@@ -420,14 +420,14 @@ def logged(model: Any, folder: Path, decay: float, watch: bool = True) -> list[d
     return [entry for entry in history if "loss" in entry]
 
 
-def test_the_influence_of_samples_is_logged_and_its_loss_is_said(tmp_path: Path) -> None:
+def test_influence_is_logged_and_its_loss_causes_a_warning(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="BatchFormer")
         found = logged(attached(bert()), tmp_path, decay=0.0)
         assert len(found) == 4 and all(e["batchformer_influence"] > 1e-3 for e in found)
         found = logged(attached(bert()), tmp_path, decay=0.0, watch=False)
         assert not any("batchformer_influence" in entry for entry in found)
-    with pytest.warns(UserWarning, match="weight decay has taken the encoder away"):
+    with pytest.warns(UserWarning, match="weight decay has shrunk the encoder to nothing"):
         found = logged(attached(bert()), tmp_path, decay=0.7)
     assert found[-1]["batchformer_influence"] < 1e-3
 
@@ -445,7 +445,7 @@ def test_an_optimizer_of_the_users_is_left_alone(tmp_path: Path) -> None:
     assert len(optimizer.param_groups) == 1
 
 
-def test_a_forgotten_attach_is_said(tmp_path: Path) -> None:
+def test_a_forgotten_attach_causes_a_warning(tmp_path: Path) -> None:
     trainer = BatchFormerTrainer(model=bert(), args=arguments(tmp_path), train_dataset=words(4))
     with pytest.warns(UserWarning, match=r"not attached.*batchformer\.attach\(model\)"):
         trainer.train()

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -175,17 +172,13 @@ def test_help_on_the_released_codes_untrained_module(capsys: pytest.CaptureFixtu
     assert code == 0 and "train_module" in seen and "--module.no-trained" in seen
 
 
-def test_a_wrong_root_is_answered_with_what_was_looked_for(tmp_path: Path) -> None:
+def test_a_wrong_root_is_answered_with_what_was_looked_for(tmp_path: Path, answers: Any) -> None:
     """At once, before anything heavy is loaded."""
     (tmp_path / "photo").mkdir()
-    command = [sys.executable, "-m", "batchformer", "compare", "pacs_coral"]
-    started = time.perf_counter()
-    result = subprocess.run(
-        [*command, "--data.root", str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    assert time.perf_counter() - started < 3
-    assert result.returncode == 1 and "Traceback" not in result.stderr
-    words = " ".join(result.stderr.split())
+    (answer,) = answers([["compare", "pacs_coral", "--data.root", str(tmp_path)]])
+    assert answer.code == 1 and "Traceback" not in answer.said
+    assert not answer.torch_is_loaded and answer.seconds < 3
+    words = answer.words
     assert f"PACS not found: looked in {tmp_path}, and there is no folder of art_painting" in words
     assert "no folder of cartoon, no folder of sketch" in words and "of photo" not in words
     assert "Expected there: art_painting/<class>/<image>, cartoon/<class>/<image>" in words

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
 import sys
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -49,27 +49,7 @@ MISTAKES = [
     # The last, since it loads more to look at runs.
     (["report", HERE, "--against", "batchformer_slef"], "Did you mean batchformer_self"),
 ]
-#: Calls commands one after the other; of each the exit code, what it said, its seconds of
-#: computing, and whether torch was loaded by then.
-CALLS = """
-import contextlib, io, json, sys, time, traceback
-from batchformer.cli.main import main
-
-answers = []
-for arguments in json.loads(sys.argv[1]):
-    said, code, started = io.StringIO(), 0, time.process_time()
-    with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
-        try:
-            main(arguments)
-        except SystemExit as end:
-            code = end.code
-        except BaseException:
-            traceback.print_exc()
-    seconds = time.process_time() - started
-    answers.append((code, said.getvalue(), seconds, "torch" in sys.modules))
-print(json.dumps(answers))
-"""
-#: The same where nothing but torch is installed.
+#: Run first where nothing but torch is installed.
 CORE_ALONE = """
 import importlib.abc, sys
 
@@ -82,24 +62,16 @@ class Blocker(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Blocker())
 """
-Answer = tuple[int, str, float, bool]
 
 
-def answers(*calls: list[str], before: str = "") -> list[Answer]:
-    """What a fresh process answers to several calls."""
-    command = [sys.executable, "-c", before + CALLS, json.dumps(calls)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return [tuple(answer) for answer in json.loads(done.stdout)]
-
-
-def test_questions_are_answered_at_once_and_without_torch() -> None:
-    for question, answer in zip(QUESTIONS, answers(*QUESTIONS), strict=True):
+def test_questions_are_answered_at_once_and_without_torch(answers: Any) -> None:
+    for question, answer in zip(QUESTIONS, answers(QUESTIONS), strict=True):
         code, said, seconds, torch_is_loaded = answer
         assert (code, torch_is_loaded) == (0, False) and seconds < 2, (question, said)
 
 
-def test_mistakes_are_answered_at_once_with_what_to_do() -> None:
-    found = answers(*(arguments for arguments, _ in MISTAKES))
+def test_mistakes_are_answered_at_once_with_what_to_do(answers: Any) -> None:
+    found = answers([arguments for arguments, _ in MISTAKES])
     for (arguments, words), (code, said, seconds, torch_is_loaded) in zip(
         MISTAKES, found, strict=True
     ):
@@ -108,9 +80,9 @@ def test_mistakes_are_answered_at_once_with_what_to_do() -> None:
         assert not torch_is_loaded or arguments[0] == "report", arguments
 
 
-def test_without_the_extras_a_line_names_them() -> None:
+def test_without_the_extras_a_line_names_them(answers: Any) -> None:
     calls = [["--help"], ["list"], ["demo"], ["compare", "demo"], ["sweep"], ["report", "."]]
-    (code, said, *_), *others = answers(*calls, before=CORE_ALONE)
+    (code, said, *_), *others = answers(calls, before=CORE_ALONE)
     assert code == 0 and "compare RECIPE" in said
     for call, (code, said, *_) in zip(calls[1:], others, strict=True):
         assert code == 1 and "Traceback" not in said, call

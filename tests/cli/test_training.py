@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -144,30 +142,35 @@ def test_slurm_returns_unless_it_is_to_wait(
     assert (folder / "sweep.json").exists()
 
 
-def without_torch(*arguments: str, before: str = "", loaded: str = "torch") -> str:
-    """What a command says in a process that must not load this."""
-    code = f"import os, sys; from batchformer.cli.main import main\n{before}\n"
-    code += f"try: main({arguments!r})\n"
-    code += f"except SystemExit: pass\nassert not {{*{loaded.split()!r}}} & {{*sys.modules}}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return done.stdout + done.stderr
-
-
-def test_help_needs_neither_torch_nor_submitit() -> None:
-    said = without_torch("compare", "demo", "--help-all", loaded="torch submitit")
+def test_help_needs_neither_torch_nor_submitit(answers: Any) -> None:
+    missing = "import sys; sys.modules['submitit'] = None\n"
+    (answer,) = answers([["compare", "demo", "--help-all"]], before=missing)
+    assert answer.code == 0 and not answer.torch_is_loaded
     for option in ("--launcher {none,local,slurm}", "--jobs.partition", "--jobs.extra", "--wait"):
-        assert option in said, option
+        assert option in answer.said, option
 
 
-@pytest.mark.parametrize("command", [["compare", "demo"], ["sweep", "demo_layers"]])
-def test_a_launcher_that_is_not_there_is_named_at_once(command: list[str]) -> None:
-    missing = "sys.modules['submitit'] = None"
-    said = without_torch(*command, "--launcher", "local", before=missing)
-    line = "batchformer: --launcher local needs submitit: pip install 'batchformer[cluster]'\n"
-    assert said == line
-    nothing = "os.environ['PATH'] = ''"
-    said = without_torch(*command, "--launcher", "slurm", before=nothing)
-    assert said.startswith("batchformer: --launcher slurm: there is no sbatch and no srun here.")
+@pytest.mark.parametrize(
+    ("launcher", "before", "words"),
+    [
+        (
+            "local",
+            "import sys; sys.modules['submitit'] = None\n",
+            "--launcher local needs submitit: pip install 'batchformer[cluster]'\n",
+        ),
+        (
+            "slurm",
+            "import os; os.environ['PATH'] = ''\n",
+            "--launcher slurm: there is no sbatch and no srun here.",
+        ),
+    ],
+)
+def test_a_launcher_that_is_not_there_is_named_at_once(
+    answers: Any, launcher: str, before: str, words: str
+) -> None:
+    commands = [["compare", "demo"], ["sweep", "demo_layers"]]
+    for answer in answers([[*own, "--launcher", launcher] for own in commands], before=before):
+        assert answer.said.startswith(f"batchformer: {words}") and not answer.torch_is_loaded
 
 
 @pytest.mark.parametrize("quiet", [[], ["--quiet"]])

@@ -5,8 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -78,26 +76,6 @@ def failing(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, s
     seen = capsys.readouterr()
     assert "Traceback" not in seen.err
     return int(stop.value.code or 0), " ".join((seen.err + seen.out).replace("│", " ").split())
-
-
-def without_torch(arguments: list[str], folder: Path, codes: tuple[int, ...] = (0,)) -> str:
-    """What a command says, in a process of its own that must not load torch."""
-    program = (
-        f"import sys; from batchformer.cli.main import main\nended = 0\ntry: main({arguments})\n"
-        "except SystemExit as stop: ended = stop.code\n"
-        f"assert 'torch' not in sys.modules; assert ended in {codes}, ended"
-    )
-    environment = {**os.environ, "BATCHFORMER_DATA": str(folder), "COLUMNS": "200"}
-    result = subprocess.run(
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        check=False,
-        env=environment,
-        cwd=folder,
-    )
-    assert result.returncode == 0, result.stderr
-    return result.stdout + result.stderr
 
 
 def test_pairs_are_made_of_a_tree(
@@ -340,7 +318,7 @@ def test_a_choice_by_a_score_that_there_will_not_be(
     command = [*compared(table, tree, vectors), *runs]
     command.remove("--quiet")
     code, words = failing(capsys, *command)
-    assert code == 1 and "validation data of pairs has no images of unseen pairs" in words
+    assert code == 1 and "validation of pairs has no images of unseen pairs" in words
     assert "--train.select-on last" in words
     assert not list((tmp_path / "runs").rglob("metrics.jsonl"))
     cli.main([*command, "--train.select-on", "last"])
@@ -348,46 +326,49 @@ def test_a_choice_by_a_score_that_there_will_not_be(
     assert list((tmp_path / "runs").rglob("result.json"))
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["compare", "my_pairs_cge"], "There is no table pairs.csv. It is a .csv with the columns"),
-        (
-            ["train", "my_pairs_compcos", "--data.table", "mine.csv"],
-            "There is no table mine.csv.",
-        ),
-        (["compare", "mit_states_cge"], "MIT-States not found: looked in"),
-        (["compare", "cub_ce_gzsl"], "CUB not found: looked in"),
-        (["train", "my_features_ce_gzsl"], "Name your own .npz by --data.root"),
-        (["train", "my_features_ce_gzsl", "--data.root", "x.npz"], "no file of features x.npz"),
-        (["compare", "cub_ce_gzsl", "--method", "cge"], "generalized has ce_gzsl"),
-        (["compare", "my_pairs_cge", "--method", "ce_gzsl"], "compositional has cge and compcos"),
-        (["compare", "ut_zappos_cge", "--data.mask"], "data.mask is for data.world open"),
-        (
-            ["compare", "ut_zappos_cge", "--data.world", "open", "--data.mask"],
-            "how feasible compcos finds them, and cge does not judge that; set --data.no-mask",
-        ),
-        (
-            ["compare", "cub_ce_gzsl", "--train.select-on", "test"],
-            "train.select-on test has no effect",
-        ),
-        (["train", "cub_ce_gzsl", "--train.updates", "9"], "Set --train.epochs 0 beside it."),
-        (
-            ["compare", "cub_ce_gzsl", "--hyper.critic-steps", "3"],
-            "set data.batches 3, as hyper.critic-steps",
-        ),
-    ],
-)
-def test_mistakes_are_answered_without_torch(
-    arguments: list[str], words: str, tmp_path: Path
-) -> None:
-    said = without_torch(arguments, tmp_path, codes=(1, 2))
-    assert words in " ".join(said.split())
+MISTAKES = [
+    (["compare", "my_pairs_cge"], "There is no table pairs.csv. It is a .csv with the columns"),
+    (
+        ["train", "my_pairs_compcos", "--data.table", "mine.csv"],
+        "There is no table mine.csv.",
+    ),
+    (["compare", "mit_states_cge"], "MIT-States not found: looked in"),
+    (["compare", "cub_ce_gzsl"], "CUB not found: looked in"),
+    (["train", "my_features_ce_gzsl"], "Name your own .npz by --data.root"),
+    (["train", "my_features_ce_gzsl", "--data.root", "x.npz"], "no file of features x.npz"),
+    (
+        ["compare", "cub_ce_gzsl", "--method", "cge"],
+        "generalized, which has ce_gzsl, eszsl;",
+    ),
+    (["compare", "my_pairs_cge", "--method", "ce_gzsl"], "which has cge, compcos;"),
+    (["compare", "ut_zappos_cge", "--data.mask"], "data.mask is for data.world open"),
+    (
+        ["compare", "ut_zappos_cge", "--data.world", "open", "--data.mask"],
+        "how feasible compcos finds them, and cge does not judge that; set --data.no-mask",
+    ),
+    (
+        ["compare", "cub_ce_gzsl", "--train.select-on", "test"],
+        "train.select-on test has no effect",
+    ),
+    (["train", "cub_ce_gzsl", "--train.updates", "9"], "Set --train.epochs 0 beside it."),
+    (
+        ["compare", "cub_ce_gzsl", "--hyper.critic-steps", "3"],
+        "set data.batches 3, as hyper.critic-steps",
+    ),
+]
+
+
+def test_mistakes_are_answered_without_torch(tmp_path: Path, answers: Any) -> None:
+    found = answers([arguments for arguments, _ in MISTAKES], data=tmp_path)
+    for (arguments, words), answer in zip(MISTAKES, found, strict=True):
+        assert answer.code in (1, 2) and words in answer.words, (arguments, answer.words)
+        assert not answer.torch_is_loaded
     assert not list(tmp_path.iterdir())
 
 
-def test_the_list_shows_the_whole_family(tmp_path: Path) -> None:
-    out = without_torch(["list"], tmp_path)
+def test_the_list_shows_the_whole_family(tmp_path: Path, answers: Any) -> None:
+    ((code, out, _, torch_is_loaded),) = answers([["list"]], data=tmp_path)
+    assert code == 0 and not torch_is_loaded
     lines = out[: out.index("Rows of the paper without a recipe")].splitlines()
     rows = {line.split()[0]: line.split() for line in lines if line.strip()}
     assert {"mit_states_cge", "my_pairs_compcos", "cub_ce_gzsl"} <= set(FAMILY)
@@ -402,7 +383,7 @@ def test_the_list_shows_the_whole_family(tmp_path: Path) -> None:
     assert "generalized: cub, ce_gzsl" in words and "generalized: npz, ce_gzsl" in words
 
 
-def test_data_shows_the_sets_that_are_here(tmp_path: Path) -> None:
+def test_data_shows_the_sets_that_are_here(tmp_path: Path, answers: Any) -> None:
     for place, files in {
         "ut-zap50k": [METADATA, *(f"{SPLIT}/{part}_pairs.txt" for part in PHASES)],
         "CUB": ["res101.mat", "sent_splits.mat"],
@@ -412,12 +393,14 @@ def test_data_shows_the_sets_that_are_here(tmp_path: Path) -> None:
             (tmp_path / place / file).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / place / file).touch()
     (tmp_path / "ut-zap50k/images").mkdir()
-    out = without_torch(["data"], tmp_path)
-    rows = {line.split()[0]: line.split() for line in out.splitlines() if len(line.split()) > 1}
+    data, recipes = answers([["data"], ["list"]], data=tmp_path)
+    assert data.code == recipes.code == 0 and not recipes.torch_is_loaded
+    lines = data.said.splitlines()
+    rows = {line.split()[0]: line.split() for line in lines if len(line.split()) > 1}
     for name in (*PAIR_SETS, *ATTRIBUTE_SETS):
         here = name in ("ut_zappos", "cub", "awa2")
         assert rows[name][1] == ("present" if here else "absent"), name
-    listed = without_torch(["list"], tmp_path).splitlines()
+    listed = recipes.said.splitlines()
     states = {line.split()[0]: line.split()[1] for line in listed if len(line.split()) > 1}
     assert (states["ut_zappos_cge"], states["mit_states_cge"]) == ("present", "absent")
     assert states["ut_zappos_compcos_open"] == states["cub_ce_gzsl"] == "present"

@@ -85,7 +85,7 @@ def test_timm_finetune(run: Run) -> None:
     assert "BatchFormer is acting." in lines
     losses = validation_losses(lines)
     assert losses[-1] < losses[0]
-    found = re.fullmatch(r"accuracy (.*)% with ResNet, BatchFormer taken away", lines[-1])
+    found = re.fullmatch(r"accuracy (.*)% with ResNet, BatchFormer removed", lines[-1])
     assert found, lines[-1]
     assert float(found[1]) > 90
 

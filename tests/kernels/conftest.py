@@ -90,11 +90,3 @@ def philox() -> Callable[[int, tuple[int, int, int, int]], tuple[int, ...]]:
         return a, b, c, d
 
     return words
-
-
-@pytest.fixture(params=[1, 4096], ids=lambda count: f"merged by {count}")
-def several_chunks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few pixels make several chunks of rows, which are merged one by one and at once."""
-    monkeypatch.setattr("batchformer.lab.models.kernels.batch_norm.processors", lambda device: 2)
-    monkeypatch.setattr("batchformer.lab.models.kernels.batch_norm.SUM_PROGRAMS", 2)
-    monkeypatch.setattr("batchformer.lab.models.kernels.batch_norm.MERGE_CHUNKS", request.param)

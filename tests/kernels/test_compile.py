@@ -1,6 +1,6 @@
-"""Every kernel is compiled for a GPU as it would be launched, on a machine that need not have one.
+"""Every kernel compiles for a GPU as it would be launched, on a machine with or without one.
 
-The interpreter runs Python; what the compiler refuses (a type, a global, a shape) shows here.
+The interpreter runs Python. What the compiler rejects (a type, a global, a shape) shows here.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from triton.compiler import ASTSource  # noqa: E402
 from triton.runtime.jit import JITFunction, mangle_type  # noqa: E402
 
 from batchformer import kernels  # noqa: E402
+from batchformer.lab.models import kernels as lab_kernels  # noqa: E402
 
 SEEDS = torch.arange(4)
 
@@ -146,7 +147,8 @@ def launched() -> set[str]:
     """All kernels that our sources launch."""
     return {
         f"{file.stem}.{name}"
-        for file in Path(kernels.__path__[0]).glob("*.py")
+        for folder in (kernels, lab_kernels)
+        for file in Path(folder.__path__[0]).glob("*.py")
         for name in re.findall(r"^ +(_\w+)\[.*\]\(", file.read_text(), re.MULTILINE)
     }
 

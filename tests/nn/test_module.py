@@ -291,7 +291,7 @@ def test_hooks_of_the_layer_and_of_its_parts_fire() -> None:
     assert torch.equal(module(x), expected) and fired == ["linear1", "norm2", ""]
 
 
-def test_parts_that_are_never_called_are_told() -> None:
+def test_parts_that_are_never_called_are_named() -> None:
     model = nn.Sequential(nn.Linear(4, 8), BatchFormer(8, layers=2))
     assert bypassed(model) == []
     first, second = model[1].layers

@@ -1,4 +1,4 @@
-"""Influence: the laboratory's measure, and what is said when weight decay has taken the encoder."""
+"""Influence: the laboratory's measure, and the warning once weight decay has shrunk the encoder."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_it_is_next_to_nothing_once_real_steps_have_decayed_the_encoder() -> Non
     train(made, decay=0.5, steps=60)
     encoder: BatchFormer = made[2].batchformer
     assert weight_left([encoder]) < 0.1
-    with pytest.warns(UserWarning, match=r"weight decay has taken.*module_weight_decay=0\.0"):
+    with pytest.warns(UserWarning, match=r"weight decay has shrunk.*module_weight_decay=0\.0"):
         assert watched_influence(made, X) < NEXT_TO_NOTHING
     result = check(made, X)
     assert [finding.question for finding in result.failures] == [ALIVE]

@@ -1,19 +1,22 @@
-"""One line in, one line out."""
+"""What attach does to a model, what it records, and what it refuses."""
 
 from __future__ import annotations
 
 import copy
+import pickle
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from batchformer import BatchFormer, attach, check, detach, export, match, param_groups
 from batchformer.plug.classifier import AttachError
-from batchformer.plug.insertion import unwrap
+from batchformer.plug.insertion import RECORD, Attachment, unwrap
 
 
 class Block(nn.Module):
@@ -234,7 +237,7 @@ def test_training_with_it_lowers_the_loss_of_the_plain_model() -> None:
     assert F.cross_entropy(export(model)(X), y).item() < 0.5 * first
 
 
-def test_a_norm_that_is_itself_the_place_cannot_keep_the_streams_apart() -> None:
+def test_a_norm_that_is_the_place_cannot_keep_the_streams_apart() -> None:
     with pytest.raises(AttachError, match="name the layer before it"):
         attach(Net(), at="blocks.1.norm", batch_norm="per_stream", verbose=False)
 
@@ -256,7 +259,9 @@ def test_exchange_is_passed_on_and_named(capsys: pytest.CaptureFixture[str]) -> 
     assert not attach(Net(), verbose=False).fc.batchformer.exchange
 
 
-def test_an_encoder_that_outweighs_the_network_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encoder_larger_than_the_network_causes_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         attach(Net(), verbose=False)  # it outweighs this one too, and nobody minds
@@ -265,7 +270,7 @@ def test_an_encoder_that_outweighs_the_network_is_told(monkeypatch: pytest.Monke
         attach(Net(), verbose=False)
 
 
-def test_a_bottleneck_is_attached_checked_and_taken_away() -> None:
+def test_a_bottleneck_is_attached_checked_and_removed() -> None:
     torch.manual_seed(0)
     model = attach(Net(), dim=4, verbose=False)
     optimizer = torch.optim.SGD(param_groups(model, lr=0.1))
@@ -273,3 +278,65 @@ def test_a_bottleneck_is_attached_checked_and_taken_away() -> None:
     result = check(model, X, optimizer)
     assert result, str(result)
     assert list(export(model).state_dict()) == list(Net().state_dict())
+
+
+def sequence() -> nn.Sequential:
+    return nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 8), nn.BatchNorm1d(8), nn.Linear(8, 5))
+
+
+def test_the_record_says_what_was_done_and_travels_with_the_model() -> None:
+    options = {"streams": "shared", "batch_norm": "per_stream", "verbose": False}
+    model = attach(sequence(), ["3", "1"], **options)  # type: ignore[arg-type]
+    expected = Attachment(places=("1", "3"), changed=("1", "2", "3"), streams="shared")
+    assert model.__dict__[RECORD] == expected
+    assert pickle.loads(pickle.dumps(model)).__dict__[RECORD] == expected
+    assert RECORD not in detach(model).__dict__
+
+
+def test_mixed_rows_and_another_axis_of_samples_are_recorded() -> None:
+    example = torch.randn(4, 3, 6)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 5))
+    attach(model, streams="mixed_only", example=example, input_axis=1, verbose=False)
+    assert model.__dict__[RECORD] == Attachment(("1",), ("1",), "mixed_only", input_axis=1)
+
+
+def test_what_is_attached_is_refused_also_as_a_part_of_another() -> None:
+    model = attach(sequence(), verbose=False)
+    for seen in (model, nn.Sequential(model)):
+        with pytest.raises(AttachError, match=r"detach\(model\) first"):
+            attach(seen)
+
+
+def test_several_wrappers_are_removed() -> None:
+    model = Net()
+    assert unwrap(model) is model
+    assert unwrap(nn.DataParallel(model)) is model
+    assert unwrap(torch.compile(nn.DataParallel(model), backend="eager")) is model
+    assert isinstance(unwrap(AveragedModel(model)), Net)
+
+
+def test_a_scheduler_built_before_is_refused_and_the_model_is_as_it_was() -> None:
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda _: 1.0)
+    with pytest.raises(AttachError, match="then build the scheduler"):
+        attach(model, optimizer=optimizer)
+    assert type(model.fc) is nn.Linear and len(optimizer.param_groups) == 1
+
+
+def test_ddp_and_fsdp_are_refused_with_what_to_do(tmp_path: Path) -> None:
+    from torch import distributed
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    store = f"file://{tmp_path / 'store'}"
+    distributed.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(Net())
+        with pytest.raises(AttachError, match="wrap it afterwards"):
+            attach(wrapped)
+        sharded = fully_shard(Net(), mesh=init_device_mesh("cpu", (1,)))
+        with pytest.raises(AttachError, match="Attach first, then shard"):
+            attach(sharded)
+    finally:
+        distributed.destroy_process_group()

@@ -240,7 +240,7 @@ class Loud(OwnCode):
         return self.head(two_streams(3e4 * self.body(x), self.encoder))
 
 
-def test_features_of_any_size_show_whether_samples_meet() -> None:
+def test_features_of_any_size_show_whether_samples_attend() -> None:
     assert check(Loud(), X).passed
     alone = Loud()
     alone.encoder.attend = "self"

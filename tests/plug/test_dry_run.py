@@ -148,7 +148,7 @@ def test_a_head_before_the_pooling_is_refused_with_the_lines_to_write() -> None:
     assert eval(line, names).shape == (10, 3), "the lines of the message work"
 
 
-def test_the_rehearsal_leaves_no_trace() -> None:
+def test_the_training_pass_leaves_no_trace() -> None:
     model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Dropout(), nn.Linear(8, 3))
     model[1].eval()
     before = copy.deepcopy(model.state_dict())
@@ -174,7 +174,7 @@ class Counting(nn.Module):
 
 
 @pytest.mark.parametrize("looks", [False, True])
-def test_a_large_model_is_rehearsed_without_values_where_it_needs_none(
+def test_a_large_model_runs_without_values_if_it_needs_none(
     looks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import torch._dynamo  # as torchvision, timm and transformers do

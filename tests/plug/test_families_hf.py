@@ -199,7 +199,7 @@ def test_the_printed_line_names_the_positions(capsys: pytest.CaptureFixture[str]
     assert "before 'classifier' (16 channels):" in capsys.readouterr().out
 
 
-def test_tokens_meet_the_same_position_of_other_texts_only() -> None:
+def test_tokens_attend_only_to_the_same_position_of_other_texts() -> None:
     model = attach(FAMILIES["BERT for tokens"](), verbose=False).eval()
     encoder = model.classifier.batchformer
     seen: list[Tensor] = []

@@ -259,7 +259,7 @@ def test_a_dense_head_is_said_to_act_at_each_position(capsys: pytest.CaptureFixt
     assert "'classifier.1' (512 channels, at each of 4 positions)" in capsys.readouterr().out
 
 
-def test_at_each_position_samples_meet_only_there() -> None:
+def test_each_position_attends_only_to_itself_in_other_samples() -> None:
     head = nn.Conv2d(8, K, 1)
     model = attach(nn.Sequential(nn.Conv2d(3, 8, 1), head), dropout=0.0, verbose=False)
     x = torch.randn(N, 3, 4, 4)

@@ -12,19 +12,19 @@ from torch import Tensor, nn
 
 from batchformer import BatchFormer, attach
 from batchformer.plug.example import as_batch
-from batchformer.plug.noise import held_noise, seed, zeros_filled
+from batchformer.plug.noise import seed, without_noise, zeros_filled
 from batchformer.plug.observe import (
     PROBE,
     Experiment,
     equal_pairs,
     gradients,
     moved,
+    perturbed,
     probe_batch,
     reachable,
-    repeated,
-    replaced,
+    repeat_samples,
+    replace_sample,
     same_samples,
-    shifted,
     source_of,
 )
 from batchformer.plug.outputs import InEval, as_rows, find_layout, find_rows, training_layout
@@ -54,7 +54,7 @@ def test_a_few_samples_are_taken_and_the_replaced_one_differs_from_its_source() 
     x[7] = 1.0
     few = probe_batch(model, x, 0)
     assert few.rows == PROBE
-    changed = replaced(few, 0)
+    changed = replace_sample(few, 0)
     assert not torch.equal(few.args[0][0], changed.args[0][0])
     assert torch.equal(few.args[0][1:], changed.args[0][1:])
     for batch, reason in ((x[:1], "at least 2 samples"), (x[:5], "samples that differ")):
@@ -87,7 +87,7 @@ def test_a_list_of_samples_is_told_from_a_list_of_tensors_with_rows(
     few = probe_batch(TakesAList(samples=True), (images,) if as_argument else images, 0)
     assert few.rows == len(few.args[0]) == min(n, PROBE)
     assert all(any(torch.equal(part, image) for image in images) for part in few.args[0])
-    changed = replaced(few, 0).args[0]
+    changed = replace_sample(few, 0).args[0]
     assert torch.equal(changed[0], few.args[0][source_of(0, few.rows)])
     assert all(map(torch.equal, changed[1:], few.args[0][1:]))
     scales = ([torch.randn(n, 8), torch.randn(n, 8)],)
@@ -121,7 +121,7 @@ def test_rows_of_nested_arguments_are_cut_and_replaced() -> None:
     inside = few.kwargs["nest"]
     assert few.rows == PROBE and inside["a"][1] == 3 and inside["b"][0].scale == 0.5
     torch.testing.assert_close(inside["b"][0].first, 2 * inside["a"][0])
-    after = replaced(few, 0).kwargs["nest"]
+    after = replace_sample(few, 0).kwargs["nest"]
     assert torch.equal(after["a"][0][0], inside["a"][0][2])
     assert after["b"][1] == [inside["b"][1][row] for row in (2, 1, 2, 3)]
 
@@ -200,7 +200,7 @@ def test_what_grows_on_two_axes_or_on_none_has_no_rows_of_samples() -> None:
     [(2, [0, 0, 1, 1]), (3, [0, 2, 1, 2]), (4, [0, 1, 2, 3, 0, 1])],
 )
 def test_samples_are_repeated_and_their_copies_known(samples: int, expected: list[int]) -> None:
-    batch = repeated(as_batch(torch.arange(float(samples))[:, None]), len(expected))
+    batch = repeat_samples(as_batch(torch.arange(float(samples))[:, None]), len(expected))
     taken = batch.args[0][:, 0]
     assert taken.tolist() == expected
     assert torch.equal(same_samples(batch), taken[:, None] == taken)
@@ -223,10 +223,10 @@ def test_noise_is_held_and_comes_back() -> None:
     encoder: BatchFormer = model.head.batchformer
     batch = probe_batch(model, torch.randn(5, 4), 0)
     kept = (model.body[1].momentum, model.bare.running_mean, model.bare.track_running_stats)
-    with held_noise(model, batch):
+    with without_noise(model, batch):
         assert encoder.dropout == 0.0 and encoder.training and not model.body[2].training
         experiment = Experiment(model, batch, [encoder])
-        a, b, c = experiment.run(), experiment.run(), experiment.run(replaced(batch, 0))
+        a, b, c = experiment.run(), experiment.run(), experiment.run(replace_sample(batch, 0))
     assert torch.equal(a.outputs[0], b.outputs[0]) and not a.noisy
     assert moved(a.rows, c.rows).tolist() == [True, False, False, False] + [True] * 4
     assert encoder.dropout == 0.5
@@ -242,7 +242,7 @@ class CallsDropout(nn.Module):
 
 def test_dropout_that_is_called_as_a_function_is_off() -> None:
     model, x = CallsDropout(), torch.randn(PROBE, 3, 8)
-    with held_noise(model, as_batch(x)):
+    with without_noise(model, as_batch(x)):
         held = Experiment(model, as_batch(x), []).run()
     assert not held.noisy
     torch.testing.assert_close(
@@ -254,7 +254,7 @@ def test_dropout_that_is_called_as_a_function_is_off() -> None:
 def test_held_norms_normalise_by_the_batch() -> None:
     model = nn.Sequential(nn.BatchNorm1d(3, momentum=0.1))
     x = 100 + 50 * torch.randn(PROBE, 3)
-    with held_noise(model, as_batch(x)):
+    with without_noise(model, as_batch(x)):
         held = model(x)
     torch.testing.assert_close(held, (x - x.mean(0)) / x.std(0), rtol=1e-3, atol=1e-3)
 
@@ -293,6 +293,6 @@ def test_which_weights_have_a_gradient_and_how_near_they_are() -> None:
 def test_a_shifted_weight_comes_back() -> None:
     weight = nn.Parameter(torch.randn(3, 3))
     before = weight.detach().clone()
-    with shifted(weight):
+    with perturbed(weight):
         assert not torch.equal(weight, before)
     assert torch.equal(weight, before)

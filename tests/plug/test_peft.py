@@ -129,7 +129,7 @@ def test_attached_before_it_is_checked() -> None:
 
 
 @pytest.mark.parametrize("make", [after, after_for_task])
-def test_attached_after_it_is_checked_and_taken_away(make: Any) -> None:
+def test_attached_after_it_is_checked_and_removed(make: Any) -> None:
     model = make()
     seen = check(model, BATCH, torch.optim.SGD(model.parameters(), lr=0.1))
     assert seen, str(seen)

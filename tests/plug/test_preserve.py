@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import nn
 
-from batchformer.plug.preserve import generators_kept, preserve_state, shapes_only
+from batchformer.plug.preserve import preserve_generators, preserve_state, shapes_only
 
 
 class Counter(nn.Module):
@@ -67,7 +67,7 @@ def test_the_generators_of_other_accelerators_come_back(
 
         monkeypatch.setattr(module, "get_rng_state", lambda device: states[device])
         monkeypatch.setattr(module, "set_rng_state", put)
-    with generators_kept([device, torch.device("cpu")]):
+    with preserve_generators([device, torch.device("cpu")]):
         states[device] = torch.tensor([4])
     assert states[device] == 3
 

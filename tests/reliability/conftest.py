@@ -1,4 +1,4 @@
-"""Commands as a person gives them, and what a person then reads."""
+"""Commands as users type them, and what they then read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Refused = Callable[..., str]
 
 @pytest.fixture
 def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
-    """What a command says that ends with 1 (or another code), in words and without a traceback."""
+    """Run a command that must exit with 1 (or another code); returns its message."""
 
     def call(*arguments: object, code: int = 1) -> str:
         capsys.readouterr()
@@ -34,7 +34,7 @@ def refused(capsys: pytest.CaptureFixture[str]) -> Refused:
 
 @pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of runs with one that has finished; not to be changed."""
+    """A folder with one finished run; do not change it."""
     root = tmp_path_factory.mktemp("trained") / "runs"
     cli.main(train(root, OPTIONS))
     return root
@@ -42,7 +42,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def runs(tmp_path: Path, trained: Path) -> Path:
-    """The same for each test alone, and not finished, so that its command would go on."""
+    """A copy for one test, with the result removed, so that the command would resume."""
     copy = tmp_path / "runs"
     shutil.copytree(trained, copy)
     (folder_of(copy) / "result.json").unlink()
@@ -51,5 +51,5 @@ def runs(tmp_path: Path, trained: Path) -> Path:
 
 @pytest.fixture
 def again(runs: Path) -> list[str]:
-    """The command that goes on with it."""
+    """The command that resumes it."""
     return train(runs, OPTIONS)

@@ -1,4 +1,4 @@
-"""Data that is damaged, mislabelled or no number, met through the command line."""
+"""Damaged or mislabelled data and NaN, through the command line."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What takes minutes to try: kills at random moments, a long run's memory, a full disk."""
+"""Tests that take minutes: random kills, memory of a long run, a full disk, and two nodes."""

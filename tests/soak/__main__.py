@@ -1,4 +1,4 @@
-"""``PYTHONPATH=tests python -m soak``: all of it, as a table and as JSON."""
+"""Run all soak tests, with a table and a JSON file: ``PYTHONPATH=tests python -m soak``."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from soak.nodes import (
     two_nodes,
 )
 
-#: Windows of a long training may lie so far apart in memory.
+#: The largest allowed growth of memory between windows of a long training.
 FLAT = 0.01
-#: Trainings of several ranks may be so far from that of one process, in weights and scores.
+#: The largest allowed difference between several ranks and one process, in weights and scores.
 CLOSE = 1e-5
 #: Checkpoints that the short training writes.
 WRITES = 15
 
-#: What can be tried.
+#: Names of the trials.
 TRIALS = ("kills", "memory", "disk", "nodes")
 
 Row = dict[str, Any]
@@ -46,12 +46,12 @@ def soak(
     seed: int = 0,
     only: Sequence[str] = TRIALS,
 ) -> list[Row]:
-    """Try everything, print a table, and write ``soak.json``.
+    """Run the trials, print a table, and write ``soak.json``.
 
     Args:
         to: folder of the result.
-        kills: trainings that are killed.
-        updates: of the training whose memory is watched.
+        kills: number of trainings to kill.
+        updates: of the training whose memory is measured.
         seed: of the moments of the kills.
         only: some of the trials.
 
@@ -87,7 +87,7 @@ def soak(
 
 def _kills(root: Path, whole: Unbroken, count: int, seed: int) -> Row:
     done: list[Kill] = []
-    # A training may end before its moment comes; twice as many moments are always enough.
+    # A training may end before its moment; twice as many moments are always enough.
     for number, moment in enumerate(moments(2 * count, seed, whole.seconds, WRITES)):
         if len(done) == count:
             break
@@ -102,7 +102,7 @@ def _kills(root: Path, whole: Unbroken, count: int, seed: int) -> Row:
     partial = sum(kill.partial > 0 for kill in done)
     words = (
         f"{len(done)} kills, {inside} inside a checkpoint's write; {equal} resumed bit-equal; "
-        f"{partial} left a partial file, {torn} a torn file under its final name"
+        f"{partial} left a partial file, {torn} a damaged file with its final name"
     )
     return {
         "what": "kills",
@@ -129,13 +129,13 @@ def _disk(what: str, meet: Callable[[Path, Unbroken], Full], place: Path, whole:
     clear = found.code == 1 and not found.traceback and "could not be written" in found.message
     row = dataclasses.asdict(found)
     passed = clear and found.intact and not found.partial and not found.differences
-    words = f"exit {found.code}; the checkpoint before is {'' if found.intact else 'NOT '}intact; "
-    words += "went on bit-equal" if not found.differences else f"differs: {found.differences}"
+    words = f"exit {found.code}; the last checkpoint is {'' if found.intact else 'NOT '}intact; "
+    words += "resumed bit-equal" if not found.differences else f"differs: {found.differences}"
     return {"what": what, "passed": passed, "words": words, **row}
 
 
 def _nodes(root: Path) -> list[Row]:
-    """Two nodes against one process, and one of them killed against none."""
+    """Two nodes against one process, and with a node or a rank killed."""
     one = one_process(root / "one")
     both = two_nodes(root / "both")
     broken = one_node_killed(root / "broken")

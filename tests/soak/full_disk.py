@@ -1,21 +1,22 @@
-"""A disk that is full when a checkpoint is to be written."""
+"""Let the disk be full when a training writes a checkpoint."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from batchformer.lab.engine import checkpoint
-from soak.kills import Unbroken, differences, folder_of, go_on, train, unreadable
+from soak.kills import SHORT, Unbroken, differences, folder_of, go_on, train, unreadable
 from soak.processes import Prepare, die_in_write, finish, limit_files, start
 
-#: Checkpoints that are there when the room ends.
+#: Checkpoints that are saved before the disk is full.
 SAVED = 3
-#: Bytes that are left then: enough for the records, too few for a checkpoint of the demo.
+#: Bytes that are left then: enough for records, too few for a checkpoint of the demo.
 LEFT = 150_000
 #: Size of the small disk.
 DISK = 8_000_000
@@ -27,11 +28,11 @@ class Full:
 
     Attributes:
         message: the last line that it printed.
-        traceback: whether it printed one.
+        traceback: whether it printed a traceback.
         code: its exit code.
-        intact: whether the newest checkpoint from before is still the newest, and readable.
+        intact: whether the newest checkpoint is the same as before, and readable.
         partial: partial files that it left.
-        differences: of the training that went on once there was room, from one never stopped.
+        differences: between the training resumed with free space and one never stopped.
     """
 
     message: str
@@ -42,44 +43,49 @@ class Full:
     differences: tuple[str, ...]
 
 
-def file_limit(root: Path, whole: Unbroken) -> Full:
-    """No file may grow beyond a limit, which needs no rights."""
-    return _meet(root, whole, partial(limit_files, LEFT), lambda: None)
+def file_limit(root: Path, whole: Unbroken, options: Sequence[str] = SHORT) -> Full:
+    """Limit the size of files, which needs no special rights."""
+    return _train_when_full(root, whole, options, partial(limit_files, LEFT), lambda: None)
 
 
 def small_disk(root: Path, whole: Unbroken) -> Full:
-    """A disk in memory that another file fills; to mount it needs root.
+    """Mount a small disk in memory and fill it with another file; needs root.
 
     Raises:
-        PermissionError: it may not be mounted.
+        PermissionError: it cannot be mounted.
     """
     with _mounted(root):
         ballast = root / "ballast"
-        _begin(root / "runs")
-        _fill(ballast)
-        return _meet(root / "runs", whole, None, ballast.unlink)
+        _save_some(root / "runs", SHORT)
+        free = shutil.disk_usage(root).free
+        ballast.write_bytes(bytes(max(free - LEFT, 0)))
+        return _train_when_full(root / "runs", whole, SHORT, None, ballast.unlink)
 
 
-def _begin(runs: Path) -> None:
-    """Train until some checkpoints are there."""
+def _save_some(runs: Path, options: Sequence[str]) -> None:
+    """Train until some checkpoints are saved."""
     if not folder_of(runs).exists():
         trap = partial(die_in_write, "renamed", SAVED)
-        finish(start(train(runs), runs.with_suffix(".out"), trap))
+        finish(start(train(runs, options), runs.with_suffix(".out"), trap))
 
 
-def _meet(
-    runs: Path, whole: Unbroken, limit: Prepare | None, make_room: Callable[[], None]
+def _train_when_full(
+    runs: Path,
+    whole: Unbroken,
+    options: Sequence[str],
+    limit: Prepare | None,
+    make_room: Callable[[], None],
 ) -> Full:
-    _begin(runs)
+    _save_some(runs, options)
     folder, output = folder_of(runs), whole.folder.parents[3] / f"{runs.name}_full.out"
     before = checkpoint.load_newest(folder / "checkpoints")
-    code = finish(start(train(runs), output, limit))
+    code = finish(start(train(runs, options), output, limit))
     after = checkpoint.load_newest(folder / "checkpoints")
     intact = before is not None and after is not None and not list(unreadable(folder))
     intact = intact and before["counters"] == after["counters"]  # type: ignore[index]
     left = len(list(runs.rglob("*.partial")))
     make_room()
-    go_on(runs)
+    go_on(runs, options)
     said = output.read_text().strip()
     return Full(
         message=said.splitlines()[-1] if said else "",
@@ -105,11 +111,3 @@ def _mounted(root: Path) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", str(root)], check=True)
-
-
-def _fill(ballast: Path) -> None:
-    """Leave too little for a checkpoint."""
-    import shutil
-
-    free = shutil.disk_usage(ballast.parent).free
-    ballast.write_bytes(bytes(max(free - LEFT, 0)))

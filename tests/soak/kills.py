@@ -1,4 +1,4 @@
-"""Kill a training at random moments, go on with it, and compare with one that was never killed."""
+"""Kill a training at random moments, resume it, and compare it with one that was never killed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def train(runs: Path, options: Sequence[str] = SHORT) -> list[str]:
 
 
 def folder_of(runs: Path) -> Path:
-    """Where that command keeps its run."""
+    """The run folder of that command."""
     return runs / "demo" / "batchformer" / "seed0"
 
 
@@ -40,11 +40,11 @@ class Kill:
     """One training that was killed, and what became of it.
 
     Attributes:
-        moment: when, in seconds from its start, or where inside the write of a checkpoint.
+        moment: seconds after its start, or the place inside the write of a checkpoint.
         saved: update of the newest checkpoint that it left, 0 without one.
         partial: partial files that it left.
-        unreadable: files under their final names that are not whole.
-        differences: what differs from the unbroken run at the end of the second try.
+        unreadable: files with their final names that are damaged.
+        differences: what differs from the unbroken run after resuming.
     """
 
     moment: str
@@ -56,7 +56,7 @@ class Kill:
 
 @dataclass(frozen=True)
 class Unbroken:
-    """A training that nobody killed.
+    """A training that was not killed.
 
     Attributes:
         folder: of its run.
@@ -71,10 +71,10 @@ def unbroken(root: Path, options: Sequence[str] = SHORT) -> Unbroken:
     """Train without a kill.
 
     Raises:
-        RuntimeError: it fails by itself.
+        RuntimeError: it fails.
     """
     root.mkdir(parents=True, exist_ok=True)
-    finish(start(["--version"], root / "first.out"))  # what all others are forked from is loaded
+    finish(start(["--version"], root / "first.out"))  # loads the process that the others fork from
     began = time.perf_counter()
     go_on(root / "unbroken", options)
     return Unbroken(folder_of(root / "unbroken"), time.perf_counter() - began)
@@ -83,10 +83,10 @@ def unbroken(root: Path, options: Sequence[str] = SHORT) -> Unbroken:
 def moments(
     count: int, seed: int, seconds: float, writes: int
 ) -> Iterator[float | tuple[str, int]]:
-    """When to kill: every other time inside a write, else at a time drawn from the whole length.
+    """When to kill: alternately at a random time and inside a write.
 
     Args:
-        count: of kills.
+        count: number of kills.
         seed: of the draws.
         seconds: that a training takes.
         writes: checkpoints that a training writes.
@@ -102,10 +102,10 @@ def moments(
 def killed(
     root: Path, whole: Unbroken, moment: float | tuple[str, int], options: Sequence[str] = SHORT
 ) -> Kill | None:
-    """Kill a training, look at what it left, train on, and compare.
+    """Kill a training, inspect what it left, resume it, and compare.
 
     Returns:
-        None if it had ended before the moment came.
+        None if it ended before the moment.
     """
     trap = None if isinstance(moment, float) else partial(die_in_write, *moment)
     process = start(train(root, options), root.with_suffix(".out"), trap)
@@ -137,13 +137,13 @@ def go_on(runs: Path, options: Sequence[str] = SHORT) -> None:
 
 
 def unreadable(folder: Path) -> Iterator[str]:
-    """Files of a run under their final names that are not whole."""
+    """Files of a run, with their final names, that cannot be read."""
     for path in sorted(folder.rglob("*")):
         read = _READERS.get(path.suffix)
         if read is not None and path.is_file():
             try:
                 read(path)
-            except Exception as error:  # whatever it is, the file is not whole
+            except Exception as error:  # whatever it is, the file is damaged
                 yield f"{path.name}: {error}"
 
 
@@ -160,7 +160,7 @@ _READERS: dict[str, Callable[[Path], object]] = {
 
 
 def differences(one: Path, other: Path) -> Iterator[str]:
-    """Where two finished runs differ by a bit: records, scores, arrays, and the last state."""
+    """Where two finished runs are not bit-equal: records, scores, arrays, and the last state."""
     if _records(one) != _records(other):
         yield "metrics.jsonl"
     scores = [json.loads((f / "result.json").read_bytes())["metrics"] for f in (one, other)]
@@ -177,13 +177,13 @@ def differences(one: Path, other: Path) -> Iterator[str]:
 
 
 def _records(folder: Path) -> list[dict[str, Any]]:
-    """All but how fast it went."""
+    """All records, without their speed."""
     found = read_records(folder / "metrics.jsonl")
     return [{k: v for k, v in record.items() if k != "samples_per_s"} for record in found]
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Equality of nested values, of tensors by their bits."""
+    """Equality of nested values; tensors are compared by their bits."""
     if isinstance(a, Tensor):
         return isinstance(b, Tensor) and a.dtype == b.dtype and _bits(a) == _bits(b)
     if isinstance(a, Mapping):

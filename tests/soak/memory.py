@@ -1,4 +1,4 @@
-"""The memory of a long training: flat, once everything was needed once."""
+"""The memory of a long training, which must not grow after its warm-up."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Memory:
 
     Attributes:
         updates: of the training.
-        warm_up: updates that are not looked at.
+        warm_up: updates that are left out.
         megabytes: median over each window, in order.
     """
 
@@ -32,14 +32,14 @@ class Memory:
 
     @property
     def spread(self) -> float:
-        """How far the windows lie apart, as a part of the least."""
+        """The difference between the largest and the smallest window, relative to the smallest."""
         return max(self.megabytes) / min(self.megabytes) - 1
 
 
 def memory_of_a_run(
     root: Path, updates: int = 2000, warm_up: int = 500, window: int = 250
 ) -> Memory:
-    """Train for so many updates, and look at the process from outside.
+    """Train for this many updates, and read the process's memory from outside.
 
     Args:
         root: folder of runs.
@@ -48,7 +48,7 @@ def memory_of_a_run(
         window: updates over which a median is taken.
 
     Raises:
-        RuntimeError: the training fails, or too little was seen of it.
+        RuntimeError: the training fails, or ends too soon.
     """
     every = str(EVERY)
     length = ("--train.updates", str(updates), "--train.eval-every", every)
@@ -66,12 +66,12 @@ def memory_of_a_run(
     if finish(process):
         raise RuntimeError(f"the training failed:\n{output.read_text()}")
     if len(seen) < 2:
-        raise RuntimeError("the training was over before its memory could be seen; train longer")
+        raise RuntimeError("the training ended before its memory could be measured; train longer")
     return Memory(updates, warm_up, tuple(statistics.median(seen[k]) for k in sorted(seen)))
 
 
 def _resident(process: int | None) -> float | None:
-    """Megabytes that a process holds; None when it has ended."""
+    """Resident megabytes of a process; None if it has ended."""
     try:
         pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
     except (OSError, IndexError):

@@ -1,4 +1,4 @@
-"""Two nodes on one machine: ``torchrun`` agents that meet on the loopback, each with its ranks."""
+"""Two nodes on one machine: two ``torchrun`` agents on the loopback, each with its ranks."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from batchformer.lab.engine.log import read_records
 from batchformer.lab.runs.folder import read_result
 from soak.kills import folder_of
 
-#: The demonstration whose sums over ranks are exact to rounding, in double precision: in single
-#: precision other roundings grow, within hundreds of updates, to another result.
+#: Options with which several ranks compute what one process does, up to rounding. In single
+#: precision differences of rounding would grow to another result within hundreds of updates.
 EXACT = (
     *("--train.sync-norm", "--module.exchange", "--train.precision", "fp64"),
     *("--train.checkpoint-every", "50"),
 )
-#: An agent that outlives another gives its address to the next one only where it shares no store
-#: with its ranks (torch 2.15): without this, a node that comes back waits for it in vain.
+#: With a store shared between agent and ranks (torch 2.15), a surviving agent does not give its
+#: address to a restarted one, and a node that comes back would wait forever.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 #: Nodes, and ranks of each.
 NODES, RANKS = 2, 2
 
 
 def command(runs: Path, options: Sequence[str] = EXACT) -> list[str]:
-    """What every rank is told to do."""
+    """The command of every rank."""
     fixed = ("--arm", "batchformer", "--device", "cpu", "--quiet")
     return ["-m", "batchformer", "train", "demo", *fixed, *options, "--runs", str(runs)]
 
 
 def agent(node: int, port: int, work: Sequence[str], restarts: int = 3) -> list[str]:
-    """The command line of one node's agent; the first is where all meet, and must not be lost."""
+    """The command line of one node's agent; node 0 hosts the rendezvous and must survive."""
     return [
         *(sys.executable, "-m", "torch.distributed.run"),
         *("--nnodes", str(NODES), "--nproc-per-node", str(RANKS)),
@@ -52,7 +52,7 @@ def agent(node: int, port: int, work: Sequence[str], restarts: int = 3) -> list[
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on."""
+    """A free port of the loopback."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -62,7 +62,7 @@ class Nodes:
     """Agents of a training that runs on two nodes.
 
     Args:
-        runs: folder of the runs, which both see.
+        runs: folder of the runs, shared by both.
         options: of the command.
     """
 
@@ -82,7 +82,7 @@ class Nodes:
             )
 
     def kill(self, node: int) -> int:
-        """Kill an agent and all its ranks at once; how many processes that were."""
+        """Kill an agent and all its ranks at once; returns the number of processes."""
         found = [self.agents[node].pid, *descendants(self.agents[node].pid)]
         for process in found:
             os.kill(process, signal.SIGKILL)
@@ -90,7 +90,7 @@ class Nodes:
         return len(found)
 
     def start_again(self, node: int) -> None:
-        """As whoever watches over a node would."""
+        """Restart an agent, as a node's supervisor would."""
         self.agents[node] = self._start(node)
 
     def finish(self, seconds: float = 900) -> None:
@@ -112,7 +112,7 @@ class Nodes:
 
 
 def descendants(process: int) -> Iterator[int]:
-    """Processes that a process has started, and those that they have."""
+    """The processes that a process started, directly or indirectly."""
     parents: dict[int, list[int]] = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -129,7 +129,7 @@ def descendants(process: int) -> Iterator[int]:
 
 @dataclass(frozen=True)
 class Apart:
-    """How far two finished runs are apart.
+    """The differences between two finished runs.
 
     Attributes:
         weights: largest difference of a weight or statistic.
@@ -171,25 +171,25 @@ def _state(folder: Path) -> dict[str, Any]:
 
 
 def one_process(runs: Path, options: Sequence[str] = EXACT) -> Path:
-    """The same training by one process; its run's folder."""
+    """Train in one process; returns the run's folder."""
     subprocess.run([sys.executable, *command(runs, options)], check=True)
     return folder_of(runs)
 
 
 def two_nodes(runs: Path, options: Sequence[str] = EXACT) -> Path:
-    """The training by two nodes; its run's folder."""
+    """Train on two nodes; returns the run's folder."""
     Nodes(runs, options).finish()
     return folder_of(runs)
 
 
 @dataclass(frozen=True)
 class Broken:
-    """A training one of whose nodes was killed.
+    """A training of which a node or a rank was killed.
 
     Attributes:
         folder: of its run.
-        update: of the newest checkpoint when it was killed.
-        processes: that were killed.
+        update: of the newest checkpoint at the kill.
+        processes: number of killed processes.
     """
 
     folder: Path
@@ -198,7 +198,7 @@ class Broken:
 
 
 def one_rank_killed(runs: Path, at: int = 200, options: Sequence[str] = EXACT) -> Broken:
-    """Kill one of the ranks of a single node, whose agent then starts all anew by itself."""
+    """Kill one of the ranks of a single node; its agent then restarts all of them."""
     runs.mkdir(parents=True, exist_ok=True)
     line = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--max-restarts", "3"]
     line += ["--nproc-per-node", str(RANKS), *command(runs, options)]
@@ -218,7 +218,7 @@ def one_rank_killed(runs: Path, at: int = 200, options: Sequence[str] = EXACT) -
 
 
 def one_node_killed(runs: Path, at: int = 200, options: Sequence[str] = EXACT) -> Broken:
-    """Kill the second node once a checkpoint of this update is there, and start it again."""
+    """Kill the second node after the checkpoint of this update, and start it again."""
     nodes, folder = Nodes(runs, options), folder_of(runs)
     while (saved := _saved(folder)) < at:
         if any(one.poll() is not None for one in nodes.agents):

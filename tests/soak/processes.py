@@ -1,4 +1,4 @@
-"""Commands in processes that can be killed, forked from one that has loaded torch already."""
+"""Commands in processes that can be killed, forked from one that has already loaded torch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from batchformer.plug import files
 
 #: Where inside the write of a checkpoint a process can be made to die.
 PLACES = ("half written", "written", "flushed", "renamed")
-#: Loaded once, so that a command takes a part of a second to begin and not ten.
+#: Modules loaded once, so that a command starts in a fraction of a second instead of ten.
 _LOADED = [
     "soak.processes",
     "batchformer.lab.runs.compare",
@@ -34,11 +34,11 @@ Prepare = Callable[[], None]
 
 
 def start(arguments: Sequence[str], output: Path, prepare: Prepare | None = None) -> BaseProcess:
-    """Begin ``batchformer ARGUMENTS`` in a process of its own.
+    """Start ``batchformer ARGUMENTS`` in its own process.
 
     Args:
         arguments: of the command line.
-        output: file that gets what it prints, both streams.
+        output: file for its stdout and stderr.
         prepare: called in the process before the command.
     """
     context = multiprocessing.get_context("forkserver")
@@ -49,10 +49,10 @@ def start(arguments: Sequence[str], output: Path, prepare: Prepare | None = None
 
 
 def finish(process: BaseProcess, seconds: float = 300) -> int:
-    """Its exit code; minus the number of the signal that ended it.
+    """Wait for a process; returns its exit code, or minus the number of the signal that ended it.
 
     Raises:
-        TimeoutError: it goes on for longer, and was killed.
+        TimeoutError: it took longer, and was killed.
     """
     process.join(seconds)
     if process.exitcode is None:
@@ -63,11 +63,11 @@ def finish(process: BaseProcess, seconds: float = 300) -> int:
 
 
 def die_in_write(place: str, nth: int) -> None:
-    """Have this process killed inside its n-th write of a checkpoint.
+    """Kill this process inside its n-th write of a checkpoint.
 
     Args:
-        place: one of `PLACES`: half of the bytes are in the partial file, all of them, they are on
-            the disk, or the file has its name but the folder is not flushed.
+        place: one of `PLACES`: half of the bytes are in the partial file, all of them are, they are
+            flushed to disk, or the file is renamed but the folder is not flushed.
         nth: counted from 1.
     """
     whole, writes = checkpoint.write_atomically, itertools.count(1)
@@ -81,7 +81,7 @@ def die_in_write(place: str, nth: int) -> None:
 
 
 def limit_files(size: int) -> None:
-    """Let this process write no file of more bytes."""
+    """Limit the size of files that this process writes, in bytes."""
     import resource
 
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
@@ -115,7 +115,7 @@ def _set_trap(place: str) -> None:
 
 
 class _Half(io.FileIO):
-    """A file that is given half of what is written to it, and then no more."""
+    """A file that takes half of what is written to it; then the process dies."""
 
     def write(self, content: object) -> int:
         assert isinstance(content, bytes)

@@ -1,4 +1,4 @@
-"""Memory of a process, seen from outside."""
+"""The memory of a process, measured from outside."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ def test_the_spread_is_that_of_the_windows() -> None:
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc")
 def test_a_training_is_seen(tmp_path: Path) -> None:
-    found = memory_of_a_run(tmp_path / "runs", updates=240, warm_up=80, window=40)
+    found = memory_of_a_run(tmp_path / "runs", updates=120, warm_up=40, window=40)
     assert len(found.megabytes) >= 2 and 100 < min(found.megabytes) < 10_000

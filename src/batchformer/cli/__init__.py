@@ -1,1 +1,1 @@
-"""The commands of the command line, by what a person wants: to train, to look, to know."""
+"""The commands: those that train, those on finished runs, those that answer questions."""

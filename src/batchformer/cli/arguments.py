@@ -1,4 +1,4 @@
-"""What commands are called with: a recipe or folders first, then options."""
+"""Arguments of the commands: a recipe or folders first, then options."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ HELP, HELP_ALL = ("-h", "--help"), "--help-all"
 
 
 class UserError(Exception):
-    """Something the person at the keyboard can mend; printed without a traceback."""
+    """An error that the user can mend; it is printed without a traceback."""
 
 
 def parse(kind: type[T], arguments: Sequence[str], command: str, **defaults: Any) -> T:
-    """Options of a command; a wrong one, or --help, ends the process."""
+    """Parse the options of a command; a wrong one, or --help, ends the process."""
     import tyro
 
     known: dict[str, Any] = {"default": kind(**defaults)} if defaults else {}
     prog = f"batchformer {command}"
-    # The data of a recipe is of one kind or another, and stays of that kind.
+    # The data of a recipe is one of several classes, and options do not change which.
     config = (tyro.conf.AvoidSubcommands,)
     of_data = any(field.name == "data" for field in dataclasses.fields(kind))  # type: ignore[arg-type]
     words = [_in_full(word) for word in arguments] if of_data else arguments
@@ -37,7 +37,7 @@ def parse(kind: type[T], arguments: Sequence[str], command: str, **defaults: Any
 
 
 def _in_full(word: str) -> str:
-    """``--data`` stands for ``--data.root``: where the data lies is what most people have to say.
+    """``--data`` stands for ``--data.root``, the setting of data that most people give.
 
     >>> _in_full("--data=photos"), _in_full("--data.size")
     ('--data.root=photos', '--data.size')
@@ -47,7 +47,7 @@ def _in_full(word: str) -> str:
 
 
 def with_recipe(kind: type[T], arguments: list[str], command: str) -> tuple[Recipe, T]:
-    """A recipe's name, then options whose defaults are the recipe's."""
+    """Parse the name of a recipe, then options whose defaults are the recipe's."""
     names = "\n  ".join(RECIPES)
     if not arguments or arguments[0].startswith("-"):
         asked = bool(arguments) and arguments[0] in (*HELP, HELP_ALL)
@@ -67,7 +67,7 @@ def with_recipe(kind: type[T], arguments: list[str], command: str) -> tuple[Reci
 
 
 def parse_settings(kind: type[T], arguments: Sequence[str], command: str, recipe: Recipe) -> T:
-    """Options whose defaults are a recipe's; --help shows those that have an effect on it."""
+    """Parse options whose defaults are a recipe's; --help shows those that have an effect on it."""
     asked = [word for word in arguments if word in HELP]
     others = [word for word in arguments if word not in (*HELP, HELP_ALL)]
     if HELP_ALL in arguments:
@@ -84,7 +84,7 @@ def parse_settings(kind: type[T], arguments: Sequence[str], command: str, recipe
 
 
 def is_given(option: str, arguments: Sequence[str]) -> bool:
-    """Whether a person named an option, with or without a value.
+    """Whether an option was given, with or without a value.
 
     >>> is_given("--arms", ["--arms=baseline"]), is_given("--arms", ["--arm", "baseline"])
     (True, False)
@@ -120,7 +120,7 @@ def seeds_of(given: int | str) -> list[int]:
 
 
 def refuse_idle_updates(arguments: Sequence[str], recipe: Recipe) -> None:
-    """Refuse --train.updates that a person gave where epochs say how long a training is."""
+    """Refuse --train.updates where train.epochs decides how long a training is."""
     if is_given("--train.updates", arguments) and recipe.train.epochs:
         raise UserError(
             f"--train.updates has no effect: {recipe.name} is trained for train.epochs "
@@ -129,7 +129,7 @@ def refuse_idle_updates(arguments: Sequence[str], recipe: Recipe) -> None:
 
 
 def refuse_unknown_arms(names: Sequence[str], further: Iterable[str] = ()) -> None:
-    """Refuse a name that is neither an arm of ours nor one of these."""
+    """Refuse a name that is neither an arm nor one of `further`, and suggest the nearest."""
     known = dict.fromkeys([*ARMS, *further])
     for name in names:
         if name not in known:
@@ -144,7 +144,7 @@ def leading_paths(
     kind: str = "folder",
     needed: str = "a run folder, such as runs/demo/batchformer/seed0",
 ) -> tuple[list[Path], list[str]]:
-    """Leading run folders, or files, then options."""
+    """Split arguments into leading folders, or files, and options; each path must exist."""
     split = next((i for i, a in enumerate(arguments) if a.startswith("-")), len(arguments))
     folders = [Path(a) for a in arguments[:split]]
     if not folders and not {"-h", "--help"} & set(arguments):

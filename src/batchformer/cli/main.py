@@ -1,4 +1,4 @@
-"""The command line. Answers before it imports: torch is loaded only by commands that compute."""
+"""The command line. It loads torch only for commands that compute."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; exits with 1 for an error a person can mend, 2 for a wrong call."""
     name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
     if wide.is_follower() and name not in TRAINING:
-        return  # the answer of one rank is enough
+        return  # one rank answers
     if wide.several_ranks() and name in TRAINING:
         wide.run_as_rank(lambda: _run(name, rest))
     _run(name, rest)
@@ -83,7 +83,7 @@ def _run(name: str, arguments: list[str]) -> None:
     except ModuleNotFoundError as error:
         _fail(f"This needs {error.name}: pip install 'batchformer[lab,report]'", 1)
     except BrokenPipeError:
-        # The reader of our output has left; there is nobody to tell, now or when Python ends.
+        # The reader of the pipe has closed it: write the rest, also what Python flushes, nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except Exception as error:
         if os.environ.get("BATCHFORMER_TRACEBACK") or (words := _in_words(error)) is None:
@@ -93,7 +93,7 @@ def _run(name: str, arguments: list[str]) -> None:
 
 @contextmanager
 def _plain_warnings() -> Iterator[None]:
-    """Within it, our own warnings are a line for a person, without the place in our code."""
+    """Print warnings of this package as one line, without the place in the code."""
     before = warnings.formatwarning
 
     def words(
@@ -115,12 +115,12 @@ def _plain_warnings() -> Iterator[None]:
 
 
 def _in_words(error: Exception) -> str | None:
-    """What a person can mend, in words; None for an error of ours, which keeps its traceback."""
+    """What to tell the user; None for a bug of this package, which keeps its traceback."""
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         place = error.filename or "a file of the run"
         return (
-            f"{error.strerror}: {place} could not be written. All that was saved before is as it "
-            "was. Make room; the same command then goes on from the last checkpoint."
+            f"{error.strerror}: {place} could not be written. Everything saved before is intact. "
+            "Make room, then repeat the command: it continues from the last checkpoint."
         )
     if isinstance(error, OSError) and error.errno is not None and error.filename is not None:
         in_the_way = isinstance(error, (NotADirectoryError, FileExistsError))

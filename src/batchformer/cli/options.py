@@ -1,4 +1,4 @@
-"""What the commands can be told, with the words of their help; nothing here needs torch."""
+"""Options of the commands, with the words of their help; nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from batchformer.lab.runs.cluster import JobConfig, Launcher
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What may be changed of a recipe."""
+    """Settings of a recipe that options can change."""
 
     data: DataConfig
     model: str
@@ -26,7 +26,7 @@ class Settings:
     stride: Literal["auto", "3x3", "1x1"]
     """Where bottlenecks of a ResNet stride; auto: as the file of weights says, else in the 3x3."""
     method: MethodName
-    """What is minimised."""
+    """Method: what a training step minimises and what the network predicts."""
     hyper: MethodConfig
     start: str
     """RECIPE or RECIPE/ARM whose trained network runs start from, seed by seed."""
@@ -42,7 +42,7 @@ class Settings:
         return {f.name: getattr(recipe, f.name) for f in dataclasses.fields(Settings)}
 
     def applied_to(self, recipe: Recipe) -> Recipe:
-        """The recipe with these settings; the paper's numbers stay where they are still its own."""
+        """The recipe with these settings; it keeps the paper's numbers if its row is the same."""
         changed = dataclasses.replace(recipe, **Settings.fields_of(self))  # type: ignore[arg-type]
         if changed.row != recipe.row:
             changed = dataclasses.replace(changed, table=NOT_IN_THE_PAPER, paper={})
@@ -51,43 +51,40 @@ class Settings:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainOptions(Settings):
-    """Train one arm of a recipe with one seed; the same command goes on where it stopped."""
+    """Train one arm of a recipe with one seed. The same command continues a run that stopped."""
 
     arm: str = ""
-    """One of the arms that `batchformer list` shows; by default batchformer, or the baseline where
-    BatchFormer takes no part and arms would begin alike."""
+    """One of the arms that `batchformer list` shows. By default batchformer; the baseline where
+    BatchFormer takes no part and all arms would start from the same weights."""
     seed: int = 0
-    """Of initial weights, order, augmentation and dropout."""
+    """Seed of initial weights, order, augmentation and dropout."""
     runs: Path = Path("runs")
     """Folder of all runs."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps."""
     quiet: bool = False
-    """No progress."""
+    """Print no progress."""
     wandb: str | None = None
     """A Weights & Biases project to log to as well."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions(Settings):
-    """Train every arm with every seed, paired; finished runs are kept, others go on."""
+class ManyRuns(Settings):
+    """Options of commands that train several runs."""
 
     seeds: int | str = 3
-    """How many, counted from 0; or which: a range and a list, as in 100-119 or 0,2,7-9. With fewer
+    """How many, counted from 0; or which: ranges and numbers, as in 100-119 or 0,2,7-9. With fewer
     than 3 there is no interval."""
-    arms: tuple[str, ...] = ()
-    """Each is compared with the first; by default baseline and batchformer, or the baseline alone
-    where BatchFormer takes no part and arms would begin alike."""
     together: int = 1
     """Runs that train side by side on the device; 8 suit a large GPU and a small network."""
     runs: Path = Path("runs")
     """Folder of all runs."""
     page: Path | None = None
-    """Where the page goes; by default RUNS/RECIPE/report.html."""
+    """File of the page; by default report.html in the folder of the recipe or sweep."""
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps."""
     quiet: bool = False
-    """No progress."""
+    """Print no progress."""
     launcher: Launcher = "none"
     """none: train here, in this process; local: every run in a process of its own, at most
     jobs.at-once at a time; slurm: every run as a job of its own on the cluster."""
@@ -97,35 +94,25 @@ class CompareOptions(Settings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class SweepOptions(Settings):
+class CompareOptions(ManyRuns):
+    """Train every arm with every seed, paired. Finished runs are kept, others continue."""
+
+    arms: tuple[str, ...] = ()
+    """Arms, each compared with the first. By default baseline and batchformer; the baseline alone
+    where BatchFormer takes no part and all arms would start from the same weights."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SweepOptions(ManyRuns):
     """Train a recipe with one setting at several levels, paired; finished runs are kept.
 
     Settings are those of the recipe that is varied, the same for every level.
     """
 
-    seeds: int | str = 3
-    """How many, counted from 0; or which: a range and a list, as in 100-119 or 0,2,7-9. With fewer
-    than 3 there is no interval."""
     levels: tuple[str, ...] = ()
     """Some of the sweep's levels; by default all."""
     arms: tuple[str, ...] = ("batchformer",)
-    """Trained at every level; the baseline is always trained beside them."""
-    together: int = 1
-    """Runs that train side by side on the device; 8 suit a large GPU and a small network."""
-    runs: Path = Path("runs")
-    """Folder of all runs."""
-    page: Path | None = None
-    """Where the page goes; by default RUNS/SWEEP/report.html."""
-    device: str = "auto"
-    """auto, cpu, cuda, cuda:1, mps."""
-    quiet: bool = False
-    """No progress."""
-    launcher: Launcher = "none"
-    """none: train here, in this process; local: every run in a process of its own, at most
-    jobs.at-once at a time; slurm: every run as a job of its own on the cluster."""
-    wait: bool = False
-    """With slurm: wait for the jobs and report at the end; else the command returns at once."""
-    jobs: JobConfig = dataclasses.field(default_factory=JobConfig)
+    """Arms that are trained at every level; the baseline is always trained beside them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,11 +120,11 @@ class DemoOptions:
     """Baseline against +BatchFormer on embedded digits, with a table and a page at the end."""
 
     seeds: int = 5
-    """How many."""
+    """Number of seeds, counted from 0."""
     runs: Path = Path("runs")
     """Folder of all runs."""
     quiet: bool = False
-    """No progress."""
+    """Print no progress."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,19 +132,19 @@ class ReportOptions:
     """Write one self-contained page of finished runs; unfinished ones are named."""
 
     to: Path = Path("report.html")
-    """The page."""
+    """File of the page."""
     against: str | None = None
     """Arm to compare with; by default the baseline, else the first that shares a seed."""
     pooled: bool = False
-    """Take the recipes together as well: an arm's effect over all of them, with its interval."""
+    """Also pool the recipes: the effect of an arm over all of them, with its interval."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunData:
-    """Where the data of a trained run lies."""
+    """Where the data of a trained run is."""
 
     root: str | None = None
-    """Where it lies now; by default where it lay when the run was trained."""
+    """Its folder or file now; by default where it was when the run was trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -165,14 +152,14 @@ class ShowOptions:
     """Write one figure of finished runs to a file, or print its numbers."""
 
     to: Path | None = None
-    """The file, .svg, .png or .pdf; without it the numbers are printed."""
+    """File of the figure, .svg, .png or .pdf; without it the numbers are printed."""
     against: str | None = None
     """Arm to compare with; by default the baseline, else the first that shares a seed."""
     compute: bool = False
-    """Make what a figure needs and a run has not kept, from the run's checkpoint."""
+    """Compute what a figure needs and a run has not stored, from the run's checkpoint."""
     data: RunData = dataclasses.field(default_factory=RunData)
     device: str = "auto"
-    """Where it is computed: auto, cpu, cuda, cuda:1, mps."""
+    """Device to compute on: auto, cpu, cuda, cuda:1, mps."""
     measure: Literal["abs", "l2"] = "abs"
     """influence: mean absolute value of a gradient, or its length."""
     on: Literal["features", "images"] = "features"
@@ -180,18 +167,18 @@ class ShowOptions:
     cumulative: bool = False
     """influence: also the mean over all more frequent classes, as the released code draws it."""
     by_shots: bool = False
-    """reliability: many, medium and few shots apart."""
+    """reliability: one curve each for many, medium and few shots."""
     arm: str | None = None
-    """attention, cam: whose; by default batchformer."""
+    """attention, cam: the arm that is shown; by default batchformer."""
     rule: Literal["seed", "change"] = "seed"
     """cam: the first images of each shot group, or those whose confidence changes most."""
     shots: Literal["many", "medium", "few"] | None = None
-    """cam: one shot group alone."""
+    """cam: only this shot group."""
     images: int = 6
-    """cam: of each shot group."""
+    """cam: number of images of each shot group."""
     cam_layer: str | None = None
-    """cam: layer of the network whose maps are weighed, computed from the runs' checkpoints;
-    released is that of the paper's code, layer3. By default the last one with maps, as kept."""
+    """cam: layer whose maps are weighted, computed from the runs' checkpoints; "released" is
+    layer3, as in the paper's code. By default the last layer with maps, which runs have stored."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -199,20 +186,20 @@ class ExportOptions:
     """Write the plain network's weights of a run, as a state dict without BatchFormer."""
 
     to: Path
-    """The file; one that ends in .safetensors is of that format, others are of torch.save."""
+    """File of the weights: .safetensors in that format, any other by torch.save."""
     data: RunData = dataclasses.field(default_factory=RunData)
     device: str = "cpu"
-    """Where the weights are loaded."""
+    """Device that the weights are loaded on."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions:
-    """Keep what finished runs measured as small JSON files, and make tables of pages from them."""
+    """Store what finished runs measured as small JSON files, and make tables of pages from them."""
 
     to: Path = Path("results")
     """Folder of all records."""
     variant: str = ""
-    """A name for settings that differ from the recipe; by default it is made from them."""
+    """Name of settings that differ from the recipe; by default it is made from them."""
     make: tuple[Path, ...] = ()
     """Pages whose tables are made again from the records, such as RESULTS.md."""
 
@@ -244,9 +231,9 @@ class BenchOptions:
     device: str = "auto"
     """auto, cpu, cuda, cuda:1, mps."""
     only: tuple[BenchPart, ...] = ()
-    """Parts to measure; by default all that the device allows."""
+    """Parts to measure; by default all that the device supports."""
     full: bool = False
-    """Larger grids, and what takes long to prepare."""
+    """Also measure larger grids, and what takes long to prepare."""
     repeats: int | None = None
     """Rounds of every measurement; by default what a few minutes allow."""
     to: Path = Path("bench")
@@ -280,13 +267,13 @@ class PairsOptions:
     to: Path = Path("pairs.csv")
     """The table, with the columns image, attribute, object and split."""
     unseen_val: int = 4
-    """Pairs that only images of validation show."""
+    """Number of pairs that only validation images show."""
     unseen_test: int = 6
-    """Pairs that only images of the test show."""
+    """Number of pairs that only test images show."""
     fractions: tuple[float, float, float] = (0.6, 0.2, 0.2)
-    """Parts of a seen pair's images for training, validation and test."""
+    """Shares of a seen pair's images for training, validation and test."""
     seed: int = 0
-    """Of the draws; the same tree and seed give the same table."""
+    """Seed of the draws; the same tree and seed give the same table."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -296,5 +283,5 @@ class ConvertPairsOptions:
     to: Path = Path("pairs.csv")
     """The table, with the columns image, attribute, object and split."""
     images: Path | None = None
-    """Folder of the images: paths are written as they lie there. By default as the file has them,
-    which sets that were re-organised do not follow."""
+    """Folder of the images: paths are written as they are found there. By default they are written
+    as in the file, which is wrong for sets that were re-organised."""

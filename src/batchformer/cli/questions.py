@@ -36,8 +36,8 @@ def check(arguments: list[str]) -> None:
     task = runs.load_task(recipe.data, device)
     if without_batchformer(recipe.method):
         raise UserError(
-            f"{recipe.name} has no BatchFormer to check: {recipe.method} takes the network of "
-            f"another training. Check that one: batchformer check {recipe.start or 'RECIPE'}"
+            f"{recipe.name} has no BatchFormer to check: {recipe.method} works on the network of "
+            f"another run. Check that one: batchformer check {recipe.start or 'RECIPE'}"
         )
     method = runs.build(recipe, 0, task).to(device)
     batch = task.feed(recipe.train, 0).batch(0)

@@ -33,10 +33,10 @@ def evaluate(arguments: list[str]) -> None:
     from batchformer.lab.engine.optimizer_step import OptimizerStep
     from batchformer.lab.engine.precision import matmul_precision
     from batchformer.lab.runs import run as runs
-    from batchformer.lab.runs.folder import recipe_from_json, recorded
+    from batchformer.lab.runs.folder import read_config, recipe_from_json
 
     device = runs.pick_device(options.device)
-    trained = [(recorded(folder) or {}).get("trained", {}) for folder in folders]
+    trained = [(read_config(folder) or {}).get("trained", {}) for folder in folders]
     onednn.prepare(device, [recipe.get("train", {}).get("precision") for recipe in trained])
     for folder in folders:
         method, task, config = runs.restore(folder, device, options.data.root)
@@ -65,7 +65,7 @@ def print_report(
     begun.
     """
     if is_follower():
-        return  # the folders are those of rank 0, which shows them
+        return  # rank 0 shows them
     from batchformer.lab.report.results.runs import find_runs
 
     found = find_runs(folders)
@@ -73,13 +73,13 @@ def print_report(
         refuse_unknown_arms([against], (run.arm for run in found))
     from batchformer.lab.report.page.html import write_page
     from batchformer.lab.report.results.comparison import compare_runs
-    from batchformer.lab.report.results.pooling import take_together
+    from batchformer.lab.report.results.pooling import pool_recipes
     from batchformer.lab.report.results.sweeps import compare_sweep, split_sweeps
-    from batchformer.lab.report.results.tables import print_sweep, print_table, print_together
+    from batchformer.lab.report.results.tables import print_pooled, print_sweep, print_table
     from batchformer.lab.runs.launch import not_begun
 
-    # The page comes first, since whoever reads the tables may stop ("| head"); and where it
-    # cannot be written, the tables come before the reason.
+    # The page is written first: printing may be cut short ("| head"). If it cannot be written, the
+    # tables are printed before the error.
     try:
         written = write_page(found, page, title, against, pooled=pooled)
     finally:
@@ -90,7 +90,7 @@ def print_report(
             comparison = compare_runs(others, against)
             print_table(comparison)
             if pooled:
-                print_together(take_together(comparison, [one.name for one in sweeps]))
+                print_pooled(pool_recipes(comparison, [one.name for one in sweeps]))
         for folder in folders:
             for line in not_begun(folder):
                 print(f"Not included: {line} has not begun.")
@@ -116,7 +116,7 @@ def record(arguments: list[str]) -> None:
 
 
 def _write_records(folders: list[Path], options: RecordOptions) -> None:
-    from batchformer.lab.report.results.comparison import left_out
+    from batchformer.lab.report.results.notes import left_out
     from batchformer.lab.report.results.records import record_of, save
     from batchformer.lab.report.results.runs import find_runs
 
@@ -164,7 +164,7 @@ def show(arguments: list[str]) -> None:
 
 
 def _look(options: ShowOptions) -> Callable[[Path], object]:
-    """What makes the arrays of a run's folder from its checkpoint."""
+    """Computes the arrays of a run from its checkpoint, given the run's folder."""
     from batchformer.lab.runs.insight import insight_of
     from batchformer.lab.runs.run import pick_device
 
@@ -173,7 +173,7 @@ def _look(options: ShowOptions) -> Callable[[Path], object]:
 
 
 def _look_at_layer(device: str, layer: str) -> Callable[[Path], object]:
-    """What makes the heat maps of a run's folder at a layer, from its checkpoint."""
+    """Computes the heat maps of a run at a layer from its checkpoint, given the run's folder."""
     from batchformer.lab.runs.insight import cam_of
     from batchformer.lab.runs.run import pick_device
 
@@ -195,12 +195,12 @@ def export(arguments: list[str]) -> None:
     in_first = config["trained"].get("stride") == "1x1"
     written = as_file(network.state_dict(), options.to.suffix, "1x1" if in_first else None)
     write_atomically(options.to, written)
-    # A method without a network of the recipe's has its own on features: what embeds them.
+    # Without a model in the recipe, the method trains an embedding of features.
     name, method = config["trained"]["model"] or "the embedding", config["trained"]["method"]
     head = f", with the classifier of {method}" if find_method(method).own_classifier else ""
     print(f"{options.to}: the weights of {name}{head}, for load_state_dict(strict=True)")
     if in_first:
         print(
-            "Bottlenecks of this network stride in their first 1x1 convolution, not in the 3x3 as "
-            "timm's and torchvision's do: the weights fit those, and are wrong there."
+            "Bottlenecks of this network stride in their first 1x1 convolution. timm and "
+            "torchvision stride in the 3x3: these weights load there, but compute something else."
         )

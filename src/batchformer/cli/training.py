@@ -21,6 +21,7 @@ from batchformer.cli.arguments import (
 from batchformer.cli.options import (
     CompareOptions,
     DemoOptions,
+    ManyRuns,
     Settings,
     SweepOptions,
     TrainOptions,
@@ -42,7 +43,7 @@ def demo(arguments: list[str]) -> None:
     options = parse(DemoOptions, arguments, "demo")
     recipe = find_recipe("demo")
     settings = Settings.fields_of(recipe)
-    # Lines that a pipe collects: one a run, when it has ended, instead of its progress.
+    # Into a pipe goes one line for each finished run instead of its progress.
     piped = not sys.stderr.isatty()
     quiet = options.quiet or piped
     given: dict[str, Any] = {"seeds": options.seeds, "runs": options.runs, "quiet": quiet}
@@ -75,7 +76,7 @@ def _refuse_impossible(options: CompareOptions | SweepOptions, command: str) -> 
         raise UserError(f"{command} needs at least one arm and one run at a time.")
     if options.launcher != "none" and several_ranks():
         raise UserError(
-            f"--launcher {options.launcher} submits jobs, which one process does: call it without "
+            f"--launcher {options.launcher} submits jobs from one process: call it without "
             "torchrun."
         )
     if options.launcher != "none" and options.together > 1:
@@ -96,7 +97,7 @@ def _compare(
     """Train and report.
 
     Args:
-        ended: is told the folder of every run that has ended.
+        ended: called with the folder of every run that has ended.
     """
     ensure_data(recipe)
     page = options.page or options.runs / recipe.name / "report.html"
@@ -134,10 +135,10 @@ def _compare(
 def _launch(
     runs: Sequence[Run],
     name: str,
-    options: CompareOptions | SweepOptions,
+    options: ManyRuns,
     report: Callable[[list[Path]], None],
 ) -> None:
-    """Train runs as jobs and report on those that finished, unless nobody waits for them."""
+    """Train runs as jobs, wait for them if asked to, and report on those that finished."""
     from batchformer.lab.runs.launch import Launch, submit, train_locally, wait_for
 
     launch = Launch(
@@ -154,8 +155,8 @@ def _launch(
         report(finished)
     if failed := [run.title for run in runs if not run.finished]:
         raise UserError(
-            f"{len(failed)} of {len(runs)} runs have not finished: {', '.join(failed)}. The same "
-            "command goes on with them."
+            f"{len(failed)} of {len(runs)} runs have not finished: {', '.join(failed)}. Repeat the "
+            "command to continue them."
         )
 
 
@@ -179,7 +180,7 @@ def sweep(arguments: list[str]) -> None:
     folder = options.runs / plan.name
 
     def report(trained: object) -> None:
-        # All there is of the sweep: levels and seeds may have been trained by several calls.
+        # Report the whole sweep: several calls may have trained its levels and seeds.
         print_report([folder], options.page or folder / "report.html", plan.name)
 
     seeds = seeds_of(options.seeds)

@@ -1,7 +1,7 @@
-"""Is the encoder still alive? What one sample can change of another's loss.
+"""Does the encoder still act? ``influence``: how far one sample can change another's loss.
 
-Weight decay can take the encoder away while everything stays attached: its weights shrink, mixed
-rows no longer depend on other samples, and the loss does not tell.
+Weight decay can shrink an attached encoder to nothing. Mixed rows then no longer depend on other
+samples, and the loss does not show it.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from torch import Tensor, nn
 
 from batchformer.nn.module import BatchFormer, without_exchange
 from batchformer.plug.insertion import RECORD, Attachment, unwrap
-from batchformer.plug.noise import held_noise, not_compiled
+from batchformer.plug.noise import not_compiled, without_noise
 from batchformer.plug.observe import Experiment, Pass, probe_batch
 from batchformer.plug.preserve import preserve_state
 
+#: In nats. Below this, one sample has no effect on another's loss; as in the lab's reports.
 NEXT_TO_NOTHING = 1e-3
-"""Nats: below this, one sample has no say in another's loss; as in the laboratory's reports."""
 
+#: Relative to the size at initialisation. Below this (1/e), weight decay has shrunk a weight.
 SHRUNK = 0.37
-"""Of the size at initialisation: below this (1/e), weight decay has taken most of a weight."""
 
+#: The name under which the adapters log :func:`influence`.
 LOGGED_AS = "batchformer_influence"
-"""The name under which the adapters log :func:`influence`."""
 
-GONE = (
-    "weight decay has taken the encoder away: one sample changes another's loss by "
+DECAYED = (
+    "weight decay has shrunk the encoder to nothing: one sample changes another's loss by "
     "{influence:.1g} nats at most, and its attention weights have {left:.1%} of their initial "
-    "size. Give it a weight decay of its own: param_groups(model, lr, module_weight_decay=0.0)"
+    "size. Give it its own weight decay: param_groups(model, lr, module_weight_decay=0.0)"
 )
 
 
@@ -41,10 +41,10 @@ def influence(model: nn.Module, batch: Any) -> float:
     """How far one sample can change the loss of another, in nats; the mean over pairs.
 
     For use in a training loop. It is the laboratory's measure, on a few samples of the batch: the
-    gradient of the loss of sample i on the feature of sample j, times how far two features lie
-    apart. The logits are the mean of both streams. No labels are needed: each sample counts as one
-    of the class that the model holds least likely, so a small training loss does not look like a
-    dead encoder. The model is left as it was.
+    gradient of the loss of sample i with respect to the feature of sample j, times the distance
+    between two features. The logits are the mean of both streams. No labels are needed: each
+    sample is assigned the class that the model finds least likely, so a small training loss does
+    not look like a dead encoder. The model is left as it was.
 
     Args:
         model: wrapped or not, with BatchFormer in it.
@@ -65,10 +65,12 @@ def influence(model: nn.Module, batch: Any) -> float:
         few = probe_batch(inner, batch, record.input_axis if record else 0)
         if not any(encoder.training for encoder in encoders):
             inner.train()
-        stack.enter_context(held_noise(inner, few))
+        stack.enter_context(without_noise(inner, few))
         seen = Experiment(inner, few, encoders).run()
         if not seen.calls:
-            raise ValueError("influence(): no BatchFormer is called in training. attach(model)?")
+            raise ValueError(
+                "influence(): no BatchFormer is called in training. Call attach(model) first."
+            )
         measured = influence_of(seen, few.rows)
     if measured is None:
         raise ValueError("influence(): the model gives neither N nor 2N rows for N samples.")
@@ -76,7 +78,7 @@ def influence(model: nn.Module, batch: Any) -> float:
 
 
 def influence_of(seen: Pass, samples: int) -> float | None:
-    """:func:`influence` in a pass that was observed; None where its outputs have no rows."""
+    """:func:`influence` in an observed pass; None if its outputs have no rows."""
     _, x, _ = seen.calls[0]
     axis = seen.calls[0][0].batch_axis
     logits = next((_joint(t, samples, axis) for t in seen.outputs if _has_rows(t, samples)), None)
@@ -101,7 +103,7 @@ def _has_rows(tensor: Tensor, samples: int) -> bool:
 
 
 def _joint(tensor: Tensor, samples: int, axis: int) -> Tensor:
-    """Logits (N, ...): the mean of both streams where there are two."""
+    """Logits (N, ...): the mean of both streams, if there are two."""
     sizes = tensor.shape[:2]
     order = [a for a in (0, axis, 1) if a < len(sizes)]
     for rows in (2 * samples, samples):
@@ -118,18 +120,18 @@ def _loss(logits: Tensor) -> Tensor:
         logits = logits.movedim(0, -1)
     logits = logits if logits.dtype == torch.float64 else logits.float()
     if logits.ndim == 0 or logits.shape[-1] < 2:
-        return logits.mean()  # one number a sample: the change of the output itself
+        return logits.mean()  # one number per sample: the change of the output itself
     rows = logits.reshape(-1, logits.shape[-1])
     return F.cross_entropy(rows, rows.argmin(1))
 
 
 def weight_left(encoders: Iterable[BatchFormer]) -> float:
-    """The size of the attention's matrices, relative to a new encoder's; of the smallest."""
+    """The smallest size of an attention matrix, relative to that in a new encoder."""
     left = []
     for encoder in encoders:
         for layer in encoder.layers:
             attention: Any = layer.self_attn
-            # torch initialises them uniformly, Xavier's way and within 1 / sqrt(C).
+            # torch initialises the first by Xavier, the second uniformly within 1 / sqrt(C).
             for weight, initial in (
                 (attention.in_proj_weight, (2 / (4 * encoder.dim)) ** 0.5),
                 (attention.out_proj.weight, (1 / (3 * encoder.dim)) ** 0.5),
@@ -139,26 +141,25 @@ def weight_left(encoders: Iterable[BatchFormer]) -> float:
     return min(left, default=1.0)
 
 
-def why_gone(encoders: Iterable[BatchFormer], measured: float) -> str | None:
-    """What to tell a person if weight decay has taken the encoders away, else None."""
+def decay_warning(encoders: Iterable[BatchFormer], measured: float) -> str | None:
+    """The warning to show if weight decay has shrunk the encoders to nothing, else None."""
     left = weight_left(encoders)
     if measured >= NEXT_TO_NOTHING or left >= SHRUNK:
         return None
-    return GONE.format(influence=measured, left=left)
+    return DECAYED.format(influence=measured, left=left)
 
 
 def watched_influence(model: nn.Module, batch: Any) -> float | None:
-    """:func:`influence` for the adapters: warns where weight decay has taken the encoder away.
+    """:func:`influence` for the adapters: warns if weight decay has shrunk the encoder to nothing.
 
-    None where this batch cannot show it (one sample, or equal ones): a look must not end a
-    training.
+    None if this batch cannot show it (one sample, or equal ones): logging must not stop a training.
     """
     try:
         measured = influence(model, batch)
     except (TypeError, ValueError):
         return None
     encoders = (m for m in model.modules() if isinstance(m, BatchFormer))
-    reason = why_gone(encoders, measured)
+    reason = decay_warning(encoders, measured)
     if reason is not None:
         warnings.warn(f"BatchFormer: {reason}", stacklevel=3)
     return measured

@@ -7,6 +7,7 @@ import hashlib
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -38,7 +39,7 @@ from batchformer.plug.insertion import (
     remove,
     unwrap,
 )
-from batchformer.plug.preserve import generators_kept, seed_device
+from batchformer.plug.preserve import preserve_generators, seed_device
 from batchformer.torch_private import COMPILED_CALL, SCHEDULED_STEP, BatchNorm
 
 if TYPE_CHECKING:
@@ -131,6 +132,7 @@ def attach(
         )
     if lazy:
         give_shapes(model, example, input_axis)
+    # Where: run the model once in eval, and choose the modules to stand before.
     batch, record = find_and_trace(model, example, input_axis)
     chosen = resolve(model, at, record)
     calls = [usable(record.calls[name], record) for name in chosen]
@@ -148,31 +150,20 @@ def attach(
             f"attach(): one module cannot be used for inputs of {sorted(widths)} channels. Without "
             f"share=True each place gets its own."
         )
-    modules: list[BatchFormer] = []
-    for call, (rows_axis, width_axis) in zip(calls, axes, strict=True):
-        if one_module and modules:
-            modules.append(modules[0])
-            continue
-        assert call.source is not None
-        near = (*islice(call.module.parameters(), 1), *islice(model.parameters(), 1), call.source)
-        like = near[0]
-        with _seeded_from_rng_state(like.device, len(modules)):
-            module = BatchFormer(
-                call.source.shape[width_axis],
-                heads,
-                layers,
-                dropout,
-                attend=attend,
-                batch_axis=rows_axis,
-                channel_axis=width_axis,
-                bottleneck=dim,
-                exchange=exchange,
-                device=like.device,
-                dtype=like.dtype if like.is_floating_point() else None,
-            )
-        modules.append(module)
+    # What: the encoders.
+    build = partial(
+        BatchFormer,
+        heads=heads,
+        layers=layers,
+        dropout=dropout,
+        attend=attend,
+        bottleneck=dim,
+        exchange=exchange,
+    )
+    modules = _build_encoders(build, model, calls, axes, one_module)
     unique = list(dict.fromkeys(modules))
     _warn_of_large_encoder(model, unique, calls)
+    # Insert them, and run one training pass to prove that rows double.
     with _removed_on_error(model):
         insert_all(calls, modules, streams)
         if not any(call.name in names for names in record.producers for call in calls):
@@ -322,6 +313,33 @@ def _refuse_choices(**given: str) -> None:
             raise AttachError(f"attach(): {name}={value!r}; use {known}.")
 
 
+def _build_encoders(
+    build: partial[BatchFormer],
+    model: nn.Module,
+    calls: list[Call],
+    axes: list[tuple[int, int]],
+    one_module: bool,
+) -> list[BatchFormer]:
+    """An encoder for each call, with the type and device of the module or else of the model."""
+    modules: list[BatchFormer] = []
+    for call, (batch_axis, channel_axis) in zip(calls, axes, strict=True):
+        if one_module and modules:
+            modules.append(modules[0])
+            continue
+        assert call.source is not None
+        near = (*islice(call.module.parameters(), 1), *islice(model.parameters(), 1), call.source)
+        with _seeded_from_rng_state(near[0].device, len(modules)):
+            module = build(
+                call.source.shape[channel_axis],
+                batch_axis=batch_axis,
+                channel_axis=channel_axis,
+                device=near[0].device,
+                dtype=near[0].dtype if near[0].is_floating_point() else None,
+            )
+        modules.append(module)
+    return modules
+
+
 @contextmanager
 def _seeded_from_rng_state(device: torch.device, number: int) -> Iterator[None]:
     """Draw initial weights from a seed that is a hash of torch's random state, and restore it.
@@ -331,7 +349,7 @@ def _seeded_from_rng_state(device: torch.device, number: int) -> Iterator[None]:
     """
     state = bytes([*torch.get_rng_state().tolist(), *str(number).encode()])
     seed = int.from_bytes(hashlib.sha256(state).digest()[:8], "big") >> 1
-    with generators_kept([device]):
+    with preserve_generators([device]):
         seed_device(device, seed)
         yield
 

@@ -1,25 +1,25 @@
-"""Is it acting? Experiments on a model's outputs, in training and in eval."""
+"""``check``: does BatchFormer act? Experiments on a model's outputs, in training and in eval."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 from batchformer.nn.encoder import bypassed
 from batchformer.nn.module import BatchFormer, without_exchange
-from batchformer.plug.classifier import output_tensors
-from batchformer.plug.eval_layers import other_layers_in_eval
-from batchformer.plug.evidence import Seen, look
-from batchformer.plug.example import Batch
-from batchformer.plug.export import same_bits
+from batchformer.plug.eval_tests import (
+    OURS,
+    eval_depends_on,
+    is_eval_plain,
+    other_layers_in_eval,
+)
+from batchformer.plug.evidence import Evidence, gather_evidence
 from batchformer.plug.findings import (
     CALLED,
-    EVAL,
     MEMBER,
     ON,
     THERE,
@@ -29,31 +29,16 @@ from batchformer.plug.findings import (
     about_streams,
     about_training,
 )
-from batchformer.plug.insertion import RECORD, Attachment, PerStream, WithBatchFormer, unwrap
+from batchformer.plug.insertion import RECORD, Attachment, WithBatchFormer, unwrap
 from batchformer.plug.noise import (
     closed_gates,
     gates_open,
-    held_noise,
     not_compiled,
-    seed,
+    without_noise,
     zeros_filled,
 )
-from batchformer.plug.observe import (
-    Experiment,
-    fill_up,
-    gradients,
-    moved,
-    probe_batch,
-    reachable,
-    replaced,
-)
-from batchformer.plug.outputs import InEval, Layout, as_rows, find_layout, named_outputs
-from batchformer.plug.preserve import Buffers, own_generators, preserve_state
-
-OTHER_LAYERS = "eval takes the layers of the plain rows, all of them: leave out the encoder alone"
-
-#: The mixins that attach puts in front of a module's class.
-OURS = (WithBatchFormer, PerStream)
+from batchformer.plug.observe import Experiment, fill_up, gradients, probe_batch
+from batchformer.plug.preserve import preserve_state
 
 
 def check(
@@ -66,22 +51,22 @@ def check(
 ) -> CheckResult:
     """Prove by experiment that BatchFormer acts in training, is trained, and is absent in eval.
 
-    Works on models prepared by ``attach``, on models that call :class:`BatchFormer` themselves,
-    and, from the outside, on any other attempt at the idea. One of a few samples is replaced by a
-    copy of another, and the rows of the *outputs* say who depends on whom. Dropout and batch
-    statistics are held fixed meanwhile, so only attention can carry the change to other samples.
-    The model is judged in the mode it is in, or, if it is in eval, after ``model.train()``. It is
-    left as it was, bit for bit. No other rank is waited for: with ``exchange=True`` the samples at
-    hand attend among themselves.
+    It works on models prepared by ``attach``, on models that call :class:`BatchFormer` themselves,
+    and, from the outside, on any other implementation of the idea. One of a few samples is replaced
+    by a copy of another, and the rows of the *outputs* show which samples depend on which. Dropout
+    and batch statistics are fixed meanwhile, so only attention can carry the change to other
+    samples. The model is judged in its current mode, or, if it is in eval, after ``model.train()``.
+    It is left as it was, bit for bit. ``check`` does not wait for other ranks: with
+    ``exchange=True`` the samples of this rank attend to one another.
 
     Args:
         model: the model, wrapped or not.
-        batch: at least two different samples: inputs as the model takes them; an ``(x, y)`` pair
-            or labels in a dict are understood.
-        optimizer: if given, is asked whether it holds every BatchFormer parameter, at a rate above
-            zero.
-        mixed_only: the model's own code trains on the mixed stream alone, on purpose; ``attach``
-            has noted it for models that it prepared.
+        batch: inputs as the model accepts them, with at least two different samples. An ``(x, y)``
+            pair and labels in a dict are understood.
+        optimizer: if given, ``check`` tests whether it has every BatchFormer parameter, with a
+            learning rate above zero.
+        mixed_only: the model's own code trains on the mixed stream alone, on purpose. Models
+            prepared by ``attach`` need not say this.
         input_axis: the axis of the samples in the inputs; 1 for ``(L, N, ...)`` inputs. By default
             the one that ``attach`` was given, or 0.
 
@@ -100,9 +85,9 @@ def check(
             "DistributedDataParallel, and check that."
         )
     if input_axis is not None and input_axis < 0:
-        raise ValueError(f"check(): input_axis is {input_axis}; axes are counted from 0.")
+        raise ValueError(f"check(): input_axis={input_axis}; axes count from 0.")
     inner = unwrap(model)
-    # A wrapper that came after attach (PEFT) has the record on the model inside it.
+    # If the model was wrapped after attach (PEFT), the record is on the model inside.
     holder = next((m for m in inner.modules() if RECORD in m.__dict__), inner)
     record: Attachment | None = holder.__dict__.get(RECORD)
     encoders = [m for m in inner.modules() if isinstance(m, BatchFormer)]
@@ -121,20 +106,20 @@ def check(
             input_axis = record.input_axis if record else 0
         few = fill_up(inner, probe_batch(inner, batch, input_axis))
         modes = [(m, m.training) for m in inner.modules()]
-        in_eval, layout, shapes = _in_eval(inner, few, encoders, attached=record is not None)
-        inner.train()  # drops what some modules cache in eval
+        in_eval, layout, shapes = is_eval_plain(inner, few, encoders, attached=record is not None)
+        inner.train()  # clears what some modules cache in eval
         for module, mode in modes:
             module.training = mode
         on = _switched_on(inner, encoders)
-        for parameter in inner.parameters():  # a frozen model has no graph to follow
+        for parameter in inner.parameters():  # a frozen model would have no graph to follow
             if parameter.is_floating_point():
                 parameter.requires_grad_(True)
         zeros = [f"{name} is zero" for name in stack.enter_context(zeros_filled(inner))]
-        stack.enter_context(held_noise(inner, few))
+        stack.enter_context(without_noise(inner, few))
         experiment = Experiment(inner, few, encoders, layout, shapes)
-        seen, opened = _with_gates_open(look(experiment, frozen), frozen, optimizer)
+        seen, opened = _with_gates_open(gather_evidence(experiment, frozen), frozen, optimizer)
         zeros += opened
-        if not seen.used and not seen.doubled and not seen.met.any():
+        if not seen.used and not seen.doubled and not seen.attending.any():
             return CheckResult((_none_found(encoders),))
         there = f"attached before {', '.join(record.places)}" if record else ""
         in_code = f"{len(seen.used)} in the model's own code"
@@ -145,10 +130,9 @@ def check(
         measured, alive = about_life(seen, zeros)
         findings += alive
         if in_eval.passed:
-            told = other_layers_in_eval(inner, seen, layout, frozen)
-            in_eval = in_eval if told is None else Finding(EVAL, False, told, OTHER_LAYERS)
+            in_eval = other_layers_in_eval(inner, seen, layout, frozen) or in_eval
         if in_eval.passed and not seen.used and seen.own_weights:
-            in_eval = _eval_without(inner, few, seen.own_weights) or in_eval
+            in_eval = eval_depends_on(inner, few, seen.own_weights) or in_eval
         findings.append(in_eval)
     if optimizer is not None and (seen.used or seen.own_weights):
         findings.append(_membership(seen, optimizer))
@@ -156,12 +140,12 @@ def check(
 
 
 def _with_gates_open(
-    seen: Seen, frozen: set[int], optimizer: Optimizer | None
-) -> tuple[Seen, list[str]]:
-    """What the passes show once gates that start at zero are open, if that shows more.
+    seen: Evidence, frozen: set[int], optimizer: Optimizer | None
+) -> tuple[Evidence, list[str]]:
+    """The evidence once gates that start at zero are open, if that shows more.
 
-    A gate must be a weight that training opens: not frozen, in the optimizer if there is one, and
-    with a gradient while it is closed. Gives what was seen and words about the gates.
+    A gate must be a weight that training opens: it is not frozen, it is in the optimizer if there
+    is one, and it has a gradient while it is closed. Returns the evidence and a note on each gate.
     """
     if not seen.judged or (seen.attends and all(seen.reached)):
         return seen, []
@@ -171,19 +155,16 @@ def _with_gates_open(
         trained &= {id(p) for group in optimizer.param_groups for p in group["params"]}
     gates = closed_gates(experiment.model, trained)
     if seen.no_gradients is None and gates:
-        # A new pass: weights were moved since the first, so its graph is of no use any more.
+        # A new pass: weights have been moved since the first, so its graph is invalid.
         reached = gradients(experiment.run().rows, [gate for _, gate in gates])
         gates = [gate for gate, ok in zip(gates, reached, strict=True) if ok]
     if not gates:
         return seen, []
     words = [f"{name} is {'nearly ' if gate.any() else ''}zero" for name, gate in gates]
     with gates_open(gate for _, gate in gates):
-        again = look(experiment, frozen)
-    shows = [(s.attends, int(s.met.sum()), sum(s.reached)) for s in (seen, again)]
+        again = gather_evidence(experiment, frozen)
+    shows = [(s.attends, int(s.attending.sum()), sum(s.reached)) for s in (seen, again)]
     return (again, words) if shows[1] > shows[0] else (seen, [])
-
-
-# Is it there, and on?
 
 
 def _replaced_since(
@@ -223,7 +204,7 @@ def _none_found(encoders: list[BatchFormer]) -> Finding:
 
 
 def _switched_on(model: nn.Module, encoders: list[BatchFormer]) -> list[Finding]:
-    """Whether the encoders are on in the modes that modules are in; switches them on."""
+    """Whether the encoders are on in the current modes; switches them on."""
     if not encoders:
         if not model.training:
             model.train()
@@ -249,7 +230,7 @@ def _switched_on(model: nn.Module, encoders: list[BatchFormer]) -> list[Finding]
 
 
 def _never_called(model: nn.Module) -> list[Finding]:
-    """A failure where a person changed a part of the encoder that no pass calls."""
+    """A failure if the user changed a part of the encoder that no pass calls."""
     names = bypassed(model)
     if not names:
         return []
@@ -264,175 +245,28 @@ def _never_called(model: nn.Module) -> list[Finding]:
     ]
 
 
-# Eval.
+def _membership(seen: Evidence, optimizer: Optimizer) -> Finding:
+    """Whether the optimizer has the encoder's weights, with a learning rate above zero.
 
-
-def _in_eval(
-    model: nn.Module, batch: Batch, encoders: list[BatchFormer], *, attached: bool
-) -> tuple[Finding, Layout, dict[str, InEval]]:
-    """The finding on eval, where the outputs have their rows, and their shapes by name."""
-    model.eval()
-    if attached:
-        return _compared_with_plain(model, batch)
-    inside = {id(p) for encoder in encoders for p in encoder.parameters()}
-    for parameter in model.parameters():
-        parameter.requires_grad_(id(parameter) in inside)
-    names: list[str] = []
-
-    buffers, generators = Buffers(model), own_generators(model)
-
-    def run(each: Batch) -> list[Tensor]:
-        buffers.restore()
-        seed(0, generators)
-        named = named_outputs(each.run(model))
-        names[:] = [name for name, _ in named]
-        return [tensor for _, tensor in named]
-
-    with torch.enable_grad():
-        try:
-            few = run(batch.head(1))
-        except Exception:  # the axis of one sample squeezed away, for example
-            few = []
-        many, after = run(batch), run(replaced(batch, 0))
-        n = batch.rows
-        layout = find_layout(few, many, (1, n))
-        shapes = _shapes(names, many, layout)
-        rows = as_rows(many, n, layout)
-        judged = [i for i, t in enumerate(rows) if len(t) == n] or [0]
-
-        def moving(other: list[Tensor]) -> Tensor:
-            now = as_rows(other, n, layout)
-            return moved([rows[i] for i in judged], [now[i] for i in judged])
-
-        moves = moving(after)[1:] if rows else torch.zeros(0)
-        if moves.any() and moving(run(batch)).any():
-            return Finding(EVAL, None, "the outputs change from pass to pass"), layout, shapes
-    if inside & reachable(many).keys():
-        return _depends_on_encoder(), layout, shapes
-    count, others = len(rows[0]) if rows else 0, int(moves.sum())
-    finding = Finding(
-        EVAL,
-        count == n and not others,
-        f"{count} rows for {n} samples; replacing one sample moves {others} others",
-        "predictions depend on batch-mates: BatchFormer must be the identity in eval"
-        + ("" if batch.axis else "; if axis 1 of the inputs has the samples, pass input_axis=1"),
-    )
-    return finding, layout, shapes
-
-
-def _shapes(names: list[str], outputs: list[Tensor], layout: Layout) -> dict[str, InEval]:
-    if not layout:
-        return {name: InEval(t.shape, 1) for name, t in zip(names, outputs, strict=True)}
-    return {
-        name: InEval(tensor.shape, place.each)
-        for name, tensor, place in zip(names, outputs, layout, strict=True)
-        if place is not None
-    }
-
-
-def _compared_with_plain(
-    model: nn.Module, batch: Batch
-) -> tuple[Finding, Layout, dict[str, InEval]]:
-    with torch.no_grad(), _own_forwards_compared(model) as differ:
-        named = named_outputs(batch.run(model))
-        few = [tensor for _, tensor in named_outputs(batch.head(1).run(model))]
-    names, many = [name for name, _ in named], [tensor for _, tensor in named]
-    told = f"outputs of {', '.join(differ)} differ" if differ else "equal to the bit"
-    finding = Finding(
-        EVAL,
-        not differ,
-        f"batches of 1 and {batch.rows}: {told}",
-        "something besides attach changes eval outputs: is BatchFormer put into training there?",
-    )
-    layout = find_layout(few, many, (1, batch.rows))
-    return finding, layout, _shapes(names, many, layout)
-
-
-def _depends_on_encoder() -> Finding:
-    return Finding(
-        EVAL,
-        False,
-        "the outputs depend on the encoder",
-        "the encoder must be the identity in eval: leave it out where not self.training; of "
-        "BatchFormer call forward(), not mix(), and let model.eval() reach it",
-    )
-
-
-@contextmanager
-def _own_forwards_compared(model: nn.Module) -> Iterator[list[str]]:
-    """Compare every changed module with what its own class computes from the same input.
-
-    All other modules are the plain model's own, so equality here is equality of the outputs.
-    """
-    differ: list[str] = []
-    inputs: dict[int, Any] = {}
-
-    def keep(module: nn.Module, args: Any, kwargs: Any) -> None:
-        inputs[id(module)] = args[0].clone() if args and isinstance(args[0], Tensor) else None
-
-    def compare(name: str) -> Any:
-        def hook(module: Any, args: Any, kwargs: Any, output: Any) -> None:
-            x = inputs.pop(id(module), None)
-            if x is None:
-                return
-            own = module._own_class.forward(module, x, *args[1:], **kwargs)
-            pair = output_tensors(output), output_tensors(own)
-            if len(pair[0]) != len(pair[1]) or not all(map(same_bits, *pair)):
-                differ.append(name)
-
-        return hook
-
-    swapped = [(name, m) for name, m in model.named_modules() if isinstance(m, OURS)]
-    handles = [m.register_forward_pre_hook(keep, with_kwargs=True) for _, m in swapped]
-    handles += [  # before hooks of the user's, which see both models' outputs
-        m.register_forward_hook(compare(name), with_kwargs=True, prepend=True)
-        for name, m in swapped
-    ]
-    try:
-        yield differ
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _eval_without(
-    model: nn.Module, batch: Batch, weights: list[tuple[str, Tensor]]
-) -> Finding | None:
-    """A failure if eval outputs depend on weights that act on mixed rows alone in training."""
-    modes = [(m, m.training) for m in model.modules()]
-    model.eval()
-    inside = {id(p) for _, p in weights}
-    for parameter in model.parameters():
-        parameter.requires_grad_(id(parameter) in inside)
-    with torch.enable_grad():
-        encoded = bool(inside & reachable(output_tensors(batch.run(model))).keys())
-    for module, mode in modes:
-        module.training = mode
-    return _depends_on_encoder() if encoded else None
-
-
-def _membership(seen: Seen, optimizer: Optimizer) -> Finding:
-    """Whether the optimizer holds the encoder's weights, at a learning rate above zero.
-
-    A rate of zero is a failure if it will stay zero. It is not judged where a schedule may raise
-    it: the rate of every group is zero now, or a scheduler has noted an ``initial_lr`` above zero.
+    A rate of zero is a failure if it stays zero. It is not judged if a schedule may raise it: the
+    rate of every group is zero now, or a scheduler has set an ``initial_lr`` above zero.
     """
     groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
     total, inside = len(seen.own_weights), [p for _, p in seen.own_weights if id(p) in groups]
-    told, remedy = (
+    text, remedy = (
         f"{len(inside)} of {total} parameters",
         "build the optimizer after attach, e.g. from param_groups(model, lr), or pass optimizer=",
     )
     still = [groups[id(p)] for p in inside if not float(groups[id(p)]["lr"])]
     if len(inside) < total or not still:
-        return Finding(MEMBER, len(inside) == total, told, remedy)
-    told = f"{told}, {len(still)} of them at a rate of 0"
+        return Finding(MEMBER, len(inside) == total, text, remedy)
+    text = f"{text}, {len(still)} of them at a rate of 0"
     all_still = not any(float(group["lr"]) for group in optimizer.param_groups)
     if all_still or all(float(group.get("initial_lr", 0.0)) for group in still):
-        return Finding(MEMBER, None, f"{told} now (a warm-up?)")
+        return Finding(MEMBER, None, f"{text} now (a warm-up?)")
     return Finding(
         MEMBER,
         False,
-        told,
+        text,
         "give the encoder a learning rate: param_groups(model, lr, lr_factor=1.0)",
     )

@@ -9,10 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.nn.module import BatchFormer
-from batchformer.plug.alive import influence_of, why_gone
-from batchformer.plug.dependence import dependence, look_alike, mixes_samples
+from batchformer.plug.alive import decay_warning, influence_of
 from batchformer.plug.example import Batch
-from batchformer.plug.groups import larger_batch, unreached
 from batchformer.plug.noise import drops_everything
 from batchformer.plug.observe import (
     SEEDS,
@@ -24,62 +22,67 @@ from batchformer.plug.observe import (
     has_reentrant_checkpoint,
     moved,
     reachable,
-    replaced,
+    replace_sample,
     same_samples,
 )
 from batchformer.plug.row_tests import (
-    Look,
+    Observation,
     Picker,
     all_the_same,
     compare_equal,
+    dependence,
     fault_of_output,
     find_order,
     find_views,
+    larger_batch,
+    look_alike,
+    mixes_samples,
     row_orders,
+    unreached,
 )
 from batchformer.plug.stream_weights import find_stream_specific, follow_gradients, is_followed
 
 
-class Seen:
+class Evidence:
     """What the training passes showed.
 
     Attributes:
-        experiment: the model with its noise held.
+        experiment: the model with its noise fixed.
         base: the pass that the others are compared with.
         rows: rows of the output for N samples.
-        doubled: there are two streams, of 2N rows or as two outputs of N rows.
-        two_outputs: they are two outputs.
-        pick: the outputs that were judged together.
-        faults: what is wrong with one output of several, by the question that it answers.
-        same_mixed: the mixed rows of different samples are all the same.
-        unreached: in a larger batch, how many mixed rows do not depend on the first samples, and
-            of how many samples that batch is; None if there is none.
-        order: how the model orders its rows: "plain, mixed" is right; None: not known.
+        doubled: there are two streams: an output of 2N rows, or two outputs of N rows.
+        two_outputs: the streams are two outputs.
+        pick: the outputs that are judged together.
+        faults: what is wrong with one output of several, by the question that it answers with no.
+        same_mixed: the mixed rows of different samples are all equal.
+        unreached: in a larger batch, how many mixed rows do not depend on the first sample, and
+            the size of that batch; None if all do.
+        order: how the model orders its rows: "plain, mixed" is right; None is not known.
         used: encoders that are called, or whose weights take part in the outputs.
-        met: (N,) whether a mixed row, other than the first, depends on another sample.
-        replaced_all: this took more than replacing the first sample.
-        plain_moved: (N,) whether a plain row moved as the first sample was replaced.
+        attending: (N,) whether a mixed row, other than the first, depends on another sample.
+        replaced_all: to see that, more than the first sample was replaced.
+        plain_moved: (N,) whether a plain row moved when the first sample was replaced.
         plain_encoded: plain rows depend on the encoder's weights.
-        in_encoder: the encoder's own rows moved as the first sample was replaced.
+        in_encoder: the encoder's own rows moved when the first sample was replaced.
         unsteady: outputs change from pass to pass, with random numbers that cannot be seeded.
-        uneven: how many random numbers a pass draws depends on the samples, and so do all rows.
-        alike: samples have almost the same rows, so that replacing one shows next to nothing.
-        finite: all outputs are.
-        judged: the outputs have N or 2N rows, and are finite.
+        uneven: the number of random draws in a pass depends on the samples, and so do all rows.
+        alike: samples have almost the same rows, so replacing one shows next to nothing.
+        finite: all outputs are finite.
+        judged: the outputs have N or 2N rows and are finite.
         influence: how far one sample can change another's loss; None if not measured.
-        gone: what to say if weight decay has taken the encoder away.
+        decayed: the warning, if weight decay has shrunk the encoder to nothing.
         misplaced: rows of a stream are not in the order of the samples.
-        equal: mixed rows of equal samples are equal; None: not known.
-        own_weights: the encoder's, or, without a BatchFormer, those that act on mixed rows alone.
-        reached: which of them the mixed rows have a gradient for.
+        equal: mixed rows of equal samples are equal; None is not known.
+        own_weights: the encoder's, or, without a BatchFormer, those that act on mixed rows only.
+        reached: which of them get a gradient from the mixed rows.
         stray: mixed rows depend on weights that are not among the model's parameters.
-        cut_off: a parameter that acts on mixed rows alone and has no gradient of them.
-        unshared: a weight of the classifier that acts on one stream alone.
-        untrained: a weight, or the backbone, that acts on mixed rows and has no gradient of them.
-        plain_untrained: the same of plain rows.
-        followed: layers with weights follow the encoder; if not, it may stand after the classifier.
+        cut_off: a parameter that acts on mixed rows only and gets no gradient from them.
+        unshared: a weight of the classifier that acts on one stream only.
+        untrained: a weight, or the backbone, that acts on mixed rows but gets no gradient there.
+        plain_untrained: the same for plain rows.
+        followed: layers with weights follow the encoder. If not, it may stand after the classifier.
         no_gradients: why gradients could not be computed.
-        dropout: the first module that drops everything it is given, in training.
+        dropout: the first module that drops its whole input in training.
     """
 
     doubled: bool = False
@@ -96,7 +99,7 @@ class Seen:
     finite: bool = True
     judged: bool = True
     influence: float | None = None
-    gone: str | None = None
+    decayed: str | None = None
     misplaced: bool = False
     equal: bool | None = None
     stray: bool = False
@@ -108,11 +111,11 @@ class Seen:
     no_gradients: str | None = None
     dropout: str | None = None
 
-    # Written by hand: a dataclass of so many fields is slow to import.
+    # Not a dataclass: with so many fields, it would be slow to import.
     def __init__(self, experiment: Experiment, base: Pass, rows: int) -> None:
         self.experiment, self.base, self.rows = experiment, base, rows
         self.used: list[BatchFormer] = []
-        self.met = self.plain_moved = torch.zeros(experiment.batch.rows, dtype=torch.bool)
+        self.attending = self.plain_moved = torch.zeros(experiment.batch.rows, dtype=torch.bool)
         self.own_weights: list[tuple[str, Tensor]] = []
         self.faults: dict[str, str] = {}
         self.pick: Picker | None = None
@@ -134,12 +137,12 @@ class Seen:
 
     @property
     def attends(self) -> bool:
-        """All mixed rows depend on other samples, in every output; or the control is as it is."""
+        """All mixed rows depend on other samples, in every output; or it is the control."""
         apart = self.unreached is not None or "attend" in self.faults
-        return self.control or (bool(self.met[1:].all()) and not apart)
+        return self.control or (bool(self.attending[1:].all()) and not apart)
 
 
-def look(experiment: Experiment, frozen: set[int]) -> Seen:
+def gather_evidence(experiment: Experiment, frozen: set[int]) -> Evidence:
     """Run the experiments.
 
     Args:
@@ -150,8 +153,9 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
     if larger is not None:
         experiment.learn_layout(base, larger[1], larger[0].rows)
         experiment.find_rows(larger[1], larger[0].rows)
-    after = experiment.run(replaced(experiment.batch, 0))
-    seen = Seen(experiment, base, base.count(n))
+    first_replaced = replace_sample(experiment.batch, 0)
+    after = experiment.run(first_replaced)
+    seen = Evidence(experiment, base, base.count(n))
     seen.finite = all(bool(t.detach().isfinite().all()) for t in base.rows)
     training = ((name, m) for name, m in experiment.model.named_modules() if m.training)
     seen.dropout = next((name for name, m in training if drops_everything(m)), None)
@@ -175,18 +179,17 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
     second: Pass | None = None
     noisy = base.noisy or after.noisy
     if seen.doubled and seen.finite and len(pick.views) > 1 and not noisy:
-        batches = [experiment.batch, replaced(experiment.batch, 0), _second_replaced(experiment)]
+        batches = [experiment.batch, first_replaced, _second_replaced(experiment)]
         second = experiment.run(batches[2])
         looks = [
-            Look(outputs, same_samples(batch))
+            Observation(outputs, same_samples(batch))
             for outputs, batch in zip((base, after, second), batches, strict=True)
         ]
         pick = _without_faulty(seen, pick, looks, encoder)
     seen.pick = pick
     passes = [(base, after)]
     for draw in range(1, SEEDS) if base.noisy else ():
-        again = experiment.run(draw=draw), experiment.run(replaced(experiment.batch, 0), draw=draw)
-        passes.append(again)
+        passes.append((experiment.run(draw=draw), experiment.run(first_replaced, draw=draw)))
     pairs = [(pick(before), pick(now)) for before, now in passes]
     shifts = torch.stack([moved(*pair) for pair in pairs]).any(0)
     depends: Tensor | None = None
@@ -205,16 +208,16 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
         plain, mixed = row_orders(n)[seen.order or "plain, mixed"]
         seen.plain_moved = shifts[plain]
         seen.plain_encoded = any(gradients([t[plain] for t in pick(base)], encoder))
-    seen.met = shifts[mixed]
-    seen.met[0] = False  # its own row says nothing
+    seen.attending = shifts[mixed]
+    seen.attending[0] = False  # the row of the replaced sample itself shows nothing
     _compare_equal_samples(seen, pairs, plain, mixed)
     if seen.equal and seen.doubled and n > 2:
-        # One pair of equal samples leaves orders open that keep the pair, such as swapped halves.
+        # One pair of equal samples does not exclude orders that keep the pair together.
         second = second or experiment.run(_second_replaced(experiment))
         same = same_samples(_second_replaced(experiment))
         for half in (plain, mixed):
             seen.misplaced |= compare_equal([t[half] for t in pick(second)], same)[1]
-    # Norms over two or three channels can make the encoder's own rows the same.
+    # Norms over two or three channels can make the encoder's own rows equal.
     narrow = any(all_the_same([_flat(e, out)], []) for e, _, out in base.calls)
     if not noisy and not narrow:
         seen.same_mixed = all(
@@ -222,17 +225,17 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
             for each in (base, after, second)
             if each is not None
         )
-    if not (seen.equal and seen.met[1:].all() and not seen.plain_moved[1:].any()):
-        # Rows of equal samples that are equal have no noise of their own.
+    if not (seen.equal and seen.attending[1:].all() and not seen.plain_moved[1:].any()):
+        # Only rows without noise of their own are equal for equal samples.
         seen.unsteady = bool(moved(pick(base), pick(experiment.run())).any())
         seen.equal = None if seen.unsteady else seen.equal
-    if not seen.met[1:].all() and not seen.control and not seen.unsteady:
+    if not seen.attending[1:].all() and not seen.control and not seen.unsteady:
         if comparable:
-            seen.met = seen.met | _met_otherwise(seen, after, pick, mixed)
+            seen.attending = seen.attending | _attending_otherwise(seen, after, pick, mixed)
         if depends is not None:
             others = depends[mixed].clone()
             others.fill_diagonal_(False)
-            seen.met = seen.met | others.any(1)
+            seen.attending = seen.attending | others.any(1)
         seen.replaced_all = True
     elif larger is not None and depends is None and not (seen.control or seen.unsteady or noisy):
         order = seen.order or "plain, mixed"
@@ -242,7 +245,7 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
     if base.calls:
         seen.influence = influence_of(base, n)
         if seen.influence is not None and not seen.control:
-            seen.gone = why_gone(seen.used, seen.influence)
+            seen.decayed = decay_warning(seen.used, seen.influence)
     try:
         apart = find_stream_specific(seen, pick, plain, mixed)
         follow_gradients(seen, pick, plain, mixed, leaves)
@@ -257,7 +260,7 @@ def look(experiment: Experiment, frozen: set[int]) -> Seen:
 
 
 def _second_replaced(experiment: Experiment) -> Batch:
-    return replaced(experiment.batch, 1, source=0)
+    return replace_sample(experiment.batch, 1, source=0)
 
 
 def _flat(encoder: BatchFormer, x: Tensor) -> Tensor:
@@ -267,7 +270,7 @@ def _flat(encoder: BatchFormer, x: Tensor) -> Tensor:
 def _used(
     encoders: list[BatchFormer], base: Pass, leaves: dict[int, tuple[Tensor, int]], frozen: set[int]
 ) -> list[BatchFormer]:
-    """All but frozen ones that no pass calls: copies that a wrapper keeps aside (PEFT)."""
+    """The encoders, without frozen ones that no pass calls: copies that a wrapper keeps (PEFT)."""
     called = {id(encoder) for encoder, _, _ in base.calls}
     called |= {id(e) for e in encoders if any(id(p) in leaves for p in e.parameters())}
     if not called:
@@ -277,18 +280,18 @@ def _used(
     ]
 
 
-def _met_otherwise(seen: Seen, after: Pass, pick: Picker, mixed: list[int]) -> Tensor:
-    """Which mixed rows depend on another sample, by every other experiment there is."""
+def _attending_otherwise(seen: Evidence, after: Pass, pick: Picker, mixed: list[int]) -> Tensor:
+    """Which mixed rows depend on another sample, by all other experiments."""
     experiment, n = seen.experiment, seen.samples
     met = torch.zeros(n, dtype=torch.bool)
     for sample in range(1, n):
-        shifts = moved(pick(seen.base), pick(experiment.run(replaced(experiment.batch, sample))))
-        shifts = shifts[mixed]
+        after_one = experiment.run(replace_sample(experiment.batch, sample))
+        shifts = moved(pick(seen.base), pick(after_one))[mixed]
         shifts[sample] = False
         met |= shifts
     if not met[1:].all() and _reads_samples(seen.base, after, n):
-        # An untrained network may map all samples to almost the same features, or to huge ones
-        # with which attention gives all weight to one sample.
+        # An untrained network may map all samples to almost the same features, or to huge ones,
+        # for which attention gives all weight to one sample.
         experiment = replace(experiment, encoders=[seen.base.calls[0][0]])
         steady = experiment.run(features="unit")
         noises: tuple[Features, ...] = ("unit_and_noise", "unit_and_loud_noise")
@@ -300,7 +303,7 @@ def _met_otherwise(seen: Seen, after: Pass, pick: Picker, mixed: list[int]) -> T
 
 
 def _reads_samples(base: Pass, after: Pass, n: int) -> bool:
-    """Whether the first encoder has the samples on its batch axis: the first alone may differ."""
+    """Whether the first encoder's batch axis is that of the samples: only the first differs."""
     if not base.calls or not after.calls:
         return False
     encoder, x, _ = base.calls[0]
@@ -310,15 +313,18 @@ def _reads_samples(base: Pass, after: Pass, n: int) -> bool:
 
 
 def _compare_equal_samples(
-    seen: Seen, pairs: list[tuple[list[Tensor], list[Tensor]]], plain: list[int], mixed: list[int]
+    seen: Evidence,
+    pairs: list[tuple[list[Tensor], list[Tensor]]],
+    plain: list[int],
+    mixed: list[int],
 ) -> None:
-    """After the replacement the first sample equals another: so must their rows."""
+    """After the replacement the first sample equals another, so their rows must be equal too."""
     batch = seen.experiment.batch
-    sames = [same_samples(batch), same_samples(replaced(batch, 0))]
+    sames = [same_samples(batch), same_samples(replace_sample(batch, 0))]
     copies = int(sames[0].sum()) > seen.samples
     alike = []
     for pair in pairs:
-        # Different samples may have equal rows: those of a narrow layer whose units are all zero.
+        # Different samples may have equal rows, if all units of a narrow layer are zero.
         also = torch.zeros_like(sames[0])
         for half in (plain, mixed) if seen.doubled else (mixed,):
             if half is plain or not copies:
@@ -329,7 +335,7 @@ def _compare_equal_samples(
             ]
             alike.append(all(equal for equal, _ in looks))
             seen.misplaced |= any(misplaced for _, misplaced in looks)
-    # One plain row moves with the replaced sample. If it is another's, the order is wrong.
+    # Only the plain row of the replaced sample moves. At another place, the order is wrong.
     if seen.doubled and int(seen.plain_moved.sum()) == 1 and not seen.plain_moved[0]:
         seen.misplaced = True
     if all(alike):
@@ -339,11 +345,11 @@ def _compare_equal_samples(
 
 
 def _without_faulty(
-    seen: Seen, pick: Picker, looks: list[Look], encoder: list[nn.Parameter]
+    seen: Evidence, pick: Picker, looks: list[Observation], encoder: list[nn.Parameter]
 ) -> Picker:
-    """Name what is wrong with some outputs of several, and go on with the others.
+    """Note what is wrong with some outputs of several, and return the others.
 
-    Where something is wrong with all of them, those go on that share the fault of the first.
+    If something is wrong with all of them, return those that share the fault of the first.
     """
     same = [look.same for look in looks]
     rows = [[pick.rows(look.outputs, view) for look in looks] for view in pick.views]
@@ -358,27 +364,27 @@ def _without_faulty(
             fault = depends if depends is None else fault_of_output(each, shifts, same, encoder)
         found.append(fault)
     main = None if None in found else found[0] and found[0][0]
-    going_on = []
+    remaining = []
     for view, fault in zip(pick.views, found, strict=True):
         question = fault and fault[0]
         if question == main:
-            going_on.append(view)
+            remaining.append(view)
         elif fault is not None:
             name = seen.base.row_names[view[-1]]
             seen.faults.setdefault(fault[0], f"outputs{name}: {fault[1]}")
-    return Picker(going_on, pick.further)
+    return Picker(remaining, pick.further)
 
 
-def _judge_further(seen: Seen, after: Pass, pick: Picker) -> None:
-    """An output of N rows beside the streams may mix samples by the encoder alone."""
+def _judge_further(seen: Evidence, after: Pass, pick: Picker) -> None:
+    """Outputs of N rows beside the streams may mix samples only by the encoder."""
     weights = [p for _, p in seen.own_weights]
     for number in pick.further:
         shifts = moved([seen.base.rows[number]], [after.rows[number]])
         name, others = f"outputs{seen.base.row_names[number]}", int(shifts[1:].sum())
         if others == 1 and not shifts[0]:
-            told = f"{name}: the rows of a stream are not in the order of samples"
-            seen.faults.setdefault("first", told)
+            text = f"{name}: the rows of a stream are not in the order of samples"
+            seen.faults.setdefault("first", text)
         # A new pass: weights may have been moved since the first one.
         elif others and not any(gradients([seen.experiment.run().rows[number]], weights)):
-            told = f"{name}: replacing one sample moves {others} of {len(shifts) - 1} others"
-            seen.faults.setdefault("stay", told)
+            text = f"{name}: replacing one sample moves {others} of {len(shifts) - 1} others"
+            seen.faults.setdefault("stay", text)

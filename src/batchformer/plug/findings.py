@@ -1,11 +1,11 @@
-"""What ``check`` says: the questions, and the answers that its experiments give."""
+"""The result of ``check``: its questions, and the answers that the evidence gives."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from batchformer.plug.evidence import Seen
+from batchformer.plug.evidence import Evidence
 
 THERE = "is it there?"
 ON = "is it on?"
@@ -33,7 +33,7 @@ AFTER_CLASSIFIER = (
 class Finding:
     """One question, its answer, and what to do if the answer is no.
 
-    ``passed`` is None where the question could not be judged; ``seen`` says why.
+    ``passed`` is None if the question could not be judged; ``seen`` says why.
     """
 
     question: str
@@ -44,12 +44,12 @@ class Finding:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The findings of :func:`check`; true if it is proven, a table when printed.
+    """The findings of :func:`check`; true if BatchFormer is proven to act, a table when printed.
 
-    It is true if nothing failed and it was seen that samples attend to each other. Where that
-    could not be judged it is false without failures: nothing is wrong, and nothing is proven.
-    Other questions may stay open (``passed`` is None in a finding).
-    ``influence`` is how far one sample can change another's loss, in nats; None if not measured.
+    It is true if nothing failed and samples were seen to attend to each other. If that could not
+    be judged, it is false without failures: nothing is wrong, and nothing is proven. Other
+    questions may stay open (``passed`` is None in a finding). ``influence`` is how far one sample
+    can change another's loss, in nats; None if not measured.
     """
 
     findings: tuple[Finding, ...]
@@ -90,7 +90,8 @@ class CheckResult:
         return "\n".join(rows)
 
 
-def about_streams(seen: Seen, mixed_only: bool) -> Iterator[Finding]:
+def about_streams(seen: Evidence, mixed_only: bool) -> Iterator[Finding]:
+    """Findings about the rows: two streams, attention, order, equal samples."""
     n, others = seen.samples, seen.samples - 1
     one = mixed_only and seen.rows == n
     rows = f"{seen.rows} rows for {n} samples" + (" (mixed_only, as asked)" if one else "")
@@ -113,13 +114,13 @@ def about_streams(seen: Seen, mixed_only: bool) -> Iterator[Finding]:
                 "find the NaN or the infinity first: in the weights, the batch or the layers",
             )
         return
-    met = int(seen.met[1:].sum())
+    met = int(seen.attending[1:].sum())
     noise = "the outputs change from pass to pass, with noise that cannot be held fixed"
     if seen.uneven:
         noise = "how many random numbers the model draws depends on the samples"
-    told = f"replacing one sample moves {met} of {others} others in the mixed stream"
+    text = f"replacing one sample moves {met} of {others} others in the mixed stream"
     if seen.replaced_all:
-        told = f"{met} of {others} mixed rows depend on another sample"
+        text = f"{met} of {others} mixed rows depend on another sample"
     remedy = (
         "attention runs over an axis without the samples; the sequence axis must be the batch "
         "(nn.TransformerEncoderLayer: batch_first=False and x.unsqueeze(1))"
@@ -131,47 +132,47 @@ def about_streams(seen: Seen, mixed_only: bool) -> Iterator[Finding]:
         )
     if seen.dropout is not None:
         remedy = f"{seen.dropout} has a dropout of 1, so nothing passes it: choose less, e.g. 0.5"
-    remedy = seen.gone or remedy
+    remedy = seen.decayed or remedy
     passed: bool | None = met == 0 if seen.control else met == others
     if seen.unreached is not None:
-        passed, told = (
+        passed, text = (
             False,
             "{} of {} mixed rows do not depend on the first sample".format(*seen.unreached),
         )
         remedy = (
-            "every sample attends to the whole batch: call the encoder once, with all rows, not "
-            "with groups of them, and whatever the size of the batch"
+            "every sample must attend to the whole batch: call the encoder once, with all rows, "
+            "not with groups of them, for batches of any size"
         )
     if passed and "attend" in seen.faults:
-        passed, told = False, seen.faults["attend"]
+        passed, text = False, seen.faults["attend"]
     if (seen.unsteady and passed and not seen.control) or seen.uneven:
-        passed, told = None, noise
+        passed, text = None, noise
     elif seen.alike and not passed:
-        passed, told = None, "all samples have almost the same outputs (a deep, untrained network?)"
+        passed, text = None, "all samples have almost the same outputs (a deep, untrained network?)"
     elif seen.control:
-        told += " (attend='self', the control)"
-    yield Finding(ATTEND, passed, told, remedy)
+        text += " (attend='self', the control)"
+    yield Finding(ATTEND, passed, text, remedy)
     if not seen.doubled:
         return
     moved_rows = 0 if seen.misplaced else int(seen.plain_moved[1:].sum())
     stays = not moved_rows and not seen.plain_encoded
-    told = f"replacing one sample moves {moved_rows} of {others} others in the plain stream"
+    text = f"replacing one sample moves {moved_rows} of {others} others in the plain stream"
     remedy = (
         "the model mixes samples elsewhere (not in BatchNorm, which is held fixed here): look for "
         "batch statistics, mixup inside the model, or attention over the wrong axis"
     )
     if seen.plain_encoded:
-        told = "the plain rows depend on the encoder too"
+        text = "the plain rows depend on the encoder too"
         remedy = (
             "half of the rows must be the features as they were: x = two_streams(x, module), and "
             "nothing after it may mix rows (mixup, batch statistics, another encoder)"
         )
     if stays and "stay" in seen.faults:
-        stays, told = False, seen.faults["stay"]
+        stays, text = False, seen.faults["stay"]
     if (seen.unsteady or seen.uneven) and not stays:
         yield Finding(STAY, None, noise)
     else:
-        yield Finding(STAY, stays, told, remedy)
+        yield Finding(STAY, stays, text, remedy)
     remedy = "targets are doubled as plain then mixed, each in the order of the samples"
     if seen.misplaced:
         yield Finding(FIRST, False, "the rows of a stream are not in the order of samples", remedy)
@@ -180,31 +181,32 @@ def about_streams(seen: Seen, mixed_only: bool) -> Iterator[Finding]:
     elif seen.two_outputs:
         yield Finding(FIRST, True, "each stream is an output of its own")
     elif seen.order is None:
-        yield Finding(FIRST, None, "the two streams cannot be told apart")
+        yield Finding(FIRST, None, "the two streams cannot be text apart")
     else:
         yield Finding(FIRST, seen.order == "plain, mixed", seen.order, remedy)
-    if seen.same_mixed and seen.met.any():  # pooled; if nothing arrives, that was said
+    if seen.same_mixed and seen.attending.any():  # pooled; if nothing arrives, that was said
         yield Finding(
             OWN,
             False,
             "all mixed rows are one and the same",
-            "one mixed row for each sample, in which its own features have a part: do not pool the "
+            "give each sample a mixed row in which its own features have a part: do not pool the "
             "encoder's rows over the batch",
         )
     if seen.equal is not None:
         equal = seen.equal and "equal" not in seen.faults
-        told = "their mixed rows are equal" if equal else "their mixed rows differ"
-        told = seen.faults.get("equal", told) if seen.equal else told
+        text = "their mixed rows are equal" if equal else "their mixed rows differ"
+        text = seen.faults.get("equal", text) if seen.equal else text
         remedy = (
-            "a batch has no order: take away the position code, causal mask or recurrence over "
+            "a batch has no order: remove the positional encoding, causal mask or recurrence over "
             "samples"
         )
-        yield Finding(EQUAL, equal, told, remedy)
+        yield Finding(EQUAL, equal, text, remedy)
     else:
         yield Finding(EQUAL, None, "each row draws its own random numbers")
 
 
-def about_training(seen: Seen, frozen: set[int], zeros: list[str]) -> Iterator[Finding]:
+def about_training(seen: Evidence, frozen: set[int], zeros: list[str]) -> Iterator[Finding]:
+    """Findings about weights: a shared classifier, gradients for all."""
     if not seen.judged:
         return
     if seen.no_gradients is not None:
@@ -216,8 +218,8 @@ def about_training(seen: Seen, frozen: set[int], zeros: list[str]) -> Iterator[F
                 SHARED,
                 False,
                 f"{seen.unshared} acts on one stream alone",
-                "one and the same classifier for both streams: head(two_streams(x, module)). "
-                "Without, accuracy falls from 50.9 to 42.4 in the paper",
+                "use the same classifier for both streams: head(two_streams(x, module)). Without "
+                "it, accuracy falls from 50.9 to 42.4 in the paper",
             )
         elif not seen.followed:
             yield Finding(SHARED, None, AFTER_CLASSIFIER)
@@ -232,7 +234,7 @@ def about_training(seen: Seen, frozen: set[int], zeros: list[str]) -> Iterator[F
             LEARN,
             False,
             f"{len(held)} of {total} parameters are frozen",
-            "call requires_grad_(True) on them, unless a frozen control is what you want",
+            "call requires_grad_(True) on them, unless you want a frozen control",
         )
     elif seen.used:
         yield Finding(
@@ -247,40 +249,41 @@ def about_training(seen: Seen, frozen: set[int], zeros: list[str]) -> Iterator[F
             LEARN,
             False,
             f"{seen.cut_off} acts on the mixed rows and receives no gradient of them",
-            "between the encoder and the outputs, take away the detach(), no_grad(), round() or "
+            "between the encoder and the outputs, remove the detach(), no_grad(), round() or "
             "whatever else stops the gradient",
         )
-    elif seen.stray or (seen.order is not None and seen.met.any() and not total):
+    elif seen.stray or (seen.order is not None and seen.attending.any() and not total):
         yield Finding(
             LEARN,
             False,
             "the encoder's weights are not among model.parameters()",
             "build the encoder once, in __init__, as a submodule: one that is built in forward, or "
-            "kept in a list, is never trained",
+            "kept in a list, is not trained",
         )
     elif seen.doubled and total:
         yield Finding(LEARN, True, f"{total} parameters of the mixed stream have gradient{note}")
     else:
-        yield Finding(LEARN, None, "the encoder's weights cannot be told from the others")
+        yield Finding(LEARN, None, "the encoder's weights cannot be text from the others")
     if seen.doubled and seen.order is not None:
-        told = "gradients of both reach the same weights"
+        text = "gradients of both reach the same weights"
         for stream, name in (("plain", seen.plain_untrained), ("mixed", seen.untrained)):
             if name is not None:
-                told = f"{stream} rows give {name} no gradient"
+                text = f"{stream} rows give {name} no gradient"
         yield Finding(
             TRAIN,
             seen.untrained is None and seen.plain_untrained is None,
-            told,
-            "take away the detach() or no_grad() around a stream",
+            text,
+            "remove the detach() or no_grad() around a stream",
         )
 
 
-def about_life(seen: Seen, zeros: list[str]) -> tuple[float | None, list[Finding]]:
+def about_life(seen: Evidence, zeros: list[str]) -> tuple[float | None, list[Finding]]:
+    """The influence, if it was measured, and the finding about it."""
     if not seen.base.calls or seen.control or not seen.judged or seen.no_gradients is not None:
         return None, []
     measured = None if zeros else seen.influence
     if measured is None:
         reason = zeros[0] if zeros else "the outputs have no rows of samples"
         return None, [Finding(ALIVE, None, reason)]
-    told = f"one sample can change another's loss by {measured:.2g} nats"
-    return measured, [Finding(ALIVE, seen.gone is None, told, seen.gone or "")]
+    text = f"one sample can change another's loss by {measured:.2g} nats"
+    return measured, [Finding(ALIVE, seen.decayed is None, text, seen.decayed or "")]

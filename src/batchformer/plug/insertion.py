@@ -35,10 +35,10 @@ from batchformer.torch_private import CHILDREN, COMPILED_MODULE, BatchNorm
 # work. Several mixins may stand in front of one class, and each can be removed without the others.
 
 
-class Swapped(nn.Module):
+class ForwardMixin(nn.Module):
     """Base of the mixins that :func:`add_mixin` puts in front of a module's own class."""
 
-    _mixin: type[Swapped]
+    _mixin: type[ForwardMixin]
     _own_class: type[nn.Module]
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -187,7 +187,7 @@ class SharedStream:
         return doubled
 
 
-class WithBatchFormer(Swapped):
+class WithBatchFormer(ForwardMixin):
     """A module whose input passes through BatchFormer first."""
 
     _place: Place
@@ -200,7 +200,7 @@ class WithBatchFormer(Swapped):
         return mark_two_streams(out) if marks else out
 
 
-class PerStream(Swapped):
+class PerStream(ForwardMixin):
     """BatchNorm with statistics for each stream, which records only those of the plain stream.
 
     At test there is only the plain stream, so only its running statistics are used.
@@ -247,7 +247,7 @@ def remove(module: nn.Module) -> None:
         _remove(module, PerStream)
 
 
-def _remove(module: nn.Module, mixin: type[Swapped]) -> None:
+def _remove(module: nn.Module, mixin: type[ForwardMixin]) -> None:
     remove_mixin(module, mixin)
     for name, value in vars(module).items():
         # Accelerate's hooks keep the method that they wrap.

@@ -1,4 +1,4 @@
-"""Hold fixed what would move rows without attention: dropout, batch statistics, random numbers."""
+"""Fix everything but attention that could move rows: dropout, batch statistics, random numbers."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from batchformer.torch_private import BUFFERS, COMPILED_CALL, BatchNorm, Dropout
 
 
 @contextmanager
-def held_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
-    """Keep the modes of the model, but fix what would let rows move without attention.
+def without_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
+    """Keep the model's modes, but fix everything except attention that could move rows.
 
-    Dropout and stochastic depth are off, unless they drop everything: that is no noise, and what
-    they stand before never arrives. BatchNorm that is in training normalises by the statistics
-    of one training pass over the unchanged batch. The caller restores buffers and
-    modes (:func:`~batchformer.plug.preserve.untouched`); the rest is restored here.
+    Dropout and stochastic depth are off, unless they drop everything: that is no noise. BatchNorm
+    in training normalises by the statistics of one training pass over the unchanged batch. The
+    caller restores buffers and modes (:func:`~batchformer.plug.preserve.preserve_state`); the rest
+    is restored here.
     """
     with ExitStack() as undo:
         undo.enter_context(NoDropout())
@@ -46,7 +46,7 @@ def held_noise(model: nn.Module, batch: Batch) -> Iterator[None]:
         for norm in free:
             undo.callback(_with_statistics(norm, next(model.parameters(), torch.empty(0))))
         if free:
-            _settle(model, batch)
+            _record_batch_statistics(model, batch)
             for norm in free:
                 norm.training = False
         yield
@@ -66,9 +66,9 @@ def drops_everything(module: nn.Module) -> bool:
 
 
 class NoDropout(TorchFunctionMode):
-    """Leave out dropout that a model calls as a function, in attention too, and random slopes.
+    """Switch off dropout that a model calls as a function, also in attention, and random slopes.
 
-    Dropout with probability 1 stays: it gives zeros.
+    Dropout with probability 1 stays: it returns zeros.
     """
 
     FUNCTIONS = (
@@ -89,7 +89,7 @@ class NoDropout(TorchFunctionMode):
         kwargs = dict(kwargs or {})
         if func in self.FUNCTIONS:
             return _dropout(*args, **kwargs)
-        if func in (F.rrelu, torch.rrelu):  # its slopes are drawn for negative entries alone
+        if func in (F.rrelu, torch.rrelu):  # it draws slopes for negative entries only
             x = args[0] if args else kwargs["input"]
             lower = args[1] if len(args) > 1 else kwargs.get("lower", 1 / 8)
             upper = args[2] if len(args) > 2 else kwargs.get("upper", 1 / 3)
@@ -110,12 +110,12 @@ def _dropout(
     *,
     train: bool = True,
 ) -> Tensor:
-    """Dropout without the noise: all or nothing. ``torch.dropout`` says ``train``."""
+    """Dropout without noise: all or nothing. ``torch.dropout`` calls its argument ``train``."""
     return input * 0.0 if p >= 1.0 and training and train else input
 
 
+#: From this many pixels a side on, half the resolution is good enough for batch statistics.
 LARGE = 128
-"""Pixels of a side from which half the resolution is as good for batch statistics."""
 
 
 def halved(batch: Batch) -> Batch:
@@ -132,7 +132,7 @@ def halved(batch: Batch) -> Batch:
     )
 
 
-def _settle(model: nn.Module, batch: Batch) -> None:
+def _record_batch_statistics(model: nn.Module, batch: Batch) -> None:
     """One training pass for batch statistics: of large images at half resolution, if it works."""
     smaller = halved(batch)
     with torch.no_grad():
@@ -198,7 +198,7 @@ def seed(number: int, own: Iterable[Any] = ()) -> None:
 
 @contextmanager
 def not_compiled(model: nn.Module) -> Iterator[None]:
-    """Run modules on which ``.compile()`` was called without it: it would compile every pass."""
+    """Within it, modules run without ``.compile()``, which would compile every pass."""
     calls = [(module, getattr(module, COMPILED_CALL)) for module in model.modules()]
     compiled = [(module, call) for module, call in calls if call is not None]
     try:
@@ -217,10 +217,10 @@ def _inside_encoders(model: nn.Module) -> set[int]:
 
 @contextmanager
 def zeros_filled(model: nn.Module) -> Iterator[list[str]]:
-    """Put small random weights in the place of matrices that are all zeros, for the time being.
+    """Within it, matrices that are all zeros have small random weights; yields their names.
 
-    A classifier that begins at zero gives the same outputs for all inputs. Encoders are left as
-    they are: zeros in them are no beginning but an end. Gives the names of the matrices.
+    A classifier that starts at zero gives the same outputs for all inputs. Encoders are left as
+    they are: zeros in them are no initialisation but the end of training.
     """
     inside = _inside_encoders(model)
     zeros = [
@@ -242,19 +242,19 @@ def zeros_filled(model: nn.Module) -> Iterator[list[str]]:
                 parameter.zero_()
 
 
+#: A weight that is nowhere larger is a gate that training opens: LayerScale starts at 1e-6.
 CLOSED = 1e-4
-"""A weight that is nowhere larger is a gate that training opens: LayerScale begins at 1e-6."""
 
 
 def closed_gates(model: nn.Module, trained: Container[int]) -> list[tuple[str, nn.Parameter]]:
-    """Weights of zero, or next to it, with which an output may be multiplied; no biases.
+    """Weights of about zero by which an output may be multiplied; no biases.
 
-    Inside an encoder a weight must be exactly zero, as in an output projection that starts so:
-    weight decay leaves small ones.
+    Inside an encoder a weight must be exactly zero, as in an output projection that starts there,
+    because weight decay leaves small weights.
 
     Args:
         trained: ids of the parameters that training can change. A gate that stays closed is no
-            beginning.
+            initialisation.
     """
     inside = _inside_encoders(model)
     return [
@@ -268,7 +268,7 @@ def closed_gates(model: nn.Module, trained: Container[int]) -> list[tuple[str, n
 
 @contextmanager
 def gates_open(gates: Iterable[nn.Parameter]) -> Iterator[None]:
-    """Set these weights to one, and matrices to small random weights, for the time being."""
+    """Within it, these weights are one, and matrices have small random weights."""
     generator = torch.Generator().manual_seed(0)
     kept = [(gate, gate.detach().clone()) for gate in gates]
     try:

@@ -1,4 +1,4 @@
-"""How ``check`` experiments: one sample replaced, which output rows move, which weights act."""
+"""The tools of ``check``'s experiments: batches, observed passes, comparisons, gradients."""
 
 from __future__ import annotations
 
@@ -18,47 +18,48 @@ from batchformer.plug.noise import seed
 from batchformer.plug.outputs import InEval, Layout, find_rows, named_outputs, training_layout
 from batchformer.plug.preserve import Buffers, own_generators, preserve_state, random_states
 
+#: Samples that an experiment needs; more would only take longer.
 PROBE = 4
-"""Samples that an experiment needs; more only take longer."""
 
+#: Seeds that are tried if a model draws random numbers that cannot be switched off.
 SEEDS = 4
-"""Draws that are tried where a model draws random numbers that cannot be switched off."""
 
 
-# The batch.
+# ---- Batches.
 
 
 def probe_batch(model: nn.Module, example: Any, axis: int) -> Batch:
-    """A few samples of the example, as the model takes them.
+    """A few samples of the example, as the model accepts them.
 
-    The first differs from the one that :func:`replaced` puts in its place.
+    The first differs from the one that :func:`replace_sample` puts in its place.
 
     Raises:
-        TypeError: the samples are packed, or come as a list and the model gives no row for each.
-        ValueError: there are fewer than two samples, or none differs from the first.
+        TypeError: the samples are packed, or in a list and the model returns no row for each.
+        ValueError: there are fewer than two samples, or all are equal.
     """
     listed = _as_list_of_samples(model, example)
     given = listed or as_batch(example, axis)
     if given.rows < 2:
-        raise ValueError("check() needs a batch of at least 2 samples.")
+        raise ValueError(f"check() needs at least 2 samples; this batch has {given.rows}.")
     other = next((row for row in range(1, given.rows) if _differ(given, row)), None)
     if other is None:
         raise ValueError(
-            "check() needs samples that differ; all samples of this batch are the same."
+            "check() needs samples that differ, but all samples of this batch are equal. Pass "
+            "different ones."
         )
     rest = [row for row in range(1, given.rows) if row != other]
     chosen = [0, *rest[: PROBE - 2]]
     chosen.insert(-1 if len(chosen) > 1 else 1, other)  # second to last, or last of two
-    few = taken(given, chosen)
+    few = select_samples(given, chosen)
     call: Any = few.kwargs if few.kwargs else few.args
     return few if listed else fit_batch(model, call, axis)
 
 
 def _as_list_of_samples(model: nn.Module, example: Any) -> Batch | None:
-    """The example as one argument that lists the samples, if the model takes it so.
+    """The example as one argument, a list of samples, if the model accepts it, as detectors do.
 
-    Detectors do. A data loader's ``[x, y]`` and a list of features of several scales are lists as
-    well: with those the model fails, or gives as many rows as their tensors have.
+    A data loader's ``[x, y]`` and a list of features of several scales are lists as well. With
+    those the model fails, or returns as many rows as their tensors have.
     """
     args = (example,) if isinstance(example, list) else example
     if type(args) is not tuple or not args or type(args[0]) is not list or len(args[0]) < 2:
@@ -68,7 +69,7 @@ def _as_list_of_samples(model: nn.Module, example: Any) -> Batch | None:
         return None
 
     def counts(samples: list[Tensor]) -> set[int]:
-        """Rows of the outputs in eval; none if the model does not take this."""
+        """Rows of the outputs in eval; empty if the model does not accept this."""
         try:
             outputs = output_tensors(model.eval()(samples, *args[1:]))
         except Exception:
@@ -82,36 +83,36 @@ def _as_list_of_samples(model: nn.Module, example: Any) -> Batch | None:
     if len(samples) not in found:
         raise TypeError(
             f"check(): the model takes a list of {len(samples)} samples, and gives no tensor with "
-            "a row for each. Check the part that gives the logits, with that part's own inputs."
+            "a row for each. Check the part that computes the logits, with that part's inputs."
         )
     return Batch(args, {}, len(samples))
 
 
-def repeated(batch: Batch, rows: int) -> Batch:
-    """The batch with its samples repeated in turn up to so many rows.
+def repeat_samples(batch: Batch, rows: int) -> Batch:
+    """The batch with its samples repeated in turn, up to so many rows.
 
-    Two samples are repeated as 0, 0, 1, 1 and three as 0, 1, 2, 1, so that fewer samples than
-    ``PROBE`` show an exchange of rows too.
+    Two samples are repeated as 0, 0, 1, 1 and three as 0, 2, 1, 2, so that fewer samples than
+    ``PROBE`` also show exchanged rows.
     """
     order = {2: [0, 0, 1, 1], 3: [0, 2, 1, 2]}.get(batch.rows, list(range(batch.rows)))
-    return taken(batch, [order[row % len(order)] for row in range(rows)])
+    return select_samples(batch, [order[row % len(order)] for row in range(rows)])
 
 
 def fill_up(model: nn.Module, batch: Batch) -> Batch:
-    """The batch, or at least ``PROBE`` rows of its samples where the model takes more rows."""
+    """The batch, filled up to ``PROBE`` rows by repetition, if the model accepts more rows."""
     if batch.rows >= PROBE:
         return batch
-    larger = repeated(batch, PROBE)
+    larger = repeat_samples(batch, PROBE)
     with preserve_state(model), torch.no_grad():
         try:
             larger.run(model.eval())
-        except Exception:  # it takes batches of this size alone
+        except Exception:  # it accepts batches of this size only
             return batch
     return larger
 
 
-def taken(batch: Batch, index: list[int]) -> Batch:
-    """The batch of these samples."""
+def select_samples(batch: Batch, index: list[int]) -> Batch:
+    """A batch of these samples."""
     order = torch.tensor(index)
     return batch.mapped(
         lambda part: part.index_select(batch.axis, order.to(part.device)),
@@ -120,13 +121,13 @@ def taken(batch: Batch, index: list[int]) -> Batch:
 
 
 def same_samples(batch: Batch) -> Tensor:
-    """Which samples are copies of one another, (N, N)."""
-    each = [taken(batch, [row]) for row in range(batch.rows)]
+    """Which samples are equal, (N, N)."""
+    each = [select_samples(batch, [row]) for row in range(batch.rows)]
     return torch.tensor([[_same(a, b) for a in each] for b in each])
 
 
 def source_of(sample: int, samples: int) -> int:
-    """The one two before: a reversed or shifted order of rows then shows in which rows are equal.
+    """The sample two before: equal rows then reveal a reversed or shifted order.
 
     >>> source_of(0, 4), source_of(3, 4), source_of(0, 2)
     (2, 1, 1)
@@ -139,22 +140,22 @@ def _differ(batch: Batch, row: int) -> bool:
 
 
 def _same(batch: Batch, changed: Batch) -> bool:
-    """Whether all tensors are equal, or there are none to compare."""
+    """Whether all tensors are equal."""
     pairs = zip(leaves(tuple(batch[:2])), leaves(tuple(changed[:2])), strict=True)
     return all(torch.equal(a, b) for (_, a), (_, b) in pairs if isinstance(a, Tensor))
 
 
-def replaced(batch: Batch, sample: int, source: int | None = None) -> Batch:
-    """The batch with one sample replaced by a copy of ``source``, or of :func:`source_of` it."""
+def replace_sample(batch: Batch, sample: int, source: int | None = None) -> Batch:
+    """The batch with one sample replaced by a copy of ``source``, by default of `source_of`."""
     index = list(range(batch.rows))
     index[sample] = source_of(sample, batch.rows) if source is None else source
-    return taken(batch, index)
+    return select_samples(batch, index)
 
 
-# Passes.
+# ---- Passes.
 
 
-@dataclass(eq=False, repr=False)  # what is not generated costs no time at import
+@dataclass(eq=False, repr=False)  # methods that are not generated take no time at import
 class Pass:
     """One training pass.
 
@@ -163,8 +164,8 @@ class Pass:
         outputs: the tensors that a loss would use.
         calls: encoders that were called, with their inputs and outputs.
         noisy: whether it drew random numbers.
-        states: the random states at its end: two passes that drew equally much have the same.
-        rows: those of the outputs that have rows, as (rows, features) each.
+        states: the random states at its end, equal in passes that drew equally much.
+        rows: the outputs that have rows, as (rows, features) each.
         row_names: the paths of these.
     """
 
@@ -177,19 +178,19 @@ class Pass:
     row_names: list[str] = field(default_factory=list)
 
     def count(self, samples: int) -> int:
-        """Rows of the output that has twice as many as samples, or else of the first one."""
+        """Rows of the output that has twice as many as samples, or else of the first output."""
         counts = [len(t) for t in self.rows]
         return 2 * samples if 2 * samples in counts else counts[0]
 
 
 @dataclass(eq=False, repr=False)
 class Experiment:
-    """A model whose noise is held, and a batch of N samples for it.
+    """A model whose noise is fixed, and a batch of N samples for it.
 
-    Every pass begins with the buffers that the model has now, and with the same random numbers.
+    Every pass starts with the buffers that the model has now, and with the same random numbers.
 
     Attributes:
-        layout: where the outputs have their rows, as far as it is known.
+        layout: where the outputs have their rows, as far as known.
         in_eval: the outputs in eval by name.
     """
 
@@ -210,10 +211,10 @@ class Experiment:
         features: Features = "own",
         grad: bool = True,
     ) -> Pass:
-        """One pass.
+        """Run one pass.
 
-        Gradients are recorded, so that all passes take the same kernels; without them a pass may
-        be compared with others of that kind alone.
+        Gradients are recorded, so that all passes use the same kernels. Without them, a pass can
+        only be compared with others without gradients.
         """
         self.buffers.restore()
         seed(draw, self.generators)
@@ -235,19 +236,19 @@ class Experiment:
         """Find the rows of a pass over so many samples.
 
         Raises:
-            TypeError: there are none.
+            TypeError: no output has rows.
         """
         named = list(zip(seen.names, seen.outputs, strict=True))
         found = find_rows(named, samples, self.layout)
         if not found:
             raise TypeError(
-                "check(): the model returned no floating-point tensor with rows to look at. Let it "
-                "return its logits, not the loss alone."
+                "check(): the model returned no floating-point tensor with rows. Let it return its "
+                "logits, not only the loss."
             )
         seen.row_names, seen.rows = [name for name, _ in found], [rows for _, rows in found]
 
     def learn_layout(self, base: Pass, larger: Pass, samples: int) -> None:
-        """Find the rows by what grows with the batch, and read ``base`` anew."""
+        """Find the axis that grows with the batch, and read the rows of ``base`` again."""
         sizes = (self.batch.rows, samples)
         layout = training_layout(base.names, base.outputs, larger.outputs, sizes, self.in_eval)
         if layout:
@@ -255,18 +256,18 @@ class Experiment:
             self.find_rows(base, self.batch.rows)
 
 
-#: What goes into the encoders: the model's own features, those at unit scale, or these with noise
-#: in place of the first sample's, of the same scale or of ten times that.
+#: The input of the encoders: the model's own features, features at unit scale, or these with the
+#: first sample's replaced by noise of the same scale or of ten times that.
 Features = Literal["own", "unit", "unit_and_noise", "unit_and_loud_noise"]
 LOUD = 10.0
 
 
 @contextmanager
 def encoder_inputs(encoders: Sequence[BatchFormer], features: Features) -> Iterator[None]:
-    """Let the encoders read these features.
+    """Within it, the encoders read these features.
 
-    Those of an untrained network without batch statistics may be in the thousands, where attention
-    gives all weight to one sample; at unit scale every sample has some.
+    Features of an untrained network without batch statistics may be in the thousands. Attention
+    then gives all weight to one sample; at unit scale every sample gets some.
     """
 
     def replace(module: Any, args: tuple[Tensor, ...]) -> Tensor:
@@ -295,7 +296,7 @@ def record_io(
     calls: list[tuple[BatchFormer, Tensor, Tensor]] = []
 
     def differentiable(module: Any, args: tuple[Any, ...]) -> Any:
-        # Features of a frozen network have no gradient, and influence is one.
+        # Features of a frozen network have no gradient, which influence needs.
         x = args[0]
         return x if x.requires_grad else x.detach().requires_grad_()
 
@@ -312,7 +313,7 @@ def record_io(
             handle.remove()
 
 
-# Comparisons.
+# ---- Comparisons.
 
 
 def moved(before: Sequence[Tensor], after: Sequence[Tensor], tolerance: float = 1e-6) -> Tensor:
@@ -340,16 +341,16 @@ def equal_pairs(rows: Sequence[Tensor]) -> Tensor:
     return same
 
 
-# Gradients.
+# ---- Gradients.
 
 
 def reachable(
     outputs: Sequence[Tensor], around: Sequence[Tensor] = ()
 ) -> dict[int, tuple[Tensor, int]]:
-    """Leaves of the graph of these outputs by their id, with the distance; the nearest first.
+    """Leaves of the graph of these outputs by their id, with their distance, nearest first.
 
     Args:
-        around: tensors that no path may lead through.
+        around: tensors through which no path may lead.
     """
     found: dict[int, tuple[Tensor, int]] = {}
     distance = 0
@@ -370,7 +371,7 @@ def reachable(
 
 
 def has_reentrant_checkpoint(outputs: Sequence[Tensor]) -> bool:
-    """Whether a part of the graph is hidden in a checkpoint, which refuses ``autograd.grad``."""
+    """Whether a part of the graph is in a checkpoint that does not support ``autograd.grad``."""
     waiting: list[Any] = [t.grad_fn for t in outputs if t.grad_fn is not None]
     seen = set(waiting)
     while waiting:
@@ -384,7 +385,7 @@ def has_reentrant_checkpoint(outputs: Sequence[Tensor]) -> bool:
 
 
 def gradients(rows: Sequence[Tensor], targets: Sequence[Tensor]) -> list[bool]:
-    """Which targets a squared error of these rows, (rows, features) each, has a gradient for."""
+    """Which targets get a gradient from a squared error of these rows, (rows, features) each."""
     generator = torch.Generator().manual_seed(0)
     losses = []
     for part in rows:
@@ -400,8 +401,8 @@ def gradients(rows: Sequence[Tensor], targets: Sequence[Tensor]) -> list[bool]:
 
 
 @contextmanager
-def shifted(parameter: Tensor) -> Iterator[None]:
-    """Move a weight by a tenth of its size."""
+def perturbed(parameter: Tensor) -> Iterator[None]:
+    """Within it, a weight is changed by a tenth of its size."""
     kept = parameter.detach().clone()
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(parameter.shape, generator=generator).to(parameter)

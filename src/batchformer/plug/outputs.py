@@ -1,4 +1,4 @@
-"""Which tensors of a model's outputs ``check`` judges, and where each has the rows of samples."""
+"""Which tensors of a model's outputs ``check`` judges, and on which axis each has its rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from batchformer.nn.streams import leaves
 
-#: What transformers' models report about themselves beside their predictions. No loss uses it.
+#: Outputs of transformers' models that no loss uses.
 _INTERNAL = re.compile(r"(hidden_states?|attentions|past_key_values|cross_attentions)\b")
 
 
@@ -35,8 +35,8 @@ class RowAxis(NamedTuple):
 
     Attributes:
         axis: the axis that grows with the batch.
-        each: rows of one sample in a stream: positions that were flattened into the rows.
-        streams: an axis of two streams, of outputs like (2, N, K).
+        each: rows of one sample in a stream, if positions were flattened into the rows.
+        streams: the axis of the two streams, in outputs like (2, N, K).
     """
 
     axis: int
@@ -56,7 +56,7 @@ class InEval(NamedTuple):
 
 
 def growing_axes(few: Tensor, many: Tensor, sizes: tuple[int, int]) -> list[int]:
-    """The axes that have a multiple of the samples, from outputs for two batch sizes."""
+    """The axes whose size is a multiple of the batch size, from outputs for two batch sizes."""
     if few.ndim != many.ndim:
         return []
     return [

@@ -1,4 +1,4 @@
-"""Look at a model without leaving a trace: modes, buffers, flags and random states come back."""
+"""Run a model without leaving a trace: modes, buffers, flags and random states are restored."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def preserve_state(model: nn.Module) -> Iterator[None]:
     """Restore, bit for bit, whatever running the model inside the block changes.
 
     Covers the training mode of every module, the values of every buffer, the ``requires_grad`` of
-    every parameter, the generators of :func:`generators_kept` and those that modules keep as
-    attributes, and the other attributes of the model's own classes (:func:`_attributes_kept`).
+    every parameter, the generators of :func:`preserve_generators` and those that modules keep as
+    attributes, and the other attributes of the model's own classes (:func:`_preserve_attributes`).
     """
     modes = [(module, module.training) for module in model.modules()]
     flags = [(parameter, parameter.requires_grad) for parameter in model.parameters()]
@@ -36,12 +36,12 @@ def preserve_state(model: nn.Module) -> Iterator[None]:
     devices = {tensor.device for tensor in (*model.parameters(), *model.buffers())}
     own_states = _own_states(model)
     try:
-        with generators_kept(devices), _attributes_kept(model):
+        with preserve_generators(devices), _preserve_attributes(model):
             yield
     finally:
         for restore, state in own_states:
             restore(state)
-        model.train()  # what some modules compute for eval and keep, they drop here
+        model.train()  # clears what some modules cache in eval
         for module, mode in modes:
             if module.training != mode:
                 module.train(mode)
@@ -62,13 +62,13 @@ _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
 @contextmanager
-def _attributes_kept(model: nn.Module) -> Iterator[None]:
+def _preserve_attributes(model: nn.Module) -> Iterator[None]:
     """Restore counters, lists, dicts, sets, deques and tensors that modules keep as attributes.
 
-    This undoes an assignment to an attribute and a change inside a container or a tensor. It does
-    not look deeper (a list in a dict). A new attribute stays unless the class has a default for
-    it, because other objects may rely on it by then. Modules of torch are left out: wrappers such
-    as FSDP set themselves up in the first pass.
+    This undoes an assignment to an attribute and a change inside a container or a tensor, but no
+    deeper change (a list in a dict). A new attribute stays unless the class has a default for it,
+    because other objects may rely on it by then. Modules of torch are left out: wrappers such as
+    FSDP initialise themselves in the first pass.
     """
     before = [
         (module, {k: v for k, v in vars(module).items() if k not in _OF_EVERY_MODULE})
@@ -98,19 +98,19 @@ def _attributes_kept(model: nn.Module) -> Iterator[None]:
 
 
 def _same_values(now: Tensor, value: Tensor) -> bool:
-    """Whether nothing was written; sparse tensors cannot be compared and count as written."""
+    """Whether nothing was written. Sparse tensors cannot be compared and count as written."""
     return now.layout is torch.strided and now.shape == value.shape and torch.equal(now, value)
 
 
 class Buffers:
-    """The values that a model's buffers have now, to be restored before every pass.
+    """The current values of a model's buffers, to be restored before every pass.
 
-    A buffer that a pass has changed is replaced by a new tensor: graphs of earlier passes go on
-    using the old one. :func:`untouched` puts the model's own tensors back at the end.
+    A buffer that a pass has changed is replaced by a new tensor, because graphs of earlier passes
+    still use the old one. :func:`preserve_state` restores the model's own tensors at the end.
     """
 
     def __init__(self, model: nn.Module) -> None:
-        # The buffer itself is kept too, so that no other tensor takes over its id.
+        # The buffer itself is kept too, so that no other tensor gets its id.
         self.values = {id(buffer): (buffer, buffer.detach().clone()) for buffer in model.buffers()}
         self.places = [
             (module, name, id(buffer))
@@ -139,7 +139,7 @@ def own_generators(model: nn.Module) -> list[Any]:
 
 
 def _own_states(model: nn.Module) -> list[tuple[Callable[[Any], Any], Any]]:
-    """The state of each of :func:`own_generators` now, and the function that sets it."""
+    """The current state of each of :func:`own_generators`, and the function that sets it."""
     states: list[tuple[Callable[[Any], Any], Any]] = []
     for generator in own_generators(model):
         if isinstance(generator, random.Random):
@@ -153,21 +153,21 @@ def _own_states(model: nn.Module) -> list[tuple[Callable[[Any], Any], Any]]:
 
 
 def random_states(model: nn.Module) -> tuple[str, ...]:
-    """All random states that a model may draw from, to be compared with those after a pass."""
+    """All random states that a model may draw from, for comparison with those after a pass."""
     devices = {parameter.device for parameter in model.parameters()}
     states = (*_states(devices), *_own_states(model))
     return tuple(str(s.tolist() if isinstance(s, Tensor) else s) for _, s in states)
 
 
-#: Elements of parameters from which a pass on the CPU takes longer than one without values.
+#: From this many elements of parameters on, a pass without values is faster on the CPU.
 LARGE = 2**22
 
 
 def may_drop_values(model: nn.Module) -> bool:
     """Whether :func:`shapes_only` is worth trying: for a large model on the CPU.
 
-    Without values torch needs the compiler, whose import takes a second; torchvision, timm and
-    transformers have imported it.
+    Without values torch needs the compiler, whose import takes a second, unless torchvision, timm
+    or transformers have imported it.
     """
     tensors = [*model.parameters(), *model.buffers()]
     ordinary = {type(tensor) for tensor in tensors} <= {Tensor, nn.Parameter}
@@ -178,11 +178,11 @@ def may_drop_values(model: nn.Module) -> bool:
 
 @contextmanager
 def shapes_only(model: nn.Module) -> Iterator[None]:
-    """Within it, parameters and buffers have shapes but no values: a pass computes nothing.
+    """Within it, parameters and buffers are on the meta device, so a pass computes nothing.
 
-    They are on torch's meta device. A pass that looks at a value raises; so does one that mixes in
-    a tensor which is neither a parameter nor a buffer. What modules keep of such a pass, tensors
-    without values among it, is dropped at the end.
+    A pass that reads a value raises; so does one that uses a tensor which is neither a parameter
+    nor a buffer. What modules store during such a pass, such as tensors without values, is removed
+    at the end.
     """
     attributes = {id(vars(part)): vars(part) for part in _with_attributes(model)}
     kept = [(now, dict(now)) for now in attributes.values()]
@@ -223,7 +223,7 @@ def _refill(value: Any, contents: Any) -> None:
 
 
 def _restore(now: dict[Any, Any], before: dict[Any, Any]) -> None:
-    """Undo what changed in a dict, and touch nothing else: others may be reading it."""
+    """Undo what changed in a dict, and touch nothing else, because others may be reading it."""
     for key in now.keys() - before.keys():
         del now[key]
     for key, value in before.items():
@@ -232,7 +232,7 @@ def _restore(now: dict[Any, Any], before: dict[Any, Any]) -> None:
 
 
 def _with_attributes(model: nn.Module) -> Iterator[Any]:
-    """The modules, and the plain objects among their attributes, which may keep tensors too."""
+    """The modules, and the plain objects among their attributes, which may have tensors too."""
     not_plain = (type, ModuleType, Tensor)
     for module in model.modules():
         yield module
@@ -250,7 +250,7 @@ def _without_values(tensor: Tensor) -> Tensor:
 
 
 @contextmanager
-def generators_kept(devices: Iterable[torch.device]) -> Iterator[None]:
+def preserve_generators(devices: Iterable[torch.device]) -> Iterator[None]:
     """Restore the random states of Python, NumPy, torch's CPU generator and these devices."""
     states = _states(devices)
     try:
@@ -271,7 +271,7 @@ def seed_device(device: torch.device, number: int) -> None:
 
 
 def _states(devices: Iterable[torch.device]) -> list[tuple[Callable[[Any], Any], Any]]:
-    """Each generator's state now, and the function that sets it."""
+    """Each generator's current state, and the function that sets it."""
     states: list[tuple[Callable[[Any], Any], Any]] = [
         (random.setstate, random.getstate()),
         (torch.set_rng_state, torch.get_rng_state()),
@@ -283,7 +283,7 @@ def _states(devices: Iterable[torch.device]) -> list[tuple[Callable[[Any], Any],
         if device.type in ("cpu", "meta"):
             continue
         module: Any = torch.get_device_module(device)
-        if device.type == "mps":  # there is one, and its functions take no device
+        if device.type == "mps":  # there is only one, and its functions take no device
             states.append((module.set_rng_state, module.get_rng_state()))
         else:
             restore = partial(module.set_rng_state, device=device)
@@ -292,7 +292,7 @@ def _states(devices: Iterable[torch.device]) -> list[tuple[Callable[[Any], Any],
 
 
 def _is_expanded(buffer: Tensor) -> bool:
-    """Whether several elements are one in memory, which nothing can write to."""
+    """Whether several elements share one place in memory, so that nothing can be written."""
     if buffer.layout is not torch.strided:
         return False
     return any(

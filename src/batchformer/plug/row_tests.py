@@ -1,7 +1,7 @@
-"""Tests on the rows of outputs: which outputs are two streams, in which order, and what is wrong.
+"""Tests on the rows of outputs: which are two streams, in which order, and what depends on what.
 
-All tensors are (rows, features). A fault is told as the question of ``check`` that it answers with
-no, and what was seen.
+All rows are (rows, features) tensors. A fault is given as the question of ``check`` that it answers
+with no, and a description.
 """
 
 from __future__ import annotations
@@ -13,13 +13,27 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from batchformer.plug.observe import Pass, equal_pairs, gradients, reachable
+from batchformer.nn.streams import leaves
+from batchformer.plug.example import Batch
+from batchformer.plug.noise import halved
+from batchformer.plug.observe import (
+    PROBE,
+    Experiment,
+    Pass,
+    equal_pairs,
+    gradients,
+    moved,
+    reachable,
+    repeat_samples,
+    select_samples,
+    source_of,
+)
 
 Question = Literal["attend", "stay", "first", "equal"]
 
 
 def row_orders(n: int) -> dict[str, tuple[list[int], list[int]]]:
-    """Rows of the plain and of the mixed stream in every order that models are known to have."""
+    """Rows of the plain and of the mixed stream, in every order that models are known to use."""
     first, second = list(range(n)), list(range(n, 2 * n))
     even, odd = list(range(0, 2 * n, 2)), list(range(1, 2 * n, 2))
     return {
@@ -33,9 +47,9 @@ def row_orders(n: int) -> dict[str, tuple[list[int], list[int]]]:
 def find_order(
     shifts: Tensor, n: int, rows: list[Tensor], encoder: list[nn.Parameter]
 ) -> str | None:
-    """The order in which plain rows stay while mixed ones move, or depend on the encoder."""
+    """The order in which plain rows stay, and mixed rows move or depend on the encoder."""
     for name, (plain, mixed) in row_orders(n).items():
-        own = int(shifts[plain].sum()) == 1  # of the replaced sample, wherever it stands
+        own = int(shifts[plain].sum()) == 1  # the row of the replaced sample, at any place
         if not own or any(gradients([t[plain] for t in rows], encoder)):
             continue
         if shifts[mixed][1:].any() or any(gradients([t[mixed] for t in rows], encoder)):
@@ -48,8 +62,8 @@ class Picker:
     """The outputs to judge together.
 
     Attributes:
-        views: of each, the numbers of one output, or of two outputs that are joined: the plain and
-            the mixed stream.
+        views: for each, the number of one output, or the numbers of two outputs that are joined:
+            the plain and the mixed stream.
         further: numbers of the other outputs that have one row for each sample.
     """
 
@@ -72,10 +86,10 @@ class Picker:
 def find_views(base: Pass, n: int, mixes: Callable[[int], bool]) -> Picker | None:
     """All outputs of 2N rows, or pairs of outputs of N rows, or all outputs of N rows.
 
-    An output that no weight acts on, such as doubled targets, is left out where others have one.
+    An output on which no weight acts, such as doubled targets, is left out if others have one.
 
     Args:
-        mixes: whether rows of the output of this number depend on other samples than their own.
+        mixes: whether rows of the output with this number depend on other samples.
     """
     counts = [len(rows) for rows in base.rows]
     single = [i for i, count in enumerate(counts) if count == n]
@@ -90,7 +104,7 @@ def find_views(base: Pass, n: int, mixes: Callable[[int], bool]) -> Picker | Non
 
 
 def _pairs(base: Pass, single: list[int], mixes: Callable[[int], bool]) -> list[tuple[int, ...]]:
-    """Outputs of one shape of which one stays and one mixes the samples: (plain, mixed) each."""
+    """Pairs (plain, mixed) of outputs of one shape: one stays, and one mixes the samples."""
     mixed = [i for i in single if mixes(i)] if len(single) > 1 else []
     left = [i for i in single if i not in mixed]
     found: list[tuple[int, ...]] = []
@@ -106,11 +120,11 @@ def _pairs(base: Pass, single: list[int], mixes: Callable[[int], bool]) -> list[
 
 
 def _last_matrix(rows: Tensor) -> int | None:
-    """The id of the weight matrix that is nearest to an output."""
+    """The id of the weight matrix nearest to an output."""
     return next((key for key, (p, _) in reachable([rows]).items() if p.ndim >= 2), None)
 
 
-class Look(NamedTuple):
+class Observation(NamedTuple):
     """Outputs of a batch, and which of its samples are copies of one another, (N, N)."""
 
     outputs: Pass
@@ -120,7 +134,7 @@ class Look(NamedTuple):
 def compare_equal(
     rows: Sequence[Tensor], same: Tensor, also: Tensor | None = None
 ) -> tuple[bool, bool]:
-    """Whether equal samples have equal rows, and, if not, whether the rows are in another order.
+    """Whether equal samples have equal rows, and if not, whether the rows are in another order.
 
     Args:
         rows: (N, features) each, of one stream.
@@ -134,7 +148,7 @@ def compare_equal(
 
 
 def saturated(rows: Tensor) -> Tensor:
-    """Rows of nothing but zeros and ones, (N,): probabilities that are too sure to show a change.
+    """Which rows have only zeros and ones, (N,): saturated probabilities, which show no change.
 
     >>> saturated(torch.tensor([[0.0, 1.0], [0.4, 0.6]]))
     tensor([ True, False])
@@ -145,7 +159,7 @@ def saturated(rows: Tensor) -> Tensor:
 def fault_of_output(
     rows: Sequence[Tensor], shifts: Tensor, sames: Sequence[Tensor], encoder: list[nn.Parameter]
 ) -> tuple[Question, str] | None:
-    """What is wrong with the rows of one output of two streams, (2N, features).
+    """What is wrong with the rows of one output of two streams, (2N, features); None if nothing.
 
     Args:
         rows: of the batch, with the first sample replaced, and with the second replaced.
@@ -165,7 +179,7 @@ def fault_of_output(
         return "first", "the rows of a stream are not in the order of samples"
     still = ~shifts[mixed] & ~saturated(rows[0][mixed].detach().cpu())
     count = int(still[1:].sum())
-    if count and plain_moved:  # where not even the plain row moves, the output shows nothing
+    if count and plain_moved:  # if not even the plain row moves, the output shows nothing
         return "attend", f"{n - 1 - count} of {n - 1} mixed rows depend on another sample"
     for batch, same in zip(rows, sames, strict=True):
         for half in (plain, mixed):
@@ -178,7 +192,7 @@ def fault_of_output(
 
 
 def all_the_same(mixed: Sequence[Tensor], plain: Sequence[Tensor]) -> bool:
-    """Whether all mixed rows are one and the same, though plain rows, if there are any, differ."""
+    """Whether all mixed rows are equal although the plain rows, if there are any, differ."""
 
     def spread(rows: Tensor) -> float:
         wide = rows.detach().double()
@@ -189,3 +203,138 @@ def all_the_same(mixed: Sequence[Tensor], plain: Sequence[Tensor]) -> bool:
     spreads = [spread(t) for t in plain if len(t)]
     differ = not spreads or max(spreads) > 1e-3
     return differ and all(spread(t) <= rounding for t in mixed)
+
+
+# ---- Dependence by gradients, for models in which replacing a sample shows nothing.
+
+#: A gradient below this, relative to the largest of the same row, counts as none.
+FAINT = 1e-5
+
+
+def look_alike(
+    before: Sequence[Tensor], after: Sequence[Tensor], shifts: Tensor, samples: int
+) -> bool:
+    """Whether replacing a sample changes next to nothing in the outputs.
+
+    In most networks the rows of the replaced sample itself, one in each stream, clearly move.
+
+    Args:
+        before: the outputs, N or 2N rows each.
+        after: the same with one sample replaced.
+        shifts: which rows moved by more than rounding, (rows,).
+    """
+    streams = len(shifts) // samples
+    clearly = int(moved(before, after, tolerance=1e-3).sum())
+    return clearly < streams and int(shifts.sum()) < samples + streams - 1
+
+
+def dependence(experiment: Experiment, pick: Picker) -> Tensor | None:
+    """Which rows depend on which samples, by gradients, (rows, N).
+
+    A gradient needs no second pass for comparison, so noise does not matter, nor do differences
+    that are lost in rounding. None if the inputs are integers, or get no gradient.
+    """
+    given: list[Tensor] = []
+
+    def with_gradient(part: Tensor) -> Tensor:
+        if not part.is_floating_point():
+            return part
+        given.append(part.detach().clone().requires_grad_())
+        return given[-1]
+
+    batch = experiment.batch.mapped(with_gradient, lambda part: part)
+    rows = pick(experiment.run(batch)) if given else []
+    generator = torch.Generator().manual_seed(0)
+    found = []
+    for number in range(len(rows[0]) if rows else 0):
+        row = torch.cat([t[number].float() for t in rows])
+        total = (row * torch.randn(row.shape, generator=generator).to(row)).sum()
+        try:
+            slopes = torch.autograd.grad(total, given, retain_graph=True, allow_unused=True)
+        except RuntimeError:  # no graph, or a checkpoint that refuses it
+            return None
+        reach = torch.zeros(batch.rows, dtype=torch.bool)
+        for slope in (slope for slope in slopes if slope is not None):
+            size = slope.detach().movedim(batch.axis, 0).flatten(1).abs().amax(1).double().cpu()
+            reach |= size > FAINT * size.max()
+        found.append(reach)
+    if sum(bool(reach.any()) for reach in found) < batch.rows:  # each sample has a row at least
+        return None
+    return torch.stack(found)
+
+
+def mixes_samples(experiment: Experiment, base: Pass, after: Pass, number: int) -> bool:
+    """Whether rows of one output of N rows, other than the first, depend on the first sample.
+
+    Args:
+        after: the pass with the first sample replaced.
+        number: of the output.
+    """
+    before, now = [base.rows[number]], [after.rows[number]]
+    shifts, uneven = moved(before, now), base.states != after.states
+    if uneven or look_alike(before, now, shifts, experiment.batch.rows):
+        depends = dependence(experiment, Picker([(number,)]))
+        shifts = shifts if depends is None else depends[:, 0]
+    return bool(shifts[1:].any())
+
+
+# ---- Does attention reach the whole batch? A batch larger than small groups of samples.
+
+#: Samples of the larger batch, and of that for a small model with small inputs.
+LARGER, MANY = 8, 32
+
+
+def larger_batch(experiment: Experiment) -> tuple[Batch, Pass] | None:
+    """A batch with more samples than attention in small groups would reach, and its outputs.
+
+    Large images have half the resolution, if the model accepts that. None if the model accepts no
+    larger batch.
+    """
+    batch = experiment.batch
+    inputs = [part for _, part in leaves((batch.args, batch.kwargs)) if isinstance(part, Tensor)]
+    size = sum(part.numel() for part in inputs) // batch.rows
+    weights = sum(p.numel() for p in experiment.model.parameters())
+    larger = repeat_samples(batch, MANY if weights <= 2**20 and size <= 2**14 else LARGER)
+    smaller = halved(larger)
+    for each in (smaller, larger) if smaller is not larger else (larger,):
+        try:
+            return each, experiment.run(each, grad=False)
+        except Exception:  # the model accepts images of one size only, or no more rows
+            continue
+    return None
+
+
+def unreached(
+    experiment: Experiment, larger: Batch, before: Pass, pick: Picker, order: str | None
+) -> tuple[int, int] | None:
+    """How many mixed rows of a larger batch do not depend on the first sample, and its size.
+
+    A row may depend on it and yet not move, if attention gives all weight to a few samples. So we
+    find the group of such a row, that is, the rows that move with its own sample, and replace all
+    samples outside the group. If the row does not move even then, groups are separate.
+
+    Args:
+        before: the outputs for the larger batch.
+        order: of the rows; None if all rows are mixed.
+    """
+    n = larger.rows
+    mixed = list(range(n)) if order is None else row_orders(n)[order][1]
+    if any(len(rows) <= mixed[-1] for rows in pick(before)):
+        return None
+
+    def moves(index: list[int]) -> Tensor:
+        after = experiment.run(select_samples(larger, index), grad=False)
+        return moved(pick(before), pick(after))[mixed]
+
+    rows, other = list(range(n)), source_of(0, PROBE)
+    reached = moves([other, *rows[1:]])
+    reached[0] = True
+    if reached.all():
+        return None
+    row = int((~reached).nonzero()[-1])
+    group = moves([*rows[:row], other if row % PROBE == 0 else 0, *rows[row + 1 :]])
+    group[row] = True
+    if (group & reached).any():
+        return None
+    apart = not moves([i if group[i] else row for i in rows])[row]
+    return (int((~reached).sum()), n) if apart else None

@@ -21,7 +21,7 @@ from batchformer.lab.data.transforms import digits_train
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import DivergedError, read_records
-from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
+from batchformer.lab.engine.loop import BEST, Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 
@@ -284,3 +284,31 @@ def test_determinism_is_one_switch(tmp_path: Path) -> None:
     assert torch.are_deterministic_algorithms_enabled()
     run(tmp_path / "b", updates=2)
     assert not torch.are_deterministic_algorithms_enabled()
+
+
+def test_everything_is_written_below_its_folder(tmp_path: Path) -> None:
+    run(tmp_path / "a/run", updates=4, eval_every=2, log_every=2, select_on="test")
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    folder = tmp_path / "a/run"
+    assert [r["step"] for r in records(folder)] == [2, 2, 4, 4]
+    assert list((folder / BEST).glob("*.pt")) and list((folder / "checkpoints").glob("*.pt"))
+
+
+def test_the_seed_decides_what_is_drawn(tmp_path: Path) -> None:
+    def score(name: str, seed: int) -> float:
+        told = dataclasses.replace(plan(tmp_path / name, updates=2), seed=seed)
+        return fit(Net(), feed(), evaluate, told).metrics["mean"]
+
+    assert score("one", 3) == score("again", 3) != score("other", 4)
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_its_title_names_it_unless_it_is_quiet(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], quiet: bool
+) -> None:
+    told = plan(tmp_path, updates=2)
+    fit(Net(), feed(), evaluate, dataclasses.replace(told, title="tail seed 0", quiet=quiet))
+    said = capsys.readouterr()
+    lines = (said.out + said.err).splitlines()
+    assert bool(lines) != quiet
+    assert all(line.startswith("tail seed 0: ") for line in lines)

@@ -330,7 +330,7 @@ def test_it_learns_whom_to_send_on(batch: Any) -> None:
     method = assigned(router_positive_weight=1.0).train()
     batch = labelled(method, batch["x"])
     optimizer = torch.optim.Adam(method.routers.parameters(), 0.05)
-    for _ in range(200):
+    for _ in range(120):
         optimizer.zero_grad()
         loss = method.step(batch)["loss"]
         loss.backward()

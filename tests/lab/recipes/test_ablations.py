@@ -6,9 +6,10 @@ import dataclasses
 
 import pytest
 
+from batchformer.lab.config.comparable import changed_settings
 from batchformer.lab.recipes.ablations import SWEEPS, find_sweep
 from batchformer.lab.recipes.paper import ROWS
-from batchformer.lab.recipes.sweep import Sweep, changed_settings
+from batchformer.lab.recipes.sweep import Sweep
 
 #: The setting that a sweep varies.
 SETTINGS = {

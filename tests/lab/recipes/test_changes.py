@@ -7,11 +7,11 @@ import math
 
 import pytest
 
+from batchformer.lab.config.comparable import changed_settings
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import ScheduleConfig
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.recipes.sweep import (
-    changed_settings,
     training_images,
     unchanged,
     with_batch_size,

@@ -42,15 +42,6 @@ def test_moco_v3() -> None:
     assert rates == pytest.approx([0, 0.5, 1, 0.5])
 
 
-def test_vit_small() -> None:
-    recipe = find_recipe("imagenet_moco_v3_vit_small")
-    assert recipe.model == "vit_small_patch16_224" and recipe.train.epochs == 300
-    assert (recipe.optim.name, recipe.optim.weight_decay) == ("adamw", 0.1)
-    assert recipe.optim.lr == pytest.approx(2.4e-3)
-    assert (recipe.hyper.temperature, recipe.hyper.projection_layers) == (0.2, 3)
-    assert recipe.schedule.warmup == 40 * 312 and not recipe.paper
-
-
 @pytest.mark.parametrize("name", LEARNT)
 def test_batchformer_learns_at_the_rate_of_the_network(name: str) -> None:
     recipe = find_recipe(name)

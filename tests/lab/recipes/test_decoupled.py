@@ -25,17 +25,3 @@ def test_runs_that_others_start_from_are_recipes_on_the_same_data() -> None:
         for key in ("name", "ratio", "profile", "seed"):
             assert getattr(source.data, key) == getattr(recipe.data, key)
         assert source.model == recipe.model
-
-
-def test_classes_are_balanced_by_the_order_or_by_what_is_learned() -> None:
-    recipes = {n: find_recipe(f"cifar100_lt_{n}") for n in ("crt", "lws", "tau_norm", "balms")}
-    samplers = {n: recipe.data.sampler for n, recipe in recipes.items()}
-    assert samplers == {
-        "crt": "class_balanced",
-        "lws": "class_balanced",
-        "tau_norm": "shuffle",
-        "balms": "shuffle",
-    }
-    assert recipes["tau_norm"].train.updates == 1 and recipes["tau_norm"].hyper.tau == 1.0
-    assert recipes["crt"].train.updates == 10 * 85 and recipes["crt"].optim.lr == 0.05
-    assert recipes["balms"].data.meta_batch == 512 and recipes["balms"].optim.lr == 0.02

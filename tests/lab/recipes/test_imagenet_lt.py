@@ -10,20 +10,6 @@ from batchformer.lab.recipes import find_recipe
 PER_EPOCH = {128: 906, 400: 290}  # of 115,846 images, the last batch kept
 
 
-@pytest.mark.parametrize("model", ["resnet10", "resnet50"])
-def test_balanced_softmax(model: str) -> None:
-    recipe = find_recipe(f"imagenet_lt_balanced_softmax_{model}")
-    assert recipe.model == model and recipe.data.augment == "jitter" and recipe.data.size == 224
-    assert recipe.train.updates == 90 * PER_EPOCH[128] and recipe.train.batch_size == 128
-    assert (recipe.optim.lr, recipe.optim.weight_decay, recipe.optim.nesterov) == (
-        0.05,
-        5e-4,
-        False,
-    )
-    assert recipe.schedule.kind == "cosine" and recipe.schedule.warmup == 0
-    assert (recipe.module.lr_factor, recipe.module.streams) == (0.1, "shared")
-
-
 @pytest.mark.parametrize("model", ["resnet10", "resnet50", "resnext50"])
 def test_ride(model: str) -> None:
     recipe = find_recipe(f"imagenet_lt_ride_{model}")
@@ -62,25 +48,11 @@ def test_paco() -> None:
     assert rates[:10] == pytest.approx([(e + 1) / 10 for e in range(10)]) and 0.99 < rates[10] < 1
 
 
-@pytest.mark.parametrize("model", ["resnet10", "resnet50"])
-def test_distillation_from_six_experts(model: str) -> None:
-    student = find_recipe(f"imagenet_lt_ride_{model}_distilled")
+@pytest.mark.parametrize("base", ["imagenet_lt_ride_resnet10", "cifar100_lt_ride"])
+def test_distillation_from_six_experts(base: str) -> None:
+    student = find_recipe(f"{base}_distilled")
     name, _, arm = student.teacher.partition("/")
     teacher = find_recipe(name)
     assert arm == "baseline" and teacher.hyper.experts == student.hyper.teacher_experts == 6
     assert student.hyper.experts == 3 and teacher.model == student.model
     assert student.train == teacher.train and not teacher.paper
-
-
-@pytest.mark.parametrize(
-    ("model", "own", "ours"), [("resnet10", 45.9, 47.6), ("resnet50", 54.9, 55.7)]
-)
-def test_each_way_of_two_stages_has_the_papers_number_of_its_own(
-    model: str, own: float, ours: float
-) -> None:
-    """RIDE's authors distil and have no BatchFormer; the paper starts anew and has no baseline."""
-    distilled, again = (
-        find_recipe(f"imagenet_lt_ride_{model}{end}").paper for end in ("_distilled", "_two_stage")
-    )
-    assert {arm: numbers["all"] for arm, numbers in distilled.items()} == {"baseline": own}
-    assert {arm: numbers["all"] for arm, numbers in again.items()} == {"batchformer": ours}

@@ -40,7 +40,14 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def small(root: Path, weights: str = "", **train: Any) -> Recipe:
-    options = {"batch_size": 4, "updates": 6, "eval_every": 3, "workers": 0, **train}
+    options = {
+        "batch_size": 4,
+        "updates": 6,
+        "eval_every": 3,
+        "workers": 0,
+        "figures": False,
+        **train,
+    }
     recipe = my_folder()
     return dataclasses.replace(
         recipe,
@@ -157,17 +164,6 @@ def test_weights_of_another_network_are_refused(root: Path, tmp_path: Path) -> N
     torch.save(build_model("digits_net", 3).state_dict(), tmp_path / "w.pth")
     with pytest.raises(ValueError, match=r"w\.pth is of another network than this ResNetCifar"):
         run(small(root, str(tmp_path / "w.pth")), "baseline", 0, root=tmp_path, device=CPU)
-
-
-def test_a_run_from_before_a_setting_existed_is_found_finished(root: Path, tmp_path: Path) -> None:
-    folder = run(small(root, updates=1), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
-    path = folder / "config.json"
-    config = json.loads(path.read_text())
-    for recipe in (config["recipe"], config["trained"]):
-        del recipe["convolutions"], recipe["data"]["scored_on"], recipe["train"]["workers"]
-    path.write_text(json.dumps(config))
-    again = run(small(root, updates=1), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
-    assert again == folder
 
 
 def test_from_the_command_line(

@@ -216,3 +216,11 @@ def test_reading_the_rows_needs_no_torch() -> None:
         [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout.strip() == "False"
+
+
+def test_docstrings_of_recipes_state_the_papers_headline_numbers() -> None:
+    for recipe, make in RECIPES.items():
+        # The released schedule is that of another recipe's row.
+        if rows_for(recipe):
+            for numbers in make().paper.values():
+                assert f"{next(iter(numbers.values())):g}" in str(make.__doc__), recipe

@@ -54,13 +54,6 @@ def test_deit(size: str) -> None:
     assert 1e-5 < rate(299) < 1.1e-5
 
 
-def test_the_plain_transformer_has_none_of_deits_extras() -> None:
-    recipe = find_recipe("imagenet_vit_small")
-    assert recipe.model == "vit_small_patch16_224"
-    assert (recipe.hyper.cutmix, recipe.hyper.drop_path, recipe.train.ema) == (0, 0, 0)
-    assert data_of(recipe).sampler == "shuffle" and recipe.paper == {}
-
-
 def test_digits_from_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ["compare", "digits_recognition", "--seeds", "1", "--device", "cpu", "--quiet"]
     arguments += ["--train.updates", "6", "--train.eval-every", "3", "--runs", str(tmp_path)]

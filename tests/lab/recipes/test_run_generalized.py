@@ -74,7 +74,9 @@ def tiny(features: Path) -> Recipe:
         data=recipe.data_with(root=str(features), batches=2),
         hyper=dataclasses.replace(recipe.hyper, critic_steps=2, contrast=0.1, **sizes),  # type: ignore[arg-type]
         optim=dataclasses.replace(recipe.optim, lr=1e-2),
-        train=dataclasses.replace(recipe.train, batch_size=16, epochs=6, eval_epochs=1),
+        train=dataclasses.replace(
+            recipe.train, batch_size=16, epochs=6, eval_epochs=1, figures=False
+        ),
     )
 
 

@@ -24,8 +24,7 @@ from batchformer.lab.recipes import find_recipe
 from batchformer.lab.report.figures.training import valleys
 from batchformer.lab.report.results.runs import read_run
 from batchformer.lab.runs.compare import run
-from batchformer.lab.runs.folder import write_json
-from batchformer.lab.runs.run import restore
+from batchformer.lab.runs.load_run import restore
 from batchformer.lab.runs.source_runs import final_state, trained_network
 
 pytestmark = pytest.mark.usefixtures("three_angles")
@@ -39,6 +38,7 @@ RECIPE = "rotated_digits_coral"
 def short(swad: bool = True, target: str = "each", **changes: Any) -> Recipe:
     recipe = find_recipe(RECIPE)
     train = {"batch_size": 8, "updates": 8, "eval_every": 2, "select_on": "last"}
+    train["figures"] = False
     return dataclasses.replace(
         recipe,
         data=recipe.data_with(target=target),
@@ -128,35 +128,6 @@ def test_one_target_has_the_names_of_all(averaged: Path, tmp_path: Path) -> None
     assert read_run(folder).scores == metrics(folder)
 
 
-def test_runs_of_earlier_versions_are_read_as_todays(averaged: Path, tmp_path: Path) -> None:
-    """They had plain names for the network without the average."""
-    folder = tmp_path / RECIPE / "batchformer/seed0"
-    shutil.copytree(averaged, folder)
-    wanted = metrics(averaged)
-    for name in ANGLES:
-        own = metrics(folder / name)
-        before = {key: own[f"without_swad_{key}"] for key in (name, "val", "val_loss")}
-        before |= {f"swad_{key}": own[key] for key in (name, "val", "val_loss")}
-        write_json(folder / name / "result.json", {**result(folder / name), "metrics": before})
-        with np.load(folder / name / "figures.npz") as arrays:
-            now = dict(arrays)
-        once = {k.removeprefix("without_swad_"): v for k, v in now.items() if "swad" in k}
-        once |= {f"swad_{k}": v for k, v in now.items() if "swad" not in k}
-        np.savez(folder / name / "figures.npz", **once)
-        read = read_run(folder / name)
-        assert read.scores == own and next(iter(read.scores)) == name
-        assert np.array_equal(read.figures["correct"], now["correct"])
-    (folder / "result.json").unlink()
-    run(short(), "batchformer", 0, root=tmp_path, **OPTIONS)
-    assert metrics(folder) == wanted
-    with np.load(folder / "figures.npz") as ours, np.load(averaged / "figures.npz") as theirs:
-        assert np.array_equal(ours["correct"], theirs["correct"])
-    before = {key: value for key, value in wanted.items() if key != "without_swad_val"}
-    before["val"] = wanted["without_swad_val"]
-    write_json(folder / "result.json", {**result(folder), "metrics": before})
-    assert read_run(folder).scores == {k: v for k, v in wanted.items() if k != "val"}
-
-
 def test_a_run_says_where_the_valley_was(averaged: Path, plain: Path) -> None:
     for name in ANGLES:
         records = read_records(averaged / name / "metrics.jsonl")
@@ -178,29 +149,14 @@ def test_a_run_says_where_the_valley_was(averaged: Path, plain: Path) -> None:
     assert len(result(averaged)["findings"]) == len(ANGLES) and "findings" not in result(plain)
 
 
-def test_the_page_reads_the_valley_of_this_version_and_of_earlier_ones(
-    averaged: Path, plain: Path, tmp_path: Path
-) -> None:
-    """Those had it in the records of the parts, and not in results."""
+def test_the_page_reads_the_valley(averaged: Path, plain: Path) -> None:
     wanted = {name: result(averaged / name)["findings"]["swad"] for name in ANGLES}
     assert valleys(read_run(averaged)) == wanted and valleys(read_run(plain)) == {}
     assert valleys(read_run(averaged / "r45")) == {"": wanted["r45"]}
-    earlier = tmp_path / RECIPE / "batchformer/seed0"
-    shutil.copytree(averaged, earlier)
-    for path in earlier.rglob("result.json"):
-        own = json.loads(path.read_text())
-        del own["findings"]
-        write_json(path, own)
-    assert valleys(read_run(earlier)) == wanted
-    assert valleys(read_run(earlier / "r45")) == {"": wanted["r45"]}
-    # Combined anew, it has the parts' in its result.
-    (earlier / "result.json").unlink()
-    run(short(), "batchformer", 0, root=tmp_path, **OPTIONS)
-    assert result(earlier)["findings"] == result(averaged)["findings"]
 
 
-@pytest.mark.parametrize("name", ANGLES)
-def test_the_averaged_network_is_kept_and_restored(name: str, averaged: Path, plain: Path) -> None:
+def test_the_averaged_network_is_kept_and_restored(averaged: Path, plain: Path) -> None:
+    name = "r45"
     folder = averaged / name
     kept = load_newest(folder / "swad")
     assert kept is not None and not (plain / name / "swad").exists()
@@ -211,10 +167,10 @@ def test_the_averaged_network_is_kept_and_restored(name: str, averaged: Path, pl
     assert all(torch.equal(state[key], value) for key, value in kept["method"].items())
 
 
-@pytest.mark.parametrize("name", ANGLES)
 def test_without_swad_the_network_of_the_last_update_is_restored(
-    name: str, averaged: Path, plain: Path
+    averaged: Path, plain: Path
 ) -> None:
+    name = "r45"
     assert scores(plain / name) == metrics(plain / name)
     last, mean = network_of(plain / name).state_dict(), network_of(averaged / name).state_dict()
     assert not torch.equal(last["fc.weight"], mean["fc.weight"])

@@ -188,7 +188,9 @@ def digits(tmp_path_factory: pytest.TempPathFactory) -> Path:
             if name in LEARN and arm == "random_weights":
                 continue  # there is nothing to learn for it
             recipe = find_recipe(name)
-            recipe = dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **changes))
+            recipe = dataclasses.replace(
+                recipe, train=dataclasses.replace(recipe.train, **changes, figures=False)
+            )
             run(recipe, arm, 0, root=place, device=CPU, quiet=True)
     return place
 

@@ -77,7 +77,13 @@ def tiny(name: str, root: Path, **changes: Any) -> Recipe:
     data = recipe.data_with(root=str(root), shorter=(48, 64), shorter_at_test=64, longest=96)
     data = dataclasses.replace(data, precise_norm=min(1, data.precise_norm))
     train = dataclasses.replace(
-        recipe.train, batch_size=2, updates=2, eval_every=0, checkpoint_every=1, workers=0
+        recipe.train,
+        batch_size=2,
+        updates=2,
+        eval_every=0,
+        checkpoint_every=1,
+        workers=0,
+        figures=False,
     )
     return dataclasses.replace(recipe, data=data, train=train, start="", **changes)
 

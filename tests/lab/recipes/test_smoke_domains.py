@@ -121,7 +121,13 @@ def tiny(name: str, trees: Path, target: str | None = None) -> Recipe:
         data = dataclasses.replace(data, target=target or FIRST[data.name])
     size = 10 if data.name == "rotated_digits" else 6
     train = dataclasses.replace(
-        recipe.train, batch_size=size, updates=2, epochs=0, eval_every=0, workers=0
+        recipe.train,
+        batch_size=size,
+        updates=2,
+        epochs=0,
+        eval_every=0,
+        workers=0,
+        figures=False,
     )
     # Without its weights a network with frozen normalisation diverges at the recipe's rate.
     optim = dataclasses.replace(recipe.optim, lr=recipe.optim.lr / 100)

@@ -22,7 +22,7 @@ from batchformer.plug.check import check
 
 CPU = torch.device("cpu")
 NAMES = [name for name in RECIPES if name.startswith("cifar") and "moco" not in name]
-LARGEST = 200
+LARGEST = 100
 #: Of the images.
 SIDE = 32
 
@@ -62,7 +62,7 @@ def tiny(name: str, root: Path) -> Recipe:
         recipe.data, root=str(root), meta_batch=min(recipe.data.meta_batch, 16)
     )
     changes = {"batch_size": 8, "updates": 2, "eval_every": 0, "checkpoint_every": 0}
-    train = dataclasses.replace(recipe.train, **changes)
+    train = dataclasses.replace(recipe.train, figures=False, **changes)
     return dataclasses.replace(recipe, data=data, train=train)
 
 

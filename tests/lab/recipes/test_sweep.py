@@ -6,8 +6,9 @@ import dataclasses
 
 import pytest
 
+from batchformer.lab.config.comparable import changed_settings
 from batchformer.lab.recipes.small import demo
-from batchformer.lab.recipes.sweep import Level, Sweep, changed_settings, unchanged, with_module
+from batchformer.lab.recipes.sweep import Level, Sweep, unchanged, with_module
 
 ONE, TWO = (
     Level(name="1", change=unchanged),

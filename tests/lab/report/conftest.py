@@ -44,6 +44,24 @@ def recipe_of(name: str = "tail", **changes: Any) -> dict[str, Any]:
     return recipe
 
 
+#: What arms change in a recipe, as ``trained`` in ``config.json`` records it.
+CHANGES: dict[str, dict[str, dict[str, Any]]] = {
+    "baseline": {"module": {"enabled": False}},
+    "batchformer_self": {"module": {"attend": "self"}},
+    "batchformer_frozen": {"module": {"trained": False}},
+    "batchformer_mixed_only": {"module": {"streams": "mixed_only"}},
+    "batchformer_official_loss": {"module": {"loss_scale": "official"}},
+    "baseline_loss1.5x": {"module": {"enabled": False}, "train": {"loss_multiplier": 1.5}},
+    "baseline_loss3x": {"module": {"enabled": False}, "train": {"loss_multiplier": 3.0}},
+}
+
+
+def trained_by(recipe: Mapping[str, Any], arm: str) -> dict[str, Any]:
+    """The recipe as an arm trains it."""
+    changed = CHANGES.get(arm, {})
+    return {**recipe, **{part: {**(recipe[part] or {}), **new} for part, new in changed.items()}}
+
+
 def simulated(
     arm: str, seed: int, classes: int, per_class_images: int, gain: float
 ) -> tuple[dict[str, float], dict[str, Any]]:
@@ -117,9 +135,11 @@ def write_run(
         "started": f"2025-03-0{1 + seed % 9}T10:00:00+00:00",
     } | dict(provenance or {})
     data = {"split_sha256": split}
-    config = {"recipe": recipe, "arm": arm, "seed": seed, "data": data, "provenance": made}
-    if sittings:
-        config["sittings"] = [{**made, "stage": "train", **sitting} for sitting in sittings]
+    config = {"recipe": recipe, "arm": arm, "seed": seed, "trained": trained_by(recipe, arm)}
+    config |= {"data": data, "provenance": made}
+    config["sittings"] = [
+        {**made, "stage": "train", **sitting} for sitting in sittings or ({"from_update": 0},)
+    ]
     (folder / "config.json").write_text(json.dumps(config))
     noise = np.random.default_rng([seed, 3, *arm.encode()])
     updates = recipe["train"]["updates"] if finished else recipe["train"]["updates"] // 2
@@ -193,6 +213,12 @@ def write_run_fixture(runs_root: Path) -> Callable[..., Path]:
 def recipe_of_fixture() -> Callable[..., dict[str, Any]]:
     """``recipe_of``."""
     return recipe_of
+
+
+@pytest.fixture
+def no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave figures out of the page: they take most of its time."""
+    monkeypatch.setattr("batchformer.lab.report.page.html.sections_of", lambda *_: [])
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,12 @@ from typing import Any
 
 import pytest
 
-from batchformer.lab.runs.cluster import JobConfig, executor_of, own_folder, slurm_parameters
+from batchformer.lab.runs.cluster import (
+    JobConfig,
+    executor_of,
+    make_private_folder,
+    slurm_parameters,
+)
 
 
 @pytest.fixture
@@ -114,9 +119,9 @@ def test_without_slurm_it_is_said_where_to_go(
 
 def test_the_folder_of_jobs_is_ones_own(tmp_path: Path) -> None:
     folder = tmp_path / "runs/demo/jobs"
-    own_folder(folder)
-    own_folder(folder)
+    make_private_folder(folder)
+    make_private_folder(folder)
     assert folder.stat().st_mode & 0o777 == 0o700
     folder.chmod(0o770)
     with pytest.raises(ValueError, match=r"Others may write to .*chmod go-w"):
-        own_folder(folder)
+        make_private_folder(folder)

@@ -17,14 +17,24 @@ from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.log import DivergedError
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.recipes.small import demo
-from batchformer.lab.runs.compare import compare, folders_of, run, side_by_side, train_runs
-from batchformer.lab.runs.run import Run, load_task
+from batchformer.lab.runs import compare as compare_module
+from batchformer.lab.runs.build import load_task
+from batchformer.lab.runs.compare import (
+    DataSummary,
+    compare,
+    folders_of,
+    run,
+    side_by_side,
+    train_runs,
+)
+from batchformer.lab.runs.folder import write_json
+from batchformer.lab.runs.run import Run
 
 CPU = torch.device("cpu")
 
 
 def short(**train: Any) -> Recipe:
-    options = {"updates": 12, "eval_every": 6, "log_every": 5, **train}
+    options = {"updates": 6, "eval_every": 3, "log_every": 5, "figures": False, **train}
     return dataclasses.replace(demo(), train=dataclasses.replace(demo().train, **options))
 
 
@@ -73,7 +83,7 @@ def test_finished_runs_take_no_place_beside_the_others(
 
 def test_other_settings_are_not_mixed_in(tmp_path: Path) -> None:
     run(short(), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
-    with pytest.raises(ValueError, match=r"train\.updates was 12, is 13.*--runs"):
+    with pytest.raises(ValueError, match=r"train\.updates was 6, is 13.*--runs"):
         run(short(updates=13), "baseline", 0, root=tmp_path, device=CPU, quiet=True)
 
 
@@ -108,7 +118,7 @@ def test_arms_that_were_stopped_at_different_updates_read_their_batches_together
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The one that is ahead waits, so that the reader does not start anew for every batch."""
-    recipe, steps = short(checkpoint_every=4, eval_every=12), []
+    recipe, steps = short(updates=12, checkpoint_every=4, eval_every=12), []
 
     class Enough(Exception):
         pass
@@ -193,6 +203,7 @@ def test_one_run_that_diverges_raises(tmp_path: Path) -> None:
         ("digits_moco_v3", "batchformer_official_loss", "adds its terms"),
         ("digits_moco_v3", "random_weights", "the baseline under another name"),
         ("demo", "batchformer_official_grouping", "has no such parts"),
+        ("cifar100_lt_paco", "batchformer_official_loss", "never released"),
     ],
 )
 def test_an_arm_that_is_not_possible_is_refused_before_another_trains(
@@ -202,3 +213,38 @@ def test_an_arm_that_is_not_possible_is_refused_before_another_trains(
     with pytest.raises(ValueError, match=words):
         next(compare(find_recipe(name), ("baseline", arm), (0, 1), **options))
     assert not list(tmp_path.iterdir()), "nothing was begun"
+
+
+def begun(root: Path, arm: str, ratio: float, *remarks: str) -> Run:
+    """A run whose folder says what was found of its data."""
+    recipe = dataclasses.replace(demo(), data=demo().data_with(ratio=ratio))
+    run = Run.below(root / f"{ratio:g}", recipe, arm, 0, CPU)
+    facts = {"name": f"digits {ratio:g}", "remarks": list(remarks)}
+    write_json(run.folder / "config.json", {"trained": {}, "data": facts})
+    return run
+
+
+def test_every_line_is_said_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    say = DataSummary(quiet=False)
+    for arm in ("baseline", "batchformer"):
+        for ratio in (50.0, 20.0):
+            say(begun(tmp_path, arm, ratio, "one is missing"))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 4
+    assert lines[0].startswith("digits 50: 10 classes, ") and " many, " in lines[0]
+    assert lines[1] == "digits 50: one is missing"
+    assert lines[2].startswith("digits 20: 10 classes, ") and lines[2][10:] != lines[0][10:]
+    assert lines[3] == "digits 20: one is missing"
+
+
+def test_one_rank_speaks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(compare_module, "is_rank_zero", lambda: False)
+    DataSummary(quiet=False)(begun(tmp_path, "baseline", 50.0, "one is missing"))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_quiet_is_silent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    DataSummary(quiet=True)(begun(tmp_path, "baseline", 50.0, "one is missing"))
+    assert capsys.readouterr() == ("", "")

@@ -2,27 +2,87 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 import math
+import subprocess
+import sys
+import typing
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from batchformer.lab.recipes import find_recipe
+from batchformer.lab.config.comparable import NO_EFFECT_ON_SAME_DATA, flatten
+from batchformer.lab.config.data import BY_TASK, DomainConfig
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.folder import (
+    findings_of,
     has_result,
+    read_config,
     read_result,
+    recipe_from_json,
     recipe_to_json,
-    recorded,
     refuse_other_configuration,
     write_figures,
     write_json,
     write_result,
 )
+
+# Recipes as JSON
+
+
+def test_every_recipe_survives_json() -> None:
+    assert find_recipe("cifar100_lt_ride").schedule.milestones, "a tuple, which JSON does not have"
+    for name in RECIPES:
+        recipe = find_recipe(name)
+        assert recipe.name == name
+        assert recipe_from_json(json.loads(json.dumps(recipe_to_json(recipe)))) == recipe
+
+
+def test_every_task_has_its_data() -> None:
+    assert set(BY_TASK) == set(typing.get_args(typing.get_type_hints(Recipe)["task"]))
+    assert all(dataclasses.is_dataclass(kind) for kind in BY_TASK.values())
+
+
+def test_data_is_read_as_its_task_has_it() -> None:
+    plain = recipe_to_json(find_recipe("demo"))
+    domains = {"name": "pacs", "target": "sketch"}
+    read = recipe_from_json({**plain, "task": "domains", "data": domains})
+    assert read.data == DomainConfig(name="pacs", target="sketch")
+    assert recipe_from_json(recipe_to_json(read)) == read
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"colour": "blue"}, TypeError, "colour"),
+        ({"task": "captioning"}, ValueError, "no task 'captioning'; there are long_tailed"),
+        ({"task": ["long_tailed"]}, ValueError, "no task"),
+        ({"data": None}, TypeError, "data is None, not settings by name"),
+        ({"data": {"target": "sketch"}}, TypeError, "target"),
+        ({"data": {"ratio": "many"}}, TypeError, "ratio|not supported"),
+        ({"train": [1, 2]}, TypeError, "train is .*, not settings by name"),
+        ({"method": "crt"}, ValueError, "crt"),
+    ],
+)
+def test_a_recipe_of_another_version_is_refused(
+    change: dict[str, Any], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        recipe_from_json({**recipe_to_json(find_recipe("demo")), **change})
+
+
+def test_a_value_of_the_wrong_type_is_named() -> None:
+    plain = recipe_to_json(find_recipe("voc_fpn"))
+    plain["data"]["trained_on"] = [None]
+    with pytest.raises(TypeError, match="data has a value of the wrong type"):
+        recipe_from_json(plain)
+
+
+# Files
 
 
 def configuration(**train: Any) -> dict[str, Any]:
@@ -31,84 +91,13 @@ def configuration(**train: Any) -> dict[str, Any]:
     return {"arm": "baseline", "seed": 0, "trained": recipe_to_json(changed)}
 
 
-def test_what_is_recorded(tmp_path: Path) -> None:
-    assert recorded(tmp_path) is None and recorded(tmp_path / "nowhere") is None
+def test_a_configuration_is_read_back(tmp_path: Path) -> None:
+    assert read_config(tmp_path) is None and read_config(tmp_path / "nowhere") is None
     write_json(tmp_path / "config.json", configuration())
-    assert recorded(tmp_path) == configuration()
-
-
-def test_an_empty_folder_and_the_same_settings_are_accepted(tmp_path: Path) -> None:
-    refuse_other_configuration(tmp_path, configuration())
-    trained_with(tmp_path, configuration())
-    assert refuse_other_configuration(tmp_path, configuration()) == configuration()
-
-
-def test_settings_of_no_effect_may_differ(tmp_path: Path) -> None:
-    trained_with(tmp_path, configuration(workers=2))
-    refuse_other_configuration(tmp_path, configuration(workers=None))
-
-
-def trained_with(folder: Path, config: dict[str, Any]) -> None:
-    """A folder in which this was trained for a while."""
-    write_json(folder / "config.json", config)
-    (folder / "metrics.jsonl").write_text('{"kind": "train", "step": 50, "loss": 1.0}\n')
-
-
-TRACES = ["result.json", "checkpoints/000000100.0a1b.pt", "photo/result.json", "photo/best/1.0.pt"]
-
-
-@pytest.mark.parametrize("trace", ["", "metrics.jsonl", *TRACES])
-def test_only_what_was_trained_is_kept_from_other_settings(tmp_path: Path, trace: str) -> None:
-    """A first try that failed before its first record is in nobody's way."""
-    write_json(tmp_path / "config.json", configuration(batch_size=36))
-    write_json(tmp_path / "photo/config.json", configuration(batch_size=36))
-    (tmp_path / "metrics.jsonl").write_bytes(b"")
-    assert refuse_other_configuration(tmp_path, configuration(batch_size=48)) is None
-    if not trace:
-        return
-    (tmp_path / trace).parent.mkdir(parents=True, exist_ok=True)
-    (tmp_path / trace).write_text('{"kind": "train", "step": 50, "loss": 1.0}\n')
-    with pytest.raises(ValueError, match=r"train\.batch_size was 36, is 48"):
-        refuse_other_configuration(tmp_path, configuration(batch_size=48))
-    same = configuration(batch_size=36)
-    assert refuse_other_configuration(tmp_path, same) == same
-
-
-def test_every_other_difference_is_named(tmp_path: Path) -> None:
-    trained_with(tmp_path, configuration(batch_size=36))
-    other = configuration(batch_size=48, updates=7)
-    other["trained"]["data"]["target"] = "photo"
-    other["trained"]["weights"] = ""
-    with pytest.raises(ValueError, match="with other settings") as refusal:
-        refuse_other_configuration(tmp_path, other)
-    words = str(refusal.value)
-    for difference in (
-        "data.target was each, is photo",
-        "train.batch_size was 36, is 48",
-        "train.updates was 10000, is 7",
-        "weights was timm, is ",
-    ):
-        assert difference in words
-    assert words.count(" was ") == 4 and str(tmp_path) in words and "--runs" in words
-
-
-def test_a_record_from_before_a_setting_existed_has_its_default(tmp_path: Path) -> None:
-    old = copy.deepcopy(configuration())
-    del old["trained"]["hyper"]["swad"], old["trained"]["data"]["memory"]
-    trained_with(tmp_path, old)
-    refuse_other_configuration(tmp_path, configuration())
-    changed = configuration()
-    changed["trained"]["hyper"]["swad"] = True
-    with pytest.raises(ValueError, match=r"hyper\.swad was False, is True"):
-        refuse_other_configuration(tmp_path, changed)
-
-
-def test_a_record_of_another_version_is_compared_as_it_is(tmp_path: Path) -> None:
-    old = configuration()
-    old["trained"]["depth"] = 3
-    trained_with(tmp_path, old)
-    with pytest.raises(ValueError, match="depth was 3, is None"):
-        refuse_other_configuration(tmp_path, configuration())
+    assert read_config(tmp_path) == configuration()
+    write_json(tmp_path / "config.json", {**configuration(), "format": 2})
+    with pytest.raises(ValueError, match="has format 2, and this version"):
+        read_config(tmp_path)
 
 
 def test_json_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -140,12 +129,6 @@ def test_a_score_that_could_not_be_measured_is_null_and_comes_back_as_nan(tmp_pa
     assert math.isnan(result["metrics"]["few"]) and math.isnan(result["metrics"]["ece"])
 
 
-def test_a_result_with_nan_as_earlier_versions_wrote_it_is_read(tmp_path: Path) -> None:
-    (tmp_path / "result.json").write_text('{"metrics": {"all": 50.5, "few": NaN}}')
-    metrics = read_result(tmp_path)["metrics"]
-    assert metrics["all"] == 50.5 and math.isnan(metrics["few"])
-
-
 def test_figures_come_back(tmp_path: Path) -> None:
     figures = {"per_class": np.array([1.0, np.nan]), "classes": np.array(["ant", "bee"])}
     write_figures(tmp_path / "figures.npz", figures)
@@ -154,3 +137,82 @@ def test_figures_come_back(tmp_path: Path) -> None:
         np.testing.assert_array_equal(found["per_class"], figures["per_class"])
         assert found["classes"].tolist() == ["ant", "bee"]
     assert [path.name for path in tmp_path.iterdir()] == ["figures.npz"]
+
+
+@pytest.mark.parametrize("damaged", [None, 3, [1], "swad", {"swad": 3}, {"swad": [1]}])
+def test_what_is_no_finding_is_left_out(damaged: Any) -> None:
+    assert findings_of({"findings": damaged}) == {}
+
+
+# Whether a folder may hold a run
+
+
+def trained_with(folder: Path, config: dict[str, Any]) -> None:
+    """A folder in which this was trained for a while."""
+    write_json(folder / "config.json", config)
+    (folder / "metrics.jsonl").write_text('{"kind": "train", "step": 50, "loss": 1.0}\n')
+
+
+def test_an_empty_folder_and_the_same_settings_are_accepted(tmp_path: Path) -> None:
+    refuse_other_configuration(tmp_path, configuration())
+    trained_with(tmp_path, configuration())
+    assert refuse_other_configuration(tmp_path, configuration()) == configuration()
+
+
+def test_settings_without_effect_and_the_description_may_differ(tmp_path: Path) -> None:
+    before = configuration(workers=2, log_every=10, checkpoint_every=5, figures=False)
+    before["trained"]["summary"] = "other words"
+    trained_with(tmp_path, before)
+    refuse_other_configuration(tmp_path, configuration(workers=None, parallel="fsdp"))
+
+
+def test_settings_without_effect_exist() -> None:
+    assert flatten(recipe_to_json(find_recipe("demo"))).keys() >= NO_EFFECT_ON_SAME_DATA
+
+
+TRACES = ["result.json", "checkpoints/000000100.0a1b.pt", "photo/result.json", "photo/best/1.0.pt"]
+
+
+@pytest.mark.parametrize("trace", ["", "metrics.jsonl", *TRACES])
+def test_only_what_was_trained_is_kept_from_other_settings(tmp_path: Path, trace: str) -> None:
+    """A first try that failed before its first record is in nobody's way."""
+    write_json(tmp_path / "config.json", configuration(batch_size=36))
+    write_json(tmp_path / "photo/config.json", configuration(batch_size=36))
+    (tmp_path / "metrics.jsonl").write_bytes(b"")
+    assert refuse_other_configuration(tmp_path, configuration(batch_size=48)) is None
+    if not trace:
+        return
+    (tmp_path / trace).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / trace).write_text('{"kind": "train", "step": 50, "loss": 1.0}\n')
+    with pytest.raises(ValueError, match=r"train\.batch_size was 36, is 48"):
+        refuse_other_configuration(tmp_path, configuration(batch_size=48))
+    same = configuration(batch_size=36)
+    assert refuse_other_configuration(tmp_path, same) == same
+
+
+def test_every_other_difference_is_named(tmp_path: Path) -> None:
+    trained_with(tmp_path, configuration(batch_size=36))
+    other = configuration(batch_size=48, updates=7)
+    other["trained"]["data"] |= {"target": "photo", "root": "/elsewhere"}
+    other["trained"]["weights"] = ""
+    other["trained"]["depth"] = 3
+    with pytest.raises(ValueError, match="with other settings") as refusal:
+        refuse_other_configuration(tmp_path, other)
+    words = str(refusal.value)
+    for difference in (
+        "data.root was None, is /elsewhere",
+        "data.target was each, is photo",
+        "depth was None, is 3",
+        "train.batch_size was 36, is 48",
+        "train.updates was 10000, is 7",
+        "weights was timm, is ",
+    ):
+        assert difference in words
+    assert words.count(" was ") == 6 and str(tmp_path) in words and "--runs" in words
+
+
+def test_files_are_read_without_torch() -> None:
+    """Reports need no torch, and a job may be stopped before it is imported."""
+    code = "import sys; from batchformer.lab.runs import cluster, folder, job, provenance\n"
+    code += "assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True)

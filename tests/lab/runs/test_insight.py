@@ -19,12 +19,13 @@ from batchformer.insight.look import measure, measured_rows, nearly_equal
 from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine import log
+from batchformer.lab.engine.method import Method
 from batchformer.lab.recipes.small import demo, rotated_digits_erm
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
-from batchformer.lab.runs.insight import cam_of, insight_of
+from batchformer.lab.runs.insight import cam_of, insight_arrays, insight_of, save_insight
 
 CPU = torch.device("cpu")
 
@@ -126,7 +127,7 @@ def test_a_failure_costs_no_result(
     def fails(*_: Any, **__: Any) -> None:
         raise RuntimeError("no room")
 
-    monkeypatch.setattr("batchformer.lab.runs.insight_arrays.look", fails)
+    monkeypatch.setattr("batchformer.lab.runs.insight.look", fails)
     folder = run(short(demo()), "batchformer", 0, root=tmp_path, device=CPU, quiet=True)
     assert json.loads((folder / "result.json").read_text())["metrics"]["all"] >= 0
     assert not (folder / "insight.npz").exists()
@@ -183,3 +184,30 @@ def test_figures_can_be_left_out_which_is_recorded_and_reported(
         insight_of(folder, CPU)
     print_report(folders, page)
     assert words not in " ".join(capsys.readouterr().out.split())
+
+
+def test_nothing_to_see_is_no_failure(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not save_insight(lambda: None, tmp_path, "a run")
+    assert insight_arrays(Method(), None, 0) is None
+    assert not list(tmp_path.iterdir()) and not capsys.readouterr().err
+
+
+def test_a_failure_is_one_line_and_no_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails() -> None:
+        raise RuntimeError("out of memory\nand much more")
+
+    assert not save_insight(fails, tmp_path, "a run")
+    said = capsys.readouterr().err
+    assert said == "a run: no figures of relations: RuntimeError: out of memory\n"
+    large = {"noise": np.random.default_rng(0).random(10**6)}
+    assert not save_insight(lambda: large, tmp_path, "a run")
+    assert "more than 5" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_seen_is_written(tmp_path: Path) -> None:
+    assert save_insight(lambda: {"classes": np.array(["a"])}, tmp_path, "a run")
+    with np.load(tmp_path / "insight.npz", allow_pickle=False) as found:
+        assert found["classes"].tolist() == ["a"]

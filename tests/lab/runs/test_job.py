@@ -21,11 +21,10 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.engine.interrupt import Interrupted, stop_requests
 from batchformer.lab.recipes.small import demo
-from batchformer.lab.runs import compare
-from batchformer.lab.runs import launch as job
+from batchformer.lab.runs import compare, job
 from batchformer.lab.runs.compare import run as train
 from batchformer.lab.runs.folder import recipe_to_json
-from batchformer.lab.runs.launch import RunJob, StopSignals, warning_signal
+from batchformer.lab.runs.job import RunJob, StopSignals, warning_signal
 
 CPU = torch.device("cpu")
 #: So many that a signal comes before the last.
@@ -33,7 +32,9 @@ UPDATES = 150
 
 
 def short(updates: int = 6) -> Recipe:
-    settings = dataclasses.replace(demo().train, updates=updates, eval_every=updates, log_every=1)
+    settings = dataclasses.replace(
+        demo().train, updates=updates, eval_every=updates, log_every=1, figures=False
+    )
     return dataclasses.replace(demo(), train=settings)
 
 
@@ -161,7 +162,7 @@ def test_what_a_job_does_when_it_has_saved(
 
     monkeypatch.setattr(compare, "run", stopped)
     monkeypatch.setenv("SUBMITIT_EXECUTOR", executor)
-    monkeypatch.setattr(job, "BETWEEN_S", 0.01)
+    monkeypatch.setattr(job, "REQUEUE_WAIT_S", 0.01)
     sleep = time.sleep
 
     def noted(seconds: float) -> None:
@@ -176,8 +177,8 @@ def test_what_a_job_does_when_it_has_saved(
 
 
 HOLDER = "import sys, time; from pathlib import Path\n"
-HOLDER += "from batchformer.lab.data.files.lock import holding\n"
-HOLDER += "with holding(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+HOLDER += "from batchformer.lab.data.files.lock import locked\n"
+HOLDER += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
 
 
 def test_a_job_waits_for_who_trains_its_run_and_not_for_itself(

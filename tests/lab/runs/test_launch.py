@@ -28,11 +28,11 @@ from batchformer.lab.runs.launch import (
     runs_of_sweep,
     visible_devices,
 )
-from batchformer.lab.runs.sweep import DESCRIPTION
+from batchformer.lab.runs.sweep import SWEEP_FILE
 
 UPDATES = 30
 LENGTH = {"updates": UPDATES, "eval-every": UPDATES, "checkpoint-every": 4}
-COMPARE = ["compare", "demo", "--quiet", "--device", "cpu"]
+COMPARE = ["compare", "demo", "--quiet", "--device", "cpu", "--train.no-figures"]
 COMPARE += [word for name, value in LENGTH.items() for word in (f"--train.{name}", str(value))]
 JOBS = JobConfig()
 FOLDERS = [f"demo/{arm}/seed{seed}" for seed in (0, 1) for arm in ("baseline", "batchformer")]
@@ -138,7 +138,7 @@ def test_runs_of_a_sweep_are_described_and_nothing_is_trained(tmp_path: Path) ->
     cells = ("1/baseline", "1/batchformer", "2/batchformer")
     assert found == [f"demo_layers/{cell}/seed{seed}" for seed in (0, 1) for cell in cells]
     assert {run.recipe.module.layers for run in runs} == {1, 2}
-    assert [path.name for path in (tmp_path / "demo_layers").iterdir()] == [DESCRIPTION]
+    assert [path.name for path in (tmp_path / "demo_layers").iterdir()] == [SWEEP_FILE]
 
 
 def test_a_job_has_the_whole_recipe(tmp_path: Path) -> None:

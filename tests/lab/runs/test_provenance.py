@@ -1,13 +1,124 @@
-"""Which code ran where."""
+"""Which code trained which part of a run, over all the times that it was started."""
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import json
 import sys
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from batchformer.lab.runs.provenance import code_hash, provenance
+from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.engine.interrupt import StopRequest
+from batchformer.lab.recipes import find_recipe
+from batchformer.lab.recipes.small import demo
+from batchformer.lab.runs import run as runs
+from batchformer.lab.runs.compare import run
+from batchformer.lab.runs.provenance import code_hash, contributing, provenance
+from batchformer.lab.runs.run import Run
+
+CPU = torch.device("cpu")
+
+
+def short(recipe: Recipe, **train: Any) -> Recipe:
+    options = {
+        "updates": 12,
+        "eval_every": 12,
+        "log_every": 1,
+        "checkpoint_every": 4,
+        "figures": False,
+        **train,
+    }
+    return dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **options))
+
+
+def config_in(folder: Path) -> dict[str, Any]:
+    config: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    return config
+
+
+def use_code(patch: pytest.MonkeyPatch, name: str) -> None:
+    patch.setattr(runs, "provenance", lambda device: {"code_sha256": name, "device": str(device)})
+
+
+def killed(one: Run, after: int) -> None:
+    """Train so many updates, and lose what is not in a checkpoint."""
+    one.begin()
+    options: dict[str, Any] = {"quiet": True, "wandb": None, "alone": True}
+    training = one.training(one.feed(), StopRequest(), **options)
+    assert len(list(itertools.islice(training, after))) == after
+    training.close()
+
+
+def test_a_resumed_run_keeps_every_sitting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Run.below(tmp_path, short(demo()), "batchformer", 0, CPU)
+    for code, after in (("old", 6), ("lost", 2), ("new", 0)):
+        use_code(monkeypatch, code)
+        if after:
+            killed(one, after)
+        else:
+            run(one.recipe, one.arm, one.seed, root=tmp_path, device=CPU, quiet=True)
+    config = config_in(one.folder)
+    facts = {"device": "cpu", "stage": "train"}
+    assert config["sittings"] == [
+        {"code_sha256": "old", "from_update": 0, **facts},
+        {"code_sha256": "lost", "from_update": 4, **facts},
+        {"code_sha256": "new", "from_update": 4, **facts},
+    ]
+    assert config["provenance"] == {"code_sha256": "old", "device": "cpu"}
+    assert [s["code_sha256"] for s in contributing(config["sittings"])] == ["old", "new"]
+
+    use_code(monkeypatch, "looks at it")
+    before = (one.folder / "config.json").read_bytes()
+    run(one.recipe, one.arm, one.seed, root=tmp_path, device=CPU, quiet=True)
+    assert (one.folder / "config.json").read_bytes() == before
+
+
+def test_code_of_which_nothing_is_left_is_not_claimed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed before its first checkpoint, a run starts over."""
+    one = Run.below(tmp_path, short(demo()), "batchformer", 0, CPU)
+    use_code(monkeypatch, "old")
+    killed(one, 3)
+    use_code(monkeypatch, "new")
+    run(one.recipe, one.arm, one.seed, root=tmp_path, device=CPU, quiet=True)
+    config = config_in(one.folder)
+    assert config["provenance"]["code_sha256"] == "new"
+    begun = [(sitting["code_sha256"], sitting["from_update"]) for sitting in config["sittings"]]
+    assert begun == [("old", 0), ("new", 0)]
+
+
+@pytest.mark.usefixtures("three_angles")
+def test_a_run_of_several_parts_has_the_sittings_of_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = short(find_recipe("rotated_digits_erm"), updates=2, eval_every=2, checkpoint_every=2)
+    use_code(monkeypatch, "only")
+    folder = run(recipe, "baseline", 0, root=tmp_path, device=CPU, quiet=True)
+    sittings = config_in(folder)["sittings"]
+    assert [sitting["part"] for sitting in sittings] == ["r0", "r45", "r75"]
+    for sitting in sittings:
+        (own,) = config_in(folder / sitting.pop("part"))["sittings"]
+        assert own == sitting
+    assert config_in(folder)["provenance"] == {"code_sha256": "only", "device": "cpu"}
+
+
+def test_a_sitting_counts_unless_a_later_one_began_before_it() -> None:
+    def at(stage: str, update: int, part: str = "") -> dict[str, Any]:
+        return {"stage": stage, "from_update": update, "part": part}
+
+    a = [at("a", 0), at("a", 50), at("b", 0), at("b", 20)]
+    assert contributing(a) == a
+    assert contributing([*a, at("b", 10)]) == [*a[:3], at("b", 10)]
+    assert contributing([*a, at("a", 30)]) == [a[0], at("a", 30)]
+    assert contributing([*a, at("a", 0)]) == [at("a", 0)]
+    other = at("a", 0, "other part")
+    assert contributing([*a, other]) == [*a, other]
 
 
 def test_code_device_and_command(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,10 +1,13 @@
-"""One run: its folder, and the weights it begins with."""
+"""One run: its folder, its initial weights, and what a training leaves, killed or not."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import shutil
+import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,31 +19,40 @@ from torch import Tensor, nn
 from batchformer.cli import main as cli
 from batchformer.lab.config.arms import ARMS, with_arm
 from batchformer.lab.config.recipe import Recipe
+from batchformer.lab.config.training import TrainConfig
+from batchformer.lab.engine.interrupt import StopRequest
+from batchformer.lab.engine.log import read_records
+from batchformer.lab.engine.loop import Evaluation
+from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.models.build import OWN
 from batchformer.lab.models.networks import DigitsNet
 from batchformer.lab.models.weights import move_stride
 from batchformer.lab.recipes.small import demo
+from batchformer.lab.runs import run as run_module
+from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.compare import run
-from batchformer.lab.runs.run import Run, build, load_task, restore
+from batchformer.lab.runs.load_run import restore
+from batchformer.lab.runs.run import Run
+from soak.processes import finish, start
 
 CPU = torch.device("cpu")
 
 
 def short(**train: Any) -> Recipe:
-    options = {"updates": 12, "eval_every": 6, "log_every": 5, **train}
+    options = {"updates": 6, "eval_every": 3, "log_every": 5, "figures": False, **train}
     return dataclasses.replace(demo(), train=dataclasses.replace(demo().train, **options))
 
 
 def test_a_run_folder_holds_all_a_report_needs(tmp_path: Path) -> None:
-    folder = run(short(), "batchformer", 1, root=tmp_path, device=CPU, quiet=True)
+    folder = run(short(figures=True), "batchformer", 1, root=tmp_path, device=CPU, quiet=True)
     assert folder == tmp_path / "demo/batchformer/seed1"
     config = json.loads((folder / "config.json").read_text())
     assert config["arm"] == "batchformer" and config["seed"] == 1
-    assert config["recipe"]["train"]["updates"] == 12 and len(config["data"]["split_sha256"]) == 64
+    assert config["recipe"]["train"]["updates"] == 6 and len(config["data"]["split_sha256"]) == 64
     assert config["provenance"]["torch"] == torch.__version__
     assert len(config["provenance"]["code_sha256"]) == 64
     result = json.loads((folder / "result.json").read_text())
-    assert result["updates"] == 12 and set(result["metrics"]) >= {"all", "many", "medium", "few"}
+    assert result["updates"] == 6 and set(result["metrics"]) >= {"all", "many", "medium", "few"}
     with np.load(folder / "figures.npz", allow_pickle=False) as figures:
         assert figures["per_class"].shape == (10,) and figures["correct"].dtype == bool
     size = sum(p.stat().st_size for p in folder.rglob("*") if "checkpoints" not in p.parts)
@@ -103,9 +115,6 @@ def test_restore_gives_the_trained_method(tmp_path: Path) -> None:
         folder = run(short(**train), arm, 0, root=root, device=CPU, quiet=True)
         method, task, _ = restore(folder, CPU)
         with torch.no_grad():
-            from batchformer.lab.config.training import TrainConfig
-            from batchformer.lab.engine.optimizer_step import OptimizerStep
-
             metrics = task.evaluate(method, OptimizerStep(TrainConfig(), CPU)).metrics
         assert metrics == json.loads((folder / "result.json").read_text())["metrics"]
     with pytest.raises(FileNotFoundError, match="not a run folder"):
@@ -266,3 +275,100 @@ def test_weights_of_a_try_in_which_nothing_was_trained_are_forgotten(tmp_path: P
     one.begin()
     assert "weights" not in (found := json.loads(path.read_text()))
     assert found["trained"]["weights"] == ""
+
+
+# What a training leaves in the folder, killed or not
+
+
+def trained(run: Run) -> Evaluation:
+    run.begin()
+    options: dict[str, Any] = {"quiet": True, "wandb": None, "alone": True}
+    steps = run.training(run.feed(), StopRequest(), **options)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            evaluation: Evaluation = end.value
+            return evaluation
+
+
+def test_what_was_measured_is_kept(tmp_path: Path) -> None:
+    one = Run.below(tmp_path, short(select_on="test"), "batchformer", 0, CPU)
+    evaluation = trained(one)
+    result = json.loads((one.folder / "result.json").read_text())
+    assert result.pop("minutes") > 0
+    assert result == {"metrics": evaluation.metrics, "updates": 6, "selected": "test"}
+    assert (one.folder / "figures.npz").exists() and one.finished
+
+
+def test_a_run_without_its_figures_is_not_finished(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What says that all is there is written last."""
+
+    def full(*_: object) -> None:
+        raise OSError("no space left")
+
+    one = Run.below(tmp_path, short(), "batchformer", 0, CPU)
+    with monkeypatch.context() as patch:
+        patch.setattr(run_module, "write_figures", full)
+        with pytest.raises(OSError, match="no space left"):
+            trained(one)
+    assert not one.finished
+    trained(one)
+    assert one.finished
+
+
+UPDATES = 60
+COMMAND = [
+    *("train", "demo", "--arm", "batchformer", "--train.no-figures", "--device", "cpu", "--quiet"),
+    *("--train.updates", str(UPDATES), "--train.eval-every", "20", "--train.checkpoint-every", "4"),
+]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    place = tmp_path_factory.mktemp("unbroken")
+    assert finish(start([*COMMAND, "--runs", str(place)], place / "log")) == 0
+    return place / "demo/batchformer/seed0"
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    found = read_records(folder / "metrics.jsonl")
+    return [{k: v for k, v in r.items() if k != "samples_per_s"} for r in found]
+
+
+# SIGKILL at random moments, inside writes too, is in tests/reliability.
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_killed_process_resumed_equals_an_unbroken_one(
+    tmp_path: Path, unbroken: Path, number: signal.Signals
+) -> None:
+    command, folder = [*COMMAND, "--runs", str(tmp_path)], tmp_path / "demo/batchformer/seed0"
+    process = start(command, tmp_path / "log")
+    deadline = time.monotonic() + 60
+    while not list((folder / "checkpoints").glob("0000000[1-5]?.*.pt")):
+        assert process.is_alive(), "it ended before it could be killed"
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    os.kill(process.pid or 0, number)
+    assert finish(process, 60) in (-number, 128 + number)
+    assert not (folder / "result.json").exists()
+
+    assert finish(start(command, tmp_path / "log")) == 0
+    assert records(folder) == records(unbroken)
+    results = [json.loads((one / "result.json").read_text()) for one in (folder, unbroken)]
+    assert results[0]["metrics"] == results[1]["metrics"]
+    states = [restore(one, CPU)[0].state_dict() for one in (folder, unbroken)]
+    assert all(torch.equal(states[0][key], states[1][key]) for key in states[0])
+
+
+def test_a_re_weighting_that_will_never_come_is_told_before_training(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for method, told in (("balanced_softmax", False), ("ldam", True)):
+        changed = dataclasses.replace(short(), method=method)  # type: ignore[arg-type]
+        one = Run.below(tmp_path / method, changed, "baseline", 0, CPU)
+        one.begin()
+        options: dict[str, Any] = {"quiet": False, "wandb": None, "alone": True}
+        next(one.training(one.feed(), StopRequest(), **options))
+        assert ("re-weighting begins with epoch 160" in capsys.readouterr().err) == told

@@ -17,8 +17,8 @@ from batchformer.lab.engine.interrupt import Interrupted
 from batchformer.lab.recipes.small import demo
 from batchformer.lab.runs.cluster import JobConfig
 from batchformer.lab.runs.compare import run as train
+from batchformer.lab.runs.folder import RECORD
 from batchformer.lab.runs.launch import (
-    RECORD,
     Launch,
     not_begun,
     runs_of_comparison,
@@ -43,7 +43,7 @@ cat {folder}/states 2> /dev/null
 
 
 def short() -> Recipe:
-    train_config = dataclasses.replace(demo().train, updates=4, eval_every=4)
+    train_config = dataclasses.replace(demo().train, updates=4, eval_every=4, figures=False)
     return dataclasses.replace(demo(), train=train_config)
 
 
@@ -173,7 +173,7 @@ def test_waiting_ends_with_the_last_job(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("batchformer.lab.runs.launch.SEEN_LATE_S", 0.1)
+    monkeypatch.setattr("batchformer.lab.runs.launch.FILE_DELAY_S", 0.1)
     runs = runs_of_comparison(short(), ARMS, (0,), tmp_path)
     submitted = submit(launch_in(tmp_path), runs)
     finish(runs[0])
@@ -193,7 +193,7 @@ def test_who_stops_waiting_stops_no_job(cluster: Path, tmp_path: Path) -> None:
     assert main is not None
     timer = threading.Timer(0.3, signal.pthread_kill, (main, signal.SIGINT))
     timer.start()
-    with pytest.raises(Interrupted, match="No longer waiting for 2 jobs, which go on"):
+    with pytest.raises(Interrupted, match="No longer waiting for 2 jobs, which continue"):
         wait_for(submitted, every=0.05)
     timer.join()
 

@@ -26,7 +26,7 @@ DEPTH = SWEEPS["demo_layers"]
 
 
 def short(**train: Any) -> Recipe:
-    options = {"updates": 6, "eval_every": 3, "checkpoint_every": 2, "log_every": 3, **train}
+    options = {"updates": 6, "eval_every": 3, "checkpoint_every": 2, "figures": False, **train}
     return dataclasses.replace(demo(), train=dataclasses.replace(demo().train, **options))
 
 
@@ -184,7 +184,7 @@ def test_what_a_comparison_of_the_base_trained_is_taken_over(
     assert len(train(root)) == 6
     assert trained == [f"demo_layers/2 batchformer seed {seed}" for seed in (0, 1)]
     names = [f"demo/{arm}/seed{seed}" for seed in (0, 1) for arm in ARMS]
-    line = f"4 runs were trained already, and taken over: {', '.join(names)}\n"
+    line = f"4 runs were trained before and reused: {', '.join(names)}\n"
     assert capsys.readouterr().err == line
     for name in names:
         before, after = content(root / name), content(root / name.replace("demo", "demo_layers/1"))
@@ -217,7 +217,7 @@ def test_another_sweep_has_them_as_well(
     trained.clear()
     train(root, sweep=other, levels=["1", "2", "4"], seeds=[0])
     assert trained == ["depth_again/4 batchformer seed 0"]
-    assert "3 runs were trained already" in capsys.readouterr().err
+    assert "3 runs were trained before" in capsys.readouterr().err
     origins = [
         config_of(root / "depth_again" / f"{level}/batchformer/seed0")["taken_from"]
         for level in ("1", "2")

@@ -220,8 +220,8 @@ def without(table: Path, lacking: str) -> Path:
     ("lacking", "words"),
     [
         ("images", "pairs has no validation images"),
-        ("unseen pairs", "the validation data of pairs has no images of unseen pairs"),
-        ("seen pairs", "the validation data of pairs has no images of seen pairs"),
+        ("unseen pairs", "validation of pairs has no images of unseen pairs"),
+        ("seen pairs", "validation of pairs has no images of seen pairs"),
     ],
 )
 def test_it_is_known_beforehand_whether_validation_has_a_score(

@@ -1128,7 +1128,7 @@ def test_sequence_first_inputs_are_asked_for() -> None:
     model, batch, _ = RIGHT["sequence_first_inputs"]()
     result = check(model, batch)
     assert result.failures and "input_axis=1" in str(result)
-    with pytest.raises(ValueError, match="counted from 0"):
+    with pytest.raises(ValueError, match="axes count from 0"):
         check(model, batch, input_axis=-1)
 
 

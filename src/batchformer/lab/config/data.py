@@ -35,48 +35,49 @@ class LongTailConfig:
     profile: Literal["exponential", "step"] = "exponential"
     """How class sizes fall."""
     seed: int = 0
-    """Of the draw; the same for all runs, so that arms and seeds share one training set."""
+    """Seed of that draw; the same for all runs, so that arms and seeds share one training set."""
     root: str | None = None
-    """Folder or .npz file; by default $BATCHFORMER_DATA, else ~/.cache/batchformer. Your own images
-    lie in train/<class>/ and test/<class>/ (or val/<class>/) of it; or in <class>/ alone, and a
-    fifth of each class is held out as the test set, drawn by data.seed."""
+    """Folder or .npz file; by default $BATCHFORMER_DATA, else ~/.cache/batchformer. It has your own
+    images in train/<class>/ and test/<class>/ (or val/<class>/); or in <class>/ alone, and a fifth
+    of each class is held out as the test set, drawn by data.seed."""
     train_list: str | None = None
-    """Image files: list of the training images, `path label` a line or a .csv with these columns;
-    paths start from data.root."""
+    """Image files: list of the training images, one `path label` a line, or a .csv with these
+    columns; paths are relative to data.root."""
     test_list: str | None = None
     """Image files: list of the test images."""
     per_class: int = 0
     """Image files: train on at most this many images of each class. They are the first of an order
     drawn by data.seed, so that a smaller set is contained in a larger one. 0: all images."""
     size: int = 224
-    """Image files: side of the squares they are cut to; at test the middle of 8/7 of it."""
+    """Image files: side of the square crop; at test the centre of an image of 8/7 that side."""
     scored_on: Literal["test", "val"] = "test"
-    """imagenet_lt, places_lt: which of the published lists scores are measured on."""
+    """imagenet_lt, places_lt: which of the published lists is scored."""
     shots: Literal["counts", "thirds"] = "counts"
     """Many (> 100 training images), medium, few (< 20), or thirds of the classes by count."""
     augment: Literal[
         "autoaugment", "standard", "rotation", "paco", "jitter", "resized", "simclr", "deit"
     ] = "autoaugment"
-    """CIFAR: AutoAugment and Cutout after crop and flip; standard crop and flip; crop, flip and
-    rotation (RIDE). Image files: resized crop, flip and colour jitter; resized crop and flip; two
-    views as SimCLR's; resized crop, flip, RandAugment and erasing (DeiT). Both: PaCo's two views,
-    the second as SimCLR's. The digits have their own."""
+    """CIFAR: autoaugment is crop, flip, AutoAugment and Cutout; standard is crop and flip; rotation
+    is crop, flip and rotation (RIDE). Image files: jitter is resized crop, flip and colour jitter;
+    resized is resized crop and flip; simclr is two views as SimCLR's; deit is resized crop, flip,
+    RandAugment and erasing. Both: paco is two views, the second as SimCLR's. The digits have an
+    augmentation of their own."""
     sampler: Literal["shuffle", "class_balanced", "repeated"] = "shuffle"
-    """Every image once an epoch; every class equally often; or a third of the images three times
-    (DeiT)."""
+    """shuffle: every image once an epoch; class_balanced: every class equally often; repeated: a
+    third of the images three times (DeiT)."""
     scores: Literal["shots", "top", "both"] = "shots"
-    """Accuracy by shots, the five highest answers (top1, top5), or both."""
+    """Accuracy by shots, among the highest answers (top1, top5), or both."""
     views: Literal["none", "moco_v2", "byol"] = "none"
-    """Method knn: the two views of test images by which alignment is measured, beside uniformity
-    and feature_std; those that the features were learnt from, as data.views there."""
+    """knn: the two views of test images that alignment is measured on, beside uniformity and
+    feature_std; choose data.views of the run that learnt the features."""
     meta_batch: int = 0
-    """Samples of a second, class-balanced batch in each update, for balms; 0 for none."""
+    """balms: samples of the second, class-balanced batch of each update; 0: none."""
     meta_from: Literal["train", "val"] = "train"
-    """Where the second batch comes from; "val" is the third list of imagenet_lt and places_lt."""
+    """balms: where the second batch comes from; "val" is a list of imagenet_lt and places_lt."""
 
     @property
     def of_files(self) -> bool:
-        """Whether images are read from files as they are needed, rather than lie in memory."""
+        """Whether images are read from files when they are needed; else they are in memory."""
         return self.name in FILES
 
     def __post_init__(self) -> None:
@@ -92,7 +93,7 @@ class LongTailConfig:
             require(self.root is None, "data.root is for files; the digits are embedded")
             require(self.profile == "exponential", "the digits have the exponential profile only")
             own = self.augment in ("autoaugment", "paco")
-            require(own, "the digits have an augmentation of their own; leave data.augment")
+            require(own, "the digits have their own augmentation; leave data.augment autoaugment")
         elif self.of_files:
             known = ", ".join(OF_FILES)
             right = self.augment in OF_FILES
@@ -113,7 +114,7 @@ class LongTailConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ContrastConfig:
-    """Images in two views, without their labels; labels serve to score what was learnt."""
+    """Images in two views, without their labels; labels are used only to score features."""
 
     name: Literal["cifar10", "cifar100", "digits", "imagenet", "imagenet_lt", "folder"] = "cifar100"
     """Which images; "folder" is your own, in folders of classes or by lists."""
@@ -121,29 +122,29 @@ class ContrastConfig:
     """Images of the largest class over those of the smallest, where the tail is drawn here; 1: all
     images."""
     seed: int = 0
-    """Of that draw; the same for all runs."""
+    """Seed of that draw; the same for all runs."""
     root: str | None = None
     """Folder or .npz file; by default $BATCHFORMER_DATA, else ~/.cache/batchformer."""
     train_list: str | None = None
-    """Image files: list of the training images, `path label` a line or a .csv with these columns;
-    paths start from data.root."""
+    """Image files: list of the training images, one `path label` a line, or a .csv with these
+    columns; paths are relative to data.root."""
     test_list: str | None = None
     """Image files: list of the test images."""
     size: int = 224
-    """Image files: side of the squares they are cut to."""
+    """Image files: side of the square crop."""
     views: Literal["moco_v2", "byol"] = "moco_v2"
-    """Two views alike, as MoCo-v2; or the first always blurred and the second rarely, but sometimes
-    solarised, as BYOL and MoCo-v3. Images of CIFAR's size are not blurred; the digits are shifted.
-    """
+    """moco_v2: both views by the same augmentation; byol (MoCo-v3): the first is always blurred,
+    the second rarely blurred and sometimes solarised. CIFAR is not blurred; the digits are
+    shifted."""
 
     def __post_init__(self) -> None:
         self.images()
 
     def images(self, **changes: Any) -> LongTailConfig:
-        """The same images with their labels, as they are scored.
+        """The same images with their labels, for scoring.
 
         Args:
-            changes: other settings of theirs.
+            changes: settings of the labelled data that differ.
         """
         require(self.ratio >= 1, f"data.ratio is {self.ratio}, below 1")
         return LongTailConfig(
@@ -171,9 +172,9 @@ class DetectionConfig:
     """Folder VOCdevkit, with VOC2007 and others in it; by default in $BATCHFORMER_DATA, else
     ~/.cache/batchformer."""
     trained_on: tuple[str, ...] = ("2007/trainval", "2012/trainval")
-    """Year and list of images, VOC<year>/ImageSets/Main/<list>.txt."""
+    """Training images, each as year/list: VOC<year>/ImageSets/Main/<list>.txt."""
     scored_on: tuple[str, ...] = ("2007/test",)
-    """The same of the images that scores are measured on."""
+    """Images that are scored, written in the same way."""
     shorter: tuple[int, ...] = tuple(range(480, 801, 32))
     """Lengths of the shorter side in training, one drawn for each image."""
     shorter_at_test: int = 800
@@ -182,10 +183,9 @@ class DetectionConfig:
     """Largest length of the longer side."""
     difficult: bool = True
     """Train on objects that are marked as difficult; they are never scored."""
-
     precise_norm: int = 0
-    """Training batches over which statistics of normalisation are measured anew before every
-    scoring, the weights left as they are (detectron2's precise-BN); 0: running means."""
+    """Training batches over which batch-norm statistics are measured again before every scoring
+    (detectron2's precise-BN); 0: keep the running statistics."""
 
     def __post_init__(self) -> None:
         require(self.precise_norm >= 0, f"data.precise-norm is {self.precise_norm}, below 0")
@@ -211,8 +211,8 @@ class DomainConfig:
     ] = "pacs"
     """Which images; "tree" is your own, in folders DOMAIN/CLASS/IMAGE."""
     root: str | None = None
-    """Folder of the domains; by default $BATCHFORMER_DATA, else ~/.cache/batchformer, and in it the
-    data set's usual name."""
+    """Folder of the domains; by default the data set's usual name in $BATCHFORMER_DATA, else in
+    ~/.cache/batchformer."""
     lists: bool = False
     """Read the lists of images in ROOT/image_list instead of the folders."""
     target: str = EACH
@@ -220,25 +220,25 @@ class DomainConfig:
     source: str = ""
     """The one domain that is trained on. Empty: all but the target."""
     size: int = 224
-    """Side of the squares that images are cut to."""
+    """Side of the square crop."""
     held_out: float = 0.2
     """Share of each domain that is held out for validation, drawn by the seed of the run."""
     scored_on: Literal["all", "in"] = "all"
     """All images of the target, or those not held out, as in the code of SWAD and DomainBed."""
     sampler: Literal["shuffle", "domains"] = "shuffle"
-    """Every image of the sources once an epoch, or the same number of each domain in a batch, one
-    domain after the other."""
+    """shuffle: every image of the sources once an epoch; domains: the same number of each domain in
+    a batch, one domain after the other."""
     domains_in_batch: int = 0
-    """Sampler of domains: how many a batch has, drawn anew for each; 0: all sources."""
+    """data.sampler domains: how many domains a batch has, drawn for each batch; 0: all sources."""
     epoch: int = 0
-    """Sampler of domains: updates that are counted as an epoch; 0: as the largest source needs."""
+    """data.sampler domains: updates of an epoch; 0: one pass over the largest source."""
     adapt: bool = False
-    """Images of the target, without their labels, in every batch: domain adaptation."""
+    """mdd: add images of the target, without their labels, to every batch: domain adaptation."""
     augment: Literal["domain", "scale", "centre", "shift"] = "domain"
-    """Resized crop, flip, jitter and grey; the same without grey; the middle of the image and a
-    flip (VisDA); a shift by a pixel (the digits)."""
+    """domain: resized crop, flip, jitter and grey; scale: the same without grey; centre: centre
+    crop and flip (VisDA); shift: a shift by a pixel (the digits)."""
     memory: bool = False
-    """Read all images once and keep them on the device; they must be squares of one size."""
+    """Read all images once and store them on the device; they must be squares of one size."""
 
     @property
     def of_files(self) -> bool:
@@ -278,16 +278,15 @@ class FeatureConfig:
     name: Literal["cub", "awa1", "awa2", "sun", "apy", "flo", "npz"] = "cub"
     """Which features: the benchmark's .mat files, or an .npz of the same arrays."""
     root: str | None = None
-    """Folder of the set, by default in $BATCHFORMER_DATA, else in ~/.cache/batchformer; or the .npz
-    itself."""
+    """Folder of the set, or the .npz; by default in $BATCHFORMER_DATA, else in
+    ~/.cache/batchformer."""
     unseen: Literal["test", "val"] = "test"
-    """Which classes are left out: those of the test, or those of validation, without the test's."""
+    """Which classes are not trained on: test's, or validation's with test's left out altogether."""
     choose: bool = True
-    """Train twice: with the classes of validation left out, and then on all seen ones; the epoch
-    that was best in the first is reported of the second."""
-
+    """Train twice: first with the classes of validation left out, then on all seen classes. The
+    best epoch of the first training is reported of the second."""
     batches: int = 5
-    """Random batches of an update, one for each step of a critic."""
+    """Random batches of an update, one for each step of the critic."""
 
     @property
     def of_files(self) -> bool:
@@ -307,29 +306,29 @@ class PairConfig:
     name: Literal["mit_states", "ut_zappos", "c_gqa", "table"] = "mit_states"
     """Which images; "table" is your own, by a .csv of image, attribute, object and split."""
     root: str | None = None
-    """Folder of the set, by default in $BATCHFORMER_DATA, else in ~/.cache/batchformer; of your own
-    images, the folder that the paths of the table start from."""
+    """Folder of the set, by default in $BATCHFORMER_DATA, else in ~/.cache/batchformer. For your
+    own images, the folder that paths in the table are relative to."""
     table: str | None = None
     """Your own: the .csv, with the columns image, attribute, object and split (train, val, test).
     `batchformer data pairs` makes one of a tree DOMAIN/CLASS/IMAGE."""
     world: Literal["closed", "open"] = "closed"
-    """Which pairs an image can be said to show: those of the set, or every attribute with every
-    object."""
+    """Pairs that an image can be assigned to. closed: the pairs of the set; open: every attribute
+    with every object."""
     mask: bool = False
-    """Open world: leave out pairs whose feasibility is below a threshold chosen on validation."""
+    """compcos, open world: leave out pairs less feasible than a threshold chosen on validation."""
     vectors: tuple[str, ...] = ()
-    """Files of word vectors (GloVe, word2vec or fastText, as text); several are put side by side.
-    A relative path is also looked for in the folder of the data."""
+    """Files of word vectors (GloVe, word2vec or fastText, as text); vectors of several files are
+    concatenated. A relative path is also looked for in the folder of the data."""
     replacements: tuple[str, ...] = ()
-    """Words for which another has a vector, as WORD=OTHER."""
+    """Words that take the vector of another word, as WORD=OTHER."""
     missing_words: Literal["raise", "random"] = "raise"
-    """What to do about names of which no part has a vector: stop and list them, or draw one."""
+    """For names of which no part has a vector. raise: stop and list them; random: draw a vector."""
     size: int = 224
-    """Side of the squares that images are cut to; at test the middle of 8/7 of it."""
+    """Side of the square crop; at test the centre of an image of 8/7 that side."""
     augment: Literal["resized", "none"] = "resized"
-    """Resized crop and flip, or as at test, which a frozen network sees once and for all."""
+    """resized: resized crop and flip; none: as at test, so that a frozen network runs only once."""
     memory: bool = False
-    """Read all images once and keep them on the device; they must be of one size."""
+    """Read all images once and store them on the device; they must be of one size."""
 
     @property
     def of_files(self) -> bool:

@@ -40,11 +40,11 @@ class Margins:
     margin: float = at_least(0, 0.5)
     """ldam, ride: margin of the rarest class, in cosines."""
     scale: float = above_zero(30.0)
-    """ldam, ride: what cosines are multiplied by."""
+    """ldam, ride: factor on cosines."""
     reweight_epoch: int = at_least(0, 160)
     """ldam, ride: the epoch, from 0, at which deferred re-weighting begins."""
     reweight_beta: float = 0.9999
-    """ldam, ride: of the effective-number class weights."""
+    """ldam, ride: beta of the effective-number class weights."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +78,7 @@ class Routers:
     router_width: int = at_least(1, 16)
     """ride_assignment: channels that a router makes of an expert's features."""
     router_positive_weight: float = 100.0
-    """ride_assignment: weight of samples that a further expert would put right."""
+    """ride_assignment: weight of samples that a further expert would correct."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,7 +97,7 @@ class KeyEncoder:
     """paco, moco: divides the similarities of samples; 0.2 for ImageNet-LT and MoCo-v2, 1 for
     MoCo-v3."""
     queue: int = at_least(1, 1024)
-    """paco, moco_v2: keys kept of earlier batches; 8192 for ImageNet-LT, 65536 for MoCo-v2."""
+    """paco, moco_v2: length of the queue of keys; 8192 for ImageNet-LT, 65536 for MoCo-v2."""
     dim: int = at_least(1, 32)
     """paco, moco: channels of the projection; 128 for ImageNet-LT and MoCo-v2, 256 for MoCo-v3."""
     momentum: float = share(0.999)
@@ -109,7 +109,7 @@ class Contrast:
     """MoCo's projection and loss."""
 
     momentum_schedule: Literal["constant", "cosine"] = "constant"
-    """moco: "cosine" lets that share rise to 1 over the training, by half a cosine."""
+    """moco: "cosine" raises hyper.momentum to 1 over the training, by half a cosine."""
     projection_layers: int = at_least(1, 2)
     """moco: linear layers of the projection; MoCo-v3 has 3 for a ViT."""
     projection_hidden: int = at_least(1, 2048)
@@ -143,7 +143,7 @@ class KeyQueue:
     enqueued: Literal["both", "plain", "mixed"] = "both"
     """moco_v2 with BatchFormer: which streams of the keys enter the queue; both turn it over twice
     as fast. One alone suits hyper.contrast-pairs plain: with all pairs the queries of the other
-    stream have no negatives of their kind, and features collapse (seen with plain, on digits)."""
+    stream have no negatives of their kind, and features collapse (with plain, on digits)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -194,7 +194,7 @@ class Smoothing:
     """Label smoothing."""
 
     smoothing: float = share(0.0)
-    """cross_entropy: share of the target that all classes have in common."""
+    """cross_entropy: share of the target that is spread over all classes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -219,13 +219,13 @@ class MetaSampler:
     """BALMS: a sampler that is learnt."""
 
     sampler_power: float = 0.3
-    """balms: sampling weights of classes begin in proportion to n^-power, the least and the largest
-    adding up to 1."""
+    """balms: initial sampling weights of classes are proportional to n^-power; the least and the
+    largest add up to 1."""
     sampler_lr: float = above_zero(1e-3)
-    """balms: Adam's rate for the sampling weights, which the schedule does not change."""
+    """balms: Adam's constant learning rate for the sampling weights."""
     inner_lr: float = at_least(0, 0.0)
-    """balms: rate of the classifier's trial step, by which the sampling weights are judged, as a
-    plain gradient step. 0: the step that SGD would take next, as in the released code."""
+    """balms: learning rate of the trial step of the classifier, which judges the sampling weights,
+    as a plain gradient step. 0: the step that SGD would take next, as in the released code."""
     meta_streams: Literal["both", "plain", "mixed"] = "both"
     """balms with BatchFormer: the streams of the class-balanced batch by which a trial step is
     judged. The released code judges through BatchFormer; that both streams count is our choice."""
@@ -236,11 +236,11 @@ class Network:
     """Networks, whichever method trains them."""
 
     drop_path: float = share(0.0)
-    """Networks of timm's: probability that a block of a sample is left out, at the last block."""
+    """Networks of timm's: drop path; a sample skips the last block with this probability."""
     zero_init_last: bool = False
     """Networks of timm's ResNet family: begin the last normalisation of each block at 0."""
     frozen_norm: bool = False
-    """Batch normalisation by the statistics that the weights came with; scale and shift are
+    """Batch normalisation by the statistics that come with the weights; scale and shift are
     trained."""
 
 
@@ -249,7 +249,7 @@ class Features:
     """Features that a classifier sees."""
 
     feature_dropout: float = share(0.0)
-    """Dropout of the features that a classifier sees, of both streams."""
+    """Dropout on the features in front of the classifier, in both streams."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -257,7 +257,7 @@ class Penalty:
     """A penalty beside the cross-entropy."""
 
     penalty: float = 1.0
-    """coral, irm, vrex, mdd: weight of what is added to the cross-entropy; 3 for vrex."""
+    """coral, irm, vrex, mdd: weight of the penalty beside the cross-entropy; 3 for vrex."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -286,7 +286,7 @@ class MixStyle:
     mixstyle_p: float = share(0.5)
     """mixstyle: probability that a batch is mixed."""
     mixstyle_alpha: float = above_zero(0.1)
-    """mixstyle: of the Beta distribution that shares are drawn from."""
+    """mixstyle: parameter of the Beta distribution that shares are drawn from."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,9 +298,9 @@ class Disparity:
     bottleneck: int = at_least(1, 1024)
     """mdd: channels between the backbone and the classifiers."""
     reversal: float = 0.1
-    """mdd: what the factor of the reversed gradient rises to."""
+    """mdd: final factor of the reversed gradient."""
     reversal_updates: int = at_least(1, 1000)
-    """mdd: how many updates that takes, roughly; 2 / (1 + exp(-t / updates)) - 1 of it at t."""
+    """mdd: how fast it rises; at update t the factor is 2 / (1 + exp(-t / updates)) - 1 of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -308,7 +308,7 @@ class BackboneRate:
     """A rate of the backbone's own."""
 
     backbone_lr_factor: float = at_least(0, 0.1)
-    """mdd, cge: learning rate of the backbone as a multiple of what stands on it."""
+    """mdd, cge: learning rate of the backbone as a multiple of that of the layers on it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -337,14 +337,14 @@ class Feasibility:
     image_hidden: int = at_least(1, 768)
     """compcos: channels of the hidden layer on image features."""
     cosine_scale: float = above_zero(20.0)
-    """compcos: what cosines are multiplied by; 20 MIT-States, 50 UT-Zappos, 100 C-GQA."""
+    """compcos: factor on cosines; 20 MIT-States, 50 UT-Zappos, 100 C-GQA."""
     feasibility: Literal["none", "margin"] = "none"
     """compcos in an open world: "margin" compares with all pairs in training, and lowers the scores
     of unseen ones in proportion to how feasible they are."""
     feasibility_margin: float = at_least(0, 0.4)
     """compcos: largest margin; 1 for UT-Zappos."""
     feasibility_epochs: int = at_least(0, 15)
-    """compcos: epochs over which the margin grows to that; 100 for UT-Zappos."""
+    """compcos: epochs over which the margin grows to its largest; 100 for UT-Zappos."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -381,7 +381,7 @@ class ClosedForm:
     eszsl_lambda: int = 0
     """eszsl: exponent of 10 of the attributes' regulariser."""
     eszsl_targets: Literal["indicator", "signed"] = "indicator"
-    """eszsl: what is wanted with other classes: 0, or -1 as its authors have it."""
+    """eszsl: target of other classes: 0 (indicator), or -1 as in the authors' code (signed)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -389,7 +389,7 @@ class ValleyAverage:
     """SWAD: the average of weights in the valley of the validation loss."""
 
     swad: bool = False
-    """Any method: also average the weights of every update in the valley of the validation loss."""
+    """Average the weights of every update in the valley of the validation loss (SWAD)."""
     swad_converge: int = at_least(1, 3)
     """swad: the valley begins when the oldest of this many validation losses is the least."""
     swad_tolerance: int = at_least(1, 6)
@@ -431,7 +431,7 @@ class MethodConfig(
     Experts,
     Margins,
 ):
-    """What methods can be told; each reads the settings that name it and no others.
+    """All settings of all methods; a method reads those of its declaration.
 
     >>> MethodConfig(noise=0)
     Traceback (most recent call last):

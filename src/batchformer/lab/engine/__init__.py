@@ -1,1 +1,1 @@
-"""The loop: one training run, whatever the method; interrupted and resumed as if it were not."""
+"""The training loop: stages, optimizer steps, checkpoints, logs, CUDA graphs and several ranks."""

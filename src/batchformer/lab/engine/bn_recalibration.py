@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+
+from batchformer.torch_private import BatchNorm
 
 
 @contextmanager
-def recalibrate_norms(model: nn.Module) -> Iterator[list[_BatchNorm]]:
+def recalibrate_norms(model: nn.Module) -> Iterator[list[BatchNorm]]:
     """Within it, running statistics become plain means over the batches that the model sees.
 
     Statistics kept during training weigh the last batches most and come from earlier weights.
@@ -22,7 +23,7 @@ def recalibrate_norms(model: nn.Module) -> Iterator[list[_BatchNorm]]:
     Returns:
         The layers whose statistics are measured.
     """
-    norms = [m for m in model.modules() if isinstance(m, _BatchNorm) and m.training]
+    norms = [m for m in model.modules() if isinstance(m, BatchNorm) and m.training]
     norms = [norm for norm in norms if norm.num_batches_tracked is not None]
     momenta = [norm.momentum for norm in norms]
     for norm in norms:

@@ -13,6 +13,14 @@ from torch.optim import Optimizer
 
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig
 from batchformer.plug.attach import MODULE
+from batchformer.torch_private import (
+    foreach_add,
+    foreach_add_,
+    foreach_mul,
+    foreach_mul_,
+    foreach_norm,
+    foreach_sub_,
+)
 
 
 class Lars(Optimizer):
@@ -55,14 +63,14 @@ class Lars(Optimizer):
     def _update(self, params: list[Tensor], group: dict[str, Any]) -> None:
         changes = [p.grad for p in params if p.grad is not None]
         if group["weight_decay"]:
-            changes = list(torch._foreach_add(changes, params, alpha=group["weight_decay"]))
+            changes = list(foreach_add(changes, params, alpha=group["weight_decay"]))
         if group["adapted"]:
             ratios = trust_ratios(params, changes, group["trust"])
-            changes = list(torch._foreach_mul(changes, ratios))
+            changes = list(foreach_mul(changes, ratios))
         moments = [self._moment(p) for p in params]
-        torch._foreach_mul_(moments, group["momentum"])
-        torch._foreach_add_(moments, changes)
-        torch._foreach_sub_(params, torch._foreach_mul(moments, group["lr"]))
+        foreach_mul_(moments, group["momentum"])
+        foreach_add_(moments, changes)
+        foreach_sub_(params, foreach_mul(moments, group["lr"]))
 
     def _moment(self, parameter: Tensor) -> Tensor:
         state = self.state[parameter]
@@ -79,7 +87,7 @@ def trust_ratios(params: list[Tensor], changes: list[Tensor], trust: float) -> l
     >>> trust_ratios(params, [torch.tensor([0.6, 0.8]), torch.ones(2)], trust=0.1)
     [tensor(0.5000), tensor(1.)]
     """
-    own, new = (torch.stack(torch._foreach_norm(tensors)) for tensors in (params, changes))
+    own, new = (torch.stack(foreach_norm(tensors)) for tensors in (params, changes))
     return list(torch.where((own > 0) & (new > 0), trust * own / new, 1.0).unbind())
 
 

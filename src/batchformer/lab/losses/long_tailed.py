@@ -80,7 +80,7 @@ def effective_number_weights(
 
 # Balanced Softmax (Ren et al., 2020).
 
-Reduction = Literal["none", "mean", "sum"]
+Reduction = Literal["none", "mean"]
 
 
 def balanced_softmax(
@@ -116,6 +116,8 @@ def balanced_softmax(
         )
     dtype = torch.promote_types(logits.dtype, torch.float32)
     adjusted = logits + class_counts.to(dtype).log()
+    if reduction not in ("none", "mean"):
+        raise ValueError(f"reduction must be 'none' or 'mean', got {reduction!r}")
     if targets.ndim == 1:
         return F.cross_entropy(adjusted, targets, reduction=reduction)
 
@@ -123,13 +125,7 @@ def balanced_softmax(
     absent = (class_counts == 0) & (targets == 0)
     log_probabilities = adjusted.log_softmax(dim=1).masked_fill(absent, 0.0)
     losses = -(targets * log_probabilities).sum(dim=1)
-    if reduction == "none":
-        return losses
-    if reduction == "sum":
-        return losses.sum()
-    if reduction == "mean":
-        return losses.mean()
-    raise ValueError(f"reduction must be 'none', 'mean' or 'sum', got {reduction!r}")
+    return losses if reduction == "none" else losses.mean()
 
 
 class BalancedSoftmax(nn.Module):
@@ -143,26 +139,19 @@ class BalancedSoftmax(nn.Module):
 
     class_counts: Tensor
 
-    def __init__(
-        self,
-        class_counts: Tensor | Sequence[int],
-        *,
-        reduction: Reduction = "mean",
-        allow_empty: bool = False,
-    ) -> None:
+    def __init__(self, class_counts: ClassCounts, *, allow_empty: bool = False) -> None:
         super().__init__()
         checked_counts(class_counts, "BalancedSoftmax", allow_empty=allow_empty)
         counts = torch.as_tensor(class_counts).detach().clone()
-        self.reduction: Reduction = reduction
         self.register_buffer("class_counts", counts, persistent=False)
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Loss of logits (N, K) against targets (N,) or (N, K)."""
-        return balanced_softmax(logits, targets, self.class_counts, reduction=self.reduction)
+        return balanced_softmax(logits, targets, self.class_counts)
 
     def extra_repr(self) -> str:
-        """Number of classes and reduction, for ``print``."""
-        return f"classes={self.class_counts.numel()}, reduction={self.reduction!r}"
+        """Number of classes, for ``print``."""
+        return f"classes={self.class_counts.numel()}"
 
 
 # LDAM (Cao et al., 2019): cross-entropy with a margin that is larger for rarer classes.

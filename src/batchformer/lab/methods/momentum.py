@@ -18,6 +18,7 @@ from batchformer.lab.config.training import require
 from batchformer.lab.models.norms import interleave_rows, restore_rows
 from batchformer.nn.exchange import gather, row_counts, rows_of_rank, world_size
 from batchformer.nn.randomness import seed_for
+from batchformer.torch_private import foreach_add_, foreach_lerp_, foreach_mul_, foreach_sub
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -46,11 +47,11 @@ def update_average_(average: nn.Module, module: nn.Module, momentum: float | Ten
     if not own:
         return
     if isinstance(momentum, Tensor):
-        steps = torch._foreach_sub(towards, own)
-        torch._foreach_mul_(steps, 1 - momentum)
-        torch._foreach_add_(own, steps)
+        steps = foreach_sub(towards, own)
+        foreach_mul_(steps, 1 - momentum)
+        foreach_add_(own, steps)
     else:
-        torch._foreach_lerp_(own, towards, 1 - momentum)
+        foreach_lerp_(own, towards, 1 - momentum)
 
 
 class KeyQueue(nn.Module):

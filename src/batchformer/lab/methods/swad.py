@@ -20,6 +20,7 @@ from batchformer.lab.config.training import OptimConfig
 from batchformer.lab.engine.bn_recalibration import recalibrate_norms
 from batchformer.lab.engine.method import Batches, Finding, Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
+from batchformer.torch_private import foreach_add_, foreach_lerp
 
 #: Training batches over which the statistics of batch normalisation are computed again.
 STATISTICS_BATCHES = 100
@@ -343,7 +344,7 @@ class MeanWeights:
     def joined(self, other: MeanWeights) -> MeanWeights:
         """The mean over the updates of both; the other's are the later ones."""
         updates = self.updates + other.updates
-        weights = torch._foreach_lerp(self.weights, other.weights, other.updates / updates)
+        weights = foreach_lerp(self.weights, other.weights, other.updates / updates)
         return MeanWeights(list(weights), updates, other.last)
 
 
@@ -372,7 +373,7 @@ class WeightSums(nn.Module):
     @torch.no_grad()
     def add(self, weights: list[Tensor]) -> None:
         """Add the weights after one more update."""
-        torch._foreach_add_(self.sums, weights)
+        foreach_add_(self.sums, weights)
         self.updates.add_(1)
 
     def mean(self, before: int = 0) -> MeanWeights | None:

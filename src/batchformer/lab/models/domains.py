@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.distributions import Beta
-from torch.nn.modules.dropout import _DropoutNd
+
+from batchformer.torch_private import Dropout
 
 
 def reverse_gradient(x: Tensor, coefficient: Tensor | float) -> Tensor:
@@ -84,7 +85,7 @@ def draw_partners(groups: int, rows: int, device: torch.device) -> Tensor:
 
 
 # A subclass of dropout, so that code that disables dropout in training disables it too.
-class MixStyle(_DropoutNd):
+class MixStyle(Dropout):
     """Mixes styles between the domains of a batch, in training, with a probability.
 
     It draws and decides on the device, so that an update can be captured.

@@ -7,12 +7,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from batchformer.plug.insertion import Swapped, add_mixin
+from batchformer.plug.insertion import ForwardMixin, add_mixin
+from batchformer.torch_private import BatchNorm
 
 
-class Frozen(Swapped):
+class Frozen(ForwardMixin):
     """Always in eval mode: stored statistics are used and kept, also in training.
 
     Our kernels leave such a layer alone, as they accept only torch's own class in training mode.
@@ -37,7 +37,7 @@ def freeze_norm(network: nn.Module) -> None:
     >>> network[1].running_mean
     tensor([0., 0.])
     """
-    norms = {name: m for name, m in network.named_modules() if isinstance(m, _BatchNorm)}
+    norms = {name: m for name, m in network.named_modules() if isinstance(m, BatchNorm)}
     if not norms:
         raise ValueError(
             f"{type(network).__name__} has no batch normalisation to freeze: set "
@@ -55,7 +55,7 @@ def freeze_norm(network: nn.Module) -> None:
         norm.eval()
 
 
-class InParts(Swapped):
+class InParts(ForwardMixin):
     """Normalises a batch in P parts, as P devices would: row i with rows i + P, i + 2P, ... only.
 
     Running statistics become the mean over parts of what each part would store. Eval is unchanged.
@@ -103,8 +103,8 @@ def normalise_in_parts(network: nn.Module, parts: int) -> None:
     """
     if parts == 1:
         return
-    norms = [module for module in network.modules() if isinstance(module, _BatchNorm)]
-    other = [norm for norm in norms if type(norm).forward is not _BatchNorm.forward]
+    norms = [module for module in network.modules() if isinstance(module, BatchNorm)]
+    other = [norm for norm in norms if type(norm).forward is not BatchNorm.forward]
     if other or not norms:
         found = f"has a {type(other[0]).__name__}" if other else "has no batch normalisation"
         raise ValueError(

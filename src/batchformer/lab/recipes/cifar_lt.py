@@ -12,7 +12,7 @@ from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainCo
 from batchformer.lab.recipes.epochs import IMAGES, in_epochs, warm_up_and_drop
 from batchformer.lab.recipes.paper import numbers_for
 
-# Long-tailed recognition: table 1 of the paper (CIFAR-100-LT), and CIFAR-10-LT beside it.
+# Balanced Softmax: table 1 of the paper (CIFAR-100-LT), and CIFAR-10-LT beside it
 
 
 def cifar_lt_balanced_softmax(
@@ -28,7 +28,7 @@ def cifar_lt_balanced_softmax(
     epoch and one epoch ahead, so that the last epoch runs at rate zero.
     """
     size = f"cifar{'100' if data == 'cifar100' else '10'}_lt"
-    suffix = "" if ratio == 100 else f"_r{ratio:g}"
+    row = f"{size}_balanced_softmax" + ("" if ratio == 100 else f"_r{ratio:g}")
     released = "" if schedule == "updates" else "_released"
     train = TrainConfig(batch_size=512, updates=13_000, eval_every=1_300, checkpoint_every=1_300)
     rate = ScheduleConfig(kind="cosine", warmup=800, warmup_from=0.5)
@@ -45,7 +45,7 @@ def cifar_lt_balanced_softmax(
         )
         rate = ScheduleConfig(kind="cosine", per="epoch", warmup=warmup, warmup_from=0.5, ahead=1)
     return Recipe(
-        name=f"{size}_balanced_softmax{suffix}{released}",
+        name=row + released,
         summary=f"{size.replace('_lt', '-LT')} ratio {ratio:g}, Balanced Softmax, ResNet-32"
         + (", the released code's schedule" if schedule == "released" else ""),
         table=f"T1 CIFAR-100-LT r={ratio:g}, Balanced" if data == "cifar100" else NOT_IN_THE_PAPER,
@@ -55,20 +55,8 @@ def cifar_lt_balanced_softmax(
         optim=OptimConfig(name="sgd", lr=0.1, momentum=0.9, weight_decay=5e-4),
         schedule=rate,
         train=train,
-        paper=PAPER.get((data, ratio), {}),
+        paper=numbers_for(row),
     )
-
-
-PAPER = {
-    ("cifar100", 100.0): {
-        "baseline": {"all": 50.7, "many": 68.0, "medium": 49.7, "few": 31.9},
-        "batchformer": {"all": 51.7, "many": 68.4, "medium": 49.3, "few": 34.3},
-    },
-    ("cifar100", 200.0): {
-        "baseline": {"all": 46.4, "many": 70.0, "medium": 51.5, "few": 24.3},
-        "batchformer": {"all": 47.5, "many": 70.2, "medium": 53.3, "few": 25.5},
-    },
-}
 
 
 def cifar100_lt_balanced_softmax() -> Recipe:
@@ -137,7 +125,7 @@ def cifar10_lt_balanced_softmax_r200() -> Recipe:
     return cifar_lt_balanced_softmax("cifar10", 200.0)
 
 
-# LDAM-DRW on CIFAR-100-LT; no row of the paper, the loss that RIDE builds on.
+# LDAM-DRW, the loss that RIDE builds on; no row of the paper
 
 
 def cifar100_lt_ldam() -> Recipe:
@@ -159,11 +147,11 @@ def cifar100_lt_ldam() -> Recipe:
     )
 
 
-# Classifiers for features that another run has trained, on CIFAR-100-LT; no rows of the paper.
+# Classifiers on features that another run has trained; no rows of the paper on CIFAR
 #
-# The paper has cRT on iNaturalist (table 3), tau-normalisation and BALMS on Places-LT (table 4).
-# Every arm starts from the same arm of the cross-entropy recipe: the pipeline as a whole is with
-# BatchFormer or without.
+# The paper has cRT on iNaturalist (table 3), and tau-normalisation and BALMS on Places-LT (table
+# 4). Every arm starts from the same arm of the cross-entropy recipe, so that the pipeline as a
+# whole is with BatchFormer or without.
 
 #: Ten epochs, and the rate of 0.2 at batches of 512, are those of Kang et al. on ImageNet-LT.
 EPOCHS, LR_AT_512 = 10, 0.2
@@ -230,7 +218,7 @@ def cifar100_lt_balms() -> Recipe:
     return dataclasses.replace(base, optim=dataclasses.replace(base.optim, lr=0.02))
 
 
-# PaCo on CIFAR-100-LT: table 1, and the ablation that takes its loss away.
+# PaCo: table 1, and the ablation without its loss
 
 #: The network's rate: the paper gives none for PaCo and refers to its MoCo, which has that.
 PACO_MODULE = ModuleConfig(lr_factor=1.0)
@@ -243,8 +231,8 @@ def cifar100_lt_paco_at(ratio: float) -> Recipe:
 
     The rate rises over 10 epochs to its value and not, as in the authors' code, to 1.1 times that
     in the eleventh, which is ``--schedule.warmup-overshoot 1``. Keys are not shuffled, since the
-    paper trains on one GPU here. The paper leaves BatchFormer's
-    learning rate open and refers to its MoCo, where it is the network's.
+    paper trains on one GPU here. The paper leaves BatchFormer's learning rate open and refers to
+    its MoCo, where it is the network's.
     """
     name = "cifar100_lt_paco" + ("" if ratio == 100 else f"_r{ratio:g}")
     return Recipe(
@@ -323,7 +311,7 @@ def cifar100_lt_without_paco_loss_r200() -> Recipe:
     return cifar100_lt_without_paco_loss_at(200.0)
 
 
-# RIDE on CIFAR-100-LT: table 1, and the two ways of training it in two stages.
+# RIDE: table 1, and two ways of training it in two stages
 
 
 def cifar100_lt_ride() -> Recipe:
@@ -402,7 +390,7 @@ def cifar100_lt_ride_distilled() -> Recipe:
 def cifar100_lt_ride_assignment() -> Recipe:
     """Routers that ask a trained RIDE's next expert only where it is likely to help.
 
-    RIDE's own last stage, which no row of the paper uses; it reports the computation it saves.
+    RIDE's own last stage, which no row of the paper uses. It reports the computation it saves.
     Each arm starts from the same arm of RIDE. Ours: not measured yet.
     """
     base = cifar100_lt_ride()

@@ -9,8 +9,8 @@ on one device. ``--train.accumulate`` splits the batch, and the parts of MoCo-v3
 their own keys alone.
 
 BatchFormer learns at the rate of the network: the paper names no other for contrastive learning,
-and both encoders, into which it is built, have one. bf16 is ours: the fp16 that MoCo-v3 uses cannot
-be recorded in a graph. None is measured by us yet.
+and it is part of both encoders, which have one. bf16 is our choice: the fp16 of MoCo-v3 cannot be
+captured in a CUDA graph. We have measured none of these yet.
 """
 
 from __future__ import annotations

@@ -37,8 +37,8 @@ def cifar100_lt_moco_v2() -> Recipe:
     """MoCo-v2 on CIFAR-100-LT, ratio 100, ResNet-18 with a small stem; its probe has the results.
 
     Settings are those of the demonstration on CIFAR-10 by MoCo's authors: temperature 0.1, a queue
-    of 4096, momentum 0.99, weight decay 5e-4, 200 epochs, batches normalised in 8 parts, of which
-    the keys are dealt anew. Two deviate: rate and batch are halved, and the head has a hidden
+    of 4096, momentum 0.99, weight decay 5e-4, 200 epochs, batches normalised in 8 parts, between
+    which the keys are shuffled. Two deviate: rate and batch are halved, and the head has a hidden
     layer, as MoCo-v2's has and that demonstration's has not. A queue of 65,536 would hold each of
     the 10,847 images six times over, and encoders that follow as slowly as on ImageNet would not
     arrive within 8,400 updates.

@@ -51,7 +51,7 @@ def _on_features_of(start: str, title: str) -> Recipe:
             checkpoint_every=1_000,
             drop_last=True,
             log_every=20,
-            sync_norm=True,  # over the whole batch, however many ranks it is dealt to
+            sync_norm=True,  # over the whole batch, on any number of ranks
         ),
         paper=numbers_for(name),
     )

@@ -1,4 +1,14 @@
-"""Domain generalization and adaptation: tables 6 and 7 of the paper, and VisDA-2017."""
+"""Domain generalization and adaptation: tables 6 and 7 of the paper, and VisDA-2017.
+
+In generalization every domain is left out once. A run is one training for each of them;
+``--data.target NAME`` leaves out that one alone. Networks start from weights trained on ImageNet,
+which timm downloads; ``--weights FILE`` names others. The network that is best on held-out images
+of the sources is scored; ``--train.select-on test`` chooses by the target's own labels.
+
+The released code left BatchFormer untrained in the library's methods, which is the arm
+``batchformer_frozen``. We have measured none of these rows in full yet; RESULTS.md has what we
+have.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +21,6 @@ from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.recipes.paper import numbers_for
 
-# Domain generalization: tables 6 and 7 of the paper, its appendix by data set, three protocols.
-#
-# Every domain is left out once; a run is one training for each of them, and ``--data.target NAME``
-# leaves out that one alone. Networks begin with weights trained on ImageNet, which timm downloads;
-# ``--weights FILE`` names others. The network that is best on held-out images of the sources is
-# scored; ``--train.select-on test`` is the choice by the target's own labels.
-#
-# The released code left BatchFormer untrained in the library's methods, which is the arm
-# ``batchformer_frozen``. None of these rows is measured by us in full yet; RESULTS.md has what is.
-
 DataName = Literal["pacs", "vlcs", "office_home", "terra_incognita"]
 TITLES = {
     "pacs": "PACS",
@@ -29,7 +29,8 @@ TITLES = {
     "terra_incognita": "TerraIncognita",
 }
 NETWORKS = {"resnet18": "ResNet-18", "resnet50": "ResNet-50"}
-#: The paper's encoder at the network's rate, in all three protocols.
+#: The paper's encoder at the network's rate in all protocols; in MDD that of the classifiers, ten
+#: times the backbone's.
 MODULE = ModuleConfig(lr_factor=1.0)
 
 
@@ -248,10 +249,8 @@ def my_domains() -> Recipe:
     )
 
 
-# Domain adaptation by MDD: the paper's VisDA-2017, and a smaller pair of domains.
+# Domain adaptation by MDD: the paper's VisDA-2017, and a smaller pair of domains
 
-#: The encoder has the rate of the classifiers, ten times the backbone's.
-_MODULE = ModuleConfig(lr_factor=1.0)
 _HYPER = MethodConfig(penalty=1.0, mdd_gamma=4.0)
 _OPTIM = OptimConfig(name="sgd", lr=0.004, momentum=0.9, nesterov=True, weight_decay=5e-4)
 _SCHEDULE = ScheduleConfig(kind="power", rate=2e-4, power=0.75)
@@ -282,7 +281,7 @@ def visda_mdd() -> Recipe:
         weights="timm",
         method="mdd",
         hyper=_HYPER,
-        module=_MODULE,
+        module=MODULE,
         optim=_OPTIM,
         schedule=_SCHEDULE,
         train=TrainConfig(batch_size=36, updates=30_000, eval_every=1_000, drop_last=True),
@@ -308,7 +307,7 @@ def pacs_mdd() -> Recipe:
         weights="timm",
         method="mdd",
         hyper=_HYPER,
-        module=_MODULE,
+        module=MODULE,
         optim=_OPTIM,
         schedule=_SCHEDULE,
         train=TrainConfig(batch_size=36, updates=3_000, eval_every=500, drop_last=True),

@@ -1,4 +1,4 @@
-"""iNaturalist 2018 and Places-LT: tables 3 and 4 of the paper. None is measured by us yet."""
+"""iNaturalist 2018 and Places-LT: tables 3 and 4 of the paper. We have measured none yet."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from batchformer.lab.data.sets.annotated import ANNOTATED
 from batchformer.lab.recipes.epochs import in_epochs
 from batchformer.lab.recipes.imagenet_lt import paco_on_files
 from batchformer.lab.recipes.paper import numbers_for
-
-# iNaturalist 2018: table 3 of the paper, ResNet-50. None is measured by us yet.
 
 INATURALIST_IMAGES = ANNOTATED["inaturalist18"].images
 #: Resized crop and flip.
@@ -102,7 +100,7 @@ def inaturalist18_paco() -> Recipe:
     return dataclasses.replace(base, optim=dataclasses.replace(base.optim, weight_decay=1e-4))
 
 
-# Places-LT: table 4 of the paper, ResNet-152. None is measured by us yet.
+# Places-LT, ResNet-152
 #
 # BALMS and tau-normalisation work on features that Kang et al. trained on Places-LT and published;
 # their file is looked for as places_lt/resnet152_uniform.pth in the folder of all data, and as

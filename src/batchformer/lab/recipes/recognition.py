@@ -6,8 +6,8 @@ none; numbers on the released code's page are of a second module, which acts ins
 Here BatchFormer stands before the classifier, on the class token of a transformer.
 
 The batch is on one device, so that 1024 samples attend to one another; ``--train.accumulate 8``
-lets 128 do so, each part with its own Mixup, as on 8 devices. bf16 is ours: the fp16 that timm and
-DeiT use cannot be recorded in a graph.
+lets 128 do so, each part with its own Mixup, as on 8 devices. bf16 is our choice: the fp16 of timm
+and DeiT cannot be captured in a CUDA graph.
 """
 
 from __future__ import annotations

@@ -7,8 +7,6 @@ from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfi
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 
-# The demonstration: a long tail of embedded digits, trained in seconds on a CPU.
-
 
 def demo() -> Recipe:
     """Digits-LT, ratio 50, Balanced Softmax, a small network; no row of the paper.
@@ -27,9 +25,6 @@ def demo() -> Recipe:
         schedule=ScheduleConfig(kind="cosine", warmup=50, warmup_from=0.1),
         train=TrainConfig(batch_size=64, updates=600, eval_every=100, log_every=50),
     )
-
-
-# Your own images: does BatchFormer help on them?
 
 
 def my_folder() -> Recipe:
@@ -57,11 +52,11 @@ def my_folder() -> Recipe:
     )
 
 
-# Rotated digits: every method of several domains, small enough for a CPU; no row of the paper.
+# Rotated digits: every method of several domains, small enough for a CPU; no row of the paper
 #
-# Ours are means over 10 seeds on one core, a few seconds a training; docs/results/domains.md has
-# all angles. IRM and V-REx were measured with an earlier schedule, which ended at 7% of the rate
-# and not at 0.
+# Our numbers are means over 10 seeds on one core, a few seconds a training. docs/results/domains.md
+# has all angles. IRM and V-REx were measured with an earlier schedule, which ended at 7% of the
+# rate and not at 0.
 
 _EPOCH = 50
 

@@ -1,4 +1,4 @@
-"""Sweeps: one recipe with one setting at several levels, and the changes they make."""
+"""Sweeps: one recipe with one setting at several levels; nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -15,13 +15,8 @@ from batchformer.lab.recipes.cifar_lt import BALANCED_SOFTMAX_MODULE, PACO_MODUL
 from batchformer.lab.recipes.epochs import IMAGES
 from batchformer.lab.recipes.paper import numbers_for
 
-# A sweep: one recipe with one setting at several levels; nothing here needs torch.
-
 Change = Callable[[Recipe], Recipe]
 BASELINE = "baseline"
-
-#: Words of a recipe, which change no number.
-WORDS = ("name", "summary", "table", "paper")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,26 +138,7 @@ class Sweep:
         ]
 
 
-def changed_settings(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]]:
-    """Settings by dotted name in which two recipes differ, with both values; words are left out."""
-    old, new = _flat(dataclasses.asdict(before)), _flat(dataclasses.asdict(after))
-    return {key: (old[key], new[key]) for key in new if old[key] != new[key]}
-
-
-def _flat(plain: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted names and values, without words."""
-    flat: dict[str, Any] = {}
-    for key, value in plain.items():
-        if key in WORDS:
-            continue
-        if isinstance(value, Mapping):
-            flat |= {f"{key}.{name}": inner for name, inner in value.items()}
-        else:
-            flat[key] = value
-    return flat
-
-
-# Changes of a recipe that a sweep makes, each of one thing and what follows from it.
+# Changes that a level makes of a recipe: one thing, and what follows from it
 
 
 def with_module(**changes: Any) -> Change:
@@ -192,14 +168,17 @@ def training_images(recipe: Recipe) -> int:
     """Images of an epoch, without reading the data."""
     data = recipe.data
     if not isinstance(data, LongTailConfig):
-        raise ValueError("A sweep of batch sizes keeps the number of epochs: it is for a long tail")
+        raise ValueError(
+            "A sweep of batch sizes keeps the number of epochs, which is known for long-tailed "
+            "data alone. Choose a sweep of another setting."
+        )
     if data.name in ANNOTATED and data.train_list is None:
         return ANNOTATED[data.name].images
     if (data.name, data.ratio) not in IMAGES or data.profile != "exponential":
         raise ValueError(
-            f"A sweep of batch sizes keeps the number of epochs, and the training images of "
+            "A sweep of batch sizes keeps the number of epochs, and the training images of "
             f"{data.name} with ratio {data.ratio:g}, {data.profile}, are not known here. Leave "
-            f"--data as in the recipe."
+            "--data as in the recipe."
         )
     return IMAGES[data.name, data.ratio]
 

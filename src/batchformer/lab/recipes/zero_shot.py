@@ -1,4 +1,12 @@
-"""Zero-shot learning: table 5 of the paper (CGE, CompCos), and CE-GZSL on CUB."""
+"""Zero-shot learning: table 5 of the paper (CGE, CompCos), and CE-GZSL on CUB.
+
+In the compositional recipes word vectors are files of yours (``--data.vectors``): they name
+fastText's and word2vec's as text files in the folder of the data. BatchFormer learns at 1e-6, 0.02
+of the rate of the rest: the released evaluation expects that, while the paper names no rate. The
+last, smaller batch of an epoch is trained on, as in the released code, unless it has a single
+sample. The evaluation with the best AUC on validation is reported. We have measured none of these
+rows, as we do not have the images.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +19,7 @@ from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.recipes.paper import numbers_for
 
-# Compositional zero-shot learning: table 5 of the paper, CGE and CompCos.
-#
-# Word vectors are files of yours (``--data.vectors``): the recipes name fastText's and word2vec's
-# as text files in the folder of the data. BatchFormer learns at 1e-6, 0.02 of the rate of the rest:
-# the released evaluation expects that, while the paper names no rate. The last, smaller batch of an
-# epoch is trained on, as in the released code, unless it has a single sample. The evaluation with
-# the best AUC on validation is reported. None of these rows is measured by us: the images are not
-# to be had here.
+# Compositional: CGE and CompCos
 
 DataName = Literal["mit_states", "ut_zappos", "c_gqa"]
 TITLES = {"mit_states": "MIT-States", "ut_zappos": "UT-Zap50K", "c_gqa": "C-GQA"}
@@ -179,7 +180,7 @@ def my_pairs_compcos() -> Recipe:
     return _of_a_table(mit_states_compcos(), "my_pairs_compcos", 2_000, 100)
 
 
-# Generalized zero-shot learning: CE-GZSL on CUB, from the paper's appendix.
+# Generalized: CE-GZSL on CUB, from the paper's appendix
 
 _EPOCHS = 2_000
 

@@ -1,4 +1,4 @@
-"""The method of a recipe, its network and weights, the task, and the device."""
+"""Builds what a recipe names: network, initial weights, method, task and device."""
 
 from __future__ import annotations
 
@@ -44,16 +44,23 @@ from batchformer.lab.tasks.long_tailed import LongTailedTask
 from batchformer.nn.exchange import world_size
 from batchformer.nn.randomness import drawing
 
-# The network of a recipe, and weights for it from another run or a file.
+#: ``weights`` of a recipe that takes timm's.
+TIMM = "timm"
+#: Where bottlenecks stride in timm's weights.
+TIMMS_STRIDE: Place = "3x3"
+#: Modules of timm whose networks have an embedding for every patch, and so take one image size.
+TRANSFORMERS = ["vision_transformer", "deit"]
+
+# The network and its weights
 
 
 def build_network(recipe: Recipe, num_classes: int, experts: int | None = None) -> nn.Module:
     """The recipe's network with random weights.
 
     Args:
-        recipe: names the network and what it is told.
+        recipe: names the network and its options.
         num_classes: K.
-        experts: of a network of experts; None for the recipe's number.
+        experts: number of experts, where the network has some; None for the recipe's number.
     """
     options: dict[str, Any] = {}
     if recipe.model in EXPERTS:
@@ -62,8 +69,8 @@ def build_network(recipe: Recipe, num_classes: int, experts: int | None = None) 
         options = _options_of_timm(recipe)
     if recipe.hyper.drop_path and "drop_path_rate" not in options:
         raise ValueError(
-            f"{recipe.model} has no blocks to leave out: set hyper.drop-path 0, or name a network "
-            "of timm's by --model."
+            f"{recipe.model} has no blocks to leave out: set --hyper.drop-path 0, or name a "
+            "network of timm's by --model."
         )
     network = build_model(recipe.model, num_classes, **options)
     if recipe.stride == "1x1":
@@ -76,12 +83,15 @@ def build_network(recipe: Recipe, num_classes: int, experts: int | None = None) 
 
 
 def take_weights(network: nn.Module, weights: Weights, source: str) -> None:
-    """Load the weights of a run, or say how its network differs.
+    """Load the weights of another run, or say how its network differs.
 
     Args:
         network: takes the weights.
         weights: by the names of the network's state.
         source: the run as the recipe names it.
+
+    Raises:
+        ValueError: they do not fit.
     """
     try:
         network.load_state_dict(dict(weights))
@@ -90,7 +100,7 @@ def take_weights(network: nn.Module, weights: Weights, source: str) -> None:
 
 
 def _unfit(network: nn.Module, weights: Weights, source: str) -> str:
-    """How weights differ from what a network takes, and what to set."""
+    """How weights differ from those of a network, and what to set."""
     own = network.state_dict()
     shapes = {
         name: [tuple(state[name].shape) if name in state else "absent" for state in (weights, own)]
@@ -111,21 +121,15 @@ def _unfit(network: nn.Module, weights: Weights, source: str) -> str:
 
 
 def _experts(state: Weights) -> int:
-    """Experts of a network of them; 0 of others."""
+    """Number of experts; 0 for networks without."""
     return len({name.split(".")[1] for name in state if name.startswith("branches.")})
 
 
-#: What the recipe's weights are called where timm has them.
-TIMM = "timm"
-#: Where bottlenecks stride in those.
-TIMMS_STRIDE: Place = "3x3"
-
-
 def given_weights(recipe: Recipe) -> Path | None:
-    """The file that the recipe's weights are in, or None where it names no file.
+    """The file of the recipe's weights; None where it names no file.
 
     Raises:
-        FileNotFoundError: it is not there; says what was looked for.
+        FileNotFoundError: it is missing; says where it was looked for.
     """
     if recipe.weights in ("", TIMM):
         return None
@@ -133,10 +137,10 @@ def given_weights(recipe: Recipe) -> Path | None:
 
 
 def given_stride(recipe: Recipe) -> dict[str, Place]:
-    """Where bottlenecks stride in the weights that the recipe names, by their source, if known.
+    """Where bottlenecks stride in the recipe's weights, by their source; empty if not known.
 
     Raises:
-        FileNotFoundError: the file of weights is not there.
+        FileNotFoundError: the file of weights is missing.
     """
     file = given_weights(recipe)
     told = recipe.stride != "auto"
@@ -145,11 +149,11 @@ def given_stride(recipe: Recipe) -> dict[str, Place]:
 
 
 def settle_stride(recipe: Recipe, said: Mapping[str, Place]) -> Recipe:
-    """The recipe with the stride of the weights that its network begins with.
+    """The recipe with the stride of its initial weights.
 
     Args:
         recipe: as it was asked for.
-        said: where bottlenecks stride in the weights, by what these are from.
+        said: where bottlenecks stride in the weights, by their source.
 
     Raises:
         ValueError: the recipe and the weights, or two sources of weights, disagree.
@@ -161,23 +165,23 @@ def settle_stride(recipe: Recipe, said: Mapping[str, Place]) -> Recipe:
         listed = ", ".join(f"{source} says {place}" for source, place in places.items())
         raise ValueError(
             f"All bottlenecks of a run stride in the same convolution, and {listed}. Weights of "
-            "one layout fit the other and are wrong there: leave stride auto, or name other "
-            "weights."
+            "one layout load into the other and give wrong results: leave stride auto, or name "
+            "other weights."
         )
-    # What strides in the 3x3 stays as it was asked for: it is what every network begins with.
+    # Networks stride in the 3x3 by default, so "auto" stays as it is.
     return dataclasses.replace(recipe, stride="1x1") if "1x1" in places.values() else recipe
 
 
 def take_given_weights(network: nn.Module, recipe: Recipe, say: Callable[[str], None]) -> None:
-    """Load the weights that the recipe names, if any, into a network that strides as they do.
+    """Load the recipe's weights, if it names any, and give the network their stride.
 
     Args:
-        network: takes them; where they are of bottlenecks that stride in the 1x1, so will its own.
+        network: takes the weights.
         recipe: names them.
         say: takes one line on what was loaded and what was not.
 
     Raises:
-        ValueError: they are of another network, or of another stride than the recipe says.
+        ValueError: they belong to another network, or stride elsewhere than the recipe says.
     """
     if not recipe.weights:
         return
@@ -212,12 +216,8 @@ def _source(recipe: Recipe, file: Path | None) -> str:
     return str(file or f"timm's {recipe.model}")
 
 
-#: Modules of timm whose networks have a place for every patch, and so are made for one size.
-TRANSFORMERS = ["vision_transformer", "deit"]
-
-
 def _options_of_timm(recipe: Recipe) -> dict[str, Any]:
-    """What timm is told of a network besides its classes."""
+    """Options of a network of timm's besides its classes."""
     from timm.models import is_model_in_modules
 
     name = recipe.model.partition(".")[0]
@@ -232,11 +232,11 @@ def _options_of_timm(recipe: Recipe) -> dict[str, Any]:
     return options
 
 
-# The method of a recipe, the task it is trained on, and the device.
+# Device, task and method
 
 
 def pick_device(name: str = "auto") -> torch.device:
-    """The device of this name; ``auto`` takes cuda, then mps (not on several ranks), then cpu."""
+    """The device of this name; ``auto`` takes cuda, else mps (not on several ranks), else cpu."""
     if world_size() > 1 and name in ("auto", "cuda"):
         if torch.cuda.is_available():
             return torch.device("cuda", torch.cuda.current_device())  # each rank has its own
@@ -274,11 +274,11 @@ class Sizes(Protocol):
 
 @dataclass(frozen=True)
 class RecordedSizes:
-    """The same from the record of a run, so that its network can be built without the data.
+    """The same, read from a run's configuration, to build its network without the data.
 
     Args:
         num_classes: K.
-        method_options: what the method was told of the data.
+        method_options: facts of the data that the method is built with.
     """
 
     num_classes: int
@@ -296,8 +296,8 @@ class RecordedSizes:
 def recordable(task: Sizes) -> dict[str, Any] | None:
     """What a method of this task is built with, as JSON holds it.
 
-    None where that is more than names and numbers of classes: compositional and generalized
-    zero-shot methods are built with vectors of the data.
+    None for compositional and generalized zero-shot methods, which are built with vectors of the
+    data.
     """
     options = task.method_options
     if not options.keys() <= {"class_counts", "classes", "groups"}:
@@ -321,9 +321,9 @@ def build(
         recipe: what to build.
         seed: of the weights.
         task: has the classes.
-        start: the network's weights, by a run that this one starts from.
-        teacher: the teacher's weights; without them a teacher is random until it is loaded.
-        given: gives the network the weights that the recipe names; without it they stay random.
+        start: the network's weights, from the run that this one starts from.
+        teacher: the teacher's weights; without them it is random until a checkpoint is loaded.
+        given: loads the recipe's weights into the network; without it they stay random.
     """
     options = dict(task.method_options)
     if isinstance(task, LongTailedTask | ImageFileTask):
@@ -332,12 +332,12 @@ def build(
         if recipe.method == "linear_probe":
             options["training_features"] = task.bank(seed, recipe.train.workers).features
     elif recipe.method == "knn":
-        options["bank"] = None  # without images there are no neighbours, but there is a network
+        options["bank"] = None  # without images there is a network, but no neighbours
     if recipe.model:
         with drawing(seed, "weights"):
             network = options["network"] = build_network(recipe, task.num_classes)
         if start is not None and recipe.task == "detection":
-            fit_weights(network, start, recipe.start)  # a detector has no use for a classifier
+            fit_weights(network, start, recipe.start)  # a detector needs no classifier
         elif start is not None:
             take_weights(network, start, recipe.start)
         if given is not None:
@@ -357,10 +357,10 @@ def build_untrained(
 ) -> Method:
     """The method as it is scored, with random weights and the loss of an epoch.
 
-    Random weights also where the recipe begins with given ones: it is a control for what comes
-    with the loss and the network alone.
+    It is a control for what comes with loss and network alone, so its weights are random also where
+    the recipe names others.
     """
-    alone = replace(recipe, hyper=replace(recipe.hyper, swad=False))
-    method = build(alone, seed, task).to(device)
+    without_swad = replace(recipe, hyper=replace(recipe.hyper, swad=False))
+    method = build(without_swad, seed, task).to(device)
     method.begin_epoch(epoch)
     return method.scored()

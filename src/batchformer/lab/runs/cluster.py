@@ -1,4 +1,4 @@
-"""What a cluster is asked for: options of jobs, and what submitit makes of them; without torch."""
+"""Options of jobs on a cluster, and submitit's executor for them; nothing here needs torch."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from batchformer.lab.config.training import require
 
 Launcher = Literal["none", "local", "slurm"]
 
-#: Seconds between Slurm's warning and the end of a job: for the update, and to save.
+#: Seconds between Slurm's warning and the end of a job: time to end the update and to save.
 WARNING_S = 120
-#: Minutes of a job on this machine, where nobody else waits for its place.
+#: Minutes of a job on this machine: no limit in practice.
 UNLIMITED_MIN = 365 * 24 * 60
 
 
 @dataclass(frozen=True, kw_only=True)
 class JobConfig:
-    """Jobs of --launcher slurm, one for every run; local jobs heed the folder and at-once alone."""
+    """Jobs of --launcher slurm, one for every run; local jobs use only folder and at-once."""
 
     partition: str | None = None
     """Partition of the cluster; by default its own."""
     time: int = 240
-    """Minutes until a job is stopped; its run is saved, queued again, and goes on from there."""
+    """Minutes until a job is stopped; its run is saved, queued again, and continues from there."""
     timeouts: int = 20
-    """How often a run may reach that limit before it is given up."""
+    """How often a run may reach that limit before it fails."""
     gpus: int = 1
     """GPUs of a job, 0 or 1."""
     cpus: int = 4
@@ -70,10 +70,10 @@ def slurm_parameters(config: JobConfig, name: str) -> dict[str, Any]:
     >>> slurm_parameters(JobConfig(extra=("mail-type=END",)), "demo")["slurm_additional_parameters"]
     {'requeue': True, 'mail_type': 'END'}
     """
-    further: dict[str, str | bool] = {"requeue": True}  # some clusters have it off
+    further: dict[str, str | bool] = {"requeue": True}  # off by default on some clusters
     for option in config.extra:
         key, given, value = option.partition("=")
-        # With the spelling of submitit's own, so that it takes their place.
+        # Spelled as submitit spells its own options, so that it replaces them.
         further[key.strip("-").replace("-", "_")] = value if given else True
     asked = {
         "name": name.replace("/", "-"),
@@ -97,7 +97,7 @@ def ensure_launcher(launcher: Launcher) -> None:
 
     Raises:
         ImportError: submitit is not installed.
-        ValueError: this is no cluster.
+        ValueError: Slurm's programs are missing.
     """
     try:
         import submitit  # noqa: F401
@@ -108,8 +108,8 @@ def ensure_launcher(launcher: Launcher) -> None:
     missing = [tool for tool in ("sbatch", "srun") if shutil.which(tool) is None]
     if launcher == "slurm" and missing:
         raise ValueError(
-            f"--launcher slurm: there is no {' and no '.join(missing)} here. Call it on a machine "
-            "of the cluster from which jobs are submitted, or train here by --launcher local."
+            f"--launcher slurm: there is no {' and no '.join(missing)} here. Run it on a machine "
+            "of the cluster that can submit jobs, or train here by --launcher local."
         )
 
 
@@ -118,18 +118,18 @@ def executor_of(launcher: Launcher, config: JobConfig, folder: Path, name: str) 
 
     Args:
         launcher: where jobs run.
-        config: what they are given.
+        config: their options.
         folder: of logs and job files.
         name: of the jobs, in the queue.
 
     Raises:
         ImportError: submitit is not installed.
-        ValueError: this is no cluster, or others could put jobs into the folder.
+        ValueError: Slurm's programs are missing, or other users may write to the folder.
     """
     ensure_launcher(launcher)
     import submitit
 
-    own_folder(folder)
+    make_private_folder(folder)
     executor = submitit.AutoExecutor(folder, launcher, slurm_max_num_timeout=config.timeouts)
     if launcher == "slurm":
         executor.update_parameters(**slurm_parameters(config, name))
@@ -138,17 +138,17 @@ def executor_of(launcher: Launcher, config: JobConfig, folder: Path, name: str) 
     return executor
 
 
-def own_folder(folder: Path) -> None:
-    """Make a folder that nobody else may write to: a job runs what it finds there.
+def make_private_folder(folder: Path) -> None:
+    """Make a folder that only this user may write to, since a job runs the programs in it.
 
     Raises:
-        ValueError: it is there, and others may.
+        ValueError: the folder exists, and other users may write to it.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     folder.mkdir(mode=0o700, exist_ok=True)
     state = folder.stat()
     if state.st_uid != os.getuid() or state.st_mode & 0o022:
         raise ValueError(
-            f"Others may write to {folder}, and a job runs whatever program lies there. Take the "
-            f"right from them: chmod go-w {folder}, or name a folder of your own: --jobs.folder"
+            f"Others may write to {folder}, and a job runs the programs in it. Take that right "
+            f"from them, chmod go-w {folder}, or name a folder of your own: --jobs.folder"
         )

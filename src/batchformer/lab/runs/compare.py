@@ -1,4 +1,4 @@
-"""Runs of a recipe: trained side by side, paired by seed, each kept as it finishes."""
+"""Trains the runs of a recipe: side by side, paired by seed, each written as it finishes."""
 
 from __future__ import annotations
 
@@ -21,74 +21,14 @@ from batchformer.lab.engine.distributed.rank_zero import on_rank_zero
 from batchformer.lab.engine.interleave import Job, train_interleaved
 from batchformer.lab.engine.log import DivergedError
 from batchformer.lab.engine.method import Batches
-from batchformer.lab.runs.folder import recorded
+from batchformer.lab.runs.folder import read_config
 from batchformer.lab.runs.run import Run
 from batchformer.lab.runs.sub_runs import combine, parts_of
 from batchformer.lab.tasks.load import remarks_in
 from batchformer.lab.tasks.scoring import class_sizes
 from batchformer.nn.exchange import is_rank_zero, world_size
 
-# Runs that no other process trains meanwhile.
-
-
-@contextmanager
-def lock_runs(runs: Sequence[Run]) -> Iterator[None]:
-    """Have what is not finished for this process alone; of several ranks, the first holds it.
-
-    Raises:
-        Held: another process trains one of them; nothing was changed.
-    """
-    with ExitStack() as locks:
-        on_rank_zero(lambda: _lock(runs, locks))
-        yield
-
-
-def _lock(runs: Sequence[Run], locks: ExitStack) -> None:
-    waiting = {one.folder for one in runs if not one.finished}
-    # A rank 0 that was on a machine now lost may still seem to hold them.
-    patience = LOST_S if several_machines() else KILLED_S
-    for folder in sorted(waiting):  # in one order: of several processes one gets all it asks for
-        locks.enter_context(as_only_trainer(folder, patience))
-
-
-def several_machines() -> bool:
-    """Whether this process is one of ranks on several machines, as ``torchrun`` says."""
-    whole = os.environ.get("WORLD_SIZE", "1")
-    return int(whole) > int(os.environ.get("LOCAL_WORLD_SIZE", whole))
-
-
-# What a person reads of the data before anything is trained, once for all runs of a command.
-
-
-class Opening:
-    """Says on stderr what there is to know of the data of runs; no line twice.
-
-    Args:
-        quiet: say nothing; what runs record of their data is in their reports all the same.
-    """
-
-    def __init__(self, quiet: bool) -> None:
-        self.quiet = quiet or not is_rank_zero()
-        self._said: set[str] = set()
-
-    def __call__(self, run: Run) -> None:
-        """The data of a run that has begun: class counts and shots, then remarks."""
-        if self.quiet:
-            return
-        facts = (recorded(run.folder) or {}).get("data", {})
-        lines = remarks_in(facts)
-        data = run.trained.data
-        if isinstance(data, LongTailConfig):
-            lines.insert(0, class_sizes(run.task.method_options["class_counts"], data))
-        for line in (f"{facts.get('name', data.name)}: {line}" for line in lines):
-            if line not in self._said:
-                self._said.add(line)
-                print(line, file=sys.stderr, flush=True)
-
-
-# Runs of a recipe: trained side by side, paired by seed, each kept as it finishes.
-
-#: A run that has ended, and why it ended early if it did.
+#: A run that has ended, and the error if it diverged.
 Ended = tuple[Run, DivergedError | None]
 
 
@@ -102,7 +42,7 @@ def run(
     quiet: bool = False,
     wandb_project: str | None = None,
 ) -> Path:
-    """Train one arm with one seed, or go on where it stopped, or find it finished.
+    """Train one arm with one seed, continue where it stopped, or find it finished.
 
     Returns:
         The run's folder, which holds all that a report needs.
@@ -127,19 +67,28 @@ def compare(
     quiet: bool = False,
     together: int = 1,
 ) -> Iterator[Path]:
-    """Every arm with every seed, seed by seed, so that an early look is already paired.
+    """Train every arm with every seed, seed by seed, so that early results are already paired.
 
-    A run that diverges is reported and left; the others go on.
+    A run that diverges is reported; the others continue.
 
     Args:
+        recipe: with what a person changed of it.
+        arms: of the comparison.
+        seeds: each pairs the runs of all arms.
+        root: folder of all runs.
+        device: to train on.
+        quiet: no progress.
         together: runs that train side by side on the device.
+
+    Yields:
+        The folder of each run that finished.
     """
     runs = [Run.below(root, recipe, arm, seed, device) for seed in seeds for arm in arms]
     yield from folders_of(train_all(runs, quiet, together))
 
 
 def folders_of(ended: Iterator[Ended]) -> Iterator[Path]:
-    """Folders of the runs that came to their end; of others it is said why they did not."""
+    """Folders of the runs that finished; stderr says why others did not."""
     for one, error in ended:
         if error is None:
             yield one.folder
@@ -150,26 +99,51 @@ def folders_of(ended: Iterator[Ended]) -> Iterator[Path]:
 def train_all(
     runs: Sequence[Run], quiet: bool, together: int = 1, wandb: str | None = None
 ) -> Iterator[Ended]:
-    """Train what is not finished; a run of several trainings ends with the last of them.
+    """Train all unfinished runs; a run with parts ends with the last of them.
 
     Raises:
-        Held: another process trains one of them; nothing was changed.
+        LockHeldError: another process trains one of them; nothing was changed.
     """
     if together > 1 and world_size() > 1:
         raise ValueError(
             f"--together {together} trains several runs on one device, and {world_size()} ranks "
-            "train "
-            "one run together: take one or the other."
+            "train one run together: take one or the other."
         )
     for device in {one.device for one in runs}:
         onednn.prepare(device, {one.trained.train.precision for one in runs})
     for one in runs:
         one.require_sources()
     with lock_runs(runs):
-        yield from _train_held(runs, quiet, together, wandb)
+        yield from _train_locked(runs, quiet, together, wandb)
 
 
-def _train_held(
+@contextmanager
+def lock_runs(runs: Sequence[Run]) -> Iterator[None]:
+    """Lock all unfinished runs for this process; rank 0 holds the locks.
+
+    Raises:
+        LockHeldError: another process trains one of them; nothing was changed.
+    """
+    with ExitStack() as locks:
+        on_rank_zero(lambda: _lock(runs, locks))
+        yield
+
+
+def _lock(runs: Sequence[Run], locks: ExitStack) -> None:
+    folders = {one.folder for one in runs if not one.finished}
+    # The locks of a rank 0 on a machine that is lost may seem held for a while.
+    patience = LOST_S if several_machines() else KILLED_S
+    for folder in sorted(folders):  # in one order, so that one of several processes gets all
+        locks.enter_context(as_only_trainer(folder, patience))
+
+
+def several_machines() -> bool:
+    """Whether the ranks of this process are on several machines, as ``torchrun`` says."""
+    ranks = os.environ.get("WORLD_SIZE", "1")
+    return int(ranks) > int(os.environ.get("LOCAL_WORLD_SIZE", ranks))
+
+
+def _train_locked(
     runs: Sequence[Run], quiet: bool, together: int, wandb: str | None
 ) -> Iterator[Ended]:
     for one in runs:
@@ -177,25 +151,24 @@ def _train_held(
             one.begin()
             yield one, None
     tried: set[Path] = set()
-    opening = Opening(quiet)
-    # Again where one training of a run has to wait for another.
-    while whole := _waiting([one for one in runs if not one.finished], tried):
-        for group in side_by_side([part for part, _ in whole.values()], together):
-            for one in {
-                whole[part.folder][1].folder: whole[part.folder][1] for part in group
-            }.values():
+    summarize = DataSummary(quiet)
+    # Several rounds, as one part of a run may have to wait for another.
+    while waiting := _waiting([one for one in runs if not one.finished], tried):
+        for group in side_by_side([part for part, _ in waiting.values()], together):
+            owners = {one.folder: one for _, one in (waiting[part.folder] for part in group)}
+            for one in owners.values():
                 one.begin()
-                opening(one)
+                summarize(one)
             for part, error in train_runs(group, quiet, wandb):
-                one = whole[part.folder][1]
+                one = waiting[part.folder][1]
                 if error is None and part is not one and not combine(one):
-                    continue  # other trainings of this run are still to come, or diverged
-                yield (part if error else one), error  # which of its trainings diverged
-        tried |= set(whole)
+                    continue  # other parts of this run are not trained yet, or diverged
+                yield (part if error else one), error  # the part that diverged is named
+        tried |= set(waiting)
 
 
 def _waiting(runs: Sequence[Run], tried: set[Path]) -> dict[Path, tuple[Run, Run]]:
-    """Trainings that were not tried yet, by their folders, each with the run that it is part of."""
+    """Trainings that were not tried yet, by folder, each with its run."""
     return {
         part.folder: (part, one)
         for one in runs
@@ -204,10 +177,36 @@ def _waiting(runs: Sequence[Run], tried: set[Path]) -> dict[Path, tuple[Run, Run
     }
 
 
-def side_by_side(runs: Sequence[Run], together: int) -> Iterator[list[Run]]:
-    """Groups to train at once: first all that have finished, then so many at a time.
+class DataSummary:
+    """Prints what a person should know of the data of runs on stderr, no line twice.
 
-    Runs of a group share their data, since those of one seed share their batches.
+    Args:
+        quiet: print nothing. Reports say the same.
+    """
+
+    def __init__(self, quiet: bool) -> None:
+        self.quiet = quiet or not is_rank_zero()
+        self._said: set[str] = set()
+
+    def __call__(self, run: Run) -> None:
+        """Print class counts and shots, then remarks, for a run that has begun."""
+        if self.quiet:
+            return
+        facts = (read_config(run.folder) or {}).get("data", {})
+        lines = remarks_in(facts)
+        data = run.trained.data
+        if isinstance(data, LongTailConfig):
+            lines.insert(0, class_sizes(run.task.method_options["class_counts"], data))
+        for line in (f"{facts.get('name', data.name)}: {line}" for line in lines):
+            if line not in self._said:
+                self._said.add(line)
+                print(line, file=sys.stderr, flush=True)
+
+
+def side_by_side(runs: Sequence[Run], together: int) -> Iterator[list[Run]]:
+    """Groups to train at once: first all that have finished, then ``together`` at a time.
+
+    The runs of a group have the same data, since runs of one seed share their batches.
     """
     finished = [one for one in runs if one.finished]
     if finished:
@@ -221,7 +220,7 @@ def side_by_side(runs: Sequence[Run], together: int) -> Iterator[list[Run]]:
 
 
 def train_runs(runs: Sequence[Run], quiet: bool, wandb: str | None = None) -> Iterator[Ended]:
-    """Train what is not finished, side by side.
+    """Train the unfinished runs side by side.
 
     Arms of one seed share their batches if they train on the same data.
     """
@@ -230,7 +229,7 @@ def train_runs(runs: Sequence[Run], quiet: bool, wandb: str | None = None) -> It
     feeds: dict[Any, Batches] = {}
     try:
         yield from _train_on(runs, feeds, quiet, wandb)
-    finally:  # also where a run fails, is interrupted, or nobody asks for the next one
+    finally:  # also where a run fails, is interrupted, or the caller stops early
         for feed in feeds.values():
             close(feed)
 
@@ -248,9 +247,8 @@ def _train_on(
         sizes = (train.batch_size, train.drop_last, train.accumulate)
         key = (one.trained.data, one.seed, *sizes)
         feed = feeds[key] = feeds.get(key) or one.feed()
-        options = {"quiet": quiet, "wandb": wandb, "alone": len(runs) == 1}
         by_name[one.title] = one
-        start = partial(one.training, feed, **options)  # type: ignore[arg-type]
+        start = partial(one.training, feed, quiet=quiet, wandb=wandb, alone=len(runs) == 1)
         jobs.append(Job(one.title, start, feed))
     for job, ended in train_interleaved(jobs, runs[0].device):
         yield by_name[job.name], ended if isinstance(ended, DivergedError) else None

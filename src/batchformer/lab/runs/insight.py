@@ -1,72 +1,199 @@
-"""What is to be seen of a run that was finished before, or elsewhere."""
+"""Measures the network of a run for figures: at the end of the run, or later from its folder."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import torch
+from torch import Tensor, nn
 
-from batchformer.insight.look import Arrays, look_cam
-from batchformer.insight.record import FILE
+from batchformer.insight.images import TestImages
+from batchformer.insight.look import (
+    BATCH,
+    MEASURED,
+    Arrays,
+    CountedImages,
+    Tell,
+    batches_of,
+    look,
+    look_cam,
+    measure,
+    measured_rows,
+    nearly_equal,
+)
+from batchformer.insight.record import FILE, save
+from batchformer.insight.relations import Relations
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.memory import close
+from batchformer.lab.engine.bn_recalibration import recalibrate_norms
 from batchformer.lab.engine.log import Progress
+from batchformer.lab.engine.method import Method
 from batchformer.lab.runs.build import build_untrained
 from batchformer.lab.runs.folder import recipe_from_json
-from batchformer.lab.runs.insight_arrays import keep, network_of, seen_of
-from batchformer.lab.runs.run import restore
+from batchformer.lab.runs.load_run import restore
 from batchformer.lab.tasks.load import Task
 
 
 def insight_of(folder: Path, device: torch.device, root: str | None = None) -> Path | None:
-    """Look at the trained network of a run's folder, and keep it there, as its end would have.
+    """Measure the trained network of a run, and write the arrays into its folder.
+
+    The arrays are those that the end of the run would have written.
 
     Args:
         folder: of one training: that of a run, or of one of its targets.
-        device: where the network is looked at.
-        root: where the data lies now; None: where it lay when the run was trained.
+        device: to measure on.
+        root: folder of the data; None where it has not moved since the training.
 
     Returns:
-        The file, or None where there is nothing to see, or a line on stderr says why not.
+        The file. None if there is nothing to measure, or if that failed, which stderr explains.
 
     Raises:
-        FileNotFoundError: it is no run, or it has no checkpoint.
+        FileNotFoundError: it is not a run, or it has no checkpoint.
     """
     method, task, config = restore(folder, device, root)
     shown = getattr(task, "shown", None)
     if shown is None or method.relations() is None:
         return None
-    recipe = recipe_from_json(config["trained"])
-    seed = config["seed"]
+    recipe, seed = recipe_from_json(config["trained"]), config["seed"]
     epoch = _last_epoch(task, recipe, seed)
-    method.begin_epoch(epoch)  # losses that change with the epoch are those of the last
+    method.begin_epoch(epoch)  # some losses change with the epoch
     untrained = partial(build_untrained, recipe, seed, task, device, epoch)
     with Progress(f"{folder}: figures", 1) as bar:
         images = shown(recipe.train.workers)
-        look = partial(seen_of, method, images, seed, untrained, bar.measured)
-        kept = keep(look, folder, str(folder))
-    return folder / FILE if kept else None
+        arrays = partial(insight_arrays, method, images, seed, untrained, bar.measured)
+        saved = save_insight(arrays, folder, str(folder))
+    return folder / FILE if saved else None
 
 
 def cam_of(folder: Path, device: torch.device, layer: str) -> Arrays:
-    """Grad-CAM of a run's trained network at a layer of one's choice; nothing is kept.
+    """Grad-CAM of a run's trained network at a layer; nothing is written.
 
     Args:
         folder: of one training.
-        device: where the network is looked at.
+        device: to measure on.
         layer: its name in the network, or ``released`` for that of the paper's code.
 
     Raises:
-        FileNotFoundError: it is no run, or it has no checkpoint.
-        ValueError: the network has no such layer, or nothing is to be seen of it.
+        FileNotFoundError: it is not a run, or it has no checkpoint.
+        ValueError: the network has no such layer, or this method has no Grad-CAM.
     """
     method, task, config = restore(folder, device)
     shown, relations = getattr(task, "shown", None), method.relations()
     if shown is None or relations is None:
         raise ValueError(f"{folder}: there is no Grad-CAM of this recipe's method or images.")
     images = shown(recipe_from_json(config["trained"]).train.workers)
-    return look_cam(relations, images, network_of(method), layer)
+    return look_cam(relations, images, _network_of(method), layer)
+
+
+def insight_arrays(
+    method: Method,
+    images: TestImages | None,
+    seed: int,
+    untrained: Callable[[], Method] | None = None,
+    tell: Tell = lambda done, total: None,
+) -> Arrays | None:
+    """The arrays of a method for figures; None if it has none.
+
+    Args:
+        method: as it is scored.
+        images: of the test set; None where a task shows none.
+        seed: of the run.
+        untrained: builds the same method with random weights, a control for what BatchFormer does.
+        tell: as for :func:`batchformer.insight.look.look`.
+    """
+    relations = method.relations()
+    if relations is None or images is None:
+        return None
+    found = look(relations, images, network=_network_of(method), seed=seed, tell=tell)
+    control = untrained().relations() if untrained and relations.encoder is not None else None
+    if control is not None:
+        found |= look_untrained(control, images, seed=seed, tell=tell)
+    return found
+
+
+def save_insight(measure_arrays: Callable[[], Arrays | None], folder: Path, title: str) -> bool:
+    """Measure and write the arrays. A failure costs the figures, never the run.
+
+    Args:
+        measure_arrays: gives the arrays, or None where there are none.
+        folder: of the run.
+        title: of the run.
+
+    Returns:
+        Whether they were written. Where that failed, one line on stderr says why.
+    """
+    try:
+        arrays = measure_arrays()
+        if arrays is not None:
+            save(folder / FILE, arrays)
+    except Exception as error:  # whatever it is, the result of the run is worth more
+        words = f"{title}: no figures of relations: {type(error).__name__}: {error}"
+        print(words.splitlines()[0], file=sys.stderr, flush=True)
+        return False
+    return arrays is not None
+
+
+def look_untrained(
+    relations: Relations,
+    images: TestImages,
+    *,
+    seed: int = 0,
+    measured: int = MEASURED,
+    batch: int = BATCH,
+    tell: Tell = lambda done, total: None,
+) -> Arrays:
+    """Gradients on pooled features and accuracy of an untrained network, on the same batches.
+
+    It is a control. Where a method weighs classes, the loss of a rare class is larger from the
+    start, and so are its gradients on other samples. Only what an untrained network does not show
+    was learned.
+
+    Its batch normalisation takes the statistics of these images. It has seen no image yet, and
+    features would grow from layer to layer as they never do in training.
+
+    Args:
+        relations: of the network with random weights, and an encoder; it is changed.
+        images: of the test set.
+        seed: of the order in batches, that of the trained network.
+        measured: images, at most.
+        batch: samples of a batch, at most.
+        tell: as for :func:`batchformer.insight.look.look`.
+
+    Returns:
+        The arrays with "untrained" in their names of :mod:`batchformer.insight.record`.
+    """
+    rows = measured_rows(images.labels, measured, seed)
+    with torch.no_grad():
+        _measure_norms(relations, images, rows, batch)
+        counted = CountedImages(images, tell, batches_of(len(rows), batch))
+        found = measure(relations, counted, rows, batch, steps=0)
+    return {
+        "gradient_untrained_abs": found["gradient_abs"],
+        "gradient_untrained_l2": found["gradient_l2"],
+        "untrained_correct": np.array(found["reliability_correct"][0].sum()),
+    }
+
+
+def _measure_norms(relations: Relations, images: TestImages, rows: Tensor, batch: int) -> None:
+    module: nn.Module = relations.module
+    module.train()
+    with recalibrate_norms(module) as norms:
+        module.eval()
+        for norm in norms:
+            norm.train()
+        for x in images.batches(rows, nearly_equal(len(rows), batch)) if norms else ():
+            relations.features(x)
+    module.eval()
+
+
+def _network_of(method: Method) -> nn.Module:
+    """The part of a method that Grad-CAM looks into."""
+    network = getattr(method, "network", None)
+    return network if isinstance(network, nn.Module) else method
 
 
 def _last_epoch(task: Task, recipe: Recipe, seed: int) -> int:

@@ -1,4 +1,4 @@
-"""Runs as jobs of their own: on this machine, or as jobs of Slurm."""
+"""Trains every run in a job of its own: on this machine, or submitted to Slurm."""
 
 from __future__ import annotations
 
@@ -11,152 +11,39 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
 
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.data.files.lock import LOST_S, as_only_trainer
 from batchformer.lab.engine.interrupt import Interrupted, stop_requests
 from batchformer.lab.recipes.sweep import Sweep
-from batchformer.lab.runs.cluster import WARNING_S, JobConfig, Launcher, executor_of
-from batchformer.lab.runs.folder import RECORD as RECORD
+from batchformer.lab.runs.build import pick_device
+from batchformer.lab.runs.cluster import JobConfig, Launcher, executor_of
 from batchformer.lab.runs.folder import (
+    RECORD,
     read_json,
-    recipe_from_json,
     recipe_to_json,
     refuse_other_configuration,
     write_json,
 )
-from batchformer.lab.runs.run import Run, pick_device
+from batchformer.lab.runs.job import RunJob
+from batchformer.lab.runs.run import Run
 from batchformer.lab.runs.sweep import run_sweep
 
-# One run as a job of a cluster: it goes on where it was stopped, and is never trained twice.
-
-#: Seconds for the update and to save; then the job stops with what was saved before.
-GRACE_S = WARNING_S / 2
-#: Seconds between a request to end and one to be queued again, where a cluster sends both.
-BETWEEN_S = 60
-
-
-@dataclass(frozen=True)
-class RunJob:
-    """One arm of a recipe with one seed, in plain values: this is what is written for a job.
-
-    Args:
-        recipe: as JSON holds it.
-        arm: of the recipe.
-        seed: of the run.
-        root: folder of all runs.
-        device: name of the device to train on, as the job finds it.
-        quiet: no progress in the log.
-        command: arguments that the person gave, for the record.
-        visible: what CUDA_VISIBLE_DEVICES is set to, where the cluster does not do that.
-    """
-
-    recipe: Mapping[str, Any]
-    arm: str
-    seed: int
-    root: str
-    device: str
-    quiet: bool = False
-    command: tuple[str, ...] = ()
-    visible: str | None = None
-
-    def __call__(self) -> None:
-        """Train to the end, or from where it was stopped; a finished run ends at once."""
-        if self.visible is not None:
-            os.environ["CUDA_VISIBLE_DEVICES"] = self.visible
-        sys.argv[1:] = self.command
-        recipe, signals = recipe_from_json(self.recipe), StopSignals()
-        folder = Path(self.root) / recipe.name / self.arm / f"seed{self.seed}"
-        try:
-            with signals, as_only_trainer(folder, LOST_S):
-                from batchformer.lab.runs.compare import run  # late: a signal may come before torch
-                from batchformer.lab.runs.run import pick_device
-
-                root, device = Path(self.root), pick_device(self.device)
-                run(recipe, self.arm, self.seed, root=root, device=device, quiet=self.quiet)
-        except Interrupted as stop:
-            print(stop, file=sys.stderr, flush=True)
-            if signals.queue_again:
-                signal.raise_signal(warning_signal())  # submitit's handler is back in its place
-            if os.environ.get("SUBMITIT_EXECUTOR") == "slurm":
-                time.sleep(BETWEEN_S)
-            raise SystemExit(stop.exit_code) from stop
-
-    def checkpoint(self) -> Any:
-        """What submitit puts into the queue again: the same, for the run's folder has its state."""
-        from submitit.helpers import DelayedSubmission
-
-        return DelayedSubmission(self)
-
-
-def warning_signal() -> signal.Signals:
-    """What submitit lets Slurm send before a job is stopped for its time, or for another job."""
-    name = os.environ.get("SUBMITIT_PREEMPT_SIGNAL", "USR2")
-    return signal.Signals[f"SIG{name}"]
-
-
-class StopSignals:
-    """The signals of a cluster, told to the training in the way it knows: SIGTERM.
-
-    Submitit's handler would leave at once, between any two lines, with what was last saved. Here
-    the training is asked to save first; where it does not listen (it reads data, or evaluates) it
-    is asked when it does, or stopped when the time is up: then there is nothing new to save.
-
-    Args:
-        grace: seconds until that.
-    """
-
-    def __init__(self, grace: float = GRACE_S) -> None:
-        self.grace, self.queue_again = grace, False
-        self._end: float | None = None
-
-    def __enter__(self) -> StopSignals:
-        self._process = os.getpid()
-        own = {
-            signal.SIGTERM: self._asked,
-            signal.SIGALRM: self._later,
-            warning_signal(): self._asked,
-        }
-        self._before = {number: signal.signal(number, handler) for number, handler in own.items()}
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _asked(self, number: int, frame: FrameType | None) -> None:
-        if os.getpid() != self._process:
-            return  # Slurm tells every process of a job, those that read data as well
-        self.queue_again |= number == warning_signal()
-        if self._end is None:
-            self._end = time.monotonic() + self.grace
-            signal.setitimer(signal.ITIMER_REAL, 0.01, 1.0)
-
-    def _later(self, number: int, frame: FrameType | None) -> None:
-        if self._end is None or os.getpid() != self._process:
-            return
-        if time.monotonic() >= self._end:
-            raise Interrupted(signal.SIGTERM, "Stopped with what was saved before.")
-        if signal.getsignal(signal.SIGTERM) != self._asked:  # a training listens, not asked yet
-            signal.raise_signal(signal.SIGTERM)
-
-
-# Runs as jobs of their own: which they are, and training them so on this machine.
-
-#: Nothing is computed where jobs are submitted.
-HERE = torch.device("cpu")
+#: Where jobs are submitted nothing is computed.
+CPU = torch.device("cpu")
+#: States of jobs in Slurm that are not over.
+IN_QUEUE = ("PENDING", "RUNNING", "REQUEUED", "COMPLETING", "CONFIGURING", "SUSPENDED")
+#: Seconds until a file that another machine wrote appears here.
+FILE_DELAY_S = 10.0
 
 
 def runs_of_comparison(
     recipe: Recipe, arms: Sequence[str], seeds: Sequence[int], root: Path
 ) -> list[Run]:
     """Every arm with every seed, seed by seed."""
-    return [Run.below(root, recipe, arm, seed, HERE) for seed in seeds for arm in arms]
+    return [Run.below(root, recipe, arm, seed, CPU) for seed in seeds for arm in arms]
 
 
 def runs_of_sweep(
@@ -167,11 +54,11 @@ def runs_of_sweep(
     seeds: Sequence[int],
     root: Path,
 ) -> list[Run]:
-    """Every level and arm with every seed; writes how they belong together."""
+    """Every level and arm with every seed; writes the description of the sweep."""
     cells = sweep.cells(arms, levels)
     recipes = {level: sweep.recipe(level, base) for level, _ in cells}
-    # With no seed it trains nothing: what is left of it is the description, and its refusals.
-    list(run_sweep(sweep, base, arms, levels, (), root=root, device=HERE))
+    # Without seeds it trains nothing. It writes the description, or refuses the folder.
+    list(run_sweep(sweep, base, arms, levels, (), root=root, device=CPU))
     return [
         run
         for seed in seeds
@@ -182,11 +69,11 @@ def runs_of_sweep(
 
 @dataclass(frozen=True)
 class Launch:
-    """Where and how the runs of one comparison or sweep become jobs.
+    """How the runs of one comparison or sweep become jobs.
 
     Args:
         launcher: ``"local"`` or ``"slurm"``.
-        config: what jobs are given.
+        config: options of the jobs.
         root: folder of all runs.
         name: of the recipe or the sweep.
         device: name of the device that jobs train on.
@@ -202,7 +89,7 @@ class Launch:
 
     @property
     def folder(self) -> Path:
-        """Of logs and job files."""
+        """The folder of logs and job files."""
         return (self.config.folder or self.root / self.name / "jobs").expanduser().resolve()
 
     def executor(self) -> Any:
@@ -212,7 +99,7 @@ class Launch:
         """The job that trains a run."""
         device = self.device
         if self.launcher == "slurm" and device == "auto" and self.config.gpus:
-            device = "cuda"  # a job that was given a GPU and does not find it should say so
+            device = "cuda"  # a job that does not find its GPU should fail
         return RunJob(
             recipe_to_json(run.recipe),
             run.arm,
@@ -226,10 +113,10 @@ class Launch:
 
 
 def still_to_train(runs: Sequence[Run]) -> list[Run]:
-    """Those that have not finished, after a look at all of them: better refused here than queued.
+    """The runs that have not finished. All are checked first, so that none fails in the queue.
 
     Raises:
-        FileNotFoundError: a run starts from another that is to be trained first.
+        FileNotFoundError: a run starts from another that has to be trained first.
         ValueError: a folder holds a run with other settings.
     """
     for run in runs:
@@ -239,12 +126,12 @@ def still_to_train(runs: Sequence[Run]) -> list[Run]:
 
 
 def train_locally(launch: Launch, runs: Sequence[Run]) -> None:
-    """Train runs in processes of their own on this machine, some at a time, to their end.
+    """Train runs in processes of their own on this machine, some at a time.
 
-    A run that fails is reported and left; the others go on.
+    A run that fails is reported; the others continue.
 
     Raises:
-        Interrupted: a signal came, and was passed on; what was training has saved its state.
+        Interrupted: a signal came and was passed on; the runs in training have saved their state.
     """
     executor, device = launch.executor(), pick_device(launch.device)
     waiting, places = still_to_train(runs), visible_devices(device)
@@ -256,10 +143,10 @@ def train_locally(launch: Launch, runs: Sequence[Run]) -> None:
         while running or (waiting and not told):
             for slot in range(at_once):
                 if slot in running and running[slot][1].done():
-                    say_ended(*running.pop(slot), launch.quiet)
+                    report_end(*running.pop(slot), launch.quiet)
                 if slot not in running and waiting and not told:
                     run = waiting.pop(0)
-                    with _deaf_to_the_keyboard():
+                    with _ignoring_ctrl_c():
                         job = executor.submit(launch.job_of(run, places[slot % len(places)]))
                     running[slot] = run, job
             if request.signal_number and not told:
@@ -274,7 +161,7 @@ def train_locally(launch: Launch, runs: Sequence[Run]) -> None:
 
 
 def visible_devices(device: torch.device) -> list[str | None]:
-    """What CUDA_VISIBLE_DEVICES is for jobs side by side: a GPU each; None to leave it alone."""
+    """Values of CUDA_VISIBLE_DEVICES for jobs side by side, one GPU each; None leaves it alone."""
     if device.type != "cuda":
         return [None]
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
@@ -283,8 +170,8 @@ def visible_devices(device: torch.device) -> list[str | None]:
 
 
 @contextmanager
-def _deaf_to_the_keyboard() -> Iterator[None]:
-    """Processes that begin here do not hear Ctrl-C: they are told to save by whoever does."""
+def _ignoring_ctrl_c() -> Iterator[None]:
+    """Processes that start here ignore Ctrl-C; this process receives it and asks them to save."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may handle signals
         return
@@ -295,32 +182,24 @@ def _deaf_to_the_keyboard() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def say_ended(run: Run, job: Any, quiet: bool) -> None:
-    """Say that a run has finished or, by the last line of its log, why its job has not."""
+def report_end(run: Run, job: Any, quiet: bool) -> None:
+    """Print that a run has finished, or the last line of its log if it has not."""
     if run.finished:
         if not quiet:
             print(f"{run.title}: finished", flush=True)
         return
     log = Path(job.paths.stderr)
     lines = log.read_text(errors="replace").split("\n") if log.exists() else []
-    last = next((line.strip() for line in reversed(lines) if line.strip()), "it left no words")
+    last = next((line.strip() for line in reversed(lines) if line.strip()), "its log is empty")
     words = f"{run.title}: job {job.job_id} ended without a result: {last[:300]} (log: {log})"
     print(words, file=sys.stderr, flush=True)
 
 
-# Runs as jobs of Slurm: submitted, waited for, and never submitted twice.
-
-#: What Slurm calls jobs that will still do something.
-IN_QUEUE = ("PENDING", "RUNNING", "REQUEUED", "COMPLETING", "CONFIGURING", "SUSPENDED")
-#: Seconds until a file that another machine wrote is seen.
-SEEN_LATE_S = 10.0
-
-
 def submit(launch: Launch, runs: Sequence[Run]) -> list[tuple[Run, Any]]:
-    """Submit what has neither finished nor a job in the queue; say which jobs these are.
+    """Submit the runs that have neither finished nor a job in the queue, and print all jobs.
 
     Returns:
-        Runs with their jobs, those that were in the queue already among them.
+        Unfinished runs with their jobs, those that were in the queue before included.
     """
     executor, missing = launch.executor(), still_to_train(runs)
     above = launch.root / launch.name
@@ -329,11 +208,11 @@ def submit(launch: Launch, runs: Sequence[Run]) -> list[tuple[Run, Any]]:
     new = [run for run in missing if keys[run.folder] not in before]
     try:
         jobs = executor.submit_array([launch.job_of(run) for run in new]) if new else []
-    except RuntimeError as error:  # what sbatch had to say
+    except RuntimeError as error:  # the message of sbatch
         raise ValueError(f"Slurm did not take the jobs: {str(error).strip()}") from error
     begun = {keys[run.folder]: job for run, job in zip(new, jobs, strict=True)}
     if begun:
-        _remember(above / RECORD, launch.folder, begun)
+        _write_jobs(above / RECORD, launch.folder, begun)
     print(f"{len(runs) - len(missing)} of {len(runs)} runs have finished.")
     for run in missing:
         key = keys[run.folder]
@@ -347,32 +226,32 @@ def submit(launch: Launch, runs: Sequence[Run]) -> list[tuple[Run, Any]]:
 
 
 def wait_for(submitted: Sequence[tuple[Run, Any]], quiet: bool = False, every: float = 5) -> None:
-    """Wait until all jobs have ended, and say how.
+    """Wait until all jobs have ended, and print how each ended.
 
     Raises:
-        Interrupted: a signal came; jobs are left to themselves.
+        Interrupted: a signal came; the jobs continue.
     """
     waiting = list(submitted)
     with stop_requests() as request:
         while waiting and not request.signal_number:
             for one in [one for one in waiting if one[1].done()]:
                 waiting.remove(one)
-                end = time.monotonic() + SEEN_LATE_S
+                end = time.monotonic() + FILE_DELAY_S
                 while not one[0].finished and time.monotonic() < end:
                     time.sleep(0.1)
-                say_ended(*one, quiet)
+                report_end(*one, quiet)
             time.sleep(every if waiting else 0)
     if request.signal_number and waiting:
-        words = f"No longer waiting for {len(waiting)} jobs, which go on without."
+        words = f"No longer waiting for {len(waiting)} jobs, which continue."
         raise Interrupted(request.signal_number, words)
 
 
 def queued(record: Path, keys: Iterable[str]) -> dict[str, Any]:
-    """Those of these runs that a record names a job of which is waiting or running."""
+    """The jobs of these runs that wait or run, by run."""
     from submitit import SlurmJob
 
-    known = _recorded(record)
-    # All of them first: then Slurm is asked once for all.
+    known = _read_jobs(record)
+    # All jobs are made first, so that Slurm is asked once for all.
     jobs = {key: SlurmJob(known[key]["folder"], known[key]["job"]) for key in keys if key in known}
     return {
         key: job
@@ -386,16 +265,16 @@ def not_begun(folder: Path) -> list[str]:
     return [
         f"{record.parent / key} (job {one['job']})"
         for record in sorted({*folder.glob(RECORD), *folder.glob(f"*/{RECORD}")})
-        for key, one in _recorded(record).items()
+        for key, one in _read_jobs(record).items()
         if not (record.parent / key / "config.json").exists()
     ]
 
 
-def _recorded(record: Path) -> Mapping[str, Mapping[str, str]]:
+def _read_jobs(record: Path) -> Mapping[str, Mapping[str, str]]:
     jobs: Mapping[str, Mapping[str, str]] = {}
     return read_json(record, "jobs")["jobs"] if record.exists() else jobs
 
 
-def _remember(record: Path, folder: Path, jobs: Mapping[str, Any]) -> None:
+def _write_jobs(record: Path, folder: Path, jobs: Mapping[str, Any]) -> None:
     new = {key: {"job": job.job_id, "folder": str(folder)} for key, job in jobs.items()}
-    write_json(record, {"jobs": {**_recorded(record), **new}})
+    write_json(record, {"jobs": {**_read_jobs(record), **new}})

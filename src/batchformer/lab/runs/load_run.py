@@ -1,4 +1,4 @@
-"""A trained method, from the folder of its run."""
+"""Loads the trained method of a run from its folder."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.loop import explain_mismatch
 from batchformer.lab.engine.method import Method
 from batchformer.lab.runs.build import RecordedSizes, build, load_task
-from batchformer.lab.runs.folder import recipe_from_json, recorded
+from batchformer.lab.runs.folder import read_config, recipe_from_json
 from batchformer.lab.runs.source_runs import Weights, final_state
 from batchformer.lab.tasks.load import Task
 
@@ -24,14 +24,14 @@ def restore(
 ) -> tuple[Method, Task, dict[str, Any]]:
     """The trained method of a run folder, its task and its configuration.
 
-    Of a run with SWAD it is the averaged network.
+    For a run with SWAD it is the averaged network.
 
     Args:
         folder: of one training.
         device: where the method will be.
-        root: where the data lies now; None: where it lay when the run was trained.
+        root: folder of the data; None where it has not moved since the training.
     """
-    config, recipe, seed, state = _opened(folder)
+    config, recipe, seed, state = _open(folder)
     if root is not None:
         recipe = dataclasses.replace(recipe, data=recipe.data_with(root=root))
     task = load_task(recipe.data, device).seeded(seed)
@@ -39,7 +39,7 @@ def restore(
     method = build(recipe, seed, task)
     with explain_mismatch(folder):
         method.load_state_dict(dict(state))
-    method.to(device).before_evaluation()  # a checkpoint is written before what it prepares
+    method.to(device).before_evaluation()  # checkpoints do not have what it prepares
     return method.eval(), task, config
 
 
@@ -48,15 +48,15 @@ def restore_deployed(
 ) -> tuple[nn.Module, dict[str, Any]]:
     """The network of a run as it is exported, and the run's configuration.
 
-    It is built from what the run recorded, so that the data need not be there. Compositional and
-    generalized zero-shot methods are built with vectors of the data, which is read for them.
+    It is built from the facts in ``config.json``, without the data. Compositional and generalized
+    zero-shot methods are built with vectors of the data, which is read for them.
 
     Args:
         folder: of one training.
         device: where the network will be.
-        root: where the data lies now, where it is needed.
+        root: folder of the data, if it is needed and has moved.
     """
-    config, recipe, seed, state = _opened(folder)
+    config, recipe, seed, state = _open(folder)
     if "built_with" not in config:
         method, _, config = restore(folder, device, root)
         return method.deployed(), config
@@ -66,27 +66,27 @@ def restore_deployed(
     return method.to(device).eval().deployed(), config
 
 
-def _require_same_draw(folder: Path, recorded_facts: Mapping[str, Any], task: Task) -> None:
-    """Refuse images that were divided into training and test images in another way.
+def _require_same_draw(folder: Path, facts: Mapping[str, Any], task: Task) -> None:
+    """Refuse data whose test images were drawn in another way than in training.
 
     Raises:
         ValueError: images that would be scored may have been trained on.
     """
-    if "split_seed" not in recorded_facts:
+    if "split_seed" not in facts:
         return
-    before, now = recorded_facts["split_sha256"], task.facts()["split_sha256"]
+    before, now = facts["split_sha256"], task.facts()["split_sha256"]
     if before != now:
         raise ValueError(
             f"{folder} was trained on other images: its test images were drawn from one tree "
-            f"(split {before[:12]}), which has other images now (split {now[:12]}), so that some "
-            "of those to be scored may have been trained on. Put the same images back, or name "
-            "the folder that has them by --data.root."
+            f"(split {before[:12]}), which has other images now (split {now[:12]}). Some of the "
+            "images to be scored may have been trained on. Put the same images back, or name the "
+            "folder that has them by --data.root."
         )
 
 
-def _opened(folder: Path) -> tuple[dict[str, Any], Recipe, int, Weights]:
-    """What a run's folder records, the recipe that was trained, its seed, and the final state."""
-    config = recorded(folder)
+def _open(folder: Path) -> tuple[dict[str, Any], Recipe, int, Weights]:
+    """The configuration of a run, the recipe that was trained, its seed, and the final state."""
+    config = read_config(folder)
     if config is None:
         raise FileNotFoundError(f"{folder} is not a run folder: it holds no config.json.")
     recipe, seed = _read(folder, config)
@@ -103,7 +103,7 @@ def _opened(folder: Path) -> tuple[dict[str, Any], Recipe, int, Weights]:
 
 
 def _read(folder: Path, config: Mapping[str, Any]) -> tuple[Recipe, int]:
-    """The recipe and the seed that a run's folder records.
+    """The recipe and the seed in a run's configuration.
 
     Raises:
         ValueError: this version has no such recipe.
@@ -111,7 +111,7 @@ def _read(folder: Path, config: Mapping[str, Any]) -> tuple[Recipe, int]:
     seed = config.get("seed")
     try:
         if type(seed) is not int:
-            raise ValueError(f"its seed is {seed!r}, no whole number")
+            raise ValueError(f"its seed is {seed!r}, not a whole number")
         return recipe_from_json(config["trained"]), seed
     except (TypeError, ValueError) as error:
         raise ValueError(

@@ -1,4 +1,7 @@
-"""One run: a recipe, an arm and a seed, in a folder of its own."""
+"""One run: a recipe, an arm and a seed, in a folder of its own.
+
+With several ranks, rank 0 reads and writes the folder and tells the others what it found there.
+"""
 
 from __future__ import annotations
 
@@ -41,21 +44,21 @@ from batchformer.lab.runs.build import (
 from batchformer.lab.runs.folder import (
     FORMAT,
     has_result,
+    read_config,
     recipe_from_json,
     recipe_to_json,
-    recorded,
     refuse_other_configuration,
     with_absolute_paths,
     write_figures,
     write_json,
     write_result,
 )
-from batchformer.lab.runs.insight_arrays import keep, seen_of
+from batchformer.lab.runs.insight import insight_arrays, save_insight
 from batchformer.lab.runs.load_run import restore, restore_deployed
-from batchformer.lab.runs.provenance import provenance, sittings_of, with_sitting
+from batchformer.lab.runs.provenance import provenance, with_sitting
 from batchformer.lab.runs.source_runs import (
     final_state,
-    instead_of_itself,
+    own_source_message,
     require_finished,
     require_known,
     trained_network,
@@ -65,19 +68,205 @@ from batchformer.lab.runs.source_runs import (
 from batchformer.lab.tasks.load import Task
 from batchformer.nn import exchange as group
 
-# The training of one run: from what it is built, and what is kept of it in its folder.
-#
-# Of several ranks the first reads and writes the folder, and tells the others what it found there.
+__all__ = ["Run", "build", "load_task", "pick_device", "restore", "restore_deployed"]
 
 
-def training_of(
-    run: Run, feed: Batches, request: StopRequest, *, quiet: bool, wandb: str | None, alone: bool
-) -> Training:
-    """Train, or go on where it stopped, and keep the result; update by update.
+@dataclass(frozen=True)
+class Run:
+    """One arm of a recipe with one seed, and its folder.
 
     Args:
-        alone: whether this run may have the terminal for itself.
+        recipe: with what a person changed of it.
+        arm: of the comparison.
+        seed: pairs runs of several arms.
+        folder: ``RUNS/RECIPE/ARM/seedN``, or one part of it.
+        device: to train on.
+        part: name of this training, where a run consists of several.
     """
+
+    recipe: Recipe
+    arm: str
+    seed: int
+    folder: Path
+    device: torch.device
+    part: str = ""
+
+    def __post_init__(self) -> None:
+        # The recorded recipe has to lead to its data from any working directory.
+        object.__setattr__(self, "recipe", with_absolute_paths(self.recipe))
+
+    @classmethod
+    def below(cls, root: Path, recipe: Recipe, arm: str, seed: int, device: torch.device) -> Run:
+        """The run in its place below the folder of all runs."""
+        return cls(recipe, arm, seed, root / recipe.name / arm / f"seed{seed}", device)
+
+    @property
+    def title(self) -> str:
+        return f"{self.recipe.name} {self.arm} seed {self.seed} {self.part}".rstrip()
+
+    @property
+    def task(self) -> Task:
+        """Data and scores of this arm, as this seed draws them."""
+        return load_task(self.trained.data, self.device).seeded(self.seed)
+
+    @property
+    def trained(self) -> Recipe:
+        """The recipe as this arm trains it."""
+        return with_arm(self.recipe, self.arm)
+
+    def settled(self) -> Recipe:
+        """The recipe as this arm trains it, with the stride of its initial weights."""
+        stride = on_rank_zero(lambda: self._settled().stride)
+        return dataclasses.replace(self.trained, stride=stride)
+
+    def _settled(self) -> Recipe:
+        trained = self.trained
+        try:
+            runs = {str(folder): trained_stride(folder) for folder in self.sources.values()}
+            # An arm without the recipe's weights has their stride too: arms share one network.
+            return settle_stride(trained, {**given_stride(self.recipe), **runs})
+        except FileNotFoundError:
+            # A run that is finished, or has a checkpoint, no longer needs its initial weights.
+            if trained.stride != "auto":
+                return trained
+            before = read_config(self.folder)
+            if before is None:
+                raise
+            return dataclasses.replace(trained, stride=recipe_from_json(before["trained"]).stride)
+
+    @property
+    def finished(self) -> bool:
+        return on_rank_zero(lambda: has_result(self.folder))
+
+    def begin(self) -> None:
+        """Write what will be trained; refuse a folder that holds something else."""
+        on_rank_zero(self._begin)
+
+    def _begin(self) -> None:
+        if not self.finished:
+            self.require_sources()
+        config = {
+            "format": FORMAT,
+            "recipe": recipe_to_json(self.recipe),
+            "arm": self.arm,
+            "seed": self.seed,
+            "trained": recipe_to_json(self.settled()),
+        }
+        before = refuse_other_configuration(self.folder, config) or {}
+        if self.finished:
+            return
+        task = self.task
+        self._require_validation(task)
+        more = {
+            "data": task.facts(),
+            "provenance": before.get("provenance") or provenance(self.device),
+            "sittings": before.get("sittings", []),
+        }
+        if numbers := recordable(task):
+            more["built_with"] = numbers
+        if draws := task.draws():
+            more["draws"] = draws
+        if file := self.weights_file():
+            more["weights"] = {"file": str(file.absolute()), "sha256": file_hash(file)}
+        elif "weights" in before:
+            more["weights"] = before["weights"]
+        write_json(self.folder / "config.json", {**config, **more})
+
+    def record_sitting(self, stage: str, update: int) -> None:
+        """Record that this process trains from here; a part also records it in its run."""
+        on_rank_zero(lambda: self._record_sitting(stage, update))
+
+    def _record_sitting(self, stage: str, update: int) -> None:
+        sitting = {**provenance(self.device), "from_update": update, "stage": stage}
+        folders = {self.folder: sitting}
+        if self.part:
+            folders[self.folder.parent] = {**sitting, "part": self.part}
+        for folder, own in folders.items():
+            if config := read_config(folder):
+                write_json(folder / "config.json", with_sitting(config, own))
+
+    def _require_validation(self, task: Task) -> None:
+        """Refuse to select by a score that no evaluation will have."""
+        why = task.unvalidated if self.trained.train.select_on == "val" else ""
+        require(
+            not why,
+            f"train.select-on is val, which chooses by a score of validation, and {why}; report "
+            "the last evaluation by --train.select-on last",
+        )
+
+    def weights_file(self) -> Path | None:
+        """The file of initial weights; None where none is named or it is no longer needed.
+
+        Raises:
+            FileNotFoundError: it is missing, and there is no checkpoint to continue from.
+        """
+        try:
+            return given_weights(self.trained)
+        except FileNotFoundError:
+            if self.finished or load_newest(self.folder / "checkpoints") is not None:
+                return None
+            raise
+
+    @property
+    def sources(self) -> dict[str, Path]:
+        """Folders of the runs whose networks this one needs, as ``start`` and ``teacher``."""
+        return {
+            role: self._root / recipe / (arm or self.arm) / f"seed{self.seed}" / self.part
+            for role, name in self._needed.items()
+            for recipe, _, arm in [name.partition("/")]
+        }
+
+    @property
+    def _needed(self) -> dict[str, str]:
+        """The names of these runs in the recipe."""
+        named = {"start": self.trained.start, "teacher": self.trained.teacher}
+        return {role: name for role, name in named.items() if name}
+
+    @property
+    def _root(self) -> Path:
+        return self.folder.parents[3 if self.part else 2]
+
+    def require_sources(self) -> None:
+        """Refuse an impossible arm and missing source networks before any work."""
+        on_rank_zero(self._require_sources)
+
+    def _require_sources(self) -> None:
+        with_arm(self.recipe, self.arm)
+        self.weights_file()
+        for role, folder in self.sources.items():
+            if folder == self.folder:
+                raise ValueError(f"{self.title} {own_source_message(role, self.recipe)}")
+        if self.sources and not self.finished:
+            for role, name in self._needed.items():
+                require_known(role, name, self._root)
+            # The backbone of a detector was trained on other images.
+            detection = self.recipe.task == "detection"
+            split = None if detection else training_hash(self.task.facts())
+            for folder in self.sources.values():
+                require_finished(folder, split, self.part)
+
+    def feed(self) -> Batches:
+        """The batches of this seed, the same for every arm that has the same data."""
+        return self.task.feed(self.trained.train, self.seed)
+
+    def training(
+        self, feed: Batches, request: StopRequest, *, quiet: bool, wandb: str | None, alone: bool
+    ) -> Training:
+        """Train, or continue where it stopped, and write the result; yields at every update.
+
+        Args:
+            feed: its batches.
+            request: asks it to stop.
+            quiet: no progress.
+            wandb: project of Weights & Biases; None to leave it out.
+            alone: whether this run has the terminal for itself.
+        """
+        return _training(self, feed, request, quiet=quiet, wandb=wandb, alone=alone)
+
+
+def _training(
+    run: Run, feed: Batches, request: StopRequest, *, quiet: bool, wandb: str | None, alone: bool
+) -> Training:
     trained, task = run.settled(), run.task
     train = trained.train.in_updates(feed.per_epoch)
     plan = Plan(
@@ -96,29 +285,29 @@ def training_of(
     say: Callable[[str], None] = (lambda _: None) if quiet else said
     if late := reweighting_warning(trained.method, trained.hyper, train.updates / feed.per_epoch):
         say(late)
-    method = _built(run, trained, task, say)
-    with _explained():
+    method = _build_with_weights(run, trained, task, say)
+    with _explain_single_image():
         evaluation = yield from training(method, feed, task.evaluate, plan, request, alone)
     if group.is_rank_zero():
         last_epoch = max(0, train.updates - 1) // feed.per_epoch
-        # Nobody waits for the others any more, so that what they share is built anew.
+        # Only rank 0 continues, so rebuild the method without collectives.
         if group.world_size() > 1:
             method = build(trained, run.seed, task).to(run.device)
             method.begin_epoch(last_epoch)
         if train.precision == "fp64":
-            method.float()  # figures need no more
+            method.float()  # single precision is enough for figures
         figures = Progress(f"{run.title}: figures", 1, quiet, alone)
         with group.as_single_rank(), matmul_precision(train.precision), figures as bar:
             untrained = partial(build_untrained, trained, run.seed, task, run.device, last_epoch)
-            _keep(run, method.scored(), untrained, task, evaluation, train, bar)
+            _write_results(run, method.scored(), untrained, task, evaluation, train, bar)
     return evaluation
 
 
 @contextmanager
-def _explained() -> Iterator[None]:
-    """Say what to set where normalisation meets a single value of each channel.
+def _explain_single_image() -> Iterator[None]:
+    """Say what to set where batch normalisation gets a single value of each channel.
 
-    Which networks do depends on the size of their last maps, so that it is not known before.
+    Which networks fail so depends on the size of their last maps, and is not known before.
     """
     try:
         yield
@@ -128,13 +317,15 @@ def _explained() -> Iterator[None]:
         raise ValueError(
             "Batch normalisation was given a single image, which has no spread to normalise by. "
             "Set --train.batch-size so that every device, and every part by --train.accumulate, "
-            "has 2 images or more; where the last batch of an epoch is left with one image, set "
+            "has 2 images or more. If the last batch of an epoch is left with one image, set "
             f"--train.drop-last. ({error})"
         ) from error
 
 
-def _built(run: Run, trained: Recipe, task: Task, say: Callable[[str], None]) -> Method:
-    """The method with the weights that it begins with; ranks but the first get them later."""
+def _build_with_weights(
+    run: Run, trained: Recipe, task: Task, say: Callable[[str], None]
+) -> Method:
+    """The method with its initial weights; ranks other than 0 get them later."""
     made: list[Method] = []
 
     def build_first() -> None:
@@ -144,11 +335,11 @@ def _built(run: Run, trained: Recipe, task: Task, say: Callable[[str], None]) ->
         taken = given if needed else None
         made.append(build(trained, run.seed, task, **weights, given=taken))
 
-    on_rank_zero(build_first)  # an error of its files is that of all
+    on_rank_zero(build_first)  # if it fails, all ranks fail
     return made[0] if made else build(trained, run.seed, task)
 
 
-def _keep(
+def _write_results(
     run: Run,
     method: Method,
     untrained: Callable[[], Method],
@@ -157,7 +348,7 @@ def _keep(
     train: TrainConfig,
     bar: Progress,
 ) -> None:
-    """Write what was measured and what is to be seen; last, that all is there."""
+    """Write scores and figures; the result comes last, as it says that all files are there."""
     write_figures(run.folder / "figures.npz", evaluation.figures)
     result = {
         "metrics": evaluation.metrics,
@@ -168,14 +359,15 @@ def _keep(
     if evaluation.findings:
         result["findings"] = evaluation.findings
     if train.figures:
-        keep(partial(_seen, run, method, untrained, task, bar), run.folder, run.title)
+        arrays = partial(_insight_arrays, run, method, untrained, task, bar)
+        save_insight(arrays, run.folder, run.title)
     write_result(run.folder, result)
 
 
-def _seen(
+def _insight_arrays(
     run: Run, method: Method, untrained: Callable[[], Method], task: Task, bar: Progress
 ) -> Arrays | None:
-    """What is to be seen of the network that is reported, which may be an earlier one."""
+    """The arrays of the network that is reported, which may be an earlier one."""
     shown = getattr(task, "shown", None)
     if shown is None or method.relations() is None:
         return None
@@ -187,190 +379,4 @@ def _seen(
             f"{run.title}: measuring figures on {min(len(images.labels), MEASURED):,} test images; "
             "--train.no-figures leaves this out."
         )
-    return seen_of(method, images, run.seed, untrained, bar.measured)
-
-
-# One run: a recipe, an arm and a seed, in a folder of its own.
-#
-# Of several ranks the first reads and writes the folder, and tells the others what it found there.
-
-__all__ = ["Run", "build", "load_task", "pick_device", "restore", "restore_deployed"]
-
-
-@dataclass(frozen=True)
-class Run:
-    """One arm of a recipe with one seed, and its folder.
-
-    Args:
-        part: where a run consists of several trainings, the name of this one.
-    """
-
-    recipe: Recipe
-    arm: str
-    seed: int
-    folder: Path
-    device: torch.device
-    part: str = ""
-
-    def __post_init__(self) -> None:
-        # What is recorded of the run has to lead to its data from any working directory.
-        object.__setattr__(self, "recipe", with_absolute_paths(self.recipe))
-
-    @classmethod
-    def below(cls, root: Path, recipe: Recipe, arm: str, seed: int, device: torch.device) -> Run:
-        """The run where it lies below the folder of all runs."""
-        return cls(recipe, arm, seed, root / recipe.name / arm / f"seed{seed}", device)
-
-    @property
-    def title(self) -> str:
-        return f"{self.recipe.name} {self.arm} seed {self.seed} {self.part}".rstrip()
-
-    @property
-    def task(self) -> Task:
-        """Data and scores of this arm, as this seed has them."""
-        return load_task(self.trained.data, self.device).seeded(self.seed)
-
-    @property
-    def trained(self) -> Recipe:
-        """The recipe as this arm trains it."""
-        return with_arm(self.recipe, self.arm)
-
-    def settled(self) -> Recipe:
-        """The recipe as this arm trains it, with the stride of the weights that it begins with."""
-        stride = on_rank_zero(lambda: self._settled().stride)
-        return dataclasses.replace(self.trained, stride=stride)
-
-    def _settled(self) -> Recipe:
-        trained = self.trained
-        try:
-            runs = {str(folder): trained_stride(folder) for folder in self.sources.values()}
-            # Of the recipe's weights, also where the arm goes without: arms share one network.
-            return settle_stride(trained, {**given_stride(self.recipe), **runs})
-        except FileNotFoundError:
-            # A run that is finished, or has a checkpoint, outlives the weights that it began with.
-            if trained.stride != "auto":
-                return trained
-            before = recorded(self.folder)
-            if before is None:
-                raise
-            return dataclasses.replace(trained, stride=recipe_from_json(before["trained"]).stride)
-
-    @property
-    def finished(self) -> bool:
-        return on_rank_zero(lambda: has_result(self.folder))
-
-    def begin(self) -> None:
-        """Write what will be trained, where; refuse a folder that holds something else."""
-        on_rank_zero(self._begin)
-
-    def _begin(self) -> None:
-        if not self.finished:
-            self.require_sources()
-        config = {
-            "format": FORMAT,
-            "recipe": recipe_to_json(self.recipe),
-            "arm": self.arm,
-            "seed": self.seed,
-            "trained": recipe_to_json(self.settled()),
-        }
-        before = refuse_other_configuration(self.folder, config)
-        if not self.finished:
-            task = self.task
-            self._require_validation(task)
-            more = {
-                "data": task.facts(),
-                "provenance": (before or {}).get("provenance") or provenance(self.device),
-                "sittings": sittings_of(before or {}),
-            }
-            if numbers := recordable(task):
-                more["built_with"] = numbers
-            if draws := task.draws():
-                more["draws"] = draws
-            if file := self.weights_file():
-                more["weights"] = {"file": str(file.absolute()), "sha256": file_hash(file)}
-            elif before and "weights" in before:
-                more["weights"] = before["weights"]
-            write_json(self.folder / "config.json", {**config, **more})
-
-    def record_sitting(self, stage: str, update: int) -> None:
-        """Record that this process trains from here, for a run of several parts in both folders."""
-        on_rank_zero(lambda: self._record_sitting(stage, update))
-
-    def _record_sitting(self, stage: str, update: int) -> None:
-        sitting = {**provenance(self.device), "from_update": update, "stage": stage}
-        folders = {self.folder: sitting}
-        if self.part:
-            folders[self.folder.parent] = {**sitting, "part": self.part}
-        for folder, own in folders.items():
-            if config := recorded(folder):
-                write_json(folder / "config.json", with_sitting(config, own))
-
-    def _require_validation(self, task: Task) -> None:
-        """Refuse to choose by a score that no evaluation will have."""
-        why = task.unvalidated if self.trained.train.select_on == "val" else ""
-        require(
-            not why,
-            f"train.select-on is val, which chooses by a score of validation, and {why}; report "
-            "the last evaluation by --train.select-on last",
-        )
-
-    def weights_file(self) -> Path | None:
-        """The file of weights to begin with; None where none is named, or one no longer needed.
-
-        Raises:
-            FileNotFoundError: it is not there, and no checkpoint has what became of its weights.
-        """
-        try:
-            return given_weights(self.trained)
-        except FileNotFoundError:
-            if self.finished or load_newest(self.folder / "checkpoints") is not None:
-                return None
-            raise
-
-    @property
-    def sources(self) -> dict[str, Path]:
-        """Folders of the runs whose networks this one needs: its start, its teacher."""
-        return {
-            role: self._root / recipe / (arm or self.arm) / f"seed{self.seed}" / self.part
-            for role, name in self._needed.items()
-            for recipe, _, arm in [name.partition("/")]
-        }
-
-    @property
-    def _needed(self) -> dict[str, str]:
-        """Those runs as the recipe names them."""
-        named = {"start": self.trained.start, "teacher": self.trained.teacher}
-        return {role: name for role, name in named.items() if name}
-
-    @property
-    def _root(self) -> Path:
-        return self.folder.parents[3 if self.part else 2]
-
-    def require_sources(self) -> None:
-        """Refuse an arm that makes no sense, and networks that are not there, before any work."""
-        on_rank_zero(self._require_sources)
-
-    def _require_sources(self) -> None:
-        with_arm(self.recipe, self.arm)
-        self.weights_file()
-        for role, folder in self.sources.items():
-            if folder == self.folder:
-                raise ValueError(f"{self.title} {instead_of_itself(role, self.recipe)}")
-        if self.sources and not self.finished:
-            for role, name in self._needed.items():
-                require_known(role, name, self._root)
-            # A detector's backbone was trained on other images.
-            elsewhere = self.recipe.task == "detection"
-            split = None if elsewhere else training_hash(self.task.facts())
-            for folder in self.sources.values():
-                require_finished(folder, split, self.part)
-
-    def feed(self) -> Batches:
-        """The batches of this seed, the same for every arm that has the same data."""
-        return self.task.feed(self.trained.train, self.seed)
-
-    def training(
-        self, feed: Batches, request: StopRequest, *, quiet: bool, wandb: str | None, alone: bool
-    ) -> Training:
-        """Train, or go on where it stopped, and keep the result; update by update."""
-        return training_of(self, feed, request, quiet=quiet, wandb=wandb, alone=alone)
+    return insight_arrays(method, images, run.seed, untrained, bar.measured)

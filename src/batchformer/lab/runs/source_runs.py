@@ -1,4 +1,4 @@
-"""Networks that other runs have trained."""
+"""Networks that a run takes from other runs: its start and its teacher."""
 
 from __future__ import annotations
 
@@ -21,34 +21,34 @@ Weights = Mapping[str, Tensor]
 
 
 def require_known(role: str, name: str, root: Path) -> None:
-    """Refuse a name that no recipe and no arm has, and say which are near.
+    """Refuse a name that no recipe and no arm has, and suggest near ones.
 
     Args:
-        role: the setting that names it, ``start`` or ``teacher``.
-        name: ``RECIPE`` or ``RECIPE/ARM``; what was trained under other names passes.
+        role: the setting that names the run, ``start`` or ``teacher``.
+        name: ``RECIPE`` or ``RECIPE/ARM``; a run with a name of its own passes.
         root: folder of all runs.
     """
     recipe, _, arm = name.partition("/")
-    of_runs = f"Runs are named RECIPE or RECIPE/ARM, and looked for in {root}."
+    where = f"Runs are named RECIPE or RECIPE/ARM, and looked for in {root}."
     if not (root / recipe).is_dir():
         try:
             find_recipe(recipe)
         except ValueError as error:
-            raise ValueError(f"--{role} {name}: {error} {of_runs}") from error
+            raise ValueError(f"--{role} {name}: {error} {where}") from error
     if arm and arm not in ARMS and not (root / recipe / arm).is_dir():
         near = difflib.get_close_matches(arm, ARMS, 1)
         hint = f" Did you mean {recipe}/{near[0]}?" if near else ""
         raise ValueError(
-            f"--{role} {name}: there is no arm {arm!r}.{hint} {of_runs} Arms: {', '.join(ARMS)}."
+            f"--{role} {name}: there is no arm {arm!r}.{hint} {where} Arms: {', '.join(ARMS)}."
         )
 
 
-def instead_of_itself(role: str, recipe: Recipe) -> str:
-    """What to do where a run would need its own network: runs of one name share one folder.
+def own_source_message(role: str, recipe: Recipe) -> str:
+    """What to do where a run would need its own network, as runs of one name share one folder.
 
     Args:
         role: the setting that names the run, ``start`` or ``teacher``.
-        recipe: what names it.
+        recipe: of the run.
     """
     how = "start from itself" if role == "start" else "be its own teacher"
     words = (
@@ -59,24 +59,28 @@ def instead_of_itself(role: str, recipe: Recipe) -> str:
     alike = (o for o in others if o.method == recipe.method and type(o.data) is type(recipe.data))
     if other := next(alike, None):
         words += (
-            f", so that a second training takes another recipe, with the same --{role} and --runs, "
-            f"and this --data and --model: batchformer compare {other.name}"
+            f". For a second training use another recipe, with the same --{role} and --runs, and "
+            f"this --data and --model: batchformer compare {other.name}"
         )
     if role == "start":
         words += (
-            ". Or write one trained network to a file, batchformer export RUN --to FILE.pth, and "
-            "begin with it in another folder: --weights FILE.pth and --runs OTHER, without --start"
+            ". Or export one trained network, batchformer export RUN --to FILE.pth, and start "
+            "from that file in another folder: --weights FILE.pth and --runs OTHER, without --start"
         )
     return f"{words}."
 
 
 def require_finished(folder: Path, split: str | None, part: str = "") -> None:
-    """Refuse to start from a run that is not there, not finished, or of another training set.
+    """Refuse a source that is missing, not finished, or was trained on another training set.
 
     Args:
-        folder: ``RUNS/RECIPE/ARM/seedN``, and in it a folder of the part if there is one.
-        split: hash of what this run trains on; None if it may be something else.
-        part: name of one of the trainings that the run consists of.
+        folder: ``RUNS/RECIPE/ARM/seedN``, or ``RUNS/RECIPE/ARM/seedN/PART``.
+        split: hash of what this run trains on; None if the source may have other data.
+        part: name of one training of a run with parts.
+
+    Raises:
+        FileNotFoundError: no finished run is there; names the command that trains it.
+        ValueError: the training sets differ.
     """
     whole = folder.parent if part else folder
     root, (recipe, arm, seed) = whole.parents[2], whole.parts[-3:]
@@ -95,63 +99,54 @@ def require_finished(folder: Path, split: str | None, part: str = "") -> None:
 
 
 def training_hash(facts: Mapping[str, Any]) -> str:
-    """Hash of what is trained on; of the whole split where that is not told apart."""
+    """Hash of the training set, or of the whole split where it has no hash of its own."""
     return str(facts.get("train_sha256") or facts.get("split_sha256"))
 
 
 def trained_network(folder: Path) -> Weights:
     """The network's weights of a finished run, without BatchFormer."""
-    whole = final_state(folder)
-    parts = sorted(path.parent.name for path in folder.glob("*/config.json"))
-    if whole is None and parts:
-        raise ValueError(
-            f"{folder} holds one training for each target, {', '.join(parts)}: what starts from "
-            f"them leaves out each target as well. Set --data.target each."
-        )
-    if whole is None:
+    state = final_state(folder)
+    if state is None:
+        if parts := sorted(path.parent.name for path in folder.glob("*/config.json")):
+            raise ValueError(
+                f"{folder} holds one training for each target, {', '.join(parts)}. A run that "
+                "starts from them has to leave out each target too. Set --data.target each."
+            )
         raise FileNotFoundError(
-            f"{folder} is finished but holds no checkpoint to start from; remove the folder and "
-            f"train it again."
+            f"{folder} is finished but holds no checkpoint to start from. Remove the folder and "
+            "train it again."
         )
-    return {
-        key.removeprefix("network."): value
-        for key, value in whole.items()
-        if key.startswith("network.")
-    }
+    return _below("network.", state)
 
 
 def trained_stride(folder: Path) -> Place:
     """Where the bottlenecks of a run's network stride, if it has any."""
-    recorded = read_json(folder / "config.json", "trained")["trained"]
-    return "1x1" if recipe_from_json(recorded).stride == "1x1" else "3x3"
+    trained = read_json(folder / "config.json", "trained")["trained"]
+    return "1x1" if recipe_from_json(trained).stride == "1x1" else "3x3"
 
 
 def final_state(folder: Path) -> Weights | None:
-    """The state of a run's method as it is scored: with SWAD, its averaged network; the best on
-    validation data where that is what is reported; else the last.
+    """The state of a run's method as it is scored; None if the folder holds no checkpoint.
 
-    None if the folder holds no checkpoint.
+    With SWAD that is the averaged network. Else it is the best one on validation data where that is
+    reported, and else the last one: the running mean of the weights if there is one.
     """
-    for kept in ("swad", BEST):
-        chosen = load_newest(folder / kept)
+    for name in ("swad", BEST):
+        chosen = load_newest(folder / name)
         if chosen is not None:
             with explain_mismatch(folder):
                 weights: Weights = chosen["method"]
             return weights
-    state = load_newest(folder / "checkpoints")
-    if state is None:
+    checkpoint = load_newest(folder / "checkpoints")
+    if checkpoint is None:
         return None
     with explain_mismatch(folder):
-        whole = trained_state(state)
-    if not any(name.startswith("inner.") for name in whole):
-        return whole
-    return {k.removeprefix("inner."): v for k, v in whole.items() if k.startswith("inner.")}
+        average, state = checkpoint["average"], checkpoint["method"]
+        if average is not None:
+            state = {k.removeprefix("module."): v for k, v in average.items() if k != "n_averaged"}
+    return _below("inner.", state) or state
 
 
-def trained_state(checkpoint: Mapping[str, Any]) -> Weights:
-    """A method's state as it is evaluated: the running mean of the weights if there is one."""
-    average = checkpoint["average"]
-    if average is None:
-        weights: Weights = checkpoint["method"]
-        return weights
-    return {k.removeprefix("module."): v for k, v in average.items() if k != "n_averaged"}
+def _below(prefix: str, state: Weights) -> Weights:
+    """The tensors whose names have this prefix, without it."""
+    return {k.removeprefix(prefix): v for k, v in state.items() if k.startswith(prefix)}

@@ -1,10 +1,19 @@
-"""Runs that consist of several trainings: a chosen epoch, or each domain left out once."""
+"""Runs that consist of several trainings, called parts.
+
+Two kinds of runs have parts, each in a folder of its own below that of the run:
+
+- A run that leaves out every domain once has one part for each: ``seedN/DOMAIN``. Its result is
+  their mean.
+- A run that chooses its epoch on validation classes has two. ``seedN/choose`` leaves out these
+  classes and never sees the test classes. ``seedN/train`` trains on all seen classes for as many
+  epochs as were best in the first, and is scored at its end, so the test chooses nothing.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +25,8 @@ from batchformer.lab.engine.distributed.rank_zero import on_rank_zero
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.runs.folder import (
     UNAVERAGED,
-    USUAL,
     findings_of,
-    of_parts,
     read_result,
-    todays_names,
     write_figures,
     write_result,
 )
@@ -28,17 +34,57 @@ from batchformer.lab.runs.run import Run
 from batchformer.lab.tasks.domains import read_domains
 from batchformer.plug.files import write_atomically
 
-# Runs whose epoch is chosen on classes of validation: trained twice, once without these classes.
-#
-# ``seedN/choose`` leaves out the classes of validation and never sees those of the test;
-# ``seedN/train`` trains on all seen classes for as many epochs as were best in the first, and is
-# scored at its end: nothing is chosen by the test.
-
 CHOOSE, TRAIN = "choose", "train"
+#: Arrays that the part of a domain keeps for figures.
+FIGURES = ("per_class", "train_counts", "correct", "classes", "confusion")
+
+
+def parts_of(run: Run) -> tuple[Run, ...]:
+    """The trainings of a run that can be trained by now; most runs are their own only training.
+
+    The second training of a chosen epoch waits for the first.
+    """
+    data = run.trained.data
+    if isinstance(data, FeatureConfig) and data.choose:
+        return epoch_parts(run)
+    return domain_parts(run)
+
+
+def combine(run: Run) -> bool:
+    """Write the result of a run with parts, if all of them have finished.
+
+    Returns:
+        Whether it was written.
+    """
+    of_epochs = isinstance(run.trained.data, FeatureConfig)
+    write = combine_epochs if of_epochs else combine_domains
+    return on_rank_zero(lambda: write(run, parts_of(run)))
+
+
+def _part(run: Run, name: str, recipe: Recipe, **data: Any) -> Run:
+    """One training of a run. The arm changes its recipe as it changes that of the run."""
+    recipe = dataclasses.replace(recipe, data=recipe.data_with(**data))
+    return dataclasses.replace(run, recipe=recipe, folder=run.folder / name, part=name)
+
+
+def _write_records(folder: Path, records: Iterable[Mapping[str, Any]]) -> None:
+    lines = "\n".join(json.dumps(record) for record in records)
+    write_atomically(folder / "metrics.jsonl", f"{lines}\n".encode())
+
+
+def _totals(results: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    listed = list(results)
+    return {
+        "minutes": round(sum(one["minutes"] for one in listed), 3),
+        "updates": sum(one["updates"] for one in listed),
+    }
+
+
+# An epoch chosen on validation classes
 
 
 def epoch_parts(run: Run) -> tuple[Run, ...]:
-    """The trainings of a run that can be trained by now: the second has to wait for the first."""
+    """The first training, and the second once the first has finished."""
     choose = _part(run, CHOOSE, run.recipe, choose=False, unseen="val")
     if not choose.finished:
         return (choose,)
@@ -48,48 +94,33 @@ def epoch_parts(run: Run) -> tuple[Run, ...]:
     return choose, _part(run, TRAIN, recipe, choose=False)
 
 
-def _part(run: Run, name: str, recipe: Recipe, **data: Any) -> Run:
-    recipe = dataclasses.replace(recipe, data=recipe.data_with(**data))
-    return dataclasses.replace(run, recipe=recipe, folder=run.folder / name, part=name)
-
-
 def combine_epochs(run: Run, parts: Sequence[Run]) -> bool:
-    """Write the result of a run of two trainings, if both have finished.
-
-    Returns:
-        Whether it was written.
-    """
-    by_part = {part.part: part.folder for part in parts if part.finished}
-    if TRAIN not in by_part:
+    """Write the result of the second training, and what the first chose by."""
+    folders = {part.part: part.folder for part in parts if part.finished}
+    if TRAIN not in folders:
         return False
-    chosen_on = read_records(by_part[CHOOSE] / "metrics.jsonl")
-    epoch, score = best(chosen_on)
-    results = {part: read_result(folder) for part, folder in by_part.items()}
-    lines = (json.dumps(record) for record in read_records(by_part[TRAIN] / "metrics.jsonl"))
-    write_atomically(run.folder / "metrics.jsonl", ("\n".join(lines) + "\n").encode())
-    tried = [(one["epoch"], one["hm"]) for one in chosen_on if one["kind"] == "eval"]
-    epochs, scores = zip(*tried, strict=True)
+    tried = read_records(folders[CHOOSE] / "metrics.jsonl")
+    epoch, score = best(tried)
+    results = {part: read_result(folder) for part, folder in folders.items()}
+    _write_records(run.folder, read_records(folders[TRAIN] / "metrics.jsonl"))
+    evaluations = [(one["epoch"], one["hm"]) for one in tried if one["kind"] == "eval"]
+    epochs, scores = zip(*evaluations, strict=True)
+    with np.load(folders[TRAIN] / "figures.npz", allow_pickle=False) as arrays:
+        curve = {name: arrays[name] for name in arrays.files if name.startswith("bias_")}
     figures = {
         "chosen_epoch": np.array(epoch),
         "choice_epochs": np.array(epochs),
         "choice_hm": np.array(scores, dtype=np.float64),
-        **_curve(by_part[TRAIN] / "figures.npz"),
+        **curve,
     }
     write_figures(run.folder / "figures.npz", figures)
     result = {
         "metrics": {**results[TRAIN]["metrics"], "val": score},
-        "minutes": round(sum(one["minutes"] for one in results.values()), 3),
-        "updates": sum(one["updates"] for one in results.values()),
+        **_totals(results.values()),
         "selected": f"epoch {epoch}, by classes of validation",
     }
-    write_result(run.folder, result)  # last: it says that all is there
+    write_result(run.folder, result)  # last: it says that all files are there
     return True
-
-
-def _curve(path: Path) -> dict[str, Any]:
-    """What the second training kept of its curve of seen against unseen classes."""
-    with np.load(path, allow_pickle=False) as arrays:
-        return {name: arrays[name] for name in arrays.files if name.startswith("bias_")}
 
 
 def best(records: Sequence[Mapping[str, Any]]) -> tuple[int, float]:
@@ -103,12 +134,7 @@ def best(records: Sequence[Mapping[str, Any]]) -> tuple[int, float]:
     return int(found["epoch"]), float(found["hm"])
 
 
-# Runs that leave out every domain once: one training for each, and their mean as the result.
-#
-# ``RUNS/RECIPE/ARM/seedN`` holds the mean; ``RUNS/RECIPE/ARM/seedN/DOMAIN`` is an ordinary run.
-
-#: Arrays that a part has for its figures.
-FIGURES = ("per_class", "train_counts", "correct", "classes", "confusion")
+# Every domain left out once
 
 
 def by_target(recipe: Recipe) -> dict[str, Recipe]:
@@ -123,44 +149,35 @@ def by_target(recipe: Recipe) -> dict[str, Recipe]:
 
 
 def domain_parts(run: Run) -> tuple[Run, ...]:
-    """The trainings that a run consists of: itself, or one for every target."""
+    """One training for every target, or the run itself."""
     names = by_target(run.trained)  # the domains of the data that this arm trains on
     if "" in names:
         return (run,)
-    return tuple(_leaving_out(run, name) for name in names)
-
-
-def _leaving_out(run: Run, target: str) -> Run:
-    """The training of a run that leaves out this domain; its arm still changes its recipe."""
-    recipe = dataclasses.replace(run.recipe, data=run.recipe.data_with(target=target))
-    return dataclasses.replace(run, recipe=recipe, folder=run.folder / target, part=target)
+    return tuple(_part(run, name, run.recipe, target=name) for name in names)
 
 
 def combine_domains(run: Run, parts: Sequence[Run]) -> bool:
-    """Write the result of a run of several trainings, if all of them have finished.
-
-    Returns:
-        Whether it was written.
-    """
+    """Write the mean over all targets."""
     if not all(part.finished for part in parts):
         return False
     results = {part.part: read_result(part.folder) for part in parts}
     records = {part.part: read_records(part.folder / "metrics.jsonl") for part in parts}
-    lines = [json.dumps(record) for record in mean_records(records)]
-    write_atomically(run.folder / "metrics.jsonl", ("\n".join(lines) + "\n").encode())
+    _write_records(run.folder, mean_records(records))
     write_figures(run.folder / "figures.npz", joined_figures([part.folder for part in parts]))
-    first = next(iter(results.values()))
     result = {
-        "metrics": mean_scores(
-            {name: todays_names(one["metrics"]) for name, one in results.items()}
-        ),
-        "minutes": round(sum(one["minutes"] for one in results.values()), 3),
-        "updates": sum(one["updates"] for one in results.values()),
-        "selected": first["selected"],
+        "metrics": mean_scores({name: one["metrics"] for name, one in results.items()}),
+        **_totals(results.values()),
+        "selected": next(iter(results.values()))["selected"],
     }
-    if found := of_parts({name: findings_of(results[name], records[name]) for name in results}):
-        result["findings"] = found
-    write_result(run.folder, result)  # last: it says that all is there
+    # Findings have no mean: each stays with its part.
+    findings = {
+        f"{name}/{kind}": values
+        for name, one in results.items()
+        for kind, values in findings_of(one).items()
+    }
+    if findings:
+        result["findings"] = findings
+    write_result(run.folder, result)  # last: it says that all files are there
     return True
 
 
@@ -191,10 +208,11 @@ def mean_records(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dic
     """Records of the steps that all trainings have, each value the mean over them.
 
     An evaluation has the score of every target, and ``average`` for their mean; with SWAD they are
-    those of the network in training. What else a training recorded stays with it.
+    those of the network in training. Other kinds of records stay with their training.
     """
     by_step = [
-        {(r["step"], r["kind"]): r for r in own if r["kind"] in USUAL} for own in records.values()
+        {(r["step"], r["kind"]): r for r in own if r["kind"] in ("train", "eval")}
+        for own in records.values()
     ]
     common = sorted(set.intersection(*(set(own) for own in by_step)))
     result = []
@@ -210,17 +228,16 @@ def mean_records(records: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[dic
 
 
 def joined_figures(folders: Sequence[Path]) -> dict[str, Any]:
-    """What figures need: images of all targets one after the other, classes over all of them."""
+    """Arrays for figures: the images of all targets in a row, and classes over all of them."""
     figures: list[dict[str, Any]] = []
     for folder in folders:
         with np.load(folder / "figures.npz", allow_pickle=False) as arrays:
-            own = todays_names({name: arrays[name] for name in arrays.files})
-        figures.append({name: own[name] for name in FIGURES})
+            figures.append({name: arrays[name] for name in FIGURES})
     stacked = np.stack([one["per_class"] for one in figures])
-    seen = ~np.isnan(stacked)
-    total = np.where(seen, stacked, 0).sum(0)
+    measured = ~np.isnan(stacked)
+    total = np.where(measured, stacked, 0).sum(0)
     with np.errstate(invalid="ignore"):
-        per_class = total / seen.sum(0)
+        per_class = total / measured.sum(0)
     return {
         "per_class": per_class,
         "train_counts": np.rint(np.mean([one["train_counts"] for one in figures], 0)).astype(int),
@@ -230,31 +247,5 @@ def joined_figures(folders: Sequence[Path]) -> dict[str, Any]:
     }
 
 
-def _mean(values: Any) -> float:
+def _mean(values: Iterable[float]) -> float:
     return float(np.mean(list(values)))
-
-
-# The trainings that a run consists of: most often itself, sometimes several.
-
-
-def parts_of(run: Run) -> tuple[Run, ...]:
-    """Itself; one for every target that is left out; or one that chooses and one that is scored."""
-    data = run.trained.data
-    if isinstance(data, FeatureConfig) and data.choose:
-        return epoch_parts(run)
-    return domain_parts(run)
-
-
-def combine(run: Run) -> bool:
-    """Write the result of a run of several trainings, if all of them have finished.
-
-    Returns:
-        Whether it was written.
-    """
-    return on_rank_zero(lambda: _combine(run))
-
-
-def _combine(run: Run) -> bool:
-    if isinstance(run.trained.data, FeatureConfig):
-        return combine_epochs(run, parts_of(run))
-    return combine_domains(run, parts_of(run))

@@ -1,4 +1,12 @@
-"""A sweep's runs, and runs that are reused under another name."""
+"""Trains a sweep: every level and arm, seed by seed.
+
+The runs lie in ``RUNS/SWEEP/LEVEL/ARM/seedN`` and are ordinary runs. ``RUNS/SWEEP/sweep.json`` says
+how they belong together, for ``batchformer report``.
+
+A run that was trained before under another name is copied, not trained again: by ``batchformer
+compare`` of the base recipe, or by another sweep of it. So it is with the level that equals the
+base, and with a baseline that no level changes.
+"""
 
 from __future__ import annotations
 
@@ -14,92 +22,149 @@ from typing import Any
 
 import torch
 
+from batchformer.lab.config.comparable import DESCRIPTION, effective_changes
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.distributed.rank_zero import on_rank_zero
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.models.weights import file_hash
-from batchformer.lab.recipes.sweep import WORDS, Sweep, changed_settings
+from batchformer.lab.recipes.sweep import Sweep
 from batchformer.lab.runs.compare import folders_of, lock_runs, train_all
 from batchformer.lab.runs.folder import (
-    OF_NO_EFFECT,
     RECORD,
     anything_trained,
-    completed,
-    differences,
     has_result,
+    read_config,
     read_json,
-    recipe_from_json,
     recipe_to_json,
-    recorded,
     with_absolute_paths,
     write_json,
 )
 from batchformer.lab.runs.run import Run
 from batchformer.plug.files import write_atomically
 
-# Runs that were trained already under another name: copied, not trained again.
-
 #: In ``RUNS/SWEEP``: how the runs of a sweep belong together.
-DESCRIPTION = "sweep.json"
+SWEEP_FILE = "sweep.json"
+
+
+def run_sweep(
+    sweep: Sweep,
+    base: Recipe,
+    arms: Sequence[str],
+    levels: Sequence[str],
+    seeds: Sequence[int],
+    *,
+    root: Path,
+    device: torch.device,
+    quiet: bool = False,
+    together: int = 1,
+) -> Iterator[Path]:
+    """Train every level with every seed, seed by seed; unfinished runs continue.
+
+    A run that has not begun is reused where the same was trained under another name. A run that
+    diverges is reported; the others continue.
+
+    Args:
+        sweep: what is varied.
+        base: its recipe, with what a person changed of it.
+        arms: beside the baseline.
+        levels: some or all of the sweep's.
+        seeds: each pairs the runs of all levels and arms.
+        root: folder of all runs.
+        device: to train on.
+        quiet: no progress.
+        together: runs that train side by side, of any levels.
+
+    Yields:
+        The folder of each run that finished.
+    """
+    base = with_absolute_paths(base)
+    recipes = {level: sweep.recipe(level, base) for level, _ in sweep.cells(arms, levels)}
+    runs = [
+        Run.below(root, recipes[level], arm, seed, device)
+        for seed in seeds
+        for level, arm in sweep.cells(arms, levels)
+    ]
+    for one in runs:
+        one.require_sources()
+    with lock_runs(runs):
+        on_rank_zero(lambda: _describe(sweep, base, root / sweep.name / SWEEP_FILE))
+        on_rank_zero(lambda: reuse_runs(runs, base.name, root))
+        yield from folders_of(train_all(runs, quiet, together))
+
+
+def _describe(sweep: Sweep, base: Recipe, path: Path) -> None:
+    """Write how the runs belong together; refuse a folder that has another base."""
+    # Queued jobs have trained nothing yet, but will train the base that they were submitted with.
+    begun = anything_trained(path.parent) or (path.parent / RECORD).exists()
+    if path.exists() and begun:
+        changed = effective_changes(read_json(path, "base")["base"], recipe_to_json(base))
+        if changed:
+            raise ValueError(
+                f"{path.parent} was begun with other settings: {'; '.join(changed)}. Levels are "
+                "compared with one another, so give --runs another folder, or remove that one."
+            )
+    content = {
+        "name": sweep.name,
+        "factor": sweep.factor,
+        "table": sweep.table_of(base),
+        "reference": sweep.reference,
+        "baseline": sweep.baseline,
+        "levels": {name: sweep.paper(name, base) for name in sweep.level_names},
+        "base": recipe_to_json(base),
+    }
+    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())
 
 
 def reuse_runs(runs: Sequence[Run], base: str, root: Path) -> None:
-    """Copy what was trained under another name to runs that are not begun; say which on stderr.
+    """Copy runs that were trained under another name, and say which on stderr.
 
     Args:
-        runs: of a sweep; no other process trains them.
+        runs: of a sweep, locked by this process; those that have begun are left alone.
         base: name of the recipe that is varied.
         root: folder of all runs.
     """
-    taken = []
+    reused = []
     for one in runs:
         if one.folder.exists():
             continue
-        source = next((path for path in _elsewhere(one, base, root) if _holds(path, one)), None)
+        source = next((path for path in _candidates(one, base, root) if _same_run(path, one)), None)
         if source is not None:
-            words, name = recipe_to_json(one.recipe), source.relative_to(root).as_posix()
-            copy_run(source, one.folder, {word: words[word] for word in WORDS}, name)
-            taken.append(name)
-    if taken:
-        count = "1 run was" if len(taken) == 1 else f"{len(taken)} runs were"
-        print(f"{count} trained already, and taken over: {', '.join(taken)}", file=sys.stderr)
+            recipe, name = recipe_to_json(one.recipe), source.relative_to(root).as_posix()
+            copy_run(source, one.folder, {key: recipe[key] for key in DESCRIPTION}, name)
+            reused.append(name)
+    if reused:
+        count = "1 run was" if len(reused) == 1 else f"{len(reused)} runs were"
+        print(f"{count} trained before and reused: {', '.join(reused)}", file=sys.stderr)
 
 
-def _elsewhere(one: Run, base: str, root: Path) -> Iterator[Path]:
-    """Where the same may have been trained: by a comparison of the base, then in sweeps."""
+def _candidates(one: Run, base: str, root: Path) -> Iterator[Path]:
+    """Where the same may have been trained: in a comparison of the base, then in sweeps."""
     place = f"{one.arm}/seed{one.seed}"
     yield root / base / place
-    for description in sorted(root.glob(f"*/{DESCRIPTION}")):
+    for description in sorted(root.glob(f"*/{SWEEP_FILE}")):
         yield from sorted(description.parent.glob(f"*/{place}"))
 
 
-def _holds(folder: Path, one: Run) -> bool:
-    """Whether a folder holds this run, finished and undamaged, under whatever name."""
+def _same_run(folder: Path, one: Run) -> bool:
+    """Whether a folder holds this run under any name, finished and intact."""
     try:
-        config = recorded(folder) or {}
+        config = read_config(folder) or {}
     except (OSError, ValueError):
         return False
     if (config.get("arm"), config.get("seed")) != (one.arm, one.seed):
         return False
     wanted = {"recipe": recipe_to_json(one.recipe), "trained": recipe_to_json(one.settled())}
-    same = all(
-        not any(differences(_less_words(completed(config.get(part, {}))), _less_words(plain)))
-        for part, plain in wanted.items()
-    )
-    # Last what takes longest: files are unpacked, data are read.
+    same = not any(effective_changes(config.get(key, {}), plain) for key, plain in wanted.items())
+    # The slow checks come last: they unpack files and read data.
     return (
         same
-        and is_whole(folder)
-        and all(config.get(key) == value for key, value in _found(one).items())
+        and is_intact(folder)
+        and all(config.get(key) == value for key, value in _data_and_weights(one).items())
     )
 
 
-def _less_words(plain: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in plain.items() if key not in WORDS}
-
-
-def _found(one: Run) -> dict[str, Any]:
-    """What a run records beside its settings: of the data, and of the weights it begins with."""
+def _data_and_weights(one: Run) -> dict[str, Any]:
+    """What ``config.json`` says of a run's data and of its initial weights."""
     task, file = one.task, one.weights_file()
     weights = file and {"file": str(file), "sha256": file_hash(file)}
     found = {"data": task.facts(), "draws": task.draws() or None, "weights": weights}
@@ -107,16 +172,16 @@ def _found(one: Run) -> dict[str, Any]:
     return plain
 
 
-def is_whole(folder: Path) -> bool:
+def is_intact(folder: Path) -> bool:
     """Whether a run has finished, and every file that a report needs is as it was written."""
     try:
-        inside = [path.parent for path in folder.rglob("config.json")]  # several: one for each part
-        return recorded(folder) is not None and all(map(_is_whole, inside))
+        trainings = [path.parent for path in folder.rglob("config.json")]  # of the run, its parts
+        return read_config(folder) is not None and all(map(_has_intact_files, trainings))
     except (OSError, ValueError):
         return False
 
 
-def _is_whole(folder: Path) -> bool:
+def _has_intact_files(folder: Path) -> bool:
     read_json(folder / "config.json", "recipe")
     arrays = [path for path in folder.glob("*.npz") if path.name != "figures.npz"]
     return (
@@ -134,27 +199,27 @@ def _unpacks(path: Path) -> bool:
         return False
 
 
-def copy_run(source: Path, folder: Path, words: Mapping[str, Any], origin: str) -> None:
-    """A finished run under another name: all of it, or nothing.
+def copy_run(source: Path, folder: Path, description: Mapping[str, Any], origin: str) -> None:
+    """Copy a finished run to another name: all of it, or nothing.
 
-    The copy says as ``taken_from`` where it was trained, and keeps its provenance. Checkpoints are
-    shared with the source where the file system can do that, for nothing changes their content.
+    ``taken_from`` in the copy's configuration says where it was trained, and its provenance stays.
+    Checkpoints are hard links where the file system has them, as nobody changes their content.
 
     Args:
         source: folder of the run.
-        folder: of the copy, which is not there yet.
-        words: settings of its recipe that change no number, and are others here.
-        origin: what ``taken_from`` says, where the source was not itself taken over.
+        folder: of the copy, which does not exist yet.
+        description: fields of its recipe that describe it, and differ in the copy.
+        origin: what ``taken_from`` says, unless the source is a copy itself.
     """
     partial = folder.with_name(f".{folder.name}.partial")
-    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+    shutil.rmtree(partial, ignore_errors=True)  # left by a process that was killed
     try:
         for path in sorted(source.rglob("*")):
             if path.is_file() and not path.name.startswith("."):
                 _copy_file(path, partial / path.relative_to(source))
         for path in partial.rglob("config.json"):
             config = {"taken_from": origin, **read_json(path, "trained")}
-            renamed = {part: {**config[part], **words} for part in ("recipe", "trained")}
+            renamed = {part: {**config[part], **description} for part in ("recipe", "trained")}
             write_json(path, {**config, **renamed})
         partial.rename(folder)
     except BaseException:
@@ -169,85 +234,5 @@ def _copy_file(path: Path, target: Path) -> None:
     target.parent.mkdir(parents=True, exist_ok=True)
     try:
         os.link(path, target)
-    except OSError:  # a file system without links, or a file of somebody else
+    except OSError:  # a file system without hard links, or a file of another user
         shutil.copyfile(path, target)
-
-
-# A sweep's runs: every level and arm, seed by seed.
-#
-# They lie in ``RUNS/SWEEP/LEVEL/ARM/seedN`` and are ordinary runs; ``RUNS/SWEEP/sweep.json`` says
-# how they belong together, for ``batchformer report``.
-#
-# What was trained already under another name (``batchformer compare`` of the base, another sweep of
-# it) is not trained again: the level that equals the base, and a baseline that no level changes.
-
-
-def run_sweep(
-    sweep: Sweep,
-    base: Recipe,
-    arms: Sequence[str],
-    levels: Sequence[str],
-    seeds: Sequence[int],
-    *,
-    root: Path,
-    device: torch.device,
-    quiet: bool = False,
-    together: int = 1,
-) -> Iterator[Path]:
-    """Train every level with every seed, seed by seed; finished runs are kept, others go on.
-
-    A run that is not begun is taken over where the same was trained under another name.
-    A run that diverges is reported and left; the others go on.
-
-    Args:
-        sweep: what is varied.
-        base: its recipe, with what a person changed of it.
-        arms: beside the baseline.
-        levels: some or all of the sweep's.
-        seeds: each pairs the runs of all levels and arms.
-        root: folder of all runs.
-        device: to train on.
-        quiet: no progress.
-        together: runs that train side by side, of whatever level.
-    """
-    base = with_absolute_paths(base)
-    recipes = {level: sweep.recipe(level, base) for level, _ in sweep.cells(arms, levels)}
-    runs = [
-        Run.below(root, recipes[level], arm, seed, device)
-        for seed in seeds
-        for level, arm in sweep.cells(arms, levels)
-    ]
-    for one in runs:
-        one.require_sources()
-    with lock_runs(runs):
-        on_rank_zero(lambda: _describe(sweep, base, root / sweep.name / DESCRIPTION))
-        on_rank_zero(lambda: reuse_runs(runs, base.name, root))
-        yield from folders_of(train_all(runs, quiet, together))
-
-
-def _describe(sweep: Sweep, base: Recipe, path: Path) -> None:
-    """Write how the runs belong together; refuse a folder begun with another base."""
-    # Jobs in a queue have trained nothing yet, and keep the base that they were submitted with.
-    begun = anything_trained(path.parent) or (path.parent / RECORD).exists()
-    if path.exists() and begun:
-        before = with_absolute_paths(recipe_from_json(read_json(path, "base")["base"]))
-        changed = [
-            f"{key} was {old}, is {new}"
-            for key, (old, new) in changed_settings(before, base).items()
-            if key not in OF_NO_EFFECT
-        ]
-        if changed:
-            raise ValueError(
-                f"{path.parent} was begun with other settings: {'; '.join(changed)}. Levels are "
-                f"compared with one another, so give --runs another folder, or remove that one."
-            )
-    content = {
-        "name": sweep.name,
-        "factor": sweep.factor,
-        "table": sweep.table_of(base),
-        "reference": sweep.reference,
-        "baseline": sweep.baseline,
-        "levels": {name: sweep.paper(name, base) for name in sweep.level_names},
-        "base": recipe_to_json(base),
-    }
-    write_atomically(path, (json.dumps(content, indent=2) + "\n").encode())

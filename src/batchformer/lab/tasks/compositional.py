@@ -99,7 +99,7 @@ class CompositionalTask(FixedSplit):
             return f"{self.data.name} has no validation images"
         for lacking, lacks in (("unseen", seen.all()), ("seen", not seen.any())):
             if lacks:
-                return f"the validation data of {self.data.name} has no images of {lacking} pairs"
+                return f"validation of {self.data.name} has no images of {lacking} pairs"
         return ""
 
     def facts(self) -> dict[str, Any]:
@@ -233,7 +233,7 @@ def word_vectors(config: PairConfig, compositions: Compositions) -> Embedded:
     if not files:
         raise ValueError(
             "Compositional methods need word vectors: name a text file of GloVe, word2vec or "
-            "fastText with --data.vectors FILE"
+            "fastText by --data.vectors FILE"
         )
     vectors = read_vectors(files, words_of(names, replacements=replacements))
     return embed(names, vectors, replacements=replacements, missing=config.missing_words)

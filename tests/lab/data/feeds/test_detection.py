@@ -204,3 +204,21 @@ def test_scored_images_come_in_order_and_as_they_are(
         assert torch.equal(got.boxes, boxes)
     first = next(scored_images(images, 32, 60, workers))  # nobody asks for the others
     assert torch.equal(first.x, made[0].x)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("workers", [0, 2])
+def test_batches_on_the_gpu_are_those_of_the_cpu(workers: int, images: list[BoxedImage]) -> None:
+    """Through pinned memory, on whichever stream asks."""
+    on_cpu, on_gpu = feed_of(images), feed_of(images, device="cuda", workers=workers)
+    streams = [torch.cuda.Stream() for _ in range(2)]  # type: ignore[no-untyped-call]
+    for step in range(5):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                got = on_gpu.batch(step)
+            stream.synchronize()
+            assert got["x"][0].is_cuda and got["boxes"][0].is_cuda
+            moved = {k: [t.cpu() for t in v] if isinstance(v, list) else v for k, v in got.items()}
+            assert same(moved, on_cpu.batch(step))
+    on_gpu.close()

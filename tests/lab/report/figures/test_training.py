@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -260,15 +260,9 @@ def put_in_result(folder: Path, findings: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "findings": findings}))
 
 
-def put_in_records(folder: Path, values: Mapping[str, Any]) -> None:
-    folder.mkdir(exist_ok=True)
-    with (folder / "metrics.jsonl").open("a") as file:
-        file.write(json.dumps({"kind": "swad", "epoch": 10, "step": 400, **values}) + "\n")
-
-
 def test_a_row_for_every_arm_over_its_seeds(write_run: Writer, runs_root: Path) -> None:
     put_in_result(write_run("baseline", 0), {"swad": valley(101, 300)})
-    put_in_records(write_run("baseline", 1), valley(1, 300, converged=False))
+    put_in_result(write_run("baseline", 1), {"swad": valley(1, 300, converged=False)})
     put_in_result(write_run("batchformer", 0), {"swad": valley(1001, 2400)})
     table = valley_table(one_group(find_runs(runs_root)))
     assert table is not None
@@ -283,12 +277,11 @@ def test_a_row_for_every_arm_over_its_seeds(write_run: Writer, runs_root: Path) 
 def test_a_row_for_every_target(write_run: Writer, runs_root: Path) -> None:
     whole = {"photo/swad": valley(1, 200), "sketch/swad": valley(101, 400), "photo/other": {}}
     put_in_result(write_run("baseline", 0), whole)
-    # An earlier version: the parts' records alone have it, and not where evaluations were.
-    older = {"updates": 200, "converged": True, "first_update": 101, "last_update": 300}
+    # Without where the evaluations were.
+    short = {"updates": 200, "converged": True, "first_update": 101, "last_update": 300}
     folder = write_run("baseline", 1)
-    for name in ("photo", "sketch"):
-        put_in_records(folder / name, older)
-    assert valleys(read_run(folder)) == {"photo": older, "sketch": older}
+    put_in_result(folder, {"photo/swad": short, "sketch/swad": short})
+    assert valleys(read_run(folder)) == {"photo": short, "sketch": short}
     table = valley_table(one_group(find_runs(runs_root)))
     assert table is not None and list(table.rows) == [
         ("baseline", "2", "photo", "1 to 101", "200 to 300", "1", "2", "2 of 2"),

@@ -305,13 +305,13 @@ def test_the_chance_to_find_the_papers_effect_has_a_range(tmp_path: Path) -> Non
         (["kind: arms", "records: nowhere"], "there are no records in .*nowhere"),
         (
             ["kind: rows", "metric: all", "columns: basline", "row: my_folder/five"],
-            "no record has the arm 'basline'; there are baseline",
+            "no record has the arm 'basline'; the arms are baseline",
         ),
         (
             ["kind: arms", "records: my_folder/five", "contrasts: batchformer - baseline"],
             "no record has the arm 'batchformer'",
         ),
-        (["kind: bars"], "kind is 'bars'; there are arms, rows"),
+        (["kind: bars"], "kind is 'bars', but must be arms or rows"),
         (["kind: arms", "record: x"], "has no line record; its lines are"),
         (["nothing"], "is not `key: value`"),
     ],
@@ -323,7 +323,7 @@ def test_a_table_that_cannot_be_made_is_named(tmp_path: Path, lines: list[str], 
 
 
 def test_a_table_that_is_not_closed_is_told(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="opens 1 tables and 0 of them can be read"):
+    with pytest.raises(ValueError, match="opens 1 tables, but only 0 can be read"):
         make_page("<!-- table one\nkind: arms\n-->\n", tmp_path)
 
 

@@ -1,19 +1,29 @@
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from batchformer.lab.report.results.comparison import compare_runs
-from batchformer.lab.report.results.results import Comparison
-from batchformer.lab.report.results.runs import find_runs
+from batchformer.insight.intervals import summary
+from batchformer.lab.metrics.intervals import outcome, paired
+from batchformer.lab.report.results.comparison import (
+    ALPHA,
+    Comparison,
+    Difference,
+    RecipeComparison,
+    Score,
+    compare_runs,
+)
+from batchformer.lab.report.results.configuration import RunGroup
+from batchformer.lab.report.results.runs import Run, find_runs
 
 Writer = Callable[..., Any]
 BASELINE = [61.0, 62.5, 60.2, 61.8, 62.0]
@@ -337,32 +347,29 @@ def test_no_run_is_an_empty_comparison() -> None:
 tenths = st.integers(400, 900).map(lambda value: value / 10)
 
 
-@settings(
-    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=25)
 @given(
     st.integers(3, 5).flatmap(lambda n: st.tuples(*[st.lists(tenths, min_size=n, max_size=n)] * 2))
 )
-def test_swapping_the_arms_turns_the_verdict(
-    tmp_path_factory: pytest.TempPathFactory,
-    make_run: Writer,
-    values: tuple[list[float], list[float]],
-) -> None:
-    turned: dict[str | None, str] = {"gain": "loss", "loss": "gain"}
-    found = []
-    for one, two in (values, values[::-1]):
-        root = tmp_path_factory.mktemp("runs")
-        for seed, (a, b) in enumerate(zip(one, two, strict=True)):
-            make_run(root, "baseline", seed, scores={"all": a})
-            make_run(root, "batchformer", seed, scores={"all": b})
-        (recipe,) = compare_runs(find_runs(root)).recipes
-        found.append(recipe.differences["batchformer", "all"])
-    (recipe,) = compare_runs(find_runs(root), reference="batchformer").recipes
-    turned_reference = recipe.differences["baseline", "all"]
-    assert turned_reference.outcome == found[0].outcome
-    assert turned_reference.paired.difference == pytest.approx(found[0].paired.difference)
-    assert found[0].outcome == turned.get(found[1].outcome, found[1].outcome)
-    assert found[0].paired.difference == pytest.approx(-found[1].paired.difference)
+def test_swapping_the_arms_turns_the_verdict(values: tuple[list[float], list[float]]) -> None:
+    def runs(one: list[float], two: list[float]) -> list[Run]:
+        return [
+            Run(Path(arm), {"name": "tail"}, arm, seed, {}, (), {"metrics": {"all": value}})
+            for arm, scores in (("baseline", one), ("batchformer", two))
+            for seed, value in enumerate(scores)
+        ]
+
+    one, two = values
+    (there,) = compare_runs(runs(one, two)).recipes
+    (back,) = compare_runs(runs(two, one)).recipes
+    (turned,) = compare_runs(runs(two, one), reference="batchformer").recipes
+    first, second = (recipe.differences["batchformer", "all"] for recipe in (there, back))
+    third = turned.differences["baseline", "all"]
+    assert third.outcome == first.outcome
+    assert third.paired.difference == pytest.approx(first.paired.difference)
+    opposite: dict[str | None, str] = {"gain": "loss", "loss": "gain"}
+    assert first.outcome == opposite.get(second.outcome, second.outcome)
+    assert first.paired.difference == pytest.approx(-second.paired.difference)
 
 
 def test_an_arm_that_the_paper_lacks_is_said(
@@ -376,3 +383,61 @@ def test_an_arm_that_the_paper_lacks_is_said(
     said = {r.name: r.warnings for r in compare_runs(find_runs(runs_root)).recipes}
     words = "The paper has no numbers of this recipe with BatchFormer"
     assert words in said["ride"] and words not in said["tail"]
+
+
+def difference(adjusted: float | None = None) -> Difference:
+    result = paired([60.0, 61.0, 62.0], [61.0, 62.5, 62.9])
+    return Difference(result, (0, 1, 2), outcome(result), adjusted, 1.0, 4)
+
+
+def recipe(
+    keys: Sequence[tuple[str, str]], *, metrics: Sequence[str] = ("all",), reference: str = "a"
+) -> RecipeComparison:
+    """A comparison that holds these differences and nothing else."""
+    group = RunGroup("tail (train.updates 400)", (), (), reference)
+    differences = {key: difference() for key in keys}
+    return RecipeComparison(group, (), tuple(metrics), {}, differences, {}, ())
+
+
+@pytest.mark.parametrize(
+    ("adjusted", "stands"),
+    [(None, False), (0.0, True), (0.0499, True), (ALPHA, False), (0.9, False)],
+)
+def test_a_difference_stands_below_the_level_and_only_if_tested(
+    adjusted: float | None, stands: bool
+) -> None:
+    assert difference(adjusted).stands is stands
+
+
+def test_others_come_once_in_the_order_of_the_differences() -> None:
+    found = recipe([("z", "all"), ("b", "all"), ("z", "few"), ("b", "few")])
+    assert found.others == ("z", "b")
+    assert recipe([]).others == ()
+
+
+@pytest.mark.parametrize(
+    ("arms", "main"),
+    [
+        (["baseline", "batchformer_self", "batchformer"], "batchformer"),
+        (["batchformer_frozen", "baseline_loss3x"], "batchformer_frozen"),
+        ([], None),
+    ],
+)
+def test_the_headline_is_about_batchformer_or_the_first_compared(
+    arms: list[str], main: str | None
+) -> None:
+    assert recipe([(arm, "all") for arm in arms]).main_arm == main
+
+
+def test_the_main_metric_is_the_first_shown() -> None:
+    assert recipe([], metrics=("top1", "all")).main_metric == "top1"
+    assert recipe([], metrics=()).main_metric == "all"
+
+
+def test_results_cannot_be_changed() -> None:
+    found = Comparison((recipe([]),), 0, 0, (), ())
+    score = Score(summary([60.0, 61.0, 62.0]), (0, 1, 2), None)
+    for result in (found, found.recipes[0], score, difference()):
+        field = dataclasses.fields(result)[0].name
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(result, field, None)

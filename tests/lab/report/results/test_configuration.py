@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import copy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -9,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from batchformer.lab.recipes import find_recipe
 from batchformer.lab.report.results.configuration import (
     comparable,
     fingerprint,
@@ -17,12 +15,13 @@ from batchformer.lab.report.results.configuration import (
     settings,
 )
 from batchformer.lab.report.results.runs import find_runs, read_run
-from batchformer.lab.runs.folder import recipe_to_json
 
 Writer = Callable[..., Any]
 
 
-def test_words_places_and_seeds_do_not_change_the_fingerprint(recipe_of: Writer) -> None:
+def test_descriptions_seeds_and_settings_without_effect_do_not_change_the_fingerprint(
+    recipe_of: Writer,
+) -> None:
     plain = fingerprint(recipe_of())
     changes: tuple[dict[str, Any], ...] = (
         {"summary": "other words"},
@@ -32,6 +31,7 @@ def test_words_places_and_seeds_do_not_change_the_fingerprint(recipe_of: Writer)
         {"train__workers": 7},
         {"seed": 3},
         {"train__log_every": 7},
+        {"train__parallel": "fsdp"},
     )
     for change in changes:
         assert fingerprint(recipe_of(**change)) == plain, change
@@ -249,52 +249,6 @@ def test_only_the_baseline_is_shared_between_configurations(
     four, eight = comparable(find_runs(runs_root), "batchformer_self")
     assert four.arms == ["batchformer_self", "baseline", "batchformer"]
     assert eight.arms == ["baseline", "batchformer"], "a control with 4 heads is none for 8"
-
-
-def recorded_before(recipe: dict[str, Any]) -> dict[str, Any]:
-    """A recipe as it was written before some of its settings existed."""
-    older = copy.deepcopy(recipe)
-    del older["hyper"], older["stride"], older["data"]["augment"], older["train"]["deterministic"]
-    return older
-
-
-def test_settings_that_an_older_version_did_not_have_are_at_their_defaults(
-    write_run: Writer, runs_root: Path
-) -> None:
-    now = recipe_to_json(find_recipe("demo"))
-    older = recorded_before(now)
-    for arm in ("baseline", "batchformer"):
-        for seed, recipe in enumerate((older, now, older)):
-            write_run(arm, seed, recipe=recipe)
-    write_run("batchformer_self", 1, recipe=now)
-    (group,) = comparable(find_runs(runs_root))
-    assert (group.name, group.warnings) == ("demo", ())
-    assert [run.seed for run in group.of("baseline")] == [0, 1, 2]
-    assert group.arms == ["baseline", "batchformer", "batchformer_self"]
-    assert settings(group)["data.augment"] == now["data"]["augment"]
-
-
-def test_another_value_than_the_default_is_another_configuration(
-    write_run: Writer, runs_root: Path
-) -> None:
-    now = recipe_to_json(find_recipe("demo"))
-    write_run("baseline", 0, recipe=recorded_before(now))
-    now["hyper"]["tau"] = 0.5
-    write_run("baseline", 1, recipe=now)
-    groups = comparable(find_runs(runs_root))
-    assert [group.name for group in groups] == ["demo (hyper.tau 1.0)", "demo (hyper.tau 0.5)"]
-
-
-def test_recipes_of_other_versions_are_compared_as_they_were_recorded(
-    write_run: Writer, runs_root: Path
-) -> None:
-    now = recipe_to_json(find_recipe("demo"))
-    later = {**recorded_before(now), "colour": "blue"}
-    for seed, recipe in enumerate((now, later, later)):
-        write_run("baseline", seed, recipe=recipe)
-    groups = comparable(find_runs(runs_root))
-    assert [[run.seed for run in group.runs] for group in groups] == [[0], [1, 2]]
-    assert "colour: absent or blue" in groups[0].warnings[0]
 
 
 def test_grouping_runs_does_not_wait_for_torch() -> None:

@@ -10,7 +10,7 @@ import pytest
 from scipy import stats
 
 from batchformer.lab.report.results.comparison import compare_runs
-from batchformer.lab.report.results.pooling import Together, take_together
+from batchformer.lab.report.results.pooling import PooledEffects, pool_recipes
 from batchformer.lab.report.results.runs import find_runs
 
 Writer = Callable[..., Any]
@@ -35,16 +35,16 @@ def write_recipe(
 
 
 @pytest.fixture
-def together(write_run: Writer, recipe_of: Writer, runs_root: Path) -> Together:
+def together(write_run: Writer, recipe_of: Writer, runs_root: Path) -> PooledEffects:
     papers = {"first": 1.0, "second": 0.4}
     for name, (baseline, other) in VALUES.items():
         paper = {"baseline": {"all": 50.0}, "batchformer": {"all": 50.0 + papers.get(name, 0.0)}}
         recipe = recipe_of(name, paper=paper if name in papers else {})
         write_recipe(write_run, recipe, baseline, other)
-    return take_together(compare_runs(find_runs(runs_root)))
+    return pool_recipes(compare_runs(find_runs(runs_root)))
 
 
-def test_the_effect_is_the_mean_of_the_recipes_effects(together: Together) -> None:
+def test_the_effect_is_the_mean_of_the_recipes_effects(together: PooledEffects) -> None:
     effect = together.effects["batchformer", "baseline", "all"]
     means = [np.mean([b[0] - a[0] for a, b in zip(*arms, strict=True)]) for arms in VALUES.values()]
     assert effect.pooled.difference == pytest.approx(np.mean(means))
@@ -53,14 +53,14 @@ def test_the_effect_is_the_mean_of_the_recipes_effects(together: Together) -> No
     assert (effect.paper, effect.printed) == (pytest.approx(0.7), 2)
 
 
-def test_p_values_are_corrected_over_all_effects(together: Together) -> None:
+def test_p_values_are_corrected_over_all_effects(together: PooledEffects) -> None:
     small, large = sorted(together.effects.values(), key=lambda effect: effect.pooled.p_value or 0)
     assert small.pooled.p_value is not None and large.pooled.p_value is not None
     assert small.adjusted == pytest.approx(2 * small.pooled.p_value)
     assert large.adjusted == pytest.approx(max(2 * small.pooled.p_value, large.pooled.p_value))
 
 
-def test_a_lower_calibration_error_is_a_gain(together: Together) -> None:
+def test_a_lower_calibration_error_is_a_gain(together: PooledEffects) -> None:
     effect = together.effects["batchformer", "baseline", "ece"]
     assert effect.pooled.high is not None and effect.pooled.high < 0
     assert (effect.outcome, effect.stands) == ("gain", True)
@@ -75,7 +75,7 @@ def test_what_only_describes_is_not_pooled(
             for seed in range(3):
                 scores = {"knn": 20.0 + seed * (arm == "baseline"), "uniformity": -2.0 - seed}
                 write_run(arm, seed, recipe=recipe_of(name), scores=scores)
-    found = take_together(compare_runs(find_runs(runs_root)))
+    found = pool_recipes(compare_runs(find_runs(runs_root)))
     assert [metric for _, _, metric in found.effects] == ["knn"]
 
 
@@ -91,7 +91,7 @@ def test_recipes_that_share_runs_are_not_pooled_as_two(
         make_run(runs_root / "wide", "batchformer", seed, recipe=wide, scores=scores)
     comparison = compare_runs(find_runs(runs_root))
     assert len(comparison.recipes) == 3
-    found = take_together(comparison)
+    found = pool_recipes(comparison)
     assert found.effects["batchformer", "baseline", "all"].pooled.setups == 2
     assert any("shares trainings with first" in line for line in found.left_out)
 
@@ -102,7 +102,7 @@ def test_few_seeds_one_recipe_and_sweeps_are_left_out_and_named(
     write_recipe(write_run, recipe_of("first"), *VALUES["first"])
     write_recipe(write_run, recipe_of("single"), [(50.0, 8.0)], [(50.5, 7.0)])
     write_recipe(write_run, recipe_of("two"), *(arm[:2] for arm in VALUES["second"]))
-    found = take_together(compare_runs(find_runs(runs_root)), ["depth"])
+    found = pool_recipes(compare_runs(find_runs(runs_root)), ["depth"])
     assert not found.effects and found.pairs == []
     said = "; ".join(found.left_out)
     for name in ("single", "two"):
@@ -119,7 +119,7 @@ def test_a_metric_that_one_recipe_has_alone_is_named(
             for seed in range(3):
                 scores = dict.fromkeys(metrics, 50.0 + add * seed)
                 write_run(arm, seed, recipe=recipe_of(name), scores=scores)
-    found = take_together(compare_runs(find_runs(runs_root)))
+    found = pool_recipes(compare_runs(find_runs(runs_root)))
     assert [metric for *_, metric in found.effects] == ["all"]
     assert found.left_out == ("first is the only one to have batchformer on ECE",)
 
@@ -135,7 +135,7 @@ def test_copies_and_networks_of_one_training_count_once(
         config = json.loads(path.read_text())
         origin = f"first/{config['arm']}/seed{config['seed']}"
         path.write_text(json.dumps(config | {"taken_from": origin}))
-    found = take_together(compare_runs(find_runs(runs_root)))
+    found = pool_recipes(compare_runs(find_runs(runs_root)))
     assert len(found.effects["batchformer", "baseline", "all"].recipes) == 2
     said = "; ".join(found.left_out)
     assert "shares trainings with" in said and len(found.left_out) == 2
@@ -146,7 +146,7 @@ def test_levels_of_a_sweep_without_its_description_are_left_out(
 ) -> None:
     for name in ("first", "depth/1", "depth/2"):
         write_recipe(write_run, recipe_of(name), *VALUES["first"])
-    found = take_together(compare_runs(find_runs(runs_root)))
+    found = pool_recipes(compare_runs(find_runs(runs_root)))
     assert not found.effects
     assert sum("is a level of a sweep" in line for line in found.left_out) == 2
 
@@ -157,7 +157,7 @@ def test_of_two_that_share_trainings_the_one_with_more_seeds_is_kept(
     write_recipe(write_run, recipe_of("a_probe", start="pre"), [(50.0, 8.0)], [(51.0, 7.0)])
     write_recipe(write_run, recipe_of("b_probe", start="pre"), *VALUES["first"])
     write_recipe(write_run, recipe_of("other"), *VALUES["third"])
-    found = take_together(compare_runs(find_runs(runs_root)))
+    found = pool_recipes(compare_runs(find_runs(runs_root)))
     assert list(found.effects["batchformer", "baseline", "all"].recipes) == ["b_probe", "other"]
 
 
@@ -168,7 +168,7 @@ def test_three_equal_recipes_are_as_sure_as_their_seeds(
     baseline, other = VALUES["first"]
     for name in ("first", "second", "third"):
         write_recipe(write_run, recipe_of(name), baseline, other)
-    found = take_together(compare_runs(find_runs(runs_root)))
+    found = pool_recipes(compare_runs(find_runs(runs_root)))
     effect = found.effects["batchformer", "baseline", "all"].pooled
     differences = [b[0] - a[0] for a, b in zip(baseline, other, strict=True)]
     error = np.std(differences, ddof=1) / np.sqrt(9)

@@ -66,17 +66,6 @@ def test_every_sitting_is_kept_where_the_run_lists_them(write_run: Write) -> Non
     assert [(s["git"], s["from_update"]) for s in sittings] == [("abc1234", 0), ("def5678", 900)]
 
 
-def test_a_run_of_several_trainings_has_the_sittings_of_each(write_run: Write) -> None:
-    folder = write_run("baseline", 0, recipe=my_folder())
-    (folder / "sketch").mkdir()
-    (folder / "sketch/config.json").write_text(json.dumps({"provenance": {"git": "5ke7c4"}}))
-    sittings = record_of(read_run(folder)).sittings
-    assert [(s.get("part"), s["git"]) for s in sittings] == [
-        (None, "abc1234"),
-        ("sketch", "5ke7c4"),
-    ]
-
-
 def test_a_run_that_lists_its_parts_does_not_have_them_twice(write_run: Write) -> None:
     folder = write_run("baseline", 0, recipe=my_folder())
     config = json.loads((folder / "config.json").read_text())

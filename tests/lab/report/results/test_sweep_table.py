@@ -98,7 +98,10 @@ def test_headlines(compared: Compared) -> None:
     )
     text = sweep_headline(undone)
     assert undone.to_reference[TWO].outcome == "gain" and not undone.to_reference[TWO].stands
-    assert "Uncorrected alone: 2 +1.27 [" in text and "of the sweep, it does not stand." in text
+    assert (
+        "Only without correction: 2 +1.27 [" in text
+        and "of the sweep, it is not significant." in text
+    )
     assert text.endswith("].") and "Inside the noise: 4 +0.33" in text
     few = compared({ONE: [50.0, 51.0], TWO: [51.0, 50.0]}, name="few")
     assert "Too few seeds for a verdict on layers" in sweep_headline(few)

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batchformer.insight.figures.text import interval, number, signed
-from batchformer.lab.report.results.comparison import compare_runs
-from batchformer.lab.report.results.results import Comparison
+from batchformer.lab.report.results.comparison import Comparison, compare_runs
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.report.results.words import (
     counted,
@@ -65,7 +64,7 @@ def test_a_gain_is_said_with_its_interval_and_seeds(write_run: Writer, runs_root
     assert interval(result.low, result.high, sign=True) in text
     assert "over 4 paired seeds" in text
     assert "The paper's +1.0 lies inside this interval. At this spread it takes 3 seeds" in text
-    assert "does not stand" not in text
+    assert "not significant" not in text
 
 
 def test_noise_is_said_plainly_and_how_many_seeds_are_missing(
@@ -77,7 +76,7 @@ def test_noise_is_said_plainly_and_how_many_seeds_are_missing(
     text = headline(recipe, comparison.comparisons)
     assert text.startswith("batchformer is inside the noise: +0.23 points on All")
     assert "gain" not in text
-    assert f"takes {needed} seeds to see an effect of that size four times in five" in text
+    assert f"takes {needed} seeds to detect an effect of that size with 80% power" in text
     assert text.endswith("; there are 3.")
     assert paper_sentence(recipe, "batchformer").endswith(f"at this spread: All +1.0: {needed}.")
 
@@ -101,7 +100,7 @@ def test_a_gain_undone_by_the_correction_says_so(write_run: Writer, runs_root: P
     assert difference.outcome == "gain"
     text = headline(recipe, comparison.comparisons)
     adjusted = p_value(difference.adjusted)
-    assert f"for the 4 comparisons shown, it does not stand (p = {adjusted})" in text
+    assert f"for the 4 comparisons shown, it is not significant (p = {adjusted})" in text
     assert short_verdict(difference) == "gain uncorrected"
 
 
@@ -206,7 +205,7 @@ def test_the_sentences_below_name_another_reference(write_run: Writer, runs_root
     (recipe,) = compare_runs(find_runs(runs_root), reference="batchformer").recipes
     assert "not over seeds: baseline compared with batchformer -" in over_images_sentence(recipe)
     assert paper_sentence(recipe, "baseline").startswith(
-        "Seeds that see the paper's effect of baseline compared with batchformer four times in "
+        "Seeds needed to detect the paper's effect of baseline compared with batchformer with 80% "
     )
 
 

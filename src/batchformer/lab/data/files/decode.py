@@ -41,7 +41,7 @@ def decode(path: str | os.PathLike[str]) -> Tensor:
             image = _by_pillow(content)
         except (MemoryError, ImportError):  # not the fault of the file
             raise
-        except Exception as error:  # each of Pillow's readers has errors of its own
+        except Exception as error:  # each of Pillow's readers has its own errors
             raise _damaged(path, _reason(error)) from error
     return image
 

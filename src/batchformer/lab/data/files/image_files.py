@@ -104,7 +104,7 @@ class ImageFiles:
         classes: Sequence[str] | None = None,
         allow_empty: bool = False,
     ) -> ImageFiles:
-        """A text file with one image a line: its path, white space, its label as a number.
+        """A text file with one image per line: its path, white space, its label as a number.
 
         Paths may contain spaces; blank lines are skipped. A .json file is read in COCO's format:
         images with id and file_name, annotations with image_id and category_id.

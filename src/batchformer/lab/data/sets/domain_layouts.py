@@ -135,7 +135,7 @@ def place_of(name: str, root: str | Path | None = None) -> Path:
         return folder_named(root, known.folders)
     if root is None:
         raise FileNotFoundError(
-            "Whose images? Name a folder with <domain>/<class>/<image> with --data.root."
+            "Whose images? Name a folder with <domain>/<class>/<image> by --data.root."
         )
     return looked_in(root)
 

@@ -215,8 +215,8 @@ def own_files(
         name = Path(train_list).stem
     elif root is None:
         raise FileNotFoundError(
-            "Whose images? Name a folder with train/<class>/<image> and test/<class>/<image> with "
-            "--data.root, or two lists with --data.train-list and --data.test-list."
+            "Whose images? Name a folder with train/<class>/<image> and test/<class>/<image> by "
+            "--data.root, or two lists by --data.train-list and --data.test-list."
         )
     else:
         place = Path(root).expanduser()

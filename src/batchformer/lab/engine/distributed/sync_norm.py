@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from batchformer.lab.engine.distributed.gradients import sum_over_ranks
 from batchformer.nn.exchange import world_size
+from batchformer.torch_private import BatchNorm
 
 
-class SyncNorm(_BatchNorm):
+class SyncNorm(BatchNorm):
     """``nn.SyncBatchNorm`` for any device; ranks may have different numbers of rows.
 
     torch's own runs on GPUs only. Outputs, running statistics and gradients averaged over ranks
@@ -26,7 +26,7 @@ class SyncNorm(_BatchNorm):
             )
 
     @classmethod
-    def of(cls, norm: _BatchNorm) -> SyncNorm:
+    def of(cls, norm: BatchNorm) -> SyncNorm:
         """One that shares the parameters and statistics of another layer."""
         made = cls(norm.num_features, norm.eps, norm.momentum, False, False)
         made.affine, made.track_running_stats = norm.affine, norm.track_running_stats
@@ -79,13 +79,13 @@ def synchronise_norms(model: nn.Module, device: torch.device) -> None:
     made: dict[int, nn.Module] = {}
     for parent in list(model.modules()):
         for name, norm in parent.named_children():
-            if isinstance(norm, _BatchNorm) and not isinstance(norm, SyncNorm):
+            if isinstance(norm, BatchNorm) and not isinstance(norm, SyncNorm):
                 if id(norm) not in made:
                     made[id(norm)] = _synchronised(norm, device)
                 setattr(parent, name, made[id(norm)])
 
 
-def _synchronised(norm: _BatchNorm, device: torch.device) -> nn.Module:
+def _synchronised(norm: BatchNorm, device: torch.device) -> nn.Module:
     if device.type != "cuda":
         return SyncNorm.of(norm)
     made: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(norm)  # type: ignore[no-untyped-call]

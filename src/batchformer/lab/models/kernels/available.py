@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.kernels import available
+from batchformer.torch_private import HOOKS
 
 CONV_CHANNELS = (16, 32, 64)
 MAX_NORM_CHANNELS = 1024
@@ -68,13 +69,8 @@ def _module_unsupported_reason(module: nn.Module, kind: type[nn.Module]) -> str 
         return f"{type(module).__name__} is not {kind.__name__} itself"
     if not module.training:
         return "the module is not in training"
-    hooks = (
-        module._forward_hooks,
-        module._forward_pre_hooks,
-        module._backward_hooks,
-        module._backward_pre_hooks,
-    )
-    return "the module has hooks" if any(hooks) else None
+    hooked = any(getattr(module, name) for name in HOOKS)
+    return "the module has hooks" if hooked else None
 
 
 def _layout_unsupported_reason(x: Tensor, dtype: torch.dtype) -> str | None:

@@ -25,87 +25,40 @@ _LAYERS = _block("Layers", "ImageNet-LT", "ResNet-10")
 _PACO_R100 = _block("Without PaCo loss", "CIFAR-100-LT r=100", "ResNet-32")
 _PACO_R200 = _block("Without PaCo loss", "CIFAR-100-LT r=200", "ResNet-32")
 
+#: By sweep and level: the row's name, its numbers, and a note.
+_LEVELS = {
+    "imagenet_lt_batch_size": {
+        "16": (_SIZES, "batch 16", "43.2 53.8 40.2 23.9", ""),
+        "32": (_SIZES, "batch 32", "43.6 53.7 40.7 24.9", ""),
+        "64": (_SIZES, "batch 64", "43.3 52.9 40.8 25.3", ""),
+        "128": (_SIZES, "batch 128", "43.2 52.8 40.7 24.9", "the same row as in T2"),
+        "256": (_SIZES, "batch 256", "42.4 52.2 39.5 25.2", ""),
+        "512": (_SIZES, "batch 512", "42.5 52.0 39.6 25.8", ""),
+    },
+    "imagenet_lt_shared_classifier": {
+        "shared": (_SHARED, "", "50.9 60.7 47.7 34.1", "51.1, 61.4, 47.8, 33.6 in T2"),
+        "mixed_only": (_SHARED, "no shared classifier", "42.4 41.3 43.3 42.2", ""),
+    },
+    "imagenet_lt_layers": {
+        "1": (_LAYERS, "1 layer", "43.2 52.8 40.4 25.6", "medium 40.7 and few 24.9 in T2"),
+        "2": (_LAYERS, "2 layers", "43.2 52.8 40.3 26.0", ""),
+        "4": (_LAYERS, "4 layers", "42.7 52.1 40.1 25.4", ""),
+        "8": (_LAYERS, "8 layers", "43.3 53.3 40.2 26.1", ""),
+        "16": (_LAYERS, "16 layers", "43.1 52.9 40.0 26.6", ""),
+    },
+}
+
 ROWS = (
-    _SIZES.alone(
-        "Balanced Softmax, batch 16",
-        "43.2 53.8 40.2 23.9",
-        arm="batchformer",
-        recipe="imagenet_lt_batch_size/16",
-    ),
-    _SIZES.alone(
-        "Balanced Softmax, batch 32",
-        "43.6 53.7 40.7 24.9",
-        arm="batchformer",
-        recipe="imagenet_lt_batch_size/32",
-    ),
-    _SIZES.alone(
-        "Balanced Softmax, batch 64",
-        "43.3 52.9 40.8 25.3",
-        arm="batchformer",
-        recipe="imagenet_lt_batch_size/64",
-    ),
-    _SIZES.alone(
-        "Balanced Softmax, batch 128",
-        "43.2 52.8 40.7 24.9",
-        arm="batchformer",
-        recipe="imagenet_lt_batch_size/128",
-        note="the same row as in T2",
-    ),
-    _SIZES.alone(
-        "Balanced Softmax, batch 256",
-        "42.4 52.2 39.5 25.2",
-        arm="batchformer",
-        recipe="imagenet_lt_batch_size/256",
-    ),
-    _SIZES.alone(
-        "Balanced Softmax, batch 512",
-        "42.5 52.0 39.6 25.8",
-        arm="batchformer",
-        recipe="imagenet_lt_batch_size/512",
-    ),
-    _SHARED.alone(
-        "Balanced Softmax",
-        "50.9 60.7 47.7 34.1",
-        arm="batchformer",
-        recipe="imagenet_lt_shared_classifier/shared",
-        note="51.1, 61.4, 47.8, 33.6 in T2",
-    ),
-    _SHARED.alone(
-        "Balanced Softmax, no shared classifier",
-        "42.4 41.3 43.3 42.2",
-        arm="batchformer",
-        recipe="imagenet_lt_shared_classifier/mixed_only",
-    ),
-    _LAYERS.alone(
-        "Balanced Softmax, 1 layer",
-        "43.2 52.8 40.4 25.6",
-        arm="batchformer",
-        recipe="imagenet_lt_layers/1",
-        note="medium 40.7 and few 24.9 in T2",
-    ),
-    _LAYERS.alone(
-        "Balanced Softmax, 2 layers",
-        "43.2 52.8 40.3 26.0",
-        arm="batchformer",
-        recipe="imagenet_lt_layers/2",
-    ),
-    _LAYERS.alone(
-        "Balanced Softmax, 4 layers",
-        "42.7 52.1 40.1 25.4",
-        arm="batchformer",
-        recipe="imagenet_lt_layers/4",
-    ),
-    _LAYERS.alone(
-        "Balanced Softmax, 8 layers",
-        "43.3 53.3 40.2 26.1",
-        arm="batchformer",
-        recipe="imagenet_lt_layers/8",
-    ),
-    _LAYERS.alone(
-        "Balanced Softmax, 16 layers",
-        "43.1 52.9 40.0 26.6",
-        arm="batchformer",
-        recipe="imagenet_lt_layers/16",
+    *(
+        block.alone(
+            f"Balanced Softmax, {name}" if name else "Balanced Softmax",
+            cells,
+            arm="batchformer",
+            recipe=f"{sweep}/{level}",
+            note=note,
+        )
+        for sweep, levels in _LEVELS.items()
+        for level, (block, name, cells, note) in levels.items()
     ),
     *_PACO_R100.pair(
         "PaCo without PaCo loss",

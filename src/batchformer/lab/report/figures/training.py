@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -10,7 +9,6 @@ from batchformer.insight.figures.canvas import legend, new_figure, title
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
 from batchformer.insight.figures.text import number
 from batchformer.lab.config.methods import loss_change, without_batchformer
-from batchformer.lab.engine.log import read_records
 from batchformer.lab.report.figures.curves import (
     Curve,
     curve_over_seeds,
@@ -18,9 +16,9 @@ from batchformer.lab.report.figures.curves import (
     evaluated_metric,
 )
 from batchformer.lab.report.results.configuration import RunGroup
-from batchformer.lab.report.results.names import BASELINE, arm_colours, metric_label
+from batchformer.lab.report.results.names import arm_colours, metric_label
 from batchformer.lab.report.results.runs import Run
-from batchformer.lab.runs.folder import findings_of, of_parts
+from batchformer.lab.runs.folder import findings_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -132,13 +130,15 @@ def scales_of_losses(group: RunGroup) -> list[str]:
     summed: dict[str, list[str]] = {}
     multiplied = []
     for arm in group.arms:
-        factor = _stream_factor(arm, group.of(arm)[0].recipe.get("module") or {})
+        run = group.of(arm)[0]
+        factor = _stream_factor(run.trained.get("module") or {})
         if factor != 1:
             summed.setdefault(f"{factor:g}", []).append(arm)
-        if found := re.fullmatch(r"baseline_loss([\d.]+)x", arm):
+        multiplier = _loss_multiplier(run.trained) / _loss_multiplier(run.recipe)
+        if multiplier != 1:
             multiplied.append(
-                f"The loss of {arm} is shown before it is multiplied by {found[1]}, on the scale "
-                f"of the baseline's."
+                f"The loss of {arm} is shown before it is multiplied by {multiplier:g}, on the "
+                f"scale of the baseline's."
             )
     said = [
         f"The loss of {' and '.join(arms)} is {factor} times the mean of both streams, and not "
@@ -148,14 +148,16 @@ def scales_of_losses(group: RunGroup) -> list[str]:
     return said + multiplied
 
 
-def _stream_factor(arm: str, module: Mapping[str, Any]) -> float:
+def _loss_multiplier(recipe: Mapping[str, Any]) -> float:
+    return float((recipe.get("train") or {}).get("loss_multiplier", 1.0))
+
+
+def _stream_factor(module: Mapping[str, Any]) -> float:
     """The logged loss over the mean of both streams; 1 where there is one stream."""
-    alone = module.get("streams") == "mixed_only" or arm == "batchformer_mixed_only"
-    if alone or arm.startswith(BASELINE) or module.get("enabled") is False:
+    if module.get("streams") == "mixed_only" or module.get("enabled") is False:
         return 1.0
-    official = arm == "batchformer_official_loss"
-    scale = "official" if official else module.get("loss_scale", "mean")
     both = 1.0 + float(module.get("mixed_weight", 1.0))
+    scale = module.get("loss_scale", "mean")
     return {"sum": both, "official": 1.5 * both}.get(scale, 1.0)
 
 
@@ -189,10 +191,7 @@ def valleys(run: Run) -> dict[str, Mapping[str, Any]]:
         The values of its record by the part of the run, which is empty where it is one training;
         nothing for a run without SWAD.
     """
-    found = findings_of(run.result or {}, run.metrics)
-    if not found:  # in runs of several trainings by earlier versions, the parts alone have it
-        files = (path for path in sorted(run.folder.glob("*/metrics.jsonl")) if path.is_file())
-        found = of_parts({path.parent.name: findings_of({}, read_records(path)) for path in files})
+    found = findings_of(run.result or {})
     by_part = {name.rpartition("/"): values for name, values in found.items()}
     return {part: values for (part, _, kind), values in by_part.items() if kind == "swad"}
 

@@ -1,4 +1,4 @@
-"""One self-contained page: verdicts, tables, figures, provenance. No network, no server."""
+"""Write one self-contained HTML page: verdicts, tables, figures, provenance."""
 
 from __future__ import annotations
 
@@ -13,10 +13,15 @@ from batchformer.insight.page.explorer import script_policy
 from batchformer.insight.page.html import Section, typeset
 from batchformer.insight.page.html import environment as shared_environment
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER
-from batchformer.lab.report.page.pooled_page import together_part
+from batchformer.lab.report.page.pooled_page import pooled_part
 from batchformer.lab.report.page.sections import sections_of, sweep_section
 from batchformer.lab.report.results import words
-from batchformer.lab.report.results.comparison import compare_runs
+from batchformer.lab.report.results.comparison import (
+    Comparison,
+    Difference,
+    RecipeComparison,
+    compare_runs,
+)
 from batchformer.lab.report.results.configuration import RunGroup, settings
 from batchformer.lab.report.results.names import (
     ARMS,
@@ -27,9 +32,8 @@ from batchformer.lab.report.results.names import (
     in_words,
     metric_label,
 )
-from batchformer.lab.report.results.pooling import take_together
+from batchformer.lab.report.results.pooling import pool_recipes
 from batchformer.lab.report.results.provenance import provenance
-from batchformer.lab.report.results.results import Comparison, Difference, RecipeComparison
 from batchformer.lab.report.results.runs import Run
 from batchformer.lab.report.results.sweeps import Cell, SweepComparison, compare_sweep, split_sweeps
 from batchformer.lab.report.results.tables import level_name, sweep_headline, sweep_notes
@@ -45,7 +49,7 @@ SWEEPS_TITLE = "BatchFormer, level by level"
 
 @dataclass(frozen=True)
 class Strip:
-    """Where a difference lies between -reach and +reach, in percent of the strip's width."""
+    """Positions of a difference, in percent of the width from -reach to +reach."""
 
     at: float
     low: float | None
@@ -69,7 +73,7 @@ class Part:
 
 @dataclass(frozen=True)
 class SweepPart:
-    """One sweep on the page; strips go by what is compared with, then by arm and level."""
+    """One sweep on the page; strips go by ``reference`` or ``baseline``, then by arm and level."""
 
     anchor: str
     comparison: SweepComparison
@@ -88,20 +92,22 @@ def write_page(
     *,
     pooled: bool = False,
 ) -> Path:
-    """Write the page for these runs; the file is complete or not there.
+    """Write the page for these runs. If that fails, an old page stays.
 
-    Runs that are damaged or unfinished are named at its end.
+    Damaged and unfinished runs are named at its end.
 
     Args:
         runs: of any recipes.
         path: the page.
         title: its heading.
-        reference: the arm that the others are compared with, by default that of ``compare_runs``.
-        pooled: whether the recipes are taken together as well.
+        reference: the arm that the others are compared with, by default as in ``compare_runs``.
+        pooled: whether effects are also pooled over recipes.
     """
     path = Path(path)
     if path.is_dir():
-        raise IsADirectoryError(f"{path} is a folder: give the page a name, {path / 'report.html'}")
+        raise IsADirectoryError(
+            f"{path} is a folder. Give the name of a file, such as {path / 'report.html'}."
+        )
     write_atomically(path, render(runs, title, reference, pooled=pooled).encode())
     return path
 
@@ -121,7 +127,7 @@ def render(
     parts = [
         _part(recipe, comparison, i, main_reach) for i, recipe in enumerate(comparison.recipes)
     ]
-    together = take_together(comparison, [sweep.name for sweep in sweeps]) if pooled else None
+    effects = pool_recipes(comparison, [sweep.name for sweep in sweeps]) if pooled else None
     return (
         environment()
         .get_template(TEMPLATE)
@@ -131,7 +137,7 @@ def render(
             comparison=comparison,
             parts=parts,
             main_reach=main_reach,
-            together=together_part(together) if together else None,
+            pooled=pooled_part(effects) if effects else None,
             sweeps=[_sweep_part(compare_sweep(sweep), i) for i, sweep in enumerate(sweeps)],
             level_name=level_name,
             not_in_the_paper=NOT_IN_THE_PAPER,
@@ -164,14 +170,14 @@ def environment() -> Environment:
 
 
 def _main(recipe: RecipeComparison) -> Difference | None:
-    """What the headline is about, where it is a comparison."""
+    """The difference that the headline is about, if it is tested."""
     found = recipe.differences.get((recipe.main_arm or "", recipe.main_metric))
     return found if found is not None and found.outcome is not None else None
 
 
 def _part(recipe: RecipeComparison, comparison: Comparison, index: int, main_reach: float) -> Part:
     anchor = f"recipe-{index + 1}"
-    # What describes has a scale of its own, and no place on a strip of points.
+    # A descriptive metric is not in percent, so it gets no strip.
     differences = {key: d for key, d in recipe.differences.items() if d.outcome is not None}
     reach = _reach(differences.values())
     main = _main(recipe)
@@ -205,7 +211,7 @@ def _sweep_part(found: SweepComparison, index: int) -> SweepPart:
 
 
 def _reach(differences: Iterable[Difference]) -> float:
-    """Half the width of strips that share a scale, in points."""
+    """Half the width of strips that share a scale, in percentage points."""
     ends = [
         abs(value)
         for difference in differences

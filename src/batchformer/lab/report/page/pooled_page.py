@@ -1,4 +1,4 @@
-"""What the page shows of several recipes taken together."""
+"""The part of the page with effects that are pooled over recipes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from batchformer.insight.figures.captioned import FigureTable, table_html
 from batchformer.insight.page.html import Section, section_of
 from batchformer.lab.report.figures import forest
-from batchformer.lab.report.results.pooling import Effect, Together
+from batchformer.lab.report.results.pooling import Effect, PooledEffects
 from batchformer.lab.report.results.tables import (
     COLUMNS,
     effect_rows,
-    together_headline,
-    together_notes,
+    pooled_headline,
+    pooled_notes,
 )
 
 
@@ -26,21 +26,21 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class TogetherPart:
-    """All that the template needs."""
+class PooledPart:
+    """What the template needs."""
 
-    found: Together
+    found: PooledEffects
     parts: list[Pair]
     notes: list[str]
 
 
-def together_part(found: Together) -> TogetherPart:
-    """Headlines, a table and the forest plots of every arm."""
+def pooled_part(found: PooledEffects) -> PooledPart:
+    """Headline, table and forest plots of every arm."""
     parts = [
-        _pair(arm, reference, found.of(arm, reference), f"together-{i + 1}")
+        _pair(arm, reference, found.of(arm, reference), f"pooled-{i + 1}")
         for i, (arm, reference) in enumerate(found.pairs)
     ]
-    return TogetherPart(found, parts, together_notes(found))
+    return PooledPart(found, parts, pooled_notes(found))
 
 
 def _pair(arm: str, reference: str, effects: dict[str, Effect], prefix: str) -> Pair:
@@ -50,7 +50,7 @@ def _pair(arm: str, reference: str, effects: dict[str, Effect], prefix: str) -> 
         for metric, effect in effects.items()
     ]
     return Pair(
-        together_headline(arm, reference, effects),
+        pooled_headline(arm, reference, effects),
         table_html(numbers),
         drawn,
     )

@@ -1,8 +1,7 @@
-"""Tables of published pages, made from records.
+"""Make the tables of published pages, such as ``RESULTS.md``, from records.
 
-A page such as ``RESULTS.md`` holds its own words. Each of its tables stands between two comments,
-the first of which says what the table shows. ``batchformer record --make PAGE`` makes the tables
-again and leaves the words as they are::
+Each table stands between two comments; the first says what the table shows. ``batchformer record
+--make PAGE`` makes the tables again and leaves the rest of the page as it is::
 
     <!-- table fine_tuning
     kind: rows
@@ -13,7 +12,7 @@ again and leaves the words as they are::
     -->
     <!-- /table -->
 
-``kind: arms`` is one comparison with a column for each metric; ``kind: rows`` has a row for each
+``kind: arms`` shows one comparison with a column for each metric. ``kind: rows`` has a row for each
 comparison. ``docs/results/README.md`` explains every line.
 """
 
@@ -27,11 +26,12 @@ from pathlib import Path
 from batchformer.insight.figures.text import interval, number, seeds, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.lab.metrics.intervals import chance_of_finding
+from batchformer.lab.report.results.comparison import ALPHA
 from batchformer.lab.report.results.evidence import (
     Contrast,
     Evidence,
+    Mean,
     P,
-    Score,
     Test,
     holm_but_first,
     holm_over,
@@ -39,7 +39,6 @@ from batchformer.lab.report.results.evidence import (
     mean_over_settings,
 )
 from batchformer.lab.report.results.names import metric_label, sorted_arms, sorted_metrics
-from batchformer.lab.report.results.results import LEVEL
 from batchformer.lab.report.results.words import p_value
 
 TABLE = re.compile(
@@ -47,7 +46,7 @@ TABLE = re.compile(
     re.S | re.M,
 )
 CODE = re.compile(r"(^```.*?^```$)", re.S | re.M)
-"""A block of code, whose tables are examples."""
+"""A block of code; tables inside it are examples and stay as they are."""
 KEYS = {
     "arms": {"kind", "records", "arms", "metrics", "contrasts", "family", "paper", "intervals"},
     "rows": {"kind", "row", "columns", "metric", "family", "primary", "seeds"},
@@ -61,9 +60,9 @@ ROW = re.compile(
     rf"(?P<folders>\S+(?: [+&] \S+)*)(?: on (?P<metric>\w+))?(?: with (?P<arm>{ARM}))?"
 )
 MAIN = "batchformer"
-"""The arm of the columns that a row may replace by another."""
+"""The arm in ``columns`` that ``with ARM`` in a row replaces."""
 Family = Sequence[Test]
-"""Tests that Holm's correction takes together."""
+"""Tests that are corrected together."""
 Adjusted = Mapping[Test, P | None]
 """Holm's p-value of each test in the family."""
 
@@ -72,8 +71,8 @@ Adjusted = Mapping[Test, P | None]
 class Item:
     """What a column shows: an arm's mean, or the difference of two arms, on one metric.
 
-    ``what`` is ``paper`` for the paper's number, ``p`` for the p-value, ``chance`` for the chance
-    of finding the paper's difference; else empty.
+    ``what`` is ``paper`` for the paper's number, ``p`` for the p-value, ``chance`` for the power to
+    detect the paper's difference, or empty.
     """
 
     what: str
@@ -84,9 +83,9 @@ class Item:
 
 
 def make_pages(pages: Sequence[Path], root: Path) -> list[tuple[Path, bool]]:
-    """Make the tables of these pages again; each page with whether it changed.
+    """Make the tables of these pages again. Returns each page and whether it changed.
 
-    No page is written where one of them cannot be made.
+    If one page cannot be made, none is written.
     """
     made = {page: make_page(page.read_text(encoding="utf-8"), root, str(page)) for page in pages}
     changed = [(page, text != page.read_text(encoding="utf-8")) for page, text in made.items()]
@@ -97,18 +96,18 @@ def make_pages(pages: Sequence[Path], root: Path) -> list[tuple[Path, bool]]:
 
 
 def make_page(text: str, root: Path, called: str = "the page") -> str:
-    """The page with every table made from the records below ``root``.
+    """Make every table of a page from the records below ``root``.
 
     Raises:
-        ValueError: a table is not described as it should be, or its records are missing; the page
-            and the table are named.
+        ValueError: the description of a table is wrong, or its records are missing; the page and
+            the table are named.
     """
     blocks = CODE.split(text)
     words = "".join(blocks[::2])
     opened, found = words.count("<!-- table "), len(TABLE.findall(words))
     if found != opened:
         raise ValueError(
-            f"{called} opens {opened} tables and {found} of them can be read. A table begins with "
+            f"{called} opens {opened} tables, but only {found} can be read. A table begins with "
             "a line `<!-- table NAME`, has its description up to a line `-->`, and ends with the "
             "line `<!-- /table -->`."
         )
@@ -137,7 +136,7 @@ def make_table(lines: Mapping[str, Sequence[str]], root: Path) -> str:
         "rows": _rows_table,
     }
     if kind not in makers:
-        raise ValueError(f"kind is {kind!r}; there are {', '.join(makers)}")
+        raise ValueError(f"kind is {kind!r}, but must be {' or '.join(makers)}")
     if unknown := lines.keys() - KEYS[kind]:
         raise ValueError(
             f"kind {kind} has no line {', '.join(sorted(unknown))}; its lines are "
@@ -149,7 +148,7 @@ def make_table(lines: Mapping[str, Sequence[str]], root: Path) -> str:
 
 
 def _arms_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str]]:
-    """One comparison: a row for each arm, then one for each difference with its p-values."""
+    """One comparison: a row for each arm, then two for each difference and its p-values."""
     found = load(root, _one(lines, "records"))
     metrics = _one(lines, "metrics", "").split() or sorted_metrics(found.metrics)
     arms = _labelled(_one(lines, "arms", "")) or {arm: arm for arm in sorted_arms(found.arms)}
@@ -158,9 +157,9 @@ def _arms_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str
     with_intervals = _one(lines, "intervals", "yes") == "yes"
     rows = [["", *map(metric_label, metrics)]]
     for arm, label in arms.items():
-        scores = [found.score(arm, metric) for metric in metrics]
-        count = max((score.n for score in scores if score is not None), default=0)
-        cells = [_score(score, with_intervals, count) for score in scores]
+        means = [found.mean(arm, metric) for metric in metrics]
+        count = max((mean.n for mean in means if mean is not None), default=0)
+        cells = [_mean(mean, with_intervals, count) for mean in means]
         rows.append([f"{label}, {seeds(count)}", *cells])
         numbers = [found.paper(arm, metric) for metric in metrics]
         if _one(lines, "paper", "no") == "yes" and any(value is not None for value in numbers):
@@ -175,7 +174,7 @@ def _arms_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str
     for item in contrasts:
         own = [(item.arm, item.against, metric) for metric in metrics]
         pairs = [(test, found.contrast(*test)) for test in own]
-        rows.append([item.label, *(_difference(d, _decisive(t, d, adjusted)) for t, d in pairs)])
+        rows.append([item.label, *(_difference(d, _significant(t, d, adjusted)) for t, d in pairs)])
         p_values = [_p(test, difference, adjusted) for test, difference in pairs]
         if any(p_values):
             corrected = any(adjusted.get(test) is not None for test in own)
@@ -214,7 +213,7 @@ def _rows_table(lines: Mapping[str, Sequence[str]], root: Path) -> list[list[str
 
 @dataclass(frozen=True)
 class Row:
-    """A row as its line describes it, and the evidence that it shows."""
+    """A row as its line describes it, with its evidence."""
 
     label: str
     metric: str
@@ -223,7 +222,7 @@ class Row:
 
     @property
     def tests(self) -> list[Test]:
-        """The differences that it shows, each once."""
+        """The differences that the row shows, each once."""
         shown = [i for i in self.items if i.against and i.what in ("", "p")]
         return [*dict.fromkeys((i.arm, i.against, i.metric) for i in shown)]
 
@@ -233,8 +232,8 @@ def _read_row(line: str, columns: Sequence[str], metric: str, root: Path) -> Row
     match = ROW.fullmatch(where)
     if match is None or (" + " in where and " & " in where):
         raise ValueError(
-            f"row {where!r} is not understood; write FOLDER on METRIC with ARM. Several folders "
-            "are joined by + to pool them, or by & for their mean"
+            f"row {where!r} is not understood; write FOLDER on METRIC with ARM. Join several "
+            "folders by + to pool them, or by & for their mean"
         )
     folders = match["folders"]
     if " & " in folders:
@@ -251,7 +250,7 @@ def _read_row(line: str, columns: Sequence[str], metric: str, root: Path) -> Row
 
 
 def _cell(item: Item, found: Evidence, means: Evidence, adjusted: Adjusted, with_p: bool) -> str:
-    """One column of a row; ``with_p`` adds the corrected p-value to a difference.
+    """One cell. ``with_p`` adds the corrected p-value to a difference.
 
     ``means`` has only the seeds that all arms of the row share.
     """
@@ -260,49 +259,45 @@ def _cell(item: Item, found: Evidence, means: Evidence, adjusted: Adjusted, with
         value = found.paper(item.arm, item.metric, item.against)
         return "" if value is None else (signed if item.against else number)(value, 1)
     if not item.against:
-        return _score(means.score(item.arm, item.metric), with_interval=False)
+        return _mean(means.mean(item.arm, item.metric), with_interval=False)
     difference = found.contrast(*test)
     if item.what == "p":
         return _p(test, difference, adjusted)
     if item.what == "chance":
         return _chance(difference, found.paper(item.arm, item.metric, item.against))
-    text = _difference(difference, _decisive(test, difference, adjusted))
+    text = _difference(difference, _significant(test, difference, adjusted))
     known = with_p and adjusted.get(test) is not None
     return f"{text}, p {_written(adjusted[test])}" if known else text
 
 
 def _counted(items: Sequence[Item], found: Evidence, means: Evidence) -> str:
-    """How many seeds a row has; of several comparisons, all their paired seeds."""
+    """How many seeds a row has; pooled comparisons count all their paired seeds."""
     contrasts = [found.contrast(i.arm, i.against, i.metric) for i in items if i.against]
-    scores = [means.score(i.arm, i.metric) for i in items if not i.against and not i.what]
+    scores = [means.mean(i.arm, i.metric) for i in items if not i.against and not i.what]
     return seeds(max((each.n for each in [*contrasts, *scores] if each is not None), default=0))
 
 
-def _score(score: Score | None, with_interval: bool, expected: int | None = None) -> str:
-    """The mean, and how many seeds it has where others of the row have more."""
-    if score is None:
+def _mean(mean: Mean | None, with_interval: bool, expected: int | None = None) -> str:
+    """The mean; if others of the row have more seeds, also its number of seeds."""
+    if mean is None:
         return ""
-    text = number(score.mean, score.decimals)
-    if with_interval and score.low is not None:
-        text += f" {interval(score.low, score.high, decimals=score.decimals)}"
-    return text if expected in (None, score.n) else f"{text} ({seeds(score.n)})"
+    text = number(mean.mean, mean.decimals)
+    if with_interval and mean.low is not None:
+        text += f" {interval(mean.low, mean.high, decimals=mean.decimals)}"
+    return text if expected in (None, mean.n) else f"{text} ({seeds(mean.n)})"
 
 
-def _difference(found: Contrast | None, stands: bool) -> str:
+def _difference(found: Contrast | None, significant: bool) -> str:
     if found is None:
         return ""
     text = signed(found.difference, found.decimals)
     if found.low is not None:
         text += f" {interval(found.low, found.high, sign=True, decimals=found.decimals)}"
-    return f"**{text}**" if stands else text
+    return f"**{text}**" if significant else text
 
 
-def _p(
-    test: Test,
-    found: Contrast | None,
-    adjusted: Adjusted,
-) -> str:
-    """The p-value, and in brackets Holm's where it was corrected."""
+def _p(test: Test, found: Contrast | None, adjusted: Adjusted) -> str:
+    """The p-value; if it was corrected, Holm's in brackets."""
     if found is None:
         return ""
     own = [] if found.p is None else [_written(found.p)]
@@ -314,18 +309,14 @@ def _written(p: P | None) -> str:
     return p_value(p) if isinstance(p, float) else str(p)
 
 
-def _decisive(
-    test: Test,
-    found: Contrast | None,
-    adjusted: Adjusted,
-) -> bool:
-    """Whether a difference holds: by Holm's p-value where it was corrected, else by its own."""
+def _significant(test: Test, found: Contrast | None, adjusted: Adjusted) -> bool:
+    """Whether a difference is significant: by Holm's p-value if it was corrected."""
     p = adjusted.get(test) if test in adjusted else (found.p if found is not None else None)
-    return p is not None and (p < LEVEL if isinstance(p, float) else str(p).startswith("<"))
+    return p is not None and (p < ALPHA if isinstance(p, float) else str(p).startswith("<"))
 
 
 def _chance(found: Contrast | None, effect: float | None) -> str:
-    """In percent, and its range for the spread that these seeds allow."""
+    """The power in percent, and its range given the uncertainty of the spread."""
     if found is None or not effect or not found.sd or found.n < FEWEST_SEEDS:
         return ""
     at, low, high = (f"{100 * value:.0f}" for value in chance_of_finding(effect, found.sd, found.n))
@@ -333,7 +324,7 @@ def _chance(found: Contrast | None, effect: float | None) -> str:
 
 
 def _family(lines: Mapping[str, Sequence[str]], shown: Family, metric: str) -> Family:
-    """The tests that are corrected together: those of ``family``, else all that are shown."""
+    """The tests that are corrected together: those of ``family``, by default all that are shown."""
     given = _one(lines, "family", "")
     if not given:
         return shown if len(shown) > 1 else []
@@ -342,7 +333,7 @@ def _family(lines: Mapping[str, Sequence[str]], shown: Family, metric: str) -> F
 
 
 def _items(text: str, metric: str) -> list[Item]:
-    """A column, or one for each of several metrics."""
+    """One column, or one for each metric if it names several."""
     item = _item(text)
     metrics = item.metric.split() or [metric]
     if not all(metrics):
@@ -367,7 +358,7 @@ def _item(text: str) -> Item:
 
 
 def _labelled(text: str) -> dict[str, str]:
-    """``arm = label; arm``, each arm with its label."""
+    """Each arm of ``arm = label; arm`` with its label."""
     return {_item(part).arm: _item(part).label for part in _parts(text)}
 
 
@@ -383,7 +374,7 @@ def _one(lines: Mapping[str, Sequence[str]], key: str, default: str | None = Non
 
 
 def _lines(text: str) -> dict[str, list[str]]:
-    """``key: value`` in each line; a key may come several times."""
+    """The values of each key from lines ``key: value``; a key may come several times."""
     found: dict[str, list[str]] = {}
     for line in text.strip().splitlines():
         key, colon, value = line.partition(":")

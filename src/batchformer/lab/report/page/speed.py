@@ -13,7 +13,7 @@ NAME = "bench.json"
 
 
 def bench_beside(runs: Iterable[Run]) -> Path | None:
-    """The ``bench.json`` in the folder of these runs' recipe, else in that of all recipes."""
+    """The ``bench.json`` in the folder of these runs' recipe, or in that of all recipes."""
     for level in (1, 2):  # runs/<recipe>/<arm>/seed<k>
         for run in runs:
             parents = run.folder.resolve().parents
@@ -23,7 +23,7 @@ def bench_beside(runs: Iterable[Run]) -> Path | None:
 
 
 def tables_html(tables: Sequence[Table]) -> str:
-    """One closed fold for each table."""
+    """A closed ``<details>`` element for each table."""
     return "\n".join(_fold(table) for table in tables)
 
 

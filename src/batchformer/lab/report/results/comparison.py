@@ -1,15 +1,16 @@
-"""Arm against arm over the seeds both have finished: numbers only."""
+"""Compare each arm with the reference arm, over the seeds that both have finished."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from batchformer.insight.intervals import FEWEST_SEEDS, summary
+from batchformer.insight.intervals import FEWEST_SEEDS, Summary, summary
 from batchformer.lab.metrics.intervals import (
     ImageInterval,
+    Outcome,
     Paired,
     bootstrap_interval,
     holm,
@@ -17,7 +18,6 @@ from batchformer.lab.metrics.intervals import (
     paired,
     seeds_needed,
 )
-from batchformer.lab.report.results.acting import acting_notes
 from batchformer.lab.report.results.configuration import RunGroup, comparable
 from batchformer.lab.report.results.names import (
     DESCRIPTIVE,
@@ -25,61 +25,136 @@ from batchformer.lab.report.results.names import (
     bounds,
     decimals,
     in_words,
+    main_metric,
     metric_label,
     sorted_metrics,
 )
 from batchformer.lab.report.results.notes import (
+    acting_notes,
     arms_note,
+    data_notes,
+    left_out,
     metric_notes,
     remarks_on,
     reweighting_note,
-    unmeasured,
+    shots_note,
+    unmeasured_notes,
 )
-from batchformer.lab.report.results.results import Comparison, Difference, RecipeComparison, Score
 from batchformer.lab.report.results.runs import Run, headline
 
-# Had the test images been others: a bootstrap over them, for the networks as they are trained.
+ALPHA = 0.05
+"""A difference is significant if its p-value after Holm's correction is below this."""
+
+Values = Mapping[int, float]
+"""One score for each seed."""
 
 
-def over_images(group: RunGroup, arm: str) -> ImageInterval | None:
-    """Difference of accuracy (arm - reference) with its interval over TEST IMAGES, not seeds.
+@dataclass(frozen=True)
+class Score:
+    """One arm on one metric.
 
-    The difference of each image is averaged over the seeds both arms have. None where fewer than
-    three pairs of runs kept their answers (``correct``, shape (M,)), or on test sets of several
-    sizes: with two seeds no interval of any kind is given.
+    Args:
+        summary: mean and interval over its seeds.
+        seeds: those that have this metric.
+        paper: the paper's number, if it has one.
+        decimals: how many to print.
     """
-    import numpy as np
 
-    reference = {run.seed: run for run in group.of(group.reference)}
-    total, pairs = np.zeros(0, dtype=np.int64), 0
-    for run in group.of(arm):
-        if run.seed not in reference:
-            continue
-        right, left = run.figures.get("correct"), reference[run.seed].figures.get("correct")
-        if right is None or left is None or right.ndim != 1 or right.shape != left.shape:
-            continue
-        # Summed as integers, so that images with equal answers have equal values.
-        difference = right.astype(np.int64) - left.astype(np.int64)
-        if pairs and difference.shape != total.shape:
-            return None
-        total = difference + (total if pairs else 0)
-        pairs += 1
-    if pairs < FEWEST_SEEDS or not total.size:
-        return None
-    return bootstrap_interval((total / pairs).tolist())
+    summary: Summary
+    seeds: tuple[int, ...]
+    paper: float | None
+    decimals: int = 2
 
 
-# Arm against arm over the seeds both have finished: numbers only, nothing printed.
+@dataclass(frozen=True)
+class Difference:
+    """One arm against the reference on one metric, over the seeds that both have finished.
+
+    Args:
+        paired: mean difference, interval and p-value.
+        seeds: those that both arms have.
+        outcome: of this comparison alone, before correction. None for a descriptive metric, which
+            is not tested.
+        adjusted: Holm's p-value over every comparison of the table.
+        paper_effect: the paper's difference in percentage points; None unless it has both numbers.
+        needed: seeds needed to detect the paper's effect, given the spread here.
+        decimals: how many to print.
+    """
+
+    paired: Paired
+    seeds: tuple[int, ...]
+    outcome: Outcome | None
+    adjusted: float | None
+    paper_effect: float | None
+    needed: int | None
+    decimals: int = 2
+
+    @property
+    def stands(self) -> bool:
+        """Whether the outcome is significant after Holm's correction."""
+        return self.adjusted is not None and self.adjusted < ALPHA
+
+
+@dataclass(frozen=True)
+class RecipeComparison:
+    """Every arm of one recipe; ``scores`` and ``differences`` go by (arm, metric).
+
+    ``over_images`` has, for each arm, the difference of the accuracy over all test images with its
+    bootstrap interval over those images.
+    """
+
+    group: RunGroup
+    arms: tuple[str, ...]
+    metrics: tuple[str, ...]
+    scores: Mapping[tuple[str, str], Score]
+    differences: Mapping[tuple[str, str], Difference]
+    over_images: Mapping[str, ImageInterval]
+    warnings: tuple[str, ...]
+
+    @property
+    def name(self) -> str:
+        return self.group.name
+
+    @property
+    def reference(self) -> str:
+        """The arm that the others are compared with."""
+        return self.group.reference
+
+    @property
+    def others(self) -> tuple[str, ...]:
+        """The arms that are compared with the reference."""
+        return tuple(dict.fromkeys(arm for arm, _ in self.differences))
+
+    @property
+    def main_arm(self) -> str | None:
+        """The arm that the headline is about."""
+        return "batchformer" if "batchformer" in self.others else next(iter(self.others), None)
+
+    @property
+    def main_metric(self) -> str:
+        """The metric that the headline is about."""
+        return main_metric(self.metrics) or "all"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The whole table: its recipes, how many comparisons it has, and what is missing."""
+
+    recipes: tuple[RecipeComparison, ...]
+    comparisons: int
+    tested: int
+    left_out: tuple[str, ...]
+    remarks: tuple[str, ...]
 
 
 def compare_runs(runs: Iterable[Run], reference: str | None = None) -> Comparison:
     """Compare every arm with the reference, recipe by recipe and metric by metric.
 
     Without a ``reference`` it is the baseline or, in a recipe where none has finished, the first
-    arm in the known order that another shares a seed with.
+    arm in the known order that shares a seed with another.
 
-    P-values are corrected over all comparisons of all recipes given; a metric that only describes
-    is not one. Runs that are damaged or unfinished are named in ``left_out``.
+    P-values are corrected over all comparisons of all recipes; descriptive metrics are not tested.
+    Runs that are damaged or unfinished are named in ``left_out``.
     """
     runs = list(runs)
     recipes = [_recipe(group) for group in comparable(runs, reference)]
@@ -101,40 +176,119 @@ def compare_runs(runs: Iterable[Run], reference: str | None = None) -> Compariso
     return Comparison(corrected, compared, tested, left_out(runs), remarks_on(runs))
 
 
+def over_images(group: RunGroup, arm: str) -> ImageInterval | None:
+    """Bootstrap the accuracy difference (arm - reference) over test images, not over seeds.
+
+    The difference of each image is averaged over the seeds that both arms have. None if fewer than
+    three pairs of runs recorded ``correct`` of shape (M,), or if their test sets differ in size.
+    """
+    import numpy as np
+
+    reference = {run.seed: run for run in group.of(group.reference)}
+    total, pairs = np.zeros(0, dtype=np.int64), 0
+    for run in group.of(arm):
+        if run.seed not in reference:
+            continue
+        right, left = run.figures.get("correct"), reference[run.seed].figures.get("correct")
+        if right is None or left is None or right.ndim != 1 or right.shape != left.shape:
+            continue
+        # Integer sums give images with equal answers exactly equal values.
+        difference = right.astype(np.int64) - left.astype(np.int64)
+        if pairs and difference.shape != total.shape:
+            return None
+        total = difference + (total if pairs else 0)
+        pairs += 1
+    if pairs < FEWEST_SEEDS or not total.size:
+        return None
+    return bootstrap_interval((total / pairs).tolist())
+
+
+# Shared with sweeps: scores of runs, and the difference of two sides.
+
+
+def by_seed(runs: Iterable[Run], metric: str) -> dict[int, float]:
+    """The score of each seed that has the metric."""
+    return {run.seed: value for run in runs if (value := run.measured(metric)) is not None}
+
+
+def score_of(values: Values, metric: str, paper: float | None) -> Score:
+    """Mean and interval of these seeds."""
+    return Score(
+        summary([*values.values()], bounds(metric)), tuple(values), paper, decimals(metric)
+    )
+
+
+def difference_between(
+    before: Values, after: Values, metric: str, paper: tuple[float | None, float | None]
+) -> Difference | None:
+    """``after - before`` over the seeds that both have; None if they share none.
+
+    Args:
+        before: scores of the reference.
+        after: scores of what is compared with it.
+        metric: of both.
+        paper: the paper's numbers of both.
+    """
+    seeds = tuple(sorted(before.keys() & after.keys()))
+    if not seeds:
+        return None
+    start, end = paper
+    effect = None if start is None or end is None else end - start
+    result = paired([before[seed] for seed in seeds], [after[seed] for seed in seeds])
+    return difference_of(result, seeds, metric, effect)
+
+
+def difference_of(
+    result: Paired, seeds: tuple[int, ...], metric: str, effect: float | None
+) -> Difference:
+    """A comparison with its outcome, before correction.
+
+    A descriptive metric gets neither outcome nor p-value.
+
+    Args:
+        result: over the seeds.
+        seeds: those that both sides have.
+        metric: says whether higher is better, or neither.
+        effect: the paper's difference in percentage points.
+    """
+    if metric in DESCRIPTIVE:
+        untested = replace(result, p_value=None)
+        return Difference(untested, seeds, None, None, effect, None, decimals(metric))
+    word = outcome(result, higher_is_better=metric not in LOWER_IS_BETTER)
+    needed = None
+    if effect and result.sd and result.n >= FEWEST_SEEDS:
+        needed = max(FEWEST_SEEDS, seeds_needed(effect, result.sd))
+    return Difference(result, seeds, word, None, effect, needed, decimals(metric))
+
+
+# One recipe.
+
+
 def _recipe(group: RunGroup) -> RecipeComparison:
     warnings = list(group.warnings)
     metrics = _metrics(group, warnings)
     values = {
-        (arm, metric): {
-            run.seed: value for run in group.of(arm) if (value := measured(run, metric)) is not None
-        }
-        for arm in group.arms
-        for metric in metrics
+        (arm, metric): by_seed(group.of(arm), metric) for arm in group.arms for metric in metrics
     }
-    warnings += _unmeasured(group, metrics)
+    runs = [run for arm in group.arms for run in group.of(arm)]
+    warnings += unmeasured_notes(runs, metrics, group.name, "arm")
     paper = group.recipe.get("paper") or {}
     scores = {
-        (arm, metric): Score(
-            summary([*by_seed.values()], bounds(metric)),
-            tuple(by_seed),
-            _number(paper, arm, metric),
-            decimals(metric),
-        )
-        for (arm, metric), by_seed in values.items()
-        if by_seed
+        (arm, metric): score_of(own, metric, _number(paper, arm, metric))
+        for (arm, metric), own in values.items()
+        if own
     }
     differences = {}
-    for (arm, metric), other in values.items():
-        reference = values.get((group.reference, metric), {})
-        seeds = tuple(sorted(reference.keys() & other.keys()))
-        if arm != group.reference and seeds:
-            result = paired([reference[s] for s in seeds], [other[s] for s in seeds])
-            differences[arm, metric] = difference_of(
-                result, seeds, metric, _effect(paper, arm, group.reference, metric)
-            )
+    for (arm, metric), own in values.items():
+        if arm == group.reference:
+            continue
+        printed = _number(paper, group.reference, metric), _number(paper, arm, metric)
+        before = values.get((group.reference, metric), {})
+        if (found := difference_between(before, own, metric, printed)) is not None:
+            differences[arm, metric] = found
     warnings += _seeds_warnings(group)
-    warnings += shots_warnings(group.recipe)
-    warnings += data_warnings(group.runs)
+    warnings += shots_note(group.recipe)
+    warnings += data_notes(group.runs)
     warnings += arms_note(group.recipe, group.arms) + metric_notes(metrics)
     warnings += reweighting_note(group.recipe, group.runs) + acting_notes(group)
     if paper and "batchformer" in group.arms and not paper.get("batchformer"):
@@ -151,67 +305,16 @@ def _recipe(group: RunGroup) -> RecipeComparison:
     )
 
 
-def shots_warnings(recipe: Mapping[str, Any]) -> list[str]:
-    """What Many, Medium and Few are, where they are not the paper's."""
-    if (recipe.get("data") or {}).get("shots") != "thirds":
-        return []
-    return [
-        "Many, Medium and Few are thirds of the classes by training images here, not the paper's "
-        "limits of 100 and 20"
-    ]
-
-
-def data_warnings(runs: Iterable[Run]) -> list[str]:
-    """What the runs recorded that a reader should know of their data, each line once."""
-    return list(dict.fromkeys(str(line) for run in runs for line in run.data.get("remarks", ())))
-
-
-def _seeds_warnings(group: RunGroup) -> list[str]:
-    """Arms that are compared on fewer seeds than were run."""
-    reference = {run.seed for run in group.of(group.reference)}
-    if not reference:
-        return [f"{group.name} has no finished {group.reference}: nothing to compare with"]
-    warnings = []
-    called = in_words(group.reference)
-    for arm in group.arms:
-        own = {run.seed for run in group.of(arm)}
-        if own != reference:
-            shared = ", ".join(map(str, sorted(own & reference))) or "none"
-            warnings.append(f"{arm} is compared on the seeds it shares with {called}: {shared}")
-    return warnings
-
-
-def difference_of(
-    result: Paired, seeds: tuple[int, ...], metric: str, effect: float | None
-) -> Difference:
-    """A comparison with its outcome, not corrected yet; without either where a metric describes.
-
-    Args:
-        result: over the seeds.
-        seeds: those that both sides have.
-        metric: says whether higher is better, or neither.
-        effect: the paper's difference, percent points.
-    """
-    if metric in DESCRIPTIVE:
-        untested = replace(result, p_value=None)
-        return Difference(untested, seeds, None, None, effect, None, decimals(metric))
-    word = outcome(result, higher_is_better=metric not in LOWER_IS_BETTER)
-    needed = None
-    if effect and result.sd and result.n >= FEWEST_SEEDS:
-        needed = max(FEWEST_SEEDS, seeds_needed(effect, result.sd))
-    return Difference(result, seeds, word, None, effect, needed, decimals(metric))
-
-
 def _metrics(group: RunGroup, warnings: list[str]) -> list[str]:
-    """Metrics measured at least once, less a class mean that repeats the accuracy."""
-    found = {name for run in group.runs for name in run.scores if measured(run, name) is not None}
+    """Metrics measured at least once, without a class mean that equals the accuracy."""
+    found = {name for run in group.runs for name in run.scores if run.measured(name) is not None}
     accuracy = next((name for name in ("all", "top1") if name in found), None)
     if (
         accuracy
         and "mean_class" in found
         and all(
-            math.isclose(measured(r, accuracy) or 0, measured(r, "mean_class") or 0, abs_tol=1e-6)
-            for r in group.runs
+            math.isclose(run.measured(accuracy) or 0, run.measured("mean_class") or 0, abs_tol=1e-6)
+            for run in group.runs
         )
     ):
         found.remove("mean_class")
@@ -222,41 +325,23 @@ def _metrics(group: RunGroup, warnings: list[str]) -> list[str]:
     return sorted_metrics(found, headline(group.runs))
 
 
-def _unmeasured(group: RunGroup, metrics: Iterable[str]) -> list[str]:
-    """What was not measured is said, since it flatters the mean."""
-    runs = [run for arm in group.arms for run in group.of(arm)]
-    missing = {name: [run for run in runs if measured(run, name) is None] for name in metrics}
-    return [
-        unmeasured(name, found, len(runs), group.name, "arm")
-        for name, found in missing.items()
-        if found
-    ]
-
-
-def left_out(runs: Iterable[Run]) -> tuple[str, ...]:
-    """A line for each run that is damaged or has not finished."""
-    lines = []
-    for run in runs:
-        if run.state == "damaged":
-            lines.append(f"{run.name} is damaged: {run.damage} ({run.folder})")
-        elif run.state == "unfinished":
-            last = max((int(record["step"]) for record in run.metrics), default=0)
-            lines.append(f"{run.name} has not finished: last record at update {last}")
-    return tuple(lines)
-
-
-def measured(run: Run, metric: str) -> float | None:
-    """A final score, or None where it is missing or not finite."""
-    value = run.scores.get(metric)
-    return float(value) if value is not None and math.isfinite(value) else None
+def _seeds_warnings(group: RunGroup) -> list[str]:
+    """Arms that are compared on fewer seeds than were run."""
+    reference = {run.seed for run in group.of(group.reference)}
+    if not reference:
+        return [f"{group.name} has no finished {group.reference}: nothing to compare with"]
+    warnings = []
+    for arm in group.arms:
+        own = {run.seed for run in group.of(arm)}
+        if own != reference:
+            shared = ", ".join(map(str, sorted(own & reference))) or "none"
+            warnings.append(
+                f"{arm} is compared on the seeds it shares with {in_words(group.reference)}: "
+                f"{shared}"
+            )
+    return warnings
 
 
 def _number(paper: Mapping[str, Any], arm: str, metric: str) -> float | None:
     value = (paper.get(arm) or {}).get(metric)
     return None if value is None else float(value)
-
-
-def _effect(paper: Mapping[str, Any], arm: str, reference: str, metric: str) -> float | None:
-    """The paper's difference, where it has the numbers of both arms."""
-    other, start = _number(paper, arm, metric), _number(paper, reference, metric)
-    return None if other is None or start is None else other - start

@@ -1,4 +1,4 @@
-"""Which runs may be averaged: those of one configuration, not merely of one recipe name."""
+"""Group runs by configuration: a recipe's name alone does not say that runs are comparable."""
 
 from __future__ import annotations
 
@@ -7,21 +7,19 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+from batchformer.lab.config.comparable import DESCRIPTION, NO_EFFECT_ON_SAME_DATA, flatten
 from batchformer.lab.report.results.names import BASELINE, arm_colours, sorted_arms
 from batchformer.lab.report.results.provenance import version_notes
 from batchformer.lab.report.results.runs import Run
-from batchformer.lab.runs.folder import completed
 
-WORDS = frozenset({"name", "summary", "table", "paper", "seed", "arm"})
-"""Keys at the top of a recipe that change no number, or that tell its runs apart."""
+K = TypeVar("K")
 
-PLACES = frozenset({"root", "workers", "device", "log_every", "checkpoint_every", "figures"})
-"""Keys at any depth that say where and how a run went, not what it computed."""
-
-OF_THE_ARM = frozenset({"module", "loss_multiplier"})
-"""Keys that an arm sets: they may differ between arms, never within one."""
+#: Top-level keys that describe a recipe, or that tell its runs apart.
+LABELS = frozenset({*DESCRIPTION, "seed", "arm"})
+#: Keys, or first parts of them, that an arm sets: they may differ between arms, never within one.
+OF_THE_ARM = frozenset({"module", "train.loss_multiplier"})
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +36,7 @@ class RunGroup:
 
     @property
     def recipe(self) -> Mapping[str, Any]:
-        """The recipe of its newest run, whose words are the latest."""
+        """The recipe of the newest run: it has the latest description."""
         return max(self.runs, key=_started).recipe
 
     @property
@@ -63,11 +61,9 @@ def comparable(runs: Iterable[Run], reference: str | None = None) -> list[RunGro
     Without a ``reference`` each group is compared with its baseline or, where none has finished,
     with the first arm in the known order that another shares a seed with.
 
-    One recipe name with several configurations becomes several groups, named by what differs. A
-    configuration of one arm alone (another BatchFormer beside one baseline) is grouped with that
-    baseline, which has no BatchFormer to differ in; no other reference is shared between groups.
-    Of two runs with one arm, seed and configuration the later is kept. A setting that a run's
-    version did not have yet counts as its default, as where a run is restored.
+    One recipe name with several configurations becomes several groups, named by what differs.
+    Configurations that differ in BatchFormer alone share a baseline, which has none; no other arm
+    is shared between groups. Of two runs with one arm, seed and configuration the later is kept.
     """
     by_name: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
@@ -76,17 +72,19 @@ def comparable(runs: Iterable[Run], reference: str | None = None) -> list[RunGro
     groups: list[RunGroup] = []
     for name, members in sorted(by_name.items()):
         sides = [side for same in _split(members, shared=True) for side in _by_arm(same)]
-        differing = _differing(members) if len(sides) > 1 else {}
-        groups += [_group(name, side, differing, reference) for side in sides]
+        conflicting = _conflicting(members) if len(sides) > 1 else {}
+        groups += [_group(name, side, conflicting, reference) for side in sides]
     return groups
 
 
 def one_group(runs: Iterable[Run], reference: str | None = None) -> RunGroup:
-    """The single group of these runs; a figure of several would average what differs."""
+    """The single group of these runs; refuse several, since a figure would average them."""
     groups = comparable(runs, reference)
     if len(groups) != 1:
         found = ", ".join(group.name for group in groups) or "none that has finished"
-        raise ValueError(f"A figure shows runs of one configuration, got {found}.")
+        raise ValueError(
+            f"A figure shows runs of one configuration, got {found}. Give the folders of one."
+        )
     return groups[0]
 
 
@@ -103,30 +101,23 @@ def fingerprint(recipe: Mapping[str, Any], *, shared: bool = False) -> str:
 def differing(runs: Mapping[str, Run]) -> dict[str, dict[str, str]]:
     """Settings in which these runs differ, each with its value in every one by name.
 
-    Words, places and the number of a seed are no settings.
+    The description of a recipe, settings without effect and the seed are left out.
     """
-    flats = {name: _flat(_configuration(run), WORDS | PLACES) for name, run in runs.items()}
-    keys = dict.fromkeys(key for flat in flats.values() for key in flat)
-    found = {key: {name: flat.get(key, "absent") for name, flat in flats.items()} for key in keys}
-    return {key: values for key, values in found.items() if len(set(values.values())) > 1}
+    flats = {name: _flat(run.configuration, _left_out(shared=False)) for name, run in runs.items()}
+    return _values_that_differ(flats)
 
 
 def settings(group: RunGroup) -> dict[str, str]:
-    """Every setting of the runs by dotted key, less words; the values of all arms where several."""
-    flats = [_flat(_configuration(run), left_out=WORDS) for run in group.runs]
+    """Every setting of the runs by dotted key; if runs differ in one, all its values."""
+    flats = [_flat(run.configuration, LABELS) for run in group.runs]
     keys = dict.fromkeys(key for flat in flats for key in flat)
     return {key: _either([flat[key] for flat in flats if key in flat]) for key in keys}
-
-
-def _configuration(run: Run) -> Mapping[str, Any]:
-    """All that another run must share to be averaged with this one, in today's settings."""
-    return {**run.configuration, **completed(run.recipe)}
 
 
 def _split(runs: Sequence[Run], *, shared: bool) -> list[list[Run]]:
     found: dict[str, list[Run]] = defaultdict(list)
     for run in runs:
-        found[fingerprint(_configuration(run), shared=shared)].append(run)
+        found[fingerprint(run.configuration, shared=shared)].append(run)
     return list(found.values())
 
 
@@ -137,10 +128,10 @@ def _by_arm(runs: Sequence[Run]) -> list[list[Run]]:
         for arm in sorted_arms(run.arm for run in runs)
     }
     further = {
-        fingerprint(_configuration(part[0])) for parts in variants.values() for part in parts[1:]
+        fingerprint(part[0].configuration) for parts in variants.values() for part in parts[1:]
     }
-    first = [run for run in runs if fingerprint(_configuration(run)) not in further]
-    rest = [run for run in runs if fingerprint(_configuration(run)) in further]
+    first = [run for run in runs if fingerprint(run.configuration) not in further]
+    rest = [run for run in runs if fingerprint(run.configuration) in further]
     baseline = variants.get(BASELINE, [[]])[0]
     return [
         ([] if any(run.arm == BASELINE for run in part) else baseline) + part
@@ -152,15 +143,16 @@ def _by_arm(runs: Sequence[Run]) -> list[list[Run]]:
 def _group(
     name: str,
     runs: Sequence[Run],
-    differing: Mapping[str, Mapping[Run, str]],
+    conflicting: Mapping[str, Mapping[Run, str]],
     reference: str | None,
 ) -> RunGroup:
     warnings = []
-    if differing:
-        listed = "; ".join(f"{key}: {_either(values)}" for key, values in differing.items())
+    if conflicting:
+        listed = "; ".join(f"{key}: {_either(values)}" for key, values in conflicting.items())
         warnings.append(f"{name} was run with several configurations, compared apart ({listed})")
         own = {
-            key: [values[run] for run in runs if run in values] for key, values in differing.items()
+            key: [values[run] for run in runs if run in values]
+            for key, values in conflicting.items()
         }
         name = f"{name} ({', '.join(f'{key} {_either(own[key])}' for key in own if own[key])})"
     kept: dict[tuple[str, int], Run] = {}
@@ -178,13 +170,13 @@ def _group(
 
 
 def _default_reference(runs: Sequence[Run]) -> str:
-    """The baseline, also where no arm could take its place."""
+    """The baseline, or without one the first arm that shares a seed with another."""
     seeds: dict[str, set[int]] = defaultdict(set)
     for run in runs:
         seeds[run.arm].add(run.seed)
     if BASELINE in seeds:
         return BASELINE
-    # A control is what BatchFormer is compared with, so BatchFormer itself comes last.
+    # BatchFormer is compared with controls, so it is the last choice for a reference.
     ordered = sorted(sorted_arms(seeds), key=lambda arm: arm == "batchformer")
     shared = (
         arm for arm in ordered if any(seeds[arm] & seeds[other] for other in seeds if other != arm)
@@ -192,21 +184,26 @@ def _default_reference(runs: Sequence[Run]) -> str:
     return next(shared, BASELINE)
 
 
-def _differing(runs: Sequence[Run]) -> dict[str, dict[Run, str]]:
-    """Keys in which these runs differ but should not, with the value of every run concerned."""
-    whole = {run: _flat(_configuration(run), _left_out(shared=False)) for run in runs}
-    shared = {run: _flat(_configuration(run), _left_out(shared=True)) for run in runs}
+def _conflicting(runs: Sequence[Run]) -> dict[str, dict[Run, str]]:
+    """Keys in which these runs differ but should not, with the value of each run."""
+    whole = {run: _flat(run.configuration, _left_out(shared=False)) for run in runs}
+    shared = {run: _flat(run.configuration, _left_out(shared=True)) for run in runs}
     sets = [shared] + [
         {run: whole[run] for run in runs if run.arm == arm}
         for arm in sorted_arms(run.arm for run in runs)
     ]
     found: dict[str, dict[Run, str]] = {}
     for flats in sets:
-        for key in sorted({key for flat in flats.values() for key in flat}):
-            values = {run: flat.get(key, "absent") for run, flat in flats.items()}
-            if len(set(values.values())) > 1:
-                found[key] = found.get(key, {}) | values
+        for key, values in sorted(_values_that_differ(flats).items()):
+            found[key] = found.get(key, {}) | values
     return found
+
+
+def _values_that_differ(flats: Mapping[K, Mapping[str, str]]) -> dict[str, dict[K, str]]:
+    """The settings that are not the same in all, with the value of each."""
+    keys = dict.fromkeys(key for flat in flats.values() for key in flat)
+    found = {key: {name: flat.get(key, "absent") for name, flat in flats.items()} for key in keys}
+    return {key: values for key, values in found.items() if len(set(values.values())) > 1}
 
 
 def _either(values: Mapping[Run, str] | Sequence[str]) -> str:
@@ -215,24 +212,16 @@ def _either(values: Mapping[Run, str] | Sequence[str]) -> str:
 
 
 def _left_out(shared: bool) -> frozenset[str]:
-    return WORDS | PLACES | (OF_THE_ARM if shared else frozenset())
+    return LABELS | NO_EFFECT_ON_SAME_DATA | (OF_THE_ARM if shared else frozenset())
 
 
 def _flat(recipe: Mapping[str, Any], left_out: frozenset[str]) -> dict[str, str]:
-    """Dotted keys and values as text, less what may differ."""
-    flat: dict[str, str] = {}
-
-    def walk(value: Any, key: str) -> None:
-        if isinstance(value, Mapping) and value:
-            for name, part in value.items():
-                # At the top only: an optimizer's name and the seed of a split are settings.
-                if name not in (left_out if not key else left_out - WORDS):
-                    walk(part, f"{key}.{name}" if key else str(name))
-        else:
-            flat[key] = value if isinstance(value, str) else json.dumps(value)
-
-    walk(recipe, "")
-    return flat
+    """Dotted keys and values as text, less what may differ: whole keys, or first parts of them."""
+    return {
+        key: value if isinstance(value, str) else json.dumps(value)
+        for key, value in flatten(recipe).items()
+        if key not in left_out and key.partition(".")[0] not in left_out
+    }
 
 
 def _started(run: Run) -> str:

@@ -1,7 +1,7 @@
-"""What the records of a comparison say: means, differences and p-values, computed from seeds.
+"""Means, differences and p-values of a comparison, computed from its records.
 
-Numbers that were typed from an earlier page (``summary.json``) are used only where records do not
-have the values of all seeds.
+Numbers that were typed from an earlier page (``summary.json``) are used only where the records lack
+seeds.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from batchformer.lab.report.results.records import SUMMARY, records_in, require_
 Test = tuple[str, str, str]
 """An arm, the arm it is compared with, and a metric."""
 P = float | str
-"""A p-value; one that was typed may be ``"<0.001"``."""
+"""A p-value; a typed one may be ``"<0.001"``."""
 
 
 @dataclass(frozen=True)
-class Score:
-    """One arm on one metric."""
+class Mean:
+    """One arm on one metric: the mean over ``n`` seeds with its 95% interval, if it has one."""
 
     mean: float
     low: float | None
@@ -40,13 +40,13 @@ class Contrast:
     """One arm against another on one metric, paired by seed.
 
     Args:
-        difference: percent points.
+        difference: in percentage points.
         low, high: 95% interval, None with fewer than three seeds.
         p: p-value of this difference alone.
         n: paired seeds.
-        sd: standard deviation of the paired differences, where it is known.
-        adjusted: Holm's p-value as it was typed; None for a difference that is computed.
-        computed: whether it comes from values by seed.
+        sd: standard deviation of the paired differences, if it is known.
+        adjusted: Holm's p-value as it was typed; None for a computed difference.
+        computed: whether it was computed from the values of the seeds.
     """
 
     difference: float
@@ -65,12 +65,12 @@ class Evidence:
     """One comparison, or several that are pooled.
 
     Args:
-        recipe: whose numbers of the paper belong to it.
-        values: by arm and metric, the score of every seed.
+        recipe: the recipe that has the paper's numbers.
+        values: the score of every seed, by arm and metric.
         typed: the content of ``summary.json``, or empty.
-        pooled: the comparisons that it consists of, where there are several. A summary of
-            several names them as ``pools``.
-        places: decimals of single values that were typed with fewer than usual, by metric.
+        pooled: the comparisons that it consists of, if there are several. ``summary.json`` names
+            them as ``pools``.
+        places: by metric, the decimals of single values that were typed with fewer than usual.
     """
 
     recipe: str
@@ -89,30 +89,30 @@ class Evidence:
         return [*dict.fromkeys([*(metric for _, metric in self.values), *typed])]
 
     def require(self, arms: Iterable[str]) -> None:
-        """Refuse an arm that no record has: its cells would be empty without a word."""
+        """Refuse an arm that no record has; else its cells would silently be empty."""
         known = dict.fromkeys(arm for one in (self, *self.pooled) for arm in one.arms)
         typed = self.typed.get("contrasts", ())
         known |= dict.fromkeys(each[side] for each in typed for side in ("arm", "against"))
         for arm in arms:
             if arm not in known:
-                raise ValueError(f"no record has the arm {arm!r}; there are {', '.join(known)}")
+                raise ValueError(f"no record has the arm {arm!r}; the arms are {', '.join(known)}")
 
-    def score(self, arm: str, metric: str) -> Score | None:
-        """The mean over seeds; None where it was not measured, or where several are pooled."""
+    def mean(self, arm: str, metric: str) -> Mean | None:
+        """The mean over seeds; None if it was not measured, or if several are pooled."""
         typed = self.typed.get("arms", {}).get(arm, {"seeds": 0, "metrics": {}})
         by_seed = self.values.get((arm, metric), {})
         if by_seed and (metric not in typed["metrics"] or len(by_seed) >= typed["seeds"]):
             found = summary([*by_seed.values()])
             places = decimals(metric) if found.n > 1 else self.places.get(metric, decimals(metric))
-            return Score(found.mean, found.low, found.high, found.n, places)
+            return Mean(found.mean, found.low, found.high, found.n, places)
         if metric not in typed["metrics"]:
             return None
         known = typed["metrics"][metric]
         places = known.get("decimals", decimals(metric))
-        return Score(known["mean"], known.get("low"), known.get("high"), typed["seeds"], places)
+        return Mean(known["mean"], known.get("low"), known.get("high"), typed["seeds"], places)
 
     def contrast(self, arm: str, against: str, metric: str) -> Contrast | None:
-        """The paired difference; None where it was not measured."""
+        """The paired difference; None if it was not measured."""
         if self.pooled and (found := self._over_all(arm, against, metric)):
             return found
         typed = self._typed(arm, against, metric)
@@ -150,7 +150,7 @@ class Evidence:
         return None
 
     def on_shared_seeds(self, arms: Sequence[str]) -> Evidence:
-        """Only the seeds that all of these arms have, so that their means can be compared."""
+        """Keep only the seeds that all of these arms have, so that their means are comparable."""
         own = {key: by_seed for key, by_seed in self.values.items() if key[0] in arms}
         shared = {
             metric: set.intersection(*(set(v) for (_, name), v in own.items() if name == metric))
@@ -160,7 +160,7 @@ class Evidence:
             (arm, metric): {s: v for s, v in by_seed.items() if s in shared[metric]}
             for (arm, metric), by_seed in own.items()
         }
-        # What was typed is over all seeds of an arm.
+        # A typed mean is over all seeds of an arm, so it is used only without values.
         typed_arms = {
             arm: {
                 **known,
@@ -171,7 +171,7 @@ class Evidence:
         return replace(self, values=kept, typed={**self.typed, "arms": typed_arms})
 
     def paper(self, arm: str, metric: str, against: str = "") -> float | None:
-        """The paper's number of an arm, or its difference to another; pooled, their mean."""
+        """The paper's number of an arm, or its difference to another arm; the mean if pooled."""
         if self.pooled:
             each = [one.paper(arm, metric, against) for one in self.pooled]
             known = [value for value in each if value is not None]
@@ -189,7 +189,7 @@ class Evidence:
         return None if typed is None else typed.adjusted
 
     def _over_all(self, arm: str, against: str, metric: str) -> Contrast | None:
-        """The mean of the differences; each comparison counts once."""
+        """The mean difference of the pooled comparisons; each counts once."""
         differences = []
         for one in self.pooled:
             other, reference = one.values.get((arm, metric)), one.values.get((against, metric))
@@ -205,7 +205,7 @@ class Evidence:
 
 
 def load(root: Path, *folders: str) -> Evidence:
-    """The evidence of one comparison below ``root``, or of several that are pooled.
+    """Read the records of one comparison below ``root``, or of several to be pooled.
 
     Raises:
         ValueError: there are no records, or they do not belong together.
@@ -231,10 +231,10 @@ def load(root: Path, *folders: str) -> Evidence:
 
 
 def mean_over_settings(several: Sequence[Evidence]) -> Evidence:
-    """One comparison whose score of a seed is the mean over several comparisons.
+    """One comparison in which a seed's score is its mean over several comparisons.
 
-    Only seeds that all of them have count. Pooling (``A + B``) treats the comparisons as a sample
-    of all that could have been made; this is about these comparisons alone.
+    Only seeds that all of them have are used. Pooling (``A + B``) treats the comparisons as a
+    sample of possible settings; this mean is about these settings alone.
     """
     values: dict[tuple[str, str], dict[int, float]] = {}
     for key in several[0].values:
@@ -248,7 +248,7 @@ def mean_over_settings(several: Sequence[Evidence]) -> Evidence:
 
 
 def holm_but_first(tests: Sequence[tuple[Evidence, Test]]) -> list[P | None]:
-    """Holm's p-value of each test but the first, which is the primary one and has None."""
+    """Holm's p-value of each test but the first: the primary test is not corrected, and is None."""
     contrasts = [found.contrast(*test) for found, test in tests[1:]]
     if not all(c is None or c.computed for c in contrasts):
         raise ValueError("only tests that are computed from seeds can be corrected together")
@@ -259,8 +259,8 @@ def holm_but_first(tests: Sequence[tuple[Evidence, Test]]) -> list[P | None]:
 def holm_over(found: Evidence, family: Sequence[Test]) -> dict[Test, P | None]:
     """Holm's p-value of each test in the family.
 
-    Where a test was typed without its seeds, the typed corrections of all are used, since the
-    correction of a part would be too mild.
+    If one test was typed without its seeds, the typed corrections of all are used: correcting only
+    the others would be too mild.
     """
     contrasts = {test: found.contrast(*test) for test in family}
     if all(c is None or c.computed for c in contrasts.values()):

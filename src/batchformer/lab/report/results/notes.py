@@ -1,31 +1,39 @@
-"""Notes beside the tables: what metrics and arms are, and what runs lack, each said once."""
+"""Notes beside the tables: what metrics and arms are, and what runs lack. Each is said once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from batchformer.insight.figures.influence import NEXT_TO_NOTHING, change_of_a_loss, in_full
 from batchformer.lab.config.methods import reweights, without_batchformer
+from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import DESCRIPTIVE, metric_label
 from batchformer.lab.report.results.runs import Run
 
 MOST_NAMED = 3
 """Runs that a note names before it counts the others."""
+SHRUNK = 1.0
+"""Weight decay explains small gradients if it can have left less than 1/e of a weight."""
 
 
-def some_of(names: Sequence[str]) -> str:
-    """The first names, and how many more there are.
+# Runs that are missing or lack something.
 
-    >>> some_of(["a", "b"]), some_of(["a", "b", "c", "d", "e"])
-    ('a, b', 'a, b, c and 2 more')
-    """
-    rest = len(names) - MOST_NAMED
-    listed = ", ".join(names[:MOST_NAMED])
-    return f"{listed} and {rest} more" if rest > 0 else listed
+
+def left_out(runs: Iterable[Run]) -> tuple[str, ...]:
+    """A line for each run that is damaged or has not finished."""
+    lines = []
+    for run in runs:
+        if run.state == "damaged":
+            lines.append(f"{run.name} is damaged: {run.damage} ({run.folder})")
+        elif run.state == "unfinished":
+            last = max((int(record["step"]) for record in run.metrics), default=0)
+            lines.append(f"{run.name} has not finished: last record at update {last}")
+    return tuple(lines)
 
 
 def remarks_on(runs: Sequence[Run]) -> tuple[str, ...]:
-    """What is missing of runs that can be used; what several runs of a recipe lack is one line."""
+    """What usable runs lack; a remark that several runs of a recipe share is one line."""
     lacking: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
         for remark in run.remarks:
@@ -36,7 +44,7 @@ def remarks_on(runs: Sequence[Run]) -> tuple[str, ...]:
             lines.append(f"{found[0].name}: {remark}")
             continue
         problem, _, consequence = remark.partition("; ")
-        # A run that has not finished may have nothing yet that it could lack.
+        # Count only runs in the same states: an unfinished run may have nothing yet to lack.
         states = {run.state for run in found}
         count = sum(run.recipe_name == recipe and run.state in states for run in runs)
         line = f"{recipe}: {problem} in {len(found)} of {count} runs ({_named(found, recipe)})"
@@ -44,16 +52,26 @@ def remarks_on(runs: Sequence[Run]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def unmeasured(metric: str, missing: Sequence[Run], count: int, name: str, side: str) -> str:
-    """That seeds are not in a mean.
+def unmeasured_notes(
+    runs: Sequence[Run], metrics: Iterable[str], name: str, side: str
+) -> list[str]:
+    """Metrics that some runs did not measure: leaving out a diverged seed flatters a mean.
 
     Args:
-        metric: that was not measured, or is not finite.
-        missing: the runs without it.
-        count: runs of which these are some.
+        runs: all that are compared.
+        metrics: that are shown.
         name: of the recipe or sweep.
         side: what has the mean, "arm" or "level".
     """
+    missing = {metric: [run for run in runs if run.measured(metric) is None] for metric in metrics}
+    return [
+        _unmeasured(metric, found, len(runs), name, side)
+        for metric, found in missing.items()
+        if found
+    ]
+
+
+def _unmeasured(metric: str, missing: Sequence[Run], count: int, name: str, side: str) -> str:
     if len(missing) == 1:
         run = missing[0]
         return (
@@ -67,23 +85,47 @@ def unmeasured(metric: str, missing: Sequence[Run], count: int, name: str, side:
     )
 
 
-def reweighting_note(recipe: Mapping[str, Any], runs: Iterable[Run]) -> list[str]:
-    """That a method's deferred re-weighting never began, where no training was long enough."""
-    epoch = (recipe.get("hyper") or {}).get("reweight_epoch")
-    records = [record for run in runs for record in run.metrics if record["kind"] == "train"]
-    reached = [record["epoch"] for record in records if "epoch" in record]
-    if not reweights(recipe.get("method")) or epoch is None or not reached:
-        return []
-    if max(reached) >= epoch:
+def _named(runs: Sequence[Run], name: str) -> str:
+    """Arm and seed of the first runs, in a sweep after their level."""
+    return some_of(
+        [
+            f"{run.recipe_name.removeprefix(name).lstrip('/')} {run.arm} seed{run.seed}".lstrip()
+            for run in runs
+        ]
+    )
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first names, and how many more there are.
+
+    >>> some_of(["a", "b"]), some_of(["a", "b", "c", "d", "e"])
+    ('a, b', 'a, b, c and 2 more')
+    """
+    rest = len(names) - MOST_NAMED
+    listed = ", ".join(names[:MOST_NAMED])
+    return f"{listed} and {rest} more" if rest > 0 else listed
+
+
+# Data, metrics and arms.
+
+
+def data_notes(runs: Iterable[Run]) -> list[str]:
+    """Remarks on the data that the runs recorded, each once."""
+    return list(dict.fromkeys(str(line) for run in runs for line in run.data.get("remarks", ())))
+
+
+def shots_note(recipe: Mapping[str, Any]) -> list[str]:
+    """What Many, Medium and Few are, where they are not the paper's."""
+    if (recipe.get("data") or {}).get("shots") != "thirds":
         return []
     return [
-        f"The re-weighting of {recipe['method']} was to begin with epoch {epoch}, and no run came "
-        f"to it"
+        "Many, Medium and Few are thirds of the classes by training images here, not the paper's "
+        "limits of 100 and 20"
     ]
 
 
 def metric_notes(metrics: Iterable[str]) -> list[str]:
-    """Which metrics only describe, and are not in percent."""
+    """Which metrics only describe features, and are not in percent."""
     describing = [metric_label(name) for name in metrics if name in DESCRIPTIVE]
     if not describing:
         return []
@@ -95,7 +137,7 @@ def metric_notes(metrics: Iterable[str]) -> list[str]:
 
 
 def arms_note(recipe: Mapping[str, Any], arms: Sequence[str]) -> list[str]:
-    """What the arms are where BatchFormer takes no part in what is trained."""
+    """What the arms are in a method that is trained without BatchFormer."""
     method, start = recipe.get("method"), recipe.get("start")
     if not without_batchformer(method):
         return []
@@ -113,11 +155,62 @@ def arms_note(recipe: Mapping[str, Any], arms: Sequence[str]) -> list[str]:
     ]
 
 
-def _named(runs: Sequence[Run], name: str) -> str:
-    """Arm and seed of some runs, in a sweep after their level."""
-    return some_of(
-        [
-            f"{run.recipe_name.removeprefix(name).lstrip('/')} {run.arm} seed{run.seed}".lstrip()
-            for run in runs
-        ]
-    )
+# What training did not do, or undid.
+
+
+def reweighting_note(recipe: Mapping[str, Any], runs: Iterable[Run]) -> list[str]:
+    """A method's deferred re-weighting that never began, because all runs were too short."""
+    epoch = (recipe.get("hyper") or {}).get("reweight_epoch")
+    records = [record for run in runs for record in run.metrics if record["kind"] == "train"]
+    reached = [record["epoch"] for record in records if "epoch" in record]
+    if not reweights(recipe.get("method")) or epoch is None or not reached:
+        return []
+    if max(reached) >= epoch:
+        return []
+    return [
+        f"The re-weighting of {recipe['method']} begins with epoch {epoch}, which no run reached"
+    ]
+
+
+def acting_notes(group: RunGroup) -> list[str]:
+    """Arms in which samples hardly influence one another any more at the end of training.
+
+    Small gradients alone may come from a young classifier or a small loss. A note therefore needs a
+    training in which weight decay can have shrunk the encoder away.
+    """
+    notes = []
+    for arm in group.arms:
+        runs = group.of(arm)
+        # In a control of this kind no sample is meant to attend to another.
+        control = any((run.trained.get("module") or {}).get("attend") == "self" for run in runs)
+        change = None if control else change_of_a_loss(group, arm)
+        decayed = decay_of_encoder(runs) >= SHRUNK
+        if change is not None and change < NEXT_TO_NOTHING and decayed:
+            notes.append(
+                f"At the end of training samples hardly reach one another in {arm} of "
+                f"{group.name}: if the feature of one other sample moved as far as two samples lie "
+                f"apart, a loss would change by no more than about {in_full(change)}, on average "
+                f"over pairs. Weight decay may have shrunk the encoder to nothing "
+                f"(optim.module-weight-decay)"
+            )
+    return notes
+
+
+def decay_of_encoder(runs: Iterable[Run]) -> float:
+    """An upper bound of ``x`` in ``exp(-x)``, the factor that decay puts on an unused weight.
+
+    A falling learning rate gives less. It is 0 for LARS, whose rates are relative to the weights.
+    """
+    return max((_decay(run.trained, run.result or {}) for run in runs), default=0.0)
+
+
+def _decay(trained: Mapping[str, Any], result: Mapping[str, Any]) -> float:
+    optim, module = trained.get("optim") or {}, trained.get("module") or {}
+    if optim.get("name") == "lars":
+        return 0.0
+    own = optim.get("module_weight_decay")
+    decay = float((optim.get("weight_decay") or 0.0) if own is None else own)
+    rate = float(optim.get("lr") or 0.0) * float(module.get("lr_factor", 1.0))
+    # SGD's momentum accumulates the decay that is added to a gradient; Adam normalises it away.
+    repeated = 1 / (1 - float(optim.get("momentum", 0.0))) if optim.get("name") == "sgd" else 1.0
+    return rate * decay * repeated * float(result.get("updates") or 0)

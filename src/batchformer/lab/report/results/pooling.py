@@ -1,8 +1,8 @@
-"""Several recipes taken together: an arm's effect over all of them, numbers only.
+"""Pool an arm's effect over several recipes.
 
-Opt-in, because only a person knows which comparisons ask the same question. What must not be
-pooled is left out and named: sweeps, whose levels share their runs, and recipes that came of the
-same trainings: copies, and networks that begin with one another's.
+Pooling is opt-in, because only a person knows which comparisons ask the same question. Runs that
+are not independent are left out and named: sweeps, whose levels share runs, and recipes that share
+trainings, such as copies or recipes that start from the same networks.
 """
 
 from __future__ import annotations
@@ -12,6 +12,12 @@ from dataclasses import dataclass, replace
 
 from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.lab.metrics.intervals import Outcome, Pooled, holm, outcome_of, pooled
+from batchformer.lab.report.results.comparison import (
+    ALPHA,
+    Comparison,
+    Difference,
+    RecipeComparison,
+)
 from batchformer.lab.report.results.names import (
     DESCRIPTIVE,
     LOWER_IS_BETTER,
@@ -19,7 +25,6 @@ from batchformer.lab.report.results.names import (
     sorted_arms,
     sorted_metrics,
 )
-from batchformer.lab.report.results.results import LEVEL, Comparison, Difference, RecipeComparison
 
 Key = tuple[str, str, str]
 """An arm, the arm it is compared with, and a metric."""
@@ -31,11 +36,11 @@ class Effect:
 
     Args:
         pooled: mean over recipes, interval and p-value.
-        recipes: by name, the comparison each contributes.
-        outcome: in a word, of this effect alone.
-        adjusted: Holm's p-value over all effects taken together.
-        paper: mean of the paper's differences, where it has any.
-        printed: recipes that it has one for.
+        recipes: the comparison that each contributes, by name.
+        outcome: of this effect alone, before correction.
+        adjusted: Holm's p-value over all effects.
+        paper: mean of the paper's differences, if it has any.
+        printed: number of recipes for which the paper has a difference.
     """
 
     pooled: Pooled
@@ -47,13 +52,13 @@ class Effect:
 
     @property
     def stands(self) -> bool:
-        """Whether the outcome holds among all effects."""
-        return self.adjusted is not None and self.adjusted < LEVEL
+        """Whether the outcome is significant after Holm's correction."""
+        return self.adjusted is not None and self.adjusted < ALPHA
 
 
 @dataclass(frozen=True)
-class Together:
-    """Every effect that two recipes or more have, in the order they are shown.
+class PooledEffects:
+    """Every effect that at least two recipes have, in the order they are shown.
 
     ``left_out`` says what was not pooled, and why.
     """
@@ -63,11 +68,11 @@ class Together:
 
     @property
     def pairs(self) -> list[tuple[str, str]]:
-        """Arms with what they are compared with."""
+        """Each arm with its reference."""
         return list(dict.fromkeys((arm, reference) for arm, reference, _ in self.effects))
 
     def of(self, arm: str, reference: str) -> dict[str, Effect]:
-        """By metric."""
+        """The effects of this arm by metric."""
         return {
             metric: effect
             for (a, r, metric), effect in self.effects.items()
@@ -75,12 +80,12 @@ class Together:
         }
 
 
-def take_together(comparison: Comparison, sweeps: Iterable[str] = ()) -> Together:
+def pool_recipes(comparison: Comparison, sweeps: Iterable[str] = ()) -> PooledEffects:
     """Pool the comparisons of several recipes, arm by arm and metric by metric.
 
     Args:
-        comparison: every recipe, each compared by itself.
-        sweeps: names of sweeps beside them, which are not pooled.
+        comparison: every recipe, compared by itself.
+        sweeps: names of sweeps among the runs, which are not pooled.
     """
     independent, left_out = _independent(comparison.recipes)
     left_out += [f"{name} is a sweep, whose levels share runs" for name in sweeps]
@@ -90,7 +95,7 @@ def take_together(comparison: Comparison, sweeps: Iterable[str] = ()) -> Togethe
         for (arm, metric), difference in recipe.differences.items():
             if metric in DESCRIPTIVE:
                 continue
-            if difference.paired.n < FEWEST_SEEDS:  # too few in its own table, too
+            if difference.paired.n < FEWEST_SEEDS:
                 few.setdefault(arm, []).append(metric_label(metric))
                 continue
             found.setdefault((arm, recipe.reference, metric), {})[recipe.name] = difference
@@ -116,7 +121,7 @@ def take_together(comparison: Comparison, sweeps: Iterable[str] = ()) -> Togethe
         key: replace(effect, adjusted=p)
         for (key, effect), p in zip(effects.items(), adjusted, strict=True)
     }
-    return Together(corrected, tuple(left_out))
+    return PooledEffects(corrected, tuple(left_out))
 
 
 def _effect(metric: str, recipes: Mapping[str, Difference]) -> Effect:
@@ -136,7 +141,7 @@ def _effect(metric: str, recipes: Mapping[str, Difference]) -> Effect:
 def _independent(
     recipes: Sequence[RecipeComparison],
 ) -> tuple[list[RecipeComparison], list[str]]:
-    """Recipes of which no two came of one training; of those that did, the one with most seeds."""
+    """Recipes that share no training; of those that do, the one with most runs is kept."""
     kept: dict[str, frozenset[str]] = {}
     left_out = []
     for recipe in sorted(recipes, key=lambda one: -len(one.group.runs)):

@@ -1,4 +1,4 @@
-"""Where numbers come from: versions, hardware, commands and code, over several runs."""
+"""Summarise where the numbers of several runs come from: versions, hardware, commands, code."""
 
 from __future__ import annotations
 
@@ -24,10 +24,7 @@ LABELS = {
 
 
 def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
-    """Each fact with its distinct values over the sittings of the runs, and which were resumed.
-
-    What no run recorded is left out.
-    """
+    """The distinct values of each recorded fact, and which runs were resumed where."""
     sittings = [sitting for run in runs for sitting in contributing(run.sittings)]
     others = {key for one in sittings for key in one} - LABELS.keys() - set(WHERE)
     facts: dict[str, list[str]] = {}
@@ -52,10 +49,15 @@ def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
 
 
 def version_notes(name: str, runs: Iterable[Run], part: Callable[[Run], str]) -> list[str]:
-    """Which parts of a comparison were run with which code, where there are several versions.
+    """Which parts of a comparison were run with which code, if there are several versions.
 
-    A part that several share is named with its seeds. A run that was resumed with another version
-    is named with both.
+    A part that was run with several versions is named with its seeds. A run that was resumed with
+    another version is named with both.
+
+    Args:
+        name: of the recipe or sweep.
+        runs: that are compared.
+        part: names the part that a run belongs to, such as its arm.
     """
     seeds: dict[tuple[str, str], list[int]] = defaultdict(list)
     versions: set[str] = set()
@@ -80,7 +82,7 @@ def version_notes(name: str, runs: Iterable[Run], part: Callable[[Run], str]) ->
 
 
 def _codes(run: Run) -> str:
-    """The code of a run; of one that was resumed with other code, each and from where."""
+    """The code of a run; if it was resumed with other code, each version and where it began."""
     sittings = contributing(run.sittings)
     words = _code(sittings[0]) if sittings else str(None)
     for before, after in pairwise(sittings):

@@ -1,12 +1,12 @@
 """Records: one small JSON file for each run that a published table quotes.
 
-A record lies in ``results/<recipe>/<arm>/seed<seed>.json``. Where settings differ from the recipe,
-a folder that names the variant comes in between: ``results/<recipe>/<variant>/<arm>/``. The folder
-that holds the arms is one comparison: all its records have the same settings.
+A record lies in ``results/<recipe>/<arm>/seed<seed>.json``. If settings differ from the recipe, a
+folder names the variant: ``results/<recipe>/<variant>/<arm>/``. The folder that holds the arms is
+one comparison: all its records have the same settings.
 
-Runs that are gone have what was printed of them: a record with the scores that were printed for a
-seed, and ``summary.json`` beside the arms for means and intervals that were printed without their
-seeds. Their ``source`` says so.
+For runs that no longer exist, records hold the scores that were printed for a seed, and
+``summary.json`` beside the arms holds means and intervals that were printed without seeds. Their
+``source`` says so.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+from batchformer.lab.config.comparable import (
+    NO_EFFECT_ON_SAME_DATA,
+    changed_settings,
+    flatten,
+)
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.recipes import RECIPES
 from batchformer.lab.recipes.ablations import SWEEPS
-from batchformer.lab.recipes.sweep import changed_settings
-from batchformer.lab.report.results.configuration import PLACES
 from batchformer.lab.report.results.runs import Run
 from batchformer.lab.runs.folder import recipe_from_json, write_json
 
@@ -44,14 +47,14 @@ class Record:
 
     Args:
         recipe: its name; ``SWEEP/LEVEL`` for a run of a sweep.
-        variant: names the settings that differ from the recipe; empty where none does.
+        variant: names the settings that differ from the recipe; empty if none does.
         arm: of the comparison.
         seed: pairs it with the runs of other arms.
-        settings: by dotted name, those that differ from the recipe, with their values.
-        data: facts of the data that the run found, such as the hash of its split.
-        sittings: for each time that the run was started or resumed: versions, hardware, command.
-        metrics: the final scores; None where one could not be measured.
-        minutes: of training, as the run counted them.
+        settings: those that differ from the recipe, by dotted name.
+        data: facts about the data, such as the hash of its split.
+        sittings: versions, hardware and command of each start and resumption.
+        metrics: the final scores; None if one could not be measured.
+        minutes: of training.
         source: ``"run"``, or where the numbers were typed from.
         more: other facts, such as the number of updates.
     """
@@ -70,7 +73,7 @@ class Record:
 
     @property
     def comparison(self) -> str:
-        """The folder of its comparison, below that of all records."""
+        """The folder of its comparison below that of all records."""
         return f"{self.recipe}/{self.variant}" if self.variant else self.recipe
 
     @property
@@ -81,10 +84,10 @@ class Record:
     @property
     def deciding(self) -> dict[str, Any]:
         """The settings that decide what was computed, not where."""
-        return {key: v for key, v in self.settings.items() if key.split(".")[-1] not in PLACES}
+        return {k: v for k, v in self.settings.items() if k not in NO_EFFECT_ON_SAME_DATA}
 
     def as_plain(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """The record as JSON."""
         plain = {
             "format": FORMAT,
             "source": self.source,
@@ -108,7 +111,7 @@ def record_of(run: Run, variant: str = "") -> Record:
 
     Args:
         run: from its folder.
-        variant: a name for its settings; by default it is made from those that differ.
+        variant: a name for its settings; by default made from those that differ.
 
     Raises:
         ValueError: the run has not finished, is damaged, or is of a recipe that this version does
@@ -118,7 +121,7 @@ def record_of(run: Run, variant: str = "") -> Record:
         raise ValueError(f"{run.folder} holds no finished run: {run.damage or 'no result.json'}.")
     config = json.loads((run.folder / "config.json").read_bytes())
     settings = {
-        key: _shortened(value) for key, value in _differing(run.recipe_name, run.recipe).items()
+        key: _shortened(value) for key, value in _changes(run.recipe_name, run.recipe).items()
     }
     more = {key: run.result[key] for key in ("updates", "selected") if key in run.result}
     if weights := config.get("weights"):
@@ -132,7 +135,7 @@ def record_of(run: Run, variant: str = "") -> Record:
         run.seed,
         settings,
         {key: value for key, value in run.data.items() if key != "remarks"},
-        _sittings(run.folder, config),
+        _sittings(config),
         run.scores,
         run.result.get("minutes"),
         more=more,
@@ -145,7 +148,7 @@ def save(records: Iterable[Record], root: Path) -> tuple[list[Path], list[Path]]
     """Write records below ``root``, or none of them.
 
     Returns:
-        The files that were written, and those that held the same already.
+        The files that were written, and those that already held the same.
 
     Raises:
         ValueError: a file would be replaced by another record, or a folder would mix settings.
@@ -198,7 +201,7 @@ def read_record(path: Path, content: Mapping[str, Any] | None = None) -> Record:
 
 
 def require_one_configuration(records: Sequence[Record], folder: Path) -> None:
-    """Refuse a comparison whose records differ in settings, or whose arms saw other data.
+    """Refuse a comparison whose records differ in settings, or whose arms differ in data.
 
     Raises:
         ValueError: with what differs.
@@ -222,9 +225,9 @@ def require_one_configuration(records: Sequence[Record], folder: Path) -> None:
 
 
 def variant_name(settings: Settings) -> str:
-    """A name for the settings that differ from a recipe; empty where none does.
+    """A name for the settings that differ from a recipe; empty if none does.
 
-    A long name ends in a hash of all settings, so that no two variants share one.
+    A long name ends in a hash of all settings, so that names are unique.
 
     >>> variant_name({"train.precision": "bf16", "train.channels_last": True})
     'channels_last,precision=bf16'
@@ -251,11 +254,11 @@ def variant_name(settings: Settings) -> str:
 
 
 def _folder_name(text: str) -> str:
-    """With only those characters that every file system allows."""
+    """Replace characters that a file system may refuse."""
     return re.sub(r"[^A-Za-z0-9_.=,+-]+", "-", text).strip(".-") or "variant"
 
 
-def _differing(name: str, plain: Mapping[str, Any]) -> dict[str, Any]:
+def _changes(name: str, plain: Mapping[str, Any]) -> dict[str, Any]:
     """Settings of a run that differ from its recipe, by dotted name."""
     try:
         trained = recipe_from_json(plain)
@@ -279,30 +282,16 @@ def _recipe(name: str) -> Recipe:
     )
 
 
-def _sittings(folder: Path, config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Every start of a run.
-
-    A run of several trainings lists those of each part itself; one from before sittings were listed
-    has them in the folders of its parts.
-    """
-    found = _of_config(config)
-    for path in () if config.get("sittings") else sorted(folder.glob("*/config.json")):
-        part = _of_config(json.loads(path.read_bytes()))
-        found += [{"part": path.parent.name, **sitting} for sitting in part]
-    return found
-
-
-def _of_config(config: Mapping[str, Any]) -> list[dict[str, Any]]:
-    sittings = config.get("sittings") or [config.get("provenance") or {}]
+def _sittings(config: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Every start of a run, without the folders of the machine."""
     return [
         {key: _command(value) if key == "command" else value for key, value in sitting.items()}
-        for sitting in sittings
-        if sitting
+        for sitting in config.get("sittings", ())
     ]
 
 
 def _command(line: str) -> str:
-    """A command without the folders of the machine that it was typed on."""
+    """A command without the paths of the machine where it was typed."""
     try:
         words = shlex.split(line)
     except ValueError:
@@ -312,7 +301,7 @@ def _command(line: str) -> str:
 
 
 def _shortened(value: Any) -> Any:
-    """The last part of an absolute path: the others are those of one machine."""
+    """The last part of an absolute path; other values as they are."""
     if not isinstance(value, str):
         return value
     for kind in (PurePosixPath, PureWindowsPath):
@@ -323,18 +312,8 @@ def _shortened(value: Any) -> Any:
 
 def _what_differs(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
     """The first few entries in which two objects differ."""
-    old, new = _flat(before), _flat(after)
+    old, new = flatten(before), flatten(after)
     changed = [key for key in {**old, **new} if old.get(key) != new.get(key)]
     listed = [f"{key} was {old.get(key)!r}, is {new.get(key)!r}" for key in changed[:3]]
     rest = f"; and {len(changed) - 3} more" if len(changed) > 3 else ""
     return "; ".join(listed) + rest
-
-
-def _flat(plain: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for key, value in plain.items():
-        if isinstance(value, Mapping):
-            flat |= _flat(value, f"{prefix}{key}.")
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat

@@ -1,8 +1,14 @@
-"""Run folders as they lie on disk: finished, unfinished or damaged, never an exception."""
+"""Read run folders: finished, unfinished or damaged, never with an exception.
+
+``runs/<recipe>/<arm>/seed<k>/`` holds ``config.json``, ``metrics.jsonl`` and ``figures.npz``, a
+finished run also ``result.json``, and ``insight.npz`` if its network was looked at. The runs of a
+sweep lie in ``runs/<sweep>/<level>/<arm>/seed<k>/``.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 import zipfile
 import zlib
@@ -13,23 +19,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from batchformer.lab.report.results.names import sorted_arms
-from batchformer.lab.runs.folder import ONCE_AVERAGED, todays_names
-from batchformer.lab.runs.provenance import sittings_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-# The arrays a run keeps for its figures, read one at a time.
-
-# What zipfile and numpy raise on a file that was cut or changed; RuntimeError covers flags and
-# compressions that no intact file of ours has.
+# What zipfile and numpy raise on a damaged file; RuntimeError covers unsupported flags and
+# compressions.
 UNREADABLE = (OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 class Arrays(Mapping[str, "NDArray[Any]"]):
-    """The arrays of an ``.npz`` file; an array that cannot be read is not in it.
+    """The arrays of an ``.npz`` file, without those that cannot be read.
 
-    Nothing stays open and nothing is kept: a report of a hundred runs holds no confusion matrix.
+    Each access reads the file again and closes it, so a report of many runs stays small.
     """
 
     def __init__(self, path: Path) -> None:
@@ -39,7 +41,7 @@ class Arrays(Mapping[str, "NDArray[Any]"]):
         import numpy as np
 
         try:
-            # As np.load does, which leaves a damaged file open.
+            # Not np.load: it leaves a damaged file open.
             with zipfile.ZipFile(self.path) as archive, archive.open(f"{name}.npy") as file:
                 array: NDArray[Any] = np.lib.format.read_array(file, allow_pickle=False)
                 return array
@@ -57,7 +59,7 @@ class Arrays(Mapping[str, "NDArray[Any]"]):
         return sum(1 for _ in self)
 
     def problem(self) -> str | None:
-        """What is wrong with the file, by its checksums, or None."""
+        """What is wrong with the file according to its checksums, or None."""
         try:
             with zipfile.ZipFile(self.path) as archive:
                 damaged = archive.testzip()
@@ -68,62 +70,48 @@ class Arrays(Mapping[str, "NDArray[Any]"]):
         return None if damaged is None else f"{self.path.name} is damaged: {damaged}"
 
 
-class Figures(Arrays):
-    """The arrays of a ``figures.npz``; with SWAD, by the averaged network in older files too."""
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        try:
-            return super().__getitem__(ONCE_AVERAGED + name)
-        except KeyError:
-            return super().__getitem__(name)
-
-
-# Run folders as they lie on disk: finished, unfinished or damaged, never an exception.
-#
-# ``runs/<recipe>/<arm>/seed<k>/`` holds ``config.json``, ``metrics.jsonl``, ``figures.npz`` and,
-# once the run has finished, ``result.json``, and ``insight.npz`` where its network was looked at.
-# The runs of a sweep lie in ``runs/<sweep>/<level>/<arm>/seed<k>/``.
-
 State = Literal["finished", "unfinished", "damaged"]
-Record = Mapping[str, Any]
+Json = Mapping[str, Any]
+"""A JSON object, such as a recipe or a line of ``metrics.jsonl``."""
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """One recipe x arm x seed.
+    """One recipe x arm x seed, as its folder holds it.
 
     Args:
         folder: where it lies.
-        recipe: the complete configuration; empty where it could not be read.
+        recipe: the complete configuration, the same in every arm; empty if it cannot be read.
         arm: of the comparison.
         seed: pairs it with the runs of other arms.
-        provenance: versions, hardware, command, code hash; where it was resumed, of its beginning.
+        provenance: versions, hardware, command and code hash when the run was started.
         metrics: records of training and evaluation by step.
         result: final scores, None until the run has finished.
         damage: why the run cannot be used, or None.
-        remarks: what is missing of a run that can be used.
-        data: facts of the data the run found: sizes, hash of the split.
+        remarks: what a usable run lacks.
+        data: facts about the data: sizes, hash of the split.
         taken_from: the run that it is a copy of, by recipe, arm and seed; else empty.
-        sittings: the provenance of each time that it was trained, with where that began.
+        sittings: the provenance of each start and resumption, with the update it began at.
+        trained: the recipe as this arm trained it.
     """
 
     folder: Path
-    recipe: Record
+    recipe: Json
     arm: str
     seed: int
-    provenance: Record
-    metrics: tuple[Record, ...]
-    result: Record | None
+    provenance: Json
+    metrics: tuple[Json, ...]
+    result: Json | None
     damage: str | None = None
     remarks: tuple[str, ...] = ()
-    data: Record = field(default_factory=dict)
+    data: Json = field(default_factory=dict)
     taken_from: str = ""
-    sittings: tuple[Record, ...] = ()
+    sittings: tuple[Json, ...] = ()
+    trained: Json = field(default_factory=dict)
 
     @property
     def trainings(self) -> frozenset[str]:
-        """What it came of: its own training, or that which it is a copy of, and those it begins
-        with or learns from."""
+        """All trainings it depends on: its own or the one it copies, its start and its teacher."""
         sources = (str(self.recipe.get(role) or "") for role in ("start", "teacher"))
         named = {
             f"{recipe}/{arm or self.arm}/seed{self.seed}"
@@ -134,9 +122,9 @@ class Run:
         return frozenset({self.taken_from or self.name} | named)
 
     @property
-    def configuration(self) -> Record:
-        """All that another run must share to be averaged with this one."""
-        # Remarks are words on what the other facts say, and of some versions.
+    def configuration(self) -> Json:
+        """What another run must share to be averaged with this one."""
+        # Remarks are words on what the other facts say.
         found = {key: value for key, value in self.data.items() if key != "remarks"}
         return {**self.recipe, "data_found": found} if found else self.recipe
 
@@ -146,7 +134,7 @@ class Run:
 
     @property
     def name(self) -> str:
-        """Recipe, arm and seed, as the folders are called."""
+        """Recipe, arm and seed, like the folders."""
         return f"{self.recipe_name}/{self.arm}/seed{self.seed}"
 
     @property
@@ -157,25 +145,25 @@ class Run:
 
     @property
     def scores(self) -> dict[str, float | None]:
-        """The final metrics, percent; None where one could not be measured."""
-        return {} if self.result is None else todays_names(self.result["metrics"])
+        """The final metrics in percent; None if one could not be measured."""
+        return {} if self.result is None else dict(self.result["metrics"])
 
     @cached_property
     def figures(self) -> Arrays:
         """The arrays of ``figures.npz``, each read when it is asked for."""
-        return Figures(self.folder / "figures.npz")
+        return Arrays(self.folder / "figures.npz")
 
     @cached_property
     def insight(self) -> Mapping[str, NDArray[Any]]:
         """The arrays of ``insight.npz``, each read when it is asked for; empty without the file.
 
-        Of a run of several trainings they are those of :attr:`insight_part`.
+        A run of several trainings has those of :attr:`insight_part`.
         """
         return Arrays(self.folder / self.insight_part / "insight.npz")
 
     @cached_property
     def insight_part(self) -> str:
-        """Which of several trainings of a run was looked at, the first that was; else empty."""
+        """Of several trainings, the first that was looked at; empty if the run is one training."""
         if (self.folder / "insight.npz").exists():
             return ""
         return min((path.parent.name for path in self.folder.glob("*/insight.npz")), default="")
@@ -183,7 +171,7 @@ class Run:
     @cached_property
     def insight_figures(self) -> Mapping[str, NDArray[Any]]:
         """The arrays of ``figures.npz`` of the training that was looked at."""
-        return Figures(self.folder / self.insight_part / "figures.npz")
+        return Arrays(self.folder / self.insight_part / "figures.npz")
 
     def series(self, kind: str, value: str) -> dict[int, float]:
         """One value by step from the records of one kind."""
@@ -193,8 +181,13 @@ class Run:
             if record["kind"] == kind and isinstance(record.get(value), (int, float))
         }
 
+    def measured(self, metric: str) -> float | None:
+        """A final score; None if it is missing or not finite."""
+        value = self.scores.get(metric)
+        return float(value) if value is not None and math.isfinite(value) else None
 
-#: Of a run whose figures a person did not want.
+
+#: Remark on a run whose figures were switched off.
 LEFT_OUT = (
     "figures of samples and their relations were left out by --train.no-figures; "
     "`batchformer show FIGURE RUN --compute` measures them from the checkpoint"
@@ -208,9 +201,8 @@ class _Damage(ValueError):
 def find_runs(paths: str | Path | Iterable[str | Path]) -> list[Run]:
     """Every run at or below the paths, each once, by recipe, arm and seed.
 
-    A path is a run folder, an arm's, a recipe's or a level's, a sweep's, or the folder that holds
-    the recipes and the sweeps. Damaged and unfinished runs are in the list; ask for their
-    ``state``.
+    A path is the folder of a run, an arm, a recipe, a level, a sweep, or of all recipes and sweeps.
+    Damaged and unfinished runs are in the list; see their ``state``.
     """
     given = [paths] if isinstance(paths, (str, Path)) else paths
     folders: dict[Path, Path] = {}
@@ -218,7 +210,7 @@ def find_runs(paths: str | Path | Iterable[str | Path]) -> list[Run]:
         if not path.is_dir():
             raise FileNotFoundError(
                 f"There is no folder {path}. Runs lie in runs/<recipe>/<arm>/seed<k>; give any of "
-                f"these levels."
+                f"these folders."
             )
         for folder in _run_folders(path):
             folders.setdefault(folder.resolve(), folder)
@@ -228,14 +220,14 @@ def find_runs(paths: str | Path | Iterable[str | Path]) -> list[Run]:
 
 
 def headline(runs: Iterable[Run]) -> str | None:
-    """The metric that a task names first, by the first run that has finished."""
+    """The metric that the task lists first, according to the first finished run."""
     return next((next(iter(run.scores)) for run in runs if run.scores), None)
 
 
 def read_run(folder: str | Path) -> Run:
     """Read one run folder; what is wrong with it is in ``damage`` and ``remarks``."""
     folder = Path(folder)
-    # The folders' names stand in where config.json cannot be read.
+    # If config.json cannot be read, arm and seed come from the names of the folders.
     digits = re.sub(r"\D", "", folder.name)
     arm, seed = folder.resolve().parent.name, int(digits) if digits else -1
     try:
@@ -254,11 +246,12 @@ def read_run(folder: str | Path) -> Run:
         remarks += (f"{missing}; not in the figures by class and by image",) if missing else ()
         if _left_out_figures(config["recipe"]) and not any(folder.rglob("insight.npz")):
             remarks += (LEFT_OUT,)
-    origin, sittings = str(config.get("taken_from") or ""), tuple(sittings_of(config))
-    return Run(*known, records, result, None, remarks, data, origin, sittings)
+    origin, sittings = str(config.get("taken_from") or ""), tuple(config.get("sittings", ()))
+    trained = config.get("trained", {})
+    return Run(*known, records, result, None, remarks, data, origin, sittings, trained)
 
 
-def _left_out_figures(recipe: Record) -> bool:
+def _left_out_figures(recipe: Json) -> bool:
     train = recipe.get("train")
     return isinstance(train, Mapping) and train.get("figures") is False
 
@@ -266,7 +259,7 @@ def _left_out_figures(recipe: Record) -> bool:
 def _run_folders(path: Path) -> list[Path]:
     if (path / "config.json").is_file() or re.fullmatch(r"seed\d+", path.name):
         return [path]
-    depths = ("", "*/", "*/*/", "*/*/*/")  # the last are the runs of a sweep's levels
+    depths = ("", "*/", "*/*/", "*/*/*/")  # the deepest are the levels of sweeps
     below = (found for levels in depths for found in path.glob(f"{levels}seed*"))
     return sorted(p for p in below if p.is_dir() and re.fullmatch(r"seed\d+", p.name))
 
@@ -277,7 +270,7 @@ def _configuration(folder: Path) -> dict[str, Any]:
     for key, kind in kinds.items():
         if not isinstance(config.get(key), kind):
             raise _Damage(f"config.json has no {key!r} of type {kind.__name__}")
-    for key in ("provenance", "data"):
+    for key in ("provenance", "data", "trained"):
         if not isinstance(config.get(key, {}), dict):
             raise _Damage(f"config.json: {key!r} is not an object")
     sittings = config.get("sittings", [])
@@ -305,20 +298,20 @@ def _result(path: Path) -> dict[str, Any] | None:
     return result
 
 
-def _records(path: Path) -> tuple[tuple[Record, ...], tuple[str, ...]]:
-    """Records by step, and a remark for a line that a crash cannot explain."""
+def _records(path: Path) -> tuple[tuple[Json, ...], tuple[str, ...]]:
+    """Records by step, and a remark on unreadable lines other than a torn last one."""
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
         raise _Damage(f"{path.name} cannot be read: {error.strerror}") from error
-    kept: dict[tuple[str, int], Record] = {}
+    kept: dict[tuple[str, int], Json] = {}
     broken = []
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
             kept[str(record["kind"]), int(record["step"])] = record
         except (ValueError, KeyError, TypeError):
-            # The last line may be torn: the run was stopped while it was written.
+            # The last line may be torn, if the run was stopped while writing it.
             if number < len(lines):
                 broken.append(str(number))
     remarks = (f"{path.name}: unreadable line {', '.join(broken)}",) if broken else ()

@@ -1,4 +1,4 @@
-"""The runs of a sweep, and level against level over seeds: numbers only."""
+"""Sweeps: one recipe with one setting at several levels, compared over seeds."""
 
 from __future__ import annotations
 
@@ -8,35 +8,41 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from batchformer.insight.intervals import summary
-from batchformer.lab.metrics.intervals import holm, paired
-from batchformer.lab.report.results.acting import acting_notes
+from batchformer.lab.metrics.intervals import holm
 from batchformer.lab.report.results.comparison import (
-    data_warnings,
-    difference_of,
-    left_out,
-    measured,
-    shots_warnings,
+    Difference,
+    Score,
+    by_seed,
+    difference_between,
+    score_of,
 )
 from batchformer.lab.report.results.configuration import RunGroup, comparable, differing
 from batchformer.lab.report.results.names import (
     BASELINE,
     DESCRIPTIVE,
-    bounds,
-    decimals,
     main_metric,
     sorted_arms,
     sorted_metrics,
 )
-from batchformer.lab.report.results.notes import metric_notes, unmeasured
+from batchformer.lab.report.results.notes import (
+    acting_notes,
+    data_notes,
+    left_out,
+    metric_notes,
+    shots_note,
+    unmeasured_notes,
+)
 from batchformer.lab.report.results.provenance import version_notes
-from batchformer.lab.report.results.results import Difference, Score
 from batchformer.lab.report.results.runs import Run, headline
 
-# The runs of a sweep, told from others by the ``sweep.json`` that lies above them.
-
 NAME = "sweep.json"
+"""The file above the runs of a sweep that describes it."""
+BESIDE = frozenset({"many", "medium", "few", "ece"}) | DESCRIPTIVE
+"""Metrics that a sweep shows beside the one that is tested."""
 Paper = Mapping[str, Mapping[str, float]]
+"""The paper's numbers by arm and metric."""
+Cell = tuple[str, str]
+"""An arm and a level."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,8 +54,8 @@ class SweepRuns:
         factor: what is varied, in words.
         table: of the paper.
         reference: the level that the others are compared with.
-        shared_baseline: the baseline does not depend on the level and lies with the reference.
-        paper: of every level in order, the paper's numbers by arm and metric.
+        shared_baseline: whether all levels share one baseline, which lies with the reference.
+        paper: the paper's numbers of every level, in order.
         runs: all that were found, finished or not.
     """
 
@@ -80,13 +86,13 @@ class SweepRuns:
         found = (run for run in self.finished if (run.arm, level_of(run)) == (arm, level))
         return sorted(found, key=lambda run: run.seed)
 
-    def baseline_of(self, level: str) -> tuple[str, str]:
-        """Arm and level of the baseline that a level is compared with."""
+    def baseline_of(self, level: str) -> Cell:
+        """The baseline that a level is compared with."""
         return BASELINE, self.reference if self.shared_baseline else level
 
 
 def level_of(run: Run) -> str:
-    """The level, which is the name of a folder: ``SWEEP/LEVEL/ARM/seedN``."""
+    """The level, from the folders ``SWEEP/LEVEL/ARM/seedN``."""
     return run.folder.resolve().parents[1].name
 
 
@@ -108,7 +114,7 @@ def split_sweeps(runs: Iterable[Run]) -> tuple[list[SweepRuns], list[Run]]:
         if sweep is not None and all(level_of(run) in known for run in found):
             sweeps.append(sweep)
         else:
-            # Levels without their description can still be read as recipes.
+            # Without a description the levels are read as recipes.
             lack = "does not describe its levels" if path.is_file() else "is not there"
             remark = f"{path} {lack}; its levels are shown apart and not compared"
             others += [replace(found[0], remarks=(*found[0].remarks, remark)), *found[1:]]
@@ -139,25 +145,17 @@ def _read(path: Path, runs: Iterable[Run]) -> SweepRuns | None:
     return sweep if sweep.reference in sweep.paper else None
 
 
-# Level against level and level against baseline, over the seeds both have: numbers only.
-
-#: Shown in a sweep beside the one that is tested.
-BESIDE = frozenset({"many", "medium", "few", "ece"}) | DESCRIPTIVE
-Cell = tuple[str, str]
-Values = Mapping[int, float]
-
-
 @dataclass(frozen=True)
 class SweepComparison:
-    """A sweep's numbers; a cell is an arm and a level.
+    """Every level against the reference level, and against the baseline.
 
     Args:
         sweep: its runs.
-        metric: the one that levels are compared by.
+        metric: the one that is tested.
         metrics: that one, and those shown beside it without a test.
         scores: by cell and metric.
         to_reference: each level against the reference level of the same arm.
-        to_baseline: each arm against the baseline, its level's own where there is one.
+        to_baseline: each arm against the baseline, of the same level where levels have their own.
         warnings: what a reader should know before trusting a number.
         left_out: runs that are damaged or unfinished.
     """
@@ -173,7 +171,7 @@ class SweepComparison:
 
     @property
     def cells(self) -> list[Cell]:
-        """What was measured: a shared baseline first, then level by level."""
+        """Cells with a score: a shared baseline first, then level by level."""
         return [cell for cell, metric in self.scores if metric == self.metric]
 
     @property
@@ -190,41 +188,31 @@ class SweepComparison:
 
 
 def compare_sweep(sweep: SweepRuns) -> SweepComparison:
-    """Compare every level with the reference level and with the baseline, on the first metric.
+    """Compare every level with the reference level and with the baseline, on the main metric.
 
-    P-values are corrected over all comparisons of the sweep. Other metrics are summarised and not
-    tested: each would make the correction stricter for all.
+    P-values are corrected over all comparisons of the sweep. Other metrics are shown but not
+    tested: each test would make the correction stricter for all.
     """
     found = sorted_metrics(
-        (name for run in sweep.finished for name in run.scores if measured(run, name) is not None),
+        (name for run in sweep.finished for name in run.scores if run.measured(name) is not None),
         headline(sweep.finished),
     )
     metric = main_metric(found) or "all"
     metrics = (metric, *(name for name in found if name in BESIDE and name != metric))
     values = {
-        (cell, name): {
-            run.seed: value for run in sweep.of(*cell) if (value := measured(run, name)) is not None
-        }
-        for cell in _cells(sweep)
-        for name in metrics
+        (cell, name): by_seed(sweep.of(*cell), name) for cell in _cells(sweep) for name in metrics
     }
     scores = {
-        (cell, name): Score(
-            summary([*by_seed.values()], bounds(name)),
-            tuple(by_seed),
-            _paper(sweep, cell, name),
-            decimals(name),
-        )
-        for (cell, name), by_seed in values.items()
-        if by_seed
+        (cell, name): score_of(own, name, _paper(sweep, cell, name))
+        for (cell, name), own in values.items()
+        if own
     }
     cells = [cell for cell, name in scores if name == metric]
 
     def between(start: Cell, end: Cell) -> Difference | None:
-        sides = values.get((start, metric), {}), values[end, metric]
-        return _difference(
-            sides, (_paper(sweep, start, metric), _paper(sweep, end, metric)), metric
-        )
+        printed = _paper(sweep, start, metric), _paper(sweep, end, metric)
+        before, after = values.get((start, metric), {}), values[end, metric]
+        return difference_between(before, after, metric, printed)
 
     to_reference = {
         (arm, level): difference
@@ -239,6 +227,7 @@ def compare_sweep(sweep: SweepRuns) -> SweepComparison:
         and (difference := between(sweep.baseline_of(level), (arm, level))) is not None
     }
     both = [*to_reference.values(), *to_baseline.values()]
+    runs = [run for cell in _cells(sweep) for run in sweep.of(*cell)]
     adjusted = iter(holm([difference.paired.p_value for difference in both]))
     return SweepComparison(
         sweep,
@@ -248,7 +237,7 @@ def compare_sweep(sweep: SweepRuns) -> SweepComparison:
         {cell: replace(d, adjusted=next(adjusted)) for cell, d in to_reference.items()},
         {cell: replace(d, adjusted=next(adjusted)) for cell, d in to_baseline.items()},
         (
-            *_unmeasured(sweep, metrics),
+            *unmeasured_notes(runs, metrics, sweep.name, "level"),
             *_configurations(sweep),
             *_seeds(sweep, cells),
             *metric_notes(metrics),
@@ -265,57 +254,34 @@ def _cells(sweep: SweepRuns) -> list[Cell]:
     return shared + [(arm, level) for level in sweep.levels for arm in others]
 
 
-def _difference(
-    sides: tuple[Values, Values], printed: tuple[float | None, float | None], metric: str
-) -> Difference | None:
-    """The second side less the first over their shared seeds, here and as the paper prints it."""
-    start, end = sides
-    seeds = tuple(sorted(start.keys() & end.keys()))
-    if not seeds:
-        return None
-    before, after = printed
-    effect = None if before is None or after is None else after - before
-    result = paired([start[seed] for seed in seeds], [end[seed] for seed in seeds])
-    return difference_of(result, seeds, metric, effect)
-
-
 def _paper(sweep: SweepRuns, cell: Cell, metric: str) -> float | None:
     arm, level = cell
     return sweep.paper[level].get(arm, {}).get(metric)
 
 
-def _unmeasured(sweep: SweepRuns, metrics: tuple[str, ...]) -> list[str]:
-    """What was not measured is said, since it flatters the mean."""
-    runs = [run for cell in _cells(sweep) for run in sweep.of(*cell)]
-    missing = {name: [run for run in runs if measured(run, name) is None] for name in metrics}
-    return [
-        unmeasured(name, found, len(runs), sweep.name, "level")
-        for name, found in missing.items()
-        if found
-    ]
-
-
 def _configurations(sweep: SweepRuns) -> list[str]:
-    """Shots of another meaning, remarks on data, several configurations or versions of the code."""
-    lines = shots_warnings(sweep.finished[0].recipe) if sweep.finished else []
-    lines += data_warnings(sweep.finished)
-    for level in sweep.levels:
-        runs = [run for arm in sweep.arms for run in sweep.of(arm, level)]
-        if len(comparable(runs)) > 1:
+    """What a reader should know of data, settings, versions of the code and missing levels."""
+    lines = shots_note(sweep.finished[0].recipe) if sweep.finished else []
+    lines += data_notes(sweep.finished)
+    groups = {
+        level: RunGroup(
+            f"level {level}", tuple(run for arm in sweep.arms for run in sweep.of(arm, level))
+        )
+        for level in sweep.levels
+    }
+    for level, group in groups.items():
+        if len(comparable(group.runs)) > 1:
             lines.append(f"The runs of level {level} do not have one configuration")
     lines += version_notes(sweep.name, sweep.finished, lambda run: f"{run.arm} at {level_of(run)}")
     missing = [level for level in sweep.paper if level not in sweep.levels]
     if missing:
         lines.append(f"Levels of this sweep that no run has finished: {', '.join(missing)}")
-    levels = (
-        RunGroup(f"level {level}", tuple(run for arm in sweep.arms for run in sweep.of(arm, level)))
-        for level in sweep.levels
-    )
-    return lines + _along(sweep) + [note for level in levels for note in acting_notes(level)]
+    acting = [note for group in groups.values() for note in acting_notes(group)]
+    return lines + _confounded(sweep) + acting
 
 
-def _along(sweep: SweepRuns) -> list[str]:
-    """What else changes with the level, such as the learning rate with the batch size."""
+def _confounded(sweep: SweepRuns) -> list[str]:
+    """Settings that change with the level, such as the learning rate with the batch size."""
     first = {
         level: runs[0]
         for level in sweep.levels
@@ -332,7 +298,7 @@ def _along(sweep: SweepRuns) -> list[str]:
 
 
 def _seeds(sweep: SweepRuns, cells: list[Cell]) -> list[str]:
-    """Cells with other seeds than most, since a difference is over the shared ones alone."""
+    """Cells that lack seeds: a difference is over shared seeds only."""
     seeds = {cell: tuple(run.seed for run in sweep.of(*cell)) for cell in cells}
     every = sorted({seed for own in seeds.values() for seed in own})
     return [

@@ -1,18 +1,22 @@
-"""Comparisons as text: for a terminal, for a pipe, and for a Markdown page."""
+"""Comparisons, pooled effects and sweeps as text for a terminal or a pipe."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from batchformer.insight.figures.captioned import without_empty
 from batchformer.insight.figures.text import interval, number, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
+from batchformer.lab.report.results.comparison import (
+    Comparison,
+    Difference,
+    RecipeComparison,
+    Score,
+)
 from batchformer.lab.report.results.names import BASELINE, LOWER_IS_BETTER, in_words, metric_label
-from batchformer.lab.report.results.pooling import Effect, Together
-from batchformer.lab.report.results.results import Comparison, Difference, RecipeComparison, Score
+from batchformer.lab.report.results.pooling import Effect, PooledEffects
 from batchformer.lab.report.results.sweeps import Cell, SweepComparison
-from batchformer.lab.report.results.terminal import LEFT, Columns, Rows, Terminal
+from batchformer.lab.report.results.terminal import Columns, Rows, Terminal
 from batchformer.lab.report.results.words import (
     INTERVAL,
     counted,
@@ -28,8 +32,6 @@ from batchformer.lab.report.results.words import (
 
 if TYPE_CHECKING:
     from rich.console import Console
-
-# The comparison as text: for a terminal, for a pipe, and for a Markdown page.
 
 SCORE_COLUMNS = ("metric", "arm", "n", "mean", "sd", "95% interval", "paper")
 DIFFERENCE_COLUMNS = ("metric", "diff.", "95% interval", "p", "Holm", "paper", "verdict")
@@ -49,22 +51,8 @@ def print_table(comparison: Comparison, console: Console | None = None) -> None:
     out.say("\n" + "\n".join(_closing(comparison)))
 
 
-def as_markdown(comparison: Comparison) -> str:
-    """The same tables as GitHub Markdown."""
-    blocks = []
-    for recipe in comparison.recipes:
-        blocks += [f"## {recipe.name}", headline(recipe, comparison.comparisons)]
-        blocks.append(_markdown(SCORE_COLUMNS, score_rows(recipe)))
-        for arm in recipe.others:
-            blocks.append(f"### {arm} - {recipe.reference}")
-            blocks.append(_markdown(DIFFERENCE_COLUMNS, difference_rows(recipe, arm)))
-        blocks += _bullets(_below(recipe))
-    blocks += ["## About these numbers", *_bullets(_closing(comparison))]
-    return "\n\n".join(blocks) + "\n"
-
-
 def score_rows(recipe: RecipeComparison) -> Rows:
-    """One row per metric and arm, in the order of ``SCORE_COLUMNS``; a metric is named once."""
+    """One row per metric and arm, in the order of ``SCORE_COLUMNS``; each metric is named once."""
     rows: Rows = []
     for metric in recipe.metrics:
         arms = [arm for arm in recipe.arms if (arm, metric) in recipe.scores]
@@ -114,7 +102,7 @@ def difference_cells(difference: Difference) -> tuple[str, ...]:
 
 
 def _below(recipe: RecipeComparison) -> list[str]:
-    """What the tables of a recipe cannot hold."""
+    """Sentences below the tables of a recipe."""
     lines = [paper_sentence(recipe, arm) for arm in recipe.others] + [over_images_sentence(recipe)]
     return [line for line in lines if line] + [f"Note: {line}." for line in recipe.warnings]
 
@@ -122,22 +110,12 @@ def _below(recipe: RecipeComparison) -> list[str]:
 def _closing(comparison: Comparison) -> list[str]:
     lines = [counted(comparison)]
     if comparison.tested:
-        lines.append(f"{INTERVAL} A gain or loss is an interval of the difference without 0.")
+        lines.append(f"{INTERVAL} The interval of a gain or a loss does not contain 0.")
     lines += [f"Not included: {line}." for line in comparison.left_out]
     return lines + [f"Note: {line}." for line in comparison.remarks]
 
 
-def _markdown(columns: Columns, rows: Rows) -> str:
-    columns, rows = without_empty(columns, rows)
-    rule = tuple("---" if column in LEFT else "---:" for column in columns)
-    return "\n".join("| " + " | ".join(cells) + " |" for cells in [columns, rule, *rows])
-
-
-def _bullets(lines: list[str]) -> list[str]:
-    return ["\n".join(f"- {line}" for line in lines)] if lines else []
-
-
-# Several recipes taken together, as text: each effect over all of them, then recipe by recipe.
+# Effects that are pooled over recipes.
 
 COLUMNS = ("metric", "of", "diff.", "95% interval", "p", "Holm", "same", "paper", "verdict")
 
@@ -154,19 +132,19 @@ SAME = (
 OF = "of is the number of recipes that have a metric, where others have more."
 
 
-def print_together(together: Together, console: Console | None = None) -> None:
+def print_pooled(found: PooledEffects, console: Console | None = None) -> None:
     """Print the effects over all recipes, then those of each, then what was left out."""
     out = Terminal(console)
-    out.say("\nTaken together", "bold")
-    if not together.effects:
+    out.say("\nPooled over recipes", "bold")
+    if not found.effects:
         out.say("No two recipes have an arm, its reference and a metric in common.")
-    for arm, reference in together.pairs:
-        effects = together.of(arm, reference)
-        out.say(together_headline(arm, reference, effects))
+    for arm, reference in found.pairs:
+        effects = found.of(arm, reference)
+        out.say(pooled_headline(arm, reference, effects))
         out.show(f"{arm} - {reference}, over recipes", COLUMNS, effect_rows(effects))
         columns, rows = by_recipe(effects, out.width)
         out.show(f"{arm} - {reference}, recipe by recipe", columns, rows)
-    out.say("\n" + "\n".join(together_notes(together)))
+    out.say("\n" + "\n".join(pooled_notes(found)))
 
 
 def effect_rows(effects: Mapping[str, Effect]) -> Rows:
@@ -183,7 +161,7 @@ def effect_rows(effects: Mapping[str, Effect]) -> Rows:
 
 
 def effect_cells(effect: Effect, wide: bool = False) -> tuple[str, ...]:
-    """Cells from ``diff.`` to ``verdict`` of ``COLUMNS``; a wide table does without ``same``."""
+    """Cells from ``diff.`` to ``verdict`` of ``COLUMNS``; a wide table omits ``same``."""
     found = effect.pooled
     return (
         signed(found.difference),
@@ -197,7 +175,7 @@ def effect_cells(effect: Effect, wide: bool = False) -> tuple[str, ...]:
 
 
 def by_recipe(effects: Mapping[str, Effect], width: int) -> tuple[Columns, Rows]:
-    """A row per recipe with its differences, or where that is too wide one per metric and recipe.
+    """A row for each recipe; if that is too wide, one for each metric and recipe.
 
     Args:
         effects: by metric.
@@ -228,8 +206,8 @@ def recipe_rows(effects: Mapping[str, Effect]) -> Rows:
     return rows
 
 
-def together_headline(arm: str, reference: str, effects: Mapping[str, Effect]) -> str:
-    """What stands over all recipes, what does not, in a few sentences."""
+def pooled_headline(arm: str, reference: str, effects: Mapping[str, Effect]) -> str:
+    """Which effects are significant over all recipes and which are not, in a few sentences."""
     widest = max((effect.pooled for effect in effects.values()), key=lambda found: found.setups)
     compared = "" if reference == "baseline" else f" compared with {in_words(reference)}"
     sentences = [f"{arm}{compared}, {widest.setups} recipes, {widest.seeds} paired seeds."]
@@ -238,8 +216,10 @@ def together_headline(arm: str, reference: str, effects: Mapping[str, Effect]) -
         sentences += [f"A {word} on {_listed(found)}."] if found else []
     undone = {m: e for m, e in effects.items() if e.outcome in ("gain", "loss") and not e.stands}
     if undone:
-        they = "it does" if len(undone) == 1 else "they do"
-        sentences.append(f"Uncorrected alone: {_listed(undone)}; after Holm's {they} not stand.")
+        they = "it is" if len(undone) == 1 else "they are"
+        sentences.append(
+            f"Only without correction: {_listed(undone)}; after Holm's {they} not significant."
+        )
     noise = {m: e for m, e in effects.items() if e.outcome == "inside the noise"}
     sentences += [f"Inside the noise: {_listed(noise)}."] if noise else []
     without = [metric_label(m) for m, e in effects.items() if e.outcome == "no spread"]
@@ -249,24 +229,24 @@ def together_headline(arm: str, reference: str, effects: Mapping[str, Effect]) -
     return " ".join(sentences)
 
 
-def together_notes(together: Together) -> list[str]:
+def pooled_notes(found: PooledEffects) -> list[str]:
     """How to read the tables, how many effects are tested, and what is not in them."""
     lines = []
-    if together.effects:
-        tested = sum(effect.pooled.p_value is not None for effect in together.effects.values())
+    if found.effects:
+        tested = sum(effect.pooled.p_value is not None for effect in found.effects.values())
         if tested > 1:
-            lines.append(f"Holm's p-values are corrected over all {tested} effects taken together.")
+            lines.append(f"Holm's p-values are corrected over all {tested} pooled effects.")
         lines += READING
-        lines.append(OF if _counts_differ(together) else SAME)
-        printed = {effect.printed for effect in together.effects.values() if effect.printed}
+        lines.append(OF if _counts_differ(found) else SAME)
+        printed = {effect.printed for effect in found.effects.values() if effect.printed}
         if printed:
             count = " or ".join(map(str, sorted(printed)))
             lines.append(f"The paper's is its mean over the recipes it has numbers for ({count}).")
-    return lines + [f"Not pooled: {line}." for line in together.left_out]
+    return lines + [f"Not pooled: {line}." for line in found.left_out]
 
 
-def _counts_differ(together: Together) -> bool:
-    return len({effect.pooled.setups for effect in together.effects.values()}) > 1
+def _counts_differ(found: PooledEffects) -> bool:
+    return len({effect.pooled.setups for effect in found.effects.values()}) > 1
 
 
 def _listed(effects: Mapping[str, Effect]) -> str:
@@ -278,14 +258,14 @@ def _listed(effects: Mapping[str, Effect]) -> str:
     )
 
 
-# A sweep as text: each level, its difference to the reference level and to the baseline.
+# Sweeps.
 
 ANY_LEVEL = "any"
-"""What a shared baseline has in the column of levels."""
+"""The level that a shared baseline is shown with."""
 
 
 def print_sweep(comparison: SweepComparison, console: Console | None = None) -> None:
-    """Print each level, then the differences, then what the tables cannot hold."""
+    """Print each level, then the differences, then the notes."""
     out, sweep = Terminal(console), comparison.sweep
     out.say(f"\n{sweep.name}", "bold")
     out.say(sweep_headline(comparison))
@@ -346,7 +326,7 @@ def _other_cell(score: Score | None) -> str:
 
 
 def _other_caption(comparison: SweepComparison) -> str:
-    """What the cells of the other metrics hold, and of which a lower value is the better."""
+    """What the cells of the other metrics show, and for which of them lower is better."""
     others = comparison.metrics[1:]
     shown = [score for (_, metric), score in comparison.scores.items() if metric in others]
     parts = ["Other metrics"]
@@ -360,7 +340,7 @@ def _other_caption(comparison: SweepComparison) -> str:
 
 
 def level_name(comparison: SweepComparison, cell: Cell) -> str:
-    """The level of a cell; a shared baseline stands for all."""
+    """The level of a cell; a shared baseline is of any level."""
     arm, level = cell
     return ANY_LEVEL if comparison.sweep.shared_baseline and arm == BASELINE else level
 
@@ -385,9 +365,10 @@ def sweep_headline(comparison: SweepComparison) -> str:
     if standing:
         sentences.append(f"After correction: {_listed_levels(standing)}.")
     if undone:
+        they = "it is" if len(undone) == 1 else "they are"
         sentences.append(
-            f"Uncorrected alone: {_listed_levels(undone)}; corrected for the {comparison.tested} "
-            f"tests of the sweep, {'it does' if len(undone) == 1 else 'they do'} not stand."
+            f"Only without correction: {_listed_levels(undone)}; after Holm's correction for the "
+            f"{comparison.tested} tests of the sweep, {they} not significant."
         )
     noise = {cell: d for cell, d in tested.items() if d.outcome == "inside the noise"}
     if noise:
@@ -407,7 +388,7 @@ def _listed_levels(differences: Mapping[Cell, Difference]) -> str:
 
 
 def sweep_notes(comparison: SweepComparison) -> list[str]:
-    """How many comparisons there are and what was done about it; what is missing or doubtful."""
+    """How many comparisons were corrected for, and what is missing or doubtful."""
     count, tested = comparison.compared, comparison.tested
     text = f"This sweep holds {count} comparison{'s' * (count != 1)}"
     if tested < count:

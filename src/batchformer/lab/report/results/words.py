@@ -5,12 +5,17 @@ from __future__ import annotations
 from batchformer.insight.figures.text import interval, number, seeds, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.lab.metrics.intervals import Outcome
+from batchformer.lab.report.results.comparison import (
+    Comparison,
+    Difference,
+    RecipeComparison,
+    Score,
+)
 from batchformer.lab.report.results.names import BASELINE, LOWER_IS_BETTER, in_words, metric_label
-from batchformer.lab.report.results.results import Comparison, Difference, RecipeComparison, Score
 
 INTERVAL = (
     "The 95% interval is Student's t over seeds: repeated with new seeds, 19 of 20 such intervals "
-    "would hold the true mean."
+    "would contain the true mean."
 )
 
 
@@ -87,7 +92,7 @@ def headline(recipe: RecipeComparison, comparisons: int) -> str:
         text = f"{arm}: a {difference.outcome} of {size}"
         if not difference.stands:
             text += (
-                f" Corrected for the {comparisons} comparisons shown, it does not stand "
+                f" Corrected for the {comparisons} comparisons shown, it is not significant "
                 f"(p = {p_value(difference.adjusted)})."
             )
     return text + _power(difference)
@@ -134,7 +139,7 @@ def paper_sentence(recipe: RecipeComparison, arm: str) -> str:
     if not listed:
         return ""
     return (
-        f"Seeds that see the paper's effect of {arm}{_compared(recipe)} four times in five, at "
+        f"Seeds needed to detect the paper's effect of {arm}{_compared(recipe)} with 80% power at "
         f"this spread: {'; '.join(listed)}."
     )
 
@@ -154,6 +159,6 @@ def _power(difference: Difference) -> str:
         place = "inside" if low <= effect <= high else "outside"
         text = f" The paper's {signed(effect, 1)} lies {place} this interval."
     return (
-        f"{text} At this spread it takes {seeds(needed)} to see an effect of that size four times "
-        f"in five; there are {here}."
+        f"{text} At this spread it takes {seeds(needed)} to detect an effect of that size with "
+        f"80% power; there are {here}."
     )

@@ -12,10 +12,9 @@ import numpy as np
 import pytest
 
 from batchformer.lab.recipes import find_recipe
-from batchformer.lab.runs import folder
-from batchformer.lab.runs import sweep as taking_over
-from batchformer.lab.runs.folder import recipe_to_json, recorded, write_figures, write_json
-from batchformer.lab.runs.sweep import copy_run, is_whole
+from batchformer.lab.runs import folder, sweep
+from batchformer.lab.runs.folder import read_config, recipe_to_json, write_figures, write_json
+from batchformer.lab.runs.sweep import copy_run, is_intact
 from batchformer.plug.files import write_atomically
 
 
@@ -42,34 +41,33 @@ def finished(where: Path, *parts: str) -> Path:
     return where
 
 
-def test_a_finished_run_is_whole(tmp_path: Path) -> None:
-    assert is_whole(finished(tmp_path / "one"))
-    assert is_whole(finished(tmp_path / "several", "photo", "art"))
-    assert not is_whole(tmp_path / "nowhere")
+def test_a_finished_run_is_intact(tmp_path: Path) -> None:
+    assert is_intact(finished(tmp_path / "one"))
+    assert is_intact(finished(tmp_path / "several", "photo", "art"))
+    assert not is_intact(tmp_path / "nowhere")
 
 
 @pytest.mark.parametrize("name", ["config.json", "result.json", "metrics.jsonl", "figures.npz"])
 @pytest.mark.parametrize("part", ["", "photo"])
-@pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
-def test_a_damaged_run_is_not_whole(tmp_path: Path, name: str, part: str, damage: str) -> None:
+def test_a_damaged_run_is_not_intact(tmp_path: Path, name: str, part: str) -> None:
     path = finished(tmp_path, "photo") / part / name
     whole = path.read_bytes()
     middle = len(whole) // 2
-    path.write_bytes(whole[:middle])
-    if damage == "flipped":
-        path.write_bytes(whole[:middle] + bytes([whole[middle] ^ 0xFF]) + whole[middle + 1 :])
-    if damage == "gone":
-        path.unlink()
+    flipped = whole[:middle] + bytes([whole[middle] ^ 0xFF]) + whole[middle + 1 :]
+    for damaged in (whole[:middle], flipped):
+        path.write_bytes(damaged)
+        assert not is_intact(tmp_path)
+    path.unlink()
     # Where a part has no configuration, nothing says that there was a part.
-    assert is_whole(tmp_path) == (damage == "gone" and part != "" and name == "config.json")
+    assert is_intact(tmp_path) == (part != "" and name == "config.json")
 
 
 def test_a_copy_has_other_words_and_says_where_it_is_from(tmp_path: Path) -> None:
     source, copied = finished(tmp_path / "a/seed0", "photo"), tmp_path / "b/seed0"
     copy_run(source, copied, {"name": "sweep/1"}, "a/seed0")
-    assert is_whole(copied)
+    assert is_intact(copied)
     for part in ("", "photo"):
-        before, after = recorded(source / part), recorded(copied / part)
+        before, after = read_config(source / part), read_config(copied / part)
         assert before and after and before["trained"]["name"] == "pacs_coral"
         for which in ("recipe", "trained"):
             assert after[which] == {**before[which], "name": "sweep/1"}
@@ -80,7 +78,7 @@ def test_a_copy_has_other_words_and_says_where_it_is_from(tmp_path: Path) -> Non
         records = [one / part / "metrics.jsonl" for one in (source, copied)]
         assert not records[0].samefile(records[1])
     copy_run(copied, tmp_path / "c/seed0", {"name": "other/1"}, "b/seed0")
-    again = recorded(tmp_path / "c/seed0")
+    again = read_config(tmp_path / "c/seed0")
     assert again and again["taken_from"] == "a/seed0" and again["recipe"]["name"] == "other/1"
 
 
@@ -115,7 +113,7 @@ def test_a_copy_that_ends_early_leaves_no_run(
         return counted
 
     with monkeypatch.context() as patch:
-        for module in (folder, taking_over):
+        for module in (folder, sweep):
             patch.setattr(module, "write_atomically", ended(write_atomically))
         patch.setattr(os, "link", ended(os.link))
         if killed:  # it removes nothing any more
@@ -125,4 +123,4 @@ def test_a_copy_that_ends_early_leaves_no_run(
     left = [path.name for path in copied.parent.glob("*")] if copied.parent.exists() else []
     assert left == ([".seed0.partial"] if killed else [])
     copy_run(source, copied, {}, "a/seed0")
-    assert is_whole(copied) and [path.name for path in copied.parent.iterdir()] == ["seed0"]
+    assert is_intact(copied) and [path.name for path in copied.parent.iterdir()] == ["seed0"]

@@ -18,8 +18,9 @@ from batchformer.lab.engine.method import Method
 from batchformer.lab.methods.swad import Swad
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.recipes.small import demo
+from batchformer.lab.runs.build import build, load_task
 from batchformer.lab.runs.load_run import restore
-from batchformer.lab.runs.run import Run, build, load_task
+from batchformer.lab.runs.run import Run
 
 CPU = torch.device("cpu")
 State = dict[str, Tensor]
@@ -153,45 +154,13 @@ def edited(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | changes))
 
 
-@pytest.mark.parametrize("seed", [None, "1", 1.0, True, [1]])
+@pytest.mark.parametrize("seed", [None, "1", 1.0, True])
 def test_a_seed_is_a_whole_number(tmp_path: Path, seed: Any) -> None:
     run = begun(tmp_path)
     keep(tmp_path / "checkpoints", 1, weights(2, run))
     edited(tmp_path, seed=seed)
-    with pytest.raises(ValueError, match=r"json holds no run of this version.*no whole number"):
+    with pytest.raises(ValueError, match=r"json holds no run of this version.*not a whole number"):
         restore(tmp_path, CPU)
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"depth": 3}, "depth"),
-        ({"task": "poetry"}, "no task 'poetry'"),
-        ({"method": "cge"}, "zero-shot"),
-        ({"optim": 3}, "optim is 3, not settings by name"),
-        ({"data": {"ratio": 0.5}}, r"data\.ratio is 0\.5, below 1"),
-    ],
-)
-def test_a_recipe_that_this_version_does_not_have(
-    tmp_path: Path, changes: dict[str, Any], reason: str
-) -> None:
-    run = begun(tmp_path)
-    keep(tmp_path / "checkpoints", 1, weights(2, run))
-    trained = json.loads((tmp_path / "config.json").read_text())["trained"]
-    edited(tmp_path, trained={**trained, **changes})
-    with pytest.raises(ValueError, match=f"holds no run of this version.*{reason}") as error:
-        restore(tmp_path, CPU)
-    assert str(tmp_path / "config.json") in str(error.value)
-
-
-def test_a_recipe_from_before_a_setting_has_its_default(tmp_path: Path) -> None:
-    run = begun(tmp_path)
-    state = weights(2, run)
-    keep(tmp_path / "checkpoints", 1, state)
-    trained = json.loads((tmp_path / "config.json").read_text())["trained"]
-    del trained["convolutions"], trained["train"]["damaged"]
-    edited(tmp_path, trained=trained)
-    assert same(restored(tmp_path), state)
 
 
 def test_the_weights_of_another_network_are_refused_by_their_folder(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Runs over every target: their parts, their mean, and what a stop or a failure leaves."""
+"""Trained runs over every target: their mean, and what a stop or a failure leaves."""
 
 from __future__ import annotations
 
@@ -16,22 +16,12 @@ import torch
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.recipes import find_recipe
-from batchformer.lab.recipes.small import demo
 from batchformer.lab.report.results.comparison import compare_runs
 from batchformer.lab.report.results.runs import find_runs
-from batchformer.lab.report.results.tables import as_markdown
+from batchformer.lab.report.results.tables import score_rows
 from batchformer.lab.runs import run as runs
-from batchformer.lab.runs import sub_runs as targets_module
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.run import Run
-from batchformer.lab.runs.sub_runs import (
-    by_target,
-    combine_domains,
-    domain_parts,
-    joined_figures,
-    mean_records,
-    mean_scores,
-)
 
 pytestmark = pytest.mark.usefixtures("three_angles")
 
@@ -41,15 +31,10 @@ ANGLES = ("r0", "r45", "r75")
 ARMS, SEEDS = ("baseline", "batchformer"), (0, 1)
 
 
-def short(name: str = "rotated_digits_erm", **train: Any) -> Recipe:
-    recipe = find_recipe(name)
-    options = {"batch_size": 8, "updates": 4, "eval_every": 2, "log_every": 1, **train}
+def short() -> Recipe:
+    recipe = find_recipe("rotated_digits_erm")
+    options = {"batch_size": 8, "updates": 4, "eval_every": 2, "log_every": 1, "figures": False}
     return dataclasses.replace(recipe, train=dataclasses.replace(recipe.train, **options))
-
-
-def whole_run(root: Path, seed: int = 0, recipe: Recipe | None = None) -> Run:
-    recipe = recipe or short()
-    return Run(recipe, "baseline", seed, root / recipe.name / f"baseline/seed{seed}", CPU)
 
 
 @pytest.fixture(scope="module")
@@ -88,120 +73,6 @@ def same_results(one: Path, other: Path) -> None:
             assert set(mine.files) == set(others.files)
             for key in mine.files:
                 np.testing.assert_array_equal(mine[key], others[key])
-
-
-def test_a_recipe_for_every_target() -> None:
-    recipe = short()
-    found = by_target(recipe)
-    assert list(found) == list(ANGLES)
-    for name, one in found.items():
-        assert one.data_with(target="each") == recipe.data
-        assert one == dataclasses.replace(recipe, data=recipe.data_with(target=name))
-    single = dataclasses.replace(recipe, data=recipe.data_with(target="r45"))
-    assert by_target(single) == {"": single} and by_target(demo()) == {"": demo()}
-
-
-def test_parts_of_a_run(tmp_path: Path) -> None:
-    whole = whole_run(tmp_path)
-    parts = domain_parts(whole)
-    assert [part.part for part in parts] == list(ANGLES)
-    assert [part.folder for part in parts] == [whole.folder / name for name in ANGLES]
-    assert [part.title for part in parts] == [
-        f"rotated_digits_erm baseline seed 0 {name}" for name in ANGLES
-    ]
-    assert all((part.seed, part.arm) == (0, "baseline") for part in parts)
-    single = dataclasses.replace(
-        whole, recipe=dataclasses.replace(short(), data=short().data_with(target="r0"))
-    )
-    assert domain_parts(single) == (single,)
-
-
-def test_parts_start_from_the_same_part_of_another_run(tmp_path: Path) -> None:
-    whole = whole_run(tmp_path, 2, dataclasses.replace(short(), start="other/batchformer"))
-    assert whole.sources == {"start": tmp_path / "other/batchformer/seed2"}
-    found = [part.sources["start"] for part in domain_parts(whole)]
-    assert found == [tmp_path / f"other/batchformer/seed2/{name}" for name in ANGLES]
-
-
-def test_mean_scores_by_hand() -> None:
-    scores = {
-        "a": {"a": 80.0, "val": 90.0, "val_loss": 0.5},
-        "b": {"b": 60.0, "val": 93.0, "val_loss": 0.7},
-        "c": {"c": 10.0, "val": 81.0, "val_loss": 0.9},
-    }
-    found = mean_scores(scores)
-    assert found == {"average": 50.0, "a": 80.0, "b": 60.0, "c": 10.0, "val": 88.0}
-    assert next(iter(found)) == "average"
-    without = {name: {name: own[name]} for name, own in scores.items()}
-    assert mean_scores(without) == {"average": 50.0, "a": 80.0, "b": 60.0, "c": 10.0}
-
-
-def test_mean_scores_with_swad_by_hand() -> None:
-    scores = {
-        "a": {"a": 84.0, "val": 95.0, "without_swad_a": 80.0, "without_swad_val": 90.0},
-        "b": {"b": 70.0, "val": 96.0, "without_swad_b": 60.0, "without_swad_val": 92.0},
-    }
-    assert list(mean_scores(scores).items()) == [
-        ("average", 77.0),
-        ("a", 84.0),
-        ("b", 70.0),
-        ("without_swad", 70.0),
-        ("without_swad_a", 80.0),
-        ("without_swad_b", 60.0),
-        ("val", 95.5),
-        ("without_swad_val", 91.0),
-    ]
-
-
-def test_mean_records_by_hand() -> None:
-    records = {
-        "a": [
-            {"kind": "train", "epoch": 0, "step": 2, "loss": 1.0, "lr": 0.1, "own": 3.0},
-            {"kind": "eval", "epoch": 1, "step": 2, "a": 40.0, "val": 10.0, "val_loss": 2.0},
-            {"kind": "train", "epoch": 1, "step": 3, "loss": 5.0, "lr": 0.1},
-        ],
-        "b": [
-            {"kind": "train", "epoch": 0, "step": 2, "loss": 2.0, "lr": 0.1},
-            {"kind": "eval", "epoch": 2, "step": 2, "b": 60.0, "val": 30.0, "val_loss": 4.0},
-        ],
-    }
-    evaluation, training = mean_records(records)
-    assert training == {"kind": "train", "step": 2, "epoch": 0.0, "loss": 1.5, "lr": 0.1}
-    assert evaluation == {
-        "kind": "eval",
-        "step": 2,
-        "average": 50.0,
-        "a": 40.0,
-        "b": 60.0,
-        "val": 20.0,
-        "epoch": 1.5,
-        "val_loss": 3.0,
-    }
-    assert list(evaluation)[2] == "average"
-
-
-def test_joined_figures_by_hand(tmp_path: Path) -> None:
-    nan = math.nan
-    parts = (
-        ([50.0, nan, nan], [4, 5, 6], [True, False], [[1, 1, 0], [0, 0, 0], [0, 0, 0]]),
-        ([100.0, 20.0, nan], [5, 5, 7], [True], [[1, 0, 0], [0, 2, 8], [0, 0, 0]]),
-    )
-    for name, (per_class, counts, correct, confusion) in zip("ab", parts, strict=True):
-        (tmp_path / name).mkdir()
-        np.savez(
-            tmp_path / name / "figures.npz",
-            per_class=per_class,
-            train_counts=counts,
-            correct=correct,
-            classes=["x", "y", "z"],
-            confusion=np.array(confusion, dtype=np.int32),
-        )
-    found = joined_figures([tmp_path / "a", tmp_path / "b"])
-    np.testing.assert_array_equal(found["per_class"], [75.0, 20.0, nan])
-    assert found["train_counts"].tolist() == [4, 5, 6]  # 4.5 and 6.5 go to the even neighbour
-    assert found["correct"].tolist() == [True, False, True]
-    assert found["classes"].tolist() == ["x", "y", "z"]
-    assert found["confusion"].tolist() == [[2, 1, 0], [0, 2, 8], [0, 0, 0]]
 
 
 def test_the_folders_and_the_result_of_a_comparison(compared: Path) -> None:
@@ -253,10 +124,9 @@ def test_arms_are_paired_target_by_target(compared: Path) -> None:
 def test_a_report_has_the_average_and_every_target(compared: Path) -> None:
     found = find_runs(compared)
     assert len(found) == 4 and {run.state for run in found} == {"finished"}, "parts are no runs"
-    text = as_markdown(compare_runs(found))
-    assert "batchformer - baseline" in text
-    rows = [line.split("|")[1].strip() for line in text.splitlines() if line.startswith("|")]
-    assert {"Average", *ANGLES} <= set(rows)
+    (recipe,) = compare_runs(found).recipes
+    assert (recipe.others, recipe.reference) == (("batchformer",), "baseline")
+    assert {"Average", *ANGLES} <= {row[0] for row in score_rows(recipe)}
 
 
 def test_a_finished_whole_is_not_repeated(compared: Path, tmp_path: Path) -> None:
@@ -361,48 +231,6 @@ def test_side_by_side_gives_the_results_of_one_after_the_other(
     assert len(folders) == 4 == len(set(folders))
     for folder in folders:
         same_results(folder, compared / folder.relative_to(tmp_path))
-
-
-def test_a_whole_is_combined_only_when_all_its_parts_have_finished(
-    compared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = whole_run(tmp_path)
-    shutil.copytree(compared / "rotated_digits_erm/baseline/seed0", whole.folder)
-    expected = contents(whole.folder)
-    for name in ("result.json", "metrics.jsonl", "figures.npz"):
-        (whole.folder / name).unlink()
-    last = whole.folder / "r75/result.json"
-    last.rename(tmp_path / "aside")
-    assert not combine_domains(whole, domain_parts(whole))
-    assert {path.name for path in whole.folder.iterdir()} == {"config.json", *ANGLES}
-    (tmp_path / "aside").rename(last)
-
-    def broken(*_: Any) -> None:
-        raise OSError("no space left")
-
-    with monkeypatch.context() as patch:  # the result is written last
-        patch.setattr(targets_module, "write_figures", broken)
-        with pytest.raises(OSError, match="no space left"):
-            combine_domains(whole, domain_parts(whole))
-    assert not whole.finished
-    assert combine_domains(whole, domain_parts(whole)) and whole.finished
-    assert contents(whole.folder) == expected
-
-
-@pytest.mark.parametrize("missing", ["null", "NaN"])
-def test_a_score_that_a_part_could_not_measure_is_null_in_the_whole(
-    compared: Path, tmp_path: Path, missing: str
-) -> None:
-    """Earlier versions wrote it as NaN, which no other reader of JSON takes."""
-    whole = whole_run(tmp_path)
-    shutil.copytree(compared / "rotated_digits_erm/baseline/seed0", whole.folder)
-    part = whole.folder / "r45/result.json"
-    content = json.loads(part.read_text())
-    content["metrics"]["r45"] = "not measured"
-    part.write_text(json.dumps(content).replace('"not measured"', missing))
-    assert combine_domains(whole, domain_parts(whole))
-    before, after = metrics(compared / "rotated_digits_erm/baseline/seed0"), metrics(whole.folder)
-    assert after == {**before, "r45": None, "average": None}
 
 
 def test_one_target_and_all_of_them_do_not_share_a_folder(compared: Path, tmp_path: Path) -> None:

@@ -24,13 +24,14 @@ from soak.nodes import free_port
 from soak.processes import finish, start
 
 #: So many that a process can be stopped before the last.
-UPDATES = 60
+UPDATES = 40
 LENGTH = ["--train.updates", str(UPDATES), "--train.eval-every", str(UPDATES)]
-OPTIONS = [*LENGTH, "--train.checkpoint-every", "3", "--device", "cpu", "--quiet"]
-SHORT = ["--train.updates", "2", "--train.eval-every", "2", "--device", "cpu", "--quiet"]
+QUICK = ["--train.no-figures", "--device", "cpu", "--quiet"]
+OPTIONS = [*LENGTH, "--train.checkpoint-every", "3", *QUICK]
+SHORT = ["--train.updates", "2", "--train.eval-every", "2", *QUICK]
 HOLDER = "import sys, time; from pathlib import Path\n"
-HOLDER += "from batchformer.lab.data.files.lock import holding\n"
-HOLDER += "with holding(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
+HOLDER += "from batchformer.lab.data.files.lock import locked\n"
+HOLDER += "with locked(Path(sys.argv[1])): print('held', flush=True); time.sleep(60)"
 
 
 def train(runs: Path, seed: int = 0) -> list[str]:

@@ -224,7 +224,7 @@ def test_a_loop_over_one_sample_twice_is_left_alone() -> None:
 
 @pytest.mark.skipif(not COMPILER_KNOWS_SUBCLASSES, reason="the compiler traces no subclass")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_a_compiled_model_reminds_as_well(backend: str) -> None:
+def test_outputs_of_a_compiled_model_are_marked_too(backend: str) -> None:
     torch.compiler.reset()
     model = attach(nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 5)), dropout=0.0, verbose=False)
     compiled, x = torch.compile(model, backend=backend, fullgraph=True), torch.randn(4, 6)
@@ -248,7 +248,7 @@ def test_a_compiled_model_reminds_as_well(backend: str) -> None:
     assert type(compiled.eval()(x)) is Tensor
 
 
-def test_a_stock_loop_that_forgets_it_is_told() -> None:
+def test_a_stock_loop_without_match_fails_with_advice() -> None:
     model = attach(nn.Sequential(nn.Linear(6, 8), nn.Linear(8, 3)), verbose=False)
     y = torch.zeros(4, dtype=torch.long)
     with pytest.raises(ValueError, match="8 rows for 4 samples"):

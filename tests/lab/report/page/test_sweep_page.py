@@ -43,6 +43,7 @@ def test_it_has_a_table_a_figure_with_words_and_every_run(root: Path) -> None:
     assert label and "All of batchformer, 1: 52.11" in label[1] and 'role="img"' in figure
     text = text_of(page)
     for words in (
+        "BatchFormer, its layers by the level",
         "Sweep of layers · paper: Layers · levels are compared with 1",
         "any baseline, 3 seeds 51.00",
         "2 batchformer, 3 seeds",
@@ -54,7 +55,9 @@ def test_it_has_a_table_a_figure_with_words_and_every_run(root: Path) -> None:
         "corrected for every comparison of its sweep or, outside sweeps, on this page",
     ):
         assert words in text, words
-    assert "No run has finished" not in text and "no comparison" not in text
+    for words in ("No run has finished", "no comparison", "as in the paper"):
+        assert words not in text, words
+    assert '<ul class="cards">' not in page, "an overview of one"
     every = page[page.index("Every run") :]
     assert every.count("<tr><td>") == 12
     assert not re.search(r"https?://|<script|@import|url\((?!#)", page)
@@ -65,7 +68,7 @@ def test_it_has_a_table_a_figure_with_words_and_every_run(root: Path) -> None:
 
 
 def test_it_stands_beside_recipes_and_is_not_counted_among_them(
-    root: Path, make_run: Writer
+    root: Path, make_run: Writer, no_figures: None
 ) -> None:
     for arm in ("baseline", "batchformer"):
         for seed in range(3):
@@ -92,14 +95,8 @@ def test_words_from_the_description_cannot_inject_markup(root: Path) -> None:
 
 
 def test_several_sweeps_have_an_overview(root: Path, make_sweep: Writer) -> None:
-    assert '<ul class="cards">' not in render(find_runs(root))
     values = {("batchformer", "1"): {0: {"all": 50.0}, 1: {"all": 51.0}}}
     make_sweep(root, values, name="width")
     page = render(find_runs(root))
     cards = page[page.index('<ul class="cards">') : page.index('<section class="recipe')]
     assert "#sweep-1" in cards and "#sweep-2" in cards and "width" in cards
-
-
-def test_an_arm_of_a_sweep_is_not_called_the_paper_s(root: Path) -> None:
-    text = text_of(render(find_runs(root)))
-    assert "BatchFormer, its layers by the level" in text and "as in the paper" not in text

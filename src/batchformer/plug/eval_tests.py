@@ -1,0 +1,257 @@
+"""Is eval the plain model? What ``check`` tests with the model in eval."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from batchformer.nn.module import BatchFormer
+from batchformer.plug.classifier import output_tensors
+from batchformer.plug.evidence import Evidence
+from batchformer.plug.example import Batch
+from batchformer.plug.export import same_bits
+from batchformer.plug.findings import EVAL, Finding
+from batchformer.plug.insertion import PerStream, WithBatchFormer
+from batchformer.plug.noise import seed
+from batchformer.plug.observe import gradients, moved, reachable, replace_sample
+from batchformer.plug.outputs import InEval, Layout, as_rows, find_layout, named_outputs
+from batchformer.plug.preserve import Buffers, own_generators
+
+#: The mixins that attach puts in front of a module's class.
+OURS = (WithBatchFormer, PerStream)
+
+
+def is_eval_plain(
+    model: nn.Module, batch: Batch, encoders: list[BatchFormer], *, attached: bool
+) -> tuple[Finding, Layout, dict[str, InEval]]:
+    """The finding on eval, where the outputs have their rows, and their shapes by name.
+
+    The model is left in eval.
+    """
+    model.eval()
+    if attached:
+        return _compared_with_plain(model, batch)
+    inside = {id(p) for encoder in encoders for p in encoder.parameters()}
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) in inside)
+    names: list[str] = []
+    buffers, generators = Buffers(model), own_generators(model)
+
+    def run(each: Batch) -> list[Tensor]:
+        buffers.restore()
+        seed(0, generators)
+        named = named_outputs(each.run(model))
+        names[:] = [name for name, _ in named]
+        return [tensor for _, tensor in named]
+
+    with torch.enable_grad():
+        try:
+            few = run(batch.head(1))
+        except Exception:  # the model may squeeze the axis of one sample
+            few = []
+        many, after = run(batch), run(replace_sample(batch, 0))
+        n = batch.rows
+        layout = find_layout(few, many, (1, n))
+        shapes = _shapes(names, many, layout)
+        rows = as_rows(many, n, layout)
+        judged = [i for i, t in enumerate(rows) if len(t) == n] or [0]
+
+        def moving(other: list[Tensor]) -> Tensor:
+            now = as_rows(other, n, layout)
+            return moved([rows[i] for i in judged], [now[i] for i in judged])
+
+        moves = moving(after)[1:] if rows else torch.zeros(0)
+        if moves.any() and moving(run(batch)).any():
+            return Finding(EVAL, None, "the outputs change from pass to pass"), layout, shapes
+    if inside & reachable(many).keys():
+        return _depends_on_encoder(), layout, shapes
+    count, others = len(rows[0]) if rows else 0, int(moves.sum())
+    finding = Finding(
+        EVAL,
+        count == n and not others,
+        f"{count} rows for {n} samples; replacing one sample moves {others} others",
+        "predictions depend on batch-mates: BatchFormer must be the identity in eval"
+        + ("" if batch.axis else "; if axis 1 of the inputs has the samples, pass input_axis=1"),
+    )
+    return finding, layout, shapes
+
+
+def _shapes(names: list[str], outputs: list[Tensor], layout: Layout) -> dict[str, InEval]:
+    if not layout:
+        return {name: InEval(t.shape, 1) for name, t in zip(names, outputs, strict=True)}
+    return {
+        name: InEval(tensor.shape, place.each)
+        for name, tensor, place in zip(names, outputs, layout, strict=True)
+        if place is not None
+    }
+
+
+def _compared_with_plain(
+    model: nn.Module, batch: Batch
+) -> tuple[Finding, Layout, dict[str, InEval]]:
+    with torch.no_grad(), _own_forwards_compared(model) as differ:
+        named = named_outputs(batch.run(model))
+        few = [tensor for _, tensor in named_outputs(batch.head(1).run(model))]
+    names, many = [name for name, _ in named], [tensor for _, tensor in named]
+    text = f"outputs of {', '.join(differ)} differ" if differ else "equal to the bit"
+    finding = Finding(
+        EVAL,
+        not differ,
+        f"batches of 1 and {batch.rows}: {text}",
+        "something besides attach changes eval outputs: is BatchFormer put into training there?",
+    )
+    layout = find_layout(few, many, (1, batch.rows))
+    return finding, layout, _shapes(names, many, layout)
+
+
+def _depends_on_encoder() -> Finding:
+    return Finding(
+        EVAL,
+        False,
+        "the outputs depend on the encoder",
+        "the encoder must be the identity in eval: leave it out where not self.training; of "
+        "BatchFormer call forward(), not mix(), and let model.eval() reach it",
+    )
+
+
+@contextmanager
+def _own_forwards_compared(model: nn.Module) -> Iterator[list[str]]:
+    """Compare every changed module with what its own class computes from the same input.
+
+    All other modules are those of the plain model, so if these outputs are equal, all are.
+    """
+    differ: list[str] = []
+    inputs: dict[int, Any] = {}
+
+    def keep(module: nn.Module, args: Any, kwargs: Any) -> None:
+        inputs[id(module)] = args[0].clone() if args and isinstance(args[0], Tensor) else None
+
+    def compare(name: str) -> Any:
+        def hook(module: Any, args: Any, kwargs: Any, output: Any) -> None:
+            x = inputs.pop(id(module), None)
+            if x is None:
+                return
+            own = module._own_class.forward(module, x, *args[1:], **kwargs)
+            pair = output_tensors(output), output_tensors(own)
+            if len(pair[0]) != len(pair[1]) or not all(map(same_bits, *pair)):
+                differ.append(name)
+
+        return hook
+
+    changed = [(name, m) for name, m in model.named_modules() if isinstance(m, OURS)]
+    handles = [m.register_forward_pre_hook(keep, with_kwargs=True) for _, m in changed]
+    handles += [  # before the user's hooks, which act in both models
+        m.register_forward_hook(compare(name), with_kwargs=True, prepend=True)
+        for name, m in changed
+    ]
+    try:
+        yield differ
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def eval_depends_on(
+    model: nn.Module, batch: Batch, weights: list[tuple[str, Tensor]]
+) -> Finding | None:
+    """A failure if eval outputs depend on these weights, which act on mixed rows in training."""
+    modes = [(m, m.training) for m in model.modules()]
+    model.eval()
+    inside = {id(p) for _, p in weights}
+    for parameter in model.parameters():
+        parameter.requires_grad_(id(parameter) in inside)
+    with torch.enable_grad():
+        encoded = bool(inside & reachable(output_tensors(batch.run(model))).keys())
+    for module, mode in modes:
+        module.training = mode
+    return _depends_on_encoder() if encoded else None
+
+
+# ---- Does eval use the same layers as the plain rows of training?
+
+
+def other_layers_in_eval(
+    model: nn.Module, seen: Evidence, layout: Layout, frozen: set[int]
+) -> Finding | None:
+    """A failure if eval and training do not share all weights; None if they cannot be compared.
+
+    If values differ, weights decide: a model may scale its outputs in eval, or return
+    probabilities. Norms have the statistics of the training passes meanwhile.
+
+    Args:
+        layout: where the outputs have their rows in eval.
+        frozen: ids of the parameters that the user has frozen, such as those of a teacher.
+    """
+    plain = seen.plain_rows(seen.base)
+    if not plain or seen.unsteady or seen.base.noisy or seen.no_gradients is not None:
+        return None
+    batch, modes = seen.experiment.batch, [(m, m.training) for m in model.modules()]
+    model.eval()
+    try:
+        with torch.no_grad():
+            outputs = [tensor for _, tensor in named_outputs(batch.run(model))]
+        if _has_equal(as_rows(outputs, batch.rows, layout), plain[0]):
+            return None
+        with torch.enable_grad():
+            in_eval = reachable([tensor for _, tensor in named_outputs(batch.run(model))])
+    finally:
+        model.train()  # clears what some modules cache in eval
+        for module, mode in modes:
+            module.training = mode
+    again = seen.experiment.run()  # weights may have been moved since the first pass
+    names = {id(p): name for name, p in model.named_parameters()}
+    trained = reachable(again.outputs)
+    shared = names.keys() & in_eval.keys() & trained.keys()
+    matrices = {key for key, (p, _) in in_eval.items() if p.ndim >= 2 and key in names}
+    if not matrices & shared:  # another network altogether: an average of the weights, a teacher
+        return None
+    for key in in_eval:
+        if key in matrices - shared - frozen:
+            return _other_layers(f"eval uses {names[key]}, which training does not")
+    if seen.unshared is not None:
+        return None
+    alone = _before_classifier(seen.plain_rows(again)[0], names, shared)
+    if alone is None:
+        return None
+    return _other_layers(f"training uses {names[alone]}, which eval does not")
+
+
+def _other_layers(description: str) -> Finding:
+    remedy = "use the layers of the plain rows in eval, all of them: leave out only the encoder"
+    return Finding(EVAL, False, description, remedy)
+
+
+def _has_equal(outputs: Sequence[Tensor], plain: Tensor) -> bool:
+    """Whether one of the outputs, (N, features) each, equals the plain rows."""
+    tolerance = max(1e-3, 4 * torch.finfo(plain.dtype).eps)
+    expected = plain.detach().double()
+    scale = max(float(expected.abs().max()), 1e-12)
+    return any(
+        rows.shape == plain.shape
+        and float((rows.double() - expected).abs().max()) <= tolerance * scale
+        for rows in outputs
+    )
+
+
+def _before_classifier(plain: Tensor, names: dict[int, str], shared: set[int]) -> int | None:
+    """The id of a weight that acts on plain rows before the classifier and is not shared.
+
+    A layer after the classifier, such as a learned correction of logits, may be left out in eval
+    on purpose.
+    """
+    found = reachable([plain])
+    last = next((d for key, (p, d) in found.items() if p.ndim >= 2 and key in shared), None)
+    if last is None:
+        return None
+    suspects = [
+        (key, p)
+        for key, (p, distance) in found.items()
+        if key in names and key not in shared and distance > last and p.numel() > 1
+    ]
+    suspects.sort(key=lambda suspect: -suspect[1].ndim)  # a matrix is a layer's best name
+    acting = gradients([plain], [p for _, p in suspects])
+    return next((key for (key, _), acts in zip(suspects, acting, strict=True) if acts), None)
