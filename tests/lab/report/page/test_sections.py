@@ -19,6 +19,13 @@ from simulated_networks import simulated_batches, simulated_insight
 Writer = Callable[..., Any]
 
 
+def notes(root: Path, *names: str, reference: str | None = None) -> list[str]:
+    """The captions of these figures, which are not drawn."""
+    group = one_group(find_runs(root), reference)
+    made = [FIGURES[name].load()(group) for name in names]
+    return [figure.caption.note for figure in made if figure is not None]
+
+
 def test_captions_say_what_is_plotted_and_over_how_many_seeds(
     write_run: Writer, runs_root: Path
 ) -> None:
@@ -26,13 +33,12 @@ def test_captions_say_what_is_plotted_and_over_how_many_seeds(
         write_run("baseline", seed, classes=40)
     for seed in range(3):
         write_run("batchformer", seed, classes=40)
-    curves, classes, _ = sections_of(one_group(find_runs(runs_root)), "p")
-    assert "(baseline 4, batchformer 3)" in curves.note
-    assert "lowest to the highest seed" in curves.note
-    assert "(baseline 4, batchformer 3)" in classes.note
-    assert "40 classes" in classes.note
-    assert "by chance about 2 of 40 would miss 0" in classes.note
-    assert all(section.html.startswith("<svg ") for section in (curves, classes))
+    curves, classes = notes(runs_root, "training", "classes")
+    assert "(baseline 4, batchformer 3)" in curves
+    assert "lowest to the highest seed" in curves
+    assert "(baseline 4, batchformer 3)" in classes
+    assert "40 classes" in classes
+    assert "by chance about 2 of 40 would miss 0" in classes
 
 
 def test_with_two_seeds_the_caption_says_there_are_no_intervals(
@@ -41,9 +47,9 @@ def test_with_two_seeds_the_caption_says_there_are_no_intervals(
     for seed in range(2):
         write_run("baseline", seed)
         write_run("batchformer", seed)
-    classes = sections_of(one_group(find_runs(runs_root)), "p")[1]
-    assert "without intervals, since an arm shares only 2 seeds" in classes.note
-    assert "95%" not in classes.note
+    (classes,) = notes(runs_root, "classes")
+    assert "without intervals, since an arm shares only 2 seeds" in classes
+    assert "95%" not in classes
 
 
 def test_figures_without_numbers_are_left_out(write_run: Writer, runs_root: Path) -> None:
@@ -61,6 +67,7 @@ def test_figures_of_relations_come_in_this_order(
         batches = simulated_batches() if arm == "batchformer" else {}
         add_insight(write_run(arm, 0), simulated_insight(arm, 0) | batches)
     made = sections_of(one_group(find_runs(runs_root)), "p")
+    assert all("<svg " in section.html or "<script" in section.html for section in made)
     assert [section.title for section in made] == [
         "Training",
         "Accuracy by class",
@@ -101,14 +108,11 @@ def test_the_caption_names_the_reference(
     for seed in range(3):
         write_run("baseline", seed)
         write_run("batchformer", seed)
-    curves, classes, groups = sections_of(one_group(find_runs(runs_root), reference), "p")
-    assert words in classes.note
+    names = ("training", "classes", "head_tail")
+    curves, classes, groups = notes(runs_root, *names, reference=reference)
+    assert words in classes and words in groups
     order = "baseline 3, batchformer 3" if reference is None else "batchformer 3, baseline 3"
-    assert order in curves.note
-    assert order in classes.note
-    panel = "batchformer − baseline" if reference is None else "baseline − batchformer"
-    assert panel in classes.html
-    assert words in groups.note
+    assert order in curves and order in classes
 
 
 def test_a_run_of_several_trainings_shows_the_first_and_says_so(
