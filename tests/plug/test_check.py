@@ -328,3 +328,19 @@ def test_a_part_of_the_encoder_that_is_never_called_is_named() -> None:
     result = check(model, X)
     assert failed(result) == [CALLED]
     assert "head.batchformer.layers.0.self_attn" in str(result)
+
+
+class NoisyFeatures(nn.Dropout):
+    """Noise with a probability, as MixStyle is: nothing is dropped."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + torch.randn_like(x) if self.training else x
+
+
+def test_noise_of_probability_one_is_not_taken_for_dropping_everything() -> None:
+    model = attach(
+        nn.Sequential(nn.Linear(4, 8), NoisyFeatures(1.0), nn.Linear(8, 3)), verbose=False
+    )
+    assert check(model, torch.randn(6, 4))
+    model[1] = nn.Dropout(1.0)
+    assert not check(model, torch.randn(6, 4))

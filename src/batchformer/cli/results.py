@@ -40,9 +40,9 @@ def evaluate(arguments: list[str]) -> None:
     onednn.prepare(device, [recipe.get("train", {}).get("precision") for recipe in trained])
     for folder in folders:
         method, task, config = runs.restore(folder, device, options.data.root)
-        mechanics = OptimizerStep(recipe_from_json(config["trained"]).train, device)
-        with torch.no_grad(), matmul_precision(mechanics.config.precision):
-            metrics = task.evaluate(method, mechanics).metrics
+        optimizer_step = OptimizerStep(recipe_from_json(config["trained"]).train, device)
+        with torch.no_grad(), matmul_precision(optimizer_step.config.precision):
+            metrics = task.evaluate(method, optimizer_step).metrics
         print(f"{folder}: " + " ".join(f"{name} {value:.2f}" for name, value in metrics.items()))
 
 

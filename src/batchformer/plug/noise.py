@@ -58,9 +58,14 @@ def _is_dropout(module: nn.Module) -> bool:
 
 
 def drops_everything(module: nn.Module) -> bool:
-    """Whether this is dropout with probability 1, alone or as a part of attention."""
+    """Whether this is dropout with probability 1, alone or as a part of attention.
+
+    A subclass of torch's dropout may do something else with that probability, as MixStyle does.
+    """
     if isinstance(module, (BatchFormer, nn.MultiheadAttention)):
         return module.dropout >= 1.0
+    if isinstance(module, Dropout) and type(module).__module__ != Dropout.__module__:
+        return False
     rate = getattr(module, "drop_prob", getattr(module, "p", 0.0)) if _is_dropout(module) else 0.0
     return isinstance(rate, (int, float)) and rate >= 1.0
 

@@ -133,7 +133,7 @@ def stage_of(seed: int, optim: str = "sgd", ema: float = 0.0, precision: str = "
             "main": build_optimizer([{"params": first}], config),
             "head": build_optimizer([{"params": last}], config),
         },
-        mechanics=OptimizerStep(TrainConfig(precision=precision), torch.device("cpu")),  # type: ignore[arg-type]
+        optimizer_step=OptimizerStep(TrainConfig(precision=precision), torch.device("cpu")),  # type: ignore[arg-type]
         average=WeightEMA(method, ema) if ema else None,
         counters={"stage": 1, "update": 0, "seconds": 0.0},
         best={},
@@ -150,10 +150,10 @@ def train(stage: Any, updates: range) -> None:
             set_lr(optimizer, 1 / (1 + update))
             optimizer.zero_grad()
         loss = stage.method(x).square().mean()
-        stage.mechanics.scaler.scale(loss).backward()
+        stage.optimizer_step.scaler.scale(loss).backward()
         for optimizer in stage.optimizers.values():
-            stage.mechanics.scaler.step(optimizer)
-        stage.mechanics.scaler.update()
+            stage.optimizer_step.scaler.step(optimizer)
+        stage.optimizer_step.scaler.update()
         if stage.average is not None:
             stage.average.update_parameters(stage.method)
         stage.window.add({"loss": loss}, 0.1, 5)

@@ -35,8 +35,8 @@ def test_the_default_update_is_one_step() -> None:
     method = Small()
     before = method.layer.weight.clone()
     optimizers = method.optimizers(OptimConfig())
-    mechanics = OptimizerStep(TrainConfig(), torch.device("cpu"))
-    losses = method.update({"x": torch.randn(3, 4)}, optimizers, mechanics)
+    optimizer_step = OptimizerStep(TrainConfig(), torch.device("cpu"))
+    losses = method.update({"x": torch.randn(3, 4)}, optimizers, optimizer_step)
     assert losses["loss"] > 0 and not torch.equal(method.layer.weight, before)
 
 

@@ -63,8 +63,8 @@ def test_the_loss_multiplier_scales_the_gradient_but_not_the_record() -> None:
 
 
 def test_bf16_computes_in_bf16() -> None:
-    mechanics = OptimizerStep(TrainConfig(precision="bf16"), CPU)
-    with mechanics.autocast():
+    optimizer_step = OptimizerStep(TrainConfig(precision="bf16"), CPU)
+    with optimizer_step.autocast():
         assert linear()(torch.randn(2, 5)).dtype == torch.bfloat16
     exact, rounded = update(TrainConfig())[0], update(TrainConfig(precision="bf16"))[0]
     assert not torch.equal(exact.weight, rounded.weight)

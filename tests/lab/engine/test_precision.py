@@ -44,7 +44,7 @@ class Batches:
         return {"x": IMAGES + step, "y": torch.tensor([0, 1, 0, 1])}
 
 
-def evaluate(method: Method, mechanics: OptimizerStep) -> Evaluation:
+def evaluate(method: Method, optimizer_step: OptimizerStep) -> Evaluation:
     logits = method.predict(IMAGES)
     assert logits.dtype == torch.float64
     return Evaluation({"sum": float(logits.sum())})

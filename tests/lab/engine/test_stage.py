@@ -112,7 +112,7 @@ class Bar(Progress):
         self.notes.append(message)
 
 
-def where(method: Method, mechanics: OptimizerStep) -> Evaluation:
+def where(method: Method, optimizer_step: OptimizerStep) -> Evaluation:
     """The number itself is the score."""
     assert not method.training and not torch.is_grad_enabled()
     at = float(method.w.detach())  # type: ignore[operator]
@@ -123,8 +123,8 @@ def scripted(*values: float) -> Callable[[Method, OptimizerStep], Evaluation]:
     """Scores of validation one after the other, beside the number itself."""
     left = iter(values)
 
-    def score(method: Method, mechanics: OptimizerStep) -> Evaluation:
-        found = where(method, mechanics)
+    def score(method: Method, optimizer_step: OptimizerStep) -> Evaluation:
+        found = where(method, optimizer_step)
         return Evaluation({**found.metrics, "val": next(left)}, found.figures)
 
     return score
@@ -348,7 +348,7 @@ def test_a_stop_waits_for_the_device_before_it_saves_and_before_graphs_go(
 def test_graphs_outlive_their_work_however_a_training_ends(
     tmp_path: Path, events: list[str], how: str
 ) -> None:
-    def fails(method: Method, mechanics: OptimizerStep) -> Evaluation:
+    def fails(method: Method, optimizer_step: OptimizerStep) -> Evaluation:
         raise KeyboardInterrupt
 
     batches = OneKind({5: math.nan} if how == "diverged" else None)
@@ -391,7 +391,7 @@ def test_draws_are_a_function_of_the_seed_and_the_update(tmp_path: Path) -> None
 
 
 def test_killed_in_an_evaluation_it_is_evaluated_again(tmp_path: Path) -> None:
-    def killed(method: Method, mechanics: OptimizerStep) -> Evaluation:
+    def killed(method: Method, optimizer_step: OptimizerStep) -> Evaluation:
         raise KeyboardInterrupt
 
     stage = staged(tmp_path, evaluate=killed, eval_every=4)
@@ -519,7 +519,7 @@ def test_what_was_found_is_recorded_and_said_where_it_is_unexpected(
 def test_batches_come_in_the_precision_and_the_format_that_is_asked_for(
     tmp_path: Path, precision: Any, channels_last: bool
 ) -> None:
-    def predicts(method: Method, mechanics: OptimizerStep) -> Evaluation:
+    def predicts(method: Method, optimizer_step: OptimizerStep) -> Evaluation:
         return Evaluation({"all": float(method.predict(torch.zeros(1)).sum())})
 
     method = Point()
@@ -534,9 +534,9 @@ def test_batches_come_in_the_precision_and_the_format_that_is_asked_for(
 
 
 def test_time_spent_on_evaluations_is_not_that_of_training(tmp_path: Path) -> None:
-    def slow(method: Method, mechanics: OptimizerStep) -> Evaluation:
+    def slow(method: Method, optimizer_step: OptimizerStep) -> Evaluation:
         time.sleep(0.05)
-        return where(method, mechanics)
+        return where(method, optimizer_step)
 
     stage = staged(tmp_path, evaluate=slow)
     before = stage.window.started

@@ -182,9 +182,9 @@ def test_a_part_is_trained_again_and_the_other_kept(
 @pytest.mark.parametrize("part", ["choose", "train"])
 def test_a_part_predicts_as_it_was_recorded(part: str, folder: Path) -> None:
     method, task, config = restore(folder / part, CPU)
-    mechanics = OptimizerStep(recipe_from_json(config["trained"]).train, CPU)
+    optimizer_step = OptimizerStep(recipe_from_json(config["trained"]).train, CPU)
     with torch.no_grad():
-        found = task.evaluate(method, mechanics)
+        found = task.evaluate(method, optimizer_step)
     last = evaluated(folder / part)[-1]
     assert found.metrics == {name: last[name] for name in ("hm", "unseen", "seen", "auc")}
     assert found.metrics == result_of(folder / part)["metrics"]

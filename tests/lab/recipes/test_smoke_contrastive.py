@@ -120,7 +120,7 @@ def test_two_updates(name: str, arm: str, root: Path) -> None:
     method = build(recipe, 0, task)
     feed = task.feed(recipe.train, seed=0)
     method.begin_training(2)
-    optimizers, mechanics = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
+    optimizers, optimizer_step = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
     before = {key: value.clone() for key, value in method.state_dict().items()}
     method.train()
     for step in range(2):
@@ -128,7 +128,7 @@ def test_two_updates(name: str, arm: str, root: Path) -> None:
         assert batch["x"].shape == batch["view2"].shape and len(batch["x"]) == 4
         for group in (g for optimizer in optimizers.values() for g in optimizer.param_groups):
             assert group["base_lr"] == recipe.optim.lr, "BatchFormer at the rate of the network"
-        losses = method.update(batch, optimizers, mechanics)
+        losses = method.update(batch, optimizers, optimizer_step)
         method.after_update()
         assert math.isfinite(losses["loss"])
     close(feed)
@@ -136,7 +136,7 @@ def test_two_updates(name: str, arm: str, root: Path) -> None:
     assert {"network", "head", "key_network", "key_head"} <= parts
     assert ("encoder" in parts) == (arm == "batchformer")
     with torch.no_grad():
-        metrics = task.evaluate(method.eval(), mechanics).metrics
+        metrics = task.evaluate(method.eval(), optimizer_step).metrics
     assert next(iter(metrics)) == "knn" and 0 <= metrics["knn"] <= 100
     assert all(math.isfinite(value) for value in metrics.values())
 
@@ -154,13 +154,13 @@ def test_probes_begin_with_the_features_of_another_run(name: str, root: Path) ->
     state = source.state_dict()
     network = {k.removeprefix("network."): v for k, v in state.items() if k.startswith("network.")}
     method = build(recipe, 0, task, start=network)
-    optimizers, mechanics = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
+    optimizers, optimizer_step = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
     feed = task.feed(recipe.train, seed=0)
     method.begin_training(2)
     method.train()
     assert not any(part.training for part in method.network.modules())
     for step in range(2):
-        losses = method.update(feed.batch(step), optimizers, mechanics)
+        losses = method.update(feed.batch(step), optimizers, optimizer_step)
         assert math.isfinite(losses["loss"])
     close(feed)
     after = method.state_dict()
@@ -169,7 +169,7 @@ def test_probes_begin_with_the_features_of_another_run(name: str, root: Path) ->
     assert changed == heads and not any(key.startswith("encoder") for key in after)
     method.before_evaluation()
     with torch.no_grad():
-        metrics = task.evaluate(method.eval(), mechanics).metrics
+        metrics = task.evaluate(method.eval(), optimizer_step).metrics
     assert next(iter(metrics)) == ("top1" if recipe.task == "recognition" else "all")
     assert all(math.isfinite(value) for value in metrics.values()) and "top5" in metrics
 

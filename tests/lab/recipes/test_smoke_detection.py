@@ -94,13 +94,13 @@ def test_two_updates(name: str, root: Path) -> None:
     task = load_task(recipe.data, CPU)
     assert task.facts()["train"] == sum(LISTS[part] for part in recipe.data_with().trained_on)
     method: Any = build(recipe, 0, task)
-    optimizers, mechanics = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
+    optimizers, optimizer_step = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
     before = {key: value.detach().clone() for key, value in method.named_parameters()}
     feed = task.feed(recipe.train, seed=0)
     method.train()
     try:
         for step in range(2):
-            losses = method.update(feed.batch(step), optimizers, mechanics)
+            losses = method.update(feed.batch(step), optimizers, optimizer_step)
             assert all(math.isfinite(value) for value in losses.values()), losses
             assert list(losses) == ["loss", "objectness", "proposals", "classes", "boxes"]
     finally:
@@ -111,7 +111,7 @@ def test_two_updates(name: str, root: Path) -> None:
     assert any(key.startswith("detector.rpn") for key in moved)
     method.detector.roi_heads.score_thresh = 0.0  # so that something is found
     with torch.no_grad():
-        found = task.evaluate(method.eval(), mechanics)
+        found = task.evaluate(method.eval(), optimizer_step)
     assert list(found.metrics)[:4] == ["ap", "ap50", "ap75", "voc07_ap"]
     assert all(0 <= value <= 100 for value in found.metrics.values())
 

@@ -139,10 +139,10 @@ def metric_names(recipe: Recipe) -> list[str]:
     return [data.target, "mean_class"] if data.adapt else [data.target, "val", "val_loss"]
 
 
-def scores(method: Method, task: Task, mechanics: OptimizerStep) -> dict[str, float]:
+def scores(method: Method, task: Task, optimizer_step: OptimizerStep) -> dict[str, float]:
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error")
-        found = task.evaluate(method.eval(), mechanics)
+        found = task.evaluate(method.eval(), optimizer_step)
     assert all(math.isfinite(value) for value in found.metrics.values())
     assert 0 <= next(iter(found.metrics.values())) <= 100
     return found.metrics
@@ -161,7 +161,7 @@ def parts_of(method: Method) -> set[str]:
 
 def two_updates(recipe: Recipe, task: Task, method: Method) -> dict[str, Tensor]:
     """Train, with finite losses; gives the parameters from before."""
-    optimizers, mechanics = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
+    optimizers, optimizer_step = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
     before = {key: value.detach().clone() for key, value in method.named_parameters()}
     feed = task.feed(recipe.train, seed=0)
     method.train()
@@ -172,16 +172,16 @@ def two_updates(recipe: Recipe, task: Task, method: Method) -> dict[str, Tensor]
             batch = feed.batch(step)
             assert len(batch["x"]) == recipe.train.batch_size
             assert ("x_target" in batch) == data_of(recipe).adapt
-            losses = method.update(batch, optimizers, mechanics)
+            losses = method.update(batch, optimizers, optimizer_step)
             method.after_update()
             assert all(math.isfinite(value) for value in losses.values()), losses
             assert "loss" in losses and ("penalty" in losses) == (
                 recipe.method in ("coral", "irm", "vrex", "mdd")
             )
-        method.after_evaluation(scores(method, task, mechanics))
+        method.after_evaluation(scores(method, task, optimizer_step))
         for name, other in method.conclude(feed).items():
             assert name == "swad" and recipe.hyper.swad
-            assert list(scores(other, task, mechanics)) == metric_names(recipe)
+            assert list(scores(other, task, optimizer_step)) == metric_names(recipe)
             assert parts_of(other) == parts_of(method)
     finally:
         close(feed)

@@ -99,9 +99,9 @@ def test_two_updates(name: str, root: Path) -> None:
         torch.manual_seed(0)
         start = build_network(recipe, task.num_classes).state_dict()
     method = build(recipe, 0, task, start)
-    optimizers, mechanics = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
+    optimizers, optimizer_step = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
     if recipe.train.precision == "fp16":  # the usual first scale overflows, and skips the update
-        mechanics.scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+        optimizer_step.scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
     before = {key: value.clone() for key, value in method.state_dict().items()}
     feed = task.feed(recipe.train, seed=0)
     assert feed.per_epoch == (3 if recipe.train.drop_last else 4)
@@ -109,7 +109,7 @@ def test_two_updates(name: str, root: Path) -> None:
     for step in range(2):
         batch = feed.batch(step)
         assert batch["x"].shape == (4, 3, 32, 32)
-        losses = method.update(batch, optimizers, mechanics)
+        losses = method.update(batch, optimizers, optimizer_step)
         method.after_update()
         assert math.isfinite(losses["loss"]), losses
     close(feed)
@@ -120,5 +120,5 @@ def test_two_updates(name: str, root: Path) -> None:
     assert untrained or {"encoder", "network"} <= moved
     with torch.no_grad(), warnings.catch_warnings():
         warnings.simplefilter("error")
-        evaluation = task.evaluate(method.eval(), mechanics)
+        evaluation = task.evaluate(method.eval(), optimizer_step)
     assert 0 <= evaluation.metrics["all"] <= 100 and evaluation.figures["correct"].shape == (3,)

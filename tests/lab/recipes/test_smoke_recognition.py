@@ -55,7 +55,7 @@ def test_two_updates(name: str, arm: str, root: Path) -> None:
     recipe = with_arm(dataclasses.replace(recipe, data=data, train=train), arm)
     task = load_task(recipe.data, CPU)
     method = build(recipe, 0, task)
-    optimizers, mechanics = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
+    optimizers, optimizer_step = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
     feed = task.feed(recipe.train, seed=0)
     method.train()
     before = {key: value.detach().clone() for key, value in method.named_parameters()}
@@ -66,7 +66,7 @@ def test_two_updates(name: str, arm: str, root: Path) -> None:
         if repeated:
             a, b, c, d = batch["index"].tolist()
             assert (a == b == c != d) if step == 0 else (a == b and c == d)
-        losses = method.update(batch, optimizers, mechanics)
+        losses = method.update(batch, optimizers, optimizer_step)
         method.after_update()
         assert math.isfinite(losses["loss"])
     close(feed)
@@ -74,6 +74,6 @@ def test_two_updates(name: str, arm: str, root: Path) -> None:
     assert len(still) < len(before) / 4, still
     assert any(key.startswith("encoder") for key in before) == (arm == "batchformer")
     if on_files:
-        evaluation = task.evaluate(method.eval(), mechanics)
+        evaluation = task.evaluate(method.eval(), optimizer_step)
         assert list(evaluation.metrics) == ["top1", "top5", "mean_class", "ece"]
         assert evaluation.figures["correct"].shape == (CLASSES,)

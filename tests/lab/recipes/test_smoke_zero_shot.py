@@ -211,7 +211,7 @@ def parts_of(method: Method) -> set[str]:
 
 def two_updates(recipe: Recipe, task: Task, method: Method) -> dict[str, Tensor]:
     """Train, with finite losses; gives the parameters from before."""
-    optimizers, mechanics = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
+    optimizers, optimizer_step = method.optimizers(recipe.optim), OptimizerStep(recipe.train, CPU)
     before = {name: value.detach().clone() for name, value in method.named_parameters()}
     feed = task.feed(recipe.train, seed=0)
     method.train()
@@ -221,7 +221,7 @@ def two_updates(recipe: Recipe, task: Task, method: Method) -> dict[str, Tensor]
             batch = feed.batch(step)
             times = recipe.data.batches if isinstance(recipe.data, FeatureConfig) else 1
             assert len(batch["x"]) == len(batch["y"]) == times * recipe.train.batch_size
-            losses = method.update(batch, optimizers, mechanics)
+            losses = method.update(batch, optimizers, optimizer_step)
             method.after_update()
             assert "loss" in losses
             assert all(math.isfinite(value) for value in losses.values()), losses

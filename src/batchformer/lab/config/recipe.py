@@ -69,7 +69,7 @@ class Recipe:
     schedule: ScheduleConfig = field(default_factory=ScheduleConfig)
     """Learning rate over time."""
     train: TrainConfig = field(default_factory=TrainConfig)
-    """Length and mechanics."""
+    """Length and precision of training, and how its updates are made."""
     paper: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     """The paper's numbers: arm, then metric."""
 

@@ -93,7 +93,7 @@ class ScheduleConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainConfig:
-    """The length and the mechanics of training."""
+    """The length of training, its precision, and how updates are made."""
 
     batch_size: int = 128
     """Samples of one update; also the number of samples that attend to one another. 0: 32 of each

@@ -201,7 +201,7 @@ def state_of_stage(stage: Stage) -> dict[str, Any]:
     return {
         "method": state_of_model(stage.method),
         "optimizers": full_tensors(optimizers),
-        "scaler": stage.mechanics.scaler.state_dict(),
+        "scaler": stage.optimizer_step.scaler.state_dict(),
         "average": average,
         "counters": stage.counters,
         "best": stage.best,
@@ -216,7 +216,7 @@ def restore_stage(stage: Stage, state: dict[str, Any]) -> None:
     load_model(stage.method, state["method"])
     for name, optimizer in stage.optimizers.items():
         load_optimizer_state(optimizer, sharded_moments(optimizer, state["optimizers"][name]))
-    stage.mechanics.scaler.load_state_dict(state["scaler"])
+    stage.optimizer_step.scaler.load_state_dict(state["scaler"])
     if stage.average is not None:
         stage.average.load_state_dict(state["average"])
     stage.counters, stage.best = state["counters"], state["best"]

@@ -99,10 +99,10 @@ class Method(nn.Module):
         return {"main": build_optimizer(self.parameter_groups(optim), optim)}
 
     def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: OptimizerStep
+        self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
     ) -> dict[str, Tensor]:
         """The whole update; by default one step of one optimizer."""
-        return mechanics.minimise(self.step, batch, optimizers["main"], self.parameters())
+        return optimizer_step.minimise(self.step, batch, optimizers["main"], self.parameters())
 
     def why_eager(self) -> str | None:
         """Why an update cannot be captured as a CUDA graph; None if it can.

@@ -198,10 +198,10 @@ class Stage:
         method.begin_stage(method.stages[index])
         method.begin_training(plan.train.updates)
         self.optimizers: dict[str, Optimizer] = method.optimizers(plan.optim)
-        self.mechanics = OptimizerStep(plan.train, plan.device)
+        self.optimizer_step = OptimizerStep(plan.train, plan.device)
         if world_size() > 1:
             sharded = plan.train.parallel == "fsdp"
-            self.mechanics.parallel = Parallel(self.optimizers.values(), sharded)
+            self.optimizer_step.parallel = Parallel(self.optimizers.values(), sharded)
         self.average = WeightEMA(method, plan.train.ema) if plan.train.ema else None
         self.counters: dict[str, Any] = {"stage": index, "update": 0, "seconds": earlier}
         self.best: dict[str, float] = {}
@@ -313,9 +313,9 @@ class Stage:
 
     def work(self, batch: Batch) -> dict[str, Tensor]:
         """All that an update computes, and all that a CUDA graph captures."""
-        if self.mechanics.parallel is not None:
-            self.mechanics.parallel.enter(self.method.phase())
-        losses = self.method.update(batch, self.optimizers, self.mechanics)
+        if self.optimizer_step.parallel is not None:
+            self.optimizer_step.parallel.enter(self.method.phase())
+        losses = self.method.update(batch, self.optimizers, self.optimizer_step)
         self.method.after_update()
         if self.average is not None:
             self.average.update_parameters(self.method)
@@ -364,7 +364,7 @@ class Stage:
         trained.eval()
         double = self.plan.train.precision == "fp64"
         with torch.no_grad(), predict_in_double(trained) if double else nullcontext():
-            return self.evaluator(trained, self.mechanics)
+            return self.evaluator(trained, self.optimizer_step)
 
     def figures_of_best(self) -> dict[str, Any]:
         """Arrays for the figures of the best network, which may be an earlier one."""

@@ -99,11 +99,11 @@ class TwoOptimizers(Net):
         }
 
     def update(
-        self, batch: Batch, optimizers: dict[str, Optimizer], mechanics: OptimizerStep
+        self, batch: Batch, optimizers: dict[str, Optimizer], optimizer_step: OptimizerStep
     ) -> dict[str, Tensor]:
         params = [*self.layers.parameters()]
-        losses = mechanics.minimise(self.step, batch, optimizers["main"], params)
-        weight = mechanics.parallel.weight(batch) if mechanics.parallel else 1.0
+        losses = optimizer_step.minimise(self.step, batch, optimizers["main"], params)
+        weight = optimizer_step.parallel.weight(batch) if optimizer_step.parallel else 1.0
         loss = self.step(batch)["loss"] * weight
         for p, gradient in zip(
             self.head.parameters(),
@@ -115,7 +115,7 @@ class TwoOptimizers(Net):
         return losses
 
 
-def evaluate(method: Method, mechanics: OptimizerStep) -> Evaluation:
+def evaluate(method: Method, optimizer_step: OptimizerStep) -> Evaluation:
     right = []
     for x, y in zip(
         torch.split(SPLIT.x, 7), torch.split(SPLIT.y, 7), strict=True

@@ -70,7 +70,7 @@ class Moves(Net):
         self.head.bias.data.zero_()
 
 
-def evaluate(method: Method, mechanics: OptimizerStep) -> Evaluation:
+def evaluate(method: Method, optimizer_step: OptimizerStep) -> Evaluation:
     x = digits_train()(SPLIT.x, torch.full((30, digits_train().draws), 0.5, dtype=torch.float64))
     logits = all_rows(method.predict(x[scored_rows(30)]), 30)
     return Evaluation({"all": 100 * float((logits.argmax(1) == SPLIT.y).double().mean())})
