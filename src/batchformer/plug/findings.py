@@ -181,7 +181,7 @@ def about_streams(seen: Evidence, mixed_only: bool) -> Iterator[Finding]:
     elif seen.two_outputs:
         yield Finding(FIRST, True, "each stream is an output of its own")
     elif seen.order is None:
-        yield Finding(FIRST, None, "the two streams cannot be text apart")
+        yield Finding(FIRST, None, "the two streams cannot be told apart")
     else:
         yield Finding(FIRST, seen.order == "plain, mixed", seen.order, remedy)
     if seen.same_mixed and seen.attending.any():  # pooled; if nothing arrives, that was said
