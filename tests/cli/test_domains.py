@@ -168,7 +168,7 @@ def test_a_try_that_failed_before_training_is_in_nobodys_way(
 
 
 def test_help_on_the_released_codes_untrained_module(capsys: pytest.CaptureFixture[str]) -> None:
-    code, seen = failing(capsys, "train", "pacs_coral", "--help")
+    code, seen = failing(capsys, "train", "pacs_coral", "--help-all")
     assert code == 0 and "train_module" in seen and "--module.no-trained" in seen
 
 

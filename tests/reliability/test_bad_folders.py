@@ -189,7 +189,7 @@ def test_a_payload_is_refused_and_not_run(
     path = put(folder, 9, {"method": Payload(written)})
     for command in (again, ["evaluate", folder], ["export", folder, "--to", tmp_path / "x.pt"]):
         said = refused(*command)
-        assert str(path) in said and "nothing in it was run" in said
+        assert str(path) in said and "no code in it was run" in said
     assert not written.exists()
 
 

@@ -72,7 +72,7 @@ def step_bytes(rank: int, sizes: tuple[int, ...], *, scatter: bool, **how: Any) 
     """Counted in one training step of two layers, on tokens (N, 3, 8)."""
     module = BatchFormer(8, layers=2, exchange=True, **how)
     x = torch.randn(sizes[rank], 3, 8, dtype=how.get("dtype"))
-    with patch.object(exchange, "_scatters", lambda x, group: scatter), counted() as seen:
+    with patch.object(exchange, "_has_reduce_scatter", lambda x, group: scatter), counted() as seen:
         module(x).sum().backward()
     return seen["sent"], seen["received"]
 

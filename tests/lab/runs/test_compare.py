@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from batchformer.lab.config.arms import ARMS
+from batchformer.lab.config.arms import ARMS, Arm
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.log import DivergedError
@@ -158,7 +158,7 @@ def test_an_arm_trains_on_the_data_that_it_asks_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It equals a recipe with these data, in its facts and in its scores."""
-    monkeypatch.setitem(ARMS, "steeper", (steeper, "BatchFormer on a steeper tail"))
+    monkeypatch.setitem(ARMS, "steeper", Arm(steeper, "BatchFormer on a steeper tail", "#555555"))
     options: dict[str, Any] = {"device": CPU, "quiet": True}
     arms = ("baseline", "steeper", "batchformer")
     made: list[tuple[str, Any]] = []

@@ -94,7 +94,7 @@ def test_jobs_give_what_one_process_gives_though_one_is_killed(
     killer.join()
     seen = capsys.readouterr()
     assert end.value.code == 1
-    assert "1 of 2 runs have not finished: demo batchformer seed 0. The same" in seen.err
+    assert "1 of 2 runs have not finished: demo batchformer seed 0. Repeat" in seen.err
     assert "demo batchformer seed 0: job " in seen.err and "ended without a result" in seen.err
     assert reported == [[root / other]]
     state = load_newest(root / killed / "checkpoints")

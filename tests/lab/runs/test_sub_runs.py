@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 
-from batchformer.lab.config.arms import ARMS
+from batchformer.lab.config.arms import ARMS, Arm
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import ScheduleConfig
 from batchformer.lab.recipes import find_recipe
@@ -76,7 +76,7 @@ def test_the_data_of_the_arm_decide(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     def one_target(recipe: Recipe) -> Recipe:
         return dataclasses.replace(recipe, data=recipe.data_with(target="r45"))
 
-    monkeypatch.setitem(ARMS, "one_target", (one_target, "one domain is left out"))
+    monkeypatch.setitem(ARMS, "one_target", Arm(one_target, "one domain is left out", "#555555"))
     run = of(find_recipe("rotated_digits_erm"), tmp_path)
     assert tuple(part.part for part in parts_of(run)) == ANGLES
     alone = dataclasses.replace(run, arm="one_target")
