@@ -140,6 +140,19 @@ def test_the_power_by_hand() -> None:
     assert factors == pytest.approx([0.0, 0.5, 1.0, 1.5**-2, 2.0**-2])
 
 
+def test_a_restarted_cosine_is_torchs_and_ends_at_zero() -> None:
+    weight = nn.Parameter(torch.zeros(()))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    cosine = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 950)
+    restarted = ScheduleConfig(kind="cosine", restart=50)
+    for update in range(50, 1_000):
+        (rate,) = cosine.get_last_lr()
+        assert lr_factor(restarted, update, 1_000, 50) == pytest.approx(rate, abs=1e-9)
+        optimizer.step()
+        cosine.step()
+    assert lr_factor(restarted, 999, 1_000, 50) < 1e-5
+
+
 @pytest.mark.parametrize("kind", ["cosine", "multistep", "constant"])
 @pytest.mark.parametrize("per", ["update", "epoch"])
 def test_a_restart_is_a_schedule_over_the_updates_that_are_left(kind: Any, per: Any) -> None:
