@@ -51,7 +51,7 @@ def short_help(options: Any, recipe: Recipe, usage: str) -> str:
             lines += [_line(inner, name, f"{field.name}.", width) for name in shown]
     more = (
         "Values are those of this call; VALUE stands for none. --help-all explains all options in "
-        "full, with those of other methods and data, of several ranks and of jobs on a cluster."
+        "full, also those for other methods and data, for several ranks and for jobs on a cluster."
     )
     return "\n".join([*lines, "", *textwrap.wrap(more, width)])
 

@@ -161,7 +161,7 @@ def inline_svg(figure: Figure, description: str, prefix: str) -> str:
     with matplotlib.rc_context({"svg.fonttype": "none"}):
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None})
     root = ElementTree.fromstring(re.sub(r"<!DOCTYPE[^>]*>", "", buffer.getvalue()))
-    # Numbered anew: matplotlib's ids hold memory addresses, and equal runs give equal pages.
+    # matplotlib's ids contain memory addresses. Renumber them, so that equal runs give equal pages.
     used = dict.fromkeys(re.findall(r"[\"(]#([\w.-]+)", buffer.getvalue()))
     ids = {old: f"{prefix}-{i}" for i, old in enumerate(used)}
     for parent in list(root.iter()):

@@ -86,7 +86,7 @@ class ReadAheadFeed(Generic[Request, Result]):
 
     def _assemble(self, step: int, result: Result) -> dict[str, Any]:
         """The batch on the device, from what a worker read."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} does not implement _assemble()")
 
     def close(self) -> None:
         """End the workers; a later batch starts new ones."""
