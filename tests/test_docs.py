@@ -1,0 +1,70 @@
+"""The pages say what the program says: excerpts of its output, its methods, its arms, its links."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from pathlib import Path
+
+import pytest
+
+from batchformer.cli.main import main
+from batchformer.lab.config.arms import ARMS
+from batchformer.lab.config.methods import METHODS
+
+ROOT = Path(__file__).parents[1]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "RESULTS.md", "CONTRIBUTING.md", "CHANGELOG.md")),
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
+LABORATORY = (ROOT / "docs/laboratory.md").read_text()
+
+
+def first_cells(heading: str) -> set[str]:
+    """The names in the first column of the table below a heading of the laboratory's page."""
+    section = LABORATORY.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    cells = re.findall(r"^\| (`[^|]*) \|", section, re.M)
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+def test_every_method_and_every_arm_is_explained() -> None:
+    in_other_rows = {"ride_assignment"}  # with ride
+    assert first_cells("Methods") == set(METHODS) - in_other_rows
+    assert first_cells("Arms") == set(ARMS)
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        (["--help"], "batchformer COMMAND"),
+        (["compare", "demo", "--help"], "Usage: batchformer compare demo"),
+        (["list"], "Recipes (paper"),
+    ],
+)
+def test_excerpts_of_output_are_what_is_printed(
+    command: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "100")
+        patch.delenv("BATCHFORMER_DATA", raising=False)
+        with contextlib.suppress(SystemExit):  # --help leaves by it
+            main(command)
+    printed = {line.strip() for line in capsys.readouterr().out.splitlines()}
+    (block,) = [b for b in re.findall(r"```text\n(.*?)```", LABORATORY, re.S) if words in b[:60]]
+    lines = [line.strip() for line in block.splitlines()]
+    missing = [line for line in lines if line not in {*printed, "..."} and "absent" not in line]
+    assert not [line for line in missing if f"Usage: {line}" not in printed]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", page.read_text()):
+        if target.startswith(("http://", "https://")):
+            continue
+        name, _, anchor = target.partition("#")
+        other = (page.parent / name).resolve() if name else page
+        assert other.exists(), f"{page.name}: {target} does not exist"
+        if anchor:
+            titles = re.findall(r"^#+ (.+)$", other.read_text(), re.M)
+            slugs = {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+            assert anchor in slugs, f"{page.name}: {target} has no such heading"
