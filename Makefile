@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 # tests share is made once.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint format results bench soak wheel clean
+.PHONY: demo test lint format results bench soak docs wheel release-check clean
 
 demo: $(STAMP)
 	$(BIN)/batchformer demo
@@ -34,8 +34,25 @@ bench: $(STAMP)
 soak: $(STAMP)
 	OMP_NUM_THREADS=2 $(BIN)/python -m pytest -m "slow"
 
+# Every example of the gallery runs; a warning is an error; nothing is fetched but packages.
+docs: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	$(BIN)/sphinx-build -q -W --keep-going -b html docs docs/_build/html
+	@echo "The site is docs/_build/html/index.html"
+
 wheel: $(STAMP)
 	$(BIN)/python -m build --wheel
+
+# What a stranger would install: the wheel in an empty environment, then the README's Python.
+release-check: $(STAMP)
+	rm -rf dist build/release
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[release]"
+	$(BIN)/python -m build --no-isolation
+	$(BIN)/python -m twine check --strict dist/*
+	$(PYTHON) -m venv build/release
+	build/release/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	sed -n '/^```python$$/,/^```$$/{/^```/d;p}' README.md > build/release/readme.py
+	cd build/release && bin/python -I readme.py
 
 $(STAMP): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -77,13 +77,13 @@ def test_plain_pytorch(run: Run, tmp_path: Path) -> None:
     assert list(state) == [f"{layer}.{part}" for layer in (0, 2, 6) for part in ("weight", "bias")]
 
 
-def test_timm_finetune(run: Run) -> None:
+def test_timm_fine_tuning(run: Run) -> None:
     pytest.importorskip("timm")
     pytest.importorskip("sklearn")
-    lines = run("timm_finetune.py")
+    lines = run("gallery/timm_fine_tuning.py")
     assert lines[0].startswith("BatchFormer attached before 'fc'")
     assert "BatchFormer is acting." in lines
-    losses = validation_losses(lines)
+    losses = [float(line.split()[-1]) for line in lines if line.startswith("epoch")]
     assert losses[-1] < losses[0]
     found = re.fullmatch(r"accuracy (.*)% with ResNet, BatchFormer removed", lines[-1])
     assert found, lines[-1]
@@ -103,3 +103,19 @@ def test_ddp_exchange(run: Run, tmp_path: Path) -> None:
     found = [re.fullmatch(r"accuracy (.*)% after training on \d ranks", r[-1]) for r in (one, two)]
     accuracies = [float(match[1]) for match in found if match]
     assert len(accuracies) == 2 and min(accuracies) > 85
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "last"),
+    [
+        ("own_folder", "Page: "),
+        ("text", "wsgiref"),
+        ("multi_label", "epoch 12"),
+        ("segmentation", r"\d+\.\d% of the digits' pixels are right"),
+        ("look_into_a_batch", "relations.html"),
+    ],
+)
+def test_the_gallery_runs(run: Run, name: str, last: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MPLBACKEND", "agg")
+    assert re.match(last, run(f"gallery/{name}.py")[-1])
