@@ -94,9 +94,8 @@ plain = bf.export(model, x[:2])
 with torch.no_grad():
     predicted = plain(x_test).argmax(1)
 covered = masks_test > 0
-print(
-    f"{100 * (predicted == masks_test)[covered].float().mean():.1f}% of the digits' pixels are right"
-)
+right = (predicted == masks_test)[covered].float().mean()
+print(f"{100 * right:.1f}% of the digits' pixels are right")
 figure, axes = plt.subplots(3, 6, figsize=(8, 4))
 for column in range(6):
     for axis, picture in zip(
