@@ -14,6 +14,7 @@ with and without BatchFormer, from the same seeds, and compares the two.
 import tempfile
 from pathlib import Path
 
+import matplotlib.pyplot as plt
 import numpy as np
 from PIL import Image
 from sklearn.datasets import load_digits
@@ -30,6 +31,14 @@ for digit in range(10):
         path = photos / part / f"digit_{digit}" / f"{number}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray((image * 15).astype(np.uint8)).convert("RGB").resize((32, 32)).save(path)
+
+figure, axes = plt.subplots(1, 10, figsize=(9, 1.5))
+for digit, axis in enumerate(axes):
+    files = sorted((photos / "train" / f"digit_{digit}").iterdir())
+    axis.imshow(Image.open(files[0]))
+    axis.set_title(f"{len(files)} images", fontsize=8)
+    axis.axis("off")
+plt.show()
 
 # %%
 # One command compares. In a shell it would be ``batchformer compare my_folder --data.root photos``.

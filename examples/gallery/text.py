@@ -16,6 +16,7 @@ import pkgutil
 import re
 import zlib
 
+import matplotlib.pyplot as plt
 import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -110,13 +111,22 @@ print(bf.check(model, {"input_ids": ids, "attention_mask": (ids > 0).long()}))
 train(baseline)
 train(model)
 plain = bf.export(model)
-print(f"{'package':12} {'texts':>5} {'without':>8} {'with':>6}")
-for label, package in enumerate(PACKAGES):
-    chosen = test & (y == label)
-    scores = []
-    for network in (baseline.eval(), plain):
+scores: dict[str, list[float]] = {"without": [], "with BatchFormer": []}
+for label in range(len(PACKAGES)):
+    ids = x[test & (y == label)]
+    for name, network in zip(scores, (baseline.eval(), plain), strict=True):
         with torch.no_grad():
-            ids = x[chosen]
             logits = network(input_ids=ids, attention_mask=(ids > 0).long()).logits
-        scores.append(100 * (logits.argmax(1) == label).float().mean())
-    print(f"{package:12} {int((~test & (y == label)).sum()):5} {scores[0]:8.0f} {scores[1]:6.0f}")
+        scores[name].append(100 * float((logits.argmax(1) == label).float().mean()))
+
+counts = [int((~test & (y == label)).sum()) for label in range(len(PACKAGES))]
+order = sorted(range(len(PACKAGES)), key=lambda label: -counts[label])
+figure, axis = plt.subplots(figsize=(8, 3))
+for shift, (name, values) in zip((-0.2, 0.2), scores.items(), strict=True):
+    axis.bar([k + shift for k in range(len(order))], [values[k] for k in order], 0.4, label=name)
+axis.set_xticks(range(len(order)), [f"{PACKAGES[k]}\n{counts[k]} texts" for k in order], fontsize=8)
+axis.set_ylabel("accuracy, percent")
+axis.legend()
+plt.show()
+for name, values in scores.items():
+    print(f"{name}: mean over classes {sum(values) / len(values):.1f}%")

@@ -10,6 +10,7 @@ choose another model and set ``pretrained=True``.
 # %%
 # The data: handwritten digits, enlarged to 32 pixels.
 
+import matplotlib.pyplot as plt
 import timm
 import torch
 import torch.nn.functional as F
@@ -50,6 +51,7 @@ print(bf.check(model, next(iter(loader)), optimizer))
 
 mixup = Mixup(mixup_alpha=0.2, cutmix_alpha=0.0, label_smoothing=0.1, num_classes=10)
 criterion = SoftTargetCrossEntropy()
+losses = []
 for epoch in range(6):
     model.train()
     for images, labels in loader:
@@ -59,9 +61,15 @@ for epoch in range(6):
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
+        losses.append(float(loss))
     scheduler.step(epoch + 1)
     if epoch % 3 == 2:
         print(f"epoch {epoch + 1}: training loss {loss:.3f}")
+
+figure, axis = plt.subplots(figsize=(6, 2.4))
+axis.plot(losses)
+axis.set(xlabel="update", ylabel="loss of both streams")
+plt.show()
 
 # %%
 # ``export`` returns the plain timm model.

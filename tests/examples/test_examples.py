@@ -110,7 +110,7 @@ def test_ddp_exchange(run: Run, tmp_path: Path) -> None:
     ("name", "last"),
     [
         ("own_folder", "Page: "),
-        ("text", "wsgiref"),
+        ("text", "with BatchFormer: mean over classes"),
         ("multi_label", "epoch 12"),
         ("segmentation", r"\d+\.\d% of the digits' pixels are right"),
         ("look_into_a_batch", "relations.html"),
