@@ -81,7 +81,7 @@ class Batches:
 
     def batch(self, step: int) -> dict[str, Any]:
         got = self.feed.batch(step)
-        return {**got, "meta_x": got["view2"], "meta_y": got["y"]}
+        return {**got, "meta_x": got["view2"], "meta_y": got["y"], "x_target": got["view2"]}
 
 
 def _evaluate(method: Method, _: Any) -> Evaluation:

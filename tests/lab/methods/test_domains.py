@@ -217,11 +217,6 @@ def test_without_a_delay_the_weight_is_there_from_the_start(make: Any) -> None:
     assert make("irm", {"penalty": 5.0, "penalty_from": 1}, {"groups": 2}).phase() == 1.0
 
 
-def test_resumed_equals_unbroken_across_the_change(make: Any, assert_resumes: Any) -> None:
-    hyper = {"penalty": 5.0, "penalty_from": 3}
-    assert_resumes(lambda: make("irm", hyper, {"groups": 2}))
-
-
 @pytest.mark.parametrize("streams", ["shared", "mixed_only", "none"])
 @pytest.mark.parametrize("groups", [2, 5])
 def test_the_loss_of_vrex_by_hand(make: Any, batch: Any, streams: str, groups: int) -> None:

@@ -66,10 +66,6 @@ def test_margin_and_scale_are_settings(make: Any, batch: Any) -> None:
     )
 
 
-def test_resumed_equals_unbroken_across_the_change(make: Any, assert_resumes: Any) -> None:
-    assert_resumes(lambda: make("ldam", {"reweight_epoch": 3}))
-
-
 @pytest.mark.parametrize(
     ("method", "epochs", "said"),
     [

@@ -1,26 +1,17 @@
-"""What both MoCos have in common: the momentum encoder, one module for both, what is trained.
-
-What two ranks compute is tested in test_ranks.
-"""
+"""What both MoCos have in common: the momentum encoder, one module for both, what is trained."""
 
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch import distributed as dist
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor
 
-from batchformer import check
-from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.cuda_graph import Captured, Eager
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.methods import build_method
 from batchformer.lab.methods.moco import collapse_metrics, is_vision_transformer, unit_rows
 from batchformer.lab.models.build import build_model
 
@@ -46,34 +37,6 @@ def updated(method: Any, batch: Any, times: int = 1, lr: float = 0.1) -> Any:
 
 def parameters_of(*modules: Any) -> list[Tensor]:
     return [p for module in modules for p in module.parameters()]
-
-
-@pytest.mark.parametrize("schedule", ["constant", "cosine"])
-@pytest.mark.parametrize("name", BOTH)
-def test_the_slower_encoder_by_a_loop(make: Any, batch: Any, name: str, schedule: str) -> None:
-    updates = 12
-    method = make(name, {**HYPER, "momentum_schedule": schedule}).train()
-    method.begin_training(updates)
-    own = [p.double().clone() for p in parameters_of(method.key_network, method.key_head)]
-    optimizers = method.optimizers(OptimConfig(lr=0.05))
-    for t in range(1, updates + 1):
-        method.update(batch, optimizers, OptimizerStep(TrainConfig(), CPU))
-        method.after_update()
-        m = 0.9
-        if schedule == "cosine":
-            m = 1 - (1 - 0.9) * (math.cos(math.pi * t / updates) + 1) / 2
-        assert float(method.momentum()) == pytest.approx(m, abs=1e-6)
-        leaders = parameters_of(method.network, method.head)
-        own = [m * o + (1 - m) * p.detach().double() for o, p in zip(own, leaders, strict=True)]
-    assert int(method.updates) == updates
-    for slow, wanted, leader in zip(
-        parameters_of(method.key_network, method.key_head),
-        own,
-        parameters_of(method.network, method.head),
-        strict=True,
-    ):
-        torch.testing.assert_close(slow.double(), wanted, rtol=1e-4, atol=1e-5)
-        assert torch.equal(slow, leader) != leader.requires_grad  # only the classifier stays
 
 
 @pytest.mark.parametrize("trained", [True, False])
@@ -113,14 +76,6 @@ def test_only_the_queries_way_is_trained(
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_both_arms_begin_alike(make: Any, name: str) -> None:
-    """Same network and same heads, so also of the same depth."""
-    own, other = make(name, HYPER).state_dict(), make(name, HYPER, enabled=False).state_dict()
-    assert all(torch.equal(own[key], value) for key, value in other.items())
-    assert {key.split(".")[0] for key in set(own) - set(other)} == {"encoder"}
-
-
-@pytest.mark.parametrize("name", BOTH)
 def test_what_is_deployed(make: Any, batch: Any, name: str) -> None:
     method = updated(make(name, HYPER), batch, 2).eval()
     x = batch["x"]
@@ -139,21 +94,6 @@ def test_keys_are_normalised_by_their_own_batch(make: Any, batch: Any, name: str
     assert not keys.requires_grad and keys.shape == (20, 4)
     assert not torch.equal(method.key_network.bn1.running_mean, before[0])
     assert torch.equal(method.network.bn1.running_mean, before[1])
-
-
-@pytest.mark.parametrize("name", BOTH)
-def test_resumed_equals_unbroken(make: Any, assert_resumes: Any, name: str) -> None:
-    assert_resumes(lambda: make(name, {**HYPER, "momentum_schedule": "cosine"}))
-
-
-@pytest.mark.parametrize("name", BOTH)
-def test_a_step_writes_its_state_in_place(make: Any, batch: Any, name: str) -> None:
-    method = make(name, {**HYPER, "momentum_schedule": "cosine"})
-    method.begin_training(9)
-    places = {k: v.data_ptr() for k, v in method.state_dict().items()}
-    updated(method, batch)
-    assert {k: v.data_ptr() for k, v in method.state_dict().items()} == places
-    assert method.why_eager() is None and method.phase() is None
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -196,120 +136,10 @@ def test_what_has_no_sense_is_refused(make: Any, batch: Any, name: str) -> None:
         updated(method, batch)
 
 
-@pytest.mark.parametrize("name", BOTH)
-def test_it_is_acting(make: Any, batch: Any, name: str) -> None:
-    method = make(name, HYPER)
-    assert check(method, batch["x"], method.optimizers(OptimConfig())["main"]).passed
-
-
 def test_vision_transformers_are_known() -> None:
     timm = pytest.importorskip("timm")
     small = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1, num_classes=3)
     assert is_vision_transformer(small) and not is_vision_transformer(build_model("digits_net", 3))
-
-
-#: Rows of each rank, of the ten that one process has.
-ROWS = (4, 6)
-#: Without another sample's influence: alone, or each attending to itself.
-ALONE: list[dict[str, Any]] = [{"enabled": False}, {"attend": "self", "dropout": 0.0}]
-
-
-def without_statistics(module: nn.Module) -> None:
-    for name, part in module.named_children():
-        if isinstance(part, _BatchNorm):
-            setattr(module, name, nn.Identity())
-        else:
-            without_statistics(part)
-
-
-def two_steps(name: str, module: dict[str, Any], rows: slice) -> dict[str, Any]:
-    """Losses, a gradient and the queue after two steps on some of ten samples."""
-    torch.manual_seed(0)
-    method: Any = build_method(
-        name,
-        network=build_model("digits_net", 5).double(),
-        module=ModuleConfig(**module),
-        seed=0,
-        hyper=MethodConfig(**HYPER),  # type: ignore[arg-type]
-    ).double()
-    without_statistics(method)
-    draw = torch.Generator().manual_seed(1)
-    images = torch.randn(2, 2, 10, 1, 8, 8, generator=draw, dtype=torch.float64)
-    losses = []
-    for views in images:
-        method.zero_grad()
-        found = method.step({"x": views[0][rows], "view2": views[1][rows]})
-        found["loss"].backward()
-        losses.append(found["loss"].detach())
-    found = {"losses": torch.stack(losses), "gradient": method.head[0].weight.grad}
-    if name == "moco_v2":
-        found["queue"] = method.queue.keys
-    return found
-
-
-def statistics(rows: slice) -> Tensor:
-    """Of the first normalisation of the keys' encoder of MoCo-v2, after some of ten samples."""
-    torch.manual_seed(0)
-    network = build_model("digits_net", 5)
-    options: Any = {"module": ModuleConfig(enabled=False), "seed": 0}
-    method: Any = build_method(
-        "moco_v2",
-        network=network,
-        hyper=MethodConfig(**HYPER),  # type: ignore[arg-type]
-        **options,
-    )
-    images = torch.randn(10, 1, 8, 8) + torch.arange(10.0).view(10, 1, 1, 1)
-    method.train().key_streams(images[rows])
-    mean: Tensor = method.key_network.bn1.running_mean
-    return mean
-
-
-def in_four_parts(rows: slice) -> dict[str, Tensor]:
-    """Features of MoCo-v2 for some of eight samples, normalised in four parts, and a gradient."""
-    torch.manual_seed(0)
-    method: Any = build_method(
-        "moco_v2",
-        network=build_model("digits_net", 5).double(),
-        module=ModuleConfig(enabled=False),
-        seed=0,
-        hyper=MethodConfig(**HYPER, norm_parts=4),  # type: ignore[arg-type]
-    )
-    images = torch.randn(8, 1, 8, 8, dtype=torch.float64)
-    features = method.train().features(images[rows])
-    (features * torch.linspace(-1, 1, 8, dtype=torch.float64)[rows, None]).sum().backward()
-    return {"features": features.detach(), "gradient": method.network.conv1.weight.grad}
-
-
-def work(rank: int, folder: str) -> None:
-    store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
-    rows = slice(sum(ROWS[:rank]), sum(ROWS[: rank + 1]))
-    found = {f"{name} {i}": two_steps(name, m, rows) for name in BOTH for i, m in enumerate(ALONE)}
-    parts = in_four_parts(slice(4 * rank, 4 * rank + 4))
-    torch.save((found, statistics(rows), parts), f"{folder}/{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def assert_ranks(folder: Path) -> None:
-    """Two ranks compute what one process does with the whole batch."""
-    got, means, parts = zip(
-        *(torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)), strict=True
-    )
-    for name in BOTH:
-        for i, module in enumerate(ALONE):
-            one, ranks = two_steps(name, module, slice(0, 10)), [r[f"{name} {i}"] for r in got]
-            for part in ("losses", "gradient"):
-                mean = sum(n / 10 * r[part] for n, r in zip(ROWS, ranks, strict=True))
-                torch.testing.assert_close(mean, one[part], msg=f"{part} of {name}, {module}")
-            if name == "moco_v2":
-                for found in ranks:
-                    torch.testing.assert_close(found["queue"], one["queue"])
-    one = in_four_parts(slice(0, 8))
-    torch.testing.assert_close(torch.cat([rank["features"] for rank in parts]), one["features"])
-    torch.testing.assert_close(sum(rank["gradient"] for rank in parts), one["gradient"])
-    # Keys of a rank were normalised with samples of the other.
-    assert not torch.isclose(means[0], statistics(slice(0, 4))).all()
 
 
 @pytest.mark.gpu

@@ -364,6 +364,24 @@ def alike(one: Any, two: Any) -> bool:
     return bool(one == two)
 
 
+Unbroken = Callable[..., tuple[Swad, Evaluation]]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Unbroken:
+    """A whole training with these settings, once for all tests."""
+    done: dict[str, tuple[Swad, Evaluation]] = {}
+
+    def run(**options: Any) -> tuple[Swad, Evaluation]:
+        if str(options) not in done:
+            whole, folder = Swad(Net(), 2, 3, 0.3), tmp_path_factory.mktemp("whole")
+            end = fit(whole, Batches(), scripted(whole), run_plan(folder, **options))
+            done[str(options)] = whole, end
+        return done[str(options)]
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("stop_at", "options"),
     [
@@ -374,19 +392,15 @@ def alike(one: Any, two: Any) -> bool:
     ids=str,
 )
 def test_interrupted_and_resumed_equals_uninterrupted(
-    tmp_path: Path, stop_at: int, options: dict[str, Any]
+    tmp_path: Path, unbroken: Unbroken, stop_at: int, options: dict[str, Any]
 ) -> None:
-    def made() -> Swad:
-        return Swad(Net(), 2, 3, 0.3)
-
-    whole = made()
-    expected = fit(whole, Batches(), scripted(whole), run_plan(tmp_path / "whole", **options))
+    whole, expected = unbroken(**options)
     names = ["all", "val_loss", "without_swad_all", "without_swad_val_loss"]
     assert list(expected.metrics) == names
     assert expected.metrics["without_swad_all"] != expected.metrics["all"]
     assert whole.mean is not None and whole.valley.threshold is not None
 
-    request, cut = StopRequest(), made()
+    request, cut = StopRequest(), Swad(Net(), 2, 3, 0.3)
     run: Iterator[None] = training(
         cut, Batches(), scripted(cut), run_plan(tmp_path / "cut", **options), request
     )
@@ -396,7 +410,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     with pytest.raises(Interrupted):
         next(run)
     torch.manual_seed(999)
-    resumed = made()
+    resumed = Swad(Net(), 2, 3, 0.3)
     got = fit(resumed, Batches(), scripted(resumed), run_plan(tmp_path / "cut", **options))
     assert got.metrics == expected.metrics
     assert alike(dict(resumed.state_dict()), dict(whole.state_dict()))

@@ -35,7 +35,7 @@ def dense_graph(pairs: Compositions) -> Tensor:
     return graph / graph.sum(1, keepdim=True)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     chosen=st.sets(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=20),
     opened=st.booleans(),
