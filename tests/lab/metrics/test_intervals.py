@@ -22,6 +22,7 @@ from batchformer.lab.metrics.intervals import (
     paired,
     pooled,
     seeds_needed,
+    verdict,
 )
 
 # Hundredths of a percent point, as tables print them.
@@ -172,7 +173,7 @@ def test_a_constant_difference_has_no_interval() -> None:
     assert len({b - a for a, b in zip(baseline, other, strict=True)}) > 1
     result = paired(baseline, other)
     assert (result.sd, result.low, result.high, result.p_value) == (0.0, None, None, None)
-    assert outcome(result) == "no spread"
+    assert verdict(result, 1.5) == "no spread: +0.10 in every seed, no interval, 3 seeds"
 
 
 def test_too_few_seeds_have_no_interval() -> None:
@@ -201,19 +202,36 @@ def test_results_cannot_be_changed() -> None:
         assert not hasattr(result, "__dict__")
 
 
-# ---------------------------------------------------------------- outcome
+# ---------------------------------------------------------------- verdict
 
 
-def test_outcomes() -> None:
+def test_verdict_words() -> None:
     baseline = [60.0, 61.0, 62.0, 63.0]
-    up, down = (
-        paired(baseline, [61.0, 62.1, 62.9, 64.0]),
-        paired(baseline, [59.0, 60.1, 60.9, 62.0]),
-    )
-    assert (outcome(up), outcome(up, higher_is_better=False)) == ("gain", "loss")
-    assert (outcome(down), outcome(down, higher_is_better=False)) == ("loss", "gain")
-    assert outcome(paired(baseline, [61.0, 60.5, 62.5, 62.9])) == "inside the noise"
-    assert outcome(paired([61.0, 61.5], [62.0, 62.25])) == "too few seeds"
+    up = paired(baseline, [61.0, 62.1, 62.9, 64.0])
+    assert verdict(up).startswith("gain: +1.00 [+0.87, +1.13], p = ")
+    assert verdict(up).endswith(", 4 seeds")
+    assert verdict(up, higher_is_better=False).startswith("loss: +1.00")
+    down = paired(baseline, [59.0, 60.1, 60.9, 62.0])
+    assert verdict(down).startswith("loss: -1.00")
+    assert verdict(down, higher_is_better=False).startswith("gain: -1.00")
+    noise = paired(baseline, [61.0, 60.5, 62.5, 62.9])
+    assert verdict(noise).startswith("inside the noise: +0.22")
+
+
+def test_verdict_of_too_few_seeds_shows_the_values() -> None:
+    text = verdict(paired([61.0, 61.5], [62.0, 62.25]), paper_effect=1.0)
+    assert text == "too few seeds: baseline 61.00, 61.50, other 62.00, 62.25, 2 seeds"
+
+
+def test_verdict_says_how_many_seeds_the_papers_effect_needs() -> None:
+    result = paired([60.0, 60.0, 60.0], [59.0, 60.0, 61.0])  # differences of sd 1
+    assert verdict(result, 1.0).endswith("; the paper's +1.00 needs 10 seeds at sd 1.00")
+    assert verdict(result, -0.5).endswith("; the paper's -0.50 needs 34 seeds at sd 1.00")
+    # Two seeds would do for the test, but two seeds give no interval here.
+    assert seeds_needed(40.0, 1.0) == 2
+    assert verdict(result, 40.0).endswith("needs 3 seeds at sd 1.00")
+    same = paired([60.0, 61.0, 62.0], [60.0, 61.0, 62.0])
+    assert verdict(same, 1.0) == "inside the noise: +0.00 [+0.00, +0.00], p = 1, 3 seeds"
 
 
 # ---------------------------------------------------------------- seeds_needed

@@ -31,7 +31,6 @@ class Job:
     """One run to train.
 
     Args:
-        name: of the run.
         start: begins the training; the request asks it to save and stop.
         feed: where its batches come from, if other runs share it.
     """

@@ -33,10 +33,7 @@ class Lars(Optimizer):
 
     Args:
         params: parameters or groups; a group may override every setting.
-        lr: learning rate.
-        momentum: share of m that is kept.
         weight_decay: added to the gradient before its norm is taken.
-        trust: the trust coefficient.
         adapted: False gives plain SGD, for biases and normalisation parameters.
     """
 
@@ -149,11 +146,6 @@ def lr_factor(config: ScheduleConfig, update: int, updates: int, per_epoch: int)
     """The learning rate of one update as a multiple of the configured one.
 
     A pure function of time: a resumed run needs no scheduler state.
-
-    Args:
-        update: index of the update, from 0.
-        updates: total number of updates.
-        per_epoch: updates in an epoch.
 
     >>> cosine = ScheduleConfig(kind="cosine", warmup=2, warmup_from=0.5)
     >>> [round(lr_factor(cosine, t, 6, 1), 2) for t in range(6)]

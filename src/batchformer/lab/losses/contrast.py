@@ -21,7 +21,6 @@ def supervised_contrast(directions: Tensor, labels: Tensor, temperature: float) 
     Args:
         directions: (N, Z) z, of length one.
         labels: (N,) class numbers.
-        temperature: divides the similarities.
 
     >>> z = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     >>> supervised_contrast(z, torch.tensor([4, 4, 7]), 1.0)  # log(e + 1) - 1
@@ -51,7 +50,6 @@ def class_contrast(scores: Tensor, targets: Tensor, temperature: float) -> Tenso
     Args:
         scores: (N, S) of each sample with each class.
         targets: (N,) numbers within these S classes.
-        temperature: divides the scores.
     """
     _require_positive(temperature)
     wide = torch.promote_types(scores.dtype, torch.float32)
@@ -99,7 +97,6 @@ def stream_pairs(kind: PairList, view: int) -> tuple[StreamPair, ...]:
         README of the release points.
 
     Args:
-        kind: the name of the list.
         view: of the queries, 1 or 2.
 
     >>> [query + " " + key for query, key in stream_pairs("first_release", 2)]
@@ -144,7 +141,6 @@ def queue_contrast(
         queries: (N, D), of length one: the caller normalises, as the queue holds normalised keys.
         keys: (N, D), of length one, of the same samples; compute them without gradients.
         queue: (Q, D), of length one, keys of earlier samples.
-        temperature: divides the similarities.
         valid: (Q,) booleans, False where the queue holds no key yet; None if all hold one.
 
     >>> q = torch.tensor([[1.0, 0.0]])
@@ -182,7 +178,6 @@ def batch_contrast(queries: Tensor, keys: Tensor, temperature: float, first: int
     Args:
         queries: (N, D), of any length: they are normalised here.
         keys: (M, D), likewise; compute them without gradients.
-        temperature: T.
         first: index of the first query's key among the keys of all ranks.
 
     >>> q = torch.tensor([[3.0, 0.0]])

@@ -42,7 +42,6 @@ def distillation(student_logits: Tensor, teacher_logits: Tensor, temperature: fl
     Args:
         student_logits: (N, K).
         teacher_logits: (N, K), taken as constant.
-        temperature: T.
 
     >>> logits = torch.tensor([[1.0, 2.0]])
     >>> distillation(logits, logits + 5, temperature=2.0).abs() < 1e-6
@@ -66,7 +65,6 @@ def class_temperatures(class_counts: ClassCounts, factor: float) -> Tensor:
     among the training images. A class without images has ``p_c = 0``.
 
     Args:
-        class_counts: (K,) training images of each class.
         factor: in [0, 1); 0 makes all temperatures 1.
 
     >>> class_temperatures([3, 1], factor=0.5)  # w = 1.25 and 0.75
@@ -153,8 +151,6 @@ def ride_with_teacher(
         ride_loss: scalar, of the same logits.
         expert_logits: (E, N, K); their mean is the student's answer.
         teacher_logits: (N, K), for a teacher of several experts the mean of theirs.
-        temperature: of the distillation.
-        factor: weight of the distillation.
         distillation_count: "once" adds the two. "per_expert" adds that sum once for every expert,
             as RIDE's released code does: the whole loss times E.
     """
@@ -173,14 +169,10 @@ class RIDE(nn.Module):
     """``ride`` with the margins, weights and temperatures of one training set.
 
     Args:
-        class_counts: (K,) training images of each class.
         diversity: weight of the divergence from the mean: -0.2 for ImageNet-LT and iNaturalist,
             -0.45 for CIFAR.
         temperature_factor: of :func:`class_temperatures`: 0.02 for ImageNet-LT, 0.015 for
             iNaturalist, 0.05 for CIFAR.
-        largest: margin of the rarest class.
-        scale: of the experts' logits.
-        beta: of the effective-number class weights.
         allow_empty: accept classes without images; they have neither margin nor weight.
     """
 

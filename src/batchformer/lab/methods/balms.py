@@ -30,7 +30,6 @@ class ClassSampler(nn.Module):
     """Resamples a batch by one learned weight for each class, in (0, 1).
 
     Args:
-        class_counts: (K,) training images of each class.
         power: initial weights are proportional to ``n_c^-power``, scaled so that the smallest and
             the largest add up to 1. On Places-LT, with power 0.3, the rarest class begins at 0.888.
     """
@@ -67,9 +66,6 @@ class MetaSampled(OnFrozenFeatures):
 
     Args:
         network: of an earlier run; its classifier is initialised again.
-        class_counts: (K,) training images of each class.
-        seed: of the classifier's initial weights.
-        hyper: sampler_power, sampler_lr, inner_lr and meta_streams.
     """
 
     def __init__(
@@ -179,8 +175,6 @@ def after_sgd_step(weight: nn.Parameter, gradient: Tensor, optimizer: Optimizer)
     Neither the weight nor the optimizer changes.
 
     Args:
-        weight: of any shape, one that `optimizer` trains.
-        gradient: of the same shape.
         optimizer: ``torch.optim.SGD``, with any rate, momentum, Nesterov or not, and weight decay.
     """
     group = next(g for g in optimizer.param_groups if any(p is weight for p in g["params"]))

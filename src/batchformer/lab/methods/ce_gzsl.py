@@ -62,13 +62,7 @@ class CeGzsl(Method):
         attributes: (K, A) of all classes.
         seen: (S,) class numbers that are trained on.
         unseen: (U,) class numbers that are not.
-        module: BatchFormer's settings.
-        seed: of the initial weights and of the classifier's training.
-        hyper: module_at, noise, gan_hidden, contrast, contrast_temperature, gradient_penalty,
-            critic_steps, synthetic, classifier_epochs.
         embedding: H, channels of h.
-        direction: channels of z, in which samples are contrasted.
-        comparator: channels of the comparator's hidden layer.
     """
 
     features: Tensor
@@ -330,11 +324,8 @@ def train_classifier(
     Args:
         features: (M, H).
         labels: (M,) class numbers.
-        num_classes: K.
-        epochs: passes over all rows.
         seed: of initial weights, order and dropout.
         module: BatchFormer's settings; ``enabled=False`` is none.
-        batch_size: rows of a batch.
     """
     device = features.device
     with drawing(seed, "weights", APART):

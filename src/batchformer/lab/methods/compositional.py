@@ -131,11 +131,7 @@ class Cge(PairClassifier):
     neighbours. The whole network is trained, the backbone at a lower rate.
 
     Args:
-        network: gives pooled features; its classifier is replaced by the identity.
-        compositions: the P pairs.
         vectors: (A + O, D) word vectors, of attributes and then objects; they are not trained.
-        seed: of the initial weights of encoder, embedder and graph network.
-        hyper: image_embedding, graph_hidden, pair_dropout, backbone_lr_factor.
     """
 
     nodes: Tensor
@@ -194,9 +190,6 @@ class CompCos(PairClassifier, OnFrozenFeatures):
         network: gives pooled features; it is not trained, and its classifier is removed.
         compositions: the P pairs; for margins those of an open world.
         vectors: (A + O, D) word vectors, which initialise the attributes' and objects' embeddings.
-        seed: of the initial weights of encoder, embedder and composition.
-        hyper: image_embedding, image_hidden, pair_dropout, cosine_scale, feasibility,
-            feasibility_margin, feasibility_epochs, frozen_mode.
     """
 
     attribute: Tensor
@@ -300,7 +293,6 @@ def pair_feasibility(compositions: Compositions, attributes: Tensor, objects: Te
     seen, the cosine counts as -1.
 
     Args:
-        compositions: the pairs.
         attributes: (A, D) embeddings.
         objects: (O, D) embeddings.
 

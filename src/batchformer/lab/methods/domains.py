@@ -21,8 +21,6 @@ def by_domain(rows: Tensor, groups: int, streams: int = 1) -> Tensor:
 
     Args:
         rows: G equal blocks of one stream, or the plain blocks and then the mixed ones.
-        groups: G.
-        streams: 1 or 2.
 
     >>> import torch
     >>> by_domain(torch.tensor([1, 2, 3, 4, -1, -2, -3, -4]), groups=2, streams=2)

@@ -23,10 +23,7 @@ class MixingClassifier(Classifier):
     part is mixed within itself, as on several devices.
 
     Args:
-        network: as for :class:`Classifier`.
         criterion: of logits ``(N, K)`` and targets ``(N,)`` or ``(N, K)``.
-        classes: K.
-        options: of :class:`Classifier`.
     """
 
     def __init__(

@@ -34,8 +34,6 @@ class Mdd(Classifier):
     Args:
         network: gives pooled features; its classifier is replaced by the identity.
         class_counts: (K,) training images of each class; only their number is used.
-        seed: of the initial weights of encoder, bottleneck and classifiers.
-        hyper: penalty, mdd_gamma, bottleneck, backbone_lr_factor, reversal, reversal_updates.
     """
 
     updates: Tensor

@@ -47,9 +47,6 @@ class Moco(Method):
         network: encodes the queries, with timm's contract; the keys' encoder starts as its copy.
             Its classifier is not trained, and stays in its state.
         head: makes queries from features; its copy makes keys.
-        module: BatchFormer's settings.
-        seed: of the run.
-        hyper: temperature, momentum, and which streams are contrasted.
     """
 
     updates: Tensor
@@ -189,11 +186,6 @@ class MocoV2(Moco):
     several ranks each has its share of the parts.
 
     Args:
-        network: encodes the queries, with timm's contract.
-        module: BatchFormer's settings.
-        seed: of the initial weights of encoder and head.
-        hyper: temperature, queue, dim, momentum, projection_layers, _hidden and _front,
-            contrast_pairs, norm_parts, enqueued.
         class_counts: not used; images have no labels here.
     """
 
@@ -256,7 +248,6 @@ class MocoV2(Moco):
         """Unit keys (N, D) of each stream; images are shuffled for the encoder.
 
         Args:
-            x: images (N, channels, H, W).
             order: (N,) on one rank, the order that assigns rows to parts.
         """
         rows = encode_shuffled(
@@ -281,11 +272,6 @@ class MocoV3(Moco):
     trained, as in MoCo-v3.
 
     Args:
-        network: encodes the queries, with timm's contract.
-        module: BatchFormer's settings.
-        seed: of the initial weights of encoder and heads.
-        hyper: temperature, dim, momentum, momentum_schedule, projection_layers and _hidden,
-            contrast_pairs.
         class_counts: not used; images have no labels here.
     """
 
@@ -334,7 +320,6 @@ class MocoV3(Moco):
         """The contrasts of one view's queries with the keys of all ranks.
 
         Args:
-            view: 1 or 2.
             queries: (N, D) of each stream.
             keys: (N, D) of each stream, of the other view.
             counts: rows on every rank.

@@ -35,10 +35,7 @@ class Swad(Method):
     under the name `swad`.
 
     Args:
-        inner: the method that is trained.
-        converge: of :class:`LossValley`.
-        tolerance: of :class:`LossValley`.
-        ratio: of :class:`LossValley`.
+        converge, tolerance, ratio: of :class:`LossValley`.
     """
 
     def __init__(self, inner: Method, converge: int, tolerance: int, ratio: float) -> None:
@@ -332,8 +329,6 @@ class MeanWeights:
     needed only at evaluations, so they do not take the device's memory from training.
 
     Args:
-        weights: the means.
-        updates: the number of updates.
         last: the number of the last update, from 1.
     """
 

@@ -268,14 +268,12 @@ class Pooled:
     """Mean difference over ``setups``, each counted once, with the wider 95% t interval.
 
     Args:
-        difference: percent points.
         low, high: of the interval; None where the same difference is in every seed of every
             set-up, which on small test sets is a coincidence and no certainty.
         p_value: the larger of the two, which is below 0.05 where the interval excludes 0; or None.
         spread: which of the two it comes from.
         alike: p-value of the hypothesis that the effect is the same in every set-up (one-way
             analysis of variance); small where set-ups differ by more than their seeds do.
-        setups: how many.
         seeds: paired seeds in all.
     """
 

@@ -16,8 +16,6 @@ class CosineClassifier(nn.Module):
     start as random directions of length one.
 
     Args:
-        in_features: C.
-        num_classes: K.
         scale: multiplies the cosines; 1 gives the cosines themselves.
 
     >>> head = CosineClassifier(4, 3, scale=30.0)
@@ -63,10 +61,6 @@ def projector(
     It is the same with and without BatchFormer; the released code has the front only with it.
 
     Args:
-        channels: C, of the features.
-        dim: D, of the outputs.
-        layers: linear layers.
-        hidden: channels between them.
         front: put a linear layer of C channels with batch normalisation and ReLU first.
 
     >>> projector(8, 2, layers=2, hidden=4)
@@ -93,10 +87,7 @@ def normalised_projector(
     ReLU follows each normalisation but the last, which has no scale and shift of its own.
 
     Args:
-        channels: C, of the features.
-        dim: D, of the outputs.
         layers: linear layers; 2 for a ResNet, 3 for a ViT.
-        hidden: channels between them.
         last_norm: whether outputs are normalised as well.
     """
     parts: list[nn.Module] = []
@@ -109,12 +100,7 @@ def normalised_projector(
 
 
 def predictor(dim: int, hidden: int) -> nn.Sequential:
-    """MoCo-v3's predictor on the queries: two layers, the last without normalisation.
-
-    Args:
-        dim: D, of inputs and outputs.
-        hidden: channels between.
-    """
+    """MoCo-v3's predictor on the queries: two layers, the last without normalisation."""
     return normalised_projector(dim, dim, layers=2, hidden=hidden, last_norm=False)
 
 
@@ -129,7 +115,6 @@ class Projection(nn.Module):
 
     Args:
         in_features: C, also the width of the hidden layer.
-        dim: D, channels of the output.
     """
 
     def __init__(self, in_features: int, dim: int) -> None:

@@ -27,9 +27,6 @@ def freeze_norm(network: nn.Module) -> None:
 
     Names, values and the module objects stay the same.
 
-    Args:
-        network: is changed in place.
-
     >>> import torch
     >>> network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
     >>> freeze_norm(network)
@@ -95,7 +92,6 @@ def normalise_in_parts(network: nn.Module, parts: int) -> None:
     Names, values and the module objects stay the same.
 
     Args:
-        network: is changed in place.
         parts: P; 1 changes nothing.
 
     Raises:

@@ -159,8 +159,6 @@ class Parallel:
         """The step for one part of a batch; run its backward pass within the context too.
 
         Args:
-            step: of the method.
-            optimizer: that will be stepped.
             last: whether this is the last part, after which gradients are exchanged.
         """
         wrapped = self._wrapped.get((id(_owner(step)), id(optimizer)))
