@@ -90,25 +90,32 @@ def _evaluate(method: Method, _: Any) -> Evaluation:
 
 
 @pytest.fixture
-def assert_resumes(tmp_path: Path) -> Callable[[Callable[[], Method]], None]:
+def assert_resumes(tmp_path: Path) -> Callable[..., None]:
     """Eight updates at one go, and stopped after five and resumed, end in the same state."""
 
-    def plan(folder: str) -> Plan:
-        return Plan(
-            optim=OptimConfig(lr=0.05),
-            schedule=ScheduleConfig(kind="cosine"),
-            train=TrainConfig(batch_size=10, updates=8),
-            seed=3,
-            folder=tmp_path / folder,
-            device=torch.device("cpu"),
-            quiet=True,
-        )
+    def check(
+        build: Callable[[], Method],
+        batches: Any = None,
+        evaluate: Any = _evaluate,
+        optim: OptimConfig | None = None,
+        **train: Any,
+    ) -> None:
+        def plan(folder: str) -> Plan:
+            return Plan(
+                optim=optim or OptimConfig(lr=0.05),
+                schedule=ScheduleConfig(kind="cosine"),
+                train=TrainConfig(batch_size=10, updates=8, **train),
+                seed=3,
+                folder=tmp_path / folder,
+                device=torch.device("cpu"),
+                quiet=True,
+            )
 
-    def check(build: Callable[[], Method]) -> None:
+        batches = batches or Batches()
         whole = build()
-        expected = fit(whole, Batches(), _evaluate, plan("whole"))
+        expected = fit(whole, batches, evaluate, plan("whole"))
         request = StopRequest()
-        run = training(build(), Batches(), _evaluate, plan("cut"), request)
+        run = training(build(), batches, evaluate, plan("cut"), request)
         for _ in range(5):
             next(run)
         request.signal_number = 15
@@ -116,7 +123,7 @@ def assert_resumes(tmp_path: Path) -> Callable[[Callable[[], Method]], None]:
             next(run)
         torch.manual_seed(999)
         resumed = build()
-        got = fit(resumed, Batches(), _evaluate, plan("cut"))
+        got = fit(resumed, batches, evaluate, plan("cut"))
         assert got.metrics == expected.metrics
         state = resumed.state_dict()
         for key, value in whole.state_dict().items():

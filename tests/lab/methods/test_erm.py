@@ -1,4 +1,4 @@
-"""Cross-entropy and Balanced Softmax, on mixed and smoothed targets where asked."""
+"""Cross-entropy, Balanced Softmax and LDAM, on mixed and smoothed targets where asked."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from batchformer.lab.data.transforms.mixup import draw_mix, mix_batch
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.losses.long_tailed import balanced_softmax
 from batchformer.lab.methods import build_method
-from batchformer.lab.methods.erm import CrossEntropy, MixingClassifier
+from batchformer.lab.methods.erm import CrossEntropy, MixingClassifier, reweighting_warning
 from batchformer.lab.models.build import build_model
+from batchformer.lab.models.heads import CosineClassifier
 from batchformer.lab.recipes import find_recipe
 from batchformer.lab.runs.compare import run
 from batchformer.nn.randomness import drawing
@@ -116,7 +117,7 @@ def test_soft_targets_are_doubled_with_batchformer() -> None:
         assert float(method.step(mixed)["loss"]) == pytest.approx(total, rel=1e-6)
 
 
-COUNTS = torch.tensor([40, 9, 1])
+COUNTS_ERM = torch.tensor([40, 9, 1])
 ARMS: dict[str, dict[str, Any]] = {"baseline": {"enabled": False}, "batchformer": {"dropout": 0.0}}
 
 
@@ -128,7 +129,7 @@ def balanced(hyper: MethodConfig, **module: Any) -> MixingClassifier:
         network=network,
         module=ModuleConfig(**module),
         seed=0,
-        class_counts=COUNTS,
+        class_counts=COUNTS_ERM,
         hyper=hyper,
     )
     assert isinstance(built, MixingClassifier)
@@ -165,7 +166,7 @@ def test_the_loss_weighs_both_labels_by_the_pixels_that_are_seen(arm: str) -> No
         total = 0.0
         for row, scores in enumerate(logits):
             n = row % 8
-            log_p = (scores + COUNTS.log()).log_softmax(0)
+            log_p = (scores + COUNTS_ERM.log()).log_softmax(0)
             total -= share * float(log_p[batch["y"][n]])
             total -= (1 - share) * float(log_p[batch["y"][7 - n]])
         loss = method.step(mixed)["loss"].item()
@@ -178,9 +179,9 @@ def test_soft_targets_are_the_weighted_loss_of_both_labels() -> None:
     logits = torch.randn(6, 3, generator=draw, dtype=torch.float64)
     y, partner = torch.tensor([0, 1, 2, 0, 1, 2]), torch.tensor([2, 1, 0, 0, 2, 1])
     soft = 0.3 * torch.eye(3).double()[y] + 0.7 * torch.eye(3).double()[partner]
-    expected = 0.3 * balanced_softmax(logits, y, COUNTS)
-    expected += 0.7 * balanced_softmax(logits, partner, COUNTS)
-    torch.testing.assert_close(balanced_softmax(logits, soft, COUNTS), expected)
+    expected = 0.3 * balanced_softmax(logits, y, COUNTS_ERM)
+    expected += 0.7 * balanced_softmax(logits, partner, COUNTS_ERM)
+    torch.testing.assert_close(balanced_softmax(logits, soft, COUNTS_ERM), expected)
 
 
 def test_the_expected_share() -> None:
@@ -249,3 +250,75 @@ def test_arms_of_a_seed_train_on_the_same_images_and_targets(
             assert torch.equal(first["x"], other["x"]) and torch.equal(first["y"], other["y"])
     kinds = {bool((batch["y"].amax(1) == 1).all()) for batch in seen}
     assert kinds == {True, False}, "some batches are cut and some are not"
+
+
+# LDAM against the loss composed by hand, its head, and when weights begin.
+
+
+COUNTS_LDAM = torch.tensor([50.0, 20.0, 10.0, 5.0, 1.0])
+
+
+def in_eval_norms(method: Any) -> Any:
+    for module in method.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            module.eval()
+    return method
+
+
+@pytest.mark.parametrize("reweighted", [False, True])
+def test_the_loss_of_both_streams_by_hand(make: Any, batch: Any, reweighted: bool) -> None:
+    method = in_eval_norms(make("ldam", {"reweight_epoch": 3}, dropout=0.0))
+    method.begin_epoch(3 if reweighted else 2)
+    features = method.network.forward_features(batch["x"])
+    rows = torch.cat((features, method.encoder.mix(features)))
+    cosines = F.normalize(rows) @ F.normalize(method.network.fc.weight).T
+    y = batch["y"].repeat(2)
+    margins = 0.5 * (1 / COUNTS_LDAM) ** 0.25
+    lowered = cosines - F.one_hot(y, 5) * margins
+    effective = (1 - 0.9999 ** COUNTS_LDAM.double()) / (1 - 0.9999)
+    weights = (1 / effective) * 5 / (1 / effective).sum()
+    losses = F.cross_entropy(30 * lowered, y, reduction="none").double()
+    w = weights[y] if reweighted else torch.ones(20)
+    expected = (w * losses).sum() / w.sum()
+    torch.testing.assert_close(method.step(batch)["loss"].double(), expected, rtol=1e-6, atol=0)
+
+
+def test_weights_begin_at_their_epoch_and_are_a_phase(make: Any) -> None:
+    method = make("ldam", {"reweight_epoch": 160})
+    phases = []
+    for epoch in (0, 159, 160, 199, 0):
+        method.begin_epoch(epoch)
+        phases.append(method.phase())
+    assert phases == [False, False, True, True, False]
+
+
+def test_the_head_is_a_cosine_one_and_the_prediction_plain(make: Any, batch: Any) -> None:
+    with_module, without = make("ldam").eval(), make("ldam", enabled=False).eval()
+    assert isinstance(with_module.network.fc, CosineClassifier)
+    assert torch.equal(with_module.predict(batch["x"]), without.predict(batch["x"]))
+    assert torch.equal(with_module.predict(batch["x"]), with_module.network(batch["x"]))
+    assert with_module.predict(batch["x"]).abs().max() <= 30.001
+
+
+def test_margin_and_scale_are_settings(make: Any, batch: Any) -> None:
+    method = in_eval_norms(make("ldam", {"margin": 0.0, "scale": 2.0}, enabled=False))
+    logits = method.network(batch["x"])
+    assert logits.abs().max() <= 2.001
+    torch.testing.assert_close(
+        method.step(batch)["loss"], F.cross_entropy(logits, batch["y"]), rtol=1e-5, atol=1e-6
+    )
+
+
+@pytest.mark.parametrize(
+    ("method", "epochs", "said"),
+    [
+        ("ldam", 3, "epoch 5, and this training has 3"),
+        ("ride", 5, "has 5"),  # epochs count from 0: the last is 4
+        ("ldam", 5.1, ""),
+        ("ride", 200, ""),
+        ("cross_entropy", 3, ""),
+    ],
+)
+def test_a_training_that_ends_before_it_is_told(method: str, epochs: float, said: str) -> None:
+    words = reweighting_warning(method, MethodConfig(reweight_epoch=5), epochs)
+    assert (said in words) if said else words == ""

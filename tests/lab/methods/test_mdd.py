@@ -14,7 +14,7 @@ from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.losses.domains import mdd
-from batchformer.lab.methods.mdd import Mdd, split_domains
+from batchformer.lab.methods.domains import Mdd, split_domains
 from batchformer.lab.models.build import build_model
 
 HYPER: dict[str, Any] = {"bottleneck": 16, "reversal": 0.5, "reversal_updates": 10, "penalty": 0.7}

@@ -150,7 +150,6 @@ class BalancedSoftmax(nn.Module):
         return balanced_softmax(logits, targets, self.class_counts)
 
     def extra_repr(self) -> str:
-        """Number of classes, for ``print``."""
         return f"classes={self.class_counts.numel()}"
 
 
@@ -250,5 +249,4 @@ class LDAM(nn.Module):
         return ldam(logits, targets, self.margins, self.scale, weights)
 
     def extra_repr(self) -> str:
-        """Number of classes and scale, for ``print``."""
         return f"classes={self.margins.numel()}, scale={self.scale:g}"

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine.bn_recalibration import recalibrate_norms
 from batchformer.lab.engine.method import Batches, Finding, Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
+from batchformer.lab.models.norms import recalibrate_norms
 from batchformer.torch_private import foreach_add_, foreach_lerp
 
 #: Training batches over which the statistics of batch normalisation are computed again.
