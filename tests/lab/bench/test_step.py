@@ -130,7 +130,7 @@ def test_kernels_can_be_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == {"kernels are disabled"}
 
 
-def test_a_recording_that_fails_is_not_passed_off_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_capture_that_fails_is_not_passed_off_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: Captured, batch: object) -> None:
         raise RuntimeError("operation not permitted")
 

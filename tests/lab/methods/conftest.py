@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
@@ -22,6 +22,7 @@ from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from batchformer.lab.models.ride import ride_resnet32
 from batchformer.nn.randomness import drawing
+from batchformer.torch_private import BatchNorm
 
 COUNTS = torch.tensor([50, 20, 10, 5, 1])
 Make = Callable[..., Method]
@@ -130,6 +131,19 @@ def assert_resumes(tmp_path: Path) -> Callable[..., None]:
             assert torch.equal(state[key], value), key
 
     return check
+
+
+@pytest.fixture(scope="session")
+def quiet() -> Callable[[Any], Any]:
+    """Sets a method to training without dropout layers and with stored statistics."""
+
+    def set_modes(method: Any) -> Any:
+        for module in method.train().modules():
+            if isinstance(module, (nn.Dropout, BatchNorm)):
+                module.eval()
+        return method
+
+    return set_modes
 
 
 @pytest.fixture(scope="session")

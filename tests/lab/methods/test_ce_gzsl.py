@@ -368,7 +368,7 @@ def test_what_has_no_sense_is_refused() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("enabled", [False, True])
-def test_recorded_updates_equal_eager_ones(enabled: bool) -> None:
+def test_captured_updates_equal_eager_ones(enabled: bool) -> None:
     device = torch.device("cuda")
     ends = []
     for kind in (Eager, Captured):
@@ -482,7 +482,7 @@ def test_streams_and_weights_reach_the_loss() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_recorded_steps_are_those_run_eagerly(capsys: pytest.CaptureFixture[str]) -> None:
+def test_captured_steps_are_those_run_eagerly(capsys: pytest.CaptureFixture[str]) -> None:
     features, labels = (tensor.cuda() for tensor in clusters())
     options: dict[str, Any] = {"epochs": 20, "seed": 5, "module": OFF}
     eager = train_classifier(features, labels, 6, **options)
@@ -490,6 +490,6 @@ def test_recorded_steps_are_those_run_eagerly(capsys: pytest.CaptureFixture[str]
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         assert feature_classifier._can_capture(features.device, None)
-        recorded = train_classifier(features, labels, 6, **options)
+        captured = train_classifier(features, labels, 6, **options)
     assert capsys.readouterr().err == ""
-    torch.testing.assert_close(recorded.weight, eager.weight, rtol=1e-5, atol=1e-7)
+    torch.testing.assert_close(captured.weight, eager.weight, rtol=1e-5, atol=1e-7)

@@ -82,14 +82,6 @@ def updated(method: Any, batch: Any, **train: Any) -> dict[str, Tensor]:
     return losses
 
 
-def quiet(method: Any) -> Any:
-    """In training, without dropout and with stored statistics."""
-    for module in method.train().modules():
-        if isinstance(module, (nn.Dropout, nn.modules.batchnorm._BatchNorm)):
-            module.eval()
-    return method
-
-
 def streams_of(method: Any, x: Tensor, streams: str) -> list[Tensor]:
     """The features of each stream that is trained on."""
     plain = method.network.forward_head(method.network.forward_features(x))
@@ -264,7 +256,7 @@ def test_parts_of_cge(embedding: int) -> None:
 
 @pytest.mark.parametrize("streams", ["shared", "mixed_only", "none"])
 @pytest.mark.parametrize("embedding", [0, 20])
-def test_the_loss_of_cge_by_hand(shown: Any, streams: str, embedding: int) -> None:
+def test_the_loss_of_cge_by_hand(shown: Any, streams: str, embedding: int, quiet: Any) -> None:
     method = made("cge", {"image_embedding": embedding}, dropout=0.0, **module_of(streams))
     nodes = quiet(method).graph(method.nodes)
     losses = []
@@ -347,7 +339,9 @@ def test_parts_of_compcos() -> None:
 
 @pytest.mark.parametrize("streams", ["shared", "mixed_only", "none"])
 @pytest.mark.parametrize("epoch", [None, 0, 2, 9])
-def test_the_loss_of_compcos_by_hand(shown: Any, streams: str, epoch: int | None) -> None:
+def test_the_loss_of_compcos_by_hand(
+    shown: Any, streams: str, epoch: int | None, quiet: Any
+) -> None:
     """Without margins over seen pairs; with them over all, the unseen ones lowered."""
     hyper = {} if epoch is None else MARGIN
     method = quiet(made("compcos", hyper, dropout=0.0, **module_of(streams)))

@@ -189,5 +189,5 @@ def test_a_copy_trains_by_itself() -> None:
     assert "network.conv1.weight" in moved and "network.layer4.1.conv2.weight" in moved
 
 
-def test_updates_are_not_recorded() -> None:
+def test_updates_are_not_captured() -> None:
     assert "differ in size" in str(detector().why_eager())

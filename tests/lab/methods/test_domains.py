@@ -176,14 +176,9 @@ def test_domains_grow_alike(make: Any, batch: Any) -> None:
     assert distance(10.0) < 0.2 * distance(0.0)
 
 
-def in_eval_norms(method: Any) -> Any:
-    method.network.eval()
-    return method
-
-
-def test_the_weight_of_irm_sets_in_and_is_a_phase(make: Any, batch: Any) -> None:
+def test_the_weight_of_irm_sets_in_and_is_a_phase(make: Any, batch: Any, quiet: Any) -> None:
     hyper = {"penalty": 5.0, "penalty_from": 2}
-    method = in_eval_norms(make("irm", hyper, {"groups": 2}, dropout=0.0))
+    method = quiet(make("irm", hyper, {"groups": 2}, dropout=0.0))
     phases = []
     for epoch in (0, 1, 2, 9, 0):
         method.begin_epoch(epoch)

@@ -258,16 +258,11 @@ def test_arms_of_a_seed_train_on_the_same_images_and_targets(
 COUNTS_LDAM = torch.tensor([50.0, 20.0, 10.0, 5.0, 1.0])
 
 
-def in_eval_norms(method: Any) -> Any:
-    for module in method.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):
-            module.eval()
-    return method
-
-
 @pytest.mark.parametrize("reweighted", [False, True])
-def test_the_loss_of_both_streams_by_hand(make: Any, batch: Any, reweighted: bool) -> None:
-    method = in_eval_norms(make("ldam", {"reweight_epoch": 3}, dropout=0.0))
+def test_the_loss_of_both_streams_by_hand(
+    make: Any, batch: Any, reweighted: bool, quiet: Any
+) -> None:
+    method = quiet(make("ldam", {"reweight_epoch": 3}, dropout=0.0))
     method.begin_epoch(3 if reweighted else 2)
     features = method.network.forward_features(batch["x"])
     rows = torch.cat((features, method.encoder.mix(features)))
@@ -300,8 +295,8 @@ def test_the_head_is_a_cosine_one_and_the_prediction_plain(make: Any, batch: Any
     assert with_module.predict(batch["x"]).abs().max() <= 30.001
 
 
-def test_margin_and_scale_are_settings(make: Any, batch: Any) -> None:
-    method = in_eval_norms(make("ldam", {"margin": 0.0, "scale": 2.0}, enabled=False))
+def test_margin_and_scale_are_settings(make: Any, batch: Any, quiet: Any) -> None:
+    method = quiet(make("ldam", {"margin": 0.0, "scale": 2.0}, enabled=False))
     logits = method.network(batch["x"])
     assert logits.abs().max() <= 2.001
     torch.testing.assert_close(

@@ -27,14 +27,6 @@ def pairs(batch: Any) -> dict[str, Tensor]:
     return {"x": batch["x"], "y": batch["y"], "x_target": batch["view2"][:6]}
 
 
-def quiet(method: Any) -> Any:
-    """In training, without dropout and with stored statistics."""
-    for module in method.train().modules():
-        if isinstance(module, (nn.Dropout, nn.modules.batchnorm._BatchNorm)):
-            module.eval()
-    return method
-
-
 def backbone_gradients(method: Any, loss: Tensor) -> list[Tensor]:
     return list(torch.autograd.grad(loss, list(method.network.parameters())))
 
@@ -104,7 +96,7 @@ def test_marked_rows_go_to_their_domain(streams: int) -> None:
 
 
 @pytest.mark.parametrize("streams", ["shared", "mixed_only", "none"])
-def test_the_loss_by_hand(make: Any, pairs: Any, streams: str) -> None:
+def test_the_loss_by_hand(make: Any, pairs: Any, streams: str, quiet: Any) -> None:
     module = {"enabled": False} if streams == "none" else {"streams": streams}
     method = quiet(make("mdd", HYPER, dropout=0.0, **module))
     plain = method.network.forward_features(torch.cat((pairs["x"], pairs["x_target"])))
@@ -154,7 +146,9 @@ def test_the_reversal_rises_on_the_device_with_each_update(make: Any, pairs: Any
     assert method.reversal().item() == pytest.approx(0.5)
 
 
-def test_at_first_the_adversary_does_not_train_the_backbone(make: Any, pairs: Any) -> None:
+def test_at_first_the_adversary_does_not_train_the_backbone(
+    make: Any, pairs: Any, quiet: Any
+) -> None:
     method = quiet(make("mdd", {**HYPER, "penalty": 100.0}, dropout=0.0))
     losses = method.step(pairs)
     whole = backbone_gradients(method, losses["loss"])
@@ -166,7 +160,7 @@ def test_at_first_the_adversary_does_not_train_the_backbone(make: Any, pairs: An
 
 
 def test_the_backbone_lowers_the_discrepancy_that_the_adversary_raises(
-    make: Any, pairs: Any
+    make: Any, pairs: Any, quiet: Any
 ) -> None:
     """The gradient of the backbone is minus the coefficient times the true one."""
     method = quiet(make("mdd", HYPER, dropout=0.0)).double()

@@ -151,7 +151,7 @@ def test_vision_transformers_are_known() -> None:
     [OptimConfig(lr=0.05), OptimConfig(name="lars", lr=0.5, trust=0.02, decayed="matrices")],
     ids=lambda optim: optim.name,
 )
-def test_recorded_updates_equal_eager_ones(
+def test_captured_updates_equal_eager_ones(
     make: Any, name: str, parts: int, enabled: bool, optim: OptimConfig
 ) -> None:
     device = torch.device("cuda")
@@ -190,5 +190,5 @@ def test_recorded_updates_equal_eager_ones(
         torch.cuda.synchronize()
         ends.append((losses, [p.clone() for p in method.key_head.parameters()]))
     assert ends[1][0] == pytest.approx(ends[0][0], rel=1e-3, abs=1e-4)
-    for recorded, eager in zip(ends[1][1], ends[0][1], strict=True):
-        torch.testing.assert_close(recorded, eager, rtol=1e-3, atol=1e-4)
+    for captured, eager in zip(ends[1][1], ends[0][1], strict=True):
+        torch.testing.assert_close(captured, eager, rtol=1e-3, atol=1e-4)

@@ -188,10 +188,10 @@ class ReferenceV2(Reference):
     def losses(self, views: Tensor) -> dict[str, Tensor]:
         samples, parts = torch.arange(N), self.parts
         order = torch.rand(N).argsort() if parts > 1 else samples
-        dealt = [samples[part::parts] for part in range(parts)]
+        interleaved = [samples[part::parts] for part in range(parts)]
         queries = by_stream(self.rows(False, views[0], list(samples.chunk(parts))))
         with torch.no_grad():
-            keys = by_stream(self.rows(True, views[1][order], dealt))
+            keys = by_stream(self.rows(True, views[1][order], interleaved))
             keys = {name: stream[order.argsort()] for name, stream in keys.items()}
         losses = []
         for a, b in self.pairs.split():

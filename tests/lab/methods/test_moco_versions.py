@@ -60,7 +60,7 @@ def test_it_learns_to_tell_its_images_apart(make: Any, batch: Any) -> None:
     assert all(value["loss"].isfinite() for value in losses)
 
 
-def test_parts_of_keys_are_dealt_anew_and_of_queries_are_not(make: Any, batch: Any) -> None:
+def test_parts_of_keys_are_drawn_anew_and_of_queries_are_not(make: Any, batch: Any) -> None:
     method = make("moco_v2", {**HYPER, "norm_parts": 2}, enabled=False).double().train()
     x = batch["x"].double()
     with torch.no_grad():
@@ -74,7 +74,7 @@ def test_parts_of_keys_are_dealt_anew_and_of_queries_are_not(make: Any, batch: A
     torch.testing.assert_close(*streams)
 
 
-def test_arms_deal_keys_alike(make: Any, batch: Any) -> None:
+def test_arms_assign_keys_to_parts_alike(make: Any, batch: Any) -> None:
     orders = []
     for enabled in (False, True):
         method = make("moco_v2", {**HYPER, "norm_parts": 2}, enabled=enabled).train()

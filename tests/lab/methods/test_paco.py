@@ -19,22 +19,17 @@ COUNTS = torch.tensor([50, 20, 10, 5, 1])
 HYPER = {"queue": 16, "dim": 4, "alpha": 0.1, "temperature": 0.2, "momentum": 0.9}
 
 
-def in_eval_norms(method: Any) -> Any:
-    for module in method.modules():
-        if isinstance(module, torch.nn.modules.batchnorm._BatchNorm):
-            module.eval()
-    return method
-
-
 def projected(projection: Any, rows: Tensor) -> Tensor:
     hidden = F.relu(projection.norm(projection.hidden(rows)))
     return F.normalize(projection.output(hidden), dim=1)
 
 
 @pytest.mark.parametrize("streams", ["shared", "mixed_only", "none"])
-def test_the_loss_by_hand_over_three_updates(make: Any, batch: Any, streams: str) -> None:
+def test_the_loss_by_hand_over_three_updates(
+    make: Any, batch: Any, streams: str, quiet: Any
+) -> None:
     module = {"enabled": False} if streams == "none" else {"streams": streams}
-    method = in_eval_norms(make("paco", HYPER, dropout=0.0, **module))
+    method = quiet(make("paco", HYPER, dropout=0.0, **module))
     held: list[tuple[Tensor, int]] = []
 
     def rows(features: Tensor) -> Tensor:
@@ -118,11 +113,9 @@ def test_keys_are_normalised_by_their_own_batch(make: Any, batch: Any) -> None:
     assert torch.equal(method.network.bn1.running_mean, before[1])
 
 
-def test_scales_are_of_the_mean_over_both_halves(make: Any, batch: Any) -> None:
+def test_scales_are_of_the_mean_over_both_halves(make: Any, batch: Any, quiet: Any) -> None:
     def loss(**module: Any) -> Tensor:
-        built: Tensor = in_eval_norms(make("paco", HYPER, dropout=0.0, **module)).step(batch)[
-            "loss"
-        ]
+        built: Tensor = quiet(make("paco", HYPER, dropout=0.0, **module)).step(batch)["loss"]
         return built
 
     torch.testing.assert_close(loss(loss_scale="sum"), 2 * loss())

@@ -105,26 +105,26 @@ def assert_shuffle(folder: Path) -> None:
             torch.load(folder / f"{rank}of{ranks}.pt", weights_only=True) for rank in range(ranks)
         ]
         for sizes, *by_rank in zip(all_sizes, *found, strict=True):
-            assert_every_row_is_dealt_once_and_to_other_ranks(sizes, by_rank)
+            assert_every_row_comes_once_and_to_other_ranks(sizes, by_rank)
             assert_undone_exactly(sizes, by_rank)
 
 
-def assert_every_row_is_dealt_once_and_to_other_ranks(
+def assert_every_row_comes_once_and_to_other_ranks(
     sizes: tuple[int, ...], by_rank: list[dict[str, Any]]
 ) -> None:
     everyone = torch.cat([images_of(rank, sizes) for rank in range(len(sizes))])
     orders = []
     for number in range(len(SEEDS)):
-        dealt = [found["shuffled"][number] for found in by_rank]
-        assert [len(rows) for rows in dealt] == list(sizes)
-        for rows in dealt:
+        received = [found["shuffled"][number] for found in by_rank]
+        assert [len(rows) for rows in received] == list(sizes)
+        for rows in received:
             assert rows.is_contiguous(memory_format=torch.channels_last)
             assert not rows.requires_grad
-        first = torch.cat(dealt)[:, 0, 0, 0]
+        first = torch.cat(received)[:, 0, 0, 0]
         assert torch.equal(first.sort().values, everyone[:, 0, 0, 0])
         orders.append(first)
         if min(sizes) > 1:
-            foreign = [(rows[:, 0, 0, 0] // 100 != r).any() for r, rows in enumerate(dealt)]
+            foreign = [(rows[:, 0, 0, 0] // 100 != r).any() for r, rows in enumerate(received)]
             assert all(foreign), "every rank has rows of another"
     assert not torch.equal(*orders), "another seed is another order"
 

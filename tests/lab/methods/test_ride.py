@@ -28,13 +28,6 @@ from batchformer.nn.randomness import drawing
 COUNTS = torch.tensor([50, 20, 10, 5, 1])
 
 
-def in_eval_norms(method: Any) -> Any:
-    for module in method.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):
-            module.eval()
-    return method
-
-
 def teacher() -> RideNetwork:
     torch.manual_seed(5)
     return ride_resnet32(5, 3, in_channels=1, widths=(4, 6, 8), depth=8)
@@ -54,10 +47,10 @@ def stream_logits(method: Any, x: torch.Tensor) -> tuple[torch.Tensor, torch.Ten
 @pytest.mark.parametrize("reweighted", [False, True])
 @pytest.mark.parametrize("attend", ["batch", "self"])
 def test_both_streams_of_every_expert_by_hand(
-    make: Any, batch: Any, reweighted: bool, attend: str
+    make: Any, batch: Any, reweighted: bool, attend: str, quiet: Any
 ) -> None:
     hyper = {"reweight_epoch": 3, "diversity": -0.3, "temperature_factor": 0.1}
-    method = in_eval_norms(make("ride", hyper, heads=2, dropout=0.0, attend=attend))
+    method = quiet(make("ride", hyper, heads=2, dropout=0.0, attend=attend))
     method.begin_epoch(3 if reweighted else 2)
     criterion = RIDE(COUNTS, diversity=-0.3, temperature_factor=0.1)
     criterion.reweighted = reweighted
@@ -66,18 +59,18 @@ def test_both_streams_of_every_expert_by_hand(
     torch.testing.assert_close(method.step(batch)["loss"], expected)
 
 
-def test_mixed_only_and_sum(make: Any, batch: Any) -> None:
+def test_mixed_only_and_sum(make: Any, batch: Any, quiet: Any) -> None:
     criterion = RIDE(COUNTS, diversity=-0.45, temperature_factor=0.05)
-    only = in_eval_norms(make("ride", heads=2, dropout=0.0, streams="mixed_only"))
+    only = quiet(make("ride", heads=2, dropout=0.0, streams="mixed_only"))
     plain, mixed = stream_logits(only, batch["x"])
     torch.testing.assert_close(only.step(batch)["loss"], criterion(mixed, batch["y"]))
-    summed = in_eval_norms(make("ride", heads=2, dropout=0.0, loss_scale="sum"))
+    summed = quiet(make("ride", heads=2, dropout=0.0, loss_scale="sum"))
     expected = criterion(plain, batch["y"]) + criterion(mixed, batch["y"])
     torch.testing.assert_close(summed.step(batch)["loss"], expected)
 
 
-def test_the_baseline_is_the_loss_of_its_logits(make: Any, batch: Any) -> None:
-    method = in_eval_norms(make("ride", enabled=False))
+def test_the_baseline_is_the_loss_of_its_logits(make: Any, batch: Any, quiet: Any) -> None:
+    method = quiet(make("ride", enabled=False))
     logits = method.network.expert_logits(method.network.expert_features(batch["x"]))
     criterion = RIDE(COUNTS, diversity=-0.45, temperature_factor=0.05)
     torch.testing.assert_close(method.step(batch)["loss"], criterion(logits, batch["y"]))
@@ -122,13 +115,13 @@ def test_weights_begin_at_their_epoch_and_are_a_phase(make: Any) -> None:
     ],
 )
 def test_distillation_is_added_in_both_streams(
-    make: Any, batch: Any, hyper: Any, temperature: float, factor: float, times: int
+    make: Any, batch: Any, hyper: Any, temperature: float, factor: float, times: int, quiet: Any
 ) -> None:
     guide = teacher()
     with torch.no_grad():
         answers = guide.eval()(batch["x"])
     options = {"teacher": guide}
-    method = in_eval_norms(make("ride", hyper, options, heads=2, dropout=0.0).train())
+    method = quiet(make("ride", hyper, options, heads=2, dropout=0.0).train())
     assert not guide.training and all(not m.training for m in guide.modules())
     plain, mixed = stream_logits(method, batch["x"])
     criterion = RIDE(COUNTS, diversity=-0.45, temperature_factor=0.05)
@@ -177,10 +170,12 @@ def test_networks_and_methods_that_do_not_fit_are_named(make: Any) -> None:
         build_method("cross_entropy", network=teacher(), **options)
 
 
-def test_the_losses_agree_with_torch_where_they_are_torchs(make: Any, batch: Any) -> None:
+def test_the_losses_agree_with_torch_where_they_are_torchs(
+    make: Any, batch: Any, quiet: Any
+) -> None:
     """One expert, no margin, no diversity: cross-entropy."""
     hyper = {"margin": 0.0, "diversity": 0.0}
-    method = in_eval_norms(make("ride", hyper, enabled=False))
+    method = quiet(make("ride", hyper, enabled=False))
     logits = method.network.expert_logits(method.network.expert_features(batch["x"]))
     expected = sum(F.cross_entropy(z, batch["y"]) for z in logits)
     torch.testing.assert_close(method.step(batch)["loss"], expected)

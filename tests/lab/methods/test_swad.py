@@ -1,4 +1,4 @@
-"""SWAD: the mean against recorded weights, its statistics, and that it resumes as it stopped."""
+"""SWAD: the mean against the weights of every update, its statistics, and that it resumes as it stopped."""
 
 from __future__ import annotations
 
@@ -418,16 +418,16 @@ def test_interrupted_and_resumed_equals_uninterrupted(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_recorded_updates_are_averaged_like_eager_ones(
+def test_captured_updates_are_averaged_like_eager_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = torch.device("cuda")
-    recordings: list[CapturedUpdate] = []
+    captures: list[CapturedUpdate] = []
     record = Captured._capture
 
     def counted(self: Captured, batch: Batch) -> CapturedUpdate:
-        recordings.append(record(self, batch))
-        return recordings[-1]
+        captures.append(record(self, batch))
+        return captures[-1]
 
     monkeypatch.setattr(Captured, "_capture", counted)
     means = {}
@@ -437,10 +437,10 @@ def test_recorded_updates_are_averaged_like_eager_ones(
         result = fit(swad, Batches(device), scripted(swad), plan)
         assert "without_swad_all" in result.metrics
         means[capture] = swad.final_mean()
-    assert len(recordings) == 1
-    eager, recorded = means[False], means[True]
-    assert eager is not None and recorded is not None and eager.updates == recorded.updates
-    for one, two in zip(eager.weights, recorded.weights, strict=True):
+    assert len(captures) == 1
+    eager, captured = means[False], means[True]
+    assert eager is not None and captured is not None and eager.updates == captured.updates
+    for one, two in zip(eager.weights, captured.weights, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-4)
 
 

@@ -202,19 +202,6 @@ def test_perfect_with_equal_gaps_has_two_points() -> None:
     assert (result.auc, result.hm, result.seen, result.unseen) == (50.0, 0.0, 100.0, 100.0)
 
 
-def test_constant_scores_say_the_first_candidate() -> None:
-    """New dog, seen, is pair 1; the first unseen of the test is old dog."""
-    assert FEW.names[0] == ("new", "cat") and not FEW.candidates("test")[0]
-    pair = torch.tensor([OLD_CAT, WET_DOG, OLD_DOG, OLD_DOG, WET_CAT])
-    result = compositional_scores(torch.zeros(5, len(FEW)), pair, FEW, "test")
-    first = int(FEW.candidates("test").nonzero()[0])
-    expected = literal(torch.zeros(5, len(FEW)), pair, FEW, FEW.candidates("test"))
-    assert_alike(result, expected)
-    assert first == FEW.names.index(("new", "dog"))
-    assert result.unseen == pytest.approx(200 / 3) and result.seen == 0.0
-    assert result.attribute_unbiased == 0.0 and result.object_unbiased == 60.0
-
-
 @pytest.mark.parametrize("tied", [(OLD_CAT, OLD_DOG), (WET_CAT, WET_DOG)], ids=["seen", "unseen"])
 def test_a_tie_goes_to_the_lower_number(tied: tuple[int, int]) -> None:
     """Old cat, which is seen, comes before old dog; wet cat, which is not, before wet dog."""
@@ -237,16 +224,6 @@ def test_no_unseen_image_right_leaves_the_end_point() -> None:
     assert result.biases.tolist() == [1e3]
     assert (result.auc, result.hm, result.seen, result.unseen) == (0.0, 0.0, 0.0, 0.0)
     assert result.attribute_unbiased == 100.0 and result.attribute == 0.0
-
-
-def test_all_unseen_right_and_all_seen_wrong_has_no_area() -> None:
-    scores = torch.zeros(4, len(FEW))
-    pair = torch.tensor([OLD_CAT, WET_DOG, OLD_DOG, WET_CAT])
-    scores[torch.arange(4), torch.tensor([WET_DOG, OLD_CAT, OLD_DOG, WET_CAT])] = 1.0
-    result = compositional_scores(scores, pair, FEW, "test")
-    assert_alike(result, literal(scores, pair, FEW, FEW.candidates("test")))
-    assert result.seen_curve.tolist() == [0.0] * len(result.biases)
-    assert (result.auc, result.hm, result.seen, result.unseen) == (0.0, 0.0, 0.0, 100.0)
 
 
 def test_a_missing_kind_of_images_is_not_a_number() -> None:

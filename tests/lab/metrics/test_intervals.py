@@ -66,32 +66,6 @@ def test_equal_values_have_no_spread() -> None:
     assert (result.mean, result.sd, result.low, result.high) == (0.1, 0.0, 0.1, 0.1)
 
 
-@given(st.lists(accuracies, min_size=3, max_size=8), st.floats(-100, 100))
-@settings(max_examples=30)
-def test_summary_shifts_and_flips(values: list[float], shift: float) -> None:
-    plain = summary(values)
-    shifted, flipped = summary([v + shift for v in values]), summary([-v for v in values])
-    assert plain.low is not None and plain.high is not None
-    assert (shifted.low, shifted.high) == pytest.approx(
-        (plain.low + shift, plain.high + shift), abs=1e-9
-    )
-    assert shifted.sd == pytest.approx(plain.sd, abs=1e-9)
-    assert (flipped.low, flipped.high) == pytest.approx((-plain.high, -plain.low), abs=1e-9)
-
-
-@pytest.mark.parametrize("n", [3, 6])
-def test_coverage_of_the_interval_is_95_percent(n: int) -> None:
-    trials, truth = 1000, 60.0
-    draws = np.random.default_rng(n).normal(truth, 0.7, size=(trials, n))
-    hits = 0
-    for row in draws.tolist():
-        result = summary(row)
-        assert result.low is not None and result.high is not None
-        hits += result.low <= truth <= result.high
-    # Four standard errors of the simulation: a normal quantile would cover 81% and 89%.
-    assert hits / trials == pytest.approx(0.95, abs=0.028)
-
-
 # ---------------------------------------------------------------- paired
 
 
@@ -111,21 +85,6 @@ def test_paired_equals_scipy(values: tuple[list[float], list[float]]) -> None:
     assert (result.baseline, result.other) == (tuple(baseline), tuple(other))
 
 
-@given(arms, st.integers(-100, 100))
-@settings(max_examples=30)
-def test_paired_ignores_what_both_arms_share(
-    values: tuple[list[float], list[float]], shift: int
-) -> None:
-    baseline, other = values
-    assume(spread(baseline, other) > 1e-6)
-    plain = paired(baseline, other)
-    # A different shift per seed: an easy split moves both arms of that seed.
-    moved = [[v + shift * i for i, v in enumerate(arm)] for arm in (baseline, other)]
-    shifted = paired(*moved)
-    for name in ("difference", "sd", "low", "high", "p_value"):
-        assert getattr(shifted, name) == pytest.approx(getattr(plain, name), rel=1e-6, abs=1e-6)
-
-
 @given(arms)
 @settings(max_examples=30)
 def test_swapping_the_arms_flips_the_interval(values: tuple[list[float], list[float]]) -> None:
@@ -139,21 +98,6 @@ def test_swapping_the_arms_flips_the_interval(values: tuple[list[float], list[fl
     swapped = {"gain": "loss", "loss": "gain"}
     assert outcome(back) == swapped.get(outcome(forth), outcome(forth))
     assert outcome(back) == outcome(forth, higher_is_better=False)
-
-
-@pytest.mark.parametrize("n", [3, 6])
-def test_coverage_of_the_paired_interval_is_95_percent(n: int) -> None:
-    trials, effect = 500, 1.3
-    generator = np.random.default_rng(10 + n)
-    seeds = generator.normal(60, 5, size=(trials, n))
-    noise = generator.normal(0, 0.5, size=(2, trials, n))
-    baseline, other = (seeds + noise[0]).tolist(), (seeds + effect + noise[1]).tolist()
-    hits = 0
-    for a, b in zip(baseline, other, strict=True):
-        result = paired(a, b)
-        assert result.low is not None and result.high is not None
-        hits += result.low <= effect <= result.high
-    assert hits / trials == pytest.approx(0.95, abs=0.039)
 
 
 @pytest.mark.filterwarnings("error")

@@ -182,12 +182,12 @@ def test_a_loop_over_the_parts(
 
 
 @given(parts=st.integers(1, 5), rows=st.integers(1, 5))
-def test_dealt_rows_are_parts_one_after_the_other(parts: int, rows: int) -> None:
+def test_interleaved_rows_are_parts_one_after_the_other(parts: int, rows: int) -> None:
     x = torch.arange(2 * parts * rows).view(-1, 2)
-    dealt = interleave_rows(x, parts)
+    interleaved = interleave_rows(x, parts)
     for p in range(parts):
-        assert torch.equal(dealt[p::parts], x[p * rows : (p + 1) * rows])
-    assert torch.equal(restore_rows(dealt, parts), x)
+        assert torch.equal(interleaved[p::parts], x[p * rows : (p + 1) * rows])
+    assert torch.equal(restore_rows(interleaved, parts), x)
 
 
 def test_names_values_and_copies_stay() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import sys
 
 import pytest
 import torch
@@ -15,6 +14,9 @@ from batchformer.lab.models.networks import BasicBlock, ResNetCifar, resnet32
 
 pytest.importorskip("triton")
 
+from batchformer.lab.models.kernels.conv3x3 import product
+
+KERNELS = "batchformer.lab.models.kernels"
 ON_GPU = torch.cuda.is_available()
 
 
@@ -73,12 +75,20 @@ def test_a_step_with_interpreted_kernels_is_as_exact_as_without(
 ) -> None:
     if ON_GPU:
         pytest.skip("compiled, the kernels are those of the next test")
+    # Few large programs: each costs the interpreter milliseconds.
+    monkeypatch.setattr(f"{KERNELS}.batch_norm.SUM_PROGRAMS", 2)
+    monkeypatch.setattr(f"{KERNELS}.conv3x3.SUM_COLUMNS", 8)
     real, elsewhere = available.unsupported_reason, "the tensor is not on a CUDA device"
     monkeypatch.setattr(
         available, "unsupported_reason", lambda x: None if real(x) == elsewhere else real(x)
     )
-    _judge(_errors(8, (4, 8), "cpu", torch.float16))
-    assert "batchformer.lab.models.kernels.conv3x3" in sys.modules
+    taken: list[Tensor] = []
+    monkeypatch.setattr(
+        f"{KERNELS}.conv3x3.product",
+        lambda *args, **how: taken.append(args[0]) or product(*args, **how),
+    )
+    _judge(_errors(8, (2, 8), "cpu", torch.float16))
+    assert taken, "the kernels were used"
 
 
 @pytest.mark.gpu
