@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 ONCE = BenchSettings(CPU, repeats=1)
 
 
-def test_a_small_measurement_of_attention() -> None:
+def test_a_small_measurement() -> None:
     table = measure(ONCE, ((8, 8), (16, 8)))
     names = [STOCK, "batch_former (explicit)", "by fused", "by blockwise"]
     assert [row[:3] for row in table.rows] == [(n, 8, name) for n in (8, 16) for name in names]
@@ -119,7 +119,7 @@ def test_the_exponent_is_the_slope_of_least_squares(found: list[tuple[int, float
     assert fitted_exponent(found) == pytest.approx(np.polyfit(x, y, 1)[0], rel=1e-4, abs=1e-4)
 
 
-def test_a_small_measurement_of_growth() -> None:
+def test_growth_measured() -> None:
     settings = BenchSettings(torch.device("cpu"), repeats=1)
     table = measure_growth(settings, sizes=(64, 128, 256, 512), channels=8)
     assert [row[0] for row in table.rows] == [64, 128, 256, 512, "exponent"]

@@ -47,7 +47,7 @@ def test_samples_by_a_loop(labels: list[int], temperature: float) -> None:
     assert z.grad is not None and z.grad.isfinite().all()
 
 
-def test_gradients_by_differences_of_contrast() -> None:
+def test_gradients_of_samples_by_differences() -> None:
     z = F.normalize(torch.randn(6, 3).double(), dim=1).requires_grad_()
     labels = torch.tensor([0, 0, 1, 1, 1, 2])
     assert torch.autograd.gradcheck(lambda rows: supervised_contrast(rows, labels, 0.5), (z,))
@@ -61,7 +61,7 @@ def test_a_sample_that_is_alone_is_an_other_and_no_anchor() -> None:
     assert supervised_contrast(z[2:], torch.tensor([0, 1, 2]), 0.1) == 0
 
 
-def test_half_precision_is_widened_of_contrast() -> None:
+def test_half_precision_of_samples_is_widened() -> None:
     z = F.normalize(torch.randn(8, 16), dim=1).bfloat16()
     labels = torch.arange(8) % 2
     with torch.autocast("cpu", torch.bfloat16):
@@ -80,7 +80,7 @@ def test_classes_by_a_loop() -> None:
     assert class_contrast(scores, torch.tensor(targets), 0.1).item() == pytest.approx(expected)
 
 
-def test_what_does_not_fit_is_said_of_contrast() -> None:
+def test_samples_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ValueError, match=r"directions \(N, Z\) and labels \(N,\)"):
         supervised_contrast(torch.zeros(3, 2), torch.zeros(4), 0.1)
     with pytest.raises(ValueError, match="temperature must be above 0"):
@@ -158,7 +158,7 @@ def test_the_batch_by_a_loop(n: int, before: int, after: int, t: float) -> None:
     assert got.item() == pytest.approx(batch_by_loop(q, k, t, before), abs=1e-9)
 
 
-def test_gradients_by_differences_of_info_nce() -> None:
+def test_gradients_of_info_nce_by_differences() -> None:
     q, k = drawn(4, 3).requires_grad_(), drawn(6, 3, seed=1)
     assert torch.autograd.gradcheck(lambda rows: batch_contrast(rows, k, 0.5, 1), (q,))
     queue, valid = drawn(5, 3, seed=2), torch.tensor([True, False, True, True, False])
@@ -212,7 +212,7 @@ def test_what_lists_are_divided_by() -> None:
         assert (pair_divisor(kind, "mean"), pair_divisor(kind, "sum")) == (mean, total)
 
 
-def test_half_precision_is_widened_of_info_nce() -> None:
+def test_half_precision_is_widened() -> None:
     q, k, queue = (F.normalize(drawn(8, 16, seed=s), dim=1).bfloat16() for s in range(3))
     with torch.autocast("cpu", torch.bfloat16):
         got = queue_contrast(q, k, queue, 0.2), batch_contrast(q, k, 0.2)
@@ -222,7 +222,7 @@ def test_half_precision_is_widened_of_info_nce() -> None:
     assert got[0].dtype == got[1].dtype == torch.float32
 
 
-def test_what_does_not_fit_is_said_of_info_nce() -> None:
+def test_what_does_not_fit_is_said() -> None:
     row = torch.zeros(3, 2)
     with pytest.raises(ValueError, match=r"queries \(N, D\), keys \(N, D\) and a queue \(Q, D\)"):
         queue_contrast(row, row[:2], row, 0.2)

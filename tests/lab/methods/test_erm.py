@@ -117,7 +117,7 @@ def test_soft_targets_are_doubled_with_batchformer() -> None:
         assert float(method.step(mixed)["loss"]) == pytest.approx(total, rel=1e-6)
 
 
-COUNTS_ERM = torch.tensor([40, 9, 1])
+COUNTS = torch.tensor([40, 9, 1])
 ARMS: dict[str, dict[str, Any]] = {"baseline": {"enabled": False}, "batchformer": {"dropout": 0.0}}
 
 
@@ -129,19 +129,11 @@ def balanced(hyper: MethodConfig, **module: Any) -> MixingClassifier:
         network=network,
         module=ModuleConfig(**module),
         seed=0,
-        class_counts=COUNTS_ERM,
+        class_counts=COUNTS,
         hyper=hyper,
     )
     assert isinstance(built, MixingClassifier)
     return built
-
-
-def cut_batch(n: int = 8) -> dict[str, Tensor]:
-    draw = torch.Generator().manual_seed(1)
-    return {
-        "x": torch.randn(n, 1, 8, 8, generator=draw),
-        "y": torch.randint(3, (n,), generator=draw),
-    }
 
 
 @pytest.mark.parametrize("arm", ARMS)
@@ -149,7 +141,7 @@ def test_the_loss_weighs_both_labels_by_the_pixels_that_are_seen(arm: str) -> No
     """Written out pixel by pixel and row by row; both streams have the mixed targets."""
     method = balanced(MethodConfig(cutmix=1.0, mix_prob=0.5), **ARMS[arm]).double().train()
     method.network.eval()
-    batch = cut_batch()
+    batch = batch_of()
     batch["x"] = batch["x"].double()
     cut = 0
     for seed in range(6):
@@ -166,7 +158,7 @@ def test_the_loss_weighs_both_labels_by_the_pixels_that_are_seen(arm: str) -> No
         total = 0.0
         for row, scores in enumerate(logits):
             n = row % 8
-            log_p = (scores + COUNTS_ERM.log()).log_softmax(0)
+            log_p = (scores + COUNTS.log()).log_softmax(0)
             total -= share * float(log_p[batch["y"][n]])
             total -= (1 - share) * float(log_p[batch["y"][7 - n]])
         loss = method.step(mixed)["loss"].item()
@@ -179,9 +171,9 @@ def test_soft_targets_are_the_weighted_loss_of_both_labels() -> None:
     logits = torch.randn(6, 3, generator=draw, dtype=torch.float64)
     y, partner = torch.tensor([0, 1, 2, 0, 1, 2]), torch.tensor([2, 1, 0, 0, 2, 1])
     soft = 0.3 * torch.eye(3).double()[y] + 0.7 * torch.eye(3).double()[partner]
-    expected = 0.3 * balanced_softmax(logits, y, COUNTS_ERM)
-    expected += 0.7 * balanced_softmax(logits, partner, COUNTS_ERM)
-    torch.testing.assert_close(balanced_softmax(logits, soft, COUNTS_ERM), expected)
+    expected = 0.3 * balanced_softmax(logits, y, COUNTS)
+    expected += 0.7 * balanced_softmax(logits, partner, COUNTS)
+    torch.testing.assert_close(balanced_softmax(logits, soft, COUNTS), expected)
 
 
 def test_the_expected_share() -> None:
@@ -222,7 +214,7 @@ def test_probability_zero_is_no_cutmix_to_the_bit(arm: str) -> None:
         optimizers = method.optimizers(OptimConfig(lr=0.1))
         for step in range(3):
             torch.manual_seed(step)
-            method.update(cut_batch(), optimizers, OptimizerStep(TrainConfig(), CPU))
+            method.update(batch_of(), optimizers, OptimizerStep(TrainConfig(), CPU))
         ends.append(method.state_dict())
     assert all(torch.equal(value, ends[1][name]) for name, value in ends[0].items())
 
@@ -255,7 +247,7 @@ def test_arms_of_a_seed_train_on_the_same_images_and_targets(
 # LDAM against the loss composed by hand, its head, and when weights begin.
 
 
-COUNTS_LDAM = torch.tensor([50.0, 20.0, 10.0, 5.0, 1.0])
+LDAM_COUNTS = torch.tensor([50.0, 20.0, 10.0, 5.0, 1.0])
 
 
 @pytest.mark.parametrize("reweighted", [False, True])
@@ -268,9 +260,9 @@ def test_the_loss_of_both_streams_by_hand(
     rows = torch.cat((features, method.encoder.mix(features)))
     cosines = F.normalize(rows) @ F.normalize(method.network.fc.weight).T
     y = batch["y"].repeat(2)
-    margins = 0.5 * (1 / COUNTS_LDAM) ** 0.25
+    margins = 0.5 * (1 / LDAM_COUNTS) ** 0.25
     lowered = cosines - F.one_hot(y, 5) * margins
-    effective = (1 - 0.9999 ** COUNTS_LDAM.double()) / (1 - 0.9999)
+    effective = (1 - 0.9999 ** LDAM_COUNTS.double()) / (1 - 0.9999)
     weights = (1 / effective) * 5 / (1 / effective).sum()
     losses = F.cross_entropy(30 * lowered, y, reduction="none").double()
     w = weights[y] if reweighted else torch.ones(20)

@@ -105,14 +105,6 @@ def test_the_slower_encoder_and_projection_follow_after_each_update(make: Any, b
         assert not set(map(id, leader.parameters())) & set(map(id, slow.parameters()))
 
 
-def test_keys_are_normalised_by_their_own_batch(make: Any, batch: Any) -> None:
-    method = make("paco", HYPER).train()
-    before = method.key_network.bn1.running_mean.clone(), method.network.bn1.running_mean.clone()
-    method.keys(batch["view2"])
-    assert not torch.equal(method.key_network.bn1.running_mean, before[0])
-    assert torch.equal(method.network.bn1.running_mean, before[1])
-
-
 def test_scales_are_of_the_mean_over_both_halves(make: Any, batch: Any, quiet: Any) -> None:
     def loss(**module: Any) -> Tensor:
         built: Tensor = quiet(make("paco", HYPER, dropout=0.0, **module)).step(batch)["loss"]

@@ -58,7 +58,7 @@ def test_nothing_right_is_zero() -> None:
     assert harmonic_mean(50.0, 0.0) == 0.0
 
 
-def test_what_cannot_be_measured_is_said_of_generalized() -> None:
+def test_what_cannot_be_measured_is_said() -> None:
     with pytest.raises(ValueError, match="no sample of a class that is unseen"):
         generalized_accuracy(torch.tensor([50.0, math.nan]), torch.tensor([1]))
     with pytest.raises(ValueError, match="above the 2 classes"):
@@ -150,7 +150,7 @@ def test_a_long_curve_is_thinned_and_its_area_is_not() -> None:
     assert math.isclose(float(curve.seen[0]), 100 / 8, rel_tol=0.3)
 
 
-def test_what_cannot_be_measured_is_said_of_seen_unseen() -> None:
+def test_a_curve_that_cannot_be_drawn_is_refused() -> None:
     scores = torch.eye(3)
     with pytest.raises(ValueError, match="no sample of a class that is unseen"):
         seen_unseen_curve(scores[:2], torch.tensor([0, 1]), torch.tensor([2]))

@@ -74,7 +74,7 @@ def test_standard_deviation_by_hand() -> None:
     assert feature_std(x) == pytest.approx(math.sqrt(3) * sum(spread) / 3)
 
 
-def test_refused_of_representation() -> None:
+def test_too_few_samples_are_refused() -> None:
     with pytest.raises(ValueError, match=r"two views.*\(3, 6\) and \(2, 6\)"):
         alignment(drawn(3), drawn(2))
     with pytest.raises(ValueError, match="at least two samples, got 1"):
@@ -179,7 +179,7 @@ def test_finite_at_low_temperatures_and_for_zeros() -> None:
         ({"temperature": 0.0}, "temperature > 0"),
     ],
 )
-def test_refused_of_neighbours(changes: dict[str, object], words: str) -> None:
+def test_wrong_banks_and_settings_are_refused(changes: dict[str, object], words: str) -> None:
     queries, bank, labels = made(2, 4, 2)
     options = {"bank": bank, "labels": labels, "classes": 2, "k": 1, "temperature": 0.1, **changes}
     with pytest.raises(ValueError, match=words):
