@@ -16,7 +16,7 @@ from batchformer.lab.data.feeds.memory import FeatureFeed
 from batchformer.lab.engine.cuda_graph import Captured, Eager
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.losses.contrast import supervised_contrast
+from batchformer.lab.losses.ce_gzsl import supervised_contrast
 from batchformer.lab.methods import build_method
 from batchformer.lab.methods import ce_gzsl as feature_classifier
 from batchformer.lab.methods.ce_gzsl import CeGzsl, frozen, train_classifier

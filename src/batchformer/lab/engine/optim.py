@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig
@@ -170,6 +170,11 @@ def lr_factor(config: ScheduleConfig, update: int, updates: int, per_epoch: int)
     if config.kind == "power":
         return float((1 + config.rate * (now - config.warmup)) ** -config.power)
     return 1.0
+
+
+def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
+    """All parameters that an optimizer steps."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def reset_state(optimizer: Optimizer) -> None:

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig, require
-from batchformer.lab.engine.optim import build_optimizer, set_lr
+from batchformer.lab.engine.optim import build_optimizer, parameters_of, set_lr
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.losses.long_tailed import BalancedSoftmax, balanced_softmax
 from batchformer.lab.methods.classifier import classifier_of
@@ -116,11 +116,8 @@ class MetaSampled(OnFrozenFeatures):
         optimizers["sampler"].step()
         drawn = draws.detach().argmax(1)
         again = {"features": features[drawn], "y": batch["y"][drawn]}
-        parameters = [p for group in main.param_groups for p in group["params"]]
-        return {
-            **optimizer_step.minimise(self.step, again, main, parameters),
-            "meta": meta.detach(),
-        }
+        losses = optimizer_step.minimise(self.step, again, main, parameters_of(main))
+        return {**losses, "meta": meta.detach()}
 
     def meta_loss(
         self,

@@ -17,10 +17,9 @@ from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, require
 from batchformer.lab.engine.cuda_graph import Captured
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optim import build_optimizer
+from batchformer.lab.engine.optim import build_optimizer, parameters_of
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
-from batchformer.lab.losses.contrast import class_contrast, supervised_contrast
-from batchformer.lab.losses.wgan import critic_difference, gradient_penalty
+from batchformer.lab.losses.ce_gzsl import class_contrast, gradient_penalty, supervised_contrast
 from batchformer.lab.methods.classifier import JOINT_SCALES, apply_encoder, make_encoder
 from batchformer.lab.models.generator import (
     Comparator,
@@ -123,7 +122,8 @@ class CeGzsl(Method):
         attributes = self.attributes[y]
         with torch.no_grad():
             fake = self.generator(batch["noise"], attributes)
-        difference = critic_difference(self.critic(fake, attributes), self.critic(x, attributes))
+        # The critic minimises it; its negative estimates the distance of the distributions.
+        difference = self.critic(fake, attributes).mean() - self.critic(x, attributes).mean()
         penalty = gradient_penalty(self.critic, x, fake, attributes, batch["share"])
         instance, classes = self.contrasts(self.streams(self.embedding(x)), y)
         loss = difference + self.hyper.gradient_penalty * penalty + instance + classes
@@ -200,7 +200,7 @@ class CeGzsl(Method):
         for number, cut in enumerate(zip(x.chunk(steps), y.chunk(steps), strict=True)):
             part = {"x": cut[0], "y": cut[1], "noise": noise[number], "share": share[number]}
             losses = optimizer_step.minimise(
-                self.step, part, optimizers["critic"], _parameters(optimizers["critic"])
+                self.step, part, optimizers["critic"], parameters_of(optimizers["critic"])
             )
         part["noise"] = noise[steps]
         with frozen(self.critic, self.embedding, self.comparator):
@@ -272,10 +272,6 @@ def frozen(*modules: nn.Module) -> Iterator[None]:
     finally:
         for parameter in trained:
             parameter.requires_grad_()
-
-
-def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _require_sense(module: ModuleConfig, hyper: MethodConfig) -> None:

@@ -16,7 +16,7 @@ from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.methods.classifier import Classifier, replace_classifier
 from batchformer.lab.methods.two_stage import OnFrozenFeatures
-from batchformer.lab.models.heads import CosineClassifier, normalised_embedder, rectified_embedder
+from batchformer.lab.models.heads import CosineClassifier, normalised_embedder
 from batchformer.lab.models.pair_graph import GraphNetwork, node_features, pair_graph
 from batchformer.nn.randomness import drawing
 
@@ -158,7 +158,9 @@ class Cge(PairClassifier):
                 wanted or features,
                 self.hyper.pair_dropout,
             )
-            self.embedder = rectified_embedder(features, wanted) if wanted else nn.Identity()
+            self.embedder = nn.Identity()
+            if wanted:  # as on UT-Zappos
+                self.embedder = nn.Sequential(nn.Linear(features, wanted), nn.ReLU())
 
     def embedded_pairs(self, numbers: Tensor | None = None) -> Tensor:
         """Directions ``(P, E)`` of all pairs, or of those with these numbers."""

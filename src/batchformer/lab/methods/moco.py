@@ -30,7 +30,7 @@ from batchformer.lab.methods.momentum import (
     parts_of_rank,
     update_average_,
 )
-from batchformer.lab.models.heads import normalised_projector, predictor, projector
+from batchformer.lab.models.heads import normalised_projector, projector
 from batchformer.lab.models.norms import normalise_in_parts
 from batchformer.nn.exchange import gather, row_counts, rows_of_rank, world_size
 from batchformer.nn.randomness import drawing
@@ -292,12 +292,13 @@ class MocoV3(Moco):
                 hyper.projection_layers,
                 hyper.projection_hidden,
             )
-            answer = predictor(hyper.dim, hyper.projection_hidden)
+            sizes = hyper.dim, hyper.dim, 2, hyper.projection_hidden
+            predictor = normalised_projector(*sizes, last_norm=False)
         if is_vision_transformer(network):
             patches: Any = network.patch_embed
             patches.proj.requires_grad_(False)
         super().__init__(network, head, module, seed, hyper)
-        self.predictor = answer
+        self.predictor = predictor
 
     def queries(self, x: Tensor) -> Tensor:
         """Predictions ``(2N, D)`` of the keys, plain then mixed; ``(N, D)`` of one stream."""

@@ -88,7 +88,7 @@ def normalised_projector(
 
     Args:
         layers: linear layers; 2 for a ResNet, 3 for a ViT.
-        last_norm: whether outputs are normalised as well.
+        last_norm: whether outputs are normalised as well; those of its predictor are not.
     """
     parts: list[nn.Module] = []
     widths = _widths(channels, dim, layers, hidden)
@@ -97,11 +97,6 @@ def normalised_projector(
     parts.append(nn.Linear(widths[-2], dim, bias=False))
     parts += [nn.BatchNorm1d(dim, affine=False)] if last_norm else []
     return nn.Sequential(*parts)
-
-
-def predictor(dim: int, hidden: int) -> nn.Sequential:
-    """MoCo-v3's predictor on the queries: two layers, the last without normalisation."""
-    return normalised_projector(dim, dim, layers=2, hidden=hidden, last_norm=False)
 
 
 def _widths(channels: int, dim: int, layers: int, hidden: int) -> list[int]:
@@ -126,14 +121,6 @@ class Projection(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Features (N, C) to directions (N, D)."""
         return F.normalize(self.output(F.relu(self.norm(self.hidden(x)))), dim=1)
-
-
-# Embedders of images that are compared with attribute-object pairs.
-
-
-def rectified_embedder(features: int, dim: int) -> nn.Sequential:
-    """Features (rows, C) to non-negative (rows, D), as in CGE on UT-Zappos."""
-    return nn.Sequential(nn.Linear(features, dim), nn.ReLU())
 
 
 def normalised_embedder(features: int, hidden: int, dim: int, dropout: float) -> nn.Sequential:
