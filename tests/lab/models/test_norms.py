@@ -213,7 +213,7 @@ def test_what_cannot_be_taken_in_parts_is_refused() -> None:
 @pytest.mark.parametrize("name", ["digits_net", "resnet18_small"])
 def test_whole_networks(name: str) -> None:
     network = build_model(name, 3).double().train()
-    channels, side = (1, 8) if name == "digits_net" else (3, 32)
+    channels, side = (1, 8) if name == "digits_net" else (3, 16)
     x = torch.randn(4, channels, side, side, dtype=torch.float64)
     apart = [copy.deepcopy(network)(x[p::2]) for p in range(2)]
     normalise_in_parts(network, 2)
