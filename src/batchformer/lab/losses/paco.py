@@ -60,7 +60,6 @@ def paco(
         queue_valid: (Q,) booleans, False where the queue holds no key yet; None if all hold one.
     """
     _check(queries, keys, queue, centre_logits, targets, queue_targets, class_counts, queue_valid)
-    _check_weights(alpha, temperature)
     dtype = torch.promote_types(torch.promote_types(queries.dtype, keys.dtype), torch.float32)
     with torch.autocast(queries.device.type, enabled=False):
         others = torch.cat([queries.to(dtype), keys.to(dtype), queue.to(dtype)])

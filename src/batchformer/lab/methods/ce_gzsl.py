@@ -308,13 +308,12 @@ def train_classifier(
     epochs: int,
     seed: int,
     module: ModuleConfig,
-    batch_size: int = BATCH,
 ) -> nn.Linear:
     """Softmax regression by Adam, with a new BatchFormer before it if `module` says so.
 
     BatchFormer mixes the rows of each batch and is dropped at the end. Without it only the order is
     random, and on a GPU the step is captured in a CUDA graph. An epoch is cut into batches of
-    `batch_size` rows or one less. The result depends only on the arguments: all draws come from the
+    ``BATCH`` rows or one less. The result depends only on the arguments: all draws come from the
     seed, and torch's own generators do not change. Nothing is read back from the device.
 
     Args:
@@ -331,7 +330,7 @@ def train_classifier(
     trained = nn.ModuleList([linear] if encoder is None else [linear, encoder]).to(device).train()
     optimizer = build_optimizer(param_groups(trained, ADAM.lr, module.lr_factor), ADAM)
     shuffles = torch.Generator(device).manual_seed(seed_for(seed, "order", APART))
-    batches = -(-len(features) // batch_size)
+    batches = -(-len(features) // BATCH)
 
     def step(batch: Batch) -> dict[str, Tensor]:
         rows = batch["rows"]

@@ -400,9 +400,7 @@ def joined(mean: MeanWeights | None, other: MeanWeights) -> MeanWeights:
 
 
 @torch.no_grad()
-def recalibrate_batch_norm(
-    method: Method, batches: Batches, most: int = STATISTICS_BATCHES
-) -> None:
+def recalibrate_batch_norm(method: Method, batches: Batches) -> None:
     """Compute the statistics of batch normalisation again: the stored ones belong to other weights.
 
     They become means over batches of the first epoch, passed as in predictions, without dropout and
@@ -416,7 +414,7 @@ def recalibrate_batch_norm(
             return
         for norm in norms:
             norm.train()
-        for step in range(min(most, batches.per_epoch)):
+        for step in range(min(STATISTICS_BATCHES, batches.per_epoch)):
             method.predict(batches.batch(step)["x"])
     method.eval()
     method.remarks()  # drops what these predictions counted
