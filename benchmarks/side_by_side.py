@@ -15,9 +15,8 @@ from batchformer.lab.bench.step import OPTIM, RESNET32, Network
 from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.config.training import ScheduleConfig, TrainConfig
 from batchformer.lab.engine.cuda_graph import WARM_UP
-from batchformer.lab.engine.interleave import Job, Training, train_interleaved
 from batchformer.lab.engine.interrupt import StopRequest
-from batchformer.lab.engine.loop import Evaluation, Plan, training
+from batchformer.lab.engine.loop import Evaluation, Job, Plan, Training, train_interleaved, training
 from benchmarks.loop import FixedBatches, never_evaluated
 
 BATCH = 512

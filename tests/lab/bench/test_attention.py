@@ -1,17 +1,22 @@
-"""The candidates compute the same layer, and the benchmark measures each of them."""
+"""The candidates compute the same layer; its time and memory by size."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from batchformer.kernels.available import unsupported_reason
 from batchformer.lab.bench import attention as bench
 from batchformer.lab.bench.attention import STOCK, WHOLE, Layer, forced_path, measure
+from batchformer.lab.bench.growth import fitted_exponent
+from batchformer.lab.bench.growth import measure as measure_growth
 from batchformer.lab.bench.measure import BenchSettings
 from batchformer.lab.bench.table import Spread
 from batchformer.nn import attention, encoder
@@ -98,3 +103,34 @@ def test_a_layer_without_a_choice_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(RuntimeError, match="so fused cannot be forced"):
         made.forward_by("fused")
     assert seen[-1] == "kernels are disabled" != seen[0]
+
+
+# Growth with the batch.
+
+
+points = st.lists(
+    st.tuples(st.integers(1, 10**6), st.floats(1e-3, 1e6)), min_size=2, unique_by=lambda p: p[0]
+)
+
+
+@given(points)
+def test_the_exponent_is_the_slope_of_least_squares(found: list[tuple[int, float]]) -> None:
+    x, y = np.log(np.array(found)).T
+    assert fitted_exponent(found) == pytest.approx(np.polyfit(x, y, 1)[0], rel=1e-4, abs=1e-4)
+
+
+def test_growth_measured() -> None:
+    settings = BenchSettings(torch.device("cpu"), repeats=1)
+    table = measure_growth(settings, sizes=(64, 128, 256, 512), channels=8)
+    assert [row[0] for row in table.rows] == [64, 128, 256, 512, "exponent"]
+    upper = table.rows[2:4]
+    assert "from 256 to 512" in table.notes[-1]
+    for column in (4, 5):  # bytes saved: quadratic in N, since C is small
+        ratio = upper[1][column] / upper[0][column]  # type: ignore[operator]
+        assert table.rows[-1][column] == pytest.approx(np.log2(ratio)) and 3.5 < ratio < 4
+    assert all(row[1].median > 0 for row in table.rows[:4])  # type: ignore[union-attr]
+
+
+def test_few_sizes_have_no_exponent() -> None:
+    settings = BenchSettings(torch.device("cpu"), repeats=1)
+    assert len(measure_growth(settings, sizes=(8, 16), channels=8).rows) == 2

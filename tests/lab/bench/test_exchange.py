@@ -19,7 +19,8 @@ from torch import Tensor
 from torch import distributed as dist
 
 from batchformer import BatchFormer
-from batchformer.lab.bench.exchange import Case, cases, measure, traffic
+from batchformer.lab.bench import exchange as bench
+from batchformer.lab.bench.exchange import Case, cases, measure, time_ranks, traffic
 from batchformer.lab.bench.measure import BenchSettings
 from batchformer.lab.bench.table import Spread
 from batchformer.nn import exchange
@@ -120,18 +121,38 @@ def test_one_rank_hands_over_nothing() -> None:
     assert traffic([5], 2) == (0, 0)
 
 
-def test_ranks_are_timed_and_one_that_fails_costs_its_row() -> None:
+def test_ranks_are_timed() -> None:
+    found = time_ranks(Case(2, 3, 8), rounds=2)
+    assert found.keys() == {"alone", "exchange"}
+    assert all(len(seconds) == 2 and min(seconds) > 0 for seconds in found.values())
+
+
+def test_a_rank_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    broken = tmp_path / "python"
+    broken.write_text("#!/bin/sh\necho more >&2\necho no heads >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(broken))
+    with pytest.raises(RuntimeError, match=r"^a rank failed: no heads$"):
+        time_ranks(Case(1, 3, 7), rounds=2)
+
+
+def test_a_case_that_fails_costs_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    def timed(case: Case, rounds: int, on_gpu: bool) -> dict[str, list[float]]:
+        if case.dim == 7:
+            raise RuntimeError("no heads")
+        ms = 0.001 * case.rows
+        return {"alone": [ms] * rounds, "exchange": [2 * ms] * rounds}
+
+    monkeypatch.setattr(bench, "time_ranks", timed)
     table = measure(ONCE, [Case(2, 3, 8), Case(1, 3, 7)])
     (row,) = table.rows
-    assert row[:3] == (2, 3, 8)
-    for spread in row[3:6]:
-        assert isinstance(spread, Spread) and spread.rounds == 2 and spread.median > 0
+    # One process has the samples of both.
+    assert row[:6] == (2, 3, 8, *(Spread(ms, ms, ms, 2) for ms in (3.0, 6.0, 6.0)))
     sent, received = row[6:]
     # Keys and values of three rows, their gradients for all six, and a header of three numbers.
-    assert sent == pytest.approx((3 * 8 + (3 + 6) * 2 * 8 * 4) / 1e6)
-    assert received == pytest.approx((3 * 8 + (3 + 6) * 2 * 8 * 4) / 1e6)
+    assert sent == received == pytest.approx((3 * 8 + (3 + 6) * 2 * 8 * 4) / 1e6)
     (failure,) = [note for note in table.notes if "1 ranks with 3 samples" in note]
-    assert "4 heads do not divide dim=7" in failure
+    assert "no heads" in failure
 
 
 def test_one_gpu_is_not_enough(monkeypatch: pytest.MonkeyPatch) -> None:

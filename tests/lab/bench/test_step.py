@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from batchformer.kernels.available import unsupported_reason
+from batchformer.lab.bench import step
 from batchformer.lab.bench.measure import BenchSettings, Timing
 from batchformer.lab.bench.step import (
     CAPTURED,
@@ -44,6 +45,13 @@ def test_the_modes() -> None:
     assert CAPTURED.kernels and not WITHOUT_KERNELS.kernels
 
 
+@pytest.fixture
+def cold(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One update warms up."""
+    monkeypatch.setattr(step, "WARM_UP", 0)
+
+
+@pytest.mark.usefixtures("cold")
 def test_a_small_measurement() -> None:
     slow = Mode("accumulated", TrainConfig(batch_size=4, accumulate=2, capture=False))
     table = measure(ONCE, [(RESNET32, 4, (EAGER, slow))])
@@ -63,6 +71,7 @@ def test_a_small_measurement() -> None:
     assert second[6].median == pytest.approx(speed_up)  # type: ignore[union-attr]
 
 
+@pytest.mark.usefixtures("cold")
 def test_a_mode_that_fails_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:
     original = UpdateRunner.warm_up
 
@@ -121,7 +130,7 @@ def test_kernels_can_be_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert seen == {"kernels are disabled"}
 
 
-def test_a_recording_that_fails_is_not_passed_off_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_capture_that_fails_is_not_passed_off_as_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(self: Captured, batch: object) -> None:
         raise RuntimeError("operation not permitted")
 

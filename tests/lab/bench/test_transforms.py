@@ -25,26 +25,24 @@ ONCE = BenchSettings(CPU, repeats=1)
 ALL = pairs()
 
 
-class Slow:
-    """Takes two milliseconds for a batch, however large."""
-
-    draws = 0
-
-    def __call__(self, x: Tensor, u: Tensor | None = None) -> Tensor:
-        time.sleep(0.002)
-        return x
-
-
 def test_rates_and_ratios_count_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+
+    class Slow:
+        """Takes two milliseconds for a batch, however large."""
+
+        draws = 0
+
+        def __call__(self, x: Tensor, u: Tensor | None = None) -> Tensor:
+            now[0] += 0.002
+            return x
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(transforms, "ONE_BY_ONE", 4)
     (row,) = measure(ONCE, batch=16, chosen=[Pair("slow", Slow(), Slow(), (3, 4, 4))]).rows
-    ours, single, speed_up, on_batch, batch_speed_up = (cell.median for cell in row[2:])  # type: ignore[union-attr]
-    # Thousands a second; a busy machine sleeps longer than it is told.
-    assert 16 / 2 / 4 < ours < 16 / 2 * 1.1
-    assert 1 / 2 / 4 < single < 1 / 2 * 1.1
-    assert speed_up == pytest.approx(ours / single)
-    assert 16 / 2 / 4 < on_batch < 16 / 2 * 1.1
-    assert batch_speed_up == pytest.approx(ours / on_batch)
+    # Thousands a second, and our speed over theirs.
+    rates = [cell.median for cell in row[2:]]  # type: ignore[union-attr]
+    assert rates == pytest.approx([16 / 2, 1 / 2, 16, 16 / 2, 1])
 
 
 def test_only_what_is_not_random_is_timed_on_batches() -> None:
@@ -64,7 +62,7 @@ def test_every_transform_and_preset_is_there() -> None:
 @pytest.mark.parametrize("pair", ALL, ids=lambda pair: pair.name)
 def test_both_sides_make_the_same_kind_of_images(pair: Pair) -> None:
     torch.manual_seed(0)
-    x = random_images(96, pair.shape, CPU)
+    x = random_images(64, pair.shape, CPU)
     ours, theirs = whole_batch(pair.ours, x), one_by_one(pair.theirs, x)
     assert ours.shape == theirs.shape and ours.dtype == theirs.dtype
     unit = 1.0 if ours.is_floating_point() else 64.0

@@ -292,7 +292,7 @@ def test_what_does_not_fit_is_refused_in_words(
 ERRORS = (KeyError, IndexError, TypeError, AttributeError, ValueError, RuntimeError)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.sampled_from(ERRORS), st.text(max_size=50))
 @example(RuntimeError, "size mismatch\n\t" * 50)
 def test_the_reason_is_one_short_line(kind: type[Exception], message: str) -> None:

@@ -30,9 +30,8 @@ from batchformer.lab.engine.cuda_graph import (
     synchronize,
     why_eager,
 )
-from batchformer.lab.engine.interleave import Job, train_interleaved
 from batchformer.lab.engine.interrupt import Interrupted
-from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
+from batchformer.lab.engine.loop import Evaluation, Job, Plan, fit, train_interleaved, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model

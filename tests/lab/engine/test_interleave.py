@@ -12,10 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.engine.interleave import Job, train_interleaved
 from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import DivergedError
-from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
+from batchformer.lab.engine.loop import Evaluation, Job, Plan, fit, train_interleaved, training
 from batchformer.lab.engine.method import Method
 
 CPU = torch.device("cpu")

@@ -14,9 +14,8 @@ from torch.nn import functional as F
 
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.engine import checkpoint
-from batchformer.lab.engine.interleave import Job, train_interleaved
 from batchformer.lab.engine.log import read_records
-from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
+from batchformer.lab.engine.loop import Evaluation, Job, Plan, fit, train_interleaved, training
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.engine.precision import matmul_precision, predict_in_double, to_double

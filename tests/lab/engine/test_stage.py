@@ -11,7 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.engine import checkpoint
@@ -21,7 +24,7 @@ from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.log import DivergedError, NoLog, Progress
 from batchformer.lab.engine.method import Batches, Finding, Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
-from batchformer.lab.engine.stage import Evaluation, Plan, Stage
+from batchformer.lab.engine.stage import Evaluation, Plan, Stage, WeightEMA, is_better
 from batchformer.nn.randomness import seed_for
 
 LR, MOMENTUM, PER_EPOCH, SEED = 0.25, 0.5, 4, 11
@@ -449,9 +452,6 @@ def test_without_selection_the_last_is_reported_and_none_is_kept_as_best(tmp_pat
 def test_selection_on_data_that_is_not_there_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"no validation data; it measures all\..*select-on last"):
         to_the_end(staged(tmp_path, select_on="val"))
-    unmeasured = scripted(1.0, math.nan, 2.0)
-    with pytest.raises(ValueError, match=r"is NaN.*select-on last"):
-        to_the_end(staged(tmp_path / "nan", evaluate=unmeasured, eval_every=2, select_on="val"))
 
 
 def test_the_running_mean_of_the_weights_is_what_is_scored(tmp_path: Path) -> None:
@@ -556,3 +556,86 @@ def test_the_state_of_another_training_is_refused_by_its_folder(tmp_path: Path) 
     with pytest.raises(ValueError, match=r"is not of this training .*more\.weight") as refused:
         staged(tmp_path, Wider(), resumed=True)
     assert str(tmp_path) in str(refused.value)
+
+
+# The best of several evaluations, against sorting them all.
+
+
+MEASURED = st.integers(0, 3).map(float)
+SCORES = st.one_of(st.just(math.nan), MEASURED)
+
+
+@given(st.lists(st.tuples(SCORES, MEASURED), min_size=1), st.sampled_from(["last", "val", "test"]))
+def test_the_first_of_the_highest_is_the_best(
+    scores: list[tuple[float, float]], select_on: str
+) -> None:
+    best: dict[str, float] = {}
+    for number, (headline, val) in enumerate(scores):
+        metrics = {"all": headline, "val": val, "number": number}
+        if is_better(metrics, best, select_on):
+            best = metrics
+    decisive = [pair[select_on == "val"] for pair in scores]
+    measured = [-1.0 if math.isnan(score) else score for score in decisive]
+    first = measured.index(max(measured))
+    assert best["number"] == first
+
+
+def test_validation_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"no validation data; it measures all, few\. Set"):
+        is_better({"all": 1.0, "few": 0.0}, {}, "val")
+
+
+@pytest.mark.parametrize("best", [{}, {"all": 1.0, "val": 2.0}])
+def test_a_score_of_validation_that_is_no_number_is_refused(best: dict[str, float]) -> None:
+    """Else the first network, the least trained, would be kept."""
+    metrics = {"all": 3.0, "val": math.nan}
+    with pytest.raises(ValueError, match=r"validation score is NaN.*train\.select-on last"):
+        is_better(metrics, best, "val")
+    assert is_better(metrics, best, "last") and is_better(metrics, best, "test")
+
+
+# The running mean of weights, against torch's, which asks the device at each update.
+
+
+def test_the_mean_is_torchs() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+    ours = WeightEMA(model, 0.9)
+    theirs = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
+    for _ in range(5):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.add_(torch.randn_like(parameter))
+        model(torch.randn(8, 3))
+        ours.update_parameters(model)
+        theirs.update_parameters(model)
+    expected = theirs.state_dict()
+    assert ours.state_dict().keys() == expected.keys()
+    for key, value in ours.state_dict().items():
+        if value.is_floating_point() or key == "n_averaged":
+            torch.testing.assert_close(value, expected[key])
+        else:
+            assert torch.equal(value, model.state_dict()[key.removeprefix("module.")])
+
+
+def test_whole_numbers_are_copied() -> None:
+    """torch's mean of a number with itself may be one less."""
+    model = nn.Linear(2, 2)
+    model.register_buffer("edges", torch.arange(3000))
+    mean = WeightEMA(model, 0.9)
+    for _ in range(5):
+        mean.update_parameters(model)
+    assert torch.equal(mean.module.edges, torch.arange(3000))
+
+
+def test_a_loaded_mean_goes_on() -> None:
+    model = nn.Linear(2, 2)
+    first = WeightEMA(model, 0.5)
+    first.update_parameters(model)
+    second = WeightEMA(nn.Linear(2, 2), 0.5)
+    second.load_state_dict(first.state_dict())
+    with torch.no_grad():
+        model.weight.zero_()
+    before = second.module.weight.clone()
+    second.update_parameters(model)
+    torch.testing.assert_close(second.module.weight, before / 2)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
@@ -22,6 +22,7 @@ from batchformer.lab.methods import build_method
 from batchformer.lab.models.build import build_model
 from batchformer.lab.models.ride import ride_resnet32
 from batchformer.nn.randomness import drawing
+from batchformer.torch_private import BatchNorm
 
 COUNTS = torch.tensor([50, 20, 10, 5, 1])
 Make = Callable[..., Method]
@@ -81,7 +82,7 @@ class Batches:
 
     def batch(self, step: int) -> dict[str, Any]:
         got = self.feed.batch(step)
-        return {**got, "meta_x": got["view2"], "meta_y": got["y"]}
+        return {**got, "meta_x": got["view2"], "meta_y": got["y"], "x_target": got["view2"]}
 
 
 def _evaluate(method: Method, _: Any) -> Evaluation:
@@ -90,25 +91,32 @@ def _evaluate(method: Method, _: Any) -> Evaluation:
 
 
 @pytest.fixture
-def assert_resumes(tmp_path: Path) -> Callable[[Callable[[], Method]], None]:
+def assert_resumes(tmp_path: Path) -> Callable[..., None]:
     """Eight updates at one go, and stopped after five and resumed, end in the same state."""
 
-    def plan(folder: str) -> Plan:
-        return Plan(
-            optim=OptimConfig(lr=0.05),
-            schedule=ScheduleConfig(kind="cosine"),
-            train=TrainConfig(batch_size=10, updates=8),
-            seed=3,
-            folder=tmp_path / folder,
-            device=torch.device("cpu"),
-            quiet=True,
-        )
+    def check(
+        build: Callable[[], Method],
+        batches: Any = None,
+        evaluate: Any = _evaluate,
+        optim: OptimConfig | None = None,
+        **train: Any,
+    ) -> None:
+        def plan(folder: str) -> Plan:
+            return Plan(
+                optim=optim or OptimConfig(lr=0.05),
+                schedule=ScheduleConfig(kind="cosine"),
+                train=TrainConfig(batch_size=10, updates=8, **train),
+                seed=3,
+                folder=tmp_path / folder,
+                device=torch.device("cpu"),
+                quiet=True,
+            )
 
-    def check(build: Callable[[], Method]) -> None:
+        batches = batches or Batches()
         whole = build()
-        expected = fit(whole, Batches(), _evaluate, plan("whole"))
+        expected = fit(whole, batches, evaluate, plan("whole"))
         request = StopRequest()
-        run = training(build(), Batches(), _evaluate, plan("cut"), request)
+        run = training(build(), batches, evaluate, plan("cut"), request)
         for _ in range(5):
             next(run)
         request.signal_number = 15
@@ -116,13 +124,26 @@ def assert_resumes(tmp_path: Path) -> Callable[[Callable[[], Method]], None]:
             next(run)
         torch.manual_seed(999)
         resumed = build()
-        got = fit(resumed, Batches(), _evaluate, plan("cut"))
+        got = fit(resumed, batches, evaluate, plan("cut"))
         assert got.metrics == expected.metrics
         state = resumed.state_dict()
         for key, value in whole.state_dict().items():
             assert torch.equal(state[key], value), key
 
     return check
+
+
+@pytest.fixture(scope="session")
+def quiet() -> Callable[[Any], Any]:
+    """Sets a method to training without dropout layers and with stored statistics."""
+
+    def set_modes(method: Any) -> Any:
+        for module in method.train().modules():
+            if isinstance(module, (nn.Dropout, BatchNorm)):
+                module.eval()
+        return method
+
+    return set_modes
 
 
 @pytest.fixture(scope="session")

@@ -11,16 +11,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
-from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
+from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.data.feeds.memory import FeatureFeed
 from batchformer.lab.engine.cuda_graph import Captured, Eager
-from batchformer.lab.engine.interrupt import Interrupted, StopRequest
-from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
+from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.losses.contrast import supervised_contrast
+from batchformer.lab.losses.ce_gzsl import supervised_contrast
 from batchformer.lab.methods import build_method
-from batchformer.lab.methods.ce_gzsl import CeGzsl, frozen
+from batchformer.lab.methods import ce_gzsl as feature_classifier
+from batchformer.lab.methods.ce_gzsl import CeGzsl, frozen, train_classifier
 from batchformer.lab.metrics.generalized import class_accuracy, generalized_accuracy
+from batchformer.nn import streams
 
 CPU = torch.device("cpu")
 ADAM = OptimConfig(name="adam", lr=1e-3, betas=(0.5, 0.999), weight_decay=0.0)
@@ -241,13 +242,13 @@ def test_arms_share_initial_weights_and_noise() -> None:
 @pytest.mark.parametrize("place", PLACES[:2], ids=str)
 def test_unseen_classes_come_to_be_known(place: dict[str, Any]) -> None:
     torch.manual_seed(1)
-    method = placed(place, classifier_epochs=60).train()
+    method = placed(place, classifier_epochs=40).train()
     optimizers, batches = method.optimizers(replace(ADAM, lr=5e-3)), feed(64)
     for step in range(100):
         method.update(batches.batch(step), optimizers, optimizer_step())
     judged = [method]
     if method.encoder is None:  # what was trained is the same with BatchFormer in the classifier
-        judged.append(placed(PLACES[2], classifier_epochs=60).train())
+        judged.append(placed(PLACES[2], classifier_epochs=40).train())
         judged[1].load_state_dict(method.state_dict())
     for one in judged:
         one.before_evaluation()
@@ -318,29 +319,11 @@ def test_answers_in_eval_are_of_one_sample_alone() -> None:
     assert method.predict(FEATURES[:9]).shape == (9, 10)
 
 
-def test_stopped_and_resumed_equals_at_one_go(tmp_path: Any) -> None:
-    def plan(folder: str) -> Plan:
-        train = TrainConfig(batch_size=32, updates=6, eval_every=2)
-        schedule = ScheduleConfig(kind="cosine")
-        return Plan(ADAM, schedule, train, 3, tmp_path / folder, CPU, quiet=True)
-
+def test_resumed_equals_unbroken(assert_resumes: Any) -> None:
     def evaluate(method: Any, _: Any) -> Evaluation:
         return Evaluation({"sum": float(method.predict(FEATURES).double().sum())})
 
-    whole = made()
-    expected = fit(whole, feed(), evaluate, plan("whole"))
-    request = StopRequest()
-    run = training(made(), feed(), evaluate, plan("cut"), request)
-    for _ in range(3):
-        next(run)
-    request.signal_number = 15
-    with pytest.raises(Interrupted):
-        next(run)
-    torch.manual_seed(999)
-    resumed = made()
-    assert fit(resumed, feed(), evaluate, plan("cut")).metrics == expected.metrics
-    for name, value in whole.state_dict().items():
-        assert torch.equal(resumed.state_dict()[name], value), name
+    assert_resumes(made, feed(), evaluate, ADAM, eval_every=3)
 
 
 def test_the_data_is_not_in_checkpoints() -> None:
@@ -385,7 +368,7 @@ def test_what_has_no_sense_is_refused() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("enabled", [False, True])
-def test_recorded_updates_equal_eager_ones(enabled: bool) -> None:
+def test_captured_updates_equal_eager_ones(enabled: bool) -> None:
     device = torch.device("cuda")
     ends = []
     for kind in (Eager, Captured):
@@ -411,3 +394,102 @@ def test_recorded_updates_equal_eager_ones(enabled: bool) -> None:
             assert updater.graphs
         ends.append(losses)
     assert ends[1] == pytest.approx(ends[0], rel=1e-3, abs=1e-4)
+
+
+# The classifier on fixed features.
+
+
+OFF, ON = ModuleConfig(enabled=False), ModuleConfig(heads=2)
+
+
+def clusters(rows: int = 230) -> tuple[Tensor, Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 4, (rows,), generator=draw)
+    means = 3 * torch.eye(4, 8)
+    return means[labels] + torch.randn(rows, 8, generator=draw), labels
+
+
+def trained(module: ModuleConfig, **changes: Any) -> Any:
+    features, labels = clusters()
+    options: dict[str, Any] = {"epochs": 3, "seed": 5, "module": module, **changes}
+    return train_classifier(features, labels, 6, **options)
+
+
+@pytest.mark.parametrize("module", [OFF, ON], ids=["plain", "two streams"])
+def test_it_learns(module: ModuleConfig) -> None:
+    features, labels = clusters()
+    linear = trained(module, epochs=20)
+    assert linear.weight.shape == (6, 8)
+    assert (linear(features).argmax(1) == labels).float().mean() > 0.85
+    assert not any(p.requires_grad for p in linear.parameters())
+
+
+@pytest.mark.parametrize("module", [OFF, ON], ids=["plain", "two streams"])
+def test_a_function_of_its_arguments(module: ModuleConfig) -> None:
+    torch.manual_seed(1)
+    first = trained(module)
+    torch.manual_seed(2)
+    before = torch.get_rng_state()
+    second = trained(module)
+    assert torch.equal(first.weight, second.weight) and torch.equal(first.bias, second.bias)
+    assert torch.equal(before, torch.get_rng_state())
+    assert not torch.equal(first.weight, trained(module, seed=6).weight)
+
+
+def test_adam_step_by_step_without_batchformer() -> None:
+    features, labels = clusters(90)  # one batch an epoch: the order plays no part
+    start = train_classifier(features, labels, 6, epochs=0, seed=5, module=OFF)
+    assert start.weight.std() < 0.03 and not start.bias.any()
+    weight = start.weight.double().clone().requires_grad_()
+    bias = start.bias.double().clone().requires_grad_()
+    adam = torch.optim.Adam([weight, bias], lr=1e-3, betas=(0.5, 0.999))
+    for _ in range(4):
+        adam.zero_grad()
+        F.cross_entropy(features.double() @ weight.T + bias, labels).backward()  # type: ignore[no-untyped-call]
+        adam.step()
+    got = train_classifier(features, labels, 6, epochs=4, seed=5, module=OFF)
+    torch.testing.assert_close(got.weight.double(), weight.detach(), atol=1e-6, rtol=1e-4)
+    torch.testing.assert_close(got.bias.double(), bias.detach(), atol=1e-6, rtol=1e-4)
+
+
+def test_every_row_once_an_epoch_in_even_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Tensor] = []
+    original = streams.stream_loss
+
+    def watch(criterion: Any, logits: Tensor, labels: Tensor, **rest: Any) -> Tensor:
+        seen.append(labels)
+        return original(criterion, logits, labels, **rest)
+
+    monkeypatch.setattr(feature_classifier, "stream_loss", watch)
+    features = torch.randn(201, 4)
+    train_classifier(features, torch.arange(201), 201, epochs=2, seed=0, module=OFF)
+    assert [len(labels) for labels in seen] == [67] * 6
+    for epoch in (seen[:3], seen[3:]):
+        assert torch.cat(epoch).sort().values.tolist() == list(range(201))
+    assert not torch.equal(seen[0], seen[3])
+
+
+def test_streams_and_weights_reach_the_loss() -> None:
+    plain, both = trained(OFF), trained(ON)
+    assert not torch.equal(plain.weight, both.weight)
+    # Without a weight of its own the mixed stream leaves the plain classifier.
+    torch.testing.assert_close(trained(ModuleConfig(mixed_weight=0.0)).weight, plain.weight)
+    only = trained(ModuleConfig(streams="mixed_only"))
+    assert not torch.equal(only.weight, both.weight)
+    frozen = trained(ModuleConfig(trained=False))
+    assert not torch.equal(frozen.weight, plain.weight)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_captured_steps_are_those_run_eagerly(capsys: pytest.CaptureFixture[str]) -> None:
+    features, labels = (tensor.cuda() for tensor in clusters())
+    options: dict[str, Any] = {"epochs": 20, "seed": 5, "module": OFF}
+    eager = train_classifier(features, labels, 6, **options)
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        assert feature_classifier._can_capture(features.device, None)
+        captured = train_classifier(features, labels, 6, **options)
+    assert capsys.readouterr().err == ""
+    torch.testing.assert_close(captured.weight, eager.weight, rtol=1e-5, atol=1e-7)

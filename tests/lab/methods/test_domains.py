@@ -64,28 +64,65 @@ def test_accumulation_would_part_the_domains(make: Any, batch: Any, name: str) -
         method.update(batch, method.optimizers(OptimConfig()), optimizer_step)
 
 
+def variance(features: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
+    """Of the domains' cross-entropies, domain by domain."""
+    losses = [F.cross_entropy(z, y) for z, y in zip(logits, targets, strict=True)]
+    mean = sum(losses) / len(losses)
+    return torch.stack([(loss - mean) ** 2 for loss in losses]).mean()
+
+
+def slopes(features: Tensor, logits: Tensor, targets: Tensor) -> Tensor:
+    """Products of the slopes of two halves in a factor of the logits, domain by domain."""
+    products = []
+    for z, y in zip(logits, targets, strict=True):
+        found = []
+        for half in (slice(0, None, 2), slice(1, None, 2)):
+            w = torch.ones((), requires_grad=True)
+            loss = F.cross_entropy(w * z[half], y[half])
+            found += torch.autograd.grad(loss, w, create_graph=True)
+        products.append(found[0] * found[1])
+    return torch.stack(products).mean()
+
+
+PENALTIES: dict[str, Any] = {"coral": lambda rows, *_: coral(rows), "irm": slopes, "vrex": variance}
+
+
 @pytest.mark.parametrize("streams", ["shared", "mixed_only", "none"])
-@pytest.mark.parametrize("groups", [2, 5])
-def test_the_loss_of_coral_by_hand(make: Any, batch: Any, streams: str, groups: int) -> None:
+@pytest.mark.parametrize(
+    ("name", "groups", "grouping"),
+    [
+        *((name, groups, "by_domain") for name in ("coral", "vrex") for groups in (2, 5)),
+        *(("irm", 2, grouping) for grouping in ("by_domain", "official")),
+    ],
+)
+def test_losses_and_gradients_by_hand(
+    make: Any, batch: Any, streams: str, name: str, groups: int, grouping: str
+) -> None:
     module = {"enabled": False} if streams == "none" else {"streams": streams}
-    method = make("coral", {"penalty": 0.7}, {"groups": groups}, dropout=0.0, **module)
+    hyper = {"penalty": 0.7, "irm_grouping": grouping}
+    method = make(name, hyper, {"groups": groups}, dropout=0.0, **module)
     method.network.eval()
     plain = method.network.forward_features(batch["x"])
     mixed = plain if streams == "none" else method.encoder.mix(plain)
-    n = 10 // groups
-    domains = []
-    for g in range(groups):
-        block = slice(g * n, (g + 1) * n)
-        both = torch.cat((plain[block], mixed[block]))
-        domains.append(both if streams == "shared" else mixed[block])
-    penalty = coral(torch.stack(domains))
     rows = torch.cat((plain, mixed)) if streams == "shared" else mixed
-    ce = F.cross_entropy(method.network.fc(rows), batch["y"].repeat(len(rows) // 10))
+    logits, labels = method.network.fc(rows), batch["y"].repeat(len(rows) // 10)
+    picks = torch.arange(10).chunk(groups)
+    if streams == "shared":
+        picks = [torch.cat((pick, pick + 10)) for pick in picks]
+        if grouping == "official":  # consecutive rows, which mix domains
+            picks = torch.arange(20).chunk(groups)
+    parts = [torch.stack([values[pick] for pick in picks]) for values in (rows, logits, labels)]
+    penalty, ce = PENALTIES[name](*parts), F.cross_entropy(logits, labels)
     losses = method.step(batch)
     assert set(losses) == {"loss", "ce", "penalty"}
     torch.testing.assert_close(losses["ce"], ce)
     torch.testing.assert_close(losses["penalty"], penalty)
     torch.testing.assert_close(losses["loss"], ce + 0.7 * penalty)
+    parameters = [p for p in method.parameters() if p.requires_grad]
+    own = torch.autograd.grad(losses["loss"], parameters)
+    expected = torch.autograd.grad(ce + 0.7 * penalty, parameters)
+    for a, b in zip(own, expected, strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
 def test_scales_of_the_streams_are_of_the_cross_entropy_alone(make: Any, batch: Any) -> None:
@@ -139,68 +176,9 @@ def test_domains_grow_alike(make: Any, batch: Any) -> None:
     assert distance(10.0) < 0.2 * distance(0.0)
 
 
-def in_eval_norms(method: Any) -> Any:
-    method.network.eval()
-    return method
-
-
-def irm_penalty_by_hand(domains: list[tuple[Tensor, Tensor]]) -> Tensor:
-    products = []
-    for z, y in domains:
-        slopes = []
-        for half in (slice(0, None, 2), slice(1, None, 2)):
-            w = torch.ones((), requires_grad=True)
-            loss = F.cross_entropy(w * z[half], y[half])
-            slopes += torch.autograd.grad(loss, w, create_graph=True)
-        products.append(slopes[0] * slopes[1])
-    return torch.stack(products).mean()
-
-
-@pytest.mark.parametrize("grouping", ["by_domain", "official"])
-@pytest.mark.parametrize("enabled", [True, False])
-def test_the_loss_of_irm_and_its_gradients_by_hand(
-    make: Any, batch: Any, grouping: Any, enabled: bool
-) -> None:
-    hyper = {"penalty": 2.0, "irm_grouping": grouping}
-    method = in_eval_norms(make("irm", hyper, {"groups": 2}, dropout=0.0, enabled=enabled))
-    plain, y = method.network.forward_features(batch["x"]), batch["y"]
-    rows = torch.cat((plain, method.encoder.mix(plain))) if enabled else plain
-    labels = y.repeat(len(rows) // 10)
-    z = method.network.fc(rows)
-    if not enabled:
-        picks = [range(5), range(5, 10)]
-    elif grouping == "by_domain":
-        picks = [[*range(5), *range(10, 15)], [*range(5, 10), *range(15, 20)]]
-    else:
-        picks = [range(10), range(10, 20)]
-    penalty = irm_penalty_by_hand([(z[list(p)], labels[list(p)]) for p in picks])
-    ce = F.cross_entropy(z, labels)
-    losses = method.step(batch)
-    torch.testing.assert_close(losses["ce"], ce)
-    torch.testing.assert_close(losses["penalty"], penalty)
-    torch.testing.assert_close(losses["loss"], ce + 2 * penalty)
-    parameters = [p for p in method.parameters() if p.requires_grad]
-    own = torch.autograd.grad(losses["loss"], parameters)
-    expected = torch.autograd.grad(ce + 2 * penalty, parameters)
-    for a, b in zip(own, expected, strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
-
-
-def test_the_groupings_differ_with_two_streams_alone(make: Any, batch: Any) -> None:
-    def penalty(grouping: str, **module: Any) -> Tensor:
-        hyper = {"irm_grouping": grouping}
-        method = in_eval_norms(make("irm", hyper, {"groups": 2}, dropout=0.0, **module))
-        value: Tensor = method.step(batch)["penalty"]
-        return value
-
-    assert not torch.isclose(penalty("official"), penalty("by_domain"), rtol=1e-3)
-    for module in ({"enabled": False}, {"streams": "mixed_only"}):
-        assert torch.equal(penalty("official", **module), penalty("by_domain", **module))
-
-
-def test_the_weight_of_irm_sets_in_and_is_a_phase(make: Any, batch: Any) -> None:
+def test_the_weight_of_irm_sets_in_and_is_a_phase(make: Any, batch: Any, quiet: Any) -> None:
     hyper = {"penalty": 5.0, "penalty_from": 2}
-    method = in_eval_norms(make("irm", hyper, {"groups": 2}, dropout=0.0))
+    method = quiet(make("irm", hyper, {"groups": 2}, dropout=0.0))
     phases = []
     for epoch in (0, 1, 2, 9, 0):
         method.begin_epoch(epoch)
@@ -215,37 +193,6 @@ def test_the_weight_of_irm_sets_in_and_is_a_phase(make: Any, batch: Any) -> None
 def test_without_a_delay_the_weight_is_there_from_the_start(make: Any) -> None:
     assert make("irm", {"penalty": 5.0}, {"groups": 2}).phase() == 5.0
     assert make("irm", {"penalty": 5.0, "penalty_from": 1}, {"groups": 2}).phase() == 1.0
-
-
-def test_resumed_equals_unbroken_across_the_change(make: Any, assert_resumes: Any) -> None:
-    hyper = {"penalty": 5.0, "penalty_from": 3}
-    assert_resumes(lambda: make("irm", hyper, {"groups": 2}))
-
-
-@pytest.mark.parametrize("streams", ["shared", "mixed_only", "none"])
-@pytest.mark.parametrize("groups", [2, 5])
-def test_the_loss_of_vrex_by_hand(make: Any, batch: Any, streams: str, groups: int) -> None:
-    module = {"enabled": False} if streams == "none" else {"streams": streams}
-    method = make("vrex", {"penalty": 3.0}, {"groups": groups}, dropout=0.0, **module)
-    method.network.eval()
-    plain = method.network.forward_features(batch["x"])
-    mixed = plain if streams == "none" else method.encoder.mix(plain)
-    parts = (plain, mixed) if streams == "shared" else (mixed,)
-    losses = [
-        F.cross_entropy(method.network.fc(rows), batch["y"], reduction="none") for rows in parts
-    ]
-    n = 10 // groups
-    domains = [
-        sum(loss[g * n : (g + 1) * n].sum() for loss in losses) / (n * len(losses))
-        for g in range(groups)
-    ]
-    mean = sum(domains) / groups
-    variance = sum((d - mean) ** 2 for d in domains) / groups
-    got = method.step(batch)
-    # The mean over all rows is the mean of the domains' means, as blocks are equal.
-    torch.testing.assert_close(got["ce"], mean)
-    torch.testing.assert_close(got["penalty"], variance)
-    torch.testing.assert_close(got["loss"], mean + 3 * variance)
 
 
 def test_the_variance_does_not_weigh_the_streams(make: Any, batch: Any) -> None:

@@ -70,31 +70,6 @@ def test_an_end_inside_the_valley_takes_the_rest_up_to_the_last_low_loss() -> No
         assert answers(losses[:cut], 3, 4, 0.5)[1] == expected
 
 
-def test_a_tolerance_shorter_than_the_convergence() -> None:
-    # Converged at 1 with the window 1..5; the window of tolerance holds 4 and 5.
-    losses = [3.0, 1.0, 1.1, 1.2, 1.1, 1.0, 1.4, 2.0, 2.0]
-    during, end, valley = answers(losses, 5, 2, 0.3)
-    assert during == [[], [], [], [], [], [1, 2, 3, 4], [5], [6], []]
-    assert valley.dead and end == []
-    assert answers(losses[:6], 5, 2, 0.3)[1] == [5]
-
-
-def test_equal_windows_go_on_with_the_next_segment() -> None:
-    during, end, _ = answers([2.0, 1.0, 1.0, 1.0, 1.0], 2, 2, 0.0)
-    assert during == [[], [], [1], [2], [3]] and end == [4]
-
-
-def test_windows_of_one_average_everything_up_to_the_first_high_loss() -> None:
-    during, end, valley = answers([1.0, 1.1, 0.2, 1.3, 0.1], 1, 1, 0.2)
-    assert during == [[0], [1], [2], [], []] and valley.dead and end == []
-
-
-@pytest.mark.parametrize(("count", "expected"), [(0, []), (1, [0]), (2, [1])])
-def test_short_runs(count: int, expected: list[int]) -> None:
-    during, end, _ = answers([1.0, 2.0][:count], 3, 6, 0.3)
-    assert during == [[]] * count and end == expected
-
-
 def test_what_is_no_number_counts_as_infinite() -> None:
     during, _, valley = answers([1.0, math.nan, 1.0, 1.0, math.inf, math.nan, math.nan], 2, 2, 0.5)
     assert during == [[], [], [], [2], [3], [], []]

@@ -10,14 +10,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from batchformer import check
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.losses.domains import mdd
-from batchformer.lab.methods.mdd import Mdd, split_domains
+from batchformer.lab.methods.domains import Mdd, split_domains
 from batchformer.lab.models.build import build_model
-from batchformer.nn.randomness import drawing
 
 HYPER: dict[str, Any] = {"bottleneck": 16, "reversal": 0.5, "reversal_updates": 10, "penalty": 0.7}
 CPU = torch.device("cpu")
@@ -27,14 +25,6 @@ CPU = torch.device("cpu")
 def pairs(batch: Any) -> dict[str, Tensor]:
     """Ten samples of the source and six of the target."""
     return {"x": batch["x"], "y": batch["y"], "x_target": batch["view2"][:6]}
-
-
-def quiet(method: Any) -> Any:
-    """In training, without dropout and with stored statistics."""
-    for module in method.train().modules():
-        if isinstance(module, (nn.Dropout, nn.modules.batchnorm._BatchNorm)):
-            module.eval()
-    return method
 
 
 def backbone_gradients(method: Any, loss: Tensor) -> list[Tensor]:
@@ -106,7 +96,7 @@ def test_marked_rows_go_to_their_domain(streams: int) -> None:
 
 
 @pytest.mark.parametrize("streams", ["shared", "mixed_only", "none"])
-def test_the_loss_by_hand(make: Any, pairs: Any, streams: str) -> None:
+def test_the_loss_by_hand(make: Any, pairs: Any, streams: str, quiet: Any) -> None:
     module = {"enabled": False} if streams == "none" else {"streams": streams}
     method = quiet(make("mdd", HYPER, dropout=0.0, **module))
     plain = method.network.forward_features(torch.cat((pairs["x"], pairs["x_target"])))
@@ -156,7 +146,9 @@ def test_the_reversal_rises_on_the_device_with_each_update(make: Any, pairs: Any
     assert method.reversal().item() == pytest.approx(0.5)
 
 
-def test_at_first_the_adversary_does_not_train_the_backbone(make: Any, pairs: Any) -> None:
+def test_at_first_the_adversary_does_not_train_the_backbone(
+    make: Any, pairs: Any, quiet: Any
+) -> None:
     method = quiet(make("mdd", {**HYPER, "penalty": 100.0}, dropout=0.0))
     losses = method.step(pairs)
     whole = backbone_gradients(method, losses["loss"])
@@ -168,7 +160,7 @@ def test_at_first_the_adversary_does_not_train_the_backbone(make: Any, pairs: An
 
 
 def test_the_backbone_lowers_the_discrepancy_that_the_adversary_raises(
-    make: Any, pairs: Any
+    make: Any, pairs: Any, quiet: Any
 ) -> None:
     """The gradient of the backbone is minus the coefficient times the true one."""
     method = quiet(make("mdd", HYPER, dropout=0.0)).double()
@@ -193,48 +185,6 @@ def test_the_backbone_lowers_the_discrepancy_that_the_adversary_raises(
     along = sum((g * d).sum().item() for g, d in zip(told, directions, strict=True))
     assert abs(true) > 1e-6
     assert along == pytest.approx(-method.reversal().item() * true, rel=1e-3)
-
-
-def test_prediction_is_that_without_an_encoder(make: Any, batch: Any) -> None:
-    own, other = make("mdd", HYPER).eval(), make("mdd", HYPER, enabled=False).eval()
-    assert torch.equal(own.predict(batch["x"]), other.predict(batch["x"]))
-    assert torch.equal(own(batch["x"]), own.predict(batch["x"]))
-    extra = set(own.state_dict()) - set(other.state_dict())
-    assert {key.split(".")[0] for key in extra} == {"encoder"}
-    assert all(torch.equal(own.state_dict()[k], v) for k, v in other.state_dict().items())
-
-
-def test_it_is_acting(make: Any, batch: Any) -> None:
-    method = make("mdd", HYPER)
-    assert check(method, batch["x"], method.optimizers(OptimConfig())["main"]).passed
-
-
-@pytest.mark.parametrize("train", [{"precision": "bf16"}, {"accumulate": 2}], ids=str)
-def test_half_precision_and_accumulation(make: Any, pairs: Any, train: Any) -> None:
-    method = make("mdd", HYPER).train()
-    method.updates.fill_(5)
-    optimizer_step = OptimizerStep(TrainConfig(batch_size=10, **train), CPU)
-    losses = method.update(pairs, method.optimizers(OptimConfig()), optimizer_step)
-    assert losses["loss"].isfinite() and losses["loss"].dtype == torch.float32
-    assert all(p.isfinite().all() for p in method.parameters())
-
-
-class Paired(Mdd):
-    """Takes the second view for the target."""
-
-    def step(self, batch: Any) -> dict[str, Tensor]:
-        return super().step({**batch, "x_target": batch["view2"]})
-
-
-def test_resumed_equals_unbroken(assert_resumes: Any) -> None:
-    def build() -> Mdd:
-        with drawing(0, "weights"):
-            network = build_model("digits_net", 5)
-        return Paired(
-            network, torch.ones(5), seed=0, hyper=MethodConfig(**HYPER), module=ModuleConfig()
-        )
-
-    assert_resumes(build)
 
 
 def test_batches_without_a_target_are_refused(make: Any, batch: Any) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from batchformer import check
 from batchformer.lab.config.methods import METHODS
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.optimizer_step import OptimizerStep
@@ -17,24 +18,49 @@ DOMAINS = ("coral", "irm", "vrex", "mixstyle")
 #: Methods that need pairs, features, a bank or boxes; their own files have the same tests.
 OTHERS = ("cge", "compcos", "ce_gzsl", "eszsl", "knn", "detector")
 OF_IMAGES = [name for name in METHODS if name not in OTHERS]
+#: Their stopping is in their own files, or is that of the same class.
+NEVER_STOPPED = ("cross_entropy", "balanced_softmax", "coral", "vrex", "ride_assignment")
 TRAIN: list[dict[str, Any]] = [{"precision": "bf16"}, {"accumulate": 2}]
+KEYS: dict[str, Any] = {"queue": 16, "dim": 4, "temperature": 0.2, "momentum": 0.9}
+MOCO = {**KEYS, "projection_hidden": 16, "momentum_schedule": "cosine"}
+#: Settings for small networks and few updates.
+HYPER: dict[str, dict[str, Any]] = {
+    "mixstyle": {"mixstyle_after": ("layer1",)},
+    "mdd": {"bottleneck": 16, "reversal": 0.5, "reversal_updates": 10},
+    "paco": KEYS,
+    "moco_v2": MOCO,
+    "moco_v3": MOCO,
+    # The loss changes between the updates at which a run is stopped and ends.
+    "ldam": {"reweight_epoch": 3},
+    "ride": {"reweight_epoch": 3},
+    "irm": {"penalty": 5.0, "penalty_from": 3},
+}
+ACTING = [name for name in OF_IMAGES if METHODS[name].batchformer == "trains"]
 CASES = [(name, t) for name in OF_IMAGES for t in (TRAIN[:1] if name in DOMAINS else TRAIN)]
 
 
 def made(make: Any, name: str, **module: Any) -> Any:
     groups = {"groups": 2} if name in DOMAINS else None
-    return make(name, {"mixstyle_after": ("layer1",)}, groups, **module)
+    method = make(name, HYPER.get(name), groups, **module)
+    method.begin_training(8)
+    return method
+
+
+@pytest.fixture
+def everything(batch: Any) -> dict[str, Any]:
+    """A batch with all that any method asks for."""
+    return {**batch, "x_target": batch["view2"]}
 
 
 @pytest.mark.parametrize(("name", "train"), CASES, ids=str)
 def test_half_precision_and_accumulation(
-    make: Any, batch: Any, name: str, train: dict[str, Any]
+    make: Any, everything: Any, name: str, train: dict[str, Any]
 ) -> None:
     method = made(make, name).train()
     optimizers = method.optimizers(OptimConfig())
     before = {k: v.clone() for k, v in method.named_parameters()}
     optimizer_step = OptimizerStep(TrainConfig(batch_size=10, **train), CPU)
-    losses = method.update({**batch, "x_target": batch["view2"]}, optimizers, optimizer_step)
+    losses = method.update(everything, optimizers, optimizer_step)
     method.after_update()
     assert losses["loss"].isfinite() and losses["loss"].dtype == torch.float32
     for key, value in method.named_parameters():
@@ -50,18 +76,24 @@ def test_settings_without_sense_are_refused_by_name(make: Any) -> None:
 
 
 @pytest.mark.parametrize("name", OF_IMAGES)
-def test_answers_in_eval_are_of_one_sample_alone(make: Any, batch: Any, name: str) -> None:
-    method = made(make, name).eval()
+def test_arms_begin_alike_and_predict_alike(make: Any, batch: Any, name: str) -> None:
+    """BatchFormer adds weights of its own, changes no other, and has no part in predictions."""
+    own, other = (made(make, name, enabled=enabled).eval() for enabled in (True, False))
+    state = own.state_dict()
+    assert all(torch.equal(state[key], value) for key, value in other.state_dict().items())
+    extra = {key.split(".")[0] for key in set(state) - set(other.state_dict())}
+    assert extra == {"encoder"} if name in ACTING else extra <= {"encoder"}
     with torch.no_grad():
-        whole, alone = method.predict(batch["x"]), method.predict(batch["x"][3:4])
-    torch.testing.assert_close(whole[3:4], alone)
+        whole, alone = own.predict(batch["x"]), own.predict(batch["x"][3:4])
+        assert torch.equal(whole, other.predict(batch["x"]))
+    torch.testing.assert_close(whole[3:4], alone)  # nor has one sample in another's
 
 
-@pytest.mark.parametrize("name", OF_IMAGES)
-def test_predictions_do_not_depend_on_batchformer(make: Any, batch: Any, name: str) -> None:
-    with_it, without = (made(make, name, enabled=enabled).eval() for enabled in (True, False))
-    with torch.no_grad():
-        assert torch.equal(with_it.predict(batch["x"]), without.predict(batch["x"]))
+@pytest.mark.parametrize("name", ACTING)
+def test_samples_attend_to_one_another_in_training(make: Any, batch: Any, name: str) -> None:
+    method = made(make, name)
+    found = check(method, batch["x"], method.optimizers(OptimConfig())["main"])
+    assert found.passed, str(found)
 
 
 @pytest.mark.parametrize("name", ["ldam", "crt", "lws", "balms", "linear_probe", *DOMAINS])
@@ -72,6 +104,18 @@ def test_every_parameter_is_trained_once(
     assert_trained_once(made(make, name, **module), batch)
 
 
-@pytest.mark.parametrize("name", ["crt", "lws", "balms", "tau_norm", "mixstyle", "linear_probe"])
+@pytest.mark.parametrize("name", [n for n in OF_IMAGES if n not in NEVER_STOPPED])
 def test_resumed_equals_unbroken(make: Any, assert_resumes: Any, name: str) -> None:
     assert_resumes(lambda: made(make, name))
+
+
+@pytest.mark.parametrize("name", ["paco", "moco_v2", "moco_v3"])
+def test_an_update_writes_its_state_in_place(make: Any, everything: Any, name: str) -> None:
+    """As a captured update must."""
+    method = made(make, name).train()
+    places = {key: value.data_ptr() for key, value in method.state_dict().items()}
+    optimizer_step = OptimizerStep(TrainConfig(), CPU)
+    method.update(everything, method.optimizers(OptimConfig()), optimizer_step)
+    method.after_update()
+    assert {key: value.data_ptr() for key, value in method.state_dict().items()} == places
+    assert method.why_eager() is None and method.phase() is None

@@ -1,30 +1,25 @@
-"""What both MoCos have in common: the momentum encoder, one module for both, what is trained.
-
-What two ranks compute is tested in test_ranks.
-"""
+"""What both MoCos have in common, and what one alone has; test_moco_reference has their losses."""
 
 from __future__ import annotations
 
-import math
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch import distributed as dist
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from batchformer import check
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, TrainConfig
 from batchformer.lab.engine.cuda_graph import Captured, Eager
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.methods import build_method
-from batchformer.lab.methods.moco import collapse_metrics, is_vision_transformer, unit_rows
+from batchformer.lab.methods import momentum as shuffled_norm
+from batchformer.lab.methods.moco import is_vision_transformer
+from batchformer.lab.methods.momentum import draw_order
 from batchformer.lab.models.build import build_model
+from batchformer.lab.recipes import find_recipe
 
-HYPER = {
+HYPER: dict[str, Any] = {
     "queue": 32,
     "dim": 4,
     "temperature": 0.2,
@@ -44,58 +39,6 @@ def updated(method: Any, batch: Any, times: int = 1, lr: float = 0.1) -> Any:
     return method
 
 
-def parameters_of(*modules: Any) -> list[Tensor]:
-    return [p for module in modules for p in module.parameters()]
-
-
-@pytest.mark.parametrize("schedule", ["constant", "cosine"])
-@pytest.mark.parametrize("name", BOTH)
-def test_the_slower_encoder_by_a_loop(make: Any, batch: Any, name: str, schedule: str) -> None:
-    updates = 12
-    method = make(name, {**HYPER, "momentum_schedule": schedule}).train()
-    method.begin_training(updates)
-    own = [p.double().clone() for p in parameters_of(method.key_network, method.key_head)]
-    optimizers = method.optimizers(OptimConfig(lr=0.05))
-    for t in range(1, updates + 1):
-        method.update(batch, optimizers, OptimizerStep(TrainConfig(), CPU))
-        method.after_update()
-        m = 0.9
-        if schedule == "cosine":
-            m = 1 - (1 - 0.9) * (math.cos(math.pi * t / updates) + 1) / 2
-        assert float(method.momentum()) == pytest.approx(m, abs=1e-6)
-        leaders = parameters_of(method.network, method.head)
-        own = [m * o + (1 - m) * p.detach().double() for o, p in zip(own, leaders, strict=True)]
-    assert int(method.updates) == updates
-    for slow, wanted, leader in zip(
-        parameters_of(method.key_network, method.key_head),
-        own,
-        parameters_of(method.network, method.head),
-        strict=True,
-    ):
-        torch.testing.assert_close(slow.double(), wanted, rtol=1e-4, atol=1e-5)
-        assert torch.equal(slow, leader) != leader.requires_grad  # only the classifier stays
-
-
-@pytest.mark.parametrize("trained", [True, False])
-@pytest.mark.parametrize("name", BOTH)
-def test_the_module_is_trained_by_gradients_alone(
-    make: Any, batch: Any, name: str, trained: bool
-) -> None:
-    method = updated(make(name, HYPER, trained=trained), batch)
-    method.zero_grad()
-    method.step(batch)["loss"].backward()
-    for key, parameter in method.encoder.named_parameters():
-        if trained and parameter.ndim > 1:
-            assert parameter.grad is not None and parameter.grad.any(), key
-        elif not trained:
-            assert parameter.grad is None, key
-    before = [p.clone() for p in method.encoder.parameters()]
-    method.after_update()
-    assert all(map(torch.equal, method.encoder.parameters(), before)), "it follows nobody"
-    held = {id(p) for p in parameters_of(method.key_network, method.key_head)}
-    assert not held & {id(p) for p in method.encoder.parameters()}
-
-
 @pytest.mark.parametrize("name", BOTH)
 @pytest.mark.parametrize(
     "module", [{}, {"enabled": False}, {"trained": False}, {"streams": "mixed_only"}], ids=str
@@ -113,14 +56,6 @@ def test_only_the_queries_way_is_trained(
 
 
 @pytest.mark.parametrize("name", BOTH)
-def test_both_arms_begin_alike(make: Any, name: str) -> None:
-    """Same network and same heads, so also of the same depth."""
-    own, other = make(name, HYPER).state_dict(), make(name, HYPER, enabled=False).state_dict()
-    assert all(torch.equal(own[key], value) for key, value in other.items())
-    assert {key.split(".")[0] for key in set(own) - set(other)} == {"encoder"}
-
-
-@pytest.mark.parametrize("name", BOTH)
 def test_what_is_deployed(make: Any, batch: Any, name: str) -> None:
     method = updated(make(name, HYPER), batch, 2).eval()
     x = batch["x"]
@@ -129,31 +64,6 @@ def test_what_is_deployed(make: Any, batch: Any, name: str) -> None:
     assert method.deployed() is method.network
     probe = build_model("digits_net", 5)
     probe.load_state_dict(method.network.state_dict())
-
-
-@pytest.mark.parametrize("name", BOTH)
-def test_keys_are_normalised_by_their_own_batch(make: Any, batch: Any, name: str) -> None:
-    method = make(name, HYPER).train()
-    before = method.key_network.bn1.running_mean.clone(), method.network.bn1.running_mean.clone()
-    keys = method.keys(batch["view2"])
-    assert not keys.requires_grad and keys.shape == (20, 4)
-    assert not torch.equal(method.key_network.bn1.running_mean, before[0])
-    assert torch.equal(method.network.bn1.running_mean, before[1])
-
-
-@pytest.mark.parametrize("name", BOTH)
-def test_resumed_equals_unbroken(make: Any, assert_resumes: Any, name: str) -> None:
-    assert_resumes(lambda: make(name, {**HYPER, "momentum_schedule": "cosine"}))
-
-
-@pytest.mark.parametrize("name", BOTH)
-def test_a_step_writes_its_state_in_place(make: Any, batch: Any, name: str) -> None:
-    method = make(name, {**HYPER, "momentum_schedule": "cosine"})
-    method.begin_training(9)
-    places = {k: v.data_ptr() for k, v in method.state_dict().items()}
-    updated(method, batch)
-    assert {k: v.data_ptr() for k, v in method.state_dict().items()} == places
-    assert method.why_eager() is None and method.phase() is None
 
 
 @pytest.mark.parametrize("name", BOTH)
@@ -168,24 +78,8 @@ def test_under_autocast_the_module_still_learns(make: Any, batch: Any, name: str
     assert all(p.grad is not None for p in method.encoder.parameters())
 
 
-def test_what_is_watched_by_hand() -> None:
-    draw = torch.Generator().manual_seed(0)
-    q, k = (unit_rows(torch.randn(400, 16, generator=draw)) for _ in range(2))
-    seen = collapse_metrics(q, k)
-    cosines = [float(a @ b) for a, b in zip(q, k, strict=True)]
-    assert float(seen["positive"]) == pytest.approx(sum(cosines) / 400, abs=1e-6)
-    assert float(seen["spread"]) == pytest.approx(1 / math.sqrt(16), rel=0.02)
-    alike = collapse_metrics(q[:1].repeat(9, 1), q[:1].repeat(9, 1))
-    assert float(alike["spread"]) == pytest.approx(0, abs=1e-6)
-    assert float(alike["positive"]) == pytest.approx(1)
-
-
 @pytest.mark.parametrize("name", BOTH)
 def test_what_has_no_sense_is_refused(make: Any, batch: Any, name: str) -> None:
-    with pytest.raises(ValueError, match="adds its terms"):
-        make(name, HYPER, loss_scale="official")
-    with pytest.raises(ValueError, match="no weight of its own"):
-        make(name, HYPER, mixed_weight=0.5)
     with pytest.raises(ValueError, match="there is one stream"):
         make(name, {**HYPER, "contrast_pairs": "plain"}, streams="mixed_only")
     with pytest.raises(ValueError, match="there is one stream"):
@@ -196,120 +90,10 @@ def test_what_has_no_sense_is_refused(make: Any, batch: Any, name: str) -> None:
         updated(method, batch)
 
 
-@pytest.mark.parametrize("name", BOTH)
-def test_it_is_acting(make: Any, batch: Any, name: str) -> None:
-    method = make(name, HYPER)
-    assert check(method, batch["x"], method.optimizers(OptimConfig())["main"]).passed
-
-
 def test_vision_transformers_are_known() -> None:
     timm = pytest.importorskip("timm")
     small = timm.create_model("vit_tiny_patch16_224", img_size=32, depth=1, num_classes=3)
     assert is_vision_transformer(small) and not is_vision_transformer(build_model("digits_net", 3))
-
-
-#: Rows of each rank, of the ten that one process has.
-ROWS = (4, 6)
-#: Without another sample's influence: alone, or each attending to itself.
-ALONE: list[dict[str, Any]] = [{"enabled": False}, {"attend": "self", "dropout": 0.0}]
-
-
-def without_statistics(module: nn.Module) -> None:
-    for name, part in module.named_children():
-        if isinstance(part, _BatchNorm):
-            setattr(module, name, nn.Identity())
-        else:
-            without_statistics(part)
-
-
-def two_steps(name: str, module: dict[str, Any], rows: slice) -> dict[str, Any]:
-    """Losses, a gradient and the queue after two steps on some of ten samples."""
-    torch.manual_seed(0)
-    method: Any = build_method(
-        name,
-        network=build_model("digits_net", 5).double(),
-        module=ModuleConfig(**module),
-        seed=0,
-        hyper=MethodConfig(**HYPER),  # type: ignore[arg-type]
-    ).double()
-    without_statistics(method)
-    draw = torch.Generator().manual_seed(1)
-    images = torch.randn(2, 2, 10, 1, 8, 8, generator=draw, dtype=torch.float64)
-    losses = []
-    for views in images:
-        method.zero_grad()
-        found = method.step({"x": views[0][rows], "view2": views[1][rows]})
-        found["loss"].backward()
-        losses.append(found["loss"].detach())
-    found = {"losses": torch.stack(losses), "gradient": method.head[0].weight.grad}
-    if name == "moco_v2":
-        found["queue"] = method.queue.keys
-    return found
-
-
-def statistics(rows: slice) -> Tensor:
-    """Of the first normalisation of the keys' encoder of MoCo-v2, after some of ten samples."""
-    torch.manual_seed(0)
-    network = build_model("digits_net", 5)
-    options: Any = {"module": ModuleConfig(enabled=False), "seed": 0}
-    method: Any = build_method(
-        "moco_v2",
-        network=network,
-        hyper=MethodConfig(**HYPER),  # type: ignore[arg-type]
-        **options,
-    )
-    images = torch.randn(10, 1, 8, 8) + torch.arange(10.0).view(10, 1, 1, 1)
-    method.train().key_streams(images[rows])
-    mean: Tensor = method.key_network.bn1.running_mean
-    return mean
-
-
-def in_four_parts(rows: slice) -> dict[str, Tensor]:
-    """Features of MoCo-v2 for some of eight samples, normalised in four parts, and a gradient."""
-    torch.manual_seed(0)
-    method: Any = build_method(
-        "moco_v2",
-        network=build_model("digits_net", 5).double(),
-        module=ModuleConfig(enabled=False),
-        seed=0,
-        hyper=MethodConfig(**HYPER, norm_parts=4),  # type: ignore[arg-type]
-    )
-    images = torch.randn(8, 1, 8, 8, dtype=torch.float64)
-    features = method.train().features(images[rows])
-    (features * torch.linspace(-1, 1, 8, dtype=torch.float64)[rows, None]).sum().backward()
-    return {"features": features.detach(), "gradient": method.network.conv1.weight.grad}
-
-
-def work(rank: int, folder: str) -> None:
-    store = f"file://{folder}/store"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=2)
-    rows = slice(sum(ROWS[:rank]), sum(ROWS[: rank + 1]))
-    found = {f"{name} {i}": two_steps(name, m, rows) for name in BOTH for i, m in enumerate(ALONE)}
-    parts = in_four_parts(slice(4 * rank, 4 * rank + 4))
-    torch.save((found, statistics(rows), parts), f"{folder}/{rank}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def assert_ranks(folder: Path) -> None:
-    """Two ranks compute what one process does with the whole batch."""
-    got, means, parts = zip(
-        *(torch.load(folder / f"{rank}.pt", weights_only=True) for rank in range(2)), strict=True
-    )
-    for name in BOTH:
-        for i, module in enumerate(ALONE):
-            one, ranks = two_steps(name, module, slice(0, 10)), [r[f"{name} {i}"] for r in got]
-            for part in ("losses", "gradient"):
-                mean = sum(n / 10 * r[part] for n, r in zip(ROWS, ranks, strict=True))
-                torch.testing.assert_close(mean, one[part], msg=f"{part} of {name}, {module}")
-            if name == "moco_v2":
-                for found in ranks:
-                    torch.testing.assert_close(found["queue"], one["queue"])
-    one = in_four_parts(slice(0, 8))
-    torch.testing.assert_close(torch.cat([rank["features"] for rank in parts]), one["features"])
-    torch.testing.assert_close(sum(rank["gradient"] for rank in parts), one["gradient"])
-    # Keys of a rank were normalised with samples of the other.
-    assert not torch.isclose(means[0], statistics(slice(0, 4))).all()
 
 
 @pytest.mark.gpu
@@ -321,7 +105,7 @@ def assert_ranks(folder: Path) -> None:
     [OptimConfig(lr=0.05), OptimConfig(name="lars", lr=0.5, trust=0.02, decayed="matrices")],
     ids=lambda optim: optim.name,
 )
-def test_recorded_updates_equal_eager_ones(
+def test_captured_updates_equal_eager_ones(
     make: Any, name: str, parts: int, enabled: bool, optim: OptimConfig
 ) -> None:
     device = torch.device("cuda")
@@ -360,5 +144,133 @@ def test_recorded_updates_equal_eager_ones(
         torch.cuda.synchronize()
         ends.append((losses, [p.clone() for p in method.key_head.parameters()]))
     assert ends[1][0] == pytest.approx(ends[0][0], rel=1e-3, abs=1e-4)
-    for recorded, eager in zip(ends[1][1], ends[0][1], strict=True):
-        torch.testing.assert_close(recorded, eager, rtol=1e-3, atol=1e-4)
+    for captured, eager in zip(ends[1][1], ends[0][1], strict=True):
+        torch.testing.assert_close(captured, eager, rtol=1e-3, atol=1e-4)
+
+
+N = 10
+
+
+# MoCo-v2.
+
+
+def test_the_head_has_biases_and_no_normalisation(make: Any) -> None:
+    head = make("moco_v2", {**HYPER, "projection_layers": 3}).head
+    kinds = [type(part) for part in head]
+    assert kinds == [nn.Linear, nn.ReLU, nn.Linear, nn.ReLU, nn.Linear]
+    assert head[0].weight.shape == (16, 64) and head[4].bias.shape == (4,)
+
+
+@pytest.mark.parametrize("kind", ["first_release", "readme"])
+def test_lists_of_the_other_moco_are_refused(make: Any, kind: str) -> None:
+    with pytest.raises(
+        ValueError, match=f"contrast-pairs {kind} is a list of the released MoCo-v3"
+    ):
+        make("moco_v2", {**HYPER, "contrast_pairs": kind})
+    make("moco_v2", {**HYPER, "contrast_pairs": kind}, enabled=False)
+
+
+def test_parts_of_keys_are_drawn_anew_and_of_queries_are_not(make: Any, batch: Any) -> None:
+    method = make("moco_v2", {**HYPER, "norm_parts": 2}, enabled=False).double().train()
+    x = batch["x"].double()
+    with torch.no_grad():
+        assert torch.equal(method.features(x), method.features(x))
+        streams = [method.key_streams(x, draw_order(x, 2))["plain"] for _ in range(2)]
+    assert not torch.allclose(*streams)
+    method.eval()
+    with torch.no_grad():
+        torch.testing.assert_close(method.predict(x[:3]), method.predict(x)[:3])
+        streams = [method.key_streams(x, draw_order(x, 2))["plain"] for _ in range(2)]
+    torch.testing.assert_close(*streams)
+
+
+def test_arms_assign_keys_to_parts_alike(make: Any, batch: Any) -> None:
+    orders = []
+    for enabled in (False, True):
+        method = make("moco_v2", {**HYPER, "norm_parts": 2}, enabled=enabled).train()
+        seen = method.key_streams
+
+        def watch(x: Tensor, order: Tensor, seen: Any = seen) -> Any:
+            orders.append(order)
+            return seen(x, order)
+
+        method.key_streams = watch
+        torch.manual_seed(5)
+        method.step(batch)
+    assert torch.equal(*orders)
+
+
+def test_batches_without_parts_of_one_size_are_refused(make: Any, batch: Any) -> None:
+    with pytest.raises(ValueError, match="a batch of 10 rows cannot be divided into 4 equal parts"):
+        make("moco_v2", {**HYPER, "norm_parts": 4}).train().step(batch)
+
+
+@pytest.mark.parametrize(("ranks", "own"), [(1, 8), (2, 4), (4, 2), (8, 1)])
+def test_ranks_share_the_parts_of_imagenets_recipe(
+    ranks: int, own: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MoCo's authors train on 8 GPUs, so that 32 samples are normalised together."""
+    recipe = find_recipe("imagenet_moco_v2")
+    monkeypatch.setattr(shuffled_norm, "world_size", lambda: ranks)
+    assert shuffled_norm.parts_of_rank(recipe.hyper.norm_parts) == own
+    assert recipe.train.batch_size // ranks // own == 32
+    assert shuffled_norm.parts_of_rank(1) == 1
+
+
+def test_ranks_that_parts_cannot_be_divided_among(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shuffled_norm, "world_size", lambda: 16)
+    with pytest.raises(
+        ValueError, match=r"8 cannot be divided among 16 ranks: set a multiple of 16, or 1"
+    ):
+        shuffled_norm.parts_of_rank(8)
+    assert shuffled_norm.parts_of_rank(16) == 1
+
+
+# MoCo-v3.
+
+
+def test_heads_normalise_both_streams_together(make: Any, batch: Any) -> None:
+    method = make("moco_v3", HYPER, dropout=0.0).train()
+    out = method.head(method.streams(method.features(batch["x"])))
+    assert out.shape == (2 * N, 4)
+    torch.testing.assert_close(out.mean(0), torch.zeros(4), atol=1e-5, rtol=0)
+    assert out[:N].mean(0).abs().max() > 1e-3, "and not each by itself"
+    assert method.queries(batch["x"]).shape == (2 * N, 4)
+
+
+def test_a_vision_transformer(batch: Any) -> None:
+    """The class token is its feature; its patch projection stays as it is."""
+    timm = pytest.importorskip("timm")
+    torch.manual_seed(0)
+    network = timm.create_model(
+        "vit_tiny_patch16_224", img_size=16, patch_size=8, in_chans=1, depth=1, num_classes=5
+    )
+    hyper = MethodConfig(**{**HYPER, "projection_layers": 3})
+    method: Any = build_method(
+        "moco_v3", network=network, module=ModuleConfig(), seed=0, hyper=hyper, class_counts=None
+    )
+    assert sum(isinstance(part, torch.nn.Linear) for part in method.head) == 3
+    x = torch.randn(6, 1, 16, 16)
+    with torch.no_grad():
+        assert torch.equal(method.eval().predict(x), network.forward_features(x)[:, 0])
+    kept = {k: p.clone() for k, p in network.named_parameters()}
+    method.train()
+    optimizers = method.optimizers(OptimConfig(name="adamw", lr=1e-3, decayed="matrices"))
+    optimizer_step = OptimizerStep(TrainConfig(), CPU)
+    method.update({"x": x, "view2": x.flip(3)}, optimizers, optimizer_step)
+    same = {k for k, p in network.named_parameters() if torch.equal(p, kept[k])}
+    assert same == {"patch_embed.proj.weight", "patch_embed.proj.bias", "head.weight", "head.bias"}
+
+
+def test_lars_trains_it(make: Any, batch: Any) -> None:
+    method = make("moco_v3", {**HYPER, "momentum_schedule": "cosine"}).train()
+    method.begin_training(30)
+    optim = OptimConfig(name="lars", lr=1.0, trust=0.02, weight_decay=1e-6, decayed="matrices")
+    optimizers = method.optimizers(optim)
+    same = {**batch, "view2": batch["x"]}
+    torch.manual_seed(0)
+    losses = []
+    for _ in range(30):
+        losses.append(method.update(same, optimizers, OptimizerStep(TrainConfig(), CPU)))
+        method.after_update()
+    assert losses[-1]["loss"] < losses[0]["loss"] and losses[-1]["spread"] > 0.1

@@ -7,7 +7,6 @@ encoder, with the batch as its sequence, for the module. Its parts are named as 
 from __future__ import annotations
 
 import copy
-import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -78,10 +77,13 @@ class Reference(nn.Module):
 
     def __init__(self, method: Moco, head: nn.Module, predictor: nn.Module) -> None:
         super().__init__()
-        layer = nn.TransformerEncoderLayer(CHANNELS, 4, CHANNELS, method.config.dropout)
-        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.encoder: Any = nn.Identity()
+        if method.encoder is not None:
+            layer = nn.TransformerEncoderLayer(CHANNELS, 4, CHANNELS, method.config.dropout)
+            self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
         self.network, self.head, self.predictor = Network(), head, predictor
         self.updates = nn.Buffer(torch.tensor(0))
+        self.mixed_only = method.config.streams == "mixed_only"
         self.load_state_dict(method.state_dict(), strict=False)
         self.network.classifier.requires_grad_(False)
         self.encoder.requires_grad_(method.config.trained)
@@ -91,13 +93,20 @@ class Reference(nn.Module):
         self.velocities = {name: torch.zeros_like(p) for name, p in self.trained.items()}
 
     def rows(self, slow: bool, images: Tensor, parts: list[Tensor]) -> Tensor:
-        """Rows (2N, D) of images by either side, plain then mixed, through its head together."""
+        """Rows (2N, D) of images by either side, plain then mixed; (N, D) without an encoder."""
         network, head = (self.key_network, self.key_head) if slow else (self.network, self.head)
         maps = torch.relu(normalised(network.norm1, network.conv1(images), parts))
         maps = torch.relu(normalised(network.norm2, network.conv2(maps), parts))
-        plain = maps.mean((2, 3))
-        mixed = self.encoder(plain.unsqueeze(1)).squeeze(1)  # a sequence of N in a batch of one
-        return head(torch.cat([plain, mixed]))  # type: ignore[no-any-return]
+        streams = [maps.mean((2, 3))]
+        if not isinstance(self.encoder, nn.Identity):  # a sequence of N in a batch of one
+            streams.append(self.encoder(streams[0].unsqueeze(1)).squeeze(1))
+        streams = streams[self.mixed_only :]
+        if not isinstance(head[1], nn.BatchNorm1d) or len(parts) == 1:
+            return head(torch.cat(streams))  # type: ignore[no-any-return]
+        # The streams of a part are normalised together.
+        both = [torch.cat([part + N * stream for stream in range(len(streams))]) for part in parts]
+        made: Tensor = head[2:](normalised(head[1], head[0](torch.cat(streams)), both))
+        return made
 
     def update(self, loss: Tensor, optim: OptimConfig) -> None:
         """Let the weights descend, and those of the keys' side follow them."""
@@ -127,60 +136,79 @@ def descent(weight: Tensor, gradient: Tensor, optim: OptimConfig) -> Tensor:
     return decayed * (optim.trust * float(weight.norm() / decayed.norm()) if optim is LARS else 1)
 
 
-class ReferenceV3(Reference):
-    """The queries of each view against the keys of the other."""
+def by_stream(rows: Tensor) -> dict[str, Tensor]:
+    """Unit rows of the first stream, "a", and of the second one, "b"."""
+    return dict(zip("ab", F.normalize(rows).split(N), strict=False))
 
-    def __init__(self, method: MocoV3) -> None:
+
+def watched(loss: Tensor, query: Tensor, key: Tensor) -> dict[str, Tensor]:
+    """The loss, the mean cosine of pairs, and how far queries spread."""
+    spread = query.std(0, correction=0).mean()
+    return {"loss": loss, "positive": (query * key).sum(1).mean(), "spread": spread}
+
+
+class ReferenceV3(Reference):
+    """The queries of each view against the keys of the other; "o" is a view's own stream "b"."""
+
+    def __init__(self, method: MocoV3, pairs: tuple[str, str], divisor: int) -> None:
         def layers(into: int) -> list[nn.Module]:
             hidden = nn.Linear(into, HIDDEN, bias=False), nn.BatchNorm1d(HIDDEN), nn.ReLU()
             return [*hidden, nn.Linear(HIDDEN, DIM, bias=False)]
 
         head = nn.Sequential(*layers(CHANNELS), nn.BatchNorm1d(DIM, affine=False))
         super().__init__(method, head, nn.Sequential(*layers(DIM)))
+        self.pairs, self.divisor = pairs, divisor
 
-    def loss(self, views: Tensor) -> Tensor:
+    def losses(self, views: Tensor) -> dict[str, Tensor]:
         whole = [torch.arange(N)]
-        q1, q2 = (self.predictor(self.rows(False, view, whole)) for view in views)
+        queries = [by_stream(self.predictor(self.rows(False, view, whole))) for view in views]
         with torch.no_grad():
-            k2, k1 = (self.rows(True, view, whole) for view in views.flip(0))
+            keys = [by_stream(self.rows(True, view, whole)) for view in views.flip(0)]
         terms = []
-        for queries, keys in ((q1, k2), (q2, k1)):
-            for query, key in itertools.product(queries.chunk(2), keys.chunk(2)):
-                scores = F.normalize(query) @ F.normalize(key).T / TEMPERATURE
+        for pairs, query, key in zip(self.pairs, queries, keys, strict=True):
+            against = {**key, "o": query.get("b", query["a"]).detach()}
+            for a, b in pairs.split():
+                scores = query[a] @ against[b].T / TEMPERATURE
                 terms.append((scores.logsumexp(1) - scores.diag()).mean())
-        return 2 * TEMPERATURE * torch.stack(terms).sum() / 4
+        loss = 2 * TEMPERATURE * torch.stack(terms).sum() / self.divisor
+        return watched(loss, queries[0]["a"], keys[0]["a"])
 
 
 class ReferenceV2(Reference):
     """Queries of one view against keys of the other and a queue of earlier ones."""
 
-    def __init__(self, method: MocoV2, parts: int) -> None:
-        head = nn.Sequential(nn.Linear(CHANNELS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, DIM))
-        super().__init__(method, head, nn.Identity())
-        self.parts, self.queue = parts, torch.zeros(0, DIM)
+    def __init__(self, method: MocoV2, pairs: str, times: int) -> None:
+        first = nn.Linear(CHANNELS, CHANNELS), nn.BatchNorm1d(CHANNELS), nn.ReLU()
+        layers = nn.Linear(CHANNELS, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, DIM)
+        front = first if method.hyper.projection_front else ()
+        super().__init__(method, nn.Sequential(*front, *layers), nn.Identity())
+        self.parts, self.enqueued = method.hyper.norm_parts, method.hyper.enqueued
+        self.pairs, self.times, self.queue = pairs, times, torch.zeros(0, DIM)
 
-    def loss(self, views: Tensor) -> Tensor:
+    def losses(self, views: Tensor) -> dict[str, Tensor]:
         samples, parts = torch.arange(N), self.parts
         order = torch.rand(N).argsort() if parts > 1 else samples
-        dealt = [samples[part::parts] for part in range(parts)]
-        queries = F.normalize(self.rows(False, views[0], list(samples.chunk(parts))))
+        interleaved = [samples[part::parts] for part in range(parts)]
+        queries = by_stream(self.rows(False, views[0], list(samples.chunk(parts))))
         with torch.no_grad():
-            streams = self.rows(True, views[1][order], dealt).chunk(2)
-            keys = F.normalize(torch.cat([stream[order.argsort()] for stream in streams]))
+            keys = by_stream(self.rows(True, views[1][order], interleaved))
+            keys = {name: stream[order.argsort()] for name, stream in keys.items()}
         losses = []
-        for query, key in itertools.product(queries.chunk(2), keys.chunk(2)):
-            own = (query * key).sum(1, keepdim=True)
-            scores = torch.cat([own, query @ self.queue.T], 1) / TEMPERATURE
+        for a, b in self.pairs.split():
+            own = (queries[a] * keys[b]).sum(1, keepdim=True)
+            scores = torch.cat([own, queries[a] @ self.queue.T], 1) / TEMPERATURE
             losses.append(scores.logsumexp(1) - scores[:, 0])
-        self.queue = torch.cat([self.queue, keys])[-QUEUE:]
-        return torch.cat(losses).mean()
+        chosen = {"plain": "a", "mixed": "b"}.get(self.enqueued, "ab") if len(keys) == 2 else "a"
+        self.queue = torch.cat([self.queue, *(keys[name] for name in chosen)])[-QUEUE:]
+        return watched(self.times * torch.cat(losses).mean(), queries["a"], keys["a"])
 
 
-def standing(of: nn.Module, loss: Tensor) -> dict[str, Any]:
-    """What an update leaves: its loss, and gradients, weights and statistics by name."""
+def standing(of: nn.Module, losses: dict[str, Tensor]) -> dict[str, Any]:
+    """What an update leaves: its losses, and gradients, weights and statistics by name."""
     gradients = {name: p.grad for name, p in of.named_parameters() if p.grad is not None}
     state = {name: value for name, value in of.state_dict().items() if "queue." not in name}
-    return {"loss": loss.detach(), "gradients": gradients, "state": state}
+    told = {name: value.detach() for name, value in losses.items()}
+    return {"losses": told, "gradients": gradients, "state": state}
 
 
 def assert_updates_agree(method: Moco, reference: Any, optim: OptimConfig) -> None:
@@ -192,9 +220,9 @@ def assert_updates_agree(method: Moco, reference: Any, optim: OptimConfig) -> No
         losses = method.update({"x": views[0], "view2": views[1]}, optimizers, optimizer_step)
         method.after_update()
         torch.manual_seed(number)
-        expected_loss = reference.loss(views)
-        reference.update(expected_loss, optim)
-        got, expected = standing(method, losses["loss"]), standing(reference, expected_loss)
+        told = reference.losses(views)
+        reference.update(told["loss"], optim)
+        got, expected = standing(method, losses), standing(reference, told)
         if isinstance(method, MocoV2):
             oldest = -int(method.queue.position)
             got["queue"] = method.queue.keys.roll(oldest, 0)[method.queue.valid.roll(oldest, 0)]
@@ -202,16 +230,53 @@ def assert_updates_agree(method: Moco, reference: Any, optim: OptimConfig) -> No
         torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize(("dropout", "trained"), [(0.0, True), (0.5, True), (0.5, False)])
-def test_moco_v3(dropout: float, trained: bool) -> None:
-    module = ModuleConfig(dropout=dropout, trained=trained, lr_factor=MODULE_LR_FACTOR)
-    method = MocoV3(Network(), module, 0, MethodConfig(**HYPER, momentum_schedule="cosine"))
-    assert_updates_agree(method, ReferenceV3(method), LARS)
+#: BatchFormer's settings, MoCo's, the pairs of each view, and what all is divided by.
+ALL = "aa ab ba bb"
+V3: list[tuple[dict[str, Any], dict[str, Any], tuple[str, str], int]] = [
+    ({"enabled": False}, {}, ("aa", "aa"), 1),
+    ({"enabled": False, "loss_scale": "sum"}, {}, ("aa", "aa"), 1),
+    ({"dropout": 0.0}, {}, (ALL, ALL), 4),
+    ({}, {}, (ALL, ALL), 4),
+    ({"trained": False}, {}, (ALL, ALL), 4),
+    ({"loss_scale": "sum"}, {}, (ALL, ALL), 1),
+    ({"streams": "mixed_only"}, {}, ("aa", "aa"), 1),
+    ({}, {"contrast_pairs": "plain"}, ("aa", "aa"), 1),
+]
+for scale, (few, many) in {"mean": (4, 5), "sum": (1, 5)}.items():
+    first, second = "aa ab ba ba", "aa ab aa ab"
+    V3.append(({"loss_scale": scale}, {"contrast_pairs": "first_release"}, (first, second), few))
+    own = f"{first} ao", f"{second} ao"
+    V3.append(({"loss_scale": scale}, {"contrast_pairs": "readme"}, own, many))
 
 
-@pytest.mark.parametrize("parts", [1, 3])
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-def test_moco_v2(dropout: float, parts: int) -> None:
-    module = ModuleConfig(dropout=dropout, lr_factor=MODULE_LR_FACTOR)
-    method = MocoV2(Network(), module, 0, MethodConfig(**HYPER, queue=QUEUE, norm_parts=parts))
-    assert_updates_agree(method, ReferenceV2(method, parts), SGD)
+@pytest.mark.parametrize(("module", "hyper", "pairs", "divisor"), V3, ids=str)
+def test_moco_v3(
+    module: dict[str, Any], hyper: dict[str, Any], pairs: tuple[str, str], divisor: int
+) -> None:
+    options = ModuleConfig(**module, lr_factor=MODULE_LR_FACTOR)
+    config = MethodConfig(**HYPER, **hyper, momentum_schedule="cosine")
+    method = MocoV3(Network(), options, 0, config)
+    assert_updates_agree(method, ReferenceV3(method, pairs, divisor), LARS)
+
+
+#: BatchFormer's settings, MoCo's, the pairs, and how often their mean is taken.
+V2: list[tuple[dict[str, Any], dict[str, Any], str, int]] = [
+    *(
+        (module, {"norm_parts": parts, "projection_front": front}, pairs, 1)
+        for module, pairs in (({"enabled": False}, "aa"), ({"dropout": 0.0}, ALL), ({}, ALL))
+        for parts in (1, 3)
+        for front in (False, True)
+    ),
+    ({"loss_scale": "sum"}, {}, ALL, 4),
+    ({"streams": "mixed_only"}, {}, "aa", 1),
+    ({"loss_scale": "sum"}, {"contrast_pairs": "plain", "enqueued": "plain"}, "aa", 1),
+    ({}, {"enqueued": "mixed"}, ALL, 1),
+    ({"enabled": False}, {"enqueued": "mixed"}, "aa", 1),
+]
+
+
+@pytest.mark.parametrize(("module", "hyper", "pairs", "times"), V2, ids=str)
+def test_moco_v2(module: dict[str, Any], hyper: dict[str, Any], pairs: str, times: int) -> None:
+    options = ModuleConfig(**module, lr_factor=MODULE_LR_FACTOR)
+    method = MocoV2(Network(), options, 0, MethodConfig(**HYPER, **hyper, queue=QUEUE))
+    assert_updates_agree(method, ReferenceV2(method, pairs, times), SGD)

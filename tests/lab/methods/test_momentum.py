@@ -1,18 +1,11 @@
-"""The momentum encoder and the queue against plain loops, and the shuffle between real ranks.
-
-The shuffle of several ranks is tested in test_ranks.
-"""
+"""The momentum encoder and the queue against plain loops, and the shuffle between real ranks."""
 
 from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
 
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor, nn
-from torch import distributed as dist
+from torch import nn
 
 from batchformer.lab.methods.momentum import (
     KeyQueue,
@@ -54,7 +47,7 @@ def test_the_ends() -> None:
     assert torch.equal(slow.weight, leader.weight)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(size=st.integers(1, 12), pushes=st.lists(st.integers(1, 20), max_size=6))
 def test_it_holds_the_newest_and_says_which_are_real(size: int, pushes: list[int]) -> None:
     queue, seen = KeyQueue(size, 2), 0
@@ -84,81 +77,12 @@ def test_places_are_those_of_a_ring_written_one_by_one() -> None:
         assert queue.keys.flatten().tolist() == [float(n) for n in ring]
 
 
-def test_nothing_is_replaced_so_that_a_recording_goes_on() -> None:
+def test_nothing_is_replaced_so_that_a_capture_goes_on() -> None:
     queue = KeyQueue(4, 1)
     before = {name: buffer.data_ptr() for name, buffer in queue.named_buffers()}
     queue.push(torch.ones(3, 1, requires_grad=True), torch.ones(3, dtype=torch.int64))
     assert {name: buffer.data_ptr() for name, buffer in queue.named_buffers()} == before
     assert not queue.keys.requires_grad and set(queue.state_dict()) == set(before)
-
-
-#: Rows of each rank, by the number of ranks.
-SIZES = {2: ((4, 4), (3, 5), (0, 4)), 3: ((4, 4, 4), (5, 1, 3), (0, 6, 2))}
-SEEDS = (1, 2)
-
-
-def images_of(rank: int, sizes: tuple[int, ...]) -> Tensor:
-    """Images (N, 2, 3, 3), channels last, whose values name the rank and the row."""
-    named = 100 * rank + torch.arange(float(sizes[rank])).view(-1, 1, 1, 1)
-    pixels = torch.linspace(0, 0.5, 18).view(2, 3, 3)
-    return (named + pixels).contiguous(memory_format=torch.channels_last)
-
-
-def head(images: Tensor) -> Tensor:
-    """What is made of the shuffled rows has another shape."""
-    return images.flatten(1)[:, :5] * 2
-
-
-def work(rank: int, ranks: int, folder: str) -> None:
-    """What one rank of a group does, for every list of sizes."""
-    store = f"file://{folder}/store{ranks}"
-    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=ranks)
-    found: list[dict[str, Any]] = []
-    for sizes in SIZES[ranks]:
-        x = images_of(rank, sizes).requires_grad_()
-        shuffles = [shuffle(x, seed) for seed in SEEDS]
-        undone = [unshuffle(head(rows), shuffled) for rows, shuffled in shuffles]
-        found.append({"shuffled": [rows for rows, _ in shuffles], "undone": undone})
-    torch.save(found, f"{folder}/{rank}of{ranks}.pt")
-    dist.barrier()
-    dist.destroy_process_group()
-
-
-def assert_ranks(folder: Path) -> None:
-    """Check what :func:`work` left."""
-    for ranks, all_sizes in SIZES.items():
-        found = [
-            torch.load(folder / f"{rank}of{ranks}.pt", weights_only=True) for rank in range(ranks)
-        ]
-        for sizes, *by_rank in zip(all_sizes, *found, strict=True):
-            assert_every_row_is_dealt_once_and_to_other_ranks(sizes, by_rank)
-            assert_undone_exactly(sizes, by_rank)
-
-
-def assert_every_row_is_dealt_once_and_to_other_ranks(
-    sizes: tuple[int, ...], by_rank: list[dict[str, Any]]
-) -> None:
-    everyone = torch.cat([images_of(rank, sizes) for rank in range(len(sizes))])
-    orders = []
-    for number in range(len(SEEDS)):
-        dealt = [found["shuffled"][number] for found in by_rank]
-        assert [len(rows) for rows in dealt] == list(sizes)
-        for rows in dealt:
-            assert rows.is_contiguous(memory_format=torch.channels_last)
-            assert not rows.requires_grad
-        first = torch.cat(dealt)[:, 0, 0, 0]
-        assert torch.equal(first.sort().values, everyone[:, 0, 0, 0])
-        orders.append(first)
-        if min(sizes) > 1:
-            foreign = [(rows[:, 0, 0, 0] // 100 != r).any() for r, rows in enumerate(dealt)]
-            assert all(foreign), "every rank has rows of another"
-    assert not torch.equal(*orders), "another seed is another order"
-
-
-def assert_undone_exactly(sizes: tuple[int, ...], by_rank: list[dict[str, Any]]) -> None:
-    for rank, found in enumerate(by_rank):
-        expected = head(images_of(rank, sizes))
-        assert all(torch.equal(rows, expected) for rows in found["undone"])
 
 
 def test_one_rank_keeps_its_rows_in_order() -> None:

@@ -1,7 +1,8 @@
-"""SWAD: the mean against recorded weights, its statistics, and that it resumes as it stopped."""
+"""SWAD: the mean against the weights of all updates, its statistics, and that it resumes."""
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,10 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
 
 from batchformer import BatchFormer, match, two_streams
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
@@ -19,7 +23,14 @@ from batchformer.lab.engine.interrupt import Interrupted, StopRequest
 from batchformer.lab.engine.loop import Evaluation, Plan, fit, training
 from batchformer.lab.engine.method import Finding, Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
-from batchformer.lab.methods.swad import Swad
+from batchformer.lab.methods.swad import (
+    MeanWeights,
+    Swad,
+    WeightSums,
+    joined,
+    recalibrate_batch_norm,
+    weights_of,
+)
 
 CPU = torch.device("cpu")
 HIGH, LOW = 9.0, 1.0
@@ -36,14 +47,20 @@ class Net(Method):
         self.body = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.4))
         self.encoder, self.head = BatchFormer(6, heads=2), nn.Linear(6, 3)
         self.calls: list[str] = []
+        self.asked = 0
 
     def step(self, batch: Batch) -> dict[str, Tensor]:
         logits = self.head(two_streams(self.body(batch["x"]), self.encoder))
         return {"loss": F.cross_entropy(logits, match(logits, batch["y"]))}
 
     def predict(self, x: Tensor) -> Tensor:
+        self.asked += 1
         logits: Tensor = self.head(self.body(x))
         return logits
+
+    def remarks(self) -> dict[str, float]:
+        asked, self.asked = self.asked, 0
+        return {"asked": asked}
 
     def after_update(self) -> None:
         self.calls.append("after_update")
@@ -364,6 +381,24 @@ def alike(one: Any, two: Any) -> bool:
     return bool(one == two)
 
 
+Unbroken = Callable[..., tuple[Swad, Evaluation]]
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Unbroken:
+    """A whole training with these settings, once for all tests."""
+    done: dict[str, tuple[Swad, Evaluation]] = {}
+
+    def run(**options: Any) -> tuple[Swad, Evaluation]:
+        if str(options) not in done:
+            whole, folder = Swad(Net(), 2, 3, 0.3), tmp_path_factory.mktemp("whole")
+            end = fit(whole, Batches(), scripted(whole), run_plan(folder, **options))
+            done[str(options)] = whole, end
+        return done[str(options)]
+
+    return run
+
+
 @pytest.mark.parametrize(
     ("stop_at", "options"),
     [
@@ -374,19 +409,15 @@ def alike(one: Any, two: Any) -> bool:
     ids=str,
 )
 def test_interrupted_and_resumed_equals_uninterrupted(
-    tmp_path: Path, stop_at: int, options: dict[str, Any]
+    tmp_path: Path, unbroken: Unbroken, stop_at: int, options: dict[str, Any]
 ) -> None:
-    def made() -> Swad:
-        return Swad(Net(), 2, 3, 0.3)
-
-    whole = made()
-    expected = fit(whole, Batches(), scripted(whole), run_plan(tmp_path / "whole", **options))
+    whole, expected = unbroken(**options)
     names = ["all", "val_loss", "without_swad_all", "without_swad_val_loss"]
     assert list(expected.metrics) == names
     assert expected.metrics["without_swad_all"] != expected.metrics["all"]
     assert whole.mean is not None and whole.valley.threshold is not None
 
-    request, cut = StopRequest(), made()
+    request, cut = StopRequest(), Swad(Net(), 2, 3, 0.3)
     run: Iterator[None] = training(
         cut, Batches(), scripted(cut), run_plan(tmp_path / "cut", **options), request
     )
@@ -396,7 +427,7 @@ def test_interrupted_and_resumed_equals_uninterrupted(
     with pytest.raises(Interrupted):
         next(run)
     torch.manual_seed(999)
-    resumed = made()
+    resumed = Swad(Net(), 2, 3, 0.3)
     got = fit(resumed, Batches(), scripted(resumed), run_plan(tmp_path / "cut", **options))
     assert got.metrics == expected.metrics
     assert alike(dict(resumed.state_dict()), dict(whole.state_dict()))
@@ -404,16 +435,16 @@ def test_interrupted_and_resumed_equals_uninterrupted(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_recorded_updates_are_averaged_like_eager_ones(
+def test_captured_updates_are_averaged_like_eager_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     device = torch.device("cuda")
-    recordings: list[CapturedUpdate] = []
+    captures: list[CapturedUpdate] = []
     record = Captured._capture
 
     def counted(self: Captured, batch: Batch) -> CapturedUpdate:
-        recordings.append(record(self, batch))
-        return recordings[-1]
+        captures.append(record(self, batch))
+        return captures[-1]
 
     monkeypatch.setattr(Captured, "_capture", counted)
     means = {}
@@ -423,10 +454,10 @@ def test_recorded_updates_are_averaged_like_eager_ones(
         result = fit(swad, Batches(device), scripted(swad), plan)
         assert "without_swad_all" in result.metrics
         means[capture] = swad.final_mean()
-    assert len(recordings) == 1
-    eager, recorded = means[False], means[True]
-    assert eager is not None and recorded is not None and eager.updates == recorded.updates
-    for one, two in zip(eager.weights, recorded.weights, strict=True):
+    assert len(captures) == 1
+    eager, captured = means[False], means[True]
+    assert eager is not None and captured is not None and eager.updates == captured.updates
+    for one, two in zip(eager.weights, captured.weights, strict=True):
         torch.testing.assert_close(one, two, rtol=1e-3, atol=1e-4)
 
 
@@ -477,3 +508,110 @@ def test_any_method_can_be_averaged(make: Any, batch: Any, name: str) -> None:
     assert_mean(averaged, seen)
     with torch.no_grad():
         assert averaged.predict(batch["x"]).isfinite().all()
+
+
+# Sums and means of weights, and batch normalisation recalibrated for them.
+
+
+def test_sums_take_the_format_of_the_weights() -> None:
+    conv = nn.Conv2d(3, 5, 3)
+    method = nn.ModuleList([conv, WeightSums(list(conv.parameters()))])
+    method.to(memory_format=torch.channels_last)
+    sums: WeightSums = method[1]  # type: ignore[assignment]
+    assert sums.sums[0].stride() == conv.weight.stride() and not conv.weight.is_contiguous()
+    sums.add(list(conv.parameters()))
+    sums.add(list(conv.parameters()))
+    mean = sums.mean()
+    assert mean is not None and mean.updates == 2
+    torch.testing.assert_close(mean.weights[0], conv.weight.detach())
+
+
+def test_sums_are_single_precision_whatever_the_weights_are() -> None:
+    half = torch.full((2,), 1.0, dtype=torch.bfloat16)
+    sums = WeightSums([half])
+    for _ in range(300):  # beyond 256 a sum in bfloat16 would stand still
+        sums.add([half])
+    assert sums.sums[0].tolist() == [300.0, 300.0]
+
+
+def summed(values: list[Tensor], before: int) -> MeanWeights:
+    sums = WeightSums([values[0]])
+    for value in values:
+        sums.add([value])
+    mean = sums.mean(before)
+    assert mean is not None
+    return mean
+
+
+@given(st.lists(st.integers(1, 5), min_size=1, max_size=5), st.integers(0, 99))
+def test_segments_join_to_the_mean_over_their_updates(lengths: list[int], seed: int) -> None:
+    draws = torch.randn(sum(lengths), 3, generator=torch.Generator().manual_seed(seed))
+    mean, done = None, 7
+    for part in torch.split(draws, lengths):
+        mean = joined(mean, summed(list(part), done))
+        done += len(part)
+    assert mean is not None and mean.updates == len(draws) and mean.last == 7 + len(draws)
+    torch.testing.assert_close(mean.weights[0].double(), draws.double().mean(0), atol=1e-6, rtol=0)
+
+
+def test_sums_begin_anew_in_the_same_place() -> None:
+    sums = WeightSums([torch.ones(2)])
+    assert sums.mean() is None
+    sums.add([torch.full((2,), 4.0)])
+    before = sums.mean()
+    place = sums.sums[0].data_ptr()
+    sums.clear()
+    assert sums.mean() is None and sums.sums[0].data_ptr() == place
+    assert before is not None and before.weights[0].tolist() == [4.0, 4.0], "a copy"
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_weights_are_the_parameters_that_have_a_mean(frozen: bool) -> None:
+    network = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)).requires_grad_(not frozen)
+    network.register_parameter("table", nn.Parameter(torch.arange(3), requires_grad=False))
+    found = weights_of(network)
+    assert [tuple(weight.shape) for weight in found] == [(3, 2), (3,), (3,), (3,)]
+
+
+def test_statistics_are_those_that_torch_computes() -> None:
+    net = Net()
+    expected = copy.deepcopy(net.body[:2])
+    update_bn([Batches().batch(step)["x"] for step in range(3)], expected)
+    for batches_tracked in (0, 17):
+        norm: Any = net.body[1]
+        norm.num_batches_tracked.fill_(batches_tracked)
+        norm.running_mean.fill_(5.0)
+        recalibrate_batch_norm(net, Batches())
+        theirs: Any = expected[1]
+        torch.testing.assert_close(norm.running_mean, theirs.running_mean)
+        torch.testing.assert_close(norm.running_var, theirs.running_var)
+        assert norm.momentum == 0.1 and int(norm.num_batches_tracked) == 3
+        assert not any(module.training for module in net.modules())
+
+
+def test_statistics_are_of_so_many_batches_and_draw_nothing() -> None:
+    asked: list[int] = []
+
+    class Long(Batches):
+        per_epoch = 250
+
+        def batch(self, step: int) -> dict[str, Any]:
+            asked.append(step)
+            return super().batch(step)
+
+    net, before = Net(), torch.get_rng_state()
+    recalibrate_batch_norm(net, Long())
+    assert asked == list(range(100)) and torch.equal(before, torch.get_rng_state())
+
+
+def test_what_predictions_were_like_meanwhile_is_forgotten() -> None:
+    net = Net()
+    recalibrate_batch_norm(net, Batches())
+    assert net.remarks() == {"asked": 0}
+
+
+def test_without_normalisation_nothing_is_computed() -> None:
+    net = Net()
+    net.body[1] = nn.Identity()
+    recalibrate_batch_norm(net, Batches())
+    assert net.asked == 0 and not any(module.training for module in net.modules())

@@ -45,14 +45,6 @@ def test_modes(make: Any, name: str) -> None:
     assert not as_released.eval().network.bn1.training
 
 
-@pytest.mark.parametrize("name", [*METHODS, "tau_norm"])
-def test_prediction_is_the_network_alone(make: Any, batch: Any, name: str) -> None:
-    method, without = make(name).eval(), make(name, enabled=False).eval()
-    x = batch["x"]
-    assert torch.equal(method.predict(x), method.network(x))
-    assert torch.equal(method.predict(x), without.predict(x))
-
-
 def retrained(seed: int, enabled: bool = False) -> RetrainedClassifier:
     torch.manual_seed(0)
     network, counts = build_model("digits_net", 5), torch.ones(5)

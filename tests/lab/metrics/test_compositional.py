@@ -15,7 +15,7 @@ from torch import Tensor
 
 from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.metrics import compositional
-from batchformer.lab.metrics.compositional import CompositionalScores, compositional_scores
+from batchformer.lab.metrics.compositional import CompositionalScores
 
 FEW = Compositions.of(
     train=[("old", "cat"), ("wet", "dog"), ("new", "dog")],
@@ -89,6 +89,12 @@ def literal(
     return result
 
 
+def compositional_scores(scores: Tensor, pair: Tensor, *how: Any, **options: Any) -> Any:
+    found = CompositionalScores(*how, **options)
+    found.update(scores, pair)
+    return found.result()
+
+
 def assert_alike(result: Any, expected: dict[str, Any]) -> None:
     for name, value in expected.items():
         got = getattr(result, name)
@@ -96,7 +102,7 @@ def assert_alike(result: Any, expected: dict[str, Any]) -> None:
         assert got == pytest.approx(value, abs=1e-9), name
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40)
 @given(
     seed=st.integers(0, 2**31),
     n=st.sampled_from([2, 5, 30, 120]),
@@ -196,19 +202,6 @@ def test_perfect_with_equal_gaps_has_two_points() -> None:
     assert (result.auc, result.hm, result.seen, result.unseen) == (50.0, 0.0, 100.0, 100.0)
 
 
-def test_constant_scores_say_the_first_candidate() -> None:
-    """New dog, seen, is pair 1; the first unseen of the test is old dog."""
-    assert FEW.names[0] == ("new", "cat") and not FEW.candidates("test")[0]
-    pair = torch.tensor([OLD_CAT, WET_DOG, OLD_DOG, OLD_DOG, WET_CAT])
-    result = compositional_scores(torch.zeros(5, len(FEW)), pair, FEW, "test")
-    first = int(FEW.candidates("test").nonzero()[0])
-    expected = literal(torch.zeros(5, len(FEW)), pair, FEW, FEW.candidates("test"))
-    assert_alike(result, expected)
-    assert first == FEW.names.index(("new", "dog"))
-    assert result.unseen == pytest.approx(200 / 3) and result.seen == 0.0
-    assert result.attribute_unbiased == 0.0 and result.object_unbiased == 60.0
-
-
 @pytest.mark.parametrize("tied", [(OLD_CAT, OLD_DOG), (WET_CAT, WET_DOG)], ids=["seen", "unseen"])
 def test_a_tie_goes_to_the_lower_number(tied: tuple[int, int]) -> None:
     """Old cat, which is seen, comes before old dog; wet cat, which is not, before wet dog."""
@@ -231,16 +224,6 @@ def test_no_unseen_image_right_leaves_the_end_point() -> None:
     assert result.biases.tolist() == [1e3]
     assert (result.auc, result.hm, result.seen, result.unseen) == (0.0, 0.0, 0.0, 0.0)
     assert result.attribute_unbiased == 100.0 and result.attribute == 0.0
-
-
-def test_all_unseen_right_and_all_seen_wrong_has_no_area() -> None:
-    scores = torch.zeros(4, len(FEW))
-    pair = torch.tensor([OLD_CAT, WET_DOG, OLD_DOG, WET_CAT])
-    scores[torch.arange(4), torch.tensor([WET_DOG, OLD_CAT, OLD_DOG, WET_CAT])] = 1.0
-    result = compositional_scores(scores, pair, FEW, "test")
-    assert_alike(result, literal(scores, pair, FEW, FEW.candidates("test")))
-    assert result.seen_curve.tolist() == [0.0] * len(result.biases)
-    assert (result.auc, result.hm, result.seen, result.unseen) == (0.0, 0.0, 0.0, 100.0)
 
 
 def test_a_missing_kind_of_images_is_not_a_number() -> None:
@@ -299,17 +282,17 @@ def test_the_threshold_is_the_best_of_all_tried() -> None:
     open_world = FEW.opened()
     draw = torch.Generator().manual_seed(3)
     shown = open_world.candidates("val").nonzero()[:, 0]
-    pair = shown[torch.arange(200) % len(shown)]
-    scores = torch.randn(200, len(open_world), generator=draw)
-    scores[torch.arange(200), pair] += 1.0
+    pair = shown[torch.arange(80) % len(shown)]
+    scores = torch.randn(80, len(open_world), generator=draw)
+    scores[torch.arange(80), pair] += 1.0
     feasibility = torch.rand(len(open_world), generator=draw)
     feasibility[open_world.val & ~open_world.seen] = 0.8
     feasibility[open_world.seen] = -5.0  # not looked at, and never left out
-    found = CompositionalScores(open_world, "val", "open", feasibility=feasibility, count=50)
+    found = CompositionalScores(open_world, "val", "open", feasibility=feasibility, count=20)
     threshold, chosen = in_batches(found, scores, pair).choose()
     unseen = feasibility[~open_world.seen]
     areas = {}
-    for tried in torch.linspace(float(unseen.min()), float(unseen.max()), 50).tolist():
+    for tried in torch.linspace(float(unseen.min()), float(unseen.max()), 20).tolist():
         candidates = open_world.seen | (feasibility >= tried)
         areas[tried] = literal(scores, pair, open_world, candidates)["auc"]
     best = max(areas.values())

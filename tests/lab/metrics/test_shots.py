@@ -1,3 +1,5 @@
+"""Accuracy by training images per class, and calibration."""
+
 from __future__ import annotations
 
 import math
@@ -12,9 +14,9 @@ from torch import Tensor
 from batchformer.insight.classes import shot_groups, third_groups
 from batchformer.lab.metrics.shots import (
     LongTailedMetrics,
-    expected_calibration_error,
     per_class_accuracy,
     shot_accuracy,
+    top1_calibration_error,
 )
 
 counts_lists = st.lists(st.integers(0, 1300), min_size=1, max_size=30)
@@ -47,14 +49,12 @@ def test_limits_can_be_moved_but_not_crossed() -> None:
 
 
 @given(counts_lists)
-@settings(deadline=None)
 def test_each_class_is_in_exactly_one_group(counts: list[int]) -> None:
     for groups in (shot_groups(counts), third_groups(counts)):
         assert torch.stack(list(groups.values())).sum(dim=0).tolist() == [1] * len(counts)
 
 
 @given(counts_lists)
-@settings(deadline=None)
 def test_thirds_are_even_and_ordered(counts: list[int]) -> None:
     groups = third_groups(counts)
     members = [torch.tensor(counts)[mask].tolist() for mask in groups.values()]
@@ -86,7 +86,7 @@ def sample(seed: int, n: int, k: int) -> tuple[Tensor, Tensor]:
     return logits, targets
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10_000), n=st.integers(1, 80), k=st.integers(2, 9))
 def test_metrics_equal_sklearn_and_a_loop(seed: int, n: int, k: int) -> None:
     logits, targets = sample(seed, n, k)
@@ -118,7 +118,7 @@ def test_metrics_equal_sklearn_and_a_loop(seed: int, n: int, k: int) -> None:
     for name, accuracies in expected.items():
         assert result[name] == pytest.approx(sum(accuracies) / len(accuracies))
     assert result["ece"] == pytest.approx(
-        expected_calibration_error(logits.softmax(dim=1), targets), abs=1e-9
+        calibration_error(logits.softmax(dim=1), targets), abs=1e-9
     )
     assert all(type(value) is float for value in result.values())
 
@@ -211,3 +211,66 @@ def test_wrong_shapes_and_groups_are_refused() -> None:
         per_class_accuracy(torch.zeros(2, 3))
     with pytest.raises(ValueError, match="no test sample"):
         shot_accuracy(torch.zeros(2, 2), {})
+
+
+# Calibration.
+
+
+def calibration_error(probabilities: Tensor, targets: Tensor, bins: int = 15) -> float:
+    confidences, predictions = probabilities.max(dim=1)
+    return top1_calibration_error(confidences, predictions == targets, bins)
+
+
+def brute_force(confidences: list[float], correct: list[bool], bins: int) -> float:
+    """Percent, with a loop over bins and samples; a confidence of 1 is in the last bin."""
+    total = 0.0
+    for b in range(bins):
+        inside = [
+            i
+            for i, confidence in enumerate(confidences)
+            if b / bins <= confidence < (b + 1) / bins or (b == bins - 1 and confidence == 1.0)
+        ]
+        if inside:
+            accuracy = sum(correct[i] for i in inside) / len(inside)
+            confidence = sum(confidences[i] for i in inside) / len(inside)
+            total += len(inside) / len(confidences) * abs(accuracy - confidence)
+    return 100 * total
+
+
+@settings(max_examples=40)
+@given(
+    seed=st.integers(0, 10_000),
+    n=st.integers(1, 60),
+    k=st.integers(2, 6),
+    bins=st.sampled_from([1, 5, 15]),
+    sharpness=st.sampled_from([0.5, 3.0, 30.0]),
+)
+def test_equals_brute_force(seed: int, n: int, k: int, bins: int, sharpness: float) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    logits = sharpness * torch.randn(n, k, generator=generator)
+    probabilities = logits.softmax(dim=1)
+    targets = torch.randint(k, (n,), generator=generator)
+    confidences, predictions = probabilities.max(dim=1)
+    expected = brute_force(confidences.tolist(), (predictions == targets).tolist(), bins)
+    assert calibration_error(probabilities, targets, bins) == pytest.approx(expected, abs=1e-9)
+
+
+def test_saturated_confidences_share_the_last_bin() -> None:
+    # One bin: mean confidence 0.99, accuracy 0.5. Apart, 1.0 and 0.98 would give 51.
+    confidences = torch.tensor([1.0, 0.98])
+    assert top1_calibration_error(confidences, torch.tensor([False, True])) == pytest.approx(49.0)
+
+
+def test_nan_stays_nan() -> None:
+    probabilities = torch.tensor([[0.5, 0.5], [math.nan, math.nan]])
+    assert math.isnan(calibration_error(probabilities, torch.tensor([0, 0])))
+
+
+def test_logits_are_refused() -> None:
+    with pytest.raises(ValueError, match="softmax"):
+        calibration_error(torch.tensor([[4.0, 1.0]]), torch.tensor([0]))
+
+
+def test_no_sample_is_refused() -> None:
+    with pytest.raises(ValueError, match="non-empty"):
+        top1_calibration_error(torch.rand(0), torch.zeros(0))

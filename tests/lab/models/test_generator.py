@@ -86,7 +86,7 @@ def test_scores_and_gradients_equal_the_concatenation() -> None:
         torch.testing.assert_close(one, other)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(n=st.integers(1, 9), k=st.integers(1, 5), at_once=st.integers(1, 200))
 def test_the_cut_changes_nothing(n: int, k: int, at_once: int) -> None:
     torch.manual_seed(n + 10 * k)

@@ -15,9 +15,7 @@ from batchformer.lab.models.heads import (
     Projection,
     normalised_embedder,
     normalised_projector,
-    predictor,
     projector,
-    rectified_embedder,
 )
 from batchformer.nn.module import parameter_count
 
@@ -84,7 +82,9 @@ def test_parameters_of_the_papers() -> None:
     assert parameter_count(v2) == 2048 * 2048 + 2048 + 2048 * 128 + 128
     v3 = normalised_projector(2048, 256, layers=2, hidden=4096)
     assert parameter_count(v3) == 2048 * 4096 + 2 * 4096 + 4096 * 256
-    assert parameter_count(predictor(256, 4096)) == 256 * 4096 + 2 * 4096 + 4096 * 256
+    predictor = normalised_projector(256, 256, layers=2, hidden=4096, last_norm=False)
+    assert parameter_count(predictor) == 256 * 4096 + 2 * 4096 + 4096 * 256
+    assert isinstance(predictor[-1], nn.Linear) and predictor[-1].bias is None
     vit = normalised_projector(384, 256, layers=3, hidden=4096)
     hidden = 384 * 4096 + 4096 * 4096 + 2 * 2 * 4096
     assert parameter_count(vit) == hidden + 4096 * 256
@@ -136,13 +136,6 @@ def test_the_normalised_head_by_hand() -> None:
     torch.testing.assert_close(head(x), standardised(hidden @ last.weight.T))
 
 
-def test_the_predictor_ends_with_a_linear_layer() -> None:
-    head = predictor(4, 8)
-    assert isinstance(head[-1], nn.Linear) and head[-1].bias is None
-    kinds = [type(part) for part in head]
-    assert kinds == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]
-
-
 def test_no_layer_is_refused() -> None:
     with pytest.raises(ValueError, match="at least one linear layer, got layers=0"):
         projector(4, 2, layers=0, hidden=4)
@@ -183,15 +176,6 @@ def test_parameters() -> None:
 
 
 # Embedders of images.
-
-
-def test_rectified_by_hand() -> None:
-    torch.manual_seed(0)
-    embedder, x = rectified_embedder(6, 4).double(), torch.randn(5, 6, dtype=torch.float64)
-    linear: Any = embedder[0]
-    expected = (x @ linear.weight.T + linear.bias).clamp_min(0)
-    torch.testing.assert_close(embedder(x), expected)
-    assert (expected == 0).any() and (expected > 0).any()
 
 
 def test_normalised_by_hand() -> None:

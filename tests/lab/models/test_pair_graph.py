@@ -35,7 +35,7 @@ def dense_graph(pairs: Compositions) -> Tensor:
     return graph / graph.sum(1, keepdim=True)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     chosen=st.sets(st.tuples(st.integers(0, 3), st.integers(0, 4)), min_size=1, max_size=20),
     opened=st.booleans(),
@@ -122,7 +122,7 @@ def test_the_graph_is_no_part_of_the_state_and_moves_with_the_network() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("half", [False, True])
-def test_forward_and_backward_can_be_recorded(half: bool) -> None:
+def test_forward_and_backward_can_be_captured(half: bool) -> None:
     torch.manual_seed(0)
     network, x = GraphNetwork(pair_graph(FEW), 4, 16, 8, dropout=0.0).cuda(), torch.randn(9, 4)
     x = x.cuda()

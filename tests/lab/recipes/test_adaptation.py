@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from batchformer.lab.engine.optim import lr_factor
-from batchformer.lab.methods.mdd import Mdd
+from batchformer.lab.methods.domains import Mdd
 from batchformer.lab.models.networks import digits16_net
 from batchformer.lab.recipes import find_recipe
 

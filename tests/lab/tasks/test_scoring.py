@@ -15,7 +15,7 @@ from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, class_c
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.metrics.shots import expected_calibration_error
+from batchformer.lab.metrics.shots import top1_calibration_error
 from batchformer.lab.tasks import scoring
 from batchformer.lab.tasks.load import remarks_in
 from batchformer.lab.tasks.scoring import class_sizes, split_facts
@@ -84,7 +84,7 @@ def test_the_highest_answers_against_torchmetrics(scores: Any) -> None:
     metrics = evaluation.metrics
     assert list(metrics) == names
     assert metrics["mean_class"] == pytest.approx(accuracy("macro"), rel=1e-5)
-    ece = expected_calibration_error(logits.softmax(1), labels)
+    ece = top1_calibration_error(logits.softmax(1).amax(1), logits.argmax(1) == labels)
     assert metrics["ece"] == pytest.approx(ece, rel=1e-5)
     if scores != "shots":
         assert metrics["top5"] == pytest.approx(accuracy("micro", top_k=5), rel=1e-5)

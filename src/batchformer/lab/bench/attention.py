@@ -125,14 +125,7 @@ def _measure_size(table: Table, settings: BenchSettings, size: Size) -> None:
 
 
 class Layer:
-    """Forward and backward of one layer, by torch's code and by ours, with the same weights.
-
-    Args:
-        n: samples N.
-        channels: C.
-        device: of everything.
-        dtype: of everything.
-    """
+    """Forward and backward of one layer, by torch's code and by ours, with the same weights."""
 
     def __init__(self, n: int, channels: int, device: torch.device, dtype: torch.dtype) -> None:
         layer = nn.TransformerEncoderLayer(channels, HEADS, channels, DROPOUT)

@@ -32,13 +32,7 @@ MB = 1e6
 
 @dataclass(frozen=True)
 class Case:
-    """What is measured.
-
-    Args:
-        ranks: how many.
-        rows: samples of each.
-        dim: channels C.
-    """
+    """What is measured."""
 
     ranks: int
     rows: int
@@ -120,10 +114,7 @@ def traffic(
 
     Args:
         counts: rows of every rank.
-        dim: channels C.
-        layers: encoder layers.
         element_bytes: of keys and values: 4 in float32, 2 where autocast makes them half.
-        positions: of each row.
         scatter: gradients are summed by reduce-scatter, as with NCCL, not by all-reduce.
 
     >>> traffic([32] * 8, dim=2048)

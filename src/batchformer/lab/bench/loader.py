@@ -49,11 +49,6 @@ def measure(
 
     Args:
         settings: how often; the device is always the CPU.
-        images: JPEG files to make.
-        batch_size: samples in a batch.
-        batches: batches in one timing.
-        workers: processes that read.
-        size: side of the images in a batch.
     """
     with extra("lab"):
         import torchvision  # noqa: F401

@@ -38,7 +38,6 @@ class BenchSettings:
     """How and where to measure.
 
     Args:
-        device: where the work is done.
         full: measure larger grids, and what takes long to prepare.
         repeats: rounds of every measurement; None leaves the number to each part and its budget.
     """
@@ -151,9 +150,6 @@ class Stopwatch:
     of calls in a row.
 
     Args:
-        work: what is timed.
-        device: where it works.
-        min_seconds: that a timing should take.
         calls: in a row; None finds the number.
     """
 
@@ -261,7 +257,6 @@ def saved_bytes(forward: Work, given: Iterable[Tensor]) -> int:
     """Bytes that a forward pass saves for its backward pass; each storage counts once.
 
     Args:
-        forward: the pass.
         given: tensors that exist anyway: inputs and parameters.
 
     >>> x = torch.randn(8, requires_grad=True)

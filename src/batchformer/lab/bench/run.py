@@ -43,10 +43,8 @@ def run(
     the same environment.
 
     Args:
-        settings: how and where.
         folder: gets ``bench.json`` and ``bench.md``.
         only: names of parts; by default all.
-        console: where tables are printed.
         parts: the module of each part, which has a function ``measure(settings)``.
 
     Raises:

@@ -45,14 +45,7 @@ CPU_BUDGET, GPU_BUDGET = 8.0, 6.0
 
 @dataclass(frozen=True)
 class Network:
-    """What is trained, and on which images.
-
-    Args:
-        title: for a reader.
-        name: for ``build_model``.
-        classes: K.
-        side: of the images in pixels.
-    """
+    """What is trained, and on which images."""
 
     title: str
     name: str
@@ -96,7 +89,6 @@ class Mode:
     """A way to run an update.
 
     Args:
-        name: for a reader.
         train: precision, memory format, and whether the step is compiled or the update captured.
         kernels: whether our own kernels may be used.
     """
@@ -191,10 +183,6 @@ def with_and_without(
     """Time every mode with BatchFormer and, where that can be timed, without; all take turns.
 
     Args:
-        table: gets a note for what failed.
-        settings: device and rounds.
-        title: of the case, for the table's notes.
-        modes: ways to run a step.
         batches: by whether images are channels-last.
         build: makes the runner of a mode, with BatchFormer or without, on batches.
     """
@@ -231,11 +219,6 @@ class UpdateRunner:
     """Trains one method as the engine does; a call is one update: forward, backward, optimizer.
 
     Args:
-        network: what is trained.
-        mode: how.
-        batch_size: N.
-        batchformer: with it or without.
-        device: where.
         batches: to train on; None makes them.
     """
 

@@ -56,10 +56,8 @@ class Table:
 
     Args:
         part: the part of the benchmark, as ``--only`` names it.
-        title: what is compared.
         columns: names with units.
         environment: machine, device, threads, torch, dtype.
-        rows: one cell for each column.
         notes: sentences under the table.
         failed: whether the part measured nothing.
     """

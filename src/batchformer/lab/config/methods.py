@@ -121,7 +121,7 @@ METHODS: dict[str, MethodEntry] = {
         class_context=True,
     ),
     "ldam": MethodEntry(
-        path="ldam:LDAMMethod",
+        path="erm:LDAMMethod",
         tasks=(*LABELLED, "domains"),
         settings=(settings.Margins,),
         own_classifier=True,
@@ -195,7 +195,7 @@ METHODS: dict[str, MethodEntry] = {
         path="domains:MixStyleMethod", settings=(settings.MixStyle,), **_OF_DOMAINS
     ),
     "mdd": MethodEntry(
-        path="mdd:Mdd",
+        path="domains:Mdd",
         tasks=("domains",),
         needs="images of several domains",
         settings=(settings.Penalty, settings.Disparity, settings.BackboneRate),

@@ -108,10 +108,6 @@ def load(path: Path) -> dict[str, Any]:
 def read(content: bytes, path: Path) -> dict[str, Any]:
     """The state in the bytes of a checkpoint; only tensors and plain values are read.
 
-    Args:
-        content: of the file.
-        path: of the file, for messages.
-
     Raises:
         RefusedCheckpoint: this version does not read it.
     """
@@ -150,8 +146,6 @@ def remove_outdated(folder: Path, stage: int, update: int, resumed: bool) -> Non
     Otherwise one of a lost training could pass for the newest.
 
     Args:
-        folder: of the run.
-        stage: its number.
         update: the first that is still to be trained.
         resumed: whether the training continues from a checkpoint of this update, which stays.
     """

@@ -52,7 +52,6 @@ class Eager:
     """Runs every update eagerly.
 
     Args:
-        work: the whole update of a batch.
         device: whose default generator dropout draws from.
     """
 

@@ -106,12 +106,7 @@ EVERY_S = 10.0
 
 
 class RunLog:
-    """Appends records to ``metrics.jsonl`` and TensorBoard, and to Weights & Biases if asked.
-
-    Args:
-        folder: of the run.
-        wandb_project: name of a project to log to, or None.
-    """
+    """Appends records to ``metrics.jsonl`` and TensorBoard, and to Weights & Biases if asked."""
 
     def __init__(self, folder: Path, wandb_project: str | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -180,8 +175,6 @@ class Progress:
     """A live bar on a terminal, plain lines otherwise, nothing when quiet.
 
     Args:
-        title: what is running.
-        updates: total number of updates.
         quiet: print only what :meth:`say` gets.
         live: whether to draw a bar on the terminal; only one can.
         silent: print nothing at all, because another rank does.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,8 +18,8 @@ from batchformer.lab.engine.cuda_graph import new_stream
 from batchformer.lab.engine.distributed.gradients import broadcast_state
 from batchformer.lab.engine.distributed.sharding import shard
 from batchformer.lab.engine.distributed.sync_norm import synchronise_norms
-from batchformer.lab.engine.interrupt import StopRequest, stop_requests
-from batchformer.lab.engine.log import NoLog, Progress, RunLog
+from batchformer.lab.engine.interrupt import Interrupted, StopRequest, stop_requests
+from batchformer.lab.engine.log import DivergedError, NoLog, Progress, RunLog
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.precision import matmul_precision
 from batchformer.lab.engine.stage import BEST, Evaluate, Evaluation, Plan, Position, Stage
@@ -28,12 +29,17 @@ __all__ = [
     "BEST",
     "Evaluate",
     "Evaluation",
+    "Job",
     "Plan",
+    "Training",
     "explain_mismatch",
     "fit",
     "own_stream",
+    "train_interleaved",
     "training",
 ]
+
+Training = Generator[Position, None, Evaluation]
 
 
 def fit(method: Method, batches: Batches, evaluate: Evaluate, plan: Plan) -> Evaluation:
@@ -68,7 +74,7 @@ def training(
     plan: Plan,
     request: StopRequest,
     alone: bool = True,
-) -> Generator[Position, None, Evaluation]:
+) -> Training:
     """:func:`fit` as a generator: yields the position of the next update after each update.
 
     Args:
@@ -95,7 +101,7 @@ def _training(
     plan: Plan,
     request: StopRequest,
     alone: bool,
-) -> Generator[Position, None, Evaluation]:
+) -> Training:
     torch.use_deterministic_algorithms(plan.train.deterministic)
     method.to(plan.device)
     if plan.train.precision == "fp64":
@@ -132,3 +138,78 @@ def _prepare_ranks(method: Method, plan: Plan) -> None:
     broadcast_state((*method.parameters(), *method.buffers()))
     if plan.train.parallel == "fsdp":
         shard(method, plan.train)
+
+
+# Several runs on one device, by interleaving their updates.
+#
+# On a GPU each run has its own stream, so runs fill the gaps that others leave. On a CPU nothing is
+# gained. Either way no result changes: every draw is a function of the run's seed and update.
+#
+# Runs that share a feed take its batches at the same update, because a feed restarts its reader
+# when it is asked for an earlier update than before. Resumed runs may be at different updates;
+# those that are behind catch up first.
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run to train.
+
+    Args:
+        start: begins the training; the request asks it to save and stop.
+        feed: where its batches come from, if other runs share it.
+    """
+
+    name: str
+    start: Callable[[StopRequest], Training]
+    feed: Batches | None = None
+
+
+@dataclass(eq=False)
+class _Running:
+    """A run in progress; its position is None until its first update."""
+
+    job: Job
+    training: Training
+    on_stream: Callable[[], AbstractContextManager[Any]]
+    position: Position | None = None
+
+
+def train_interleaved(
+    jobs: Sequence[Job], device: torch.device
+) -> Iterator[tuple[Job, Evaluation | DivergedError]]:
+    """Train all jobs and yield each when it ends; one that diverges does not stop the others.
+
+    Raises:
+        Interrupted: a signal came; every run has saved its state.
+    """
+    interrupted: Interrupted | None = None
+    with stop_requests() as request:
+        running = [_Running(job, job.start(request), new_stream(device)) for job in jobs]
+        while running:
+            for one in list(running):
+                if _is_ahead(one, running):
+                    continue
+                ended: Evaluation | DivergedError | None = None
+                try:
+                    with one.on_stream():
+                        one.position = next(one.training)
+                    continue
+                except StopIteration as end:
+                    ended = end.value
+                except DivergedError as error:
+                    ended = error
+                except Interrupted as stop:
+                    interrupted = stop
+                running.remove(one)
+                if ended is not None:
+                    yield one.job, ended
+    if interrupted is not None:
+        raise interrupted
+
+
+def _is_ahead(one: _Running, running: Sequence[_Running]) -> bool:
+    """Whether a run must wait for another run that shares its feed and is behind."""
+    if one.position is None or one.job.feed is None:
+        return False
+    sharing = [other for other in running if other.job.feed is one.job.feed]
+    return any(other.position is None or other.position < one.position for other in sharing)

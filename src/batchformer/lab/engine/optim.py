@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig
@@ -33,10 +33,7 @@ class Lars(Optimizer):
 
     Args:
         params: parameters or groups; a group may override every setting.
-        lr: learning rate.
-        momentum: share of m that is kept.
         weight_decay: added to the gradient before its norm is taken.
-        trust: the trust coefficient.
         adapted: False gives plain SGD, for biases and normalisation parameters.
     """
 
@@ -150,11 +147,6 @@ def lr_factor(config: ScheduleConfig, update: int, updates: int, per_epoch: int)
 
     A pure function of time: a resumed run needs no scheduler state.
 
-    Args:
-        update: index of the update, from 0.
-        updates: total number of updates.
-        per_epoch: updates in an epoch.
-
     >>> cosine = ScheduleConfig(kind="cosine", warmup=2, warmup_from=0.5)
     >>> [round(lr_factor(cosine, t, 6, 1), 2) for t in range(6)]
     [0.5, 0.75, 1.0, 0.85, 0.5, 0.15]
@@ -178,6 +170,11 @@ def lr_factor(config: ScheduleConfig, update: int, updates: int, per_epoch: int)
     if config.kind == "power":
         return float((1 + config.rate * (now - config.warmup)) ** -config.power)
     return 1.0
+
+
+def parameters_of(optimizer: Optimizer) -> list[nn.Parameter]:
+    """All parameters that an optimizer steps."""
+    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def reset_state(optimizer: Optimizer) -> None:

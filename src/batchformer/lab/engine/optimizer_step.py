@@ -28,10 +28,6 @@ _TYPES = {
 class OptimizerStep:
     """Turns the loss of a method into an update of its weights.
 
-    Args:
-        config: precision, accumulation and clipping.
-        device: where the run takes place.
-
     Attributes:
         parallel: averages gradients over ranks; None with one rank.
     """

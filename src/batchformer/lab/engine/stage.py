@@ -106,7 +106,6 @@ class WeightEMA(AveragedModel):
     torch's own reads from the device at each update whether it is the first.
 
     Args:
-        model: is copied.
         decay: share of the average that an update keeps.
     """
 

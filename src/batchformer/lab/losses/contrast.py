@@ -1,4 +1,4 @@
-"""Contrastive losses: supervised (Khosla et al., 2020), with classes, and MoCo's InfoNCE."""
+"""InfoNCE as in MoCo-v2 and MoCo-v3: which of many keys belongs to a query?"""
 
 from __future__ import annotations
 
@@ -8,57 +8,6 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 from torch.nn import functional as F
-
-
-def supervised_contrast(directions: Tensor, labels: Tensor, temperature: float) -> Tensor:
-    """Supervised contrast of samples with samples; a scalar.
-
-    With similarities ``s_ij = z_i . z_j / temperature``, the loss of sample i is the mean over the
-    other samples p of its class of ``log sum_{j != i} exp(s_ij) - s_ip``. The mean is over samples
-    that have such a p; without any it is 0. It is computed in float32 or wider, also under
-    autocast; shapes are static and nothing is read back from the device.
-
-    Args:
-        directions: (N, Z) z, of length one.
-        labels: (N,) class numbers.
-        temperature: divides the similarities.
-
-    >>> z = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
-    >>> supervised_contrast(z, torch.tensor([4, 4, 7]), 1.0)  # log(e + 1) - 1
-    tensor(0.3133)
-    """
-    if directions.ndim != 2 or labels.shape != directions.shape[:1]:
-        raise ValueError(
-            "supervised_contrast needs directions (N, Z) and labels (N,), got "
-            f"{tuple(directions.shape)} and {tuple(labels.shape)}."
-        )
-    _require_positive(temperature)
-    z = directions.to(torch.promote_types(directions.dtype, torch.float32))
-    with torch.autocast(z.device.type, enabled=False):
-        similarities = z @ z.T / temperature
-    itself = torch.eye(len(z), dtype=torch.bool, device=z.device)
-    positive = (labels.unsqueeze(1) == labels) & ~itself
-    count = positive.sum(1)
-    total = similarities.masked_fill(itself, -math.inf).logsumexp(1)
-    mean = similarities.masked_fill(~positive, 0.0).sum(1) / count.clamp(min=1)
-    has = count > 0
-    return torch.where(has, total - mean, 0.0).sum() / has.sum().clamp(min=1)
-
-
-def class_contrast(scores: Tensor, targets: Tensor, temperature: float) -> Tensor:
-    """Contrast of samples with classes: the mean cross-entropy of ``scores / temperature``.
-
-    Args:
-        scores: (N, S) of each sample with each class.
-        targets: (N,) numbers within these S classes.
-        temperature: divides the scores.
-    """
-    _require_positive(temperature)
-    wide = torch.promote_types(scores.dtype, torch.float32)
-    return F.cross_entropy(scores.to(wide) / temperature, targets)
-
-
-# InfoNCE as in MoCo-v2 and MoCo-v3: which of many keys belongs to a query?
 
 PairList = Literal["all", "plain", "first_release", "readme"]
 
@@ -99,7 +48,6 @@ def stream_pairs(kind: PairList, view: int) -> tuple[StreamPair, ...]:
         README of the release points.
 
     Args:
-        kind: the name of the list.
         view: of the queries, 1 or 2.
 
     >>> [query + " " + key for query, key in stream_pairs("first_release", 2)]
@@ -144,14 +92,13 @@ def queue_contrast(
         queries: (N, D), of length one: the caller normalises, as the queue holds normalised keys.
         keys: (N, D), of length one, of the same samples; compute them without gradients.
         queue: (Q, D), of length one, keys of earlier samples.
-        temperature: divides the similarities.
         valid: (Q,) booleans, False where the queue holds no key yet; None if all hold one.
 
     >>> q = torch.tensor([[1.0, 0.0]])
     >>> queue_contrast(q, q, torch.tensor([[0.0, 1.0]]), temperature=1.0)  # log(e + 1) - 1
     tensor(0.3133)
     """
-    _require_positive(temperature)
+    require_positive(temperature)
     shapes = tuple(queries.shape), tuple(keys.shape), tuple(queue.shape)
     if queries.ndim != 2 or shapes[1] != shapes[0] or shapes[2][1:] != shapes[0][1:]:
         raise ValueError(
@@ -182,14 +129,13 @@ def batch_contrast(queries: Tensor, keys: Tensor, temperature: float, first: int
     Args:
         queries: (N, D), of any length: they are normalised here.
         keys: (M, D), likewise; compute them without gradients.
-        temperature: T.
         first: index of the first query's key among the keys of all ranks.
 
     >>> q = torch.tensor([[3.0, 0.0]])
     >>> batch_contrast(q, torch.tensor([[0.0, 1.0], [2.0, 0.0]]), temperature=1.0, first=1)
     tensor(0.6265)
     """
-    _require_positive(temperature)
+    require_positive(temperature)
     if queries.ndim != 2 or keys.ndim != 2 or queries.shape[1] != keys.shape[1]:
         raise ValueError(
             "batch_contrast needs queries (N, D) and keys (M, D), got "
@@ -212,6 +158,7 @@ def _widened(queries: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
     return queries.to(dtype), keys.to(dtype)
 
 
-def _require_positive(temperature: float) -> None:
+def require_positive(temperature: float) -> None:
+    """Refuse a temperature of 0 or below."""
     if not temperature > 0:
         raise ValueError(f"the temperature must be above 0, got {temperature}.")

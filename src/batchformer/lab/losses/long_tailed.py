@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+#: (K,) training images of each class.
 ClassCounts = Tensor | Sequence[int]
 
 
@@ -57,7 +58,6 @@ def effective_number_weights(
     2019) uses them only in the last part of a training.
 
     Args:
-        class_counts: (K,) training images of each class.
         beta: in [0, 1).
         allow_empty: give a class without images weight 0, and the K' others a sum of K'; otherwise
             such a class is an error.
@@ -150,15 +150,10 @@ class BalancedSoftmax(nn.Module):
         return balanced_softmax(logits, targets, self.class_counts)
 
     def extra_repr(self) -> str:
-        """Number of classes, for ``print``."""
         return f"classes={self.class_counts.numel()}"
 
 
 # LDAM (Cao et al., 2019): cross-entropy with a margin that is larger for rarer classes.
-
-#: What the logits are: cosines times the scale (from RIDE's heads), or plain cosines (from
-#: LDAM-DRW's head), which the loss then scales.
-LogitsAre = Literal["scaled", "cosines"]
 
 
 def ldam_margins(
@@ -167,7 +162,6 @@ def ldam_margins(
     """Margins (K,) proportional to ``n_c^(-1/4)``; the rarest class has the `largest`.
 
     Args:
-        class_counts: (K,) training images of each class.
         largest: margin of the rarest class, in cosines.
         allow_empty: give a class without images margin 0, and do not count it as the rarest;
             otherwise such a class is an error.
@@ -186,8 +180,6 @@ def ldam(
     margins: Tensor,
     scale: float = 30.0,
     class_weights: Tensor | None = None,
-    *,
-    logits_are: LogitsAre = "scaled",
 ) -> Tensor:
     """Cross-entropy after the true class's cosine is lowered by its margin; a scalar.
 
@@ -196,17 +188,14 @@ def ldam(
     weighted losses over the sum of weights. It is computed in float32 or wider.
 
     Args:
-        logits: (N, K), by default ``s c``, cosines already multiplied by `scale`.
+        logits: (N, K), ``s c``: cosines already multiplied by `scale`.
         targets: (N,) class indices.
         margins: (K,), from :func:`ldam_margins`.
-        scale: ``s``. It multiplies the margins, and the logits only if they are cosines.
+        scale: ``s``, which multiplies the margins.
         class_weights: (K,), or None for equal weights.
-        logits_are: "scaled" (``s c``) or "cosines" (``c``).
 
     >>> cosines, y, margins = torch.tensor([[0.5, 0.0]]), torch.tensor([0]), torch.full((2,), 0.5)
     >>> ldam(2 * cosines, y, margins, scale=2).exp()  # both classes at 0 after the margin
-    tensor(2.)
-    >>> ldam(cosines, y, margins, scale=2, logits_are="cosines").exp()
     tensor(2.)
     """
     if logits.ndim != 2 or margins.shape != logits.shape[1:] or targets.shape != logits.shape[:1]:
@@ -214,11 +203,7 @@ def ldam(
             f"ldam needs logits (N, K), targets (N,) of class indices and margins (K,), got "
             f"{tuple(logits.shape)}, {tuple(targets.shape)} and {tuple(margins.shape)}"
         )
-    if logits_are not in ("scaled", "cosines"):
-        raise ValueError(f"logits_are must be 'scaled' or 'cosines', got {logits_are!r}")
     scores = logits.to(torch.promote_types(logits.dtype, torch.float32))
-    if logits_are == "cosines":
-        scores = scores * scale
     classes = torch.arange(logits.shape[1], device=logits.device)
     true_class = targets.unsqueeze(1) == classes
     scores = scores - true_class * (scale * margins.to(scores.dtype))
@@ -230,11 +215,7 @@ class LDAM(nn.Module):
     """``ldam`` with the margins of one training set and deferred re-weighting.
 
     Args:
-        class_counts: (K,) training images of each class.
-        largest: margin of the rarest class.
-        scale: multiplies the cosines.
         beta: of the effective-number class weights that apply while `reweighted` is true.
-        logits_are: as in :func:`ldam`.
         allow_empty: accept classes without images; they have neither margin nor weight.
     """
 
@@ -252,11 +233,10 @@ class LDAM(nn.Module):
         largest: float = 0.5,
         scale: float = 30.0,
         beta: float = 0.9999,
-        logits_are: LogitsAre = "scaled",
         allow_empty: bool = False,
     ) -> None:
         super().__init__()
-        self.scale, self.logits_are = scale, logits_are
+        self.scale = scale
         margins = ldam_margins(class_counts, largest, allow_empty=allow_empty)
         weights = effective_number_weights(class_counts, beta, allow_empty=allow_empty)
         # They describe the data and not the model, so they stay out of its state.
@@ -266,8 +246,7 @@ class LDAM(nn.Module):
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Loss of logits (N, K) against targets (N,)."""
         weights = self.class_weights if self.reweighted else None
-        return ldam(logits, targets, self.margins, self.scale, weights, logits_are=self.logits_are)
+        return ldam(logits, targets, self.margins, self.scale, weights)
 
     def extra_repr(self) -> str:
-        """Number of classes and scale, for ``print``."""
         return f"classes={self.margins.numel()}, scale={self.scale:g}"

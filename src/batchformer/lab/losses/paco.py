@@ -34,18 +34,15 @@ def paco(
     *,
     alpha: float,
     temperature: float,
-    beta: float = 1.0,
-    gamma: float = 1.0,
-    supt: float = 1.0,
     queue_valid: Tensor | None = None,
 ) -> Tensor:
     """Parametric contrastive loss; a scalar, the mean over the N queries.
 
-    Each query i is compared with the K centres, ``(z_ic + log p_c) / supt``, and with all other
-    queries, all keys and the queue, ``q_i . f / temperature``. Its positives are its class's
-    centre, with weight `beta`, and the samples of its class, each with weight `alpha`. Its loss is
-    ``-sum(w log p) / sum(w)`` over them, where the denominator of ``p`` adds the exponentials of
-    the centres and `gamma` times those of the samples. With two streams, give all 2N rows.
+    Each query i is compared with the K centres, ``z_ic + log p_c``, and with all other queries, all
+    keys and the queue, ``q_i . f / temperature``. Its positives are its class's centre, with weight
+    1, and the samples of its class, each with weight `alpha`. Its loss is ``-sum(w log p) /
+    sum(w)`` over them, where the denominator of ``p`` adds the exponentials of the centres and of
+    the samples. With two streams, give all 2N rows.
 
     Computed in float32 or wider, also under autocast. Shapes are static and nothing is read back
     from the device, so a CUDA graph can capture it. Gradients flow to all inputs that require
@@ -60,19 +57,14 @@ def paco(
         queue_targets: (Q,).
         class_counts: (K,) training images of each class.
         alpha: weight of a sample among the positives.
-        temperature: divides the similarities of samples.
-        beta: weight of the centre among the positives.
-        gamma: weight of samples in the denominator.
-        supt: divides the scores of centres.
         queue_valid: (Q,) booleans, False where the queue holds no key yet; None if all hold one.
     """
     _check(queries, keys, queue, centre_logits, targets, queue_targets, class_counts, queue_valid)
-    _check_weights(alpha, beta, gamma, temperature, supt)
     dtype = torch.promote_types(torch.promote_types(queries.dtype, keys.dtype), torch.float32)
     with torch.autocast(queries.device.type, enabled=False):
         others = torch.cat([queries.to(dtype), keys.to(dtype), queue.to(dtype)])
         samples = queries.to(dtype) @ others.T / temperature  # (N, 2N + Q)
-    centres = (centre_logits.to(dtype) + log_prior(class_counts, dtype)) / supt  # (N, K)
+    centres = centre_logits.to(dtype) + log_prior(class_counts, dtype)  # (N, K)
 
     rows = torch.arange(len(queries), device=queries.device)
     columns = torch.arange(len(others), device=queries.device)
@@ -83,13 +75,12 @@ def paco(
     same_class = targets.unsqueeze(1) == torch.cat([targets, targets, queue_targets])
     positive = same_class & usable
 
-    log_gamma = math.log(gamma) if gamma > 0 else -math.inf
-    rivals = (samples + log_gamma).masked_fill(~usable, -math.inf)
+    rivals = samples.masked_fill(~usable, -math.inf)
     log_total = torch.cat([centres, rivals], 1).logsumexp(1, keepdim=True)
     of_centre = (centres - log_total).gather(1, targets.unsqueeze(1)).squeeze(1)
     of_samples = (samples - log_total).masked_fill(~positive, 0.0).sum(1)
-    weights = beta + alpha * positive.sum(1, dtype=dtype)
-    return -((beta * of_centre + alpha * of_samples) / weights).mean()
+    weights = 1 + alpha * positive.sum(1, dtype=dtype)
+    return -((of_centre + alpha * of_samples) / weights).mean()
 
 
 class PaCo(nn.Module):
@@ -97,25 +88,15 @@ class PaCo(nn.Module):
 
     Args:
         class_counts: (K,) training images of each class; classes without any are accepted.
-        alpha, temperature, beta, gamma, supt: as in :func:`paco`.
+        alpha, temperature: as in :func:`paco`.
     """
 
     class_counts: Tensor
 
-    def __init__(
-        self,
-        class_counts: ClassCounts,
-        *,
-        alpha: float,
-        temperature: float,
-        beta: float = 1.0,
-        gamma: float = 1.0,
-        supt: float = 1.0,
-    ) -> None:
+    def __init__(self, class_counts: ClassCounts, *, alpha: float, temperature: float) -> None:
         super().__init__()
-        _check_weights(alpha, beta, gamma, temperature, supt)
-        self.alpha, self.beta, self.gamma = alpha, beta, gamma
-        self.temperature, self.supt = temperature, supt
+        _check_weights(alpha, temperature)
+        self.alpha, self.temperature = alpha, temperature
         counts = checked_counts(class_counts, "PaCo", allow_empty=True)
         # They describe the data and not the model, so they stay out of its state.
         self.register_buffer("class_counts", counts.float(), persistent=False)
@@ -141,32 +122,19 @@ class PaCo(nn.Module):
             self.class_counts,
             alpha=self.alpha,
             temperature=self.temperature,
-            beta=self.beta,
-            gamma=self.gamma,
-            supt=self.supt,
             queue_valid=queue_valid,
         )
 
     def extra_repr(self) -> str:
-        """Number of classes and settings, for ``print``."""
-        return (
-            f"classes={self.class_counts.numel()}, alpha={self.alpha:g}, beta={self.beta:g}, "
-            f"gamma={self.gamma:g}, temperature={self.temperature:g}, supt={self.supt:g}"
-        )
+        classes = self.class_counts.numel()
+        return f"classes={classes}, alpha={self.alpha:g}, temperature={self.temperature:g}"
 
 
-def _check_weights(
-    alpha: float, beta: float, gamma: float, temperature: float, supt: float
-) -> None:
-    if alpha < 0 or gamma < 0 or temperature <= 0 or supt <= 0:
+def _check_weights(alpha: float, temperature: float) -> None:
+    if alpha < 0 or temperature <= 0:
         raise ValueError(
-            f"paco needs alpha and gamma of at least 0, temperature and supt above 0, got alpha "
-            f"{alpha}, gamma {gamma}, temperature {temperature}, supt {supt}"
-        )
-    if beta <= 0:
-        raise ValueError(
-            f"paco needs beta above 0, got {beta}: a query without other samples of its class has "
-            f"its centre as the only positive"
+            f"paco needs alpha of at least 0 and temperature above 0, got alpha {alpha}, "
+            f"temperature {temperature}"
         )
 
 

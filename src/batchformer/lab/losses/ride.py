@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
-from batchformer.lab.losses.long_tailed import (
-    ClassCounts,
-    checked_counts,
-    effective_number_weights,
-    ldam,
-    ldam_margins,
-)
+from batchformer.lab.losses.long_tailed import LDAM, ClassCounts, checked_counts, ldam
 
 DistillationCount = Literal["once", "per_expert"]
 
@@ -42,7 +36,6 @@ def distillation(student_logits: Tensor, teacher_logits: Tensor, temperature: fl
     Args:
         student_logits: (N, K).
         teacher_logits: (N, K), taken as constant.
-        temperature: T.
 
     >>> logits = torch.tensor([[1.0, 2.0]])
     >>> distillation(logits, logits + 5, temperature=2.0).abs() < 1e-6
@@ -66,7 +59,6 @@ def class_temperatures(class_counts: ClassCounts, factor: float) -> Tensor:
     among the training images. A class without images has ``p_c = 0``.
 
     Args:
-        class_counts: (K,) training images of each class.
         factor: in [0, 1); 0 makes all temperatures 1.
 
     >>> class_temperatures([3, 1], factor=0.5)  # w = 1.25 and 0.75
@@ -153,8 +145,6 @@ def ride_with_teacher(
         ride_loss: scalar, of the same logits.
         expert_logits: (E, N, K); their mean is the student's answer.
         teacher_logits: (N, K), for a teacher of several experts the mean of theirs.
-        temperature: of the distillation.
-        factor: weight of the distillation.
         distillation_count: "once" adds the two. "per_expert" adds that sum once for every expert,
             as RIDE's released code does: the whole loss times E.
     """
@@ -169,28 +159,20 @@ def ride_with_teacher(
     )
 
 
-class RIDE(nn.Module):
+class RIDE(LDAM):
     """``ride`` with the margins, weights and temperatures of one training set.
 
+    Temperatures apply with the class weights, once it is `reweighted`.
+
     Args:
-        class_counts: (K,) training images of each class.
         diversity: weight of the divergence from the mean: -0.2 for ImageNet-LT and iNaturalist,
             -0.45 for CIFAR.
         temperature_factor: of :func:`class_temperatures`: 0.02 for ImageNet-LT, 0.015 for
             iNaturalist, 0.05 for CIFAR.
-        largest: margin of the rarest class.
-        scale: of the experts' logits.
-        beta: of the effective-number class weights.
-        allow_empty: accept classes without images; they have neither margin nor weight.
+        options: of :class:`~batchformer.lab.losses.long_tailed.LDAM`.
     """
 
-    margins: Tensor
-    class_weights: Tensor
     temperatures: Tensor
-
-    reweighted: bool = False
-    """Set it to True when deferred re-weighting begins: class weights and temperatures then apply.
-    Python branches on it, so it must be part of the phase of a method with captured updates."""
 
     def __init__(
         self,
@@ -198,19 +180,11 @@ class RIDE(nn.Module):
         *,
         diversity: float = -0.2,
         temperature_factor: float = 0.02,
-        largest: float = 0.5,
-        scale: float = 30.0,
-        beta: float = 0.9999,
-        allow_empty: bool = False,
+        **options: Any,
     ) -> None:
-        super().__init__()
-        self.diversity, self.scale = diversity, scale
-        margins = ldam_margins(class_counts, largest, allow_empty=allow_empty)
-        weights = effective_number_weights(class_counts, beta, allow_empty=allow_empty)
+        super().__init__(class_counts, **options)
+        self.diversity = diversity
         temperatures = class_temperatures(class_counts, temperature_factor)
-        # They describe the data and not the model, so they stay out of its state.
-        self.register_buffer("margins", margins, persistent=False)
-        self.register_buffer("class_weights", weights, persistent=False)
         self.register_buffer("temperatures", temperatures, persistent=False)
 
     def forward(self, expert_logits: Tensor, targets: Tensor) -> Tensor:
@@ -226,7 +200,6 @@ class RIDE(nn.Module):
         )
 
     def extra_repr(self) -> str:
-        """Number of classes, diversity and scale, for ``print``."""
         return f"classes={self.margins.numel()}, diversity={self.diversity:g}, scale={self.scale:g}"
 
 

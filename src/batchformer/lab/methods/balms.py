@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from batchformer.lab.config.methods import MethodConfig
 from batchformer.lab.config.training import OptimConfig, require
-from batchformer.lab.engine.optim import build_optimizer, set_lr
+from batchformer.lab.engine.optim import build_optimizer, parameters_of, set_lr
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
 from batchformer.lab.losses.long_tailed import BalancedSoftmax, balanced_softmax
 from batchformer.lab.methods.classifier import classifier_of
@@ -30,7 +30,6 @@ class ClassSampler(nn.Module):
     """Resamples a batch by one learned weight for each class, in (0, 1).
 
     Args:
-        class_counts: (K,) training images of each class.
         power: initial weights are proportional to ``n_c^-power``, scaled so that the smallest and
             the largest add up to 1. On Places-LT, with power 0.3, the rarest class begins at 0.888.
     """
@@ -67,9 +66,6 @@ class MetaSampled(OnFrozenFeatures):
 
     Args:
         network: of an earlier run; its classifier is initialised again.
-        class_counts: (K,) training images of each class.
-        seed: of the classifier's initial weights.
-        hyper: sampler_power, sampler_lr, inner_lr and meta_streams.
     """
 
     def __init__(
@@ -120,11 +116,8 @@ class MetaSampled(OnFrozenFeatures):
         optimizers["sampler"].step()
         drawn = draws.detach().argmax(1)
         again = {"features": features[drawn], "y": batch["y"][drawn]}
-        parameters = [p for group in main.param_groups for p in group["params"]]
-        return {
-            **optimizer_step.minimise(self.step, again, main, parameters),
-            "meta": meta.detach(),
-        }
+        losses = optimizer_step.minimise(self.step, again, main, parameters_of(main))
+        return {**losses, "meta": meta.detach()}
 
     def meta_loss(
         self,
@@ -179,8 +172,6 @@ def after_sgd_step(weight: nn.Parameter, gradient: Tensor, optimizer: Optimizer)
     Neither the weight nor the optimizer changes.
 
     Args:
-        weight: of any shape, one that `optimizer` trains.
-        gradient: of the same shape.
         optimizer: ``torch.optim.SGD``, with any rate, momentum, Nesterov or not, and weight decay.
     """
     group = next(g for g in optimizer.param_groups if any(p is weight for p in g["params"]))

@@ -17,10 +17,9 @@ from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.training import OptimConfig, require
 from batchformer.lab.engine.cuda_graph import Captured
 from batchformer.lab.engine.method import Method
-from batchformer.lab.engine.optim import build_optimizer
+from batchformer.lab.engine.optim import build_optimizer, parameters_of
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
-from batchformer.lab.losses.contrast import class_contrast, supervised_contrast
-from batchformer.lab.losses.wgan import critic_difference, gradient_penalty
+from batchformer.lab.losses.ce_gzsl import class_contrast, gradient_penalty, supervised_contrast
 from batchformer.lab.methods.classifier import JOINT_SCALES, apply_encoder, make_encoder
 from batchformer.lab.models.generator import (
     Comparator,
@@ -62,13 +61,7 @@ class CeGzsl(Method):
         attributes: (K, A) of all classes.
         seen: (S,) class numbers that are trained on.
         unseen: (U,) class numbers that are not.
-        module: BatchFormer's settings.
-        seed: of the initial weights and of the classifier's training.
-        hyper: module_at, noise, gan_hidden, contrast, contrast_temperature, gradient_penalty,
-            critic_steps, synthetic, classifier_epochs.
         embedding: H, channels of h.
-        direction: channels of z, in which samples are contrasted.
-        comparator: channels of the comparator's hidden layer.
     """
 
     features: Tensor
@@ -129,7 +122,8 @@ class CeGzsl(Method):
         attributes = self.attributes[y]
         with torch.no_grad():
             fake = self.generator(batch["noise"], attributes)
-        difference = critic_difference(self.critic(fake, attributes), self.critic(x, attributes))
+        # The critic minimises it; its negative estimates the distance of the distributions.
+        difference = self.critic(fake, attributes).mean() - self.critic(x, attributes).mean()
         penalty = gradient_penalty(self.critic, x, fake, attributes, batch["share"])
         instance, classes = self.contrasts(self.streams(self.embedding(x)), y)
         loss = difference + self.hyper.gradient_penalty * penalty + instance + classes
@@ -206,7 +200,7 @@ class CeGzsl(Method):
         for number, cut in enumerate(zip(x.chunk(steps), y.chunk(steps), strict=True)):
             part = {"x": cut[0], "y": cut[1], "noise": noise[number], "share": share[number]}
             losses = optimizer_step.minimise(
-                self.step, part, optimizers["critic"], _parameters(optimizers["critic"])
+                self.step, part, optimizers["critic"], parameters_of(optimizers["critic"])
             )
         part["noise"] = noise[steps]
         with frozen(self.critic, self.embedding, self.comparator):
@@ -280,10 +274,6 @@ def frozen(*modules: nn.Module) -> Iterator[None]:
             parameter.requires_grad_()
 
 
-def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
-
-
 def _require_sense(module: ModuleConfig, hyper: MethodConfig) -> None:
     for name in ("noise", "gan_hidden", "critic_steps", "synthetic", "classifier_epochs"):
         value = getattr(hyper, name)
@@ -318,23 +308,19 @@ def train_classifier(
     epochs: int,
     seed: int,
     module: ModuleConfig,
-    batch_size: int = BATCH,
 ) -> nn.Linear:
     """Softmax regression by Adam, with a new BatchFormer before it if `module` says so.
 
     BatchFormer mixes the rows of each batch and is dropped at the end. Without it only the order is
     random, and on a GPU the step is captured in a CUDA graph. An epoch is cut into batches of
-    `batch_size` rows or one less. The result depends only on the arguments: all draws come from the
+    ``BATCH`` rows or one less. The result depends only on the arguments: all draws come from the
     seed, and torch's own generators do not change. Nothing is read back from the device.
 
     Args:
         features: (M, H).
         labels: (M,) class numbers.
-        num_classes: K.
-        epochs: passes over all rows.
         seed: of initial weights, order and dropout.
         module: BatchFormer's settings; ``enabled=False`` is none.
-        batch_size: rows of a batch.
     """
     device = features.device
     with drawing(seed, "weights", APART):
@@ -344,7 +330,7 @@ def train_classifier(
     trained = nn.ModuleList([linear] if encoder is None else [linear, encoder]).to(device).train()
     optimizer = build_optimizer(param_groups(trained, ADAM.lr, module.lr_factor), ADAM)
     shuffles = torch.Generator(device).manual_seed(seed_for(seed, "order", APART))
-    batches = -(-len(features) // batch_size)
+    batches = -(-len(features) // BATCH)
 
     def step(batch: Batch) -> dict[str, Tensor]:
         rows = batch["rows"]

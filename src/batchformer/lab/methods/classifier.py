@@ -31,10 +31,7 @@ class Classifier(Method):
     Args:
         network: with timm's contract: ``forward_features``, ``forward_head(x, pre_logits=True)``,
             ``get_classifier`` and ``num_features``.
-        criterion: of logits and targets.
         module: BatchFormer's settings; ``enabled=False`` is the baseline.
-        seed: of the encoder's initial weights.
-        hyper: the method's own settings.
         groups: G equal blocks of rows in a batch, one domain each; some methods compare domains.
         classes: K, for methods that allow class rows in the batch (``module.context``).
     """
@@ -127,7 +124,6 @@ class Classifier(Method):
         Args:
             optim: has the rate of `parts`; the network has ``hyper.backbone_lr_factor`` of it, and
                 the encoder its own factor.
-            parts: the modules that follow the network.
         """
         groups: dict[str, tuple[list[nn.Module], float]] = {
             "backbone": ([self.network], self.hyper.backbone_lr_factor),
@@ -152,13 +148,7 @@ def pooled_features(network: Any, x: Tensor) -> Tensor:
 
 
 def apply_encoder(encoder: BatchFormer | None, features: Tensor, module: ModuleConfig) -> Tensor:
-    """What heads are trained on: the features, the mixed ones, or both, as the settings say.
-
-    Args:
-        encoder: None for the baseline.
-        features: with N samples.
-        module: has ``streams``.
-    """
+    """What heads are trained on: the features, the mixed ones, or both, as the settings say."""
     if encoder is None:
         return features
     if module.streams == "mixed_only":
@@ -175,10 +165,6 @@ def make_encoder(
     Its initial weights come from their own random stream, so adding it changes no other weight.
 
     Args:
-        dim: C.
-        module: the settings.
-        seed: of the run.
-        batch_axis: the axis of the samples.
         classes: K, needed if ``module.context`` is "classes".
     """
     if not module.enabled:
@@ -242,14 +228,7 @@ class ClassContext(BatchFormer):
     the samples of all ranks, so they agree on every rank.
 
     Args:
-        dim: channels C of the features.
-        heads: attention heads; must divide ``dim``.
-        layers: stacked encoder layers.
-        dropout: probability, in the four places of the stock layer.
-        attend: ``"batch"``, or ``"self"`` for the control.
-        classes: K.
         momentum: share of its old value that a mean keeps when its class is in a batch.
-        copy_layers: as in :class:`BatchFormer`.
 
     Attributes:
         means: (K, C) float32 whatever the precision of a step; zero for a class not seen yet.

@@ -16,7 +16,7 @@ from batchformer.lab.data.sets.pairs import Compositions
 from batchformer.lab.engine.optimizer_step import Batch
 from batchformer.lab.methods.classifier import Classifier, replace_classifier
 from batchformer.lab.methods.two_stage import OnFrozenFeatures
-from batchformer.lab.models.heads import CosineClassifier, normalised_embedder, rectified_embedder
+from batchformer.lab.models.heads import CosineClassifier, normalised_embedder
 from batchformer.lab.models.pair_graph import GraphNetwork, node_features, pair_graph
 from batchformer.nn.randomness import drawing
 
@@ -131,11 +131,7 @@ class Cge(PairClassifier):
     neighbours. The whole network is trained, the backbone at a lower rate.
 
     Args:
-        network: gives pooled features; its classifier is replaced by the identity.
-        compositions: the P pairs.
         vectors: (A + O, D) word vectors, of attributes and then objects; they are not trained.
-        seed: of the initial weights of encoder, embedder and graph network.
-        hyper: image_embedding, graph_hidden, pair_dropout, backbone_lr_factor.
     """
 
     nodes: Tensor
@@ -162,7 +158,9 @@ class Cge(PairClassifier):
                 wanted or features,
                 self.hyper.pair_dropout,
             )
-            self.embedder = rectified_embedder(features, wanted) if wanted else nn.Identity()
+            self.embedder = nn.Identity()
+            if wanted:  # as on UT-Zappos
+                self.embedder = nn.Sequential(nn.Linear(features, wanted), nn.ReLU())
 
     def embedded_pairs(self, numbers: Tensor | None = None) -> Tensor:
         """Directions ``(P, E)`` of all pairs, or of those with these numbers."""
@@ -194,9 +192,6 @@ class CompCos(PairClassifier, OnFrozenFeatures):
         network: gives pooled features; it is not trained, and its classifier is removed.
         compositions: the P pairs; for margins those of an open world.
         vectors: (A + O, D) word vectors, which initialise the attributes' and objects' embeddings.
-        seed: of the initial weights of encoder, embedder and composition.
-        hyper: image_embedding, image_hidden, pair_dropout, cosine_scale, feasibility,
-            feasibility_margin, feasibility_epochs, frozen_mode.
     """
 
     attribute: Tensor
@@ -300,7 +295,6 @@ def pair_feasibility(compositions: Compositions, attributes: Tensor, objects: Te
     seen, the cosine counts as -1.
 
     Args:
-        compositions: the pairs.
         attributes: (A, D) embeddings.
         objects: (O, D) embeddings.
 

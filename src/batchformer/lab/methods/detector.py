@@ -32,10 +32,6 @@ class Detector(Method):
     Args:
         network: a ResNet of timm's.
         classes: names of the K classes.
-        module: ignored.
-        seed: of the initial weights of the detector's own layers.
-        hyper: detector.
-        class_counts: ignored.
     """
 
     def __init__(

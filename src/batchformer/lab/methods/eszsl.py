@@ -37,8 +37,6 @@ def eszsl(
         features: (N, D).
         labels: (N,) class numbers, from 0 to K - 1.
         attributes: (K, A) of the classes that are trained on, and of no others.
-        gamma: regulariser of features.
-        lambda_: regulariser of attributes.
         targets: Y for other classes: "indicator" 0, as in much later code, or "signed" -1, as in
             the paper. There is no constant term to fit a mean of -1, so "signed" recognises unseen
             classes far less well.
@@ -69,8 +67,6 @@ class Eszsl(Method):
         seen: (S,) numbers of the classes that are trained on, rising.
         unseen: not used.
         module: must be off; BatchFormer acts only in training.
-        seed: not used; nothing is random.
-        hyper: exponents of both regularisers, and the targets.
     """
 
     matrix: Tensor

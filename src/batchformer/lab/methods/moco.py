@@ -30,7 +30,7 @@ from batchformer.lab.methods.momentum import (
     parts_of_rank,
     update_average_,
 )
-from batchformer.lab.models.heads import normalised_projector, predictor, projector
+from batchformer.lab.models.heads import normalised_projector, projector
 from batchformer.lab.models.norms import normalise_in_parts
 from batchformer.nn.exchange import gather, row_counts, rows_of_rank, world_size
 from batchformer.nn.randomness import drawing
@@ -47,9 +47,6 @@ class Moco(Method):
         network: encodes the queries, with timm's contract; the keys' encoder starts as its copy.
             Its classifier is not trained, and stays in its state.
         head: makes queries from features; its copy makes keys.
-        module: BatchFormer's settings.
-        seed: of the run.
-        hyper: temperature, momentum, and which streams are contrasted.
     """
 
     updates: Tensor
@@ -189,11 +186,6 @@ class MocoV2(Moco):
     several ranks each has its share of the parts.
 
     Args:
-        network: encodes the queries, with timm's contract.
-        module: BatchFormer's settings.
-        seed: of the initial weights of encoder and head.
-        hyper: temperature, queue, dim, momentum, projection_layers, _hidden and _front,
-            contrast_pairs, norm_parts, enqueued.
         class_counts: not used; images have no labels here.
     """
 
@@ -256,7 +248,6 @@ class MocoV2(Moco):
         """Unit keys (N, D) of each stream; images are shuffled for the encoder.
 
         Args:
-            x: images (N, channels, H, W).
             order: (N,) on one rank, the order that assigns rows to parts.
         """
         rows = encode_shuffled(
@@ -281,11 +272,6 @@ class MocoV3(Moco):
     trained, as in MoCo-v3.
 
     Args:
-        network: encodes the queries, with timm's contract.
-        module: BatchFormer's settings.
-        seed: of the initial weights of encoder and heads.
-        hyper: temperature, dim, momentum, momentum_schedule, projection_layers and _hidden,
-            contrast_pairs.
         class_counts: not used; images have no labels here.
     """
 
@@ -306,12 +292,13 @@ class MocoV3(Moco):
                 hyper.projection_layers,
                 hyper.projection_hidden,
             )
-            answer = predictor(hyper.dim, hyper.projection_hidden)
+            sizes = hyper.dim, hyper.dim, 2, hyper.projection_hidden
+            predictor = normalised_projector(*sizes, last_norm=False)
         if is_vision_transformer(network):
             patches: Any = network.patch_embed
             patches.proj.requires_grad_(False)
         super().__init__(network, head, module, seed, hyper)
-        self.predictor = answer
+        self.predictor = predictor
 
     def queries(self, x: Tensor) -> Tensor:
         """Predictions ``(2N, D)`` of the keys, plain then mixed; ``(N, D)`` of one stream."""
@@ -334,7 +321,6 @@ class MocoV3(Moco):
         """The contrasts of one view's queries with the keys of all ranks.
 
         Args:
-            view: 1 or 2.
             queries: (N, D) of each stream.
             keys: (N, D) of each stream, of the other view.
             counts: rows on every rank.

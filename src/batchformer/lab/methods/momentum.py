@@ -38,8 +38,6 @@ def update_average_(average: nn.Module, module: nn.Module, momentum: float | Ten
     Buffers do not change: the momentum encoder normalises by its own statistics, as in MoCo.
 
     Args:
-        average: the momentum encoder.
-        module: with the same parameters.
         momentum: a number, or a tensor () on the device, which a captured update reads again.
     """
     own: list[Tensor] = list(average.parameters())
@@ -58,10 +56,6 @@ class KeyQueue(nn.Module):
     """A ring of the newest keys (Q, D) and their labels (Q,); it starts empty.
 
     The position is a tensor too, so that a captured update moves on when it is replayed.
-
-    Args:
-        size: Q.
-        dim: D.
 
     >>> queue = KeyQueue(size=3, dim=1)
     >>> queue.push(torch.tensor([[1.0], [2.0]]), torch.tensor([5, 6]))
@@ -128,7 +122,6 @@ def unshuffle(rows: Tensor, shuffled: Shuffled | None) -> Tensor:
 
     Args:
         rows: (N, ...), one for each shuffled row.
-        shuffled: what :func:`shuffle` returned with them.
     """
     if shuffled is None:
         return rows
@@ -167,8 +160,6 @@ def encode_in_parts(
         encode: rows to as many rows; its normalisation has gone through ``normalise_in_parts``.
         x: (S * N, ...), S streams of N rows; part p has the rows p * N / P to (p + 1) * N / P of
             every stream.
-        parts: P.
-        streams: S.
 
     Returns:
         (S * N, ...) in the order of ``x``.
@@ -202,9 +193,6 @@ def encode_shuffled(
 
     Args:
         encode: images (N, ...) to rows (S * N, D), one stream after the other.
-        x: images (N, ...).
-        order: of :func:`draw_order`.
-        seed: of the run.
         update: () the number of updates so far, the same on every rank; each has its own order.
     """
     # One rank needs no seed, and must not read the update from the device.

@@ -45,10 +45,6 @@ class PaCoMethod(Classifier):
 
     Args:
         network: encodes the queries; the keys' encoder starts as its copy.
-        class_counts: (K,) training images of each class.
-        module: BatchFormer's settings.
-        seed: of the initial weights of encoder and projection.
-        hyper: alpha, temperature, queue, dim, momentum and norm_parts.
     """
 
     criterion: PaCo
@@ -107,9 +103,8 @@ class PaCoMethod(Classifier):
 
     def centre_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """The loss of centre logits (N, K) without the contrast of samples; a scalar."""
-        criterion = self.criterion
-        centres = logits + log_prior(criterion.class_counts, logits.dtype)
-        return F.cross_entropy(centres / criterion.supt, targets)
+        centres = logits + log_prior(self.criterion.class_counts, logits.dtype)
+        return F.cross_entropy(centres, targets)
 
     def relations(self) -> Relations | None:
         """With the loss of the centres: the contrast would relate samples besides BatchFormer."""

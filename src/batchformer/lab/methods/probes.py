@@ -56,10 +56,6 @@ class LinearProbe(_Probe):
     does not depend on the scale of the network.
 
     Args:
-        network: gives the features.
-        class_counts: (K,) training images of each class.
-        module: not used.
-        seed: of the classifier's initial weights.
         training_features: gives features of the training images; only for "unit".
     """
 
@@ -135,9 +131,7 @@ class NearestNeighbours(_Probe):
 
     Args:
         network: gives the features; its classifier is not used.
-        class_counts: (K,) training images of each class.
         bank: gives the features of training images.
-        module: not used.
     """
 
     bank_features: Tensor | None

@@ -26,11 +26,8 @@ class RideMethod(Method):
 
     Args:
         network: experts with a classifier each.
-        class_counts: (K,) training images of each class.
         module: BatchFormer's settings; the paper uses ``streams="mixed_only"`` on ImageNet-LT and
             iNaturalist, while CIFAR needs the shared classifier.
-        seed: of the encoder's initial weights.
-        hyper: margins, diversity, the epoch of re-weighting, and the distillation.
         teacher: a trained network that the experts' mean is distilled from, or None.
     """
 
@@ -174,8 +171,6 @@ class ExpertRouters(nn.Module):
     layer's output and the largest logits so far.
 
     Args:
-        experts: E.
-        in_features: C.
         top: how many of the largest logits are used, in falling order.
         width: channels of the layers for features.
     """
@@ -198,13 +193,6 @@ class AssignedExperts(Method):
     """Trains routers on a trained network of experts, which is frozen.
 
     BatchFormer takes no part in this stage; it may have in the run that this one starts from.
-
-    Args:
-        network: the experts.
-        class_counts: (K,), as every method takes it.
-        module: BatchFormer's settings, as every method takes them.
-        seed: of the routers' initial weights.
-        hyper: router_top, router_width, router_positive_weight and frozen_mode.
     """
 
     asked: Tensor

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from batchformer.lab.config.training import OptimConfig
-from batchformer.lab.engine.bn_recalibration import recalibrate_norms
 from batchformer.lab.engine.method import Batches, Finding, Method
 from batchformer.lab.engine.optimizer_step import Batch, OptimizerStep
+from batchformer.lab.models.norms import recalibrate_norms
 from batchformer.torch_private import foreach_add_, foreach_lerp
 
 #: Training batches over which the statistics of batch normalisation are computed again.
@@ -35,10 +35,7 @@ class Swad(Method):
     under the name `swad`.
 
     Args:
-        inner: the method that is trained.
-        converge: of :class:`LossValley`.
-        tolerance: of :class:`LossValley`.
-        ratio: of :class:`LossValley`.
+        converge, tolerance, ratio: of :class:`LossValley`.
     """
 
     def __init__(self, inner: Method, converge: int, tolerance: int, ratio: float) -> None:
@@ -332,8 +329,6 @@ class MeanWeights:
     needed only at evaluations, so they do not take the device's memory from training.
 
     Args:
-        weights: the means.
-        updates: the number of updates.
         last: the number of the last update, from 1.
     """
 
@@ -405,9 +400,7 @@ def joined(mean: MeanWeights | None, other: MeanWeights) -> MeanWeights:
 
 
 @torch.no_grad()
-def recalibrate_batch_norm(
-    method: Method, batches: Batches, most: int = STATISTICS_BATCHES
-) -> None:
+def recalibrate_batch_norm(method: Method, batches: Batches) -> None:
     """Compute the statistics of batch normalisation again: the stored ones belong to other weights.
 
     They become means over batches of the first epoch, passed as in predictions, without dropout and
@@ -421,7 +414,7 @@ def recalibrate_batch_norm(
             return
         for norm in norms:
             norm.train()
-        for step in range(min(most, batches.per_epoch)):
+        for step in range(min(STATISTICS_BATCHES, batches.per_epoch)):
             method.predict(batches.batch(step)["x"])
     method.eval()
     method.remarks()  # drops what these predictions counted

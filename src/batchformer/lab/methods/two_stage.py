@@ -55,11 +55,7 @@ class RetrainedClassifier(OnFrozenFeatures):
 
 
 class ScaledClassifier(nn.Module):
-    """Logits of a frozen linear classifier, each times its class's learned factor.
-
-    Args:
-        classifier: is frozen here.
-    """
+    """Logits of a frozen linear classifier, each times its class's learned factor."""
 
     def __init__(self, classifier: nn.Linear) -> None:
         super().__init__()

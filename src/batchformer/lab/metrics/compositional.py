@@ -45,10 +45,6 @@ class CompositionalResult:
         hm: best harmonic mean of the two.
         seen: best accuracy on images of seen pairs.
         unseen: best accuracy on images of unseen pairs.
-        attribute: right attributes at the largest bias.
-        object: right objects at the largest bias.
-        attribute_unbiased: right attributes without a bias.
-        object_unbiased: right objects without a bias.
         biases: (B,) float64, ascending, the largest bias last.
         seen_curve: (B,) float64, accuracy on seen pairs at each bias.
         unseen_curve: (B,) float64, accuracy on unseen pairs at each bias.
@@ -71,15 +67,8 @@ class CompositionalResult:
         return {name: value for name, value in vars(self).items() if isinstance(value, float)}
 
 
-def compositional_scores(
-    scores: Tensor,
-    pair: Tensor,
-    compositions: Compositions,
-    phase: Phase,
-    world: World = "closed",
-    kept: Tensor | None = None,
-) -> CompositionalResult:
-    """Score the images of one phase over the sweep of biases.
+class CompositionalScores:
+    """Scores the images of one phase over a sweep of biases, batch by batch.
 
     For images of unseen pairs that are right at the largest bias, take the bias at which each turns
     from a seen pair to its own pair; the sweep uses quantiles of these. At the lowest bias all such
@@ -87,40 +76,26 @@ def compositional_scores(
     number wins. Ties are judged after adding the bias in float64; the released evaluation adds it
     in float32, where the largest bias rounds scores to 6e-5.
 
+    The result does not depend on the batches. Memory grows with the images and the thresholds, not
+    with the pairs.
+
     Args:
-        scores: (N, P) of all pairs.
-        pair: (N,) int64, the pair that each image shows.
-        compositions: the P pairs.
         phase: which pairs the images may show.
         world: which pairs are candidates: closed: those of the phase and the seen ones; open:
             every attribute with every object.
         kept: (P,) bool, feasible candidates; seen pairs are always kept.
-
-    >>> few = Compositions.of([("old", "cat"), ("wet", "dog")], [], [("wet", "cat")])
-    >>> scores = torch.tensor([[5.0, 1.0, 0.0], [3.0, 2.0, 0.0]])  # old cat, wet cat, wet dog
-    >>> result = compositional_scores(scores, torch.tensor([0, 1]), few, "test")
-    >>> [(s, u) for s, u in zip(result.seen_curve.tolist(), result.unseen_curve.tolist())]
-    [(100.0, 0.0), (0.0, 100.0)]
-    >>> result.auc, result.hm, result.attribute, result.attribute_unbiased
-    (50.0, 0.0, 50.0, 50.0)
-    """
-    found = CompositionalScores(compositions, phase, world, kept)
-    found.update(scores, pair)
-    return found.result()
-
-
-class CompositionalScores:
-    """:func:`compositional_scores` batch by batch, with bitwise the same result.
-
-    Memory grows with the images and the thresholds, not with the pairs.
-
-    Args:
-        compositions: the P pairs.
-        phase: which pairs the images may show.
-        world: closed or open.
-        kept: (P,) bool, feasible candidates; seen pairs are always kept.
         feasibility: (P,) of all pairs, to choose a threshold; values of seen pairs do not matter.
         count: thresholds to try, from the lowest feasibility of an unseen pair to the highest.
+
+    >>> few = Compositions.of([("old", "cat"), ("wet", "dog")], [], [("wet", "cat")])
+    >>> found = CompositionalScores(few, "test")
+    >>> scores = torch.tensor([[5.0, 1.0, 0.0], [3.0, 2.0, 0.0]])  # old cat, wet cat, wet dog
+    >>> found.update(scores, torch.tensor([0, 1]))
+    >>> result = found.result()
+    >>> result.seen_curve, result.unseen_curve
+    (tensor([100.,   0.], dtype=torch.float64), tensor([  0., 100.], dtype=torch.float64))
+    >>> result.auc, result.hm, result.attribute, result.attribute_unbiased
+    (50.0, 0.0, 50.0, 50.0)
     """
 
     def __init__(
@@ -249,10 +224,7 @@ class _Best:
     """The best seen and the best unseen pair of N images: float64 scores and numbers of pairs.
 
     Args:
-        seen: (N,)
-        seen_pair: (N,)
         unseen: (N, T) by threshold, (N,) once one is taken.
-        unseen_pair: the same shape.
         own: (N,) score of the pair that the image shows.
     """
 
@@ -347,7 +319,7 @@ def _check(scores: Tensor, pair: Tensor, compositions: Compositions, phase: Phas
     pairs = len(compositions)
     if pair.ndim != 1 or scores.shape != (len(pair), pairs) or not len(pair):
         raise ValueError(
-            f"compositional_scores needs scores (N, {pairs}) and pairs (N,) of at least one image, "
+            f"CompositionalScores needs scores (N, {pairs}) and pairs (N,) of at least one image, "
             f"got {tuple(scores.shape)} and {tuple(pair.shape)}"
         )
     low, high = int(pair.min()), int(pair.max())

@@ -18,8 +18,6 @@ class AveragePrecision:
 
     Args:
         ap: mean over IoU thresholds .50, .55, ..., .95.
-        ap50: at IoU .50.
-        ap75: at IoU .75.
         by_class: (K,) `ap` of each class; NaN for a class without objects.
     """
 
@@ -99,11 +97,6 @@ def voc_average_precision(
     VOC counts the last pixel of a box as part of it, and so do these boxes, which run from the left
     edge of their first pixel to the right edge of their last. detectron2 rounds boxes to a tenth of
     a pixel and scores to a thousandth, and requires an overlap above the threshold.
-
-    Args:
-        pairs: as in :func:`average_precision`.
-        classes: K; labels are 0..K-1.
-        rule: how the curve is reduced to a number.
     """
     pairs = [
         ({k: v.cpu() for k, v in a.items()}, {k: v.cpu() for k, v in b.items()}) for a, b in pairs

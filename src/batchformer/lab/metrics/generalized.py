@@ -85,8 +85,6 @@ def class_accuracy(predictions: Tensor, targets: Tensor, num_classes: int) -> Te
 
     Args:
         predictions: (N,) class numbers, out of all K.
-        targets: (N,) class numbers.
-        num_classes: K.
 
     >>> class_accuracy(torch.tensor([0, 1, 1]), torch.tensor([0, 0, 1]), 3)
     tensor([ 50., 100.,  nan], dtype=torch.float64)
@@ -122,7 +120,6 @@ def generalized_accuracy(accuracies: Tensor, unseen: Tensor) -> dict[str, float]
     Args:
         accuracies: (K,) percent right per class, from :func:`class_accuracy`, for predictions
             among all K classes.
-        unseen: class numbers that were never trained on; the others are the seen ones.
 
     >>> generalized_accuracy(torch.tensor([90.0, 70.0, 20.0]), unseen=torch.tensor([2]))
     {'hm': 32.0, 'unseen': 20.0, 'seen': 80.0}

@@ -160,9 +160,7 @@ def seeds_needed(effect: float, sd: float, power: float = 0.8, alpha: float = 0.
     return high
 
 
-def chance_of_finding(
-    effect: float, sd: float, n: int, alpha: float = 0.05
-) -> tuple[float, float, float]:
+def chance_of_finding(effect: float, sd: float, n: int) -> tuple[float, float, float]:
     """Chance that a two-sided paired t test on ``n`` seeds finds ``effect``, and its range.
 
     ``sd`` is that of the paired differences, itself measured on ``n`` seeds. The range has the
@@ -179,7 +177,7 @@ def chance_of_finding(
         )
     quantiles = statistics_library().chi2.ppf([(1 - LEVEL) / 2, (1 + LEVEL) / 2], n - 1)
     widest, narrowest = (sd * math.sqrt((n - 1) / float(q)) for q in quantiles)
-    at, low, high = (_power(abs(effect) / s, n, alpha) for s in (sd, widest, narrowest))
+    at, low, high = (_power(abs(effect) / s, n, 0.05) for s in (sd, widest, narrowest))
     return at, low, high
 
 
@@ -268,14 +266,12 @@ class Pooled:
     """Mean difference over ``setups``, each counted once, with the wider 95% t interval.
 
     Args:
-        difference: percent points.
         low, high: of the interval; None where the same difference is in every seed of every
             set-up, which on small test sets is a coincidence and no certainty.
         p_value: the larger of the two, which is below 0.05 where the interval excludes 0; or None.
         spread: which of the two it comes from.
         alike: p-value of the hypothesis that the effect is the same in every set-up (one-way
             analysis of variance); small where set-ups differ by more than their seeds do.
-        setups: how many.
         seeds: paired seeds in all.
     """
 

@@ -34,8 +34,6 @@ def votes(
         queries: (N, C).
         bank: (M, C); all rows vote if M is less than k.
         labels: (M,) classes of the bank.
-        classes: K.
-        k: how many vote.
         temperature: above 0; the lower it is, the more the nearest count.
         block: similarities that are held at a time, but at least those of one query.
 
@@ -94,7 +92,6 @@ def uniformity(features: Tensor, scale: float = 2.0, block: int = PAIR_BLOCK) ->
 
     Args:
         features: (N, C), at least two.
-        scale: t.
         block: distances that are held at a time, but at least those of one sample.
     """
     count = len(features)

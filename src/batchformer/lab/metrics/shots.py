@@ -10,29 +10,17 @@ import torch
 from torch import Tensor
 
 
-def expected_calibration_error(probabilities: Tensor, targets: Tensor, bins: int = 15) -> float:
-    """Expected calibration error of the top-1 prediction, in percent (0..100).
-
-    ``probabilities`` is (N, K) and ``targets`` (N,). Equal-width bins, weighted mean of
-    ``|accuracy - confidence|`` (Guo et al., 2017). NaN where a probability is NaN.
-
-    >>> import torch
-    >>> expected_calibration_error(torch.tensor([[0.75, 0.25]]), torch.tensor([0]))
-    25.0
-    """
-    if probabilities.ndim != 2 or targets.shape != probabilities.shape[:1]:
-        raise ValueError(
-            f"expected_calibration_error needs probabilities (N, K) and targets (N,), got "
-            f"{tuple(probabilities.shape)} and {tuple(targets.shape)}"
-        )
-    confidences, predictions = probabilities.max(dim=1)
-    return top1_calibration_error(confidences, predictions == targets, bins)
-
-
 def top1_calibration_error(confidences: Tensor, correct: Tensor, bins: int = 15) -> float:
-    """The same from top-1 confidences (N,) and whether each was right (N,), in percent.
+    """Expected calibration error of top-1 predictions, in percent (Guo et al., 2017).
 
-    Enough for a whole test set without keeping its (N, K) probabilities.
+    Equal-width bins, weighted mean of ``|accuracy - confidence|``; NaN if a confidence is NaN.
+
+    Args:
+        confidences: (N,) probabilities of the predictions.
+        correct: (N,) whether each was right.
+
+    >>> top1_calibration_error(torch.tensor([0.75]), torch.tensor([True]))
+    25.0
     """
     if confidences.ndim != 1 or confidences.shape != correct.shape or confidences.numel() == 0:
         raise ValueError(

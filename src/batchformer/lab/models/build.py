@@ -68,7 +68,6 @@ def build_model(name: str, num_classes: int, **options: Any) -> nn.Module:
     Args:
         name: one of ours (``resnet32`` for CIFAR, ``ride_resnet32``, ...) or of timm's, if needed
             with the tag of its weights (``resnet152.tv_in1k``).
-        num_classes: K.
         options: further arguments of that network, such as ``experts``.
     """
     ours = {**OWN, **EXPERTS}
@@ -89,7 +88,6 @@ def models_with_weights(weights: Mapping[str, Tensor], like: str) -> list[str]:
     """Names of networks whose tensors, except the classifier, have these names and shapes.
 
     Args:
-        weights: tensors by their names in a state dict.
         like: one of timm's networks; its other sizes and our own networks are tried.
     """
     shapes = {name: value.shape for name, value in weights.items() if not _counts(name)}

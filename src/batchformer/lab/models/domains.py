@@ -16,7 +16,6 @@ def reverse_gradient(x: Tensor, coefficient: Tensor | float) -> Tensor:
     """Gradient reversal (Ganin and Lempitsky, 2015): ``x``, with gradient times -coefficient.
 
     Args:
-        x: of any shape.
         coefficient: a number, or a 0-d tensor on the device of `x`, whose current value a captured
             update uses.
 
@@ -133,9 +132,7 @@ def insert_mixstyle(
     """Append MixStyle to stages of a network; names in its state do not change.
 
     Args:
-        network: is changed in place.
         after: names of its stages, each an ``nn.Sequential``.
-        p, alpha, groups: as of :class:`MixStyle`.
 
     >>> from batchformer.lab.models.networks import digits_net
     >>> network = digits_net(10)

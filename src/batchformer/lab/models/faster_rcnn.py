@@ -152,12 +152,7 @@ class C4Backbone(_Borrower):
 
 
 class PyramidBackbone(_Borrower):
-    """Features of strides 4, 8, 16, 32 and 64, in float32.
-
-    Args:
-        network: a ResNet of timm's.
-        channels: of its four stages.
-    """
+    """Features of strides 4, 8, 16, 32 and 64, in float32."""
 
     def __init__(self, network: nn.Module, channels: list[int]) -> None:
         super().__init__(network)
@@ -184,12 +179,7 @@ class AlignedPool(nn.Module):
 
 
 class LastStageHead(_Borrower):
-    """The network's last stage on every region, a further normalisation, then the mean.
-
-    Args:
-        network: a ResNet of timm's.
-        channels: of its last stage.
-    """
+    """The network's last stage on every region, a further normalisation, then the mean."""
 
     def __init__(self, network: nn.Module, channels: int) -> None:
         super().__init__(network)

@@ -33,14 +33,7 @@ def with_small_weights(module: M) -> M:
 
 
 class Generator(nn.Module):
-    """Noise and attributes to features, through one hidden layer.
-
-    Args:
-        attributes: A.
-        noise: Z.
-        hidden: channels of the hidden layer.
-        features: D.
-    """
+    """Noise and attributes to features, through one hidden layer."""
 
     def __init__(self, attributes: int, noise: int, hidden: int, features: int) -> None:
         super().__init__()
@@ -55,13 +48,7 @@ class Generator(nn.Module):
 
 
 class Critic(nn.Module):
-    """Scores, unbounded, of how real features are, given the attributes of their class.
-
-    Args:
-        features: D.
-        attributes: A.
-        hidden: channels of the hidden layer.
-    """
+    """Scores, unbounded, of how real features are, given the attributes of their class."""
 
     def __init__(self, features: int, attributes: int, hidden: int) -> None:
         super().__init__()
@@ -77,13 +64,7 @@ class Critic(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Features to an embedding h, and h to a direction z in which samples are contrasted.
-
-    Args:
-        features: D.
-        hidden: H, channels of h.
-        dim: Z, channels of z.
-    """
+    """Features to an embedding h, and h to a direction z in which samples are contrasted."""
 
     def __init__(self, features: int, hidden: int, dim: int) -> None:
         super().__init__()
@@ -105,11 +86,6 @@ class Comparator(nn.Module):
 
     The hidden layer is split into a part for h and one for the attributes, whose results are added.
     This equals one layer on their concatenation, for N + K rows instead of N * K.
-
-    Args:
-        embedding: H.
-        attributes: A.
-        hidden: W, channels of the hidden layer.
     """
 
     def __init__(self, embedding: int, attributes: int, hidden: int) -> None:

@@ -16,8 +16,6 @@ class CosineClassifier(nn.Module):
     start as random directions of length one.
 
     Args:
-        in_features: C.
-        num_classes: K.
         scale: multiplies the cosines; 1 gives the cosines themselves.
 
     >>> head = CosineClassifier(4, 3, scale=30.0)
@@ -63,10 +61,6 @@ def projector(
     It is the same with and without BatchFormer; the released code has the front only with it.
 
     Args:
-        channels: C, of the features.
-        dim: D, of the outputs.
-        layers: linear layers.
-        hidden: channels between them.
         front: put a linear layer of C channels with batch normalisation and ReLU first.
 
     >>> projector(8, 2, layers=2, hidden=4)
@@ -93,11 +87,8 @@ def normalised_projector(
     ReLU follows each normalisation but the last, which has no scale and shift of its own.
 
     Args:
-        channels: C, of the features.
-        dim: D, of the outputs.
         layers: linear layers; 2 for a ResNet, 3 for a ViT.
-        hidden: channels between them.
-        last_norm: whether outputs are normalised as well.
+        last_norm: whether outputs are normalised as well; those of its predictor are not.
     """
     parts: list[nn.Module] = []
     widths = _widths(channels, dim, layers, hidden)
@@ -106,16 +97,6 @@ def normalised_projector(
     parts.append(nn.Linear(widths[-2], dim, bias=False))
     parts += [nn.BatchNorm1d(dim, affine=False)] if last_norm else []
     return nn.Sequential(*parts)
-
-
-def predictor(dim: int, hidden: int) -> nn.Sequential:
-    """MoCo-v3's predictor on the queries: two layers, the last without normalisation.
-
-    Args:
-        dim: D, of inputs and outputs.
-        hidden: channels between.
-    """
-    return normalised_projector(dim, dim, layers=2, hidden=hidden, last_norm=False)
 
 
 def _widths(channels: int, dim: int, layers: int, hidden: int) -> list[int]:
@@ -129,7 +110,6 @@ class Projection(nn.Module):
 
     Args:
         in_features: C, also the width of the hidden layer.
-        dim: D, channels of the output.
     """
 
     def __init__(self, in_features: int, dim: int) -> None:
@@ -141,14 +121,6 @@ class Projection(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Features (N, C) to directions (N, D)."""
         return F.normalize(self.output(F.relu(self.norm(self.hidden(x)))), dim=1)
-
-
-# Embedders of images that are compared with attribute-object pairs.
-
-
-def rectified_embedder(features: int, dim: int) -> nn.Sequential:
-    """Features (rows, C) to non-negative (rows, D), as in CGE on UT-Zappos."""
-    return nn.Sequential(nn.Linear(features, dim), nn.ReLU())
 
 
 def normalised_embedder(features: int, hidden: int, dim: int, dropout: float) -> nn.Sequential:

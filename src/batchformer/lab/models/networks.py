@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 def resnet10(num_classes: int) -> nn.Module:
     """The ImageNet ResNet with one basic block per stage, used on ImageNet-LT; timm's contract.
 
-    Args:
-        num_classes: K.
-
     >>> sum(p.numel() for p in resnet10(1000).parameters())
     5418792
     """
@@ -34,9 +31,6 @@ def resnet18_small(num_classes: int) -> nn.Module:
 
     It is the usual network of contrastive learning on CIFAR: the ImageNet stem would reduce a
     32x32 image to 8x8 pixels before the first block.
-
-    Args:
-        num_classes: K.
 
     >>> sum(p.numel() for p in resnet18_small(10).parameters())
     11173962
@@ -122,14 +116,7 @@ class BasicBlock(nn.Module):
 
 
 class ResNetCifar(nn.Module):
-    """Stem, three stages, global average pooling and the classifier `fc`.
-
-    Args:
-        num_classes: K.
-        blocks: basic blocks in each stage.
-        in_channels: channels of the images.
-        widths: channels of each stage.
-    """
+    """Stem, three stages, global average pooling and the classifier `fc`."""
 
     def __init__(
         self,
@@ -188,9 +175,6 @@ def resnet32(
     """CIFAR ResNet-32: five basic blocks in each of three stages.
 
     Args:
-        num_classes: K.
-        in_channels: channels of the images.
-        widths: channels of each stage.
         depth: layers with weights, 6 per block of the three stages and 2 more: 20, 32, 44, ...
 
     >>> sum(p.numel() for p in resnet32(10).parameters())
@@ -206,7 +190,6 @@ class DigitsNet(nn.Module):
     """For grey images: two convolutions with pooling, a hidden layer, the classifier `fc`.
 
     Args:
-        num_classes: K.
         side: S, of the images in pixels; two poolings divide it by four.
     """
 

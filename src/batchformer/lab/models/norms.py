@@ -1,7 +1,9 @@
-"""Batch normalisation that is frozen, or computed over parts of a batch."""
+"""Batch normalisation that is frozen, computed over parts of a batch, or measured again."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -26,9 +28,6 @@ def freeze_norm(network: nn.Module) -> None:
     """Freeze the statistics of every batch normalisation; scale and shift are still trained.
 
     Names, values and the module objects stay the same.
-
-    Args:
-        network: is changed in place.
 
     >>> import torch
     >>> network = nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2))
@@ -95,7 +94,6 @@ def normalise_in_parts(network: nn.Module, parts: int) -> None:
     Names, values and the module objects stay the same.
 
     Args:
-        network: is changed in place.
         parts: P; 1 changes nothing.
 
     Raises:
@@ -132,3 +130,32 @@ def restore_rows(rows: Tensor, parts: int) -> Tensor:
     tensor([0, 1, 2, 3, 4, 5])
     """
     return interleave_rows(rows, len(rows) // parts)
+
+
+# Measured again for the current weights.
+
+
+@contextmanager
+def recalibrate_norms(model: nn.Module) -> Iterator[list[BatchNorm]]:
+    """Within it, running statistics become plain means over the batches that the model sees.
+
+    Statistics kept during training weigh the last batches most and come from earlier weights.
+    Layers in eval mode keep their statistics.
+
+    Args:
+        model: in training mode.
+
+    Returns:
+        The layers whose statistics are measured.
+    """
+    norms = [m for m in model.modules() if isinstance(m, BatchNorm) and m.training]
+    norms = [norm for norm in norms if norm.num_batches_tracked is not None]
+    momenta = [norm.momentum for norm in norms]
+    for norm in norms:
+        norm.momentum = None  # a plain mean over the batches counted
+        norm.num_batches_tracked.zero_()  # type: ignore[union-attr]
+    try:
+        yield norms
+    finally:
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum

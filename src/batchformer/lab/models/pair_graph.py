@@ -39,7 +39,6 @@ def node_features(compositions: Compositions, vectors: Tensor) -> Tensor:
     """Features (A + O + P, D) of the nodes; a pair gets the mean of its attribute and its object.
 
     Args:
-        compositions: the pairs.
         vectors: (A + O, D), word vectors of the attributes, then of the objects.
     """
     attribute = vectors[compositions.attribute]
@@ -57,9 +56,7 @@ class GraphNetwork(nn.Module):
     Args:
         graph: (V, V), sparse, with rows that sum to one, of `pair_graph`.
         in_features: D.
-        hidden: channels between the two.
         out_features: E.
-        dropout: before each linear layer.
     """
 
     rows: Tensor

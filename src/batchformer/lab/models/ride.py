@@ -21,9 +21,6 @@ class RideNetwork(nn.Module):
     Args:
         shared: images to the maps that all experts use.
         branches: for each of E experts, those maps to its own, (N, C, H, W).
-        num_features: C.
-        num_classes: K.
-        scale: of the cosine classifiers.
     """
 
     def __init__(
@@ -99,12 +96,7 @@ def ride_resnet32(
     """RIDE for 32x32 images: shared stem and first stage, narrower second and third stages.
 
     Args:
-        num_classes: K.
-        experts: E.
-        in_channels: channels of the images.
-        widths: channels of each stage.
         depth: layers with weights in one expert: 20, 32, 44, ...
-        scale: of the cosine classifiers.
 
     >>> sum(p.numel() for p in ride_resnet32(100).parameters())
     783856

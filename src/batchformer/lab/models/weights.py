@@ -110,7 +110,6 @@ def read_weights(file: Path, stride_told: bool = False) -> StoredWeights:
     network that is used afterwards is read, without momentum encoders, queues and projections.
 
     Args:
-        file: the file.
         stride_told: see `read_stride`.
     """
     if file.suffix == ".safetensors":
@@ -139,7 +138,6 @@ def read_stride(file: Path, stride_told: bool = False) -> Place | None:
     """Where the bottlenecks of a file's network stride, by its metadata; reads no tensor.
 
     Args:
-        file: the file.
         stride_told: whether the user says where; then an unknown layout is not an error.
 
     Raises:
@@ -165,8 +163,6 @@ def fit_weights(network: nn.Module, weights: Weights, source: str) -> Fitted:
 
     Args:
         network: with timm's ``get_classifier``.
-        weights: by the names of the network's state.
-        source: where they are from, for messages.
 
     Raises:
         OtherNetwork: anything but the classifier is missing or has another shape, or many of the
@@ -240,8 +236,6 @@ def as_file(state: Mapping[str, Tensor], suffix: str, stride: Place | None = Non
     """The bytes of a .safetensors file, or with another suffix of a ``torch.save`` file.
 
     Args:
-        state: names and tensors.
-        suffix: of the file.
         stride: where bottlenecks stride, for the metadata of a .safetensors file.
     """
     if suffix != ".safetensors":
@@ -362,7 +356,6 @@ def move_stride(network: nn.Module, to: Place) -> None:
 
     Args:
         network: contains bottlenecks of timm's or torchvision's ResNet.
-        to: the convolution that gets the stride.
 
     Raises:
         ValueError: the network has no such bottlenecks, or they stride elsewhere; nothing is moved.

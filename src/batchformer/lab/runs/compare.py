@@ -18,8 +18,8 @@ from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.files.lock import KILLED_S, LOST_S, as_only_trainer
 from batchformer.lab.engine import onednn
 from batchformer.lab.engine.distributed.rank_zero import on_rank_zero
-from batchformer.lab.engine.interleave import Job, train_interleaved
 from batchformer.lab.engine.log import DivergedError
+from batchformer.lab.engine.loop import Job, train_interleaved
 from batchformer.lab.engine.method import Batches
 from batchformer.lab.runs.folder import read_config
 from batchformer.lab.runs.run import Run

@@ -29,9 +29,9 @@ from batchformer.insight.record import FILE, save
 from batchformer.insight.relations import Relations
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.memory import close
-from batchformer.lab.engine.bn_recalibration import recalibrate_norms
 from batchformer.lab.engine.log import Progress
 from batchformer.lab.engine.method import Method
+from batchformer.lab.models.norms import recalibrate_norms
 from batchformer.lab.runs.build import build_untrained
 from batchformer.lab.runs.folder import recipe_from_json
 from batchformer.lab.runs.load_run import restore

@@ -21,13 +21,12 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import TrainConfig, require
 from batchformer.lab.engine.checkpoint import load_newest
 from batchformer.lab.engine.distributed.rank_zero import on_rank_zero
-from batchformer.lab.engine.interleave import Training
 from batchformer.lab.engine.interrupt import StopRequest
 from batchformer.lab.engine.log import Progress
-from batchformer.lab.engine.loop import Evaluation, Plan, training
+from batchformer.lab.engine.loop import Evaluation, Plan, Training, training
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.precision import matmul_precision
-from batchformer.lab.methods.ldam import reweighting_warning
+from batchformer.lab.methods.erm import reweighting_warning
 from batchformer.lab.models.weights import file_hash
 from batchformer.lab.runs.build import (
     TIMM,

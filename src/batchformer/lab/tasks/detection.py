@@ -16,7 +16,6 @@ from batchformer.lab.data.feeds.detection import DetectionFeed, scored_images
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.feeds.sharding import all_rows, part_sizes, scored_rows
 from batchformer.lab.data.sets.voc import BoxedImages, count_objects, load_voc
-from batchformer.lab.engine.bn_recalibration import recalibrate_norms
 from batchformer.lab.engine.checkpoint import sync_state
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
@@ -28,6 +27,7 @@ from batchformer.lab.metrics.detection import (
     voc_average_precision,
     voc_rule,
 )
+from batchformer.lab.models.norms import recalibrate_norms
 from batchformer.lab.tasks.base import FixedSplit
 from batchformer.nn.exchange import gather, rank, world_size
 from batchformer.nn.randomness import drawing

@@ -19,7 +19,7 @@ from batchformer.lab.engine.distributed.sync_norm import SyncNorm, synchronise_n
 CPU = torch.device("cpu")
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     rows=st.integers(2, 9),
     side=st.sampled_from([(), (3,), (2, 3)]),

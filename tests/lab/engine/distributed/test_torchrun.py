@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from batchformer.cli import main as cli
 from batchformer.lab.engine import checkpoint
 from batchformer.lab.engine.distributed.torchrun import is_follower, process_group, several_ranks
 from soak.kills import folder_of
@@ -61,8 +62,7 @@ def test_a_whole_run_on_two_ranks_is_that_of_one_process(tmp_path: Path) -> None
     codes, said = started.end()
     assert codes == [0, 0], said
     assert "Finished:" in said[0] and "ranks exchange" not in said[1] and said[1] == ""
-    one = start(train(tmp_path / "one", *SHORT, *EXACT), tmp_path / "one.out")
-    assert finish(one) == 0
+    cli.main(train(tmp_path / "one", *SHORT, *EXACT))
     far = apart(folder_of(tmp_path / "one"), folder_of(tmp_path / "two"))
     assert far.weights < 1e-12 and far.scores == 0 and far.losses < 1e-5
     files = {
@@ -75,8 +75,7 @@ def test_a_whole_run_on_two_ranks_is_that_of_one_process(tmp_path: Path) -> None
     }
     assert files["one"] == files["two"] and "insight.npz" in files["two"]
     weights = tmp_path / "plain.pt"
-    export = ["export", str(folder_of(tmp_path / "two")), "--to", str(weights), "--device", "cpu"]
-    assert finish(start(export, tmp_path / "export.out")) == 0
+    cli.main(["export", str(folder_of(tmp_path / "two")), "--to", str(weights), "--device", "cpu"])
     assert "fc.weight" in torch.load(weights, weights_only=True)
     # Another setting in the same folder is refused by all, and said once.
     codes, said = Ranks(tmp_path / "two", train(tmp_path / "two", *SHORT)).end()

@@ -24,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from batchformer.lab.config.training import require
+from batchformer.lab.engine.optim import parameters_of
 from batchformer.nn.exchange import (
     all_reduce_,
     all_reduce_max_,
@@ -159,8 +160,6 @@ class Parallel:
         """The step for one part of a batch; run its backward pass within the context too.
 
         Args:
-            step: of the method.
-            optimizer: that will be stepped.
             last: whether this is the last part, after which gradients are exchanged.
         """
         wrapped = self._wrapped.get((id(_owner(step)), id(optimizer)))
@@ -177,11 +176,11 @@ class Parallel:
         if not self._by_ddp and not self.sharded:
             # The first update shows whether DDP must look for parameters without gradients.
             self._wrap(owner, optimizer)
-            average_gradients(_parameters(optimizer))
+            average_gradients(parameters_of(optimizer))
         self._averaged.add(id(optimizer))
 
     def _wrap(self, owner: nn.Module | None, optimizer: Optimizer) -> None:
-        held = _parameters(optimizer)
+        held = parameters_of(optimizer)
         if owner is None or {id(p) for p in held} != {
             id(p) for p in owner.parameters() if p.requires_grad
         }:
@@ -195,7 +194,7 @@ class Parallel:
         if id(optimizer) in self._averaged:
             self._averaged.discard(id(optimizer))
         elif not self.sharded:
-            average_gradients(_parameters(optimizer))
+            average_gradients(parameters_of(optimizer))
 
 
 class StepModule(nn.Module):
@@ -215,10 +214,6 @@ def _owner(step: Step) -> nn.Module | None:
     plain = getattr(step, "_torchdynamo_orig_callable", step)
     owner = getattr(plain, "__self__", None)
     return owner if isinstance(owner, nn.Module) else None
-
-
-def _parameters(optimizer: Optimizer) -> list[nn.Parameter]:
-    return [p for group in optimizer.param_groups for p in group["params"]]
 
 
 def _rows(batch: Mapping[str, Any]) -> tuple[int, Any]:

@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from batchformer.lab.config.training import TrainConfig, require
 from batchformer.lab.engine.method import Method
+from batchformer.lab.engine.optim import parameters_of
 from batchformer.nn.exchange import world_size
 
 #: Smaller blocks are not gathered by themselves, but with the module around them.
@@ -98,7 +99,7 @@ def sharded_state(model: nn.Module, state: Mapping[str, Any]) -> dict[str, Any]:
 
 def sharded_moments(optimizer: Optimizer, state: dict[str, Any]) -> dict[str, Any]:
     """An optimizer state of full tensors, sharded like the optimizer's parameters."""
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters = parameters_of(optimizer)
     moments = {
         number: {name: _shard_like(value, parameters[number]) for name, value in kept.items()}
         for number, kept in state["state"].items()

@@ -1,0 +1,336 @@
+"""Losses for long tails against brute force."""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch.nn import functional as F
+
+from batchformer.lab.losses.long_tailed import (
+    LDAM,
+    BalancedSoftmax,
+    balanced_softmax,
+    checked_counts,
+    effective_number_weights,
+    ldam,
+    ldam_margins,
+)
+
+# Class counts.
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.float64])
+def test_counts_come_back_in_float64_and_apart_from_what_was_given(dtype: torch.dtype) -> None:
+    given = torch.tensor([7, 3], dtype=dtype)
+    counts = checked_counts(given, "loss")
+    assert counts.dtype == torch.float64
+    assert counts.tolist() == [7.0, 3.0]
+    counts += 1
+    assert given.tolist() == [7, 3]
+
+
+def test_an_empty_class_is_refused_by_name_or_allowed() -> None:
+    with pytest.raises(
+        ValueError, match=r"loss: 2 of 4 classes .*classes 1, 3\).*allow_empty=True"
+    ):
+        checked_counts([5, 0, 2, 0], "loss")
+    assert checked_counts([5, 0, 2, 0], "loss", allow_empty=True).tolist() == [5, 0, 2, 0]
+
+
+def test_a_long_list_of_empty_classes_is_cut_short() -> None:
+    with pytest.raises(
+        ValueError, match=r"12 of 13 .*classes 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, \.\.\.\)"
+    ):
+        checked_counts([1] + [0] * 12, "loss")
+
+
+@pytest.mark.parametrize(
+    "counts", [[], [[1, 2]], [3, -1], [1.0, math.nan], [1.0, math.inf], [0, 0]]
+)
+def test_bad_counts_are_refused(counts: list[float]) -> None:
+    with pytest.raises(ValueError, match="loss"):
+        checked_counts(torch.tensor(counts), "loss", allow_empty=True)
+
+
+# Effective numbers.
+
+
+def exact(counts: list[int], beta: Fraction) -> list[float]:
+    """The weights in rational numbers: one over 1 + beta + ... + beta^(n-1), of mean one."""
+    raw = [(1 - beta) / (1 - beta**n) for n in counts]
+    return [float(w / sum(raw) * len(counts)) for w in raw]
+
+
+@settings(max_examples=30)
+@given(
+    counts=st.lists(st.integers(1, 300), min_size=1, max_size=6),
+    beta=st.sampled_from(["0", "0.5", "0.99", "0.9999", "0.99999999"]),
+)
+def test_equals_rational_arithmetic(counts: list[int], beta: str) -> None:
+    weights = effective_number_weights(counts, float(beta))
+    expected = torch.tensor(exact(counts, Fraction(beta)))
+    torch.testing.assert_close(weights, expected, rtol=2e-6, atol=0)
+
+
+def test_beta_spans_from_equal_weights_to_inverse_frequencies() -> None:
+    counts = torch.tensor([4000, 70, 1])
+    assert effective_number_weights(counts, 0.0).tolist() == [1, 1, 1]
+    inverse = 1 / counts.double()
+    torch.testing.assert_close(
+        effective_number_weights(counts, 1 - 1e-12).double(),
+        3 * inverse / inverse.sum(),
+        rtol=1e-5,
+        atol=0,
+    )
+
+
+def test_very_large_classes_all_weigh_the_same() -> None:
+    weights = effective_number_weights([10**9, 10**7, 10**6])
+    torch.testing.assert_close(weights, torch.ones(3))
+
+
+@pytest.mark.parametrize("beta", [0.0, 0.9999])
+def test_an_allowed_empty_class_has_no_weight(beta: float) -> None:
+    weights = effective_number_weights([9, 0, 2], beta, allow_empty=True)
+    assert weights[1] == 0
+    torch.testing.assert_close(weights[[0, 2]], effective_number_weights([9, 2], beta))
+
+
+def test_bad_arguments_are_refused() -> None:
+    with pytest.raises(ValueError, match="classes 1"):
+        effective_number_weights([9, 0])
+    for beta in (1.0, -0.1, float("nan")):
+        with pytest.raises(ValueError, match="beta"):
+            effective_number_weights([9, 1], beta)
+
+
+# Balanced Softmax.
+
+
+def draw_logits(seed: int, n: int, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Logits (N, K), hard targets (N,), soft targets (N, K) and counts (K,), in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    logits = 3 * torch.randn(n, k, generator=generator, dtype=torch.float64)
+    hard = torch.randint(k, (n,), generator=generator)
+    soft = torch.rand(n, k, generator=generator, dtype=torch.float64)
+    counts = torch.randint(1, 1300, (k,), generator=generator)
+    return logits, hard, soft / soft.sum(dim=1, keepdim=True), counts
+
+
+def softmax_by_hand(logits: Tensor, weights: Tensor, counts: Tensor) -> list[float]:
+    """Per-sample loss with explicit n_c * exp(z_c), one number at a time."""
+    losses = []
+    for row, weight in zip(logits.tolist(), weights.tolist(), strict=True):
+        mass = [n * math.exp(z) for n, z in zip(counts.tolist(), row, strict=True)]
+        losses.append(
+            -sum(
+                w * math.log(m / sum(mass)) if w else 0.0 for w, m in zip(weight, mass, strict=True)
+            )
+        )
+    return losses
+
+
+@settings(max_examples=30)
+@given(seed=st.integers(0, 10_000), n=st.integers(1, 5), k=st.integers(1, 6))
+def test_equals_softmax_by_hand(seed: int, n: int, k: int) -> None:
+    logits, hard, soft, counts = draw_logits(seed, n, k)
+    for targets, weights in ((hard, F.one_hot(hard, k)), (soft, soft)):
+        expected = torch.tensor(softmax_by_hand(logits, weights, counts), dtype=torch.float64)
+        torch.testing.assert_close(
+            balanced_softmax(logits, targets, counts, reduction="none"), expected
+        )
+        torch.testing.assert_close(balanced_softmax(logits, targets, counts), expected.mean())
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_gradient_of_balanced_softmax(kind: str) -> None:
+    logits, hard, soft, counts = draw_logits(2, 4, 5)
+    logits.requires_grad_()
+    targets = hard if kind == "hard" else soft
+    assert torch.autograd.gradcheck(
+        lambda z: balanced_softmax(z, targets, counts, reduction="none"), (logits,)
+    )
+
+
+def test_balanced_softmax_sums_half_precision_in_float32() -> None:
+    _, hard, soft, _ = draw_logits(4, 6, 4)
+    counts = torch.tensor([70_000, 900, 30, 2])  # 70,000 is infinite in float16
+    logits = torch.randn(6, 4, generator=torch.Generator().manual_seed(4))
+    for dtype in (torch.float16, torch.bfloat16):
+        module = BalancedSoftmax(counts).to(dtype)
+        for targets in (hard, soft.to(dtype)):
+            loss = module(logits.to(dtype), targets)
+            assert loss.dtype == torch.float32
+            exact = targets if targets.ndim == 1 else targets.double()
+            expected = balanced_softmax(logits.to(dtype).double(), exact, counts)
+            torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_an_empty_class_is_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"2 of 4 classes .*classes 1, 3.*allow_empty=True"):
+        BalancedSoftmax([5, 0, 2, 0])
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_an_allowed_empty_class_is_as_if_absent(kind: str) -> None:
+    logits, hard, soft, counts = draw_logits(5, 6, 3)
+    wide = torch.cat([logits, torch.full((6, 1), 9.0, dtype=torch.float64)], dim=1)
+    wide.requires_grad_()
+    loss = BalancedSoftmax([*counts.tolist(), 0], allow_empty=True)
+    targets = hard if kind == "hard" else soft
+    wide_targets = hard if kind == "hard" else F.pad(soft, (0, 1))
+    value = loss(wide, wide_targets)
+    value.backward()
+    torch.testing.assert_close(value, balanced_softmax(logits, targets, counts))
+    assert wide.grad is not None
+    assert wide.grad.isfinite().all()
+    assert (wide.grad[:, 3] == 0).all()
+    assert (wide.grad[:, :3] != 0).all()
+
+
+def test_a_target_in_an_empty_class_has_infinite_loss() -> None:
+    for targets in (torch.tensor([1, 0]), torch.tensor([[0.9, 0.1], [1.0, 0.0]])):
+        loss = balanced_softmax(torch.zeros(2, 2), targets, torch.tensor([4, 0]), reduction="none")
+        assert loss.tolist() == [math.inf, 0.0]
+
+
+def test_module_equals_function_and_keeps_counts_out_of_the_state() -> None:
+    logits, hard, _, counts = draw_logits(6, 6, 4)
+    module = BalancedSoftmax(counts)
+    torch.testing.assert_close(module(logits, hard), balanced_softmax(logits, hard, counts))
+    assert module.state_dict() == {}
+    assert [name for name, _ in module.named_buffers()] == ["class_counts"]
+    before = counts.clone()
+    counts += 1
+    assert torch.equal(module.class_counts, before)
+    assert repr(module) == "BalancedSoftmax(classes=4)"
+
+
+@pytest.mark.parametrize(
+    ("targets", "counts"),
+    [((6,), (1,)), ((6,), (5,)), ((6, 1), (4,)), ((5,), (4,)), ((4,), (4,))],
+)
+def test_wrong_shapes_are_refused(targets: tuple[int, ...], counts: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match="balanced_softmax needs"):
+        balanced_softmax(torch.zeros(6, 4), torch.zeros(targets).long(), torch.ones(counts))
+
+
+@pytest.mark.parametrize("targets", [torch.zeros(2).long(), torch.full((2, 2), 0.5)])
+def test_unknown_reduction_is_refused(targets: Tensor) -> None:
+    with pytest.raises(ValueError, match="average"):
+        balanced_softmax(torch.zeros(2, 2), targets, torch.ones(2), reduction="average")  # type: ignore[arg-type]
+
+
+# LDAM.
+
+
+def draw_cosines(seed: int, n: int, k: int) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Cosines (N, K), targets (N,), margins (K,) and class weights (K,), in float64."""
+    generator = torch.Generator().manual_seed(seed)
+    cosines = 2 * torch.rand(n, k, generator=generator, dtype=torch.float64) - 1
+    targets = torch.randint(k, (n,), generator=generator)
+    margins = 0.5 * torch.rand(k, generator=generator, dtype=torch.float64)
+    weights = 0.1 + torch.rand(k, generator=generator, dtype=torch.float64)
+    return cosines, targets, margins, weights
+
+
+def ldam_by_hand(
+    cosines: Tensor, targets: Tensor, margins: Tensor, scale: float, weights: Tensor | None
+) -> float:
+    """Weighted losses over weights, with explicit exponentials, one number at a time."""
+    total = weight_sum = 0.0
+    for row, y in zip(cosines.tolist(), targets.tolist(), strict=True):
+        margin = margins[y].item()
+        mass = [math.exp(scale * (c - margin * (i == y))) for i, c in enumerate(row)]
+        weight = 1.0 if weights is None else weights[y].item()
+        total -= weight * math.log(mass[y] / sum(mass))
+        weight_sum += weight
+    return total / weight_sum
+
+
+@settings(max_examples=30)
+@given(
+    seed=st.integers(0, 10_000),
+    n=st.integers(1, 5),
+    k=st.integers(1, 6),
+    scale=st.floats(0.5, 40),
+    weighted=st.booleans(),
+)
+def test_equals_ldam_by_hand(seed: int, n: int, k: int, scale: float, weighted: bool) -> None:
+    cosines, targets, margins, weights = draw_cosines(seed, n, k)
+    chosen = weights if weighted else None
+    expected = ldam_by_hand(cosines, targets, margins, scale, chosen)
+    loss = ldam(scale * cosines, targets, margins, scale, chosen)
+    assert loss.item() == pytest.approx(expected, rel=1e-9, abs=1e-9)
+
+
+def test_gradient_of_ldam() -> None:
+    cosines, targets, margins, weights = draw_cosines(1, 4, 5)
+    cosines.requires_grad_()
+    assert torch.autograd.gradcheck(lambda z: ldam(z, targets, margins, 3.0, weights), (cosines,))
+
+
+@settings(max_examples=30)
+@given(
+    counts=st.lists(st.integers(1, 10**9), min_size=1, max_size=8),
+    largest=st.floats(0.01, 1.0),
+)
+def test_margins_equal_brute_force(counts: list[int], largest: float) -> None:
+    expected = [largest * (min(counts) / n) ** 0.25 for n in counts]
+    torch.testing.assert_close(ldam_margins(counts, largest), torch.tensor(expected))
+
+
+def test_an_allowed_empty_class_has_no_margin_and_is_not_the_rarest() -> None:
+    margins = ldam_margins([81, 0, 1], allow_empty=True)
+    torch.testing.assert_close(margins, torch.tensor([0.5 / 3, 0.0, 0.5]))
+    with pytest.raises(ValueError, match=r"ldam_margins: 1 of 3"):
+        ldam_margins([81, 0, 1])
+
+
+def test_ldam_sums_half_precision_in_float32() -> None:
+    cosines, targets, margins, weights = draw_cosines(3, 6, 4)
+    for dtype in (torch.float16, torch.bfloat16):
+        logits = (30 * cosines).to(dtype)
+        loss = ldam(logits, targets, margins.to(dtype), class_weights=weights.to(dtype))
+        assert loss.dtype == torch.float32
+        expected = ldam(
+            logits.double(), targets, margins.to(dtype), class_weights=weights.to(dtype)
+        )
+        torch.testing.assert_close(loss.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_extreme_logits_stay_finite() -> None:
+    logits = torch.tensor([[1e4, -1e4], [-1e4, 1e4]], requires_grad=True)
+    loss = ldam(logits, torch.tensor([0, 0]), torch.tensor([0.5, 0.5]))
+    loss.backward()
+    assert loss.item() == pytest.approx(1e4, rel=1e-2)
+    assert logits.grad is not None
+    assert logits.grad.isfinite().all()
+
+
+def test_module_weighs_classes_only_once_it_is_told() -> None:
+    counts = [400, 30, 2]
+    cosines, targets, _, _ = draw_cosines(4, 8, 3)
+    module = LDAM(counts, scale=10.0, beta=0.99)
+    margins, weights = ldam_margins(counts), effective_number_weights(counts, 0.99)
+    before = ldam(cosines, targets, margins, 10.0)
+    after = ldam(cosines, targets, margins, 10.0, weights)
+    assert not torch.isclose(before, after, rtol=1e-2)
+    torch.testing.assert_close(module(cosines, targets), before)
+    module.reweighted = True
+    torch.testing.assert_close(module(cosines, targets), after)
+    assert module.state_dict() == {}
+    assert repr(module) == "LDAM(classes=3, scale=10)"
+
+
+def test_wrong_arguments_are_refused() -> None:
+    logits, y, margins = torch.zeros(6, 4), torch.zeros(6).long(), torch.zeros(4)
+    for bad in ((logits[0], y, margins), (logits, y[:5], margins), (logits, y, margins[:3])):
+        with pytest.raises(ValueError, match="ldam needs logits"):
+            ldam(*bad)
