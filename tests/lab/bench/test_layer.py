@@ -1,0 +1,34 @@
+"""The table of a plug-in user: both layers compute the same, in each mode that runs here."""
+
+from __future__ import annotations
+
+import torch
+
+from batchformer.lab.bench.layer import OURS, STOCK, LayerPair, measure, modes
+from batchformer.lab.bench.measure import BenchSettings
+from batchformer.lab.bench.table import Spread
+
+CPU = torch.device("cpu")
+
+
+def test_a_line_for_each_size_and_mode() -> None:
+    table = measure(BenchSettings(CPU, repeats=1), ((8, 8), (16, 8)))
+    assert [row[:3] for row in table.rows] == [(8, 8, "eager"), (16, 8, "eager")]
+    for _, _, _, stock, ours, ratio in table.rows:
+        assert isinstance(stock, Spread) and isinstance(ours, Spread) and isinstance(ratio, Spread)
+        assert abs(ratio.median - stock.median / ours.median) < 1e-9
+    assert modes(BenchSettings(torch.device("cuda"))) == (
+        *("eager", "compiled", "captured", "compiled and captured"),
+    )
+
+
+def test_both_layers_have_the_same_gradients_without_dropout() -> None:
+    pair = LayerPair(6, 8, CPU, compiled=False)
+    for part in pair.stock.modules():
+        if isinstance(part, torch.nn.Dropout):
+            part.p = 0.0
+    pair.stock.self_attn.dropout = 0.0
+    pair.ours.dropout = 0.0
+    works = pair.works()
+    for a, b in zip(works[STOCK](), works[OURS](), strict=True):  # type: ignore[call-overload]
+        torch.testing.assert_close(a, b)
