@@ -28,7 +28,6 @@ class DetectionRequest(NamedTuple):
 
     Args:
         samples: N positions in the data set.
-        paths: N files.
         shorter: N lengths that the shorter side gets.
         flip: N times whether to mirror left to right.
         total: samples of the batch over all ranks.
@@ -45,7 +44,6 @@ class DetectionImages(NamedTuple):
     """Images that were read; all in one tensor, since processes share memory tensor by tensor.
 
     Args:
-        request: what was asked for.
         pixels: uint8 of N images (3, H, W), one after the other.
         sizes: N times height and width of the file, then of the resized image.
     """
@@ -139,13 +137,7 @@ class DetectionReader:
 def detector_inputs(
     read: DetectionImages, images: Sequence[BoxedImage], device: torch.device
 ) -> list[DetectorInput]:
-    """The images that were read, with their boxes, on a device.
-
-    Args:
-        read: by a worker.
-        images: the data set.
-        device: where they are needed.
-    """
+    """The images that were read, with their boxes, on a device."""
     shapes = [(3, height, width) for _, _, height, width in read.sizes]
     pixels = torch.split(read.pixels.to(device, non_blocking=True), list(map(prod, shapes)))
     made = []
@@ -162,15 +154,7 @@ def detector_inputs(
 
 @dataclass(frozen=True)
 class _RequestOfStep:
-    """What to read for a step: the images of this rank, each with its size and direction.
-
-    Args:
-        images: to train on.
-        shorter: lengths of the shorter side, one drawn for each image.
-        seed: of the run.
-        steps: which images each step takes.
-        share: this rank's part of them.
-    """
+    """What to read for a step: the images of this rank, each with its size and direction."""
 
     images: Sequence[BoxedImage]
     shorter: Sequence[int]
@@ -201,13 +185,8 @@ class DetectionFeed(ReadAheadFeed[DetectionRequest, DetectionImages]):
     sized as in the whole batch.
 
     Args:
-        images: to train on.
         shorter: lengths of the shorter side, one drawn for each image.
         longest: largest length of the longer side.
-        batch_size: images in a batch.
-        seed: of the run; order and augmentation draw from it separately.
-        drop_last: leave out the last, smaller batch of an epoch.
-        device: where batches are made.
         workers: processes that read; 0: this one reads. None: one for each usable core, at most 16.
         accumulate: parts that a batch will be cut into; with several ranks, each has a share.
     """
@@ -259,14 +238,7 @@ class DetectionFeed(ReadAheadFeed[DetectionRequest, DetectionImages]):
 def scored_images(
     images: Sequence[BoxedImage], shorter: int, longest: int, workers: int | None = None
 ) -> Iterator[DetectorInput]:
-    """Every image once and in order, on the CPU and not mirrored.
-
-    Args:
-        images: to be scored.
-        shorter: length of the shorter side.
-        longest: largest length of the longer side.
-        workers: as for `DetectionFeed`.
-    """
+    """Every image once and in order, on the CPU and not mirrored."""
 
     def request(start: int, stop: int) -> DetectionRequest:
         count = stop - start

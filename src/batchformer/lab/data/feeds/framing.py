@@ -42,8 +42,6 @@ def random_window(
     from the same numbers; for a single image, plain numbers are faster than tensors.
 
     Args:
-        height: of the image.
-        width: of the image.
         u: (22,) uniform numbers: ten areas, ten aspect ratios, and the place.
         scale: least and largest part of the image's area.
         ratio: least and largest width over height; its logarithm is uniform.
@@ -64,10 +62,8 @@ class RandomResizedCrop:
     """Resize a random window of the image to a square with antialiasing.
 
     Args:
-        size: S, side of the square.
         scale: least and largest part of the image's area.
         ratio: least and largest width over height of the window.
-        interpolation: of the resizing.
     """
 
     size: int = 224
@@ -93,7 +89,6 @@ class ResizeCentreCrop:
     """Resize the shorter side with antialiasing, and cut the central square; for testing.
 
     Args:
-        size: S, side of the square.
         shorter: the shorter side after resizing, at least S.
     """
 
@@ -118,11 +113,7 @@ class ResizeCentreCrop:
 
 @dataclass(frozen=True)
 class ResizeWhole:
-    """Resize the whole image to a square with antialiasing, whatever its shape; for testing.
-
-    Args:
-        size: S, side of the square.
-    """
+    """Resize the whole image to a square with antialiasing, whatever its shape; for testing."""
 
     size: int = 224
     draws: ClassVar[int] = 0

@@ -42,14 +42,9 @@ class ReadAheadFeed(Generic[Request, Result]):
     that train side by side on the same batches.
 
     Args:
-        steps: which samples each step takes.
-        share: this rank's part of them.
         request: what to read for a step. It must not refer to the feed: the workers end as soon as
             nothing refers to the feed any more.
         read: turns a request into a result, in a worker.
-        device: where batches are made.
-        workers: processes that read; 0: this one reads. None: one for each usable core, at most 16.
-        prefetch: batches that each worker has ready or is reading.
     """
 
     def __init__(
@@ -102,13 +97,8 @@ class FileFeed(ReadAheadFeed[ImageRequest, ImageBatch]):
     numbers that these samples have in the whole batch.
 
     Args:
-        files: paths and labels.
         geometry: makes each image a square; done by the workers.
         transform: augmentation and normalisation of a whole batch; done on the device.
-        batch_size: samples in a batch.
-        seed: of the run; order and augmentation draw from it separately.
-        drop_last: leave out the last, smaller batch of an epoch.
-        device: where batches are made.
         workers: processes that read; 0: this one reads. None: one for each usable core, at most 16.
         prefetch: batches that each worker has ready or is reading.
         sampler: order of the samples in each epoch. None: every sample once, shuffled.
@@ -188,12 +178,8 @@ def evaluation_batches(
     An image that cannot be read is an error here: a score needs all images.
 
     Args:
-        files: paths and labels.
         geometry: makes each image a square, the same each time.
         transform: normalisation of a whole batch, on the device.
-        batch_size: samples in a batch; the last one may be smaller.
-        device: where batches are made.
-        workers: as for `FileFeed`.
         sharded: with several ranks, read only the images of this rank
             (:func:`~batchformer.lab.data.feeds.sharding.scored_rows`); ``y`` is of all ranks.
     """
@@ -236,13 +222,7 @@ def _one_epoch(
 
 @dataclass(frozen=True)
 class _Draws:
-    """The uniform numbers of each step: geometry takes the first columns, the transform the others.
-
-    Args:
-        seed: of the run.
-        geometry: numbers that the geometry takes for each sample.
-        transform: numbers that the transform takes for each sample.
-    """
+    """The uniform numbers of each step: first those of the geometry, then of the transform."""
 
     seed: int
     geometry: int
@@ -261,9 +241,6 @@ class _RequestOfStep:
     """What to read for a step: the samples of this rank.
 
     Args:
-        files: paths.
-        steps: which samples each step takes.
-        draws: their random numbers.
         own: takes the rows of this rank from those of a step.
     """
 

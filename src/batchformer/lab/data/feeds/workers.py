@@ -42,7 +42,6 @@ class Stream(Generic[Request, Result]):
 
     Args:
         read: turns a request into a result; it is copied into the workers.
-        workers: processes that read; 0: the calling process reads.
         prefetch: results that each worker has ready or is reading.
         pinned: return results in pinned memory, to be copied to a CUDA device.
     """
@@ -209,8 +208,6 @@ class ImageReader:
     """Reads a batch of image files and makes each image a square.
 
     Args:
-        root: folder that paths start from.
-        geometry: makes each image a square.
         on_damaged: `raise` the error of an image that cannot be read, or `skip` it: the next
             readable image of the batch takes its place; after the last row comes the first.
         second: makes another square of each image, by its own random numbers; None: one is enough.

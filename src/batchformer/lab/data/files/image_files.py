@@ -40,7 +40,6 @@ class ImageFiles:
         paths: N paths relative to the root.
         labels: (N,) int64 labels.
         classes: K class names in label order.
-        root: folder that the paths start from.
     """
 
     paths: tuple[str, ...]
@@ -70,10 +69,6 @@ class ImageFiles:
         """One class for each folder in `root`, with the images at any depth below it.
 
         Names, order and file types are those of torchvision's ImageFolder.
-
-        Args:
-            root: folder of the class folders.
-            allow_empty: accept classes without an image.
         """
         extensions, make_dataset = torchvision_folder()
         root = Path(root).expanduser()
@@ -110,10 +105,7 @@ class ImageFiles:
         images with id and file_name, annotations with image_id and category_id.
 
         Args:
-            list_file: the text file, UTF-8.
-            root: folder that the paths start from.
             classes: names in label order. None: all numbers up to the largest label.
-            allow_empty: accept classes without an image.
         """
         file = Path(list_file).expanduser()
         entries = (read_annotations if file.suffix == ".json" else read_list)(file)
@@ -135,11 +127,8 @@ class ImageFiles:
         are the labels themselves.
 
         Args:
-            table: the file, UTF-8.
-            root: folder that the paths start from.
             classes: names in label order. None: the names that occur, sorted, or all numbers up
                 to the largest label.
-            allow_empty: accept classes without an image.
         """
         entries = read_table(Path(table).expanduser())
         labels, names = by_name_or_number(entries, classes)

@@ -32,11 +32,9 @@ class AttributeFeatures:
     are all K, and no class is both.
 
     Args:
-        name: what the data is.
         features: (N, D) float32, as published; :meth:`scaled` is the input of networks.
         labels: (N,) int64 class of each row, from 0.
         attributes: (K, A) float32.
-        classes: K class names.
         trainval: rows that are trained on, int64.
         test_seen: rows of seen classes that scores are measured on.
         test_unseen: rows of unseen classes that scores are measured on.
@@ -102,10 +100,6 @@ class AttributeFeatures:
         other seen class, ``floor(fraction * n)`` of its n training rows, drawn from (seed, class
         number), are held out as `test_seen`. Rows and classes of the test are left out: classes are
         renumbered in the old order, and rows are those of the old training part.
-
-        Args:
-            fraction: part of the rows of each seen class to hold out, in (0, 1).
-            seed: of the draw.
         """
         if self.val_classes is None:
             raise ValueError(
@@ -241,7 +235,6 @@ def load_attribute_features(name: str, root: str | Path | None = None) -> Attrib
     """A known set by its name, or the user's own `.npz`.
 
     Args:
-        name: cub, awa1, awa2, sun, apy, flo, or npz for the user's own.
         root: folder of the set, or the one above, or an `.npz`. None: $BATCHFORMER_DATA, else
             ~/.cache/batchformer.
 
@@ -298,7 +291,6 @@ def read_mat(features: Path, splits: Path, name: str) -> AttributeFeatures:
     Args:
         features: `features` (D, N) and `labels` (N, 1).
         splits: `att` (A, K), `allclasses_names` and the rows.
-        name: given to the data, with the name of the second file.
     """
     vectors = _mat(features, ("features", "labels"))
     attributes = _mat(splits, ("att", *_ROWS))

@@ -22,9 +22,6 @@ def split_domain(
     split of a domain does not depend on the others.
 
     Args:
-        count: images of the domain.
-        fraction: part of them to hold out, at least 0 and less than 1.
-        seed: of the draw.
         domain_number: place of the domain among all of its set.
 
     >>> kept, held = split_domain(count=10, fraction=0.2, seed=0, domain_number=1)
@@ -44,9 +41,6 @@ class DomainSplit:
 
     Args:
         sizes: images of every domain of the set; its domains are numbered in sorted order.
-        sources: domains that are trained on.
-        target: domain that scores are measured on.
-        seed: of the draws.
         fraction: part of each domain to hold out.
 
     >>> split = DomainSplit({"a": 10, "b": 20, "c": 30}, ("a", "b"), target="c", seed=0)

@@ -22,7 +22,6 @@ class DomainFiles:
     """The image files of D domains.
 
     Args:
-        name: what the data is.
         domains: D names, sorted.
         classes: K class names in label order; each has an image in some domain.
         files: one part for each domain, all with these classes and from one root.
@@ -89,7 +88,6 @@ class DomainImages:
     """Images of D domains, in memory.
 
     Args:
-        name: what the data is.
         domains: D names, sorted.
         classes: K class names in label order; each has an image in some domain.
         images: one part for each domain, all of one shape (C, H, W).
@@ -151,9 +149,6 @@ def domain_tree(root: str | Path) -> DomainFiles:
 
     The classes are those of all domains; a domain may lack some. Files, and folders without
     images such as those of lists, are skipped.
-
-    Args:
-        root: holds ``<domain>/<class>/<image>``; its name is that of the data.
     """
     place = Path(root).expanduser()
     expected = f"Expected: {place}/<domain>/<class>/<image>, with two domains or more"
@@ -173,13 +168,7 @@ def domain_tree(root: str | Path) -> DomainFiles:
 
 
 def domain_folders(name: str, root: Path, folders: Mapping[str, str]) -> DomainFiles:
-    """Domains whose folders in `root` are known, each ``<class>/<image>``.
-
-    Args:
-        name: what the data is.
-        root: holds the folders.
-        folders: the folder of each domain.
-    """
+    """Domains whose folders in `root` are known, each ``<class>/<image>``."""
     found = {
         domain: ImageFiles.from_folder(root / folders[domain], allow_empty=True)
         for domain in sorted(folders)
@@ -252,9 +241,6 @@ def domain_lists(
     are K such folders, and otherwise by number.
 
     Args:
-        name: what the data is.
-        root: folder that the paths start from.
-        lists: the lists of each domain.
         classes: K.
     """
     entries = {domain: _merged(lists[domain]) for domain in sorted(lists)}

@@ -81,10 +81,7 @@ class LongTailedData:
     """A long-tailed training part and a balanced test part.
 
     Args:
-        train: long-tailed part.
-        test: part that scores are measured on.
         classes: K class names in label order.
-        name: what the data is, with its ratio and profile.
     """
 
     train: ImageSplit
@@ -182,7 +179,6 @@ def draw(labels: npt.ArrayLike, counts: Sequence[int], seed: int = 0) -> Indices
     Args:
         labels: (N,) class of each image, in the order of the data set.
         counts: (K,) images to keep of each class 0..K-1.
-        seed: seed of the shuffles.
     """
     y = np.asarray(labels)
     # The published lists come from this legacy generator; a Generator would give other images.

@@ -132,11 +132,7 @@ class PairFiles:
     of some pairs. Every image shows a candidate pair of its part.
 
     Args:
-        name: what the data is.
-        compositions: the pairs.
         train: images to train on, of seen pairs; one at least.
-        val: images for model selection.
-        test: images that scores are measured on.
         remarks: what the user should know before the data is used.
         skipped: number of images that were left out, by reason.
     """
@@ -182,12 +178,7 @@ class PairFiles:
         """The images of a list, each in its part and in the order of the list.
 
         Args:
-            name: what the data is.
-            root: folder that the paths start from.
-            images: of all parts.
             compositions: the pairs. None: those that occur; those that occur in training are seen.
-            remarks: see the class.
-            skipped: see the class.
         """
         if compositions is None:
             shown = {p: sorted({i.pair for i in images if i.split == p}) for p in PHASES}
@@ -261,7 +252,6 @@ def pair_table(table: str | Path, root: str | Path) -> PairFiles:
 
     Args:
         table: the file, UTF-8, with a header; further columns are ignored.
-        root: folder that the paths of the images start from.
     """
     file = Path(table).expanduser()
     images = read_pairs(file)

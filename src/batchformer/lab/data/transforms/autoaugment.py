@@ -121,8 +121,6 @@ def parameters(magnitude: Tensor, negative: Tensor, signed: Tensor, factor: Tens
     """Parameters for `apply_in_sequence` from magnitudes, all of one shape.
 
     Args:
-        magnitude: before the sign.
-        negative: whether to negate a signed magnitude.
         signed: whether the operation's magnitude has a sign (`has_sign`).
         factor: whether the operation is an enhancement, whose factor is 1 + magnitude.
     """
@@ -168,12 +166,9 @@ def auto_augment(
     """Apply the drawn sub-policies to `x` (N, C, H, W) uint8.
 
     Args:
-        x: (N, C, H, W) uint8.
         sub_policy: (N,) on the CPU, 0..24.
         chance: (2, N) on the CPU: an operation acts where this is below its probability.
         negative: (2, N) bool on the CPU: whether a magnitude that has a sign is negative.
-        policy: "cifar10" or "imagenet".
-        fill: value of pixels from outside the image.
     """
     # One row for each of the two operations, one column for each sample.
     drawn = _Table(*(part[:, sub_policy] for part in _table(policy, *x.shape[-2:])))
@@ -248,12 +243,9 @@ def rand_augment(
     """Apply the drawn operations to `x` (N, C, H, W) uint8.
 
     Args:
-        x: (N, C, H, W) uint8.
         choice: (P, N) on the CPU: positions in `CHOICES`, for P operations in sequence.
         negative: (P, N) bool on the CPU: whether a magnitude that has a sign is negative.
-        magnitude: 0..bins - 1.
         bins: how many magnitudes there are from the weakest to the strongest.
-        fill: value of pixels from outside the image.
     """
     size = _strengths(magnitude, bins, *x.shape[-2:])[choice]
     parameter = parameters(size, negative, _SIGNED[choice], _FACTOR[choice])

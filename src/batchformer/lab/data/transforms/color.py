@@ -255,8 +255,6 @@ def apply_where(
     """Apply one operation to the chosen samples only.
 
     Args:
-        x: (N, C, H, W).
-        chosen: (N,) bool on the CPU.
         act: function of images and of one tensor for each parameter; it keeps the shape.
         parameters: each (N, ...) on the CPU; `act` gets those of the chosen samples.
     """

@@ -49,8 +49,6 @@ def magnitudes(level: Tensor, negative: Tensor, height: int, width: int) -> Tens
     Args:
         level: (...) 0..10, float64.
         negative: (...) bool, whether to negate signed parameters.
-        height: of the images.
-        width: of the images.
 
     Returns:
         (15, ...) parameters for `apply_in_sequence`.
@@ -78,10 +76,8 @@ class IncreasingRandAugment:
     """timm's ``rand-m9-mstd0.5-inc1``: two operations per sample, each applied half of the time.
 
     Args:
-        num_ops: operations drawn for each sample, applied in sequence.
         level: mean of the level, 0..10.
         noise: standard deviation of the level; levels beyond 0..10 are cut.
-        p: probability that a drawn operation is applied.
         fill: value of pixels from outside the image, or one for each channel.
     """
 

@@ -21,13 +21,7 @@ CONTRAST_SCALE = (0.2, 1.0)
 
 
 def cifar_train(padding: int = 4, fill: int = 128, cutout: int = 16) -> Compose:
-    """Crop, flip, AutoAugment, Cutout and normalisation: the CIFAR recipe of Balanced Softmax.
-
-    Args:
-        padding: zeros on each side before the crop.
-        fill: value of pixels from outside the image in AutoAugment's warps.
-        cutout: side of the hole.
-    """
+    """Crop, flip, AutoAugment, Cutout and normalisation: the CIFAR recipe of Balanced Softmax."""
     augment = AutoAugment("cifar10", fill)
     return Compose((RandomCrop(padding), RandomFlip(), augment, Cutout(cutout), cifar_test()))
 
@@ -53,10 +47,8 @@ def imagenet_train(
     """Resized crop, flip, colour jitter and normalisation: long-tailed ImageNet.
 
     Args:
-        size: side of the result.
         jitter: strength of brightness, contrast and saturation; 0 leaves the jitter out, as for
             linear probes and iNaturalist.
-        normalise: statistics.
     """
     steps: list[Transform] = [RandomResizedCrop(size), RandomFlip()]
     if jitter:
@@ -73,8 +65,6 @@ def moco_v2(size: int = 224, normalise: Normalise = IMAGENET, blur: bool = True)
     """One view of MoCo-v2: resized crop, colour jitter, grey, blur, flip, normalisation.
 
     Args:
-        size: side of the result.
-        normalise: statistics.
         blur: switch it off for very small images.
     """
     crop = RandomResizedCrop(size, scale=CONTRAST_SCALE)
@@ -95,10 +85,8 @@ def byol(
     """One of the two views of BYOL and MoCo-v3, which differ in blur and solarisation.
 
     Args:
-        size: side of the result.
         first: the view that is always blurred and never solarised; the other one is blurred in a
             tenth of the cases and solarised in a fifth.
-        normalise: statistics.
         blur: switch it off for very small images.
     """
     crop = RandomResizedCrop(size, scale=CONTRAST_SCALE)

@@ -117,9 +117,7 @@ def resized_crop(x: Tensor, box: Tensor, size: tuple[int, int]) -> Tensor:
     """A box of each sample, resampled to one size.
 
     Args:
-        x: (N, C, H, W) uint8.
         box: (N, 4) on the CPU: top, left, height and width, inside the image.
-        size: rows and columns of the result.
     """
     require_uint8("Resampling", x)
     top, left, height, width = box.unbind(1)
@@ -158,7 +156,6 @@ def triangle(start: Tensor, length: Tensor, targets: int) -> Taps:
     Args:
         start: (N,) first source of each interval, on the CPU.
         length: (N,) sources in each interval.
-        targets: number of targets of each interval.
     """
     scale = length.double()[:, None] / targets
     support = scale.clamp(min=1)
@@ -240,8 +237,6 @@ def random_boxes(
 
     Args:
         u: (N, 22) numbers: ten for areas, ten for ratios, and two for the place.
-        height: rows of the images.
-        width: columns of the images.
         scale: smallest and largest area, as a share of the image.
         ratio: smallest and largest width / height; its logarithm is uniform.
     """
@@ -266,8 +261,6 @@ def first_fitting(
         wide: (N, A) widths.
         fits: (N, A) bool; a row without any gives the first attempt.
         place: (N, 2) uniform numbers for the position.
-        height: rows of the images.
-        width: columns of the images.
     """
     first = fits.int().argmax(1, keepdim=True)
     wide, high = wide.gather(1, first).squeeze(1), high.gather(1, first).squeeze(1)
@@ -295,7 +288,6 @@ class RandomResizedCrop:
     """A random box of each sample, resampled to a square of side `size`.
 
     Args:
-        size: side of the result.
         scale: smallest and largest area of the box, as a share of the image.
         ratio: smallest and largest width / height of the box.
     """
@@ -321,11 +313,6 @@ def gaussian_blur(x: Tensor, sigma: Tensor, kernel_size: int) -> Tensor:
     The kernel and the reflected border are torchvision's. Rows are blurred first and then columns,
     with grey levels rounded after each; torchvision sums over both at once in floating point, which
     differs by at most one grey level.
-
-    Args:
-        x: images, larger than half the kernel.
-        sigma: positive.
-        kernel_size: odd number of pixels along one axis.
     """
     require_uint8("Blur", x)
     height, width = x.shape[-2:]
@@ -373,7 +360,6 @@ class GaussianBlur:
 
     Args:
         sigma: smallest and largest deviation in pixels.
-        p: probability that a sample is blurred.
         kernel_size: odd number of pixels along one axis; None covers three of the largest
             deviations on each side.
     """
