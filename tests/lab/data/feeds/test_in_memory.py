@@ -10,9 +10,9 @@ import torch
 from PIL import Image
 from torchvision.transforms import v2
 
-from batchformer.lab.data.feeds import in_memory
+from batchformer.lab.data.feeds import memory
 from batchformer.lab.data.feeds.framing import RandomResizedCrop, ResizeWhole
-from batchformer.lab.data.feeds.in_memory import common_side, read_all
+from batchformer.lab.data.feeds.memory import common_side, read_all
 from batchformer.lab.data.files.decode import DamagedImageError, decode
 from batchformer.lab.data.files.image_files import ImageFiles
 
@@ -39,7 +39,7 @@ def squares(tmp_path: Path) -> Path:
 def test_images_are_resized_in_order(
     tmp_path: Path, workers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(in_memory, "BATCH", 3)
+    monkeypatch.setattr(memory, "READ", 3)
     for number in range(IMAGES):
         write(tmp_path, number, 20 + number, 30)
     files = ImageFiles.from_folder(tmp_path)

@@ -1,4 +1,4 @@
-"""Where data is looked for, without opening it, however names are spelt."""
+"""Where data is looked for, however names are spelt."""
 
 from __future__ import annotations
 
@@ -6,13 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batchformer.lab.data.files.location import (
-    available,
-    layout_of,
-    looked_in,
-    match_name,
-    names_in,
-)
+from batchformer.lab.data.files.location import looked_in, match_name, names_in
 
 
 def test_the_order_of_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -20,29 +14,6 @@ def test_the_order_of_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert looked_in() == tmp_path and looked_in(Path("~/x")) == Path.home() / "x"
     monkeypatch.delenv("BATCHFORMER_DATA")
     assert looked_in() == Path.home() / ".cache/batchformer"
-
-
-def test_official_files_must_be_complete(tmp_path: Path) -> None:
-    folder = tmp_path / "cifar-100-python"
-    folder.mkdir()
-    for name in ("train", "test"):
-        (folder / name).touch()
-    assert available("cifar100", tmp_path) is None
-    (folder / "meta").touch()
-    assert available("cifar100", tmp_path) == folder == available("cifar100", folder)
-    assert available("cifar10", tmp_path) is None
-
-
-def test_an_npz_by_path_or_by_name(tmp_path: Path) -> None:
-    path = tmp_path / "cifar100_lt.npz"
-    assert available("cifar100", path) is None
-    path.touch()
-    assert available("cifar100", path) == path == available("cifar100", tmp_path)
-
-
-def test_unknown_data_is_named() -> None:
-    with pytest.raises(ValueError, match="cifar10, cifar100"):
-        layout_of("cifar1000")
 
 
 @pytest.mark.parametrize("spelling", ["Real World", "Real_World", "RealWorld", "real-world"])

@@ -11,7 +11,6 @@ from batchformer.lab.data.sets.attribute_sets import (
     AttributeFiles,
     ensure_present,
     files_of,
-    present,
 )
 
 #: Seen and unseen classes of the proposed splits, from the benchmark's paper.
@@ -53,21 +52,21 @@ def test_cub_prefers_its_sentences(tmp_path: Path) -> None:
     found = ensure_present("cub", tmp_path)
     assert found.splits == tmp_path / "CUB/sent_splits.mat"
     touch(tmp_path / "SUN", "res101.mat", "sent_splits.mat")
-    assert not present("sun", tmp_path)
+    assert files_of("sun", tmp_path) is None
 
 
 def test_the_environment_names_the_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path))
-    assert not present("flo")
+    assert files_of("flo") is None
     touch(tmp_path / "FLO", "res101.mat", "att_splits.mat")
-    assert present("flo")
+    assert files_of("flo") is not None
 
 
 def test_a_file_serves_any_name(tmp_path: Path) -> None:
     touch(tmp_path, "mine.npz")
     for name in ("npz", "cub"):
         assert files_of(name, tmp_path / "mine.npz") == AttributeFiles(tmp_path / "mine.npz")
-    assert not present("npz", tmp_path / "other.npz") and not present("npz", tmp_path)
+    assert files_of("npz", tmp_path / "other.npz") is files_of("npz", tmp_path) is None
 
 
 def test_what_is_missing_is_named_with_what_to_do(tmp_path: Path) -> None:
@@ -80,4 +79,4 @@ def test_what_is_missing_is_named_with_what_to_do(tmp_path: Path) -> None:
         ensure_present("npz", tmp_path / "mine.npz")
     assert "mine.npz" in str(caught.value)
     with pytest.raises(ValueError, match="choose one of cub, awa1"):
-        present("imagenet", tmp_path)
+        ensure_present("imagenet", tmp_path)

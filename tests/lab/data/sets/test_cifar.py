@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from torchvision.datasets import CIFAR10, CIFAR100
 
-from batchformer.lab.data.sets.cifar import available, cifar_lt, read_long_tail
+from batchformer.lab.data.sets.cifar import cifar_lt, read_long_tail
 from batchformer.lab.data.sets.images import LongTailedData, class_counts, draw
 
 PER_CLASS = 6
@@ -100,7 +100,6 @@ def test_seed_changes_the_images_not_the_counts(official100: Path) -> None:
 
 def test_folder_may_be_named_itself(official100: Path) -> None:
     inside = official100 / "cifar-100-python"
-    assert available("cifar100", inside) == inside
     data = cifar_lt(ratio=3, root=inside, download=False)
     assert len(data.test) == 200
 
@@ -125,35 +124,10 @@ def test_file_with_another_checksum_is_never_unpickled(
 
 def test_npz_by_name_and_in_a_folder(tmp_path: Path) -> None:
     path = _save_npz(tmp_path / "cifar100_lt.npz")
-    assert available("cifar100", path) == available("cifar100", tmp_path) == path
     by_name = cifar_lt(ratio=2, root=path, download=False)
     in_folder = cifar_lt(ratio=2, root=tmp_path, download=False)
     assert by_name.split_sha256 == in_folder.split_sha256
     assert by_name.train_counts.tolist() == class_counts(4, 100, 2)
-
-
-def test_official_files_come_before_an_npz(official100: Path) -> None:
-    _save_npz(official100 / "cifar100_lt.npz")
-    assert available("cifar100", official100) == official100 / "cifar-100-python"
-
-
-def test_environment_names_the_folder(official100: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BATCHFORMER_DATA", str(official100))
-    assert available("cifar100") == official100 / "cifar-100-python"
-    monkeypatch.delenv("BATCHFORMER_DATA")
-    monkeypatch.setenv("HOME", str(official100 / "home"))
-    assert available("cifar100") is None
-    cached = official100 / "home" / ".cache" / "batchformer"
-    cached.mkdir(parents=True)
-    assert available("cifar100") is None
-    assert available("cifar100", official100) is not None
-    _save_npz(cached / "cifar100_lt.npz")
-    assert available("cifar100") == cached / "cifar100_lt.npz"
-
-
-def test_incomplete_folder_is_not_available(official100: Path) -> None:
-    (official100 / "cifar-100-python" / "meta").unlink()
-    assert available("cifar100", official100) is None
 
 
 def test_absent_data_says_where_what_and_how(tmp_path: Path) -> None:
@@ -189,11 +163,6 @@ def test_download_fills_the_folder(
     monkeypatch.setattr(CIFAR100, "download", fetch)
     data = cifar_lt(ratio=3, root=tmp_path / "fresh" / "folder")
     assert len(data.test) == 200
-
-
-def test_unknown_name(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'cifar1000'; choose one of cifar10, cifar100"):
-        available("cifar1000", tmp_path)  # type: ignore[arg-type]
 
 
 K, N_MAX, RATIO = 6, 40, 10

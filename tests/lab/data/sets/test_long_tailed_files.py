@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from batchformer.lab.data.files.image_files import ImageFiles
-from batchformer.lab.data.sets import annotated as known_sets
-from batchformer.lab.data.sets.annotated import ANNOTATED, lists_of
+from batchformer.lab.data.sets.image_layouts import ANNOTATED, lists_of
 from batchformer.lab.data.sets.long_tailed_files import (
     LongTailedFiles,
     annotated,
@@ -41,7 +40,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     small = dataclasses.replace(
         ANNOTATED["places_lt"], classes=2, images=3, most=2, fewest=1, tested=2, validated=1
     )
-    monkeypatch.setitem(known_sets.ANNOTATED, "places_lt", small)
+    monkeypatch.setitem(ANNOTATED, "places_lt", small)
     write(tmp_path, train=TRAIN, test=TEST, val=TEST[:1])
     return tmp_path
 

@@ -17,7 +17,6 @@ from batchformer.lab.data.sets.known_pairs import (
     load_pairs,
     metadata_to_csv,
     place_of,
-    present,
     read_pair_list,
 )
 from batchformer.lab.data.sets.pairs import pair_table, read_pairs
@@ -87,10 +86,10 @@ def paths(files: Any) -> list[str]:
 @pytest.mark.parametrize("name", SIZES)
 def test_the_published_layout(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path))
-    assert not present(name)
+    with pytest.raises(FileNotFoundError):
+        ensure_present(name)
     place, kept = make(tmp_path, name)
-    assert present(name) and present(name, tmp_path) and present(name, place)
-    assert place_of(name) == place
+    assert place_of(name) == place_of(name, tmp_path) == place_of(name, place) == place
     found = load_pairs(name)
     attributes, objects, seen, unseen, _ = SIZES[name]
     pairs = found.compositions
@@ -156,7 +155,6 @@ def test_what_is_missing_is_described(tmp_path: Path) -> None:
     (place / METADATA).unlink()
     (place / "compositional-split-natural/val_pairs.txt").unlink()
     (place / "images").rename(place / "pictures")
-    assert not present("ut_zappos", tmp_path)
     with pytest.raises(FileNotFoundError) as caught:
         ensure_present("ut_zappos", tmp_path)
     words = str(caught.value)
@@ -185,7 +183,7 @@ def test_the_second_release_of_c_gqa_is_explained(tmp_path: Path) -> None:
 
 def test_an_unknown_set() -> None:
     with pytest.raises(ValueError, match="unknown set of pairs 'mit'; choose one of mit_states"):
-        present("mit")
+        ensure_present("mit")
 
 
 def test_lists(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from batchformer.lab.data.files.location import folder_named
+from batchformer.lab.data.files.location import folder_named, not_found
 
 if TYPE_CHECKING:
     from batchformer.lab.data.sets.pairs import Compositions, Pair, PairFiles, PairImage, Phase
@@ -36,12 +36,8 @@ class PairLayout:
     """A known data set.
 
     Args:
-        title: as papers call it.
         folders: usual names of its folder.
-        attributes: A.
-        objects: O.
         seen: number of pairs to train on.
-        source: where it comes from.
         pairs: P, if papers state it.
         versions: what to say about releases that differ.
     """
@@ -89,7 +85,6 @@ def load_pairs(name: str, root: str | Path | None = None) -> PairFiles:
     `skipped`.
 
     Args:
-        name: mit_states, ut_zappos or c_gqa.
         root: its folder, or the one above. None: $BATCHFORMER_DATA, else ~/.cache/batchformer.
     """
     ensure_present(name, root)
@@ -116,15 +111,6 @@ def place_of(name: str, root: str | Path | None = None) -> Path:
     return folder_named(root, _known(name).folders)
 
 
-def present(name: str, root: str | Path | None = None) -> bool:
-    """Whether lists, metadata and a folder of images exist; no image is looked for."""
-    try:
-        ensure_present(name, root)
-    except FileNotFoundError:
-        return False
-    return True
-
-
 def ensure_present(name: str, root: str | Path | None = None) -> None:
     """Check that lists, metadata and a folder of images exist.
 
@@ -138,14 +124,14 @@ def ensure_present(name: str, root: str | Path | None = None) -> None:
         missing.append(METADATA)
     if not (place / _IMAGES).is_dir():
         missing.append(f"folder {_IMAGES}")
-    if not missing:
-        return
-    raise FileNotFoundError(
-        f"{known.title} not found: looked in {place}, and there is no {', no '.join(missing)}.\n"
-        f"Expected there: {_IMAGES}/, {METADATA} (or {CONVERTED}), {', '.join(_LISTS.values())}.\n"
-        f"To provide it: {known.source}. Name another folder with --data.root or the "
-        f"environment variable BATCHFORMER_DATA (there also in a folder {known.folders[0]})"
-    )
+    if missing:
+        lists = ", ".join(_LISTS.values())
+        raise not_found(
+            f"{known.title} not found: looked in {place}, and there is no {', no '.join(missing)}",
+            f"{_IMAGES}/, {METADATA} (or {CONVERTED}), {lists}",
+            known.source,
+            usual=known.folders[0],
+        )
 
 
 def read_pair_list(file: Path) -> list[Pair]:
@@ -275,8 +261,6 @@ def metadata_to_csv(
     of the metadata if it is named `CONVERTED`. Images without an attribute or a part are left out.
 
     Args:
-        t7: the metadata.
-        csv: the table.
         folder: of the images; paths are written as they are on disk. None: as in the metadata,
             which some releases do not follow.
 

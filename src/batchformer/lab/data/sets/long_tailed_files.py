@@ -15,9 +15,14 @@ from torch import Tensor
 
 from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.data.files.image_files import ImageFiles
-from batchformer.lab.data.sets.annotated import ANNOTATED, Annotated, Lists, ensure_present
-from batchformer.lab.data.sets.imagenet_layout import ensure_present as ensure_imagenet
-from batchformer.lab.data.sets.imagenet_layout import folder_of
+from batchformer.lab.data.sets.image_layouts import (
+    ANNOTATED,
+    Annotated,
+    Lists,
+    ensure_imagenet,
+    ensure_lists,
+    imagenet_folder,
+)
 from batchformer.lab.data.sets.images import content_hash
 from batchformer.nn.randomness import generator
 
@@ -34,7 +39,6 @@ class LongTailedFiles:
     Args:
         train: training images; every class has one.
         test: images that scores are measured on, with the classes of `train`.
-        name: what the data is.
         val: a third part, for what is learned besides the network; None if there is none.
         split_seed: seed that split one tree into the parts; None if the parts were given.
     """
@@ -129,14 +133,8 @@ def list_hash(files: ImageFiles) -> str:
 
 
 def annotated(name: str, lists: Lists, with_val: bool = False) -> LongTailedFiles:
-    """A known data set by its name; lists of other sizes are refused.
-
-    Args:
-        name: imagenet_lt, inaturalist18 or places_lt.
-        lists: where it lies.
-        with_val: read the third list as well.
-    """
-    ensure_present(name, lists)
+    """A known data set by its name; lists of other sizes are refused."""
+    ensure_lists(name, lists)
     known = ANNOTATED[name]
     numbers = [str(label) for label in range(known.classes)]
     train = ImageFiles.from_list(lists.train, lists.root, numbers)
@@ -174,12 +172,9 @@ def imagenet(root: str | None = None) -> LongTailedFiles:
     """ImageNet: folders of classes in ``train`` and ``val``; scores are measured on ``val``.
 
     Any number of classes is accepted, so that a subset of ImageNet works too.
-
-    Args:
-        root: the folder of both; None: ``imagenet`` where data is looked for.
     """
     ensure_imagenet(root)
-    place = folder_of(root)
+    place = imagenet_folder(root)
     train = ImageFiles.from_folder(place / "train")
     # The folder "test" of ImageNet has no labels.
     val = ImageFiles.from_folder(place / "val", True)
@@ -201,8 +196,6 @@ def own_files(
             ``<class>/<image>`` alone, which is split here; with lists, the folder that their
             paths start from, by default that of each list.
         train_list: ``.csv`` with the columns path and label, or ``path label`` per line.
-        test_list: the same for the test images.
-        seed: of the split of one tree.
     """
     if (train_list is None) != (test_list is None):
         raise ValueError(
@@ -355,8 +348,6 @@ def require_published(published: Path, file: Path, files: ImageFiles) -> None:
     Args:
         published: a .json list of K numbers in label order; nothing is checked if it does not
             exist.
-        file: the training list.
-        files: its images.
 
     Raises:
         ValueError: they disagree, or the numbers cannot be read.

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.data.files.file_lists import one_per_line
-from batchformer.lab.data.sets.voc_layout import ensure_present, list_file
+from batchformer.lab.data.sets.image_layouts import ensure_voc, voc_list
 
 #: The classes of Pascal VOC, in their official order.
 VOC_CLASSES = (
@@ -48,7 +48,6 @@ class AnnotatedObject:
     """An object of an annotation.
 
     Args:
-        name: its class.
         box: left, top, right, bottom in pixels; continuous, the image begins at 0.
         difficult: marked as hard to recognise.
     """
@@ -72,7 +71,6 @@ class BoxedImage:
     """An image file and its n objects.
 
     Args:
-        path: of the file.
         boxes: (n, 4) float32, left, top, right, bottom.
         labels: (n,) int64 positions among the classes.
         difficult: (n,) bool.
@@ -89,10 +87,8 @@ class BoxedImages:
     """Images with boxes, to train on and to score.
 
     Args:
-        classes: names of the K classes.
         train: images with at least one object each.
         test: every image of the lists, also those without an object.
-        split_sha256: hash of the images and their annotations.
     """
 
     classes: tuple[str, ...]
@@ -161,16 +157,14 @@ def load_voc(
     Classes are the 20 of VOC if no other name is found, else the names found, sorted.
 
     Args:
-        root: folder with ``VOC2007`` and others.
         trained_on: lists as ``2007/trainval``.
-        scored_on: lists of the images that are scored.
         difficult: train on objects that are marked as difficult; test images always keep them.
 
     Raises:
         FileNotFoundError: lists, images or annotations are missing; names the first of them.
         ValueError: an annotation cannot be read, or there is nothing to train on or to score.
     """
-    ensure_present(root, (*trained_on, *scored_on))
+    ensure_voc(root, (*trained_on, *scored_on))
     files = {name: _files(root, name) for name in dict.fromkeys((*trained_on, *scored_on))}
     _require_files(path for pairs in files.values() for pair in pairs for path in pair)
     things = {
@@ -204,7 +198,7 @@ def load_voc(
 
 def _files(root: str | None, name: str) -> list[tuple[Path, Path]]:
     """Image and annotation of every line of a list; a missing image is named as .jpg."""
-    file = list_file(root, name)
+    file = voc_list(root, name)
     folder = file.parents[2]
     lines = [line.strip() for line in file.read_text().splitlines()]
     found: dict[str, list[str]] = {}
