@@ -24,50 +24,31 @@ SCORED_AT_ONCE = 4
 
 
 class DetectionRequest(NamedTuple):
-    """Images to read, and how.
+    """Images to read, and how."""
 
-    Args:
-        samples: N positions in the data set.
-        shorter: N lengths that the shorter side gets.
-        flip: N times whether to mirror left to right.
-        total: samples of the batch over all ranks.
-    """
-
-    samples: list[int]
+    samples: list[int]  # N positions in the data set
     paths: list[str]
-    shorter: list[int]
-    flip: list[bool]
-    total: int
+    shorter: list[int]  # N lengths that the shorter side gets
+    flip: list[bool]  # N times whether to mirror left to right
+    total: int  # samples of the batch over all ranks
 
 
 class DetectionImages(NamedTuple):
-    """Images that were read; all in one tensor, since processes share memory tensor by tensor.
-
-    Args:
-        pixels: uint8 of N images (3, H, W), one after the other.
-        sizes: N times height and width of the file, then of the resized image.
-    """
+    """Images that were read; all in one tensor, since processes share memory tensor by tensor."""
 
     request: DetectionRequest
-    pixels: Tensor
-    sizes: list[tuple[int, int, int, int]]
+    pixels: Tensor  # uint8 of N images (3, H, W), one after the other
+    sizes: list[tuple[int, int, int, int]]  # height and width of each file, then as resized
 
 
 @dataclass(frozen=True)
 class DetectorInput:
-    """An image as a detector gets it.
+    """An image as a detector gets it."""
 
-    Args:
-        x: (3, H, W) uint8.
-        boxes: (n, 4) float32 in its pixels.
-        labels: (n,) int64.
-        scale: width and height over those of the file.
-    """
-
-    x: Tensor
-    boxes: Tensor
-    labels: Tensor
-    scale: tuple[float, float]
+    x: Tensor  # (3, H, W) uint8
+    boxes: Tensor  # (n, 4) float32 in its pixels
+    labels: Tensor  # (n,) int64
+    scale: tuple[float, float]  # width and height over those of the file
 
 
 def resized(height: int, width: int, shorter: int, longest: int) -> tuple[int, int]:
@@ -116,13 +97,9 @@ def resize_boxes(
 
 @dataclass(frozen=True)
 class DetectionReader:
-    """Reads and resizes images.
+    """Reads and resizes images."""
 
-    Args:
-        longest: largest length of a longer side.
-    """
-
-    longest: int
+    longest: int  # largest length of a longer side
 
     def __call__(self, request: DetectionRequest) -> DetectionImages:
         images, sizes = [], []

@@ -59,16 +59,11 @@ def random_window(
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """Resize a random window of the image to a square with antialiasing.
-
-    Args:
-        scale: least and largest part of the image's area.
-        ratio: least and largest width over height of the window.
-    """
+    """Resize a random window of the image to a square with antialiasing."""
 
     size: int = 224
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    scale: tuple[float, float] = (0.08, 1.0)  # least and largest part of the image's area
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # least and largest width over height of the window
     interpolation: Interpolation = "bilinear"
     draws: ClassVar[int] = 2 * ATTEMPTS + 2
 
@@ -86,14 +81,10 @@ class RandomResizedCrop:
 
 @dataclass(frozen=True)
 class ResizeCentreCrop:
-    """Resize the shorter side with antialiasing, and cut the central square; for testing.
-
-    Args:
-        shorter: the shorter side after resizing, at least S.
-    """
+    """Resize the shorter side with antialiasing, and cut the central square; for testing."""
 
     size: int = 224
-    shorter: int = 256
+    shorter: int = 256  # the shorter side after resizing, at least S
     draws: ClassVar[int] = 0
 
     def __post_init__(self) -> None:

@@ -238,16 +238,12 @@ class _Draws:
 
 @dataclass(frozen=True)
 class _RequestOfStep:
-    """What to read for a step: the samples of this rank.
-
-    Args:
-        own: takes the rows of this rank from those of a step.
-    """
+    """What to read for a step: the samples of this rank."""
 
     files: ImageFiles
     steps: Order
     draws: _Draws
-    own: Callable[[Tensor], Tensor]
+    own: Callable[[Tensor], Tensor]  # takes the rows of this rank from those of a step
 
     def __call__(self, step: int) -> ImageRequest:
         index = self.steps.index(step)

@@ -192,18 +192,14 @@ class ClassBalanced:
     A class gives its images in a random order and starts again in another order after the last
     one. An epoch has as many samples as the data set; classes without images are left out.
 
-    Args:
-        labels: (M,) classes of the samples.
-        stream: distinguishes samplers of one run.
-
     >>> labels = torch.tensor([0, 0, 0, 0, 0, 1])
     >>> labels[ClassBalanced(labels, seed=0).order(epoch=0)].bincount()
     tensor([3, 3])
     """
 
-    labels: Tensor
+    labels: Tensor  # (M,) classes of the samples
     seed: int
-    stream: int = 0
+    stream: int = 0  # distinguishes samplers of one run
 
     @property
     def length(self) -> int:

@@ -169,38 +169,22 @@ atexit.register(_close_all)
 
 
 class ImageRequest(NamedTuple):
-    """One batch to read: all that a worker needs, so that it holds no list of the data set.
+    """One batch to read: all that a worker needs, so that it holds no list of the data set."""
 
-    Args:
-        samples: N positions in the data set.
-        paths: N paths relative to the root.
-        u: (N, draws) float64 uniform numbers, the first columns for the geometry, the rest for
-            the second geometry.
-        total: samples of the batch over all ranks.
-    """
-
-    samples: list[int]
-    paths: list[str]
-    u: npt.NDArray[np.float64]
-    total: int
+    samples: list[int]  # N positions in the data set
+    paths: list[str]  # N paths relative to the root
+    u: npt.NDArray[np.float64]  # (N, draws) float64, for the first geometry, then for the second
+    total: int  # samples of the batch over all ranks
 
 
 class ImageBatch(NamedTuple):
-    """One batch of images, as a worker read it.
+    """One batch of images, as a worker read it."""
 
-    Args:
-        x: (N, 3, S, S) uint8 images.
-        samples: (N,) int64 positions in the data set of the images that are in `x`.
-        replaced: (path, reason) of each image that could not be read.
-        total: samples of the batch over all ranks.
-        view2: (N, 3, S, S) uint8 the same images under the second geometry, if there is one.
-    """
-
-    x: Tensor
-    samples: Tensor
-    replaced: list[tuple[str, str]]
-    total: int
-    view2: Tensor | None = None
+    x: Tensor  # (N, 3, S, S) uint8 images
+    samples: Tensor  # (N,) int64 positions of the images in the data set
+    replaced: list[tuple[str, str]]  # (path, reason) of each image that could not be read
+    total: int  # samples of the batch over all ranks
+    view2: Tensor | None = None  # (N, 3, S, S) uint8 under the second geometry
 
 
 @dataclass(frozen=True)

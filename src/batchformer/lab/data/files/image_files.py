@@ -35,16 +35,11 @@ class ImageFiles:
 
     A sample of the files is looked for at once, so that a wrong root is found before a run starts;
     `check_all` looks for all of them.
-
-    Args:
-        paths: N paths relative to the root.
-        labels: (N,) int64 labels.
-        classes: K class names in label order.
     """
 
-    paths: tuple[str, ...]
-    labels: Tensor
-    classes: tuple[str, ...]
+    paths: tuple[str, ...]  # N paths relative to the root
+    labels: Tensor  # (N,) int64 labels
+    classes: tuple[str, ...]  # K class names in label order
     root: Path
 
     def __post_init__(self) -> None:
@@ -148,6 +143,12 @@ class ImageFiles:
         paths = tuple(self.paths[row] for row in rows.tolist())
         return dataclasses.replace(self, paths=paths, labels=self.labels[rows])
 
+    def with_classes(self, classes: tuple[str, ...]) -> ImageFiles:
+        """The same images with labels in other classes, which must include all that occur."""
+        numbers = {name: label for label, name in enumerate(classes)}
+        new = torch.tensor([numbers.get(name, -1) for name in self.classes])
+        return dataclasses.replace(self, labels=new[self.labels], classes=classes)
+
     def check_all(self) -> None:
         """Look for every file; raises FileNotFoundError with how many are missing."""
         check_all(self.root, self.paths)
@@ -171,13 +172,18 @@ class ImageFiles:
             raise ValueError(f"{source} names no images")
         y = torch.tensor(labels, dtype=torch.int64)
         files = cls(tuple(paths), y, tuple(classes), Path(root).expanduser())
-        empty = [classes[c] for c in (files.counts == 0).nonzero().flatten().tolist()]
+        empty = without_images(files.counts, classes)
         if empty and advice is not None:
             raise ValueError(
                 f"{source}: {len(empty)} of {len(classes)} classes have no image: "
                 f"{shorten(empty)}. {advice}"
             )
         return files
+
+
+def without_images(counts: Tensor, classes: Sequence[str]) -> list[str]:
+    """Names of the classes whose count, of `counts` (K,), is 0."""
+    return [classes[c] for c in (counts == 0).nonzero().flatten().tolist()]
 
 
 def torchvision_folder() -> tuple[tuple[str, ...], Callable[..., list[tuple[str, int]]]]:

@@ -91,16 +91,11 @@ Key = tuple[int, str]
 
 @dataclass
 class _Hold:
-    """An open, locked file, and how many `with` blocks of this process rely on it.
-
-    Args:
-        made: folders that were made for it, the deepest first.
-        blocks: entered and not yet left.
-    """
+    """An open, locked file, and how many `with` blocks of this process rely on it."""
 
     handle: int
-    made: list[Path]
-    blocks: int = 1
+    made: list[Path]  # folders that were made for it, the deepest first
+    blocks: int = 1  # entered and not yet left
 
 
 _holds: dict[Key, _Hold] = {}

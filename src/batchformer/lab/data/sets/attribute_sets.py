@@ -62,15 +62,10 @@ ATTRIBUTE_SETS: dict[str, AttributeSet] = {
 
 @dataclass(frozen=True)
 class AttributeFiles:
-    """The files that a data set is read from.
+    """The files that a data set is read from."""
 
-    Args:
-        features: a ``.mat`` of features and labels, or an ``.npz`` that holds everything.
-        splits: the ``.mat`` of attributes and splits; None beside an ``.npz``.
-    """
-
-    features: Path
-    splits: Path | None = None
+    features: Path  # a ``.mat`` of features and labels, or an ``.npz`` that holds everything
+    splits: Path | None = None  # the ``.mat`` of attributes and splits; None beside an ``.npz``
 
 
 def files_of(name: str, root: str | Path | None = None) -> AttributeFiles | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +19,13 @@ from batchformer.lab.data.sets.attribute_sets import (
     AttributeSet,
     ensure_present,
 )
-from batchformer.lab.data.sets.images import content_hash, exact_floor
+from batchformer.lab.data.sets.images import (
+    content_hash,
+    exact_floor,
+    read_arrays,
+    require_keys,
+    require_labels,
+)
 from batchformer.nn.randomness import generator
 
 
@@ -152,12 +157,7 @@ class AttributeFeatures:
                 f"{self.name}: attributes of {len(self.attributes)} classes but "
                 f"{len(self.classes)} class names"
             )
-        low, high = int(self.labels.min()), int(self.labels.max())
-        if low < 0 or high >= len(self.classes):
-            raise ValueError(
-                f"{self.name}: labels run from {low} to {high}, but the {len(self.classes)} "
-                f"classes are 0..{len(self.classes) - 1}"
-            )
+        require_labels(f"{self.name}: labels", self.labels, len(self.classes))
 
     def _check_rows(self) -> None:
         parts = {
@@ -259,14 +259,8 @@ def read_npz(path: Path, name: str) -> AttributeFeatures:
     The rows are `trainval_loc`, `test_seen_loc` and `test_unseen_loc`; `class_names` (K,) and
     `val_classes` are optional.
     """
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            _require_keys(_NPZ, file.files)
-            arrays = {
-                key: file[key] for key in (*_NPZ, "class_names", "val_classes") if key in file
-            }
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is not a file of features and attributes: {error}") from error
+    optional = ("class_names", "val_classes")
+    arrays = read_arrays(path, "a file of features and attributes", _NPZ, optional)
     names = arrays.get("class_names", np.arange(len(arrays["att"])))
     val = arrays.get("val_classes")
     return AttributeFeatures(
@@ -335,7 +329,7 @@ def _mat(path: Path, keys: tuple[str, ...]) -> dict[str, Array]:
         ) from error
     try:
         arrays: dict[str, Array] = loadmat(str(path))
-        _require_keys(keys, [key for key in arrays if not key.startswith("__")])
+        require_keys(keys, [key for key in arrays if not key.startswith("__")])
     except NotImplementedError as error:
         raise ValueError(
             f"{path} is a MATLAB file of version 7.3 (HDF5), which cannot be read. Save it again "
@@ -344,12 +338,6 @@ def _mat(path: Path, keys: tuple[str, ...]) -> dict[str, Array]:
     except (ValueError, LookupError, TypeError, EOFError, OSError, MatReadError) as error:
         raise ValueError(f"{path} is damaged or not one of the benchmark's: {error}") from error
     return arrays
-
-
-def _require_keys(wanted: tuple[str, ...], there: list[str]) -> None:
-    missing = [key for key in wanted if key not in there]
-    if missing:
-        raise ValueError(f"it lacks {', '.join(missing)}; it holds {', '.join(there)}")
 
 
 def _require_known(known: AttributeSet, found: AttributeFeatures, path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,15 @@ from batchformer.lab.data.sets.image_layouts import (
     cifar_not_found,
     find_cifar,
 )
-from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, Profile, class_counts, draw
+from batchformer.lab.data.sets.images import (
+    ImageSplit,
+    LongTailedData,
+    Profile,
+    class_counts,
+    draw,
+    read_arrays,
+    require_labels,
+)
 
 _ARRAYS = ("x_train", "y_train", "rank_in_class", "x_test", "y_test", "classes")
 
@@ -186,14 +193,7 @@ def read_long_tail(
 
 
 def _read(path: Path, num_classes: int) -> dict[str, npt.NDArray[Any]]:
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            missing = [key for key in _ARRAYS if key not in file.files]
-            if missing:
-                raise KeyError(f"lacks {', '.join(missing)}; it holds {', '.join(file.files)}")
-            arrays = {key: file[key] for key in _ARRAYS}
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is not a long-tailed image set: {error}") from error
+    arrays = read_arrays(path, "a long-tailed image set", _ARRAYS)
     for key in ("x_train", "x_test"):
         if arrays[key].ndim != 4 or arrays[key].dtype != np.uint8:
             raise ValueError(
@@ -225,11 +225,7 @@ def _check_labels(
             f"{path}: {name} must be whole numbers of shape ({len(images)},), one for each image, "
             f"got {labels.dtype} of shape {labels.shape}"
         )
-    if labels.min() < 0 or labels.max() >= num_classes:
-        raise ValueError(
-            f"{path}: {name} runs from {labels.min()} to {labels.max()}, but the {num_classes} "
-            f"classes are 0..{num_classes - 1}"
-        )
+    require_labels(f"{path}: labels {name}", labels, num_classes)
 
 
 def _check_steep_enough(

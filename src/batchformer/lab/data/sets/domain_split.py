@@ -39,20 +39,16 @@ def split_domain(
 class DomainSplit:
     """Rows of the source domains for training and for model selection, and of the target domain.
 
-    Args:
-        sizes: images of every domain of the set; its domains are numbered in sorted order.
-        fraction: part of each domain to hold out.
-
     >>> split = DomainSplit({"a": 10, "b": 20, "c": 30}, ("a", "b"), target="c", seed=0)
     >>> {domain: len(rows) for domain, rows in split.train.items()}, len(split.target_in)
     ({'a': 8, 'b': 16}, 24)
     """
 
-    sizes: Mapping[str, int]
+    sizes: Mapping[str, int]  # images of every domain; sorted, their place is their number
     sources: tuple[str, ...]
     target: str
     seed: int
-    fraction: float = 0.2
+    fraction: float = 0.2  # part of each domain to hold out
 
     def __post_init__(self) -> None:
         named = (*self.sources, self.target)

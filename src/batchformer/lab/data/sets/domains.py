@@ -13,24 +13,18 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.data.files.file_lists import Entries, read_list, shorten
-from batchformer.lab.data.files.image_files import ImageFiles, torchvision_folder
-from batchformer.lab.data.sets.images import ImageSplit, content_hash
+from batchformer.lab.data.files.image_files import ImageFiles, torchvision_folder, without_images
+from batchformer.lab.data.sets.images import ImageSplit, content_hash, require_labels
 
 
 @dataclass(frozen=True, eq=False)
 class DomainFiles:
-    """The image files of D domains.
-
-    Args:
-        domains: D names, sorted.
-        classes: K class names in label order; each has an image in some domain.
-        files: one part for each domain, all with these classes and from one root.
-    """
+    """The image files of D domains."""
 
     name: str
-    domains: tuple[str, ...]
-    classes: tuple[str, ...]
-    files: tuple[ImageFiles, ...]
+    domains: tuple[str, ...]  # D names, sorted
+    classes: tuple[str, ...]  # K class names in label order; each has an image in some domain
+    files: tuple[ImageFiles, ...]  # one part for each domain, all from one root
 
     def __post_init__(self) -> None:
         _check(self.name, self.domains, len(self.files))
@@ -85,18 +79,12 @@ class DomainFiles:
 
 @dataclass(frozen=True, eq=False)
 class DomainImages:
-    """Images of D domains, in memory.
-
-    Args:
-        domains: D names, sorted.
-        classes: K class names in label order; each has an image in some domain.
-        images: one part for each domain, all of one shape (C, H, W).
-    """
+    """Images of D domains, in memory."""
 
     name: str
-    domains: tuple[str, ...]
-    classes: tuple[str, ...]
-    images: tuple[ImageSplit, ...]
+    domains: tuple[str, ...]  # D names, sorted
+    classes: tuple[str, ...]  # K class names in label order; each has an image in some domain
+    images: tuple[ImageSplit, ...]  # one part for each domain, all of one shape (C, H, W)
 
     def __post_init__(self) -> None:
         _check(self.name, self.domains, len(self.images))
@@ -107,12 +95,7 @@ class DomainImages:
                     f"{self.name}: images of {domain} are {shape}, those of {self.domains[0]} "
                     f"{first} (C, H, W)"
                 )
-            if len(part) and not (part.y.min() >= 0 and part.y.max() < len(self.classes)):
-                raise ValueError(
-                    f"{self.name}: labels of {domain} run from {int(part.y.min())} to "
-                    f"{int(part.y.max())}, but the {len(self.classes)} classes are "
-                    f"0..{len(self.classes) - 1}"
-                )
+            require_labels(f"{self.name}: labels of {domain}", part.y, len(self.classes))
         _check_classes(self.name, self.classes, self.counts)
 
     @property
@@ -174,24 +157,13 @@ def domain_folders(name: str, root: Path, folders: Mapping[str, str]) -> DomainF
         for domain in sorted(folders)
     }
     # A folder that is empty in every domain is not a class.
-    classes = tuple(sorted({name for part in found.values() for name in _occurring(part)}))
-    parts = (_in_set(part, folders[domain], root, classes) for domain, part in found.items())
+    occurring = ({part.classes[c] for c in part.labels.tolist()} for part in found.values())
+    classes = tuple(sorted(set[str]().union(*occurring)))
+    parts = []
+    for domain, part in found.items():
+        paths = tuple(f"{folders[domain]}/{path}" for path in part.paths)
+        parts.append(dataclasses.replace(part.with_classes(classes), paths=paths, root=root))
     return DomainFiles(name, tuple(found), classes, tuple(parts))
-
-
-def _occurring(part: ImageFiles) -> list[str]:
-    """Names of the classes with an image."""
-    return [part.classes[c] for c in part.counts.nonzero().flatten().tolist()]
-
-
-def _in_set(part: ImageFiles, folder: str, root: Path, classes: tuple[str, ...]) -> ImageFiles:
-    """The same files with paths from `root` and labels in `classes`."""
-    numbers = {name: label for label, name in enumerate(classes)}
-    new = torch.tensor([numbers.get(name, -1) for name in part.classes])
-    paths = tuple(f"{folder}/{path}" for path in part.paths)
-    return dataclasses.replace(
-        part, paths=paths, labels=new[part.labels], classes=classes, root=root
-    )
 
 
 def _has_classes(folder: Path) -> bool:
@@ -210,7 +182,7 @@ def _check(name: str, domains: tuple[str, ...], parts: int) -> None:
 
 
 def _check_classes(name: str, classes: tuple[str, ...], counts: Tensor) -> None:
-    absent = [classes[c] for c in (counts.sum(0) == 0).nonzero().flatten().tolist()]
+    absent = without_images(counts.sum(0), classes)
     if absent:
         raise ValueError(
             f"{name}: {len(absent)} of {len(classes)} classes have no image in any domain: "

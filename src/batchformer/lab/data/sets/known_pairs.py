@@ -33,23 +33,16 @@ _SCRIPT = "utils/download_data.sh of https://github.com/ExplainableML/czsl"
 
 @dataclass(frozen=True)
 class PairLayout:
-    """A known data set.
-
-    Args:
-        folders: usual names of its folder.
-        seen: number of pairs to train on.
-        pairs: P, if papers state it.
-        versions: what to say about releases that differ.
-    """
+    """A known data set."""
 
     title: str
-    folders: tuple[str, ...]
+    folders: tuple[str, ...]  # usual names of its folder
     attributes: int
     objects: int
-    seen: int
+    seen: int  # number of pairs to train on
     source: str
-    pairs: int | None = None
-    versions: str = ""
+    pairs: int | None = None  # P, if papers state it
+    versions: str = ""  # what to say about releases that differ
 
 
 PAIR_SETS: dict[str, PairLayout] = {

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.data.files.file_lists import shorten
-from batchformer.lab.data.files.image_files import ImageFiles
+from batchformer.lab.data.files.image_files import ImageFiles, without_images
 from batchformer.lab.data.sets.image_layouts import (
     ANNOTATED,
     Annotated,
@@ -67,8 +67,7 @@ class LongTailedFiles:
     @property
     def untested(self) -> list[str]:
         """Names of the classes without a test image."""
-        rows = (self.test.counts == 0).nonzero().flatten().tolist()
-        return [self.classes[row] for row in rows]
+        return without_images(self.test.counts, self.classes)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -313,8 +312,7 @@ def _with_classes(files: ImageFiles, classes: tuple[str, ...]) -> ImageFiles:
             f"{files.root}: {len(unknown)} folders are no classes of the training images: "
             f"{shorten(unknown)}. Rename them like the folders of training images, or remove them"
         )
-    new = torch.tensor([classes.index(name) for name in files.classes])
-    return dataclasses.replace(files, labels=new[files.labels], classes=classes)
+    return files.with_classes(classes)
 
 
 def _require_known(known: Annotated, file: Path, files: ImageFiles) -> None:

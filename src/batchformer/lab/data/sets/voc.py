@@ -18,26 +18,9 @@ from batchformer.lab.data.sets.image_layouts import ensure_voc, voc_list
 
 #: The classes of Pascal VOC, in their official order.
 VOC_CLASSES = (
-    "aeroplane",
-    "bicycle",
-    "bird",
-    "boat",
-    "bottle",
-    "bus",
-    "car",
-    "cat",
-    "chair",
-    "cow",
-    "diningtable",
-    "dog",
-    "horse",
-    "motorbike",
-    "person",
-    "pottedplant",
-    "sheep",
-    "sofa",
-    "train",
-    "tvmonitor",
+    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
+    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa"),
+    *("train", "tvmonitor"),
 )
 #: Endings of image files; of two files with the same name, the one with the earlier ending counts.
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
@@ -45,16 +28,11 @@ ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 
 @dataclass(frozen=True)
 class AnnotatedObject:
-    """An object of an annotation.
-
-    Args:
-        box: left, top, right, bottom in pixels; continuous, the image begins at 0.
-        difficult: marked as hard to recognise.
-    """
+    """An object of an annotation."""
 
     name: str
-    box: tuple[float, float, float, float]
-    difficult: bool
+    box: tuple[float, float, float, float]  # left, top, right, bottom; pixels from 0
+    difficult: bool  # marked as hard to recognise
 
     @property
     def degenerate(self) -> bool:
@@ -68,32 +46,21 @@ class AnnotatedObject:
 
 @dataclass(frozen=True)
 class BoxedImage:
-    """An image file and its n objects.
-
-    Args:
-        boxes: (n, 4) float32, left, top, right, bottom.
-        labels: (n,) int64 positions among the classes.
-        difficult: (n,) bool.
-    """
+    """An image file and its n objects."""
 
     path: Path
-    boxes: Tensor
-    labels: Tensor
-    difficult: Tensor
+    boxes: Tensor  # (n, 4) float32, left, top, right, bottom
+    labels: Tensor  # (n,) int64 positions among the classes
+    difficult: Tensor  # (n,) bool
 
 
 @dataclass(frozen=True)
 class BoxedImages:
-    """Images with boxes, to train on and to score.
-
-    Args:
-        train: images with at least one object each.
-        test: every image of the lists, also those without an object.
-    """
+    """Images with boxes, to train on and to score."""
 
     classes: tuple[str, ...]
-    train: tuple[BoxedImage, ...]
-    test: tuple[BoxedImage, ...]
+    train: tuple[BoxedImage, ...]  # images with at least one object each
+    test: tuple[BoxedImage, ...]  # every image of the lists, also those without an object
     split_sha256: str
 
     @property

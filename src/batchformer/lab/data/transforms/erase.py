@@ -138,15 +138,11 @@ class RandomErasing:
     """Random erasing (Zhong et al., 2020): a box of noise in some samples, after normalisation.
 
     Each pixel gets its own standard normal noise, as in timm's mode ``pixel``.
-
-    Args:
-        area: smallest and largest area of the box, as a share of the image.
-        aspect: smallest height / width of the box; the largest is its reciprocal.
     """
 
     p: float = 0.25
-    area: tuple[float, float] = (0.02, 1 / 3)
-    aspect: float = 0.3
+    area: tuple[float, float] = (0.02, 1 / 3)  # smallest and largest share of the image in the box
+    aspect: float = 0.3  # smallest height / width; its reciprocal is the largest
     draws: ClassVar[int] = 2 * ATTEMPTS + 4
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:

@@ -15,15 +15,10 @@ from torch.distributions import Beta
 
 @dataclass(frozen=True)
 class Mix:
-    """How a batch is mixed.
+    """How a batch is mixed."""
 
-    Args:
-        own: (H, W) the share of itself that each pixel keeps; the rest is its partner's.
-        share: () the same for the targets.
-    """
-
-    own: Tensor
-    share: Tensor
+    own: Tensor  # (H, W) the share of itself that each pixel keeps; the rest is its partner's
+    share: Tensor  # () the same for the targets
 
 
 def blend(share: Tensor, height: int, width: int) -> Mix:

@@ -36,17 +36,11 @@ _PIXELS_AT_ONCE = 1 << 24
 
 
 class Taps(NamedTuple):
-    """The source pixels and weights of each target along one axis, on the CPU.
+    """The source pixels and weights of each target along one axis, on the CPU."""
 
-    Attributes:
-        start: (N, T) first source of each of T targets.
-        weight: (N, T, K) int32 weights of that source and the next ones, times 2**bits.
-        bits: (N,) of the fixed point.
-    """
-
-    start: Tensor
-    weight: Tensor
-    bits: Tensor
+    start: Tensor  # (N, T) first source of each of T targets
+    weight: Tensor  # (N, T, K) int32 weights of that source and the next ones, times 2**bits
+    bits: Tensor  # (N,) of the fixed point
 
 
 def weighted_sums(x: Tensor, across: Taps, down: Taps) -> Tensor:
@@ -285,16 +279,11 @@ def central_box(height: int, width: int, ratio: tuple[float, float]) -> tuple[in
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """A random box of each sample, resampled to a square of side `size`.
-
-    Args:
-        scale: smallest and largest area of the box, as a share of the image.
-        ratio: smallest and largest width / height of the box.
-    """
+    """A random box of each sample, resampled to a square of side `size`."""
 
     size: int
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    scale: tuple[float, float] = (0.08, 1.0)  # smallest and largest share of the image in the box
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # smallest and largest width / height of the box
     draws: ClassVar[int] = 2 * ATTEMPTS + 2
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
