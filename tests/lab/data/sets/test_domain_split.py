@@ -8,7 +8,7 @@ from decimal import Decimal
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchformer.lab.data.sets.domain_split import DomainSplit, split_domain
@@ -16,6 +16,7 @@ from batchformer.lab.data.sets.domain_split import DomainSplit, split_domain
 SIZES = {"photo": 40, "art": 50, "sketch": 61}
 
 
+@settings(max_examples=40)
 @given(st.integers(0, 300), st.integers(0, 99), st.integers(0, 2**31), st.integers(0, 5))
 def test_rows_are_kept_or_held(count: int, percent: int, seed: int, number: int) -> None:
     kept, held = split_domain(count, percent / 100, seed, number)
@@ -35,16 +36,10 @@ def test_seeds_and_domains_draw_differently() -> None:
 
 def test_every_row_is_held_as_often_as_the_others() -> None:
     times = torch.zeros(20)
-    for seed in range(500):
+    for seed in range(200):
         times[split_domain(20, 0.25, seed, 0)[1]] += 1
-    # 500 draws with probability 1/4: a standard deviation of 9.7 around 125.
-    assert (times - 125).abs().max() < 4 * 9.7
-
-
-@pytest.mark.parametrize("fraction", [-0.1, 1.0, 20])
-def test_fractions_that_are_none(fraction: float) -> None:
-    with pytest.raises(ValueError, match="at least 0 and less than 1"):
-        split_domain(10, fraction, 0, 0)
+    # 200 draws with probability 1/4: a standard deviation of 6.1 around 50.
+    assert (times - 50).abs().max() < 4 * 6.1
 
 
 def test_sources_and_target() -> None:
@@ -86,6 +81,9 @@ def test_the_hash_covers_every_row() -> None:
 
 
 def test_domains_that_cannot_be_split() -> None:
+    for fraction in (-0.1, 1.0, 20):
+        with pytest.raises(ValueError, match="at least 0 and less than 1"):
+            split_domain(10, fraction, 0, 0)
     with pytest.raises(ValueError, match="no domain foto; choose of photo, art, sketch"):
         DomainSplit(SIZES, ("foto",), "art", seed=0)
     for sources in ((), ("art", "photo"), ("photo", "photo")):

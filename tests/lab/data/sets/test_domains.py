@@ -42,13 +42,11 @@ def test_classes_are_those_of_all_domains(tree: Path) -> None:
     assert found.domains == ("line", "paint", "photo") and found.classes == ("cat", "dog", "emu")
     assert found.counts.tolist() == [[0, 2, 0], [2, 1, 0], [1, 0, 3]]
     assert found.sizes == {"line": 2, "paint": 3, "photo": 4}
-    assert found.root == tree
-
-
-def test_paths_start_from_the_folder_of_the_domains(tree: Path) -> None:
-    photo = domain_tree(tree).files[2]
+    photo = found.files[2]
     assert photo.paths == ("photo/cat/0.jpg", *(f"photo/emu/{n}.jpg" for n in range(3)))
-    assert photo.labels.tolist() == [0, 2, 2, 2] and photo.root == tree
+    assert photo.labels.tolist() == [0, 2, 2, 2] and photo.root == found.root == tree
+    two = domain_folders("two", tree, {"b": "line", "a": "photo"})
+    assert two.domains == ("a", "b") and two.counts.tolist() == [[1, 0, 3], [0, 2, 0]]
 
 
 def test_what_is_no_domain_is_passed_over(tree: Path) -> None:
@@ -61,20 +59,11 @@ def test_what_is_no_domain_is_passed_over(tree: Path) -> None:
     (tree / "preview/all.png").touch()
     (tree / "photo/readme.txt").touch()
     (tree / "photo/cat/Thumbs.db").touch()
+    for domain in TREE:
+        (tree / domain / "ant").mkdir()  # a folder that is empty in every domain is no class
     found = domain_tree(tree)
     assert found.sizes == {"line": 2, "paint": 3, "photo": 4}
-
-
-def test_a_folder_that_is_empty_in_every_domain_is_no_class(tree: Path) -> None:
-    for domain in TREE:
-        (tree / domain / "ant").mkdir()
-    found = domain_tree(tree)
     assert found.classes == ("cat", "dog", "emu") and found.files[1].labels.tolist() == [0, 0, 1]
-
-
-def test_domains_by_the_names_of_their_folders(tree: Path) -> None:
-    found = domain_folders("two", tree, {"b": "line", "a": "photo"})
-    assert found.domains == ("a", "b") and found.counts.tolist() == [[1, 0, 3], [0, 2, 0]]
 
 
 def test_missing_files_are_found(tree: Path) -> None:
