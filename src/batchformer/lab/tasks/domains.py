@@ -29,8 +29,7 @@ from batchformer.lab.data.feeds.sharding import all_rows
 from batchformer.lab.data.feeds.with_domain import WithDomain, WithTarget
 from batchformer.lab.data.sets.digits import rotated_digits
 from batchformer.lab.data.sets.domain_layouts import load_domains
-from batchformer.lab.data.sets.domain_split import DomainSplit
-from batchformer.lab.data.sets.domains import DomainFiles, DomainImages
+from batchformer.lab.data.sets.domains import DomainFiles, DomainImages, DomainSplit
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import (
     IMAGENET,

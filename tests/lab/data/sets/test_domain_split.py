@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batchformer.lab.data.sets.domain_split import DomainSplit, split_domain
+from batchformer.lab.data.sets.domains import DomainSplit, split_domain
 
 SIZES = {"photo": 40, "art": 50, "sketch": 61}
 

@@ -8,12 +8,10 @@ from torch import Tensor
 from torchvision.transforms import v2
 
 from batchformer.lab.data.transforms import (
-    IMAGENET,
     AutoAugment,
     ColorJitter,
     Cutout,
     GaussianBlur,
-    Normalise,
     RandomCrop,
     RandomFlip,
     RandomGrey,
@@ -134,16 +132,6 @@ def test_views_are_a_crop_and_what_follows_it() -> None:
             view = byol(32, first, end, blur)
             assert view.transforms == (crop, *byol_colours(first, end, blur).transforms)
             assert any(isinstance(step, GaussianBlur) for step in view.transforms) == blur
-
-
-def test_without_jitter_and_with_other_statistics(images: Maker, numbers: Maker) -> None:
-    other = Normalise((0.466, 0.471, 0.380), (0.195, 0.194, 0.192))
-    x = images(4)
-    preset = imagenet_train(24, jitter=0, normalise=other)
-    u = numbers(4, preset.draws)
-    by_hand = RandomFlip()(RandomResizedCrop(24)(x, u[:, :22]), u[:, 22:])
-    assert torch.equal(preset(x, u), other(by_hand))
-    assert torch.equal(imagenet_train(24, jitter=0)(x, u), IMAGENET(by_hand))
 
 
 @pytest.mark.parametrize(

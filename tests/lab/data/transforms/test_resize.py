@@ -410,8 +410,6 @@ def test_the_chosen_are_blurred_by_their_own_sigma(p: float, images: Maker, numb
 
 
 def test_impossible_settings_are_refused(images: Maker) -> None:
-    with pytest.raises(ValueError, match="odd and positive, got 4"):
-        GaussianBlur(kernel_size=4)
     with pytest.raises(ValueError, match="smallest first"):
         GaussianBlur(sigma=(2.0, 0.1))
     with pytest.raises(ValueError, match=r"images of 6 x 40 are too small .* 6 pixels"):

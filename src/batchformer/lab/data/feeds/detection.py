@@ -13,11 +13,10 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.data.feeds.loader import PREFETCH, ReadAheadFeed
-from batchformer.lab.data.feeds.order import Order, Share, order_of
+from batchformer.lab.data.feeds.order import Order, Share, augmentation_numbers, order_of
 from batchformer.lab.data.feeds.workers import Stream, usable_workers
 from batchformer.lab.data.files.decode import decode
 from batchformer.lab.data.sets.voc import BoxedImage
-from batchformer.nn.randomness import generator
 
 #: Images that a worker reads at a time for scoring.
 SCORED_AT_ONCE = 4
@@ -141,8 +140,7 @@ class _RequestOfStep:
 
     def __call__(self, step: int) -> DetectionRequest:
         index = self.steps.index(step)
-        draw = generator(self.seed, "augmentation", step)
-        u = torch.rand(len(index), 2, generator=draw, dtype=torch.float64)
+        u = augmentation_numbers(self.seed, step, len(index), 2)
         samples = self.share.own(index).tolist()
         flips, lengths = self.share.own(u).T.tolist()
         return DetectionRequest(

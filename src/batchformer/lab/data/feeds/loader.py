@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.data.feeds.framing import Geometry
-from batchformer.lab.data.feeds.order import InOrder, Order, Sampler, Share, Steps, order_of
+from batchformer.lab.data.feeds.order import (
+    InOrder,
+    Order,
+    Sampler,
+    Share,
+    Steps,
+    augmentation_numbers,
+    order_of,
+)
 from batchformer.lab.data.feeds.sharding import scored_rows
 from batchformer.lab.data.feeds.workers import (
     ImageBatch,
@@ -27,7 +35,6 @@ from batchformer.lab.data.feeds.workers import (
 )
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.transforms.base import Transform
-from batchformer.nn.randomness import generator
 
 #: Batches that each worker has ready or is reading.
 PREFETCH = 2
@@ -230,9 +237,7 @@ class _Draws:
 
     def at(self, step: int, samples: int) -> tuple[Tensor, Tensor]:
         """(N, geometry) and (N, transform) float64."""
-        draw = generator(self.seed, "augmentation", step)
-        columns = self.geometry + self.transform
-        u = torch.rand(samples, columns, generator=draw, dtype=torch.float64)
+        u = augmentation_numbers(self.seed, step, samples, self.geometry + self.transform)
         return u[:, : self.geometry], u[:, self.geometry :]
 
 

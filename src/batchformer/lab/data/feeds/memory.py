@@ -13,7 +13,13 @@ from torch import Tensor
 
 from batchformer.lab.data.feeds.framing import Geometry
 from batchformer.lab.data.feeds.loader import evaluation_batches
-from batchformer.lab.data.feeds.order import Order, Sampler, Share, order_of
+from batchformer.lab.data.feeds.order import (
+    Order,
+    Sampler,
+    Share,
+    augmentation_numbers,
+    order_of,
+)
 from batchformer.lab.data.feeds.sharding import own_positions, require_rows
 from batchformer.lab.data.files.decode import decode
 from batchformer.lab.data.files.image_files import ImageFiles
@@ -109,12 +115,7 @@ class Feed:
         rows = [self.steps.index(step) for step in steps]
         draws = [view.draws for view in self.views.values()]
         numbers = [
-            torch.rand(
-                len(row),
-                sum(draws),
-                dtype=torch.float64,
-                generator=generator(self.seed, "augmentation", step),
-            )
+            augmentation_numbers(self.seed, step, len(row), sum(draws))
             for row, step in zip(rows, steps, strict=True)
         ]
         sizes = [len(row) for row in rows]
@@ -223,11 +224,7 @@ class Unchanged:
 
 
 def common_side(files: ImageFiles) -> int:
-    """The side of images that are all squares of one size; only file headers are read.
-
-    Raises:
-        ValueError: the first image is no square, or one differs from it.
-    """
+    """The side of images that are all squares of one size; only file headers are read."""
     if not len(files):
         raise ValueError("there is no image to take a size from: name a part with images")
     first, *others = files.paths

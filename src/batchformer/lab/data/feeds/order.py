@@ -179,6 +179,12 @@ def order_of(
     return steps
 
 
+def augmentation_numbers(seed: int, step: int, samples: int, columns: int) -> Tensor:
+    """(samples, columns) float64 uniform numbers of a step, drawn from (seed, step) alone."""
+    draw = generator(seed, "augmentation", step)
+    return torch.rand(samples, columns, generator=draw, dtype=torch.float64)
+
+
 # Samplers besides Shuffle.
 
 #: DeiT cuts an epoch of repeated images to a multiple of this.

@@ -204,11 +204,7 @@ def _on_listed(labels: Sequence[int]) -> str:
 
 
 def check_some(root: Path, paths: Sequence[str]) -> None:
-    """Look for the first, the last and evenly spaced paths between them under `root`.
-
-    Raises:
-        FileNotFoundError: with how many are missing, the first of them and what to do.
-    """
+    """Look for the first, the last and evenly spaced paths between them under `root`."""
     _check_root(root)
     spaces = max(min(SAMPLED, len(paths)) - 1, 1)
     rows = sorted({k * (len(paths) - 1) // spaces for k in range(spaces + 1)}) if paths else []
@@ -219,11 +215,7 @@ def check_some(root: Path, paths: Sequence[str]) -> None:
 
 
 def check_all(root: Path, paths: Sequence[str]) -> None:
-    """Look for all paths under `root`, by reading each folder once.
-
-    Raises:
-        FileNotFoundError: with how many are missing, the first of them and what to do.
-    """
+    """Look for all paths under `root`, by reading each folder once."""
     _check_root(root)
     rows_in: defaultdict[str, list[int]] = defaultdict(list)
     for row, path in enumerate(paths):

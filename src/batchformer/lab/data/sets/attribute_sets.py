@@ -88,12 +88,7 @@ def files_of(name: str, root: str | Path | None = None) -> AttributeFiles | None
 
 
 def ensure_present(name: str, root: str | Path | None = None) -> AttributeFiles:
-    """The files of a set.
-
-    Raises:
-        FileNotFoundError: says where it looked, what it expected and what to do.
-        ValueError: there is no set of that name.
-    """
+    """The files of a set; if there are none, a FileNotFoundError says what to do."""
     known, found = _known(name), files_of(name, root)
     if found is not None:
         return found

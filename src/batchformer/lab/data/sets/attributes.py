@@ -134,6 +134,10 @@ class AttributeFeatures:
             test_unseen=chosen.nonzero().flatten(),
         )
 
+    def _require(self, holds: bool, problem: str) -> None:
+        if not holds:
+            raise ValueError(f"{self.name}: {problem}")
+
     def _check_arrays(self) -> None:
         wanted = {
             "features": (self.features, torch.float32, 2),
@@ -141,23 +145,17 @@ class AttributeFeatures:
             "attributes": (self.attributes, torch.float32, 2),
         }
         for name, (tensor, dtype, axes) in wanted.items():
-            if tensor.dtype != dtype or tensor.ndim != axes:
-                raise ValueError(
-                    f"{self.name}: {name} must be {dtype} with {axes} axes, got {tensor.dtype} of "
-                    f"shape {tuple(tensor.shape)}"
-                )
-            if dtype == torch.float32 and not bool(tensor.isfinite().all()):
-                raise ValueError(f"{self.name}: {name} are not all finite numbers")
-        if len(self.features) != len(self.labels):
-            raise ValueError(
-                f"{self.name}: {len(self.features)} features but {len(self.labels)} labels"
-            )
-        if len(self.attributes) != len(self.classes):
-            raise ValueError(
-                f"{self.name}: attributes of {len(self.attributes)} classes but "
-                f"{len(self.classes)} class names"
-            )
-        require_labels(f"{self.name}: labels", self.labels, len(self.classes))
+            got = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+            right = tensor.dtype == dtype and tensor.ndim == axes
+            self._require(right, f"{name} must be {dtype} with {axes} axes, got {got}")
+            finite = dtype != torch.float32 or bool(tensor.isfinite().all())
+            self._require(finite, f"{name} are not all finite numbers")
+        rows, labels = len(self.features), len(self.labels)
+        self._require(rows == labels, f"{rows} features but {labels} labels")
+        described, named = len(self.attributes), len(self.classes)
+        problem = f"attributes of {described} classes but {named} class names"
+        self._require(described == named, problem)
+        require_labels(f"{self.name}: labels", self.labels, named)
 
     def _check_rows(self) -> None:
         parts = {
@@ -166,48 +164,34 @@ class AttributeFeatures:
             "test_unseen": self.test_unseen,
         }
         for name, rows in parts.items():
-            if rows.dtype != torch.int64 or rows.ndim != 1 or not len(rows):
-                raise ValueError(f"{self.name}: {name} must be one or more int64 row numbers")
-            if int(rows.min()) < 0 or int(rows.max()) >= len(self.labels):
-                raise ValueError(
-                    f"{self.name}: {name} runs from {int(rows.min())} to {int(rows.max())}, but "
-                    f"the rows are 0..{len(self.labels) - 1}"
-                )
-        together = torch.cat(list(parts.values()))
-        if int(torch.bincount(together).max()) > 1:
-            raise ValueError(
-                f"{self.name}: a row stands twice in {', '.join(parts)}; each row belongs to one "
-                "part at most"
-            )
+            right = rows.dtype == torch.int64 and rows.ndim == 1 and len(rows) > 0
+            self._require(right, f"{name} must be one or more int64 row numbers")
+            low, high, last = int(rows.min()), int(rows.max()), len(self.labels) - 1
+            problem = f"{name} runs from {low} to {high}, but the rows are 0..{last}"
+            self._require(low >= 0 and high <= last, problem)
+        once = int(torch.bincount(torch.cat(list(parts.values()))).max()) == 1
+        problem = "a row stands twice in {}; each row belongs to one part at most"
+        self._require(once, problem.format(", ".join(parts)))
 
     def _check_classes(self) -> None:
         both = self.seen[torch.isin(self.seen, self.unseen)]
-        if len(both):
-            raise ValueError(
-                f"{self.name}: classes {_shortened(both)} are tested as unseen but have training "
-                "rows"
-            )
+        problem = f"classes {_shortened(both)} are tested as unseen but have training rows"
+        self._require(not len(both), problem)
         covered = torch.cat((self.seen, self.unseen))
         neither = torch.arange(len(self.classes))
         neither = neither[~torch.isin(neither, covered)]
-        if len(neither):
-            raise ValueError(
-                f"{self.name}: classes {_shortened(neither)} have no training row and no unseen "
-                "test row"
-            )
+        problem = f"classes {_shortened(neither)} have no training row and no unseen test row"
+        self._require(not len(neither), problem)
         stray = classes_of(self.labels, self.test_seen)
         stray = stray[~torch.isin(stray, self.seen)]
-        if len(stray):
-            raise ValueError(
-                f"{self.name}: test_seen has rows of classes {_shortened(stray)}, which have no "
-                "training rows"
-            )
+        problem = f"test_seen has rows of classes {_shortened(stray)}, which have no training rows"
+        self._require(not len(stray), problem)
         if self.val_classes is not None:
             chosen = self.val_classes
-            if not len(chosen) or not bool(torch.isin(chosen, self.seen).all()):
-                raise ValueError(f"{self.name}: val_classes must be one or more seen classes")
-            if bool(torch.isin(self.seen, chosen).all()):
-                raise ValueError(f"{self.name}: val_classes leave no seen class to train on")
+            right = len(chosen) > 0 and bool(torch.isin(chosen, self.seen).all())
+            self._require(right, "val_classes must be one or more seen classes")
+            left = not bool(torch.isin(self.seen, chosen).all())
+            self._require(left, "val_classes leave no seen class to train on")
 
 
 def classes_of(labels: Tensor, rows: Tensor) -> Tensor:
@@ -237,10 +221,6 @@ def load_attribute_features(name: str, root: str | Path | None = None) -> Attrib
     Args:
         root: folder of the set, or the one above, or an `.npz`. None: $BATCHFORMER_DATA, else
             ~/.cache/batchformer.
-
-    Raises:
-        FileNotFoundError: says what is missing and how to provide it.
-        ValueError: a file is damaged, or is not that set.
     """
     files = ensure_present(name, root)
     title = files.features.stem if name == OWN else ATTRIBUTE_SETS[name].title

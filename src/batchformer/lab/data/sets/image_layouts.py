@@ -69,11 +69,7 @@ def find_cifar(name: Name, root: Path | None = None) -> Path | None:
 
 
 def ensure_cifar(name: Name, root: Path | None = None) -> None:
-    """Check that the data is here or that its host answers.
-
-    Raises:
-        FileNotFoundError: says where it looked, what it expected and what to do.
-    """
+    """Raise a FileNotFoundError that says what to do unless CIFAR is here or its host answers."""
     if find_cifar(name, root) is not None:
         return
     place = looked_in(root)
@@ -232,11 +228,7 @@ def lists_of(
 
 
 def ensure_lists(name: str, lists: Lists) -> None:
-    """Check that the lists of training and test images exist; images are not looked for.
-
-    Raises:
-        FileNotFoundError: says which list is missing and how to provide it.
-    """
+    """Raise a FileNotFoundError that says what to do unless the training and test lists exist."""
     missing = [str(file) for file in (lists.train, lists.test) if not file.is_file()]
     if missing:
         known = ANNOTATED[name]
@@ -259,11 +251,7 @@ def imagenet_folder(root: str | None) -> Path:
 
 
 def ensure_imagenet(root: str | None) -> None:
-    """Check that ``train`` and ``val`` have at least one class folder each.
-
-    Raises:
-        FileNotFoundError: says where it looked, what it expected and what to do.
-    """
+    """Raise a FileNotFoundError that says what to do unless ``train`` and ``val`` have classes."""
     folder = imagenet_folder(root)
     missing = [part for part in ("train", "val") if not _has_a_class(folder / part)]
     if missing:
@@ -303,11 +291,7 @@ def voc_list(root: str | None, name: str) -> Path:
 
 
 def ensure_voc(root: str | None, lists: Sequence[str]) -> None:
-    """Check that these lists of images exist.
-
-    Raises:
-        FileNotFoundError: says what it looked for, what it expected and what to do.
-    """
+    """Raise a FileNotFoundError that says what to do unless these lists of images exist."""
     missing = [voc_list(root, name) for name in lists if not voc_list(root, name).is_file()]
     if missing:
         raise not_found(

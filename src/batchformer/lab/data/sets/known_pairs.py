@@ -105,12 +105,7 @@ def place_of(name: str, root: str | Path | None = None) -> Path:
 
 
 def ensure_present(name: str, root: str | Path | None = None) -> None:
-    """Check that lists, metadata and a folder of images exist.
-
-    Raises:
-        FileNotFoundError: says what is missing and how to provide it.
-        ValueError: there is no set of that name.
-    """
+    """Raise a FileNotFoundError that says what to do unless lists, metadata and images exist."""
     known, place = _known(name), place_of(name, root)
     missing = [file for file in _LISTS.values() if not (place / file).is_file()]
     if not (place / METADATA).is_file() and not (place / CONVERTED).is_file():
@@ -248,7 +243,9 @@ def read_metadata(file: Path) -> tuple[list[PairImage], Counter[str]]:
 def metadata_to_csv(
     t7: str | Path, csv: str | Path, folder: str | Path | None = None
 ) -> tuple[int, Counter[str]]:
-    """Write the images of a metadata file as a table that `pair_table` reads.
+    """Write the images of a metadata file as a table that `pair_table` reads, and count them.
+
+    Returns how many were written, and how many were left out, by reason.
 
     The published set can then be used as the user's own, and `load_pairs` reads the table instead
     of the metadata if it is named `CONVERTED`. Images without an attribute or a part are left out.
@@ -257,8 +254,6 @@ def metadata_to_csv(
         folder: of the images; paths are written as they are on disk. None: as in the metadata,
             which some releases do not follow.
 
-    Returns:
-        how many were written, and how many were left out, by reason.
     """
     from batchformer.lab.data.sets.pairs import write_pair_table
 

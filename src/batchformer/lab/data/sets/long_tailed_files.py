@@ -222,11 +222,7 @@ def own_files(
 
 
 def _one_tree(root: Path) -> ImageFiles | None:
-    """The images of a folder of classes without folders train and test; None for other folders.
-
-    Raises:
-        FileNotFoundError: the folder is train or test itself, and the one above it was meant.
-    """
+    """The images of a folder of classes without folders train and test; None for other folders."""
     whole = root.resolve()
     if whole.name in ("train", *TEST_FOLDERS) and _has_parts(whole.parent):
         raise FileNotFoundError(
@@ -346,9 +342,6 @@ def require_published(published: Path, file: Path, files: ImageFiles) -> None:
     Args:
         published: a .json list of K numbers in label order; nothing is checked if it does not
             exist.
-
-    Raises:
-        ValueError: they disagree, or the numbers cannot be read.
     """
     if not published.is_file():
         return

@@ -144,11 +144,7 @@ FAMILIES: dict[str, Family] = {
 
 
 def ensure_present(data: Any) -> None:
-    """Refuse data that is neither here nor can be downloaded, before anything is loaded.
-
-    Raises:
-        FileNotFoundError: with what was looked for, what is expected and how to provide it.
-    """
+    """Raise a FileNotFoundError that says what to do unless data is here or can be downloaded."""
     FAMILIES[data.name].ensure(data)
 
 

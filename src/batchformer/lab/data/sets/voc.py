@@ -79,9 +79,6 @@ def read_annotation(file: Path) -> list[AnnotatedObject]:
     """The objects of one annotation; parts of objects, such as hands, are left out.
 
     VOC counts pixels from 1 and includes the last one: its 1..10 is 0 to 10 here.
-
-    Raises:
-        ValueError: the file is no annotation; names it and says what is wrong.
     """
     try:
         root = ElementTree.parse(file).getroot()
@@ -126,10 +123,6 @@ def load_voc(
     Args:
         trained_on: lists as ``2007/trainval``.
         difficult: train on objects that are marked as difficult; test images always keep them.
-
-    Raises:
-        FileNotFoundError: lists, images or annotations are missing; names the first of them.
-        ValueError: an annotation cannot be read, or there is nothing to train on or to score.
     """
     ensure_voc(root, (*trained_on, *scored_on))
     files = {name: _files(root, name) for name in dict.fromkeys((*trained_on, *scored_on))}

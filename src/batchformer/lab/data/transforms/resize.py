@@ -309,7 +309,7 @@ def gaussian_blur(x: Tensor, sigma: Tensor, kernel_size: int) -> Tensor:
     if min(height, width) <= radius:
         raise ValueError(
             f"images of {height} x {width} are too small to reflect the {radius} pixels that a "
-            f"kernel of {kernel_size} needs on each side; set a smaller kernel_size"
+            f"kernel of {kernel_size} needs on each side; set a smaller sigma"
         )
     offset = torch.arange(-radius, radius + 1) / sigma.double()[:, None]
     kernel = (-0.5 * offset**2).exp()
@@ -345,27 +345,18 @@ def kernel_size_for(sigma: float) -> int:
 
 @dataclass(frozen=True)
 class GaussianBlur:
-    """Blur each sample with probability `p`, by a deviation uniform in `sigma`.
+    """Blur each sample with probability `p`, by a deviation uniform in `sigma`."""
 
-    Args:
-        sigma: smallest and largest deviation in pixels.
-        kernel_size: odd number of pixels along one axis; None covers three of the largest
-            deviations on each side.
-    """
-
-    sigma: tuple[float, float] = (0.1, 2.0)
+    sigma: tuple[float, float] = (0.1, 2.0)  # smallest and largest deviation in pixels
     p: float = 0.5
-    kernel_size: int | None = None
     draws: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if not 0 < self.sigma[0] <= self.sigma[1]:
             raise ValueError(f"sigma must be positive and smallest first, got {self.sigma}")
-        if self.kernel_size is not None and (self.kernel_size < 1 or self.kernel_size % 2 == 0):
-            raise ValueError(f"kernel_size must be odd and positive, got {self.kernel_size}")
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         chance, number = columns(self, x, u)
-        size = self.kernel_size or kernel_size_for(self.sigma[1])
+        size = kernel_size_for(self.sigma[1])
         sigma = uniform_float(number, *self.sigma)
         return apply_where(x, chance < self.p, lambda y, s: gaussian_blur(y, s, size), sigma)
