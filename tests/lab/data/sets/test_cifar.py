@@ -213,12 +213,8 @@ def test_flatter_tail_is_refused(tmp_path: Path, ratio: float, profile: str) -> 
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"x_train": np.zeros((5, 8, 8, 3))}, "x_train must be uint8 .* got float64"),
         ({"classes": np.array(["a", "b"])}, "has 2 classes instead of 6"),
         ({"classes": np.array(["a"] * 6, dtype=object)}, "allow_pickle=False"),
-        ({"y_train": np.zeros(3)}, r"y_train must be whole numbers of shape \(\d+,\)"),
-        ({"y_test": np.full(12, 6)}, "labels y_test run from 6 to 6, but the 6 classes are 0..5"),
-        ({"rank_in_class": np.zeros(3)}, "must hold a rank for each image"),
     ],
 )
 def test_wrong_arrays(tmp_path: Path, changed: dict[str, np.ndarray], message: str) -> None:

@@ -155,7 +155,7 @@ class AttributeFeatures:
         described, named = len(self.attributes), len(self.classes)
         problem = f"attributes of {described} classes but {named} class names"
         self._require(described == named, problem)
-        require_labels(f"{self.name}: labels", self.labels, named)
+        require_labels(f"{self.name}: labels run", self.labels, named)
 
     def _check_rows(self) -> None:
         parts = {

@@ -225,7 +225,7 @@ def _check_labels(
             f"{path}: {name} must be whole numbers of shape ({len(images)},), one for each image, "
             f"got {labels.dtype} of shape {labels.shape}"
         )
-    require_labels(f"{path}: labels {name}", labels, num_classes)
+    require_labels(f"{path}: {name} runs", labels, num_classes)
 
 
 def _check_steep_enough(

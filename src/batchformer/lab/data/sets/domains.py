@@ -102,7 +102,7 @@ class DomainImages:
                     f"{self.name}: images of {domain} are {shape}, those of {self.domains[0]} "
                     f"{first} (C, H, W)"
                 )
-            require_labels(f"{self.name}: labels of {domain}", part.y, len(self.classes))
+            require_labels(f"{self.name}: labels of {domain} run", part.y, len(self.classes))
         _check_classes(self.name, self.classes, self.counts)
 
     @property

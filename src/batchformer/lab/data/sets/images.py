@@ -38,10 +38,10 @@ def content_hash(*parts: Tensor | str) -> str:
 
 
 def require_labels(what: str, labels: Tensor | npt.NDArray[Any], classes: int) -> None:
-    """Refuse labels (N,) outside of 0..classes - 1; `what` names them."""
+    """Refuse labels (N,) outside of 0..classes - 1; the error begins with `what`: "labels run"."""
     if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
         raise ValueError(
-            f"{what} run from {int(labels.min())} to {int(labels.max())}, but the {classes} "
+            f"{what} from {int(labels.min())} to {int(labels.max())}, but the {classes} "
             f"classes are 0..{classes - 1}"
         )
 
@@ -117,7 +117,7 @@ class LongTailedData:
                 f"images are {tuple(self.test.x.shape[1:])} (C, H, W)"
             )
         for part, y in (("training", self.train.y), ("test", self.test.y)):
-            require_labels(f"{self.name}: {part} labels", y, len(self.classes))
+            require_labels(f"{self.name}: {part} labels run", y, len(self.classes))
 
     @cached_property
     def train_sha256(self) -> str:
