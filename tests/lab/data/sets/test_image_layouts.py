@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from batchformer.lab.data.files.location import looked_in, match_name, names_in
 from batchformer.lab.data.sets.image_layouts import (
     ANNOTATED,
     cifar_layout,
@@ -31,6 +32,28 @@ def touch(root: Path, *names: str) -> None:
     for name in names:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).touch()
+
+
+def test_the_order_of_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path))
+    assert looked_in() == tmp_path and looked_in(Path("~/x")) == Path.home() / "x"
+    monkeypatch.delenv("BATCHFORMER_DATA")
+    assert looked_in() == Path.home() / ".cache/batchformer"
+
+
+def test_letters_and_digits_count_and_the_first_usual_name_comes_first() -> None:
+    for spelling in ("Real World", "Real_World", "RealWorld", "real-world"):
+        assert match_name(["Art", spelling, "Realm"], ["Real World"]) == spelling
+    assert match_name(["real_world", "Real World"], ["Real World"]) == "Real World"
+    assert match_name(["SUN", "sun09"], ["SUN09", "SUN"]) == "sun09"
+    assert match_name(["sun10"], ["SUN09", "SUN"]) is None
+
+
+def test_names_of_folders_and_of_files(tmp_path: Path) -> None:
+    touch(tmp_path, "b/1", "a/1", "c.txt")
+    assert names_in(tmp_path, folders=True) == ["a", "b"]
+    assert names_in(tmp_path, folders=False) == ["c.txt"]
+    assert names_in(tmp_path / "none", folders=True) == []
 
 
 def test_official_files_of_cifar_must_be_complete_and_come_before_an_npz(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -54,19 +54,6 @@ PAIR_SETS: dict[str, PairLayout] = {
         "script downloads the second one",
         versions=" C-GQA was released again with other pairs, and the experiments of the paper are "
         "on the first release: scores on the two do not compare.",
-    ),
-}
-#: Where an image may lie, given its path as written and its pair: the ways folders are renamed.
-FORMS: dict[str, Callable[[str, str, str], str]] = {
-    "as written": lambda path, attribute, thing: path,
-    "underscores for the spaces of the folder": lambda path, attribute, thing: (
-        f"{_folder(path).replace(' ', '_')}{_file(path)}"
-    ),
-    "in a folder attribute_object": lambda path, attribute, thing: (
-        f"{attribute}_{thing}/{_file(path)}"
-    ),
-    "in a folder 'attribute object'": lambda path, attribute, thing: (
-        f"{attribute} {thing}/{_file(path)}"
     ),
 }
 
@@ -147,21 +134,32 @@ def _known(name: str) -> PairLayout:
     return PAIR_SETS[name]
 
 
-def as_on_disk(title: str, folder: Path, images: Sequence[PairImage]) -> list[PairImage]:
-    """Images with their paths in the form of `FORMS` that finds most files of a sample."""
-    sample = [image[:3] for image in images[:: max(len(images) // _SAMPLED, 1)]]
-    found = {
-        form: sum((folder / path(*own)).is_file() for own in sample) for form, path in FORMS.items()
+def _forms(path: str, attribute: str, thing: str) -> dict[str, str]:
+    """Where an image may lie, given its path as written: scripts rename folders in these ways."""
+    folder, slash, file = path.rpartition("/")
+    return {
+        "as written": path,
+        "underscores for the spaces of the folder": f"{folder.replace(' ', '_')}{slash}{file}",
+        "in a folder attribute_object": f"{attribute}_{thing}/{file}",
+        "in a folder 'attribute object'": f"{attribute} {thing}/{file}",
     }
-    best = max(FORMS, key=lambda form: found[form])
-    if sample and not found[best]:
-        tried = "\n".join(f"  {path(*sample[0])} ({form})" for form, path in FORMS.items())
+
+
+def as_on_disk(title: str, folder: Path, images: Sequence[PairImage]) -> list[PairImage]:
+    """Images with their paths in the form that finds most files of a sample."""
+    sample = [_forms(*image[:3]) for image in images[:: max(len(images) // _SAMPLED, 1)]]
+    if not sample:
+        return []
+    found = {form: sum((folder / own[form]).is_file() for own in sample) for form in sample[0]}
+    best = max(found, key=lambda form: found[form])
+    if not found[best]:
+        tried = "\n".join(f"  {path} ({form})" for form, path in sample[0].items())
         raise FileNotFoundError(
             f"{title}: none of the {len(sample)} images looked for (out of {len(images)}) is in "
             f"{folder}, in any form of its path. For the first one these were tried:\n{tried}\n"
             "Unpack the images there; the scripts that provide some sets rename folders"
         )
-    return [image._replace(image=FORMS[best](*image[:3])) for image in images]
+    return [image._replace(image=_forms(*image[:3])[best]) for image in images]
 
 
 def _require_known(known: PairLayout, place: Path, found: Compositions) -> None:
@@ -184,14 +182,6 @@ def _require_known(known: PairLayout, place: Path, found: Compositions) -> None:
             f"make it a set of your own by: batchformer data convert-pairs {METADATA} --images "
             f"{_IMAGES} --to FILE.csv"
         )
-
-
-def _folder(path: str) -> str:
-    return path[: len(path) - len(_file(path))]
-
-
-def _file(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 # Metadata of the published sets.

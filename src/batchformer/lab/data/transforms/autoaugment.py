@@ -89,27 +89,24 @@ POLICIES: dict[PolicyName, Policy] = {"cifar10": CIFAR10, "imagenet": IMAGENET}
 _LARGEST_SHIFT = 150 / 331
 
 
+#: Magnitudes of the first and of the last bin; of a shift as a share of the side.
+_ENDS = {
+    **dict.fromkeys(("shear_x", "shear_y"), (0.0, 0.3)),
+    **dict.fromkeys(("translate_x", "translate_y"), (0.0, _LARGEST_SHIFT)),
+    "rotate": (0.0, 30.0),
+    **dict.fromkeys(ENHANCEMENTS, (0.0, 0.9)),
+    "solarize": (255.0, 0.0),
+}
+
+
 def magnitudes(operation: str, height: int, width: int, bins: int) -> Tensor:
     """(bins,) float64 magnitude of each bin of an operation, before the sign."""
     # In float32 first, as torchvision does: a shift is truncated, so the last bit can matter.
-    return _magnitudes(operation, height, width, bins).double()
-
-
-def _magnitudes(operation: str, height: int, width: int, bins: int) -> Tensor:
-    if operation in ("shear_x", "shear_y"):
-        return torch.linspace(0, 0.3, bins)
-    if operation in ("translate_x", "translate_y"):
-        side = width if operation == "translate_x" else height
-        return torch.linspace(0, _LARGEST_SHIFT * side, bins)
-    if operation == "rotate":
-        return torch.linspace(0, 30, bins)
-    if operation in ENHANCEMENTS:
-        return torch.linspace(0, 0.9, bins)
     if operation == "posterize":
-        return 8 - (torch.arange(bins) / ((bins - 1) / 4)).round()
-    if operation == "solarize":
-        return torch.linspace(255, 0, bins)
-    return torch.zeros(bins)
+        return (8 - (torch.arange(bins) / ((bins - 1) / 4)).round()).double()
+    first, last = _ENDS.get(operation, (0.0, 0.0))
+    side = {"translate_x": width, "translate_y": height}.get(operation, 1)
+    return torch.linspace(first, last * side, bins).double()
 
 
 def has_sign(operation: str) -> bool:
