@@ -17,7 +17,7 @@ from batchformer.insight.classes import Classes
 from batchformer.insight.look import Arrays, look
 from batchformer.insight.record import save
 from batchformer.insight.relations import Relations
-from batchformer.lab.data.feeds.test_images import TestImagesInMemory
+from batchformer.lab.data.feeds.evaluation_images import EvaluationImages
 from batchformer.lab.data.sets.images import ImageSplit
 
 Make = Callable[..., Relations]
@@ -48,18 +48,18 @@ class AsDouble:
 
 
 @pytest.fixture(scope="module")
-def shown() -> TestImagesInMemory:
+def shown() -> EvaluationImages:
     draw = torch.Generator().manual_seed(5)
     x = torch.randint(0, 256, (90, 1, 6, 6), generator=draw, dtype=torch.uint8)
     classes = Classes.by_shots(tuple("abcd"), torch.tensor([300, 50, 5, 120]))
-    return TestImagesInMemory(classes, ImageSplit(x, torch.arange(90) % 4), AsDouble(), CPU)
+    return EvaluationImages(classes, ImageSplit(x, torch.arange(90) % 4), AsDouble(), CPU)
 
 
-def seen(relations: Relations, shown: TestImagesInMemory, **options: Any) -> Arrays:
+def seen(relations: Relations, shown: EvaluationImages, **options: Any) -> Arrays:
     return look(relations, shown, network=relations.module, **options)
 
 
-def test_the_record_has_what_it_promises(make_relations: Make, shown: TestImagesInMemory) -> None:
+def test_the_record_has_what_it_promises(make_relations: Make, shown: EvaluationImages) -> None:
     found = seen(make_relations(), shown)
     assert set(found) == OF_EVERY_RUN | WITH_BATCHFORMER
     shapes = {
@@ -83,7 +83,7 @@ def test_the_record_has_what_it_promises(make_relations: Make, shown: TestImages
 
 
 def test_sums_are_those_of_the_whole_test_set_at_once(
-    make_relations: Make, shown: TestImagesInMemory
+    make_relations: Make, shown: EvaluationImages
 ) -> None:
     """All images in one batch: whatever their order, pairs are the same."""
     relations = make_relations()
@@ -123,7 +123,7 @@ def test_sums_are_those_of_the_whole_test_set_at_once(
 
 
 def test_predictions_are_those_of_the_plain_network(
-    make_relations: Make, shown: TestImagesInMemory
+    make_relations: Make, shown: EvaluationImages
 ) -> None:
     relations = make_relations()
     found = seen(relations, shown)
@@ -148,7 +148,7 @@ def test_predictions_are_those_of_the_plain_network(
 
 
 def test_explored_batches_are_those_of_the_encoder(
-    make_relations: Make, shown: TestImagesInMemory
+    make_relations: Make, shown: EvaluationImages
 ) -> None:
     relations = make_relations()
     found = seen(relations, shown)
@@ -163,7 +163,7 @@ def test_explored_batches_are_those_of_the_encoder(
     assert (found["batch_gradient"] > 0).sum() == 3 * 64 * 63
 
 
-def test_looking_leaves_no_trace(make_relations: Make, shown: TestImagesInMemory) -> None:
+def test_looking_leaves_no_trace(make_relations: Make, shown: EvaluationImages) -> None:
     relations = make_relations(dropout=0.5)
     module = relations.module
     module.train()
@@ -193,7 +193,7 @@ def test_looking_leaves_no_trace(make_relations: Make, shown: TestImagesInMemory
 
 
 def test_seeds_look_at_the_same_images_in_other_batches(
-    make_relations: Make, shown: TestImagesInMemory
+    make_relations: Make, shown: EvaluationImages
 ) -> None:
     relations = make_relations()
     zero, one = (seen(relations, shown, seed=seed, measured=60, batch=20) for seed in (0, 1))
@@ -211,7 +211,7 @@ def test_a_thousand_classes_of_noise_fit(tmp_path: Path) -> None:
     x = torch.randint(0, 256, (1000, 3, 64, 64), generator=draw, dtype=torch.uint8)
     counts = torch.linspace(1200, 5, 1000).long()
     classes = Classes.by_shots([f"n{number:08d}" for number in range(1000)], counts)
-    shown = TestImagesInMemory(classes, ImageSplit(x, torch.arange(1000)), AsFloat(), CPU)
+    shown = EvaluationImages(classes, ImageSplit(x, torch.arange(1000)), AsFloat(), CPU)
     from batchformer.nn.module import BatchFormer
 
     torch.manual_seed(0)
@@ -241,7 +241,7 @@ class AsFloat:
 
 
 def test_a_network_in_training_is_seen_as_in_eval(
-    make_relations: Make, shown: TestImagesInMemory
+    make_relations: Make, shown: EvaluationImages
 ) -> None:
     relations = make_relations(dropout=0.5)
     expected = seen(relations, shown)

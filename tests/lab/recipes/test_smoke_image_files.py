@@ -17,7 +17,7 @@ from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.memory import close
-from batchformer.lab.data.sets import annotated
+from batchformer.lab.data.sets import image_layouts
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.build import build_network
@@ -62,14 +62,14 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name, (train, test) in TREES.items():
             lists = {"train": _images(folder / name, train, SIZES)}
             lists["test"] = lists["val"] = _images(folder / name, test, (1, 1, 1))
-            if name in annotated.ANNOTATED:
-                known = annotated.ANNOTATED[name]
+            if name in image_layouts.ANNOTATED:
+                known = image_layouts.ANNOTATED[name]
                 for part, text in lists.items():
                     (folder / name / getattr(known, part)).write_text(text)
                 small = dataclasses.replace(
                     known, classes=3, images=15, most=9, fewest=2, tested=3, validated=3
                 )
-                patch.setitem(annotated.ANNOTATED, name, small)
+                patch.setitem(image_layouts.ANNOTATED, name, small)
         yield folder
         load_task.cache_clear()
 

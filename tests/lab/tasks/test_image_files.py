@@ -17,7 +17,7 @@ from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds.loader import FileFeed
 from batchformer.lab.data.feeds.memory import close
-from batchformer.lab.data.sets import annotated
+from batchformer.lab.data.sets import image_layouts
 from batchformer.lab.engine.method import Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.tasks.base import WithMeta
@@ -154,8 +154,8 @@ def test_balanced_batches_beside_and_both_feeds_closed(task: ImageFileTask) -> N
 def test_balanced_batches_of_the_third_list(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     numbers = {"classes": 3, "images": 6, "most": 2, "fewest": 2, "tested": 6, "validated": 6}
     names = {"train": "val.txt", "test": "val.txt", "val": "val.txt"}
-    small = dataclasses.replace(annotated.ANNOTATED["places_lt"], **numbers, **names)  # type: ignore[arg-type]
-    monkeypatch.setitem(annotated.ANNOTATED, "places_lt", small)
+    small = dataclasses.replace(image_layouts.ANNOTATED["places_lt"], **numbers, **names)  # type: ignore[arg-type]
+    monkeypatch.setitem(image_layouts.ANNOTATED, "places_lt", small)
     config = LongTailConfig(
         name="places_lt", root=str(root), augment="jitter", size=28, meta_batch=6, meta_from="val"
     )

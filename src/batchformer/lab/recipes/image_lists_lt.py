@@ -8,7 +8,7 @@ from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.data.sets.annotated import ANNOTATED
+from batchformer.lab.data.sets.image_layouts import ANNOTATED
 from batchformer.lab.recipes.epochs import in_epochs
 from batchformer.lab.recipes.imagenet_lt import paco_on_files
 from batchformer.lab.recipes.paper import numbers_for

@@ -16,7 +16,7 @@ from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, ModuleConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig
-from batchformer.lab.data.sets.annotated import ANNOTATED
+from batchformer.lab.data.sets.image_layouts import ANNOTATED
 from batchformer.lab.recipes.cifar_lt import PACO_MODULE
 from batchformer.lab.recipes.epochs import in_epochs, warm_up_and_drop
 from batchformer.lab.recipes.paper import numbers_for

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
-from batchformer.lab.data.sets.annotated import ANNOTATED
+from batchformer.lab.data.sets.image_layouts import ANNOTATED
 from batchformer.lab.recipes.cifar_lt import BALANCED_SOFTMAX_MODULE, PACO_MODULE
 from batchformer.lab.recipes.epochs import IMAGES
 from batchformer.lab.recipes.paper import numbers_for

@@ -16,8 +16,8 @@ from torch import Tensor
 from batchformer.lab.config.data import PairConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
-from batchformer.lab.data.feeds.in_memory import read_all
 from batchformer.lab.data.feeds.loader import FileFeed, View, evaluation_batches
+from batchformer.lab.data.feeds.memory import read_all
 from batchformer.lab.data.feeds.sharding import all_rows
 from batchformer.lab.data.files.location import looked_in
 from batchformer.lab.data.files.word_vectors import Embedded, embed, read_vectors, words_of

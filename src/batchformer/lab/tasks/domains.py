@@ -18,16 +18,18 @@ from batchformer.insight.images import TestImages
 from batchformer.lab.config.data import EACH, DomainConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.feeds import framing
-from batchformer.lab.data.feeds.in_memory import read_all
+from batchformer.lab.data.feeds.evaluation_images import (
+    EvaluationImageFiles,
+    EvaluationImages,
+)
 from batchformer.lab.data.feeds.loader import View, evaluation_batches
+from batchformer.lab.data.feeds.memory import read_all
 from batchformer.lab.data.feeds.order import DomainSteps, Order
 from batchformer.lab.data.feeds.sharding import all_rows
-from batchformer.lab.data.feeds.test_images import TestImageFiles, TestImagesInMemory
 from batchformer.lab.data.feeds.with_domain import WithDomain, WithTarget
 from batchformer.lab.data.sets.digits import rotated_digits
 from batchformer.lab.data.sets.domain_layouts import load_domains
-from batchformer.lab.data.sets.domain_split import DomainSplit
-from batchformer.lab.data.sets.domains import DomainFiles, DomainImages
+from batchformer.lab.data.sets.domains import DomainFiles, DomainImages, DomainSplit
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import (
     IMAGENET,
@@ -202,8 +204,10 @@ class DomainTask:
         part, _ = self.data.joined({self.config.target: self._target_rows})
         classes = Classes.by_shots(self.data.classes, self.method_options["class_counts"])
         if isinstance(part, ImageSplit):
-            return TestImagesInMemory(classes, part, scored_view(self.config), self.device)
-        return TestImageFiles(classes, part, scored_file_view(self.config), self.device, workers)
+            return EvaluationImages(classes, part, scored_view(self.config), self.device)
+        return EvaluationImageFiles(
+            classes, part, scored_file_view(self.config), self.device, workers
+        )
 
     def evaluate(self, method: Method, optimizer_step: OptimizerStep) -> Evaluation:
         """Accuracy on the target first, then that on held-out images of the sources."""

@@ -14,11 +14,11 @@ from batchformer.insight.classes import Classes
 from batchformer.insight.images import TestImages
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
+from batchformer.lab.data.feeds.evaluation_images import EvaluationImageFiles
 from batchformer.lab.data.feeds.loader import FileFeed, evaluation_batches
 from batchformer.lab.data.feeds.order import ClassBalanced, sampler_named
-from batchformer.lab.data.feeds.test_images import TestImageFiles
 from batchformer.lab.data.files.image_files import ImageFiles
-from batchformer.lab.data.sets.annotated import lists_of
+from batchformer.lab.data.sets.image_layouts import lists_of
 from batchformer.lab.data.sets.long_tailed_files import (
     LongTailedFiles,
     annotated,
@@ -133,7 +133,7 @@ class ImageFileTask(FixedSplit):
         """Test images, for figures."""
         data, view = self.data, view_at_test(self.config)
         classes = Classes.by_shots(data.classes, data.train_counts, self.config.shots)
-        return TestImageFiles(classes, data.test, view, self.device, workers)
+        return EvaluationImageFiles(classes, data.test, view, self.device, workers)
 
     def evaluate(
         self, method: Method, optimizer_step: OptimizerStep, batch: int = TEST_BATCH

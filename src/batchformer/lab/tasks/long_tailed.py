@@ -15,8 +15,8 @@ from batchformer.insight.classes import Classes
 from batchformer.insight.images import TestImages
 from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.training import TrainConfig
+from batchformer.lab.data.feeds.evaluation_images import EvaluationImages
 from batchformer.lab.data.feeds.order import ClassBalanced, sampler_named
-from batchformer.lab.data.feeds.test_images import TestImagesInMemory
 from batchformer.lab.data.sets.cifar import cifar_lt
 from batchformer.lab.data.sets.digits import digits_lt
 from batchformer.lab.data.sets.images import ImageSplit, LongTailedData
@@ -111,7 +111,7 @@ class LongTailedTask(FixedSplit):
         """Test images, for figures."""
         data = self.data
         classes = Classes.by_shots(data.classes, data.train_counts, self.config.shots)
-        return TestImagesInMemory(classes, data.test, self._normalise, self.device)
+        return EvaluationImages(classes, data.test, self._normalise, self.device)
 
     def evaluate(
         self, method: Method, optimizer_step: OptimizerStep, batch: int = TEST_BATCH

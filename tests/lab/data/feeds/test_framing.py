@@ -35,13 +35,7 @@ def image(height: int = 60, width: int = 90) -> Tensor:
     return torch.nn.functional.interpolate(coarse, (height, width))[0].to(torch.uint8)
 
 
-@given(st.integers(1, 400), st.integers(1, 400), st.integers(0, 10**6))
-def test_a_window_lies_inside_the_image(height: int, width: int, seed: int) -> None:
-    top, left, h, w = random_window(height, width, uniform(22, seed=seed), SCALE, RATIO)
-    assert top >= 0 and top + h <= height and h > 0
-    assert left >= 0 and left + w <= width and w > 0
-
-
+@settings(max_examples=50)
 @given(st.integers(1, 400), st.integers(1, 400), st.integers(0, 10**6))
 def test_the_window_is_the_batched_transforms_box(height: int, width: int, seed: int) -> None:
     u = uniform(3, 22, seed=seed)
@@ -87,7 +81,7 @@ def test_windows_are_distributed_as_torchvisions(height: int, width: int) -> Non
         assert stats.ks_2samp(a, b).pvalue > 0.01, name
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=15)
 @given(st.integers(5, 90), st.integers(5, 90), st.integers(0, 10**6))
 def test_every_geometry_gives_its_square(height: int, width: int, seed: int) -> None:
     kinds: tuple[Geometry, ...] = (
@@ -100,56 +94,22 @@ def test_every_geometry_gives_its_square(height: int, width: int, seed: int) -> 
         assert framed.shape == (3, 16, 16) and framed.dtype == torch.uint8
 
 
-def test_random_resized_crop_is_its_window_resized() -> None:
+def test_a_random_resized_crop_is_its_window_resized() -> None:
     u = uniform(22)
-    top, left, h, w = random_window(60, 90, u, SCALE, RATIO)
-    window = image()[None, :, top : top + h, left : left + w].double()
-    expected = torch.nn.functional.interpolate(window, (32, 32), mode="bilinear", antialias=True)
-    got = RandomResizedCrop(32)(image(), u)
-    assert (got.double() - expected[0]).abs().max() <= 1.0
+    for scale in (SCALE, (0.7, 1.0)):
+        top, left, h, w = random_window(60, 90, u, scale, RATIO)
+        cut = image()[:, top : top + h, left : left + w]
+        got = RandomResizedCrop(32, scale=scale)(image(), u)
+        assert torch.equal(got, v2.Resize((32, 32), antialias=True)(cut))
+        assert not torch.equal(RandomResizedCrop(32, scale, RATIO, "bicubic")(image(), u), got)
 
 
-def test_a_window_of_the_whole_at_its_own_size_changes_nothing() -> None:
-    whole = RandomResizedCrop(60, scale=(1.0, 1.0), ratio=(1.0, 1.0))
-    square = image(60, 60)
-    assert torch.equal(whole(square, uniform(22)), square)
-
-
-def test_the_test_geometry_is_torchvisions() -> None:
-    expected = v2.Compose([v2.Resize(32, antialias=True), v2.CenterCrop(28)])
-    for height, width in ((60, 90), (90, 61), (20, 25)):
-        got = ResizeCentreCrop(28, shorter=32)(image(height, width), uniform(0))
-        assert torch.equal(got, expected(image(height, width)))
-
-
-def test_the_whole_image_is_resized_as_torchvision_does() -> None:
-    whole = ResizeWhole(28)
-    assert whole.draws == 0
-    expected = v2.Resize((28, 28), antialias=True)
+def test_the_geometries_of_tests_are_torchvisions() -> None:
+    centre = v2.Compose([v2.Resize(32, antialias=True), v2.CenterCrop(28)])
+    whole = v2.Resize((28, 28), antialias=True)
     for height, width in ((60, 90), (90, 61), (20, 25), (28, 28), (3, 200)):
-        got = whole(image(height, width), uniform(0))
-        assert torch.equal(got, expected(image(height, width)))
-
-
-def test_windows_of_a_larger_part_of_the_image() -> None:
-    """The crop of domain generalization: no less than 0.7 of the area, but for whole pixels."""
-    large = (0.7, 1.0)
-    windows = [random_window(200, 220, u, large, RATIO) for u in uniform(500, 22)]
-    parts = torch.tensor([h * w / (200 * 220) for _, _, h, w in windows])
-    assert parts.min() > 0.69 and parts.max() <= 1 and parts.std() > 0.05
-    u = uniform(22)
-    top, left, h, w = random_window(60, 90, u, large, RATIO)
-    cut = image()[:, top : top + h, left : left + w]
-    got = RandomResizedCrop(32, scale=large)(image(), u)
-    assert torch.equal(got, v2.Resize((32, 32), antialias=True)(cut))
-
-
-def test_interpolations_differ() -> None:
-    u = uniform(22)
-    a, b = RandomResizedCrop(32)(image(), u), RandomResizedCrop(32, interpolation="bicubic")
-    assert not torch.equal(a, b(image(), u))
-
-
-def test_a_square_that_does_not_fit() -> None:
+        x = image(height, width)
+        assert torch.equal(ResizeCentreCrop(28, shorter=32)(x, uniform(0)), centre(x))
+        assert torch.equal(ResizeWhole(28)(x, uniform(0)), whole(x))
     with pytest.raises(ValueError, match=r"side 224 does not fit .* shorter side is 200"):
         ResizeCentreCrop(224, shorter=200)

@@ -1,14 +1,25 @@
-"""Batches of images and of features in memory are a function of the step."""
+"""Batches in memory are a function of the step, with domains too; files are read into memory."""
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from PIL import Image
+from torchvision.transforms import v2
 
-from batchformer.lab.data.feeds.memory import FeatureFeed, Feed
+from batchformer.lab.data.feeds import memory
+from batchformer.lab.data.feeds.framing import RandomResizedCrop, ResizeWhole
+from batchformer.lab.data.feeds.memory import FeatureFeed, Feed, common_side, read_all
 from batchformer.lab.data.feeds.order import DomainSteps, Shuffle
+from batchformer.lab.data.feeds.with_domain import WithDomain, WithTarget
+from batchformer.lab.data.files.decode import DamagedImageError, decode
+from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import digits_test, digits_train
 from batchformer.nn.randomness import generator
@@ -30,13 +41,8 @@ def test_an_epoch_holds_every_sample_once() -> None:
     assert seen.sort().values.tolist() == list(range(23)) and seen.tolist() != list(range(23))
     for batch in batches:
         assert torch.equal(batch["y"], SPLIT.y[batch["index"]])
-
-
-def test_dropping_the_last_batch() -> None:
-    source = feed(drop_last=True)
-    assert source.per_epoch == 2 and len(source.batch(3)["y"]) == 8
-    with pytest.raises(ValueError, match="no full batch of 32"):
-        Feed(SPLIT, digits_train(), 32, 0, drop_last=True)
+    full = feed(drop_last=True)
+    assert full.per_epoch == 2 and len(full.batch(3)["y"]) == 8
 
 
 def test_any_step_can_be_asked_for_in_any_order() -> None:
@@ -46,6 +52,8 @@ def test_any_step_can_be_asked_for_in_any_order() -> None:
         torch.manual_seed(step)  # the global generator plays no part
         got = backward.batch(step)
         assert all(torch.equal(got[key], expected[step][key]) for key in got)
+        got["x"] = None  # what a user does to a batch stays with that user
+        assert backward.batch(step)["x"] is not None
 
 
 def test_epochs_steps_and_seeds_draw_differently() -> None:
@@ -55,7 +63,7 @@ def test_epochs_steps_and_seeds_draw_differently() -> None:
     assert not torch.equal(same.batch(0)["x"], same.batch(1)["x"]), "augmentation is by step"
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=12)
 @given(chunk=st.integers(1, 9), steps=st.lists(st.integers(0, 30), min_size=1, max_size=8))
 def test_batches_do_not_depend_on_what_is_augmented_together(chunk: int, steps: list[int]) -> None:
     alone = feed()
@@ -63,12 +71,6 @@ def test_batches_do_not_depend_on_what_is_augmented_together(chunk: int, steps: 
     for step in steps:
         got, expected = together.batch(step), alone.batch(step)
         assert all(torch.equal(got[key], expected[key]) for key in expected)
-
-
-def test_what_a_user_does_to_a_batch_stays_with_that_user() -> None:
-    source = feed()
-    source.batch(0)["x"] = None
-    assert source.batch(0)["x"] is not None
 
 
 def test_a_second_view_shows_the_same_images_otherwise() -> None:
@@ -148,3 +150,140 @@ def test_more_than_there_is() -> None:
     assert feed.per_epoch == 1 and feed.batch(3)["index"].sort().values.tolist() == list(range(10))
     with pytest.raises(ValueError, match="no batch"):
         FeatureFeed(X[:0], Y[:0], 4, 0)
+
+
+# Domains.
+
+DOMAIN = torch.arange(23) % 3
+
+
+def by_domain() -> Feed:
+    steps = DomainSteps(DOMAIN, groups=2, each=4, seed=0, per_epoch=9)
+    return Feed(SPLIT, digits_train(), 8, 0, steps=steps)
+
+
+def test_the_domain_of_each_sample() -> None:
+    feed = WithDomain(by_domain(), DOMAIN)
+    assert feed.per_epoch == 9
+    for step in (0, 5, 30):
+        batch, alone = feed.batch(step), by_domain().batch(step)
+        assert set(batch) == {"x", "y", "index", "domain"}
+        assert torch.equal(batch["domain"], alone["index"] % 3)
+        assert all(torch.equal(batch[key], alone[key]) for key in alone)
+        assert len(set(batch["domain"][:4].tolist())) == 1
+    with pytest.raises(ValueError, match=r"int64 of shape \(M,\), got torch.float32"):
+        WithDomain(by_domain(), DOMAIN.float())
+
+
+def test_the_target_comes_without_labels() -> None:
+    other = ImageSplit(SPLIT.x.flip(0)[:10], SPLIT.y[:10])
+    target = Feed(other, digits_test(), 5, 1, drop_last=True)
+    feed = WithTarget(WithDomain(by_domain(), DOMAIN), target)
+    assert feed.per_epoch == 9
+    batch, alone = feed.batch(7), target.batch(7)
+    assert set(batch) == {"x", "y", "index", "domain", "x_target"}
+    assert torch.equal(batch["x_target"], alone["x"]) and len(batch["x_target"]) == 5
+    assert torch.equal(batch["y"], by_domain().batch(7)["y"])
+
+
+class Open:
+    per_epoch = 1
+
+    def __init__(self) -> None:
+        self.closed = 0
+
+    def batch(self, step: int) -> dict[str, Any]:
+        return {}
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def test_closing_reaches_all_feeds_and_passes_over_those_in_memory() -> None:
+    first, second = Open(), Open()
+    WithTarget(WithDomain(first, DOMAIN), second).close()
+    assert (first.closed, second.closed) == (1, 1)
+    WithTarget(WithDomain(by_domain(), DOMAIN), by_domain()).close()
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_domains_are_where_batches_are() -> None:
+    steps = DomainSteps(DOMAIN, groups=2, each=4, seed=0)
+    feed = Feed(SPLIT, digits_train(), 8, 0, device="cuda", steps=steps)
+    batch = WithDomain(feed, DOMAIN, "cuda").batch(3)
+    assert batch["domain"].device == batch["y"].device
+    assert batch["domain"].tolist() == DOMAIN[steps.index(3)].tolist()
+
+
+# Files read into memory.
+
+IMAGES = 7
+
+
+def write(folder: Path, number: int, height: int, width: int, kind: str = "png") -> Path:
+    draw = np.random.default_rng(number)
+    place = folder / f"class{number % 3}"
+    place.mkdir(exist_ok=True)
+    file = place / f"{number}.{kind}"
+    Image.fromarray(draw.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(file)
+    return file
+
+
+@pytest.fixture
+def squares(tmp_path: Path) -> Path:
+    for number in range(IMAGES):
+        write(tmp_path, number, 12, 12)
+    return tmp_path
+
+
+def test_images_are_resized_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory, "READ", 3)
+    for number in range(IMAGES):
+        write(tmp_path, number, 20 + number, 30)
+    files = ImageFiles.from_folder(tmp_path)
+    split = read_all(files, ResizeWhole(9), workers=2)
+    assert split.x.shape == (IMAGES, 3, 9, 9) and split.x.dtype == torch.uint8
+    assert torch.equal(split.y, files.labels)
+    resize = v2.Resize((9, 9), antialias=True)
+    for path, image in zip(files.paths, split.x, strict=True):
+        assert torch.equal(image, resize(decode(tmp_path / path)))
+
+
+def test_images_of_one_size_are_kept_as_they_are(squares: Path) -> None:
+    files = ImageFiles.from_folder(squares)
+    split = read_all(files, None, workers=0)
+    assert split.x.shape == (IMAGES, 3, 12, 12)
+    for path, image in zip(files.paths, split.x, strict=True):
+        pixels = np.asarray(Image.open(squares / path))
+        assert np.array_equal(image.permute(1, 2, 0).numpy(), pixels)
+
+
+def test_the_first_image_of_another_size_is_named(squares: Path) -> None:
+    write(squares, 4, 12, 13)
+    write(squares, 2, 14, 14)
+    files = ImageFiles.from_folder(squares)
+    with pytest.raises(ValueError, match=r"class1/4.png is 12 x 13, but class0/0.png is 12 x 12"):
+        read_all(files, None, workers=0)
+
+
+def test_sizes_are_those_of_upright_images(tmp_path: Path) -> None:
+    file = write(tmp_path, 0, 8, 9, kind="jpg")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.open(file).save(file, exif=exif)
+    assert tuple(decode(file).shape) == (3, 9, 8)
+    with pytest.raises(ValueError, match=r"0.jpg is 9 x 8, no square\. Leave data\.memory off"):
+        common_side(ImageFiles.from_folder(tmp_path))
+
+
+def test_damaged_and_absent_images(squares: Path) -> None:
+    files = ImageFiles.from_folder(squares)
+    (squares / "class0/3.png").write_bytes(b"no image")
+    with pytest.raises(DamagedImageError, match=r"class0/3.png cannot be decoded"):
+        common_side(files)
+    none = ImageFiles((), torch.empty(0, dtype=torch.int64), ("a",), squares)
+    with pytest.raises(ValueError, match="name a part with images"):
+        common_side(none)
+    with pytest.raises(ValueError, match="the geometry draws"):
+        read_all(files, RandomResizedCrop(8), workers=0)

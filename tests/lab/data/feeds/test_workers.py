@@ -1,23 +1,27 @@
-"""Workers read ahead in order, outlive signals that are not for them, and end when told."""
+"""A batch is read as requested; workers read ahead in order, outlive signals, end when told."""
 
 from __future__ import annotations
 
 import gc
 import multiprocessing
 import os
+import pickle
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
-from batchformer.lab.data.feeds.framing import ResizeCentreCrop
+from batchformer.lab.data.feeds.framing import RandomResizedCrop, ResizeCentreCrop
 from batchformer.lab.data.feeds.workers import (
     ImageBatch,
     ImageReader,
@@ -25,7 +29,7 @@ from batchformer.lab.data.feeds.workers import (
     Stream,
     usable_workers,
 )
-from batchformer.lab.data.files.decode import DamagedImageError
+from batchformer.lab.data.files.decode import DamagedImageError, decode
 
 IMAGES = 6
 
@@ -87,14 +91,11 @@ def test_without_torchvision_the_extra_is_named(
         stream(root, 0).begin(requests(0))
 
 
-def test_begin_comes_first(root: Path) -> None:
-    with pytest.raises(RuntimeError, match="begin"):
-        next(stream(root, 0))
-
-
-def test_torchs_own_generator_is_left_alone(root: Path) -> None:
+def test_begin_comes_first_and_torchs_own_generator_is_left_alone(root: Path) -> None:
     before = torch.get_rng_state()
     source = stream(root, 1)
+    with pytest.raises(RuntimeError, match="begin"):
+        next(source)
     source.begin(requests(0, 1))
     next(source)
     source.close()
@@ -167,19 +168,117 @@ def test_requests_that_fail_fail_here(root: Path) -> None:
     assert [int(read.samples) for read in source] == [1]
 
 
-def test_a_program_that_forgets_them_still_ends(root: Path) -> None:
-    program = f"""
-import numpy as np
-from pathlib import Path
-from batchformer.lab.data.files.decode import DamagedImageError
-from batchformer.lab.data.feeds.framing import ResizeCentreCrop
-from batchformer.lab.data.feeds.workers import ImageReader, ImageRequest, Stream
+def test_a_program_that_forgets_them_still_ends() -> None:
+    """Its reader and torchvision are stand-ins: loading the latter would take most of the time."""
+    program = """
+import operator, sys, types
+sys.modules.update({
+    name: types.ModuleType(name)
+    for name in ("torchvision", "torchvision.transforms", "torchvision.transforms.v2")
+})
+from batchformer.lab.data.feeds.workers import Stream
 if __name__ == "__main__":
-    stream = Stream(ImageReader(Path({str(root)!r}), ResizeCentreCrop(8, shorter=8)), 1, 2, False)
-    stream.begin(ImageRequest([0], ["0.png"], np.empty((1, 0)), 1) for _ in range(100))
-    print(int(next(stream).samples))
+    stream = Stream(operator.neg, 1, 2, False)
+    stream.begin(range(100))
+    print(next(stream))
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0 and done.stdout == "0\n", done.stderr
+
+
+# Reading one batch.
+
+GEOMETRY = RandomResizedCrop(16)
+PATHS = [f"{number}.png" for number in range(5)]
+SAMPLES = [40, 10, 30, 20, 0]
+
+
+@pytest.fixture
+def noise(tmp_path: Path) -> Path:
+    draw = np.random.default_rng(0)
+    for number, path in enumerate(PATHS):
+        pixels = draw.integers(0, 256, (20 + number, 31 - number, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(tmp_path / path)
+    return tmp_path
+
+
+def request() -> ImageRequest:
+    u = np.random.default_rng(1).random((5, GEOMETRY.draws))
+    return ImageRequest(SAMPLES, PATHS, u, 5)
+
+
+def expected(noise: Path, taken: list[int]) -> Tensor:
+    rows = zip(taken, torch.from_numpy(request().u), strict=True)
+    return torch.stack([GEOMETRY(decode(noise / PATHS[row]), u) for row, u in rows])
+
+
+@pytest.mark.parametrize(
+    ("damaged", "taken"),
+    [
+        ([], [0, 1, 2, 3, 4]),
+        ([1], [0, 2, 2, 3, 4]),
+        ([1, 2], [0, 3, 3, 3, 4]),
+        ([4], [0, 1, 2, 3, 0]),
+        ([0, 3, 4], [1, 1, 2, 1, 1]),
+    ],
+)
+def test_the_next_readable_one_takes_the_place(
+    noise: Path, damaged: list[int], taken: list[int]
+) -> None:
+    for row in damaged:
+        (noise / PATHS[row]).write_text("no image")
+    if damaged == [4]:  # a missing file is replaced too
+        (noise / PATHS[4]).unlink()
+    read = ImageReader(noise, GEOMETRY, "skip")(request())
+    assert read.samples.tolist() == [SAMPLES[row] for row in taken]
+    assert torch.equal(read.x, expected(noise, taken)), "each place keeps its own random numbers"
+    assert [path for path, _ in read.replaced] == [PATHS[row] for row in damaged]
+    assert all(PATHS[row] in words for row, (_, words) in zip(damaged, read.replaced, strict=True))
+    assert read.samples.dtype == torch.int64 and read.total == 5
+
+
+def test_by_default_the_error_is_raised(noise: Path) -> None:
+    (noise / PATHS[2]).write_text("no image")
+    with pytest.raises(DamagedImageError, match=r"2\.png"):
+        ImageReader(noise, GEOMETRY)(request())
+    (noise / PATHS[1]).unlink()
+    with pytest.raises(FileNotFoundError, match=r"1\.png"):
+        ImageReader(noise, GEOMETRY)(request())
+    with pytest.raises(ValueError, match="must be 'raise' or 'skip', got 'drop'"):
+        ImageReader(noise, GEOMETRY, "drop")  # type: ignore[arg-type]
+
+
+def test_a_batch_without_a_readable_image_is_an_error(noise: Path) -> None:
+    for path in PATHS:
+        (noise / path).write_text("no image")
+    with pytest.raises(DamagedImageError, match=r"none of the 5 images .* first: .*0\.png"):
+        ImageReader(noise, GEOMETRY, "skip")(request())
+
+
+@dataclass(frozen=True)
+class Wrong:
+    """A geometry that fails, or gives something else than it says."""
+
+    fails: bool
+    size: int = 16
+    draws: ClassVar[int] = 22
+
+    def __call__(self, image: Tensor, u: Tensor) -> Tensor:
+        if self.fails:
+            raise ArithmeticError("no such window")
+        return image[:, :2, :2]
+
+
+@pytest.mark.parametrize(
+    ("fails", "reason"), [(True, "no such window"), (False, r"uint8 of shape \(3, 2, 2\)")]
+)
+def test_a_geometry_that_fails_is_told_with_the_file(noise: Path, fails: bool, reason: str) -> None:
+    with pytest.raises(RuntimeError, match=rf"0\.png: Wrong.* image \(3, 20, 31\) .*{reason}"):
+        ImageReader(noise, Wrong(fails), "skip")(request())
+
+
+def test_reader_and_request_reach_a_process_of_any_kind(noise: Path) -> None:
+    reader, work = pickle.loads(pickle.dumps((ImageReader(noise, GEOMETRY), request())))
+    assert torch.equal(reader(work).x, ImageReader(noise, GEOMETRY)(request()).x)

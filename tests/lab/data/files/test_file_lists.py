@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batchformer.lab.data.files.file_lists import (
@@ -37,6 +37,7 @@ def test_odd_lines(tmp_path: Path) -> None:
 NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Zl", "Zp")), min_size=1)
 
 
+@settings(max_examples=40)
 @given(st.lists(st.tuples(NAMES, st.integers(0, 9999)), max_size=8))
 def test_what_is_written_is_read(
     tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, int]]

@@ -24,7 +24,9 @@ def touch(root: Path, *paths: str) -> None:
 TREE = ("b/2.JPG", "b/10.png", "b/deep/er/1.jpeg", "a b/x y.webp", "B/z.tif", "é/a.jpg")
 
 
-def test_a_folder_is_read_as_image_folder_reads_it(tmp_path: Path) -> None:
+def test_a_folder_is_read_as_image_folder_reads_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     touch(tmp_path, *TREE, "b/notes.txt", "list.txt")
     files = ImageFiles.from_folder(tmp_path)
     theirs = ImageFolder(str(tmp_path))
@@ -32,12 +34,8 @@ def test_a_folder_is_read_as_image_folder_reads_it(tmp_path: Path) -> None:
     assert [str(tmp_path / path) for path in files.paths] == [path for path, _ in theirs.samples]
     assert len(files) == len(TREE) and set(files.paths) == set(TREE)
     assert files.counts.tolist() == [theirs.targets.count(k) for k in range(4)]
-
-
-def test_a_folder_by_a_relative_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    touch(tmp_path, *TREE)
     monkeypatch.chdir(tmp_path)
-    assert ImageFiles.from_folder(".").paths == ImageFiles.from_folder(tmp_path).paths
+    assert ImageFiles.from_folder(".").paths == files.paths
 
 
 def test_without_torchvision_the_extra_is_named(
@@ -81,6 +79,9 @@ def test_a_list(tmp_path: Path) -> None:
         ImageFiles.from_list(tmp_path / "list.txt", tmp_path, ["ant", "bee", "cat"])
     with pytest.raises(ValueError, match=r"list\.txt, line 1: the label 1 is outside"):
         ImageFiles.from_list(tmp_path / "list.txt", tmp_path, ["ant"])
+    (tmp_path / "list.txt").write_text("\n")
+    with pytest.raises(ValueError, match="names no images"):
+        ImageFiles.from_list(tmp_path / "list.txt", tmp_path)
 
 
 def test_a_table(tmp_path: Path) -> None:
@@ -113,15 +114,9 @@ def test_a_wrong_root_is_found_at_once_and_a_missing_file_on_request(tmp_path: P
 @pytest.mark.parametrize(
     ("labels", "words"),
     [
-        (
-            (1, 2, 2),
-            r"1 of 3 classes have no image: 0\. Labels count from 0, and these begin with 1",
-        ),
-        (
-            (1, 3, 3),
-            r"2 of 4 classes have no image: 0, 2\. List images of these classes, or number",
-        ),
-        ((0, 2, 2), r"1 of 3 classes have no image: 1\. List images of these classes, or number"),
+        ((1, 2, 2), r"1 of 3 .* image: 0\. Labels count from 0, and these begin with 1"),
+        ((1, 3, 3), r"2 of 4 classes have no image: 0, 2\. List images of these classes, or n"),
+        ((0, 2, 2), r"1 of 3 classes have no image: 1\. List images of these classes, or numb"),
     ],
 )
 def test_lists_with_gaps_are_told_what_to_do(
@@ -135,12 +130,6 @@ def test_lists_with_gaps_are_told_what_to_do(
         ImageFiles.from_csv(table, tmp_path)
     with pytest.raises(ValueError, match=words):
         ImageFiles.from_list(lines, tmp_path)
-
-
-def test_an_empty_list(tmp_path: Path) -> None:
-    (tmp_path / "list.txt").write_text("\n")
-    with pytest.raises(ValueError, match="names no images"):
-        ImageFiles.from_list(tmp_path / "list.txt", tmp_path)
 
 
 def test_parts_that_do_not_belong_together(tmp_path: Path) -> None:
@@ -159,12 +148,6 @@ def paths() -> list[str]:
     return [f"train/{number % 7}/image {number}.jpg" for number in range(500)]
 
 
-def test_all_there(tmp_path: Path, paths: list[str]) -> None:
-    touch(tmp_path, *paths)
-    image_files.check_some(tmp_path, paths)
-    image_files.check_all(tmp_path, paths)
-
-
 @pytest.mark.parametrize("row", [0, 499])
 def test_the_first_and_the_last_are_looked_for(tmp_path: Path, paths: list[str], row: int) -> None:
     touch(tmp_path, *paths)
@@ -175,7 +158,7 @@ def test_the_first_and_the_last_are_looked_for(tmp_path: Path, paths: list[str],
         image_files.check_some(tmp_path, paths)
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 63, 64, 65, 200])
+@pytest.mark.parametrize("count", [0, 1, 2, 64, 65, 200])
 def test_how_many_are_looked_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
@@ -196,6 +179,10 @@ def test_how_many_are_looked_for(
 
 def test_every_one_is_looked_for(tmp_path: Path, paths: list[str]) -> None:
     touch(tmp_path, *paths)
+    image_files.check_some(tmp_path, paths)
+    image_files.check_all(tmp_path, paths)
+    (tmp_path / "elsewhere").mkdir()
+    image_files.check_all(tmp_path / "elsewhere", [str(tmp_path / paths[0])])  # needs no root
     gone = [3, 4, 77, 78, 79, 80, 81, 310]
     for row in gone:
         (tmp_path / paths[row]).unlink()
@@ -206,18 +193,8 @@ def test_every_one_is_looked_for(tmp_path: Path, paths: list[str]) -> None:
     assert words.startswith(f"8 of 500 images are not in {tmp_path}:")
     assert all(paths[row] in words for row in gone[:5]) and paths[81] not in words
     assert "and 3 more" in words and "Name the folder that these paths start from" in words
-
-
-def test_a_whole_folder_away(tmp_path: Path) -> None:
-    touch(tmp_path, "a/1.jpg")
-    with pytest.raises(FileNotFoundError, match="2 of 3 images"):
-        image_files.check_all(tmp_path, ["a/1.jpg", "b/2.jpg", "a/1.jpg/3.jpg"])
-
-
-def test_absolute_paths_need_no_root(tmp_path: Path) -> None:
-    touch(tmp_path, "a/1.jpg")
-    (tmp_path / "elsewhere").mkdir()
-    image_files.check_all(tmp_path / "elsewhere", [str(tmp_path / "a/1.jpg")])
+    with pytest.raises(FileNotFoundError, match="2 of 3 images"):  # a whole folder is away
+        image_files.check_all(tmp_path, [paths[0], "b/2.jpg", f"{paths[0]}/3.jpg"])
 
 
 def test_one_folder_too_deep_or_too_high(tmp_path: Path, paths: list[str]) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import hashlib
 import pickle
 from pathlib import Path
-from urllib.error import URLError
 
 import numpy as np
 import pytest
 from torchvision.datasets import CIFAR10, CIFAR100
 
-from batchformer.lab.data.sets.cifar import available, cifar_lt, read_long_tail
+from batchformer.lab.data.sets.cifar import cifar_lt, read_long_tail
 from batchformer.lab.data.sets.images import LongTailedData, class_counts, draw
 
 PER_CLASS = 6
@@ -85,6 +84,9 @@ def test_official_cifar100(official100: Path) -> None:
     _check_official(data, CIFAR100(str(official100)), class_counts(PER_CLASS, 100, 3))
     assert data.test.x.shape == (200, 3, 32, 32)
     assert data.name == "cifar100_lt_exponential_3"
+    other = cifar_lt(ratio=3, root=official100, seed=1, download=False)
+    assert data.train_counts.tolist() == other.train_counts.tolist()
+    assert data.split_sha256 != other.split_sha256
 
 
 def test_official_cifar10_with_steps(official10: Path) -> None:
@@ -92,15 +94,8 @@ def test_official_cifar10_with_steps(official10: Path) -> None:
     _check_official(data, CIFAR10(str(official10)), [10] * 5 + [2] * 5)
 
 
-def test_seed_changes_the_images_not_the_counts(official100: Path) -> None:
-    first, other = (cifar_lt(ratio=3, root=official100, seed=s, download=False) for s in (0, 1))
-    assert first.train_counts.tolist() == other.train_counts.tolist()
-    assert first.split_sha256 != other.split_sha256
-
-
 def test_folder_may_be_named_itself(official100: Path) -> None:
     inside = official100 / "cifar-100-python"
-    assert available("cifar100", inside) == inside
     data = cifar_lt(ratio=3, root=inside, download=False)
     assert len(data.test) == 200
 
@@ -125,35 +120,10 @@ def test_file_with_another_checksum_is_never_unpickled(
 
 def test_npz_by_name_and_in_a_folder(tmp_path: Path) -> None:
     path = _save_npz(tmp_path / "cifar100_lt.npz")
-    assert available("cifar100", path) == available("cifar100", tmp_path) == path
     by_name = cifar_lt(ratio=2, root=path, download=False)
     in_folder = cifar_lt(ratio=2, root=tmp_path, download=False)
     assert by_name.split_sha256 == in_folder.split_sha256
     assert by_name.train_counts.tolist() == class_counts(4, 100, 2)
-
-
-def test_official_files_come_before_an_npz(official100: Path) -> None:
-    _save_npz(official100 / "cifar100_lt.npz")
-    assert available("cifar100", official100) == official100 / "cifar-100-python"
-
-
-def test_environment_names_the_folder(official100: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("BATCHFORMER_DATA", str(official100))
-    assert available("cifar100") == official100 / "cifar-100-python"
-    monkeypatch.delenv("BATCHFORMER_DATA")
-    monkeypatch.setenv("HOME", str(official100 / "home"))
-    assert available("cifar100") is None
-    cached = official100 / "home" / ".cache" / "batchformer"
-    cached.mkdir(parents=True)
-    assert available("cifar100") is None
-    assert available("cifar100", official100) is not None
-    _save_npz(cached / "cifar100_lt.npz")
-    assert available("cifar100") == cached / "cifar100_lt.npz"
-
-
-def test_incomplete_folder_is_not_available(official100: Path) -> None:
-    (official100 / "cifar-100-python" / "meta").unlink()
-    assert available("cifar100", official100) is None
 
 
 def test_absent_data_says_where_what_and_how(tmp_path: Path) -> None:
@@ -164,36 +134,8 @@ def test_absent_data_says_where_what_and_how(tmp_path: Path) -> None:
         assert part in message
     for part in ("download=False", "cifar-10-python.tar.gz", "BATCHFORMER_DATA"):
         assert part in message
-
-
-def test_absent_npz(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"other\.npz, and the file does not exist"):
         cifar_lt(root=tmp_path / "other.npz")
-
-
-def test_failed_download(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def no_network(self: CIFAR100) -> None:
-        raise URLError("no route to host")
-
-    monkeypatch.setattr(CIFAR100, "download", no_network)
-    with pytest.raises(FileNotFoundError, match=r"download failed .*no route to host"):
-        cifar_lt(root=tmp_path / "new")
-
-
-def test_download_fills_the_folder(
-    official100: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    def fetch(self: CIFAR100) -> None:
-        (official100 / "cifar-100-python").rename(Path(self.root) / "cifar-100-python")
-
-    monkeypatch.setattr(CIFAR100, "download", fetch)
-    data = cifar_lt(ratio=3, root=tmp_path / "fresh" / "folder")
-    assert len(data.test) == 200
-
-
-def test_unknown_name(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="'cifar1000'; choose one of cifar10, cifar100"):
-        available("cifar1000", tmp_path)  # type: ignore[arg-type]
 
 
 K, N_MAX, RATIO = 6, 40, 10
@@ -268,39 +210,27 @@ def test_flatter_tail_is_refused(tmp_path: Path, ratio: float, profile: str) -> 
         _read(path, ratio, profile)
 
 
-def test_other_seed_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="one fixed draw, so seed 3"):
-        _read(_save(tmp_path / "toy.npz"), seed=3)
-
-
-def test_missing_array_is_named(tmp_path: Path) -> None:
-    arrays = _arrays()
-    del arrays["rank_in_class"]
-    np.savez(tmp_path / "toy.npz", **arrays)
-    with pytest.raises(ValueError, match=r"toy\.npz .*lacks rank_in_class; it holds x_train"):
-        _read(tmp_path / "toy.npz")
-
-
-def test_pickled_array_is_not_loaded(tmp_path: Path) -> None:
-    path = _save(tmp_path / "toy.npz", classes=np.array(["a"] * K, dtype=object))
-    with pytest.raises(ValueError, match="allow_pickle=False"):
-        _read(path)
-
-
-def test_damaged_file_is_named(tmp_path: Path) -> None:
-    path = _save(tmp_path / "toy.npz")
-    path.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(ValueError, match=r"toy\.npz is not a long-tailed image set"):
-        _read(path)
-
-
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        ({"x_train": np.zeros((5, 8, 8, 3))}, "x_train must be uint8 .* got float64"),
         ({"classes": np.array(["a", "b"])}, "has 2 classes instead of 6"),
+        ({"classes": np.array(["a"] * 6, dtype=object)}, "allow_pickle=False"),
     ],
 )
 def test_wrong_arrays(tmp_path: Path, changed: dict[str, np.ndarray], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         _read(_save(tmp_path / "toy.npz", **changed))
+
+
+def test_damaged_files_missing_arrays_and_other_seeds(tmp_path: Path) -> None:
+    path = _save(tmp_path / "toy.npz")
+    with pytest.raises(ValueError, match="one fixed draw, so seed 3"):
+        _read(path, seed=3)
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ValueError, match=r"toy\.npz is not a long-tailed image set"):
+        _read(path)
+    arrays = _arrays()
+    del arrays["rank_in_class"]
+    np.savez(path, **arrays)
+    with pytest.raises(ValueError, match=r"toy\.npz .*lacks rank_in_class; it holds x_train"):
+        _read(path)

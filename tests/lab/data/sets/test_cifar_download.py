@@ -23,8 +23,8 @@ import pytest
 import torch
 from torchvision.datasets import CIFAR100
 
-from batchformer.lab.data.files.location import available
 from batchformer.lab.data.sets.cifar import cifar_lt
+from batchformer.lab.data.sets.image_layouts import find_cifar
 
 FOLDER = "cifar-100-python"
 FILES = ("train", "test", "meta")
@@ -166,7 +166,7 @@ def test_of_three_that_begin_together_one_downloads(site: Site, tmp_path: Path) 
     others = [Process(site, root, name) for name in ("second", "third")]
     for other in others:
         other.wait_until_it_waits()
-    assert available("cifar100", root) is None
+    assert find_cifar("cifar100", root) is None
     site.go_on.set()
     for one in (first, *others):
         assert one.end() == 0, one.said
@@ -184,7 +184,7 @@ def test_a_downloader_that_is_killed_leaves_nothing_and_the_next_one_downloads(
     second = Process(site, root, "second")
     second.wait_until_it_waits()
     first.process.kill()
-    assert first.end() == -signal.SIGKILL and available("cifar100", root) is None
+    assert first.end() == -signal.SIGKILL and find_cifar("cifar100", root) is None
     assert not (root / FOLDER).exists()
     site.wait_until_asked(2)
     site.go_on.set()
@@ -200,10 +200,10 @@ def test_files_that_are_half_moved_do_not_look_whole(site: Site, tmp_path: Path)
     (root / FOLDER / "train").write_text("left by something else")
     for file in FILES:
         assert Process(site, root, f"dies at {file}", file).end() == -signal.SIGKILL
-        assert available("cifar100", root) is None
+        assert find_cifar("cifar100", root) is None
     last = Process(site, root, "last")
     assert last.end() == 0, last.said
-    assert available("cifar100", root) == root / FOLDER
+    assert find_cifar("cifar100", root) == root / FOLDER
     assert {md5((root / FOLDER / name).read_bytes()) for name in FILES} <= {*site.sums.values()}
     assert (root / FOLDER / "notes.txt").read_text() == "mine"
     assert names_in(root) == {FOLDER}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import ndimage
 from sklearn.datasets import load_digits
@@ -36,6 +36,9 @@ def test_sizes() -> None:
     assert torch.bincount(data.test.y).tolist() == [TEST_PER_CLASS] * 10
     assert data.train.x.shape == (342, 1, 8, 8)
     assert data.classes == tuple("0123456789")
+    assert _rows(digits_lt(ratio=100).train.x) < _rows(data.train.x), "a steeper tail lies inside"
+    with pytest.raises(ValueError, match=f"at most {LARGEST_CLASS}"):
+        digits_lt(ratio=125)
 
 
 def test_split_is_fixed() -> None:
@@ -58,15 +61,6 @@ def test_training_and_test_images_are_distinct_images_of_the_set() -> None:
         for image, label in zip(part.x, part.y.tolist(), strict=True):
             assert label_of[image.numpy().tobytes()] == label
     assert int(data.train.x.max()) == 255
-
-
-def test_steeper_tail_lies_inside_the_flatter() -> None:
-    assert _rows(digits_lt(ratio=100).train.x) < _rows(digits_lt(ratio=50).train.x)
-
-
-def test_ratio_without_an_image_is_refused() -> None:
-    with pytest.raises(ValueError, match=f"at most {LARGEST_CLASS}"):
-        digits_lt(ratio=125)
 
 
 def _mean_per_class_accuracy(data: LongTailedData, steps: int) -> float:
@@ -121,6 +115,7 @@ def test_what_the_domains_hold() -> None:
         assert part.x.shape[1:] == (1, SIDE, SIDE) and part.x.dtype == torch.uint8
 
 
+@settings(max_examples=30)
 @given(st.lists(st.integers(0, 4), max_size=60), st.integers(1, 7))
 def test_splitting(labels: list[int], domains: int) -> None:
     y = torch.tensor(labels, dtype=torch.int64)
@@ -145,7 +140,7 @@ def test_the_first_domain_is_upright() -> None:
     assert np.abs(got - expected).max() <= 0.5 + 1e-6
 
 
-@pytest.mark.parametrize("domain", range(1, 6))
+@pytest.mark.parametrize("domain", [1, 5])
 def test_digits_are_turned_as_scipy_does(domain: int) -> None:
     rows = split_evenly(LABELS, len(ANGLES))[domain]
     part = rotated_digits().images[domain]

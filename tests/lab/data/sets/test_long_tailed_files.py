@@ -7,11 +7,9 @@ import hashlib
 from pathlib import Path
 
 import pytest
-import torch
 
 from batchformer.lab.data.files.image_files import ImageFiles
-from batchformer.lab.data.sets import annotated as known_sets
-from batchformer.lab.data.sets.annotated import ANNOTATED, lists_of
+from batchformer.lab.data.sets.image_layouts import ANNOTATED, lists_of
 from batchformer.lab.data.sets.long_tailed_files import (
     LongTailedFiles,
     annotated,
@@ -19,7 +17,6 @@ from batchformer.lab.data.sets.long_tailed_files import (
     imagenet,
     list_hash,
     own_files,
-    require_published,
     with_at_most,
 )
 
@@ -41,7 +38,7 @@ def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     small = dataclasses.replace(
         ANNOTATED["places_lt"], classes=2, images=3, most=2, fewest=1, tested=2, validated=1
     )
-    monkeypatch.setitem(known_sets.ANNOTATED, "places_lt", small)
+    monkeypatch.setitem(ANNOTATED, "places_lt", small)
     write(tmp_path, train=TRAIN, test=TEST, val=TEST[:1])
     return tmp_path
 
@@ -64,20 +61,6 @@ def test_a_known_data_set(places: Path) -> None:
     assert val.train_sha256 == found.train_sha256 and val.split_sha256 != found.split_sha256
 
 
-def test_odd_lines(places: Path) -> None:
-    write(places, train=["", *TRAIN, "  "])
-    assert len(annotated("places_lt", lists_of("places_lt", places)).train) == 3
-    for line, words in (
-        ("train/bee/1.jpg", "line 4.*expected a path, a space and a label"),
-        ("train/bee/1.jpg one", "line 4.*expected a path"),
-        ("train/bee/1.jpg -1", "line 4.*expected a path"),
-        ("train/bee/1.jpg 2", "line 4: the label 2 is outside the 2 classes"),
-    ):
-        write(places, train=[*TRAIN, line])
-        with pytest.raises(ValueError, match=words):
-            annotated("places_lt", lists_of("places_lt", places))
-
-
 @pytest.mark.parametrize(
     ("lists", "words"),
     [
@@ -95,34 +78,23 @@ def test_another_list_is_refused(places: Path, lists: dict[str, list[str]], word
 
 
 def test_a_list_is_held_against_the_published_numbers_of_every_class(places: Path) -> None:
-    lists = lists_of("places_lt", places)
-    (places / "Places_LT_cls_freq.json").write_text("[2, 1]")
-    assert annotated("places_lt", lists).train_counts.tolist() == [2, 1]
-    (places / "Places_LT_cls_freq.json").write_text("[1, 2]")
-    with pytest.raises(ValueError, match=r"Places_LT_cls_freq\.json disagree.* 2 of 2 classes"):
-        annotated("places_lt", lists)
-
-
-def test_published_numbers_are_also_found_beside_the_images(places: Path, tmp_path: Path) -> None:
-    lists = lists_of("places_lt", places)
-    elsewhere = tmp_path / "lists" / "train.txt"
+    """They are found beside the images as well as beside the list."""
+    lists, published = lists_of("places_lt", places), places / "Places_LT_cls_freq.json"
+    elsewhere = places / "lists" / "train.txt"
     elsewhere.parent.mkdir()
-    lists.train.rename(elsewhere)
-    lists = dataclasses.replace(lists, train=elsewhere)
-    assert annotated("places_lt", lists).train_counts.tolist() == [2, 1]
-    (places / "Places_LT_cls_freq.json").write_text("[1, 2]")
-    with pytest.raises(ValueError, match=r"Places_LT_cls_freq\.json disagree.* 2 of 2 classes"):
-        annotated("places_lt", lists)
-
-
-def test_missing_images_are_named(places: Path) -> None:
-    lists = lists_of("places_lt", places)
-    (places / "train/bee/1.jpg").unlink()
-    with pytest.raises(FileNotFoundError, match=r"1 of the 3 images(.|\n)*train/bee/1\.jpg"):
-        annotated("places_lt", lists)
-    elsewhere = dataclasses.replace(lists, root=places / "images")
-    with pytest.raises(FileNotFoundError, match=r"images, does not exist"):
-        annotated("places_lt", elsewhere)
+    elsewhere.write_bytes(lists.train.read_bytes())
+    for own in (lists, dataclasses.replace(lists, train=elsewhere)):
+        published.write_text("[2, 1]")
+        assert annotated("places_lt", own).train_counts.tolist() == [2, 1]
+        for text, words in (
+            ("[2, 1", "is no complete"),
+            ("[2, 1, 2]", "is no list of 2 numbers"),
+            ("{}", "is no list of 2 numbers"),
+            ("[1, 2]", "disagree.* 2 of 2 classes: class 0 has 2 instead of 1, class 1 has 1"),
+        ):
+            published.write_text(text)
+            with pytest.raises(ValueError, match=rf"Places_LT_cls_freq\.json {words}"):
+                annotated("places_lt", own)
 
 
 def test_every_file_is_looked_for(places: Path) -> None:
@@ -188,12 +160,8 @@ def test_one_tree_is_divided_class_by_class_by_a_seed(tmp_path: Path) -> None:
         touch(tmp_path / "tree", *(f"{name}/{i}.jpg" for i in range(size)))
     found = own_files(tmp_path / "tree", seed=3)
     assert found.classes == found.test.classes == tuple(sizes)
-    assert found.test.counts.tolist() == [0, 1, 1, 6] and found.train_counts.tolist() == [
-        1,
-        1,
-        6,
-        24,
-    ]
+    assert found.test.counts.tolist() == [0, 1, 1, 6]
+    assert found.train_counts.tolist() == [1, 1, 6, 24]
     both = [*found.train.paths, *found.test.paths]
     assert sorted(both) == sorted(f"{n}/{i}.jpg" for n, size in sizes.items() for i in range(size))
     for part in (found.train, found.test):
@@ -246,13 +214,8 @@ def test_lists_and_tables(tmp_path: Path) -> None:
     (tmp_path / "test.txt").write_text("images/3.jpg 2\n")
     with pytest.raises(ValueError, match="line 1: the label 2 is outside the 2 classes"):
         own_files(None, str(tmp_path / "train.txt"), str(tmp_path / "test.txt"))
-
-
-def test_parts_of_different_classes_are_refused(tmp_path: Path) -> None:
-    touch(tmp_path, "train/a/1.jpg", "train/b/1.jpg", "test/a/1.jpg")
-    train, test = (ImageFiles.from_folder(tmp_path / part) for part in ("train", "test"))
     with pytest.raises(ValueError, match="different classes"):
-        LongTailedFiles(train, test, "mine")
+        LongTailedFiles(found.train, plain.test, "mine")
 
 
 def test_imagenet_is_scored_on_val(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -286,45 +249,3 @@ def test_fewer_images_of_each_class_are_nested_and_drawn_by_the_seed(tmp_path: P
         assert set(drawn[small].train.paths) < set(drawn[large].train.paths)
     assert drawn[20].train.paths == with_at_most(data, 0, 0).train.paths == data.train.paths
     assert len({with_at_most(data, 3, seed).train.paths for seed in range(5)}) > 1
-
-
-COUNTS = [3, 1, 2, 1]
-
-
-@pytest.fixture
-def files(tmp_path: Path) -> ImageFiles:
-    labels = torch.arange(4).repeat_interleave(torch.tensor(COUNTS))
-    paths = tuple(f"{row}.jpg" for row in range(len(labels)))
-    for path in paths:
-        (tmp_path / path).touch()
-    return ImageFiles(paths, labels, ("a", "b", "c", "d"), tmp_path)
-
-
-def test_equal_numbers_and_none_at_all_pass(files: ImageFiles, tmp_path: Path) -> None:
-    published = tmp_path / "freq.json"
-    require_published(published, tmp_path / "train.txt", files)
-    published.write_text(str(COUNTS))
-    require_published(published, tmp_path / "train.txt", files)
-
-
-def test_classes_that_differ_are_named_though_sum_and_extremes_agree(
-    files: ImageFiles, tmp_path: Path
-) -> None:
-    published = tmp_path / "freq.json"
-    published.write_text("[3, 2, 1, 1]")
-    words = r"train\.txt and .*freq\.json disagree.* 2 of 4 classes: class 1 has 1 instead of 2, "
-    with pytest.raises(ValueError, match=words + r"class 2 has 2 instead of 1\. Use"):
-        require_published(published, tmp_path / "train.txt", files)
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [("[3, 1", "no complete"), ("[3, 1, 2]", "no list of 4 numbers"), ("{}", "no list of 4")],
-)
-def test_a_file_that_is_no_such_list_is_named(
-    files: ImageFiles, tmp_path: Path, text: str, words: str
-) -> None:
-    published = tmp_path / "freq.json"
-    published.write_text(text)
-    with pytest.raises(ValueError, match=rf"freq\.json is {words}"):
-        require_published(published, tmp_path / "train.txt", files)

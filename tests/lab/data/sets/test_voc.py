@@ -57,38 +57,26 @@ def test_boxes_begin_at_0_and_include_their_last_pixel(tmp_path: Path) -> None:
     assert image.boxes.dtype == torch.float32
     assert [data.classes[label] for label in image.labels] == ["dog", "cat"]
     assert image.difficult.tolist() == [False, True]
-    assert image.path.name == "a.jpg"
-
-
-def test_the_classes_of_voc_keep_their_order() -> None:
-    assert len(set(VOC_CLASSES)) == 20 and list(VOC_CLASSES) == sorted(VOC_CLASSES)
-
-
-def test_classes_are_vocs_or_those_found(tmp_path: Path) -> None:
-    data = load_voc(str(tree(tmp_path / "voc", USUAL)), *LISTS)
-    assert data.classes == VOC_CLASSES
-    assert data.train_counts.tolist() == [int(n in ("dog", "cat")) for n in VOC_CLASSES]
-    own = {**USUAL, "2007/test": {"b": [("zebra", BOX, 0)]}}
-    assert load_voc(str(tree(tmp_path / "own", own)), *LISTS).classes == ("cat", "dog", "zebra")
-
-
-def test_images_without_objects_are_scored_but_not_trained_on(tmp_path: Path) -> None:
-    data = load_voc(str(tree(tmp_path, USUAL)), *LISTS)
-    assert [image.path.stem for image in data.train] == ["a"]
-    assert [image.path.stem for image in data.test] == ["b", "none"]
+    assert [image.path.name for image in data.train] == ["a.jpg"]
+    assert [image.path.stem for image in data.test] == ["b", "none"], "also without objects"
     assert data.test[1].boxes.shape == (0, 4) and data.test[1].labels.dtype == torch.int64
 
 
-def test_difficult_objects_may_be_left_out_of_the_training(tmp_path: Path) -> None:
-    data = load_voc(str(tree(tmp_path, USUAL)), *LISTS, difficult=False)
+def test_difficult_objects_and_several_years(tmp_path: Path) -> None:
+    root = tree(tmp_path, {**USUAL, "2012/trainval": {"a": [("cow", BOX, 0)]}})
+    both = ("2007/trainval", "2012/trainval"), ("2007/test",)
+    data = load_voc(str(root), *both, difficult=False)
+    assert [image.path.parts[-3] for image in data.train] == ["VOC2007", "VOC2012"]
     assert len(data.train[0].labels) == 1 and not data.train[0].difficult.any()
     assert data.test[0].difficult.tolist() == [True, False]
 
 
-def test_several_lists_and_years(tmp_path: Path) -> None:
-    root = tree(tmp_path, {**USUAL, "2012/trainval": {"a": [("cow", BOX, 0)]}})
-    data = load_voc(str(root), ("2007/trainval", "2012/trainval"), ("2007/test",))
-    assert [image.path.parts[-3] for image in data.train] == ["VOC2007", "VOC2012"]
+def test_classes_are_vocs_or_those_found(tmp_path: Path) -> None:
+    data = load_voc(str(tree(tmp_path / "voc", USUAL)), *LISTS)
+    assert data.classes == VOC_CLASSES == tuple(sorted({*VOC_CLASSES})) and len(VOC_CLASSES) == 20
+    assert data.train_counts.tolist() == [int(n in ("dog", "cat")) for n in VOC_CLASSES]
+    own = {**USUAL, "2007/test": {"b": [("zebra", BOX, 0)]}}
+    assert load_voc(str(tree(tmp_path / "own", own)), *LISTS).classes == ("cat", "dog", "zebra")
 
 
 def test_points_and_lines_are_left_out_and_said_once(tmp_path: Path) -> None:

@@ -1,12 +1,15 @@
-"""Policies, magnitudes and whole transforms are those of torchvision."""
+"""Policies, magnitudes and whole transforms are those of torchvision, and of timm."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
+from timm.data import auto_augment as timm
 from torch import Tensor
 from torchvision import transforms as tv
 from torchvision.transforms import InterpolationMode
@@ -14,8 +17,11 @@ from torchvision.transforms.autoaugment import _apply_op
 
 from batchformer.lab.data.transforms.autoaugment import (
     CHOICES,
+    MEAN_COLOUR,
     POLICIES,
+    TIMM_CHOICES,
     AutoAugment,
+    IncreasingRandAugment,
     PolicyName,
     RandAugment,
     auto_augment,
@@ -23,12 +29,30 @@ from batchformer.lab.data.transforms.autoaugment import (
     magnitudes,
     parameters,
     rand_augment,
+    timm_magnitudes,
 )
-from batchformer.lab.data.transforms.color import IDENTITY, OPERATIONS
+from batchformer.lab.data.transforms.color import IDENTITY, OPERATIONS, apply_in_sequence
 
 Maker = Callable[..., Tensor]
 SPELLED = {"AutoContrast": "autocontrast", "ShearX": "shear_x", "ShearY": "shear_y"}
 SPELLED |= {"TranslateX": "translate_x", "TranslateY": "translate_y"}
+
+
+def drawn_by(
+    transform: AutoAugment | RandAugment | IncreasingRandAugment,
+    u: Tensor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> dict[str, Tensor]:
+    """Codes and parameters of the operations that numbers (N, draws) stand for."""
+    seen: dict[str, Tensor] = {}
+
+    def note(x: Tensor, code: Tensor, parameter: Tensor, fill: object) -> Tensor:
+        seen.update(code=code, parameter=parameter)
+        return x
+
+    monkeypatch.setattr("batchformer.lab.data.transforms.autoaugment.apply_in_sequence", note)
+    transform(torch.zeros(1, 3, 8, 8, dtype=torch.uint8).expand(len(u), -1, -1, -1), u)
+    return seen
 
 
 @pytest.mark.parametrize("name", POLICIES)
@@ -129,15 +153,7 @@ def test_numbers_follow_the_policy(
 ) -> None:
     """What is done to 50,000 samples, by operation: as often as the policy says."""
     n = 50_000
-    seen: dict[str, Tensor] = {}
-
-    def note(x: Tensor, code: Tensor, parameter: Tensor, fill: int) -> Tensor:
-        seen.update(code=code, parameter=parameter)
-        return x
-
-    module = "batchformer.lab.data.transforms.autoaugment.apply_in_sequence"
-    monkeypatch.setattr(module, note)
-    AutoAugment()(torch.zeros(n, 3, 32, 32, dtype=torch.uint8).expand(n, -1, -1, -1), numbers(n, 5))
+    seen = drawn_by(AutoAugment(), numbers(n, 5), monkeypatch)
     for position in range(2):
         expected = torch.zeros(IDENTITY + 1, dtype=torch.float64)
         for pair in POLICIES["cifar10"]:
@@ -154,11 +170,6 @@ def test_numbers_follow_the_policy(
     both = (seen["code"] != IDENTITY).double()
     pairs = sum(p1 * p2 for (_, p1, _), (_, p2, _) in POLICIES["cifar10"]) / 25
     assert both.prod(0).mean().item() == pytest.approx(pairs, abs=4.5 * 0.5 / n**0.5)
-
-
-def test_unknown_policy_is_refused() -> None:
-    with pytest.raises(ValueError, match="one of cifar10, imagenet, got 'svhn'"):
-        AutoAugment("svhn")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("magnitude", "bins"), [(9, 31), (30, 31), (0, 31), (5, 10)])
@@ -192,16 +203,9 @@ def test_choices_and_signs_are_equally_likely(
     numbers: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     n = 28_000
-    seen: dict[str, Tensor] = {}
-
-    def note(x: Tensor, code: Tensor, parameter: Tensor, fill: int) -> Tensor:
-        seen.update(code=code, parameter=parameter)
-        return x
-
-    monkeypatch.setattr("batchformer.lab.data.transforms.autoaugment.apply_in_sequence", note)
     transform = RandAugment(num_ops=3)
     assert transform.draws == 6
-    transform(torch.zeros(1, 3, 8, 8, dtype=torch.uint8).expand(n, -1, -1, -1), numbers(n, 6))
+    seen = drawn_by(transform, numbers(n, 6), monkeypatch)
     assert seen["code"].shape == (3, n)
     for code, parameter in zip(seen["code"], seen["parameter"], strict=True):
         counts = torch.bincount(code, minlength=IDENTITY + 1)
@@ -217,7 +221,94 @@ def test_choices_and_signs_are_equally_likely(
 
 
 def test_impossible_settings_are_refused() -> None:
+    with pytest.raises(ValueError, match="one of cifar10, imagenet, got 'svhn'"):
+        AutoAugment("svhn")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"one of the 31 bins 0\.\.30, got 31"):
         RandAugment(magnitude=31)
     with pytest.raises(ValueError, match="at least 1 operation and 2 bins"):
         RandAugment(num_ops=0)
+    with pytest.raises(ValueError, match="at least 1 operation"):
+        IncreasingRandAugment(level=11)
+    with pytest.raises(ValueError, match="p is a probability"):
+        IncreasingRandAugment(p=2)
+
+
+# timm's RandAugment.
+
+THEIRS = timm.rand_augment_choices("", increasing=True)
+
+
+def _timm(image: Tensor, name: str, level: float) -> Tensor:
+    options = {"img_mean": MEAN_COLOUR, "interpolation": Image.Resampling.NEAREST}
+    op = timm.AugmentOp(name, prob=1.0, magnitude=level, hparams=options)
+    picture = op(Image.fromarray(image.permute(1, 2, 0).numpy()))
+    return torch.from_numpy(np.array(picture)).permute(2, 0, 1)
+
+
+def test_the_operations_are_timms() -> None:
+    names = [name.removesuffix("Increasing").removesuffix("Rel").lower() for name in THEIRS]
+    assert names == [name.replace("_", "") for name in TIMM_CHOICES]
+
+
+@pytest.mark.parametrize("negative", [False, True])
+@pytest.mark.parametrize("level", [0.0, 4.3, 7.6, 9.99])
+def test_every_operation_matches_timm(
+    level: float, negative: bool, images: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timm, "_randomly_negate", lambda v: -v if negative else v)
+    x = images(15, 3, 33, 25).roll(1, 0)
+    # Both go counter-clockwise for a positive angle; timm shifts the other way than we do.
+    flipped = torch.tensor([name.startswith("translate") for name in TIMM_CHOICES])
+    sign = flipped ^ negative
+    table = timm_magnitudes(torch.full((15,), level, dtype=torch.float64), sign, 33, 25)
+    code = torch.tensor([OPERATIONS.index(name) for name in TIMM_CHOICES])
+    out = apply_in_sequence(x, code[None], table.diagonal()[None], MEAN_COLOUR)
+    for image, ours, name in zip(x, out, THEIRS, strict=True):
+        difference = (ours.int() - _timm(image, name, level).int()).abs()
+        # Pillow rounds the grey that it blends with, so that two roundings may add up; half-way
+        # sources of warps may be taken from the other side.
+        assert (difference > 2).any(0).float().mean() < 0.03, name
+
+
+def test_the_highest_level_keeps_no_bit_and_inverts_all() -> None:
+    # Pillow's newest versions refuse to posterize to 0 bits; older ones make the image black.
+    level = torch.tensor(10.0, dtype=torch.float64)
+    table = dict(
+        zip(TIMM_CHOICES, timm_magnitudes(level, torch.tensor(True), 8, 8).tolist(), strict=True)
+    )
+    assert (table["posterize"], table["solarize"], table["solarize_add"]) == (0, 0, 110)
+    assert table["color"] == pytest.approx(0.1) and table["translate_x"] == -4
+
+
+def test_levels_are_normal_and_cut_and_half_of_the_operations_are_left_out(
+    numbers: Maker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    n = 30_000
+    transform = IncreasingRandAugment()
+    assert transform.draws == 8
+    seen = drawn_by(transform, numbers(n, 8), monkeypatch)
+    assert seen["code"].shape == (2, n)
+    for code, parameter in zip(seen["code"], seen["parameter"], strict=True):
+        counts = code.bincount(minlength=IDENTITY + 1)
+        # 15,000 and 1,000 of each are expected, with standard deviations of 87 and 31.
+        assert counts[IDENTITY].item() == pytest.approx(15_000, abs=450)
+        drawn = [OPERATIONS.index(name) for name in TIMM_CHOICES]
+        assert counts[drawn].min() > 840 and counts[drawn].max() < 1160
+        assert counts[drawn].sum() + counts[IDENTITY] == n
+        slope = parameter[code == OPERATIONS.index("shear_x")]
+        assert (slope > 0).double().mean().item() == pytest.approx(0.5, abs=0.06)
+        level = slope.abs() / 0.03
+        assert level.max() <= 10 and level.median().item() == pytest.approx(9, abs=0.08)
+        # A share of 2.3% lies two deviations above the mean, and is cut there.
+        assert (level > 10 - 1e-9).double().mean().item() == pytest.approx(0.023, abs=0.02)
+        quartiles = level.quantile(torch.tensor([0.25, 0.75], dtype=torch.float64))
+        assert (quartiles[1] - quartiles[0]).item() == pytest.approx(2 * 0.6745 * 0.5, abs=0.08)
+    first, second = seen["code"].double()
+    assert abs(torch.corrcoef(torch.stack([first, second]))[0, 1]) < 0.03
+
+
+def test_the_least_number_and_no_operation(images: Maker, numbers: Maker) -> None:
+    x, u = images(12), numbers(12, 8)
+    u[0] = 0.0
+    assert not torch.equal(IncreasingRandAugment(p=1.0)(x, u), x)
+    assert torch.equal(IncreasingRandAugment(p=0.0)(x, u), x)

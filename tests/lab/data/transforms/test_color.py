@@ -56,27 +56,18 @@ ENHANCEMENTS = {
 }
 
 
-@pytest.mark.parametrize("name", ENHANCEMENTS)
-@pytest.mark.parametrize("channels", [1, 3])
-def test_enhancements_are_within_one_grey_level(name: str, channels: int, images: Maker) -> None:
-    ours, theirs = ENHANCEMENTS[name]
-    factors = torch.linspace(0.1, 1.9, 19).repeat(4)
-    x = images(len(factors), channels, 20, 28)
-    x = x[torch.randperm(len(x), generator=torch.Generator().manual_seed(1))]
-    assert compare(ours, theirs, x, factors) <= 1
-
-
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25)
 @given(
     name=st.sampled_from(sorted(ENHANCEMENTS)),
     factor=st.lists(st.floats(0, 3, width=32), min_size=4, max_size=4),
+    channels=st.sampled_from([1, 3]),
     seed=st.integers(0, 10**6),
 )
-def test_enhancements_by_any_factor(
-    name: str, factor: list[float], seed: int, images: Maker
+def test_enhancements_are_within_one_grey_level(
+    name: str, factor: list[float], channels: int, seed: int, images: Maker
 ) -> None:
     ours, theirs = ENHANCEMENTS[name]
-    assert compare(ours, theirs, images(4, 3, 9, 11, seed), torch.tensor(factor)) <= 1
+    assert compare(ours, theirs, images(4, channels, 9, 11, seed), torch.tensor(factor)) <= 1
 
 
 @pytest.mark.parametrize("name", ENHANCEMENTS)
@@ -93,40 +84,29 @@ def test_brightness_with_exact_decimals_is_exact() -> None:
     assert torch.equal(ops.brightness(x, tenths / 10), exact)
 
 
+def test_levels_are_torchvisions(images: Maker) -> None:
+    x, bits, threshold = images(40), torch.arange(9), torch.linspace(255, 0, 10).repeat(4)
+    assert compare(ops.posterize, lambda i, b: V.posterize(i, int(b)), x[:9], bits) == 0
+    assert compare(ops.solarize, V.solarize, x, threshold) == 0
+    assert worst(ops.invert(x), V.invert(x)) == 0
+    assert worst(ops.grey(x), V.rgb_to_grayscale(x, 3)) <= 1
+    for one in (x, images(40, 1)):
+        assert worst(ops.autocontrast(one), V.autocontrast(one)) <= 1
+
+
 def test_small_images_cannot_be_sharpened(images: Maker) -> None:
     x = images(4, 3, 2, 5)
     assert torch.equal(ops.sharpness(x, torch.full((4,), 1.9)), x)
 
 
-def test_posterize(images: Maker) -> None:
-    x, bits = images(9), torch.arange(9)
-    assert compare(ops.posterize, lambda i, b: V.posterize(i, int(b)), x, bits) == 0
-
-
-def test_solarize(images: Maker) -> None:
-    x, threshold = images(40), torch.linspace(255, 0, 10).repeat(4)
-    assert compare(ops.solarize, V.solarize, x, threshold) == 0
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_autocontrast(channels: int, images: Maker) -> None:
-    x = images(40, channels)
-    assert worst(ops.autocontrast(x), V.autocontrast(x)) <= 1
-
-
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6), height=st.integers(1, 40), width=st.integers(1, 40))
 def test_equalize(seed: int, height: int, width: int, images: Maker) -> None:
     x = images(4, 3, height, width, seed)
     assert torch.equal(ops.equalize(x), V.equalize(x))
 
 
-def test_invert(images: Maker) -> None:
-    x = images(8)
-    assert torch.equal(ops.invert(x), V.invert(x))
-
-
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25)
 @given(
     turns=st.lists(st.floats(-0.5, 0.5, width=32), min_size=8, max_size=8),
     seed=st.integers(0, 10**6),
@@ -162,20 +142,6 @@ def test_one_channel_has_no_hue_and_is_grey(images: Maker) -> None:
     x = images(4, 1)
     assert torch.equal(ops.hue(x, torch.full((4,), 0.3)), x)
     assert torch.equal(ops.grey(x), x)
-
-
-def test_grey(images: Maker) -> None:
-    x = images(16)
-    assert worst(ops.grey(x), V.rgb_to_grayscale(x, 3)) <= 1
-
-
-def test_samples_do_not_meet(images: Maker) -> None:
-    """A batch gives each sample what the sample alone gives."""
-    x = images(8)
-    m = torch.linspace(0.1, 1.9, 8)
-    for op in (ops.brightness, ops.contrast, ops.color, ops.sharpness):
-        alone = torch.cat([op(x[i : i + 1], m[i : i + 1]) for i in range(8)])
-        assert torch.equal(op(x, m), alone)
 
 
 def test_solarize_add_stops_at_white() -> None:
@@ -226,7 +192,7 @@ def _values(code: Tensor) -> Tensor:
     return torch.tensor(table, dtype=torch.float64)[code]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15)
 @given(codes=st.lists(st.integers(0, IDENTITY), min_size=1, max_size=24))
 def test_each_sample_gets_its_own_operation(codes: list[int], images: Maker) -> None:
     x = images(len(codes), 3, 17, 14)
@@ -304,48 +270,29 @@ def test_parameters_have_torchvisions_ranges(numbers: Maker) -> None:
     assert acts[:, 0].double().mean().item() == pytest.approx(0.8, abs=4 * (0.16 / 20_000) ** 0.5)
 
 
-def test_samples_that_do_not_act_stay(images: Maker, numbers: Maker) -> None:
-    x, u = images(64), numbers(64, 6)
-    jitter = ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.5)
-    same = (jitter(x, u) == x).flatten(1).all(1)
-    assert same[u[:, 0] >= 0.5].all() and not same[(u[:, 0] < 0.5)].all()
-
-
-def test_one_channel(images: Maker, numbers: Maker) -> None:
+def test_samples_that_do_not_act_stay_and_one_channel_too(images: Maker, numbers: Maker) -> None:
     """Saturation and hue leave one channel as it is."""
+    x, u = images(64), numbers(64, 6)
+    same = (ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.5)(x, u) == x).flatten(1).all(1)
+    assert same[u[:, 0] >= 0.5].all() and not same[(u[:, 0] < 0.5)].all()
     x, u = images(16, 1), numbers(16, 6)
     assert torch.equal(ColorJitter(saturation=0.9, hue=0.5)(x, u), x)
     assert torch.equal(
         ColorJitter(0.4, 0.4, 0.9, 0.5)(x, u),
         ColorJitter(0.4, 0.4)(x, u),
     )
+    for wrong in ({"brightness": -0.1}, {"hue": 0.6}):
+        with pytest.raises(ValueError, match="hue must be at most"):
+            ColorJitter(**wrong)
 
 
-@pytest.mark.parametrize("wrong", [{"brightness": -0.1}, {"hue": 0.6}])
-def test_impossible_strengths_are_refused(wrong: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="hue must be at most"):
-        ColorJitter(**wrong)
-
-
-def test_grey_of_the_chosen(images: Maker, numbers: Maker) -> None:
+@pytest.mark.parametrize("threshold", [0, 128, 256])
+def test_the_chosen_are_solarized_or_grey(threshold: int, images: Maker, numbers: Maker) -> None:
     x, u = images(64), numbers(64, 1)
-    out = RandomGrey(0.4)(x, u)
-    chosen = u[:, 0] < 0.4
-    assert (out[chosen].int() - V.rgb_to_grayscale(x[chosen], 3).int()).abs().max() <= 1
-    assert torch.equal(out[chosen, 0], out[chosen, 1])
-    assert torch.equal(out[~chosen], x[~chosen])
-
-
-@pytest.mark.parametrize("threshold", [0, 128, 200, 256])
-def test_solarize_the_chosen(threshold: int, images: Maker, numbers: Maker) -> None:
-    x, u = images(64), numbers(64, 1)
-    out = RandomSolarize(threshold, 0.4)(x, u)
-    chosen = u[:, 0] < 0.4
-    reference = torch.where(x.int() >= threshold, 255 - x, x)
-    assert torch.equal(out[chosen], reference[chosen])
-    assert torch.equal(out[~chosen], x[~chosen])
-    if threshold < 256:  # torchvision refuses thresholds beyond white
-        assert torch.equal(reference, V.solarize(x, threshold))
+    chosen = (u[:, 0] < 0.4).view(-1, 1, 1, 1)
+    solarized = torch.where(x.int() >= threshold, 255 - x, x)
+    assert torch.equal(RandomSolarize(threshold, 0.4)(x, u), torch.where(chosen, solarized, x))
+    assert torch.equal(RandomGrey(0.4)(x, u), torch.where(chosen, ops.grey(x), x))
 
 
 @pytest.mark.parametrize("p", [0.0, 0.2, 1.0])

@@ -10,66 +10,64 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torchvision.transforms.v2 import functional as V
 
+from batchformer.lab.data import transforms
 from batchformer.lab.data.transforms import (
-    AutoAugment,
     CentreCrop,
-    ColorJitter,
     Compose,
     Cutout,
     GaussianBlur,
     Normalise,
-    RandAugment,
     RandomCrop,
     RandomFlip,
-    RandomGrey,
     RandomResizedCrop,
-    RandomRotation,
-    RandomSolarize,
     Resize,
     Transform,
-    cifar_train,
-    digits_train,
-    domain_test,
-    domain_train,
-    imagenet_test,
-    imagenet_train,
-    moco_v2,
 )
-from batchformer.lab.data.transforms.base import columns, require_uint8, to_device_async
+from batchformer.lab.data.transforms.base import (
+    columns,
+    normalise,
+    require_uint8,
+    to_device_async,
+    uniform_float,
+    uniform_int,
+)
 
-HALF = ((0.5,) * 3, (0.5,) * 3)
+MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)
 RANDOM: dict[str, Transform] = {
     "crop": RandomCrop(),
     "flip": RandomFlip(),
-    "autoaugment cifar10": AutoAugment(),
-    "autoaugment imagenet": AutoAugment("imagenet"),
-    "randaugment": RandAugment(3, 20),
+    "autoaugment cifar10": transforms.AutoAugment(),
+    "autoaugment imagenet": transforms.AutoAugment("imagenet"),
+    "randaugment": transforms.RandAugment(3, 20),
+    "randaugment of timm": transforms.IncreasingRandAugment(p=1.0),
     "cutout": Cutout(8),
-    "jitter": ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
-    "grey": RandomGrey(0.5),
-    "solarize": RandomSolarize(),
-    "rotation": RandomRotation(15),
+    "jitter": transforms.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
+    "grey": transforms.RandomGrey(0.5),
+    "solarize": transforms.RandomSolarize(),
+    "rotation": transforms.RandomRotation(15),
     "blur": GaussianBlur(),
     "resized crop": RandomResizedCrop(16),
-    "cifar_train": cifar_train(),
-    "imagenet_train": imagenet_train(16),
-    "moco_v2": moco_v2(16),
-    "domain_train": domain_train(16),
+    "erasing": Compose((Normalise(MEAN, STD), transforms.RandomErasing(0.5))),
+    "cifar_train": transforms.cifar_train(),
+    "moco_v2": transforms.moco_v2(16),
+    "domain_train": transforms.domain_train(16),
 }
 FIXED: dict[str, Transform] = {
-    "normalise": Normalise(*HALF),
+    "normalise": Normalise(MEAN, STD),
     "resize": Resize(15),
     "centre crop": CentreCrop(9),
-    "imagenet_test": imagenet_test(16, 18),
-    "domain_test": domain_test(16),
+    "imagenet_test": transforms.imagenet_test(16, 18),
+    "domain_test": transforms.domain_test(16),
 }
 ALL = {**RANDOM, **FIXED}
+ANY_TYPE = {"crop", "flip", "cutout", "normalise", "centre crop", "cifar_train", "erasing"}
 Maker = Callable[..., Tensor]
 
 
 @pytest.mark.parametrize("name", ALL)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=5)
 @given(cuts=st.sets(st.integers(1, 15)), order=st.permutations(range(16)), seed=st.integers(0, 999))
 def test_rows_may_be_grouped_in_any_way(
     name: str, cuts: set[int], order: list[int], seed: int, images: Maker, numbers: Maker
@@ -85,8 +83,11 @@ def test_rows_may_be_grouped_in_any_way(
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_pure(name: str, images: Maker, numbers: Maker) -> None:
-    """Same inputs, same images, whatever other generators did; inputs stay as they were."""
+def test_pure_and_without_reading_the_images(name: str, images: Maker, numbers: Maker) -> None:
+    """Same inputs, same images, whatever other generators did; inputs stay as they were.
+
+    Images without values, on "meta": whatever would wait for a device to know one fails there.
+    """
     transform = ALL[name]
     x, u = images(32, 3, 20, 24), numbers(32, transform.draws)
     x_before, u_before = x.clone(), u.clone()
@@ -94,74 +95,85 @@ def test_pure(name: str, images: Maker, numbers: Maker) -> None:
     torch.manual_seed(1)
     assert torch.equal(transform(x, u), first)
     assert torch.equal(x, x_before) and torch.equal(u, u_before)
-
-
-@pytest.mark.parametrize("name", RANDOM)
-def test_other_numbers_give_other_images(name: str, images: Maker, numbers: Maker) -> None:
-    transform = RANDOM[name]
-    x = images(32, 3, 20, 24)
-    a, b = (transform(x, numbers(32, transform.draws, seed)) for seed in (0, 1))
-    assert not torch.equal(a, b)
-
-
-@pytest.mark.parametrize("name", ALL)
-def test_an_empty_batch_stays_empty(name: str, numbers: Maker) -> None:
-    transform = ALL[name]
-    full = transform(torch.zeros(1, 3, 20, 24, dtype=torch.uint8), numbers(1, transform.draws))
-    empty = torch.zeros(0, 3, 20, 24, dtype=torch.uint8)
-    out = transform(empty, numbers(0, transform.draws))
-    assert out.shape == (0, *full.shape[1:]) and out.dtype == full.dtype
-
-
-@pytest.mark.parametrize("name", RANDOM)
-def test_wrong_numbers_are_refused(name: str, images: Maker, numbers: Maker) -> None:
-    transform = RANDOM[name]
-    x = images(4, 3, 20, 24)
-    for wrong in (
-        numbers(4, transform.draws + 1),
-        numbers(3, transform.draws),
-        numbers(4, transform.draws).float(),
-    ):
-        with pytest.raises(ValueError, match=rf"needs u of shape \(4, {transform.draws}\)"):
-            transform(x, wrong)
+    without_values = transform(x.to("meta"), u)
+    assert without_values.device.type == "meta"
+    for out, rows in ((without_values, 32), (transform(x[:0], u[:0]), 0)):
+        assert out.shape == (rows, *first.shape[1:]) and out.dtype == first.dtype
+    if name in RANDOM:
+        assert not torch.equal(transform(x, numbers(32, transform.draws, seed=1)), first)
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_nothing_is_read_from_the_images(name: str, images: Maker, numbers: Maker) -> None:
-    """Images without values: whatever would wait for a device to know one fails here."""
-    transform = ALL[name]
-    x, u = images(32, 3, 20, 24), numbers(32, transform.draws)
-    out = transform(x.to("meta"), u)
-    expected = transform(x, u)
-    assert out.device.type == "meta"
-    assert out.shape == expected.shape and out.dtype == expected.dtype
+def test_wrong_numbers_and_images_are_refused(name: str, images: Maker, numbers: Maker) -> None:
+    transform, x = ALL[name], images(4, 3, 20, 24)
+    if name in RANDOM:
+        for wrong in (
+            numbers(4, transform.draws + 1),
+            numbers(3, transform.draws),
+            numbers(4, transform.draws).float(),
+        ):
+            with pytest.raises(ValueError, match=rf"needs u of shape \(4, {transform.draws}\)"):
+                transform(x, wrong)
+    if name not in ANY_TYPE:
+        with pytest.raises(TypeError, match="uint8"):
+            transform(torch.zeros(2, 3, 20, 24), numbers(2, transform.draws))
 
 
-def test_columns_are_those_of_the_numbers(images: Maker, numbers: Maker) -> None:
-    u = numbers(4, 2)
+def test_what_transforms_share(images: Maker, numbers: Maker) -> None:
+    u, t = numbers(4, 2), torch.arange(3)
     a, b = columns(RandomCrop(), images(4), u)
     assert torch.equal(a, u[:, 0]) and torch.equal(b, u[:, 1])
-
-
-@pytest.mark.parametrize(
-    "name",
-    sorted(set(ALL) - {"crop", "flip", "cutout", "normalise", "centre crop"} - {"cifar_train"}),
-)
-def test_what_needs_grey_levels_says_so(name: str, numbers: Maker) -> None:
-    transform = ALL[name]
-    with pytest.raises(TypeError, match="uint8"):
-        transform(torch.zeros(2, 3, 20, 24), numbers(2, transform.draws))
-
-
-def test_grey_levels_pass() -> None:
+    assert to_device_async(t, torch.device("cpu")) is t
     require_uint8("It", torch.zeros(1, dtype=torch.uint8))
     with pytest.raises(TypeError, match="It acts on uint8 images"):
         require_uint8("It", torch.zeros(1))
 
 
-def test_sent_to_where_it_is_stays() -> None:
-    t = torch.arange(3)
-    assert to_device_async(t, torch.device("cpu")) is t
+@settings(max_examples=30)
+@given(st.integers(1, 10**9), st.floats(-100, 100), st.floats(0, 100))
+def test_uniform_numbers_keep_their_bounds(count: int, low: float, extent: float) -> None:
+    largest = 1 - 2.0**-53  # the largest number that torch.rand gives in float64
+    ends = torch.tensor([0.0, largest], dtype=torch.float64)
+    assert uniform_int(ends, count).tolist() == [0, count - 1]
+    out = uniform_float(torch.tensor([0.0, 0.5], dtype=torch.float64), low, low + extent)
+    assert out.tolist() == pytest.approx([low, low + extent / 2])
+
+
+def test_whole_numbers_are_evenly_spread_and_counts_may_differ(numbers: Maker) -> None:
+    counts = torch.bincount(uniform_int(numbers(10_000, 1)[:, 0], 10))
+    # 1,000 expected of each of ten, with a standard deviation of 30.
+    assert len(counts) == 10 and counts.min() > 880 and counts.max() < 1120
+    u = torch.full((3,), 0.5, dtype=torch.float64)
+    assert uniform_int(u, torch.tensor([1, 2, 7])).tolist() == [0, 1, 3]
+
+
+def test_each_transform_is_given_its_own_columns(images: Maker, numbers: Maker) -> None:
+    composed = Compose((RandomCrop(), RandomFlip(), CentreCrop(20), Cutout()))
+    assert composed.draws == 5
+    x, u = images(16), numbers(16, 5)
+    by_hand = RandomFlip()(RandomCrop()(x, u[:, :2]), u[:, 2:3])
+    by_hand = Cutout()(by_hand[..., 6:26, 6:26], u[:, 3:])
+    assert torch.equal(composed(x, u), by_hand)
+
+
+def test_numbers_may_be_left_out_where_nothing_is_random(images: Maker) -> None:
+    x = images(4)
+    fixed = Compose((Resize(20), CentreCrop(16), Normalise(MEAN, STD)))
+    assert fixed.draws == 0
+    assert torch.equal(fixed(x), normalise(CentreCrop(16)(Resize(20)(x)), MEAN, STD))
+    with pytest.raises(ValueError, match=r"Compose needs u of shape \(4, 1\)"):
+        Compose((RandomFlip(),))(x)
+
+
+def test_normalisation_is_torchvisions_from_uint8_and_float(images: Maker) -> None:
+    x = images(5, 3, 8, 9)
+    scaled = V.to_dtype(x, torch.float32, scale=True)
+    reference = V.normalize(scaled, list(MEAN), list(STD))
+    torch.testing.assert_close(normalise(x, MEAN, STD), reference)
+    torch.testing.assert_close(normalise(scaled, MEAN, STD), reference)
+    assert normalise(scaled.double(), MEAN, STD).dtype == torch.float64
+    with pytest.raises(ValueError, match="x has 1 channels"):
+        normalise(torch.zeros(1, 1, 2, 2), MEAN, STD)
 
 
 @pytest.mark.gpu
@@ -172,7 +184,7 @@ def test_devices_agree_to_the_bit_without_waiting(
     name: str, precision: str, images: Maker, numbers: Maker
 ) -> None:
     """For every transform, also where matrix products use TF32; nothing synchronises."""
-    transform = {**ALL, "digits_train": digits_train()}[name]
+    transform = {**ALL, "digits_train": transforms.digits_train()}[name]
     x = images(512, 1 if name == "digits_train" else 3, 40, 32)
     u = numbers(512, transform.draws)
     on_cpu, on_gpu = transform(x, u), x.cuda()

@@ -88,18 +88,18 @@ def test_a_middle_one_is_its_own_partner_and_soft_targets_stay() -> None:
 
 def test_shares_are_drawn_from_beta_and_the_two_kinds_switch() -> None:
     torch.manual_seed(0)
-    mixes = [draw_mix(16, 16, 0.8, 1.0, 0.25, CPU) for _ in range(2000)]
+    mixes = [draw_mix(16, 16, 0.8, 1.0, 0.25, CPU) for _ in range(1000)]
     pasted = [mix for mix in mixes if mix.own.unique().tolist() in ([0.0], [1.0], [0.0, 1.0])]
     blended = [float(mix.share) for mix in mixes if len(mix.own.unique()) == 1]
     blended = [share for share in blended if 0 < share < 1]
-    assert len(pasted) + len(blended) == 2000
-    assert len(pasted) == pytest.approx(500, abs=80)  # a standard deviation of 19
+    assert len(pasted) + len(blended) == 1000
+    assert len(pasted) == pytest.approx(250, abs=57)  # a standard deviation of 14
     assert stats.kstest(blended, stats.beta(0.8, 0.8).cdf).pvalue > 1e-3
     for mix in pasted[:50]:
         assert float(mix.share) == pytest.approx(float(mix.own.mean()))
     # A box has its centre anywhere, so that every pixel is in it about as often as its mirror.
     total = torch.stack([1 - mix.own for mix in pasted]).mean(0)
-    assert (total - total.flip(0)).abs().max() < 0.15 and total[8, 8] > total[0, 0]
+    assert (total - total.flip(0)).abs().max() < 0.2 and total[8, 8] > total[0, 0]
 
 
 def test_one_kind_alone() -> None:

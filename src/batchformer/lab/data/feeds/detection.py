@@ -13,63 +13,41 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.data.feeds.loader import PREFETCH, ReadAheadFeed
-from batchformer.lab.data.feeds.order import Order, Share, order_of
+from batchformer.lab.data.feeds.order import Order, Share, augmentation_numbers, order_of
 from batchformer.lab.data.feeds.workers import Stream, usable_workers
 from batchformer.lab.data.files.decode import decode
 from batchformer.lab.data.sets.voc import BoxedImage
-from batchformer.nn.randomness import generator
 
 #: Images that a worker reads at a time for scoring.
 SCORED_AT_ONCE = 4
 
 
 class DetectionRequest(NamedTuple):
-    """Images to read, and how.
+    """Images to read, and how."""
 
-    Args:
-        samples: N positions in the data set.
-        paths: N files.
-        shorter: N lengths that the shorter side gets.
-        flip: N times whether to mirror left to right.
-        total: samples of the batch over all ranks.
-    """
-
-    samples: list[int]
+    samples: list[int]  # N positions in the data set
     paths: list[str]
-    shorter: list[int]
-    flip: list[bool]
-    total: int
+    shorter: list[int]  # N lengths that the shorter side gets
+    flip: list[bool]  # N times whether to mirror left to right
+    total: int  # samples of the batch over all ranks
 
 
 class DetectionImages(NamedTuple):
-    """Images that were read; all in one tensor, since processes share memory tensor by tensor.
-
-    Args:
-        request: what was asked for.
-        pixels: uint8 of N images (3, H, W), one after the other.
-        sizes: N times height and width of the file, then of the resized image.
-    """
+    """Images that were read; all in one tensor, since processes share memory tensor by tensor."""
 
     request: DetectionRequest
-    pixels: Tensor
-    sizes: list[tuple[int, int, int, int]]
+    pixels: Tensor  # uint8 of N images (3, H, W), one after the other
+    sizes: list[tuple[int, int, int, int]]  # height and width of each file, then as resized
 
 
 @dataclass(frozen=True)
 class DetectorInput:
-    """An image as a detector gets it.
+    """An image as a detector gets it."""
 
-    Args:
-        x: (3, H, W) uint8.
-        boxes: (n, 4) float32 in its pixels.
-        labels: (n,) int64.
-        scale: width and height over those of the file.
-    """
-
-    x: Tensor
-    boxes: Tensor
-    labels: Tensor
-    scale: tuple[float, float]
+    x: Tensor  # (3, H, W) uint8
+    boxes: Tensor  # (n, 4) float32 in its pixels
+    labels: Tensor  # (n,) int64
+    scale: tuple[float, float]  # width and height over those of the file
 
 
 def resized(height: int, width: int, shorter: int, longest: int) -> tuple[int, int]:
@@ -118,13 +96,9 @@ def resize_boxes(
 
 @dataclass(frozen=True)
 class DetectionReader:
-    """Reads and resizes images.
+    """Reads and resizes images."""
 
-    Args:
-        longest: largest length of a longer side.
-    """
-
-    longest: int
+    longest: int  # largest length of a longer side
 
     def __call__(self, request: DetectionRequest) -> DetectionImages:
         images, sizes = [], []
@@ -139,13 +113,7 @@ class DetectionReader:
 def detector_inputs(
     read: DetectionImages, images: Sequence[BoxedImage], device: torch.device
 ) -> list[DetectorInput]:
-    """The images that were read, with their boxes, on a device.
-
-    Args:
-        read: by a worker.
-        images: the data set.
-        device: where they are needed.
-    """
+    """The images that were read, with their boxes, on a device."""
     shapes = [(3, height, width) for _, _, height, width in read.sizes]
     pixels = torch.split(read.pixels.to(device, non_blocking=True), list(map(prod, shapes)))
     made = []
@@ -162,15 +130,7 @@ def detector_inputs(
 
 @dataclass(frozen=True)
 class _RequestOfStep:
-    """What to read for a step: the images of this rank, each with its size and direction.
-
-    Args:
-        images: to train on.
-        shorter: lengths of the shorter side, one drawn for each image.
-        seed: of the run.
-        steps: which images each step takes.
-        share: this rank's part of them.
-    """
+    """What to read for a step: the images of this rank, each with its size and direction."""
 
     images: Sequence[BoxedImage]
     shorter: Sequence[int]
@@ -180,8 +140,7 @@ class _RequestOfStep:
 
     def __call__(self, step: int) -> DetectionRequest:
         index = self.steps.index(step)
-        draw = generator(self.seed, "augmentation", step)
-        u = torch.rand(len(index), 2, generator=draw, dtype=torch.float64)
+        u = augmentation_numbers(self.seed, step, len(index), 2)
         samples = self.share.own(index).tolist()
         flips, lengths = self.share.own(u).T.tolist()
         return DetectionRequest(
@@ -201,13 +160,8 @@ class DetectionFeed(ReadAheadFeed[DetectionRequest, DetectionImages]):
     sized as in the whole batch.
 
     Args:
-        images: to train on.
         shorter: lengths of the shorter side, one drawn for each image.
         longest: largest length of the longer side.
-        batch_size: images in a batch.
-        seed: of the run; order and augmentation draw from it separately.
-        drop_last: leave out the last, smaller batch of an epoch.
-        device: where batches are made.
         workers: processes that read; 0: this one reads. None: one for each usable core, at most 16.
         accumulate: parts that a batch will be cut into; with several ranks, each has a share.
     """
@@ -259,14 +213,7 @@ class DetectionFeed(ReadAheadFeed[DetectionRequest, DetectionImages]):
 def scored_images(
     images: Sequence[BoxedImage], shorter: int, longest: int, workers: int | None = None
 ) -> Iterator[DetectorInput]:
-    """Every image once and in order, on the CPU and not mirrored.
-
-    Args:
-        images: to be scored.
-        shorter: length of the shorter side.
-        longest: largest length of the longer side.
-        workers: as for `DetectionFeed`.
-    """
+    """Every image once and in order, on the CPU and not mirrored."""
 
     def request(start: int, stop: int) -> DetectionRequest:
         count = stop - start

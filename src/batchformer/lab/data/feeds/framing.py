@@ -42,8 +42,6 @@ def random_window(
     from the same numbers; for a single image, plain numbers are faster than tensors.
 
     Args:
-        height: of the image.
-        width: of the image.
         u: (22,) uniform numbers: ten areas, ten aspect ratios, and the place.
         scale: least and largest part of the image's area.
         ratio: least and largest width over height; its logarithm is uniform.
@@ -61,18 +59,11 @@ def random_window(
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """Resize a random window of the image to a square with antialiasing.
-
-    Args:
-        size: S, side of the square.
-        scale: least and largest part of the image's area.
-        ratio: least and largest width over height of the window.
-        interpolation: of the resizing.
-    """
+    """Resize a random window of the image to a square with antialiasing."""
 
     size: int = 224
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    scale: tuple[float, float] = (0.08, 1.0)  # least and largest part of the image's area
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # least and largest width over height of the window
     interpolation: Interpolation = "bilinear"
     draws: ClassVar[int] = 2 * ATTEMPTS + 2
 
@@ -90,15 +81,10 @@ class RandomResizedCrop:
 
 @dataclass(frozen=True)
 class ResizeCentreCrop:
-    """Resize the shorter side with antialiasing, and cut the central square; for testing.
-
-    Args:
-        size: S, side of the square.
-        shorter: the shorter side after resizing, at least S.
-    """
+    """Resize the shorter side with antialiasing, and cut the central square; for testing."""
 
     size: int = 224
-    shorter: int = 256
+    shorter: int = 256  # the shorter side after resizing, at least S
     draws: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
@@ -118,11 +104,7 @@ class ResizeCentreCrop:
 
 @dataclass(frozen=True)
 class ResizeWhole:
-    """Resize the whole image to a square with antialiasing, whatever its shape; for testing.
-
-    Args:
-        size: S, side of the square.
-    """
+    """Resize the whole image to a square with antialiasing, whatever its shape; for testing."""
 
     size: int = 224
     draws: ClassVar[int] = 0

@@ -13,7 +13,15 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.data.feeds.framing import Geometry
-from batchformer.lab.data.feeds.order import InOrder, Order, Sampler, Share, Steps, order_of
+from batchformer.lab.data.feeds.order import (
+    InOrder,
+    Order,
+    Sampler,
+    Share,
+    Steps,
+    augmentation_numbers,
+    order_of,
+)
 from batchformer.lab.data.feeds.sharding import scored_rows
 from batchformer.lab.data.feeds.workers import (
     ImageBatch,
@@ -27,7 +35,6 @@ from batchformer.lab.data.feeds.workers import (
 )
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.transforms.base import Transform
-from batchformer.nn.randomness import generator
 
 #: Batches that each worker has ready or is reading.
 PREFETCH = 2
@@ -42,14 +49,9 @@ class ReadAheadFeed(Generic[Request, Result]):
     that train side by side on the same batches.
 
     Args:
-        steps: which samples each step takes.
-        share: this rank's part of them.
         request: what to read for a step. It must not refer to the feed: the workers end as soon as
             nothing refers to the feed any more.
         read: turns a request into a result, in a worker.
-        device: where batches are made.
-        workers: processes that read; 0: this one reads. None: one for each usable core, at most 16.
-        prefetch: batches that each worker has ready or is reading.
     """
 
     def __init__(
@@ -102,13 +104,8 @@ class FileFeed(ReadAheadFeed[ImageRequest, ImageBatch]):
     numbers that these samples have in the whole batch.
 
     Args:
-        files: paths and labels.
         geometry: makes each image a square; done by the workers.
         transform: augmentation and normalisation of a whole batch; done on the device.
-        batch_size: samples in a batch.
-        seed: of the run; order and augmentation draw from it separately.
-        drop_last: leave out the last, smaller batch of an epoch.
-        device: where batches are made.
         workers: processes that read; 0: this one reads. None: one for each usable core, at most 16.
         prefetch: batches that each worker has ready or is reading.
         sampler: order of the samples in each epoch. None: every sample once, shuffled.
@@ -188,12 +185,8 @@ def evaluation_batches(
     An image that cannot be read is an error here: a score needs all images.
 
     Args:
-        files: paths and labels.
         geometry: makes each image a square, the same each time.
         transform: normalisation of a whole batch, on the device.
-        batch_size: samples in a batch; the last one may be smaller.
-        device: where batches are made.
-        workers: as for `FileFeed`.
         sharded: with several ranks, read only the images of this rank
             (:func:`~batchformer.lab.data.feeds.sharding.scored_rows`); ``y`` is of all ranks.
     """
@@ -236,13 +229,7 @@ def _one_epoch(
 
 @dataclass(frozen=True)
 class _Draws:
-    """The uniform numbers of each step: geometry takes the first columns, the transform the others.
-
-    Args:
-        seed: of the run.
-        geometry: numbers that the geometry takes for each sample.
-        transform: numbers that the transform takes for each sample.
-    """
+    """The uniform numbers of each step: first those of the geometry, then of the transform."""
 
     seed: int
     geometry: int
@@ -250,27 +237,18 @@ class _Draws:
 
     def at(self, step: int, samples: int) -> tuple[Tensor, Tensor]:
         """(N, geometry) and (N, transform) float64."""
-        draw = generator(self.seed, "augmentation", step)
-        columns = self.geometry + self.transform
-        u = torch.rand(samples, columns, generator=draw, dtype=torch.float64)
+        u = augmentation_numbers(self.seed, step, samples, self.geometry + self.transform)
         return u[:, : self.geometry], u[:, self.geometry :]
 
 
 @dataclass(frozen=True)
 class _RequestOfStep:
-    """What to read for a step: the samples of this rank.
-
-    Args:
-        files: paths.
-        steps: which samples each step takes.
-        draws: their random numbers.
-        own: takes the rows of this rank from those of a step.
-    """
+    """What to read for a step: the samples of this rank."""
 
     files: ImageFiles
     steps: Order
     draws: _Draws
-    own: Callable[[Tensor], Tensor]
+    own: Callable[[Tensor], Tensor]  # takes the rows of this rank from those of a step
 
     def __call__(self, step: int) -> ImageRequest:
         index = self.steps.index(step)

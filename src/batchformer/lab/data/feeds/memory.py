@@ -1,26 +1,40 @@
-"""Batches of images or features in memory, as a function of the step."""
+"""Batches of images or features in memory as a function of the step, and files read into memory."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from batchformer.lab.data.feeds.order import Order, Sampler, Share, order_of
+from batchformer.lab.data.feeds.framing import Geometry
+from batchformer.lab.data.feeds.loader import evaluation_batches
+from batchformer.lab.data.feeds.order import (
+    Order,
+    Sampler,
+    Share,
+    augmentation_numbers,
+    order_of,
+)
 from batchformer.lab.data.feeds.sharding import own_positions, require_rows
+from batchformer.lab.data.files.decode import decode
+from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
-from batchformer.lab.data.transforms import Transform
-from batchformer.lab.data.transforms.base import to_device_async
+from batchformer.lab.data.transforms.base import Compose, Transform, to_device_async
 from batchformer.nn.randomness import generator
 
 #: Bytes of images that a GPU augments at a time; launches cost more than the work itself.
 CHUNK_BYTES = 128 * 2**20
 #: Chunks kept in memory: runs that share a feed are rarely further apart.
 CHUNKS_KEPT = 2
+#: Images that a worker reads at a time into memory.
+READ = 64
+_ORIENTATION = 0x0112  # the EXIF tag
+_SIDEWAYS = range(5, 9)  # its values that swap rows and columns
 
 
 @dataclass(frozen=True)
@@ -41,13 +55,7 @@ class Feed:
     runs may share a feed.
 
     Args:
-        split: images and labels.
-        transform: augmentation and normalisation of a whole batch.
         second: transform of a second view of the same images, ``view2``, if a method needs one.
-        batch_size: samples in a batch.
-        seed: of the run; order and augmentation draw from it separately.
-        drop_last: leave out the last, smaller batch of an epoch.
-        device: where batches are made.
         sampler: order of the samples in each epoch. None: every sample once, shuffled.
         chunk: steps that are augmented together. None: what suits the device.
         steps: which samples each step takes, in place of batch_size, drop_last and sampler.
@@ -107,12 +115,7 @@ class Feed:
         rows = [self.steps.index(step) for step in steps]
         draws = [view.draws for view in self.views.values()]
         numbers = [
-            torch.rand(
-                len(row),
-                sum(draws),
-                dtype=torch.float64,
-                generator=generator(self.seed, "augmentation", step),
-            )
+            augmentation_numbers(self.seed, step, len(row), sum(draws))
             for row, step in zip(rows, steps, strict=True)
         ]
         sizes = [len(row) for row in rows]
@@ -151,8 +154,6 @@ class FeatureFeed:
         features: (M, D).
         labels: (M,).
         batch_size: N, rows of a batch; at most M are taken.
-        seed: of the run.
-        device: where the features live.
         times: batches per step, concatenated; with several ranks, each has its part of every
             batch.
 
@@ -187,3 +188,69 @@ class FeatureFeed:
         own = own_positions([size] * self.times)
         index = to_device_async(torch.cat([row[:size] for row in rows])[own], self.features.device)
         return {"x": self.features[index], "y": self.labels[index], "index": index}
+
+
+# Files read into memory.
+
+
+def read_all(
+    files: ImageFiles, geometry: Geometry | None, workers: int | None = None
+) -> ImageSplit:
+    """Every image of a part, (N, 3, S, S) uint8, in order.
+
+    Args:
+        geometry: makes each image a square, the same each time. None: all images are squares of
+            one size already.
+    """
+    if geometry is None:
+        geometry = Unchanged(common_side(files))
+    x = torch.empty((len(files), 3, geometry.size, geometry.size), dtype=torch.uint8)
+    start = 0
+    for batch in evaluation_batches(files, geometry, Compose(()), READ, workers=workers):
+        x[start : start + len(batch["x"])] = batch["x"]
+        start += len(batch["x"])
+    return ImageSplit(x, files.labels.clone())
+
+
+@dataclass(frozen=True)
+class Unchanged:
+    """The geometry of images that have their size already."""
+
+    size: int
+    draws: ClassVar[int] = 0
+
+    def __call__(self, image: Tensor, u: Tensor) -> Tensor:
+        return image
+
+
+def common_side(files: ImageFiles) -> int:
+    """The side of images that are all squares of one size; only file headers are read."""
+    if not len(files):
+        raise ValueError("there is no image to take a size from: name a part with images")
+    first, *others = files.paths
+    height, width = _shape(files.root / first)
+    advice = "Leave data.memory off, or resize the images to squares of one size"
+    if height != width:
+        raise ValueError(f"{files.root / first} is {height} x {width}, no square. {advice}")
+    for path in others:
+        shape = _shape(files.root / path)
+        if shape != (height, width):
+            raise ValueError(
+                f"images differ in size: {files.root / path} is {shape[0]} x "
+                f"{shape[1]}, but {first} is {height} x {width}. {advice}"
+            )
+    return height
+
+
+def _shape(path: Path) -> tuple[int, int]:
+    """Rows and columns of the decoded image, from the header of its file if possible."""
+    from PIL import Image
+
+    try:
+        with Image.open(path) as image:
+            sideways = image.getexif().get(_ORIENTATION) in _SIDEWAYS
+            width, height = image.size
+    except Exception:  # each of Pillow's readers has its own errors; `decode` names the file
+        height, width = decode(path).shape[-2:]
+        return int(height), int(width)
+    return (width, height) if sideways else (height, width)

@@ -76,11 +76,6 @@ class Steps:
 
     A batch never spans two epochs: the last one of an epoch is smaller, or is left out.
 
-    Args:
-        sampler: order of the samples in each epoch.
-        batch_size: samples in a batch.
-        drop_last: leave out the last, smaller batch of an epoch.
-
     >>> steps = Steps(Shuffle(5, seed=0), batch_size=2)
     >>> steps.per_epoch, [len(steps.index(step)) for step in range(4)]
     (3, [2, 2, 1, 2])
@@ -134,7 +129,6 @@ class Share:
     """This rank's part of every step; all of it if there is one rank.
 
     Args:
-        order: which samples each step takes.
         accumulate: parts that the gradient of a step is accumulated over; a rank has its share of
             each.
 
@@ -174,12 +168,7 @@ def order_of(
     """The order of a feed: `steps` as they are, or the sampler's epochs in batches.
 
     Args:
-        samples: in the data set.
-        seed: of the shuffled epochs, if there is no sampler.
-        batch_size: samples in a batch.
-        drop_last: leave out the last, smaller batch of an epoch.
         sampler: order of the samples in each epoch. None: every sample once, shuffled.
-        steps: replaces all other arguments.
     """
     if steps is None:
         return Steps(Shuffle(samples, seed) if sampler is None else sampler, batch_size, drop_last)
@@ -188,6 +177,12 @@ def order_of(
             "sampler and steps both set the order of the samples: give one of them, not both"
         )
     return steps
+
+
+def augmentation_numbers(seed: int, step: int, samples: int, columns: int) -> Tensor:
+    """(samples, columns) float64 uniform numbers of a step, drawn from (seed, step) alone."""
+    draw = generator(seed, "augmentation", step)
+    return torch.rand(samples, columns, generator=draw, dtype=torch.float64)
 
 
 # Samplers besides Shuffle.
@@ -203,19 +198,14 @@ class ClassBalanced:
     A class gives its images in a random order and starts again in another order after the last
     one. An epoch has as many samples as the data set; classes without images are left out.
 
-    Args:
-        labels: (M,) classes of the samples.
-        seed: of the run.
-        stream: distinguishes samplers of one run.
-
     >>> labels = torch.tensor([0, 0, 0, 0, 0, 1])
     >>> labels[ClassBalanced(labels, seed=0).order(epoch=0)].bincount()
     tensor([3, 3])
     """
 
-    labels: Tensor
+    labels: Tensor  # (M,) classes of the samples
     seed: int
-    stream: int = 0
+    stream: int = 0  # distinguishes samplers of one run
 
     @property
     def length(self) -> int:
@@ -242,11 +232,6 @@ class Repeated:
     The last image of an epoch may come less often. DeiT shards these positions over its processes
     in turn; one process that takes them all sees the same images in each step.
 
-    Args:
-        images: in the data set.
-        seed: of the run.
-        repeats: how often an image comes in an epoch.
-
     >>> Repeated(images=7, seed=0).order(epoch=0)
     tensor([2, 2, 2, 4, 4, 4, 0])
     """
@@ -269,13 +254,7 @@ class Repeated:
 def sampler_named(
     name: Literal["shuffle", "class_balanced", "repeated"], labels: Tensor, seed: int
 ) -> Sampler | None:
-    """The sampler that a configuration names; None means every image once, shuffled.
-
-    Args:
-        name: as `data.sampler` has it.
-        labels: (M,) classes of the images.
-        seed: of the run.
-    """
+    """The sampler that a configuration names; None means every image once, shuffled."""
     if name == "class_balanced":
         return ClassBalanced(labels, seed)
     return Repeated(len(labels), seed) if name == "repeated" else None
@@ -306,7 +285,6 @@ class DomainSteps:
         domain: (M,) number 0..D-1 of each sample's domain.
         groups: G, domains in a batch, at most D.
         each: samples of each of them.
-        seed: of the run.
         per_epoch: steps in an epoch. None: as many full batches as one pass over the largest
             domain has, at least one.
 

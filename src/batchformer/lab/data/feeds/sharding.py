@@ -51,12 +51,7 @@ def own_sizes(sizes: Sequence[int]) -> tuple[int, ...]:
 
 
 def require_rows(batches: Sequence[int], blocks: int = 1) -> None:
-    """Refuse batches in which a rank would have no row of some block.
-
-    Args:
-        batches: the numbers of rows that batches may have.
-        blocks: of each batch.
-    """
+    """Refuse batches in which a rank would have no row of some block."""
     for rows in batches:
         if min(block_sizes(rows, blocks)) < world_size():
             cut = f", cut into {blocks} blocks," if blocks > 1 else ""
@@ -82,10 +77,6 @@ def all_rows(own: Tensor, rows: int) -> Tensor:
     """Gather the results of all ranks for their :func:`scored_rows`, (rows, ...) in order.
 
     Every rank has to call it.
-
-    Args:
-        own: this rank's results, one row for each of its rows.
-        rows: of the whole batch.
     """
     if world_size() == 1:
         return own

@@ -24,9 +24,7 @@ class WithDomain:
     """Adds ``domain`` (N,) int64 to the batches of `feed`, looked up by ``index``.
 
     Args:
-        feed: sets the length of an epoch.
         domain: (M,) int64 domain of each sample of the feed.
-        device: where batches are made.
     """
 
     def __init__(self, feed: Batches, domain: Tensor, device: torch.device | str = "cpu") -> None:
@@ -57,10 +55,6 @@ class WithTarget:
     """Adds ``x_target`` (N', C, H, W), images of `target`, to the batches of `feed`.
 
     Labels of the target are left out: adaptation must not see them.
-
-    Args:
-        feed: batches of the source domains; sets the length of an epoch.
-        target: batches of the target domain.
     """
 
     feed: Batches

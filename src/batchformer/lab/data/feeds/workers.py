@@ -42,7 +42,6 @@ class Stream(Generic[Request, Result]):
 
     Args:
         read: turns a request into a result; it is copied into the workers.
-        workers: processes that read; 0: the calling process reads.
         prefetch: results that each worker has ready or is reading.
         pinned: return results in pinned memory, to be copied to a CUDA device.
     """
@@ -170,38 +169,22 @@ atexit.register(_close_all)
 
 
 class ImageRequest(NamedTuple):
-    """One batch to read: all that a worker needs, so that it holds no list of the data set.
+    """One batch to read: all that a worker needs, so that it holds no list of the data set."""
 
-    Args:
-        samples: N positions in the data set.
-        paths: N paths relative to the root.
-        u: (N, draws) float64 uniform numbers, the first columns for the geometry, the rest for
-            the second geometry.
-        total: samples of the batch over all ranks.
-    """
-
-    samples: list[int]
-    paths: list[str]
-    u: npt.NDArray[np.float64]
-    total: int
+    samples: list[int]  # N positions in the data set
+    paths: list[str]  # N paths relative to the root
+    u: npt.NDArray[np.float64]  # (N, draws) float64, for the first geometry, then for the second
+    total: int  # samples of the batch over all ranks
 
 
 class ImageBatch(NamedTuple):
-    """One batch of images, as a worker read it.
+    """One batch of images, as a worker read it."""
 
-    Args:
-        x: (N, 3, S, S) uint8 images.
-        samples: (N,) int64 positions in the data set of the images that are in `x`.
-        replaced: (path, reason) of each image that could not be read.
-        total: samples of the batch over all ranks.
-        view2: (N, 3, S, S) uint8 the same images under the second geometry, if there is one.
-    """
-
-    x: Tensor
-    samples: Tensor
-    replaced: list[tuple[str, str]]
-    total: int
-    view2: Tensor | None = None
+    x: Tensor  # (N, 3, S, S) uint8 images
+    samples: Tensor  # (N,) int64 positions of the images in the data set
+    replaced: list[tuple[str, str]]  # (path, reason) of each image that could not be read
+    total: int  # samples of the batch over all ranks
+    view2: Tensor | None = None  # (N, 3, S, S) uint8 under the second geometry
 
 
 @dataclass(frozen=True)
@@ -209,8 +192,6 @@ class ImageReader:
     """Reads a batch of image files and makes each image a square.
 
     Args:
-        root: folder that paths start from.
-        geometry: makes each image a square.
         on_damaged: `raise` the error of an image that cannot be read, or `skip` it: the next
             readable image of the batch takes its place; after the last row comes the first.
         second: makes another square of each image, by its own random numbers; None: one is enough.

@@ -18,11 +18,7 @@ MOST_CLASSES = 1_000_000
 
 @dataclass
 class Entries:
-    """The content of a list: for each of N images its path, its label as written, and its line.
-
-    Args:
-        source: the file that was read.
-    """
+    """The content of a list: for each of N images its path, its label as written, and its line."""
 
     source: str
     paths: list[str] = field(default_factory=list)
@@ -123,7 +119,6 @@ def by_number(entries: Entries, classes: Sequence[str] | None) -> tuple[list[int
     """Labels of entries whose values are numbers, and the K names of their classes.
 
     Args:
-        entries: of the list.
         classes: names in label order. None: all numbers up to the largest.
 
     >>> by_number(Entries("list.txt", ["1.jpg", "2.jpg"], ["2", "0"], [1, 2]), None)
@@ -155,7 +150,6 @@ def by_name_or_number(
     they are the labels themselves.
 
     Args:
-        entries: of the list.
         classes: names in label order. None: the names that occur, sorted, or all numbers up to
             the largest.
 

@@ -35,17 +35,11 @@ class ImageFiles:
 
     A sample of the files is looked for at once, so that a wrong root is found before a run starts;
     `check_all` looks for all of them.
-
-    Args:
-        paths: N paths relative to the root.
-        labels: (N,) int64 labels.
-        classes: K class names in label order.
-        root: folder that the paths start from.
     """
 
-    paths: tuple[str, ...]
-    labels: Tensor
-    classes: tuple[str, ...]
+    paths: tuple[str, ...]  # N paths relative to the root
+    labels: Tensor  # (N,) int64 labels
+    classes: tuple[str, ...]  # K class names in label order
     root: Path
 
     def __post_init__(self) -> None:
@@ -70,10 +64,6 @@ class ImageFiles:
         """One class for each folder in `root`, with the images at any depth below it.
 
         Names, order and file types are those of torchvision's ImageFolder.
-
-        Args:
-            root: folder of the class folders.
-            allow_empty: accept classes without an image.
         """
         extensions, make_dataset = torchvision_folder()
         root = Path(root).expanduser()
@@ -110,10 +100,7 @@ class ImageFiles:
         images with id and file_name, annotations with image_id and category_id.
 
         Args:
-            list_file: the text file, UTF-8.
-            root: folder that the paths start from.
             classes: names in label order. None: all numbers up to the largest label.
-            allow_empty: accept classes without an image.
         """
         file = Path(list_file).expanduser()
         entries = (read_annotations if file.suffix == ".json" else read_list)(file)
@@ -135,11 +122,8 @@ class ImageFiles:
         are the labels themselves.
 
         Args:
-            table: the file, UTF-8.
-            root: folder that the paths start from.
             classes: names in label order. None: the names that occur, sorted, or all numbers up
                 to the largest label.
-            allow_empty: accept classes without an image.
         """
         entries = read_table(Path(table).expanduser())
         labels, names = by_name_or_number(entries, classes)
@@ -158,6 +142,12 @@ class ImageFiles:
         """The images at these positions (n,), in this order."""
         paths = tuple(self.paths[row] for row in rows.tolist())
         return dataclasses.replace(self, paths=paths, labels=self.labels[rows])
+
+    def with_classes(self, classes: tuple[str, ...]) -> ImageFiles:
+        """The same images with labels in other classes, which must include all that occur."""
+        numbers = {name: label for label, name in enumerate(classes)}
+        new = torch.tensor([numbers.get(name, -1) for name in self.classes])
+        return dataclasses.replace(self, labels=new[self.labels], classes=classes)
 
     def check_all(self) -> None:
         """Look for every file; raises FileNotFoundError with how many are missing."""
@@ -182,13 +172,18 @@ class ImageFiles:
             raise ValueError(f"{source} names no images")
         y = torch.tensor(labels, dtype=torch.int64)
         files = cls(tuple(paths), y, tuple(classes), Path(root).expanduser())
-        empty = [classes[c] for c in (files.counts == 0).nonzero().flatten().tolist()]
+        empty = without_images(files.counts, classes)
         if empty and advice is not None:
             raise ValueError(
                 f"{source}: {len(empty)} of {len(classes)} classes have no image: "
                 f"{shorten(empty)}. {advice}"
             )
         return files
+
+
+def without_images(counts: Tensor, classes: Sequence[str]) -> list[str]:
+    """Names of the classes whose count, of `counts` (K,), is 0."""
+    return [classes[c] for c in (counts == 0).nonzero().flatten().tolist()]
 
 
 def torchvision_folder() -> tuple[tuple[str, ...], Callable[..., list[tuple[str, int]]]]:
@@ -209,11 +204,7 @@ def _on_listed(labels: Sequence[int]) -> str:
 
 
 def check_some(root: Path, paths: Sequence[str]) -> None:
-    """Look for the first, the last and evenly spaced paths between them under `root`.
-
-    Raises:
-        FileNotFoundError: with how many are missing, the first of them and what to do.
-    """
+    """Look for the first, the last and evenly spaced paths between them under `root`."""
     _check_root(root)
     spaces = max(min(SAMPLED, len(paths)) - 1, 1)
     rows = sorted({k * (len(paths) - 1) // spaces for k in range(spaces + 1)}) if paths else []
@@ -224,11 +215,7 @@ def check_some(root: Path, paths: Sequence[str]) -> None:
 
 
 def check_all(root: Path, paths: Sequence[str]) -> None:
-    """Look for all paths under `root`, by reading each folder once.
-
-    Raises:
-        FileNotFoundError: with how many are missing, the first of them and what to do.
-    """
+    """Look for all paths under `root`, by reading each folder once."""
     _check_root(root)
     rows_in: defaultdict[str, list[int]] = defaultdict(list)
     for row, path in enumerate(paths):

@@ -1,13 +1,10 @@
-"""Where data is looked for, how names on disk are matched, and where CIFAR lies; needs no torch."""
+"""Where data is looked for, and how names on disk are matched; needs no torch."""
 
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 
 def looked_in(root: str | Path | None = None) -> Path:
@@ -53,95 +50,26 @@ def folder_named(root: str | Path | None, usual: Sequence[str]) -> Path:
     return place if own is None else place / own
 
 
-# CIFAR-10 and CIFAR-100.
+def not_found(
+    problem: str,
+    expected: str,
+    source: str,
+    what: str = "folder",
+    usual: str = "",
+    where: str = "there",
+) -> FileNotFoundError:
+    """The error for a published set that is not there.
 
-Name = Literal["cifar10", "cifar100"]
-
-HOST = "www.cs.toronto.edu"
-#: Seconds within which it has to answer.
-_ANSWER_S = 1.5
-
-
-@dataclass(frozen=True)
-class Layout:
-    """The official release of one data set on disk."""
-
-    reader: str  # class in torchvision.datasets
-    archive: str
-    folder: str
-    files: tuple[str, ...]
-    num_classes: int
-
-
-LAYOUTS: dict[str, Layout] = {
-    "cifar10": Layout(
-        "CIFAR10",
-        "cifar-10-python.tar.gz",
-        "cifar-10-batches-py",
-        (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"),
-        10,
-    ),
-    "cifar100": Layout(
-        "CIFAR100",
-        "cifar-100-python.tar.gz",
-        "cifar-100-python",
-        ("train", "test", "meta"),
-        100,
-    ),
-}
-
-
-def available(name: Name, root: Path | None = None) -> Path | None:
-    """The `.npz` file or official folder that `cifar_lt` would read, or None if there is none.
-
-    Looks at file names only: nothing is opened, and torchvision is not imported.
+    Args:
+        problem: what was looked for, and where.
+        expected: the files and folders that would be right.
+        source: how to get them.
+        what: kind of place that the user may name instead.
+        usual: folder that may hold the set where data is looked for.
+        where: words for the place of what is expected.
     """
-    layout = layout_of(name)
-    root = looked_in(root)
-    if root.suffix == ".npz":
-        return root if root.is_file() else None
-    for folder in (root / layout.folder, root):
-        named_right = folder.name == layout.folder
-        if named_right and all((folder / file).is_file() for file in layout.files):
-            return folder
-    npz = root / f"{name}_lt.npz"
-    return npz if npz.is_file() else None
-
-
-def layout_of(name: str) -> Layout:
-    """The layout of `cifar10` or `cifar100`."""
-    if name not in LAYOUTS:
-        raise ValueError(f"unknown data set {name!r}; choose one of {', '.join(LAYOUTS)}")
-    return LAYOUTS[name]
-
-
-def ensure_present_or_reachable(name: Name, root: Path | None = None) -> None:
-    """Check, before anything is loaded, that the data is here or can be downloaded.
-
-    Raises:
-        FileNotFoundError: says where it looked, what it expected and what to do.
-    """
-    if available(name, root) is not None:
-        return
-    place = looked_in(root)
-    if place.suffix == ".npz":
-        raise not_found(name, place, "the file does not exist")
-    try:
-        socket.create_connection((HOST, 443), timeout=_ANSWER_S).close()
-    except OSError as error:
-        raise not_found(
-            name, place, f"the download server {HOST} does not answer ({error})"
-        ) from error
-
-
-def not_found(name: str, root: Path, reason: str) -> FileNotFoundError:
-    """The error for CIFAR data that is not there."""
-    layout = layout_of(name)
+    also = f" (there also in a folder {usual})" if usual else ""
     return FileNotFoundError(
-        f"{layout.reader} not found: looked in {root}, and {reason}.\n"
-        f"Expected there: the folder {layout.folder}/ with {', '.join(layout.files)}, "
-        f"or the file {name}_lt.npz.\n"
-        f"To provide it: unpack {layout.archive} from https://{HOST}/~kriz/cifar.html "
-        "there, or name another folder or .npz file by --data.root or by the environment variable "
-        "BATCHFORMER_DATA"
+        f"{problem}.\nExpected {where}: {expected}.\nTo provide it: {source}. Name another {what} "
+        f"with --data.root or the environment variable BATCHFORMER_DATA{also}."
     )

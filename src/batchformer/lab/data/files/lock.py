@@ -45,7 +45,6 @@ def locked(
             made and are empty at the end are removed.
         patience: seconds to wait while another process holds it.
         waiting: printed on stderr, once, before waiting.
-        refusal: the message of the error.
 
     Returns:
         Whether this call took the lock: False if this process holds it already, or if there are
@@ -73,10 +72,6 @@ def locked(
 def as_only_trainer(folder: Path, patience: float = KILLED_S) -> AbstractContextManager[bool]:
     """Hold the lock of a run, whose file lies beside the run's folder.
 
-    Args:
-        folder: of the run.
-        patience: seconds to wait while another process trains it.
-
     Raises:
         LockHeldError: another process still trains it; nothing was changed.
     """
@@ -96,17 +91,11 @@ Key = tuple[int, str]
 
 @dataclass
 class _Hold:
-    """An open, locked file, and how many `with` blocks of this process rely on it.
-
-    Args:
-        handle: of the file.
-        made: folders that were made for it, the deepest first.
-        blocks: entered and not yet left.
-    """
+    """An open, locked file, and how many `with` blocks of this process rely on it."""
 
     handle: int
-    made: list[Path]
-    blocks: int = 1
+    made: list[Path]  # folders that were made for it, the deepest first
+    blocks: int = 1  # entered and not yet left
 
 
 _holds: dict[Key, _Hold] = {}

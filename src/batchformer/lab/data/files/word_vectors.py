@@ -26,7 +26,6 @@ class WordVectors:
     """W words and their vectors.
 
     Args:
-        words: each once.
         matrix: (W, D) float32.
         incomplete: words that only some of several files have; they have no vector here.
     """
@@ -59,7 +58,6 @@ class Embedded:
     """Vectors of n names, and how they were found.
 
     Args:
-        names: n names.
         matrix: (n, D) float32.
         composed: for each name without its own vector, the words whose mean it got.
         missing: for each of these, its parts without a vector, which the mean leaves out.
@@ -81,7 +79,6 @@ def read_vectors(files: Sequence[Path], words: Collection[str]) -> WordVectors:
     counts as absent. The vectors of several files are concatenated, for words that all files have.
 
     Args:
-        files: one or more.
         words: the words wanted, as spelt; `words_of` gives all that names may need.
     """
     if not files:
@@ -124,8 +121,6 @@ def embed(
     have one; a part that occurs twice counts twice.
 
     Args:
-        names: n names.
-        vectors: of their words.
         replacements: names or parts, and what to look for instead, such as {"Faux": "fake"}; they
             match in small letters as well.
         missing: what to do about names without a vector for any part. `raise` an error that

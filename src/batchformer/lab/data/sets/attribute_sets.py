@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from batchformer.lab.data.files.location import folder_named, looked_in
+from batchformer.lab.data.files.location import folder_named, looked_in, not_found
 
 #: The name of the user's own features, in one file.
 OWN = "npz"
@@ -22,9 +22,6 @@ class AttributeSet:
 
     Args:
         title: as papers call it, and the usual name of its folder.
-        classes: K.
-        seen: classes that are trained on.
-        source: where it comes from.
         splits: usual names of the file of attributes and splits; the first that exists is read.
     """
 
@@ -65,15 +62,10 @@ ATTRIBUTE_SETS: dict[str, AttributeSet] = {
 
 @dataclass(frozen=True)
 class AttributeFiles:
-    """The files that a data set is read from.
+    """The files that a data set is read from."""
 
-    Args:
-        features: a ``.mat`` of features and labels, or an ``.npz`` that holds everything.
-        splits: the ``.mat`` of attributes and splits; None beside an ``.npz``.
-    """
-
-    features: Path
-    splits: Path | None = None
+    features: Path  # a ``.mat`` of features and labels, or an ``.npz`` that holds everything
+    splits: Path | None = None  # the ``.mat`` of attributes and splits; None beside an ``.npz``
 
 
 def files_of(name: str, root: str | Path | None = None) -> AttributeFiles | None:
@@ -81,10 +73,6 @@ def files_of(name: str, root: str | Path | None = None) -> AttributeFiles | None
 
     `root` is an ``.npz`` or a folder. The two ``.mat`` files are looked for first in a subfolder of
     the set's name, then in the folder itself; ``NAME_gzsl.npz`` is looked for last.
-
-    Args:
-        name: cub, awa1, awa2, sun, apy, flo, or npz for the user's own file.
-        root: None: $BATCHFORMER_DATA, else ~/.cache/batchformer.
     """
     known, place = _known(name), looked_in(root)
     if place.suffix == ".npz":
@@ -99,18 +87,8 @@ def files_of(name: str, root: str | Path | None = None) -> AttributeFiles | None
     return AttributeFiles(npz) if npz.is_file() else None
 
 
-def present(name: str, root: str | Path | None = None) -> bool:
-    """Whether the files of a set exist; they are not opened."""
-    return files_of(name, root) is not None
-
-
 def ensure_present(name: str, root: str | Path | None = None) -> AttributeFiles:
-    """The files of a set.
-
-    Raises:
-        FileNotFoundError: says where it looked, what it expected and what to do.
-        ValueError: there is no set of that name.
-    """
+    """The files of a set; if there are none, a FileNotFoundError says what to do."""
     known, found = _known(name), files_of(name, root)
     if found is not None:
         return found
@@ -122,11 +100,11 @@ def ensure_present(name: str, root: str | Path | None = None) -> AttributeFiles:
             "and test_unseen_loc, all counted from 0."
         )
     title = known.title
-    raise FileNotFoundError(
-        f"{title} not found: looked in {place} and in a folder {title} there.\n"
-        f"Expected: {FEATURES} and {' or '.join(known.splits)}, or {name}_gzsl.npz.\n"
-        f"To provide it: {known.source}. Name another folder, or an .npz, with --data.root or the "
-        "environment variable BATCHFORMER_DATA"
+    raise not_found(
+        f"{title} not found: looked in {place} and in a folder {title} there",
+        f"{FEATURES} and {' or '.join(known.splits)}, or {name}_gzsl.npz",
+        known.source,
+        "folder, or an .npz,",
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +19,13 @@ from batchformer.lab.data.sets.attribute_sets import (
     AttributeSet,
     ensure_present,
 )
-from batchformer.lab.data.sets.images import content_hash, exact_floor
+from batchformer.lab.data.sets.images import (
+    content_hash,
+    exact_floor,
+    read_arrays,
+    require_keys,
+    require_labels,
+)
 from batchformer.nn.randomness import generator
 
 
@@ -32,11 +37,9 @@ class AttributeFeatures:
     are all K, and no class is both.
 
     Args:
-        name: what the data is.
         features: (N, D) float32, as published; :meth:`scaled` is the input of networks.
         labels: (N,) int64 class of each row, from 0.
         attributes: (K, A) float32.
-        classes: K class names.
         trainval: rows that are trained on, int64.
         test_seen: rows of seen classes that scores are measured on.
         test_unseen: rows of unseen classes that scores are measured on.
@@ -102,10 +105,6 @@ class AttributeFeatures:
         other seen class, ``floor(fraction * n)`` of its n training rows, drawn from (seed, class
         number), are held out as `test_seen`. Rows and classes of the test are left out: classes are
         renumbered in the old order, and rows are those of the old training part.
-
-        Args:
-            fraction: part of the rows of each seen class to hold out, in (0, 1).
-            seed: of the draw.
         """
         if self.val_classes is None:
             raise ValueError(
@@ -135,6 +134,10 @@ class AttributeFeatures:
             test_unseen=chosen.nonzero().flatten(),
         )
 
+    def _require(self, holds: bool, problem: str) -> None:
+        if not holds:
+            raise ValueError(f"{self.name}: {problem}")
+
     def _check_arrays(self) -> None:
         wanted = {
             "features": (self.features, torch.float32, 2),
@@ -142,28 +145,17 @@ class AttributeFeatures:
             "attributes": (self.attributes, torch.float32, 2),
         }
         for name, (tensor, dtype, axes) in wanted.items():
-            if tensor.dtype != dtype or tensor.ndim != axes:
-                raise ValueError(
-                    f"{self.name}: {name} must be {dtype} with {axes} axes, got {tensor.dtype} of "
-                    f"shape {tuple(tensor.shape)}"
-                )
-            if dtype == torch.float32 and not bool(tensor.isfinite().all()):
-                raise ValueError(f"{self.name}: {name} are not all finite numbers")
-        if len(self.features) != len(self.labels):
-            raise ValueError(
-                f"{self.name}: {len(self.features)} features but {len(self.labels)} labels"
-            )
-        if len(self.attributes) != len(self.classes):
-            raise ValueError(
-                f"{self.name}: attributes of {len(self.attributes)} classes but "
-                f"{len(self.classes)} class names"
-            )
-        low, high = int(self.labels.min()), int(self.labels.max())
-        if low < 0 or high >= len(self.classes):
-            raise ValueError(
-                f"{self.name}: labels run from {low} to {high}, but the {len(self.classes)} "
-                f"classes are 0..{len(self.classes) - 1}"
-            )
+            got = f"{tensor.dtype} of shape {tuple(tensor.shape)}"
+            right = tensor.dtype == dtype and tensor.ndim == axes
+            self._require(right, f"{name} must be {dtype} with {axes} axes, got {got}")
+            finite = dtype != torch.float32 or bool(tensor.isfinite().all())
+            self._require(finite, f"{name} are not all finite numbers")
+        rows, labels = len(self.features), len(self.labels)
+        self._require(rows == labels, f"{rows} features but {labels} labels")
+        described, named = len(self.attributes), len(self.classes)
+        problem = f"attributes of {described} classes but {named} class names"
+        self._require(described == named, problem)
+        require_labels(f"{self.name}: labels run", self.labels, named)
 
     def _check_rows(self) -> None:
         parts = {
@@ -172,48 +164,34 @@ class AttributeFeatures:
             "test_unseen": self.test_unseen,
         }
         for name, rows in parts.items():
-            if rows.dtype != torch.int64 or rows.ndim != 1 or not len(rows):
-                raise ValueError(f"{self.name}: {name} must be one or more int64 row numbers")
-            if int(rows.min()) < 0 or int(rows.max()) >= len(self.labels):
-                raise ValueError(
-                    f"{self.name}: {name} runs from {int(rows.min())} to {int(rows.max())}, but "
-                    f"the rows are 0..{len(self.labels) - 1}"
-                )
-        together = torch.cat(list(parts.values()))
-        if int(torch.bincount(together).max()) > 1:
-            raise ValueError(
-                f"{self.name}: a row stands twice in {', '.join(parts)}; each row belongs to one "
-                "part at most"
-            )
+            right = rows.dtype == torch.int64 and rows.ndim == 1 and len(rows) > 0
+            self._require(right, f"{name} must be one or more int64 row numbers")
+            low, high, last = int(rows.min()), int(rows.max()), len(self.labels) - 1
+            problem = f"{name} runs from {low} to {high}, but the rows are 0..{last}"
+            self._require(low >= 0 and high <= last, problem)
+        once = int(torch.bincount(torch.cat(list(parts.values()))).max()) == 1
+        problem = "a row stands twice in {}; each row belongs to one part at most"
+        self._require(once, problem.format(", ".join(parts)))
 
     def _check_classes(self) -> None:
         both = self.seen[torch.isin(self.seen, self.unseen)]
-        if len(both):
-            raise ValueError(
-                f"{self.name}: classes {_shortened(both)} are tested as unseen but have training "
-                "rows"
-            )
+        problem = f"classes {_shortened(both)} are tested as unseen but have training rows"
+        self._require(not len(both), problem)
         covered = torch.cat((self.seen, self.unseen))
         neither = torch.arange(len(self.classes))
         neither = neither[~torch.isin(neither, covered)]
-        if len(neither):
-            raise ValueError(
-                f"{self.name}: classes {_shortened(neither)} have no training row and no unseen "
-                "test row"
-            )
+        problem = f"classes {_shortened(neither)} have no training row and no unseen test row"
+        self._require(not len(neither), problem)
         stray = classes_of(self.labels, self.test_seen)
         stray = stray[~torch.isin(stray, self.seen)]
-        if len(stray):
-            raise ValueError(
-                f"{self.name}: test_seen has rows of classes {_shortened(stray)}, which have no "
-                "training rows"
-            )
+        problem = f"test_seen has rows of classes {_shortened(stray)}, which have no training rows"
+        self._require(not len(stray), problem)
         if self.val_classes is not None:
             chosen = self.val_classes
-            if not len(chosen) or not bool(torch.isin(chosen, self.seen).all()):
-                raise ValueError(f"{self.name}: val_classes must be one or more seen classes")
-            if bool(torch.isin(self.seen, chosen).all()):
-                raise ValueError(f"{self.name}: val_classes leave no seen class to train on")
+            right = len(chosen) > 0 and bool(torch.isin(chosen, self.seen).all())
+            self._require(right, "val_classes must be one or more seen classes")
+            left = not bool(torch.isin(self.seen, chosen).all())
+            self._require(left, "val_classes leave no seen class to train on")
 
 
 def classes_of(labels: Tensor, rows: Tensor) -> Tensor:
@@ -241,13 +219,8 @@ def load_attribute_features(name: str, root: str | Path | None = None) -> Attrib
     """A known set by its name, or the user's own `.npz`.
 
     Args:
-        name: cub, awa1, awa2, sun, apy, flo, or npz for the user's own.
         root: folder of the set, or the one above, or an `.npz`. None: $BATCHFORMER_DATA, else
             ~/.cache/batchformer.
-
-    Raises:
-        FileNotFoundError: says what is missing and how to provide it.
-        ValueError: a file is damaged, or is not that set.
     """
     files = ensure_present(name, root)
     title = files.features.stem if name == OWN else ATTRIBUTE_SETS[name].title
@@ -266,14 +239,8 @@ def read_npz(path: Path, name: str) -> AttributeFeatures:
     The rows are `trainval_loc`, `test_seen_loc` and `test_unseen_loc`; `class_names` (K,) and
     `val_classes` are optional.
     """
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            _require_keys(_NPZ, file.files)
-            arrays = {
-                key: file[key] for key in (*_NPZ, "class_names", "val_classes") if key in file
-            }
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is not a file of features and attributes: {error}") from error
+    optional = ("class_names", "val_classes")
+    arrays = read_arrays(path, "a file of features and attributes", _NPZ, optional)
     names = arrays.get("class_names", np.arange(len(arrays["att"])))
     val = arrays.get("val_classes")
     return AttributeFeatures(
@@ -298,7 +265,6 @@ def read_mat(features: Path, splits: Path, name: str) -> AttributeFeatures:
     Args:
         features: `features` (D, N) and `labels` (N, 1).
         splits: `att` (A, K), `allclasses_names` and the rows.
-        name: given to the data, with the name of the second file.
     """
     vectors = _mat(features, ("features", "labels"))
     attributes = _mat(splits, ("att", *_ROWS))
@@ -343,7 +309,7 @@ def _mat(path: Path, keys: tuple[str, ...]) -> dict[str, Array]:
         ) from error
     try:
         arrays: dict[str, Array] = loadmat(str(path))
-        _require_keys(keys, [key for key in arrays if not key.startswith("__")])
+        require_keys(keys, [key for key in arrays if not key.startswith("__")])
     except NotImplementedError as error:
         raise ValueError(
             f"{path} is a MATLAB file of version 7.3 (HDF5), which cannot be read. Save it again "
@@ -352,12 +318,6 @@ def _mat(path: Path, keys: tuple[str, ...]) -> dict[str, Array]:
     except (ValueError, LookupError, TypeError, EOFError, OSError, MatReadError) as error:
         raise ValueError(f"{path} is damaged or not one of the benchmark's: {error}") from error
     return arrays
-
-
-def _require_keys(wanted: tuple[str, ...], there: list[str]) -> None:
-    missing = [key for key in wanted if key not in there]
-    if missing:
-        raise ValueError(f"it lacks {', '.join(missing)}; it holds {', '.join(there)}")
 
 
 def _require_known(known: AttributeSet, found: AttributeFeatures, path: Path) -> None:

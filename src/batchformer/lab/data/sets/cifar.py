@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,24 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from batchformer.lab.data.files.location import (
-    Layout,
-    Name,
-    available,
-    layout_of,
-    looked_in,
-    not_found,
-)
+from batchformer.lab.data.files.location import looked_in
 from batchformer.lab.data.files.lock import locked
-from batchformer.lab.data.sets.images import ImageSplit, LongTailedData, Profile, class_counts, draw
+from batchformer.lab.data.sets.image_layouts import (
+    CifarLayout,
+    Name,
+    cifar_layout,
+    cifar_not_found,
+    find_cifar,
+)
+from batchformer.lab.data.sets.images import (
+    ImageSplit,
+    LongTailedData,
+    Profile,
+    class_counts,
+    draw,
+    read_arrays,
+    require_labels,
+)
 
 _ARRAYS = ("x_train", "y_train", "rank_in_class", "x_test", "y_test", "classes")
 
@@ -40,17 +47,14 @@ def cifar_lt(
     `<name>_lt.npz` in that folder; a download of the official files into it.
 
     Args:
-        name: `cifar10` or `cifar100`.
         ratio: images of the largest class over those of the smallest.
-        profile: `exponential` or `step`.
         root: folder or `.npz` file. None: the environment variable `BATCHFORMER_DATA`, else
             `~/.cache/batchformer`.
         seed: seed of the draw; 0 gives the widely used list.
-        download: whether to download missing files.
     """
-    layout = layout_of(name)
+    layout = cifar_layout(name)
     root = looked_in(root)
-    source = available(name, root)
+    source = find_cifar(name, root)
     title = f"{name}_lt_{profile}_{ratio:g}"
     if source is not None and source.suffix == ".npz":
         return read_long_tail(source, layout.num_classes, ratio, profile, seed, title)
@@ -59,7 +63,7 @@ def cifar_lt(
 
 
 def _from_official(
-    folder: Path, layout: Layout, ratio: float, profile: Profile, seed: int, title: str
+    folder: Path, layout: CifarLayout, ratio: float, profile: Profile, seed: int, title: str
 ) -> LongTailedData:
     """Long tail of the official files; `folder` holds `layout.folder`."""
     train = _read_official(folder, layout, train=True)
@@ -75,7 +79,7 @@ def _from_official(
     )
 
 
-def _read_official(folder: Path, layout: Layout, train: bool) -> Any:
+def _read_official(folder: Path, layout: CifarLayout, train: bool) -> Any:
     """torchvision's reader of one part.
 
     The official files are pickles. torchvision checks the published MD5 of every file before it
@@ -104,7 +108,7 @@ def _damaged(folder: Path, reader: Any) -> list[str]:
 
 def _absent_or_download(name: Name, root: Path, download: bool) -> Path:
     """Download into `root` and return it; raises FileNotFoundError if that is not possible."""
-    layout = layout_of(name)
+    layout = cifar_layout(name)
     reason = "downloading is off (download=False)"
     if root.suffix == ".npz":
         reason = "the file does not exist"
@@ -114,21 +118,18 @@ def _absent_or_download(name: Name, root: Path, download: bool) -> Path:
         waiting = f"{layout.reader}: waiting for another process that downloads it into {root}."
         try:
             with locked(lock, waiting=waiting) as taken:
-                if available(name, root) != root / layout.folder:
+                if find_cifar(name, root) != root / layout.folder:
                     _download(reader, layout, root, taken)
             return root
         except (OSError, RuntimeError) as error:
             reason = f"the download failed ({error})"
-    raise not_found(name, root, reason)
+    raise cifar_not_found(name, root, reason)
 
 
-def _download(reader: Any, layout: Layout, root: Path, has_lock: bool) -> None:
+def _download(reader: Any, layout: CifarLayout, root: Path, has_lock: bool) -> None:
     """Download and check the files in a temporary folder, then move them to their own.
 
     Args:
-        reader: of torchvision.
-        layout: of the data set.
-        root: gets the layout's folder.
         has_lock: whether this process holds the lock, so that partial downloads can be removed.
     """
     from torchvision.datasets.utils import check_integrity
@@ -170,12 +171,7 @@ def read_long_tail(
     training images are one long tail already drawn; the ranks give every steeper tail inside it.
 
     Args:
-        path: the `.npz` file.
-        num_classes: classes that the file must have.
-        ratio: images of the largest class over those of the smallest.
-        profile: `exponential` or `step`.
         seed: 0; the draw is fixed in the file.
-        name: name given to the data.
     """
     if seed != 0:
         raise ValueError(
@@ -197,14 +193,7 @@ def read_long_tail(
 
 
 def _read(path: Path, num_classes: int) -> dict[str, npt.NDArray[Any]]:
-    try:
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            missing = [key for key in _ARRAYS if key not in file.files]
-            if missing:
-                raise KeyError(f"lacks {', '.join(missing)}; it holds {', '.join(file.files)}")
-            arrays = {key: file[key] for key in _ARRAYS}
-    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} is not a long-tailed image set: {error}") from error
+    arrays = read_arrays(path, "a long-tailed image set", _ARRAYS)
     for key in ("x_train", "x_test"):
         if arrays[key].ndim != 4 or arrays[key].dtype != np.uint8:
             raise ValueError(
@@ -236,11 +225,7 @@ def _check_labels(
             f"{path}: {name} must be whole numbers of shape ({len(images)},), one for each image, "
             f"got {labels.dtype} of shape {labels.shape}"
         )
-    if labels.min() < 0 or labels.max() >= num_classes:
-        raise ValueError(
-            f"{path}: {name} runs from {labels.min()} to {labels.max()}, but the {num_classes} "
-            f"classes are 0..{num_classes - 1}"
-        )
+    require_labels(f"{path}: {name} runs", labels, num_classes)
 
 
 def _check_steep_enough(

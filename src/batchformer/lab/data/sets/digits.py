@@ -25,10 +25,6 @@ def digits_lt(ratio: float = 50.0, seed: int = 0) -> LongTailedData:
 
     The test part is drawn first, 50 images of each digit; the long tail is drawn from the others.
     At ratio 50 it has 342 images, from 124 zeros to 2 nines.
-
-    Args:
-        ratio: images of the largest class over those of the smallest.
-        seed: seed of both draws.
     """
     images, labels = load_digits()
     test = draw(labels, [TEST_PER_CLASS] * NUM_CLASSES, seed)
@@ -86,10 +82,6 @@ def split_evenly(labels: Tensor, domains: int) -> list[Tensor]:
     """Split rows at random over domains; returns the sorted rows of each.
 
     The numbers of samples, of each class and in all, differ by at most one between domains.
-
-    Args:
-        labels: (N,) classes.
-        domains: how many.
     """
     draw = torch.randperm(len(labels), generator=generator(_SEED, "split"))
     by_class = draw[labels[draw].argsort(stable=True)]
@@ -101,7 +93,6 @@ def rotated(levels: Tensor, degrees: float) -> Tensor:
 
     Args:
         levels: (N, C, H, W) float64 grey levels 0..255.
-        degrees: angle.
 
     Returns:
         (N, C, H, W) uint8.

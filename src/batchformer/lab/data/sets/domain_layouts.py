@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from batchformer.lab.data.files.location import folder_named, looked_in, match_name, names_in
+from batchformer.lab.data.files.location import (
+    folder_named,
+    looked_in,
+    match_name,
+    names_in,
+    not_found,
+)
 
 if TYPE_CHECKING:
     from batchformer.lab.data.sets.domains import DomainFiles
@@ -27,11 +33,8 @@ class DomainLayout:
     Folder names are compared by their letters and digits only.
 
     Args:
-        title: as papers call it.
         folders: usual names of its folder.
         domains: for each domain, under its name in scores, the usual names of its folder.
-        classes: K.
-        source: where it comes from.
         names: of the classes, if the published set has more than are used.
     """
 
@@ -107,7 +110,6 @@ def load_domains(name: str, root: str | Path | None = None, lists: bool = False)
     """A known set by its name, or the user's own tree of ``<domain>/<class>/<image>``.
 
     Args:
-        name: pacs, vlcs, office_home, terra_incognita, visda, or tree for the user's own.
         root: its folder, or the one above. None: $BATCHFORMER_DATA, else ~/.cache/batchformer.
         lists: use the images that ``image_list/<domain>.txt`` names, with its labels, instead of
             all images in the folders. A list may be cut into ``<domain>_train.txt``,
@@ -140,18 +142,6 @@ def place_of(name: str, root: str | Path | None = None) -> Path:
     return looked_in(root)
 
 
-def present(name: str, root: str | Path | None = None, lists: bool = False) -> bool:
-    """Whether each domain has its folder, or its list if `lists`.
-
-    No image is looked for. The user's own tree is present if its folder exists.
-    """
-    try:
-        ensure_present(name, root, lists)
-    except FileNotFoundError:
-        return False
-    return True
-
-
 def ensure_present(name: str, root: str | Path | None = None, lists: bool = False) -> None:
     """Check that each domain has its folder, or its list if `lists`.
 
@@ -171,16 +161,15 @@ def ensure_present(name: str, root: str | Path | None = None, lists: bool = Fals
     found: Mapping[str, object]
     kind, found = ("list", _lists(known, place)) if lists else ("folder", _folders(known, place))
     missing = [f"{kind} of {domain}" for domain in known.domains if domain not in found]
-    if not missing:
-        return
-    usual = [names[0] for names in known.domains.values()]
-    pattern = f"{_LISTS}/{{}}.txt" if lists else "{}/<class>/<image>"
-    raise FileNotFoundError(
-        f"{known.title} not found: looked in {place}, and there is no {', no '.join(missing)}.\n"
-        f"Expected there: {', '.join(map(pattern.format, usual))}, of {known.classes} classes.\n"
-        f"To provide it: {known.source}. Name another folder with --data.root or the "
-        f"environment variable BATCHFORMER_DATA (there also in a folder {known.folders[0]})"
-    )
+    if missing:
+        usual = [names[0] for names in known.domains.values()]
+        pattern = f"{_LISTS}/{{}}.txt" if lists else "{}/<class>/<image>"
+        raise not_found(
+            f"{known.title} not found: looked in {place}, and there is no {', no '.join(missing)}",
+            f"{', '.join(map(pattern.format, usual))}, of {known.classes} classes",
+            known.source,
+            usual=known.folders[0],
+        )
 
 
 def _known(name: str) -> DomainLayout | None:

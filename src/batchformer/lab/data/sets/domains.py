@@ -1,4 +1,4 @@
-"""Images of several domains that share their classes: as files, in memory, and by lists."""
+"""Images of several domains that share their classes: files, in memory, by lists; their split."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.data.files.file_lists import Entries, read_list, shorten
-from batchformer.lab.data.files.image_files import ImageFiles, torchvision_folder
-from batchformer.lab.data.sets.images import ImageSplit, content_hash
+from batchformer.lab.data.files.image_files import ImageFiles, torchvision_folder, without_images
+from batchformer.lab.data.sets.images import (
+    ImageSplit,
+    content_hash,
+    exact_floor,
+    require_labels,
+    split_hash,
+)
+from batchformer.nn.randomness import generator
 
 
 @dataclass(frozen=True, eq=False)
 class DomainFiles:
-    """The image files of D domains.
-
-    Args:
-        name: what the data is.
-        domains: D names, sorted.
-        classes: K class names in label order; each has an image in some domain.
-        files: one part for each domain, all with these classes and from one root.
-    """
+    """The image files of D domains."""
 
     name: str
-    domains: tuple[str, ...]
-    classes: tuple[str, ...]
-    files: tuple[ImageFiles, ...]
+    domains: tuple[str, ...]  # D names, sorted
+    classes: tuple[str, ...]  # K class names in label order; each has an image in some domain
+    files: tuple[ImageFiles, ...]  # one part for each domain, all from one root
 
     def __post_init__(self) -> None:
         _check(self.name, self.domains, len(self.files))
@@ -86,19 +86,12 @@ class DomainFiles:
 
 @dataclass(frozen=True, eq=False)
 class DomainImages:
-    """Images of D domains, in memory.
-
-    Args:
-        name: what the data is.
-        domains: D names, sorted.
-        classes: K class names in label order; each has an image in some domain.
-        images: one part for each domain, all of one shape (C, H, W).
-    """
+    """Images of D domains, in memory."""
 
     name: str
-    domains: tuple[str, ...]
-    classes: tuple[str, ...]
-    images: tuple[ImageSplit, ...]
+    domains: tuple[str, ...]  # D names, sorted
+    classes: tuple[str, ...]  # K class names in label order; each has an image in some domain
+    images: tuple[ImageSplit, ...]  # one part for each domain, all of one shape (C, H, W)
 
     def __post_init__(self) -> None:
         _check(self.name, self.domains, len(self.images))
@@ -109,12 +102,7 @@ class DomainImages:
                     f"{self.name}: images of {domain} are {shape}, those of {self.domains[0]} "
                     f"{first} (C, H, W)"
                 )
-            if len(part) and not (part.y.min() >= 0 and part.y.max() < len(self.classes)):
-                raise ValueError(
-                    f"{self.name}: labels of {domain} run from {int(part.y.min())} to "
-                    f"{int(part.y.max())}, but the {len(self.classes)} classes are "
-                    f"0..{len(self.classes) - 1}"
-                )
+            require_labels(f"{self.name}: labels of {domain} run", part.y, len(self.classes))
         _check_classes(self.name, self.classes, self.counts)
 
     @property
@@ -151,9 +139,6 @@ def domain_tree(root: str | Path) -> DomainFiles:
 
     The classes are those of all domains; a domain may lack some. Files, and folders without
     images such as those of lists, are skipped.
-
-    Args:
-        root: holds ``<domain>/<class>/<image>``; its name is that of the data.
     """
     place = Path(root).expanduser()
     expected = f"Expected: {place}/<domain>/<class>/<image>, with two domains or more"
@@ -173,36 +158,19 @@ def domain_tree(root: str | Path) -> DomainFiles:
 
 
 def domain_folders(name: str, root: Path, folders: Mapping[str, str]) -> DomainFiles:
-    """Domains whose folders in `root` are known, each ``<class>/<image>``.
-
-    Args:
-        name: what the data is.
-        root: holds the folders.
-        folders: the folder of each domain.
-    """
+    """Domains whose folders in `root` are known, each ``<class>/<image>``."""
     found = {
         domain: ImageFiles.from_folder(root / folders[domain], allow_empty=True)
         for domain in sorted(folders)
     }
     # A folder that is empty in every domain is not a class.
-    classes = tuple(sorted({name for part in found.values() for name in _occurring(part)}))
-    parts = (_in_set(part, folders[domain], root, classes) for domain, part in found.items())
+    occurring = ({part.classes[c] for c in part.labels.tolist()} for part in found.values())
+    classes = tuple(sorted(set[str]().union(*occurring)))
+    parts = []
+    for domain, part in found.items():
+        paths = tuple(f"{folders[domain]}/{path}" for path in part.paths)
+        parts.append(dataclasses.replace(part.with_classes(classes), paths=paths, root=root))
     return DomainFiles(name, tuple(found), classes, tuple(parts))
-
-
-def _occurring(part: ImageFiles) -> list[str]:
-    """Names of the classes with an image."""
-    return [part.classes[c] for c in part.counts.nonzero().flatten().tolist()]
-
-
-def _in_set(part: ImageFiles, folder: str, root: Path, classes: tuple[str, ...]) -> ImageFiles:
-    """The same files with paths from `root` and labels in `classes`."""
-    numbers = {name: label for label, name in enumerate(classes)}
-    new = torch.tensor([numbers.get(name, -1) for name in part.classes])
-    paths = tuple(f"{folder}/{path}" for path in part.paths)
-    return dataclasses.replace(
-        part, paths=paths, labels=new[part.labels], classes=classes, root=root
-    )
 
 
 def _has_classes(folder: Path) -> bool:
@@ -221,7 +189,7 @@ def _check(name: str, domains: tuple[str, ...], parts: int) -> None:
 
 
 def _check_classes(name: str, classes: tuple[str, ...], counts: Tensor) -> None:
-    absent = [classes[c] for c in (counts.sum(0) == 0).nonzero().flatten().tolist()]
+    absent = without_images(counts.sum(0), classes)
     if absent:
         raise ValueError(
             f"{name}: {len(absent)} of {len(classes)} classes have no image in any domain: "
@@ -252,9 +220,6 @@ def domain_lists(
     are K such folders, and otherwise by number.
 
     Args:
-        name: what the data is.
-        root: folder that the paths start from.
-        lists: the lists of each domain.
         classes: K.
     """
     entries = {domain: _merged(lists[domain]) for domain in sorted(lists)}
@@ -323,3 +288,106 @@ def _class_names(
                 "well: number the classes in the same way in all lists"
             )
     return tuple(names[label] for label in range(classes))
+
+
+# Which images of each domain are trained on and which are held out.
+
+
+def split_domain(
+    count: int, fraction: float, seed: int, domain_number: int
+) -> tuple[Tensor, Tensor]:
+    """Rows of a domain that are kept and rows that are held out, both sorted int64.
+
+    ``floor(fraction * count)`` rows are held out, drawn from (seed, domain number) alone, so the
+    split of a domain does not depend on the others.
+
+    Args:
+        domain_number: place of the domain among all of its set.
+
+    >>> kept, held = split_domain(count=10, fraction=0.2, seed=0, domain_number=1)
+    >>> len(kept), len(held)
+    (8, 2)
+    """
+    if not 0 <= fraction < 1:
+        raise ValueError(f"fraction must be at least 0 and less than 1, got {fraction}")
+    order = torch.randperm(count, generator=generator(seed, "split", domain_number))
+    held = exact_floor(fraction * count)
+    return order[held:].sort().values, order[:held].sort().values
+
+
+@dataclass(frozen=True)
+class DomainSplit:
+    """Rows of the source domains for training and for model selection, and of the target domain.
+
+    >>> split = DomainSplit({"a": 10, "b": 20, "c": 30}, ("a", "b"), target="c", seed=0)
+    >>> {domain: len(rows) for domain, rows in split.train.items()}, len(split.target_in)
+    ({'a': 8, 'b': 16}, 24)
+    """
+
+    sizes: Mapping[str, int]  # images of every domain; sorted, their place is their number
+    sources: tuple[str, ...]
+    target: str
+    seed: int
+    fraction: float = 0.2  # part of each domain to hold out
+
+    def __post_init__(self) -> None:
+        named = (*self.sources, self.target)
+        unknown = [domain for domain in named if domain not in self.sizes]
+        if unknown:
+            raise ValueError(
+                f"there is no domain {', '.join(unknown)}; choose of {', '.join(self.sizes)}"
+            )
+        if not self.sources or len(set(named)) < len(named):
+            raise ValueError(
+                "sources must be one or more domains, each once, and not the target: got "
+                f"{', '.join(self.sources) or 'none'} and the target {self.target}"
+            )
+        if self.fraction:
+            for domain, rows in self.val.items():
+                if not len(rows):
+                    raise ValueError(
+                        f"{domain} has {self.sizes[domain]} images, too few to hold out "
+                        f"{self.fraction:g} of them: hold out a larger part, or nothing (0)"
+                    )
+
+    @cached_property
+    def _rows(self) -> dict[str, tuple[Tensor, Tensor]]:
+        """Rows kept and held of each source, then of the target."""
+        numbers = {domain: number for number, domain in enumerate(sorted(self.sizes))}
+        return {
+            domain: split_domain(self.sizes[domain], self.fraction, self.seed, numbers[domain])
+            for domain in (*self.sources, self.target)
+        }
+
+    @property
+    def train(self) -> dict[str, Tensor]:
+        """Rows of each source domain to train on."""
+        return {domain: self._rows[domain][0] for domain in self.sources}
+
+    @property
+    def val(self) -> dict[str, Tensor]:
+        """Rows of each source domain that are held out for model selection."""
+        return {domain: self._rows[domain][1] for domain in self.sources}
+
+    @property
+    def target_in(self) -> Tensor:
+        """Rows of the target domain that are not held out."""
+        return self._rows[self.target][0]
+
+    @property
+    def target_all(self) -> Tensor:
+        """All rows of the target domain."""
+        return torch.arange(self.sizes[self.target])
+
+    @property
+    def split_sha256(self) -> str:
+        """Hash of all rows.
+
+        It covers, for each source and then the target: its position among all domains, the number
+        of kept rows and these rows, the number of held-out rows and these rows.
+        """
+        places = sorted(self.sizes)
+        words: list[int] = []
+        for domain, (kept, held) in self._rows.items():
+            words += [places.index(domain), len(kept), *kept.tolist(), len(held), *held.tolist()]
+        return split_hash(words)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import math
+import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -35,17 +37,40 @@ def content_hash(*parts: Tensor | str) -> str:
     return total.hexdigest()
 
 
+def require_labels(what: str, labels: Tensor | npt.NDArray[Any], classes: int) -> None:
+    """Refuse labels (N,) outside of 0..classes - 1; the error begins with `what`: "labels run"."""
+    if len(labels) and not (labels.min() >= 0 and labels.max() < classes):
+        raise ValueError(
+            f"{what} from {int(labels.min())} to {int(labels.max())}, but the {classes} "
+            f"classes are 0..{classes - 1}"
+        )
+
+
+def require_keys(wanted: Sequence[str], there: Sequence[str]) -> None:
+    """Refuse a file that lacks some of the arrays wanted."""
+    missing = [key for key in wanted if key not in there]
+    if missing:
+        raise ValueError(f"it lacks {', '.join(missing)}; it holds {', '.join(there)}")
+
+
+def read_arrays(
+    path: Path, what: str, wanted: Sequence[str], optional: Sequence[str] = ()
+) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of an `.npz`, without pickles; errors say that the file is not `what`."""
+    try:
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            require_keys(wanted, file.files)
+            return {key: file[key] for key in (*wanted, *optional) if key in file}
+    except (ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} is not {what}: {error}") from error
+
+
 @dataclass(frozen=True, eq=False)
 class ImageSplit:
-    """Images and labels of one part of a data set.
+    """Images and labels of one part of a data set."""
 
-    Args:
-        x: (N, C, H, W) uint8 images.
-        y: (N,) int64 labels.
-    """
-
-    x: Tensor
-    y: Tensor
+    x: Tensor  # (N, C, H, W) uint8 images
+    y: Tensor  # (N,) int64 labels
 
     def __post_init__(self) -> None:
         if self.x.ndim != 4 or self.x.dtype != torch.uint8:
@@ -78,18 +103,11 @@ class ImageSplit:
 
 @dataclass(frozen=True, eq=False)
 class LongTailedData:
-    """A long-tailed training part and a balanced test part.
-
-    Args:
-        train: long-tailed part.
-        test: part that scores are measured on.
-        classes: K class names in label order.
-        name: what the data is, with its ratio and profile.
-    """
+    """A long-tailed training part and a balanced test part."""
 
     train: ImageSplit
     test: ImageSplit
-    classes: tuple[str, ...]
+    classes: tuple[str, ...]  # K class names in label order
     name: str
 
     def __post_init__(self) -> None:
@@ -99,11 +117,7 @@ class LongTailedData:
                 f"images are {tuple(self.test.x.shape[1:])} (C, H, W)"
             )
         for part, y in (("training", self.train.y), ("test", self.test.y)):
-            if len(y) and not (y.min() >= 0 and y.max() < len(self.classes)):
-                raise ValueError(
-                    f"{self.name}: {part} labels run from {int(y.min())} to {int(y.max())}, but "
-                    f"the {len(self.classes)} classes are 0..{len(self.classes) - 1}"
-                )
+            require_labels(f"{self.name}: {part} labels run", y, len(self.classes))
 
     @cached_property
     def train_sha256(self) -> str:
@@ -182,7 +196,6 @@ def draw(labels: npt.ArrayLike, counts: Sequence[int], seed: int = 0) -> Indices
     Args:
         labels: (N,) class of each image, in the order of the data set.
         counts: (K,) images to keep of each class 0..K-1.
-        seed: seed of the shuffles.
     """
     y = np.asarray(labels)
     # The published lists come from this legacy generator; a Generator would give other images.

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from batchformer.lab.data.files.location import folder_named
+from batchformer.lab.data.files.location import folder_named, not_found
 
 if TYPE_CHECKING:
     from batchformer.lab.data.sets.pairs import Compositions, Pair, PairFiles, PairImage, Phase
@@ -33,27 +33,16 @@ _SCRIPT = "utils/download_data.sh of https://github.com/ExplainableML/czsl"
 
 @dataclass(frozen=True)
 class PairLayout:
-    """A known data set.
-
-    Args:
-        title: as papers call it.
-        folders: usual names of its folder.
-        attributes: A.
-        objects: O.
-        seen: number of pairs to train on.
-        source: where it comes from.
-        pairs: P, if papers state it.
-        versions: what to say about releases that differ.
-    """
+    """A known data set."""
 
     title: str
-    folders: tuple[str, ...]
+    folders: tuple[str, ...]  # usual names of its folder
     attributes: int
     objects: int
-    seen: int
+    seen: int  # number of pairs to train on
     source: str
-    pairs: int | None = None
-    versions: str = ""
+    pairs: int | None = None  # P, if papers state it
+    versions: str = ""  # what to say about releases that differ
 
 
 PAIR_SETS: dict[str, PairLayout] = {
@@ -67,19 +56,6 @@ PAIR_SETS: dict[str, PairLayout] = {
         "on the first release: scores on the two do not compare.",
     ),
 }
-#: Where an image may lie, given its path as written and its pair: the ways folders are renamed.
-FORMS: dict[str, Callable[[str, str, str], str]] = {
-    "as written": lambda path, attribute, thing: path,
-    "underscores for the spaces of the folder": lambda path, attribute, thing: (
-        f"{_folder(path).replace(' ', '_')}{_file(path)}"
-    ),
-    "in a folder attribute_object": lambda path, attribute, thing: (
-        f"{attribute}_{thing}/{_file(path)}"
-    ),
-    "in a folder 'attribute object'": lambda path, attribute, thing: (
-        f"{attribute} {thing}/{_file(path)}"
-    ),
-}
 
 
 def load_pairs(name: str, root: str | Path | None = None) -> PairFiles:
@@ -89,7 +65,6 @@ def load_pairs(name: str, root: str | Path | None = None) -> PairFiles:
     `skipped`.
 
     Args:
-        name: mit_states, ut_zappos or c_gqa.
         root: its folder, or the one above. None: $BATCHFORMER_DATA, else ~/.cache/batchformer.
     """
     ensure_present(name, root)
@@ -116,36 +91,22 @@ def place_of(name: str, root: str | Path | None = None) -> Path:
     return folder_named(root, _known(name).folders)
 
 
-def present(name: str, root: str | Path | None = None) -> bool:
-    """Whether lists, metadata and a folder of images exist; no image is looked for."""
-    try:
-        ensure_present(name, root)
-    except FileNotFoundError:
-        return False
-    return True
-
-
 def ensure_present(name: str, root: str | Path | None = None) -> None:
-    """Check that lists, metadata and a folder of images exist.
-
-    Raises:
-        FileNotFoundError: says what is missing and how to provide it.
-        ValueError: there is no set of that name.
-    """
+    """Raise a FileNotFoundError that says what to do unless lists, metadata and images exist."""
     known, place = _known(name), place_of(name, root)
     missing = [file for file in _LISTS.values() if not (place / file).is_file()]
     if not (place / METADATA).is_file() and not (place / CONVERTED).is_file():
         missing.append(METADATA)
     if not (place / _IMAGES).is_dir():
         missing.append(f"folder {_IMAGES}")
-    if not missing:
-        return
-    raise FileNotFoundError(
-        f"{known.title} not found: looked in {place}, and there is no {', no '.join(missing)}.\n"
-        f"Expected there: {_IMAGES}/, {METADATA} (or {CONVERTED}), {', '.join(_LISTS.values())}.\n"
-        f"To provide it: {known.source}. Name another folder with --data.root or the "
-        f"environment variable BATCHFORMER_DATA (there also in a folder {known.folders[0]})"
-    )
+    if missing:
+        lists = ", ".join(_LISTS.values())
+        raise not_found(
+            f"{known.title} not found: looked in {place}, and there is no {', no '.join(missing)}",
+            f"{_IMAGES}/, {METADATA} (or {CONVERTED}), {lists}",
+            known.source,
+            usual=known.folders[0],
+        )
 
 
 def read_pair_list(file: Path) -> list[Pair]:
@@ -173,21 +134,32 @@ def _known(name: str) -> PairLayout:
     return PAIR_SETS[name]
 
 
-def as_on_disk(title: str, folder: Path, images: Sequence[PairImage]) -> list[PairImage]:
-    """Images with their paths in the form of `FORMS` that finds most files of a sample."""
-    sample = [image[:3] for image in images[:: max(len(images) // _SAMPLED, 1)]]
-    found = {
-        form: sum((folder / path(*own)).is_file() for own in sample) for form, path in FORMS.items()
+def _forms(path: str, attribute: str, thing: str) -> dict[str, str]:
+    """Where an image may lie, given its path as written: scripts rename folders in these ways."""
+    folder, slash, file = path.rpartition("/")
+    return {
+        "as written": path,
+        "underscores for the spaces of the folder": f"{folder.replace(' ', '_')}{slash}{file}",
+        "in a folder attribute_object": f"{attribute}_{thing}/{file}",
+        "in a folder 'attribute object'": f"{attribute} {thing}/{file}",
     }
-    best = max(FORMS, key=lambda form: found[form])
-    if sample and not found[best]:
-        tried = "\n".join(f"  {path(*sample[0])} ({form})" for form, path in FORMS.items())
+
+
+def as_on_disk(title: str, folder: Path, images: Sequence[PairImage]) -> list[PairImage]:
+    """Images with their paths in the form that finds most files of a sample."""
+    sample = [_forms(*image[:3]) for image in images[:: max(len(images) // _SAMPLED, 1)]]
+    if not sample:
+        return []
+    found = {form: sum((folder / own[form]).is_file() for own in sample) for form in sample[0]}
+    best = max(found, key=lambda form: found[form])
+    if not found[best]:
+        tried = "\n".join(f"  {path} ({form})" for form, path in sample[0].items())
         raise FileNotFoundError(
             f"{title}: none of the {len(sample)} images looked for (out of {len(images)}) is in "
             f"{folder}, in any form of its path. For the first one these were tried:\n{tried}\n"
             "Unpack the images there; the scripts that provide some sets rename folders"
         )
-    return [image._replace(image=FORMS[best](*image[:3])) for image in images]
+    return [image._replace(image=_forms(*image[:3])[best]) for image in images]
 
 
 def _require_known(known: PairLayout, place: Path, found: Compositions) -> None:
@@ -210,14 +182,6 @@ def _require_known(known: PairLayout, place: Path, found: Compositions) -> None:
             f"make it a set of your own by: batchformer data convert-pairs {METADATA} --images "
             f"{_IMAGES} --to FILE.csv"
         )
-
-
-def _folder(path: str) -> str:
-    return path[: len(path) - len(_file(path))]
-
-
-def _file(path: str) -> str:
-    return path.rpartition("/")[2]
 
 
 # Metadata of the published sets.
@@ -269,19 +233,17 @@ def read_metadata(file: Path) -> tuple[list[PairImage], Counter[str]]:
 def metadata_to_csv(
     t7: str | Path, csv: str | Path, folder: str | Path | None = None
 ) -> tuple[int, Counter[str]]:
-    """Write the images of a metadata file as a table that `pair_table` reads.
+    """Write the images of a metadata file as a table that `pair_table` reads, and count them.
+
+    Returns how many were written, and how many were left out, by reason.
 
     The published set can then be used as the user's own, and `load_pairs` reads the table instead
     of the metadata if it is named `CONVERTED`. Images without an attribute or a part are left out.
 
     Args:
-        t7: the metadata.
-        csv: the table.
         folder: of the images; paths are written as they are on disk. None: as in the metadata,
             which some releases do not follow.
 
-    Returns:
-        how many were written, and how many were left out, by reason.
     """
     from batchformer.lab.data.sets.pairs import write_pair_table
 

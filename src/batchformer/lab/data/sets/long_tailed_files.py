@@ -14,10 +14,15 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.data.files.file_lists import shorten
-from batchformer.lab.data.files.image_files import ImageFiles
-from batchformer.lab.data.sets.annotated import ANNOTATED, Annotated, Lists, ensure_present
-from batchformer.lab.data.sets.imagenet_layout import ensure_present as ensure_imagenet
-from batchformer.lab.data.sets.imagenet_layout import folder_of
+from batchformer.lab.data.files.image_files import ImageFiles, without_images
+from batchformer.lab.data.sets.image_layouts import (
+    ANNOTATED,
+    Annotated,
+    Lists,
+    ensure_imagenet,
+    ensure_lists,
+    imagenet_folder,
+)
 from batchformer.lab.data.sets.images import content_hash
 from batchformer.nn.randomness import generator
 
@@ -34,7 +39,6 @@ class LongTailedFiles:
     Args:
         train: training images; every class has one.
         test: images that scores are measured on, with the classes of `train`.
-        name: what the data is.
         val: a third part, for what is learned besides the network; None if there is none.
         split_seed: seed that split one tree into the parts; None if the parts were given.
     """
@@ -63,8 +67,7 @@ class LongTailedFiles:
     @property
     def untested(self) -> list[str]:
         """Names of the classes without a test image."""
-        rows = (self.test.counts == 0).nonzero().flatten().tolist()
-        return [self.classes[row] for row in rows]
+        return without_images(self.test.counts, self.classes)
 
     @property
     def remarks(self) -> tuple[str, ...]:
@@ -129,14 +132,8 @@ def list_hash(files: ImageFiles) -> str:
 
 
 def annotated(name: str, lists: Lists, with_val: bool = False) -> LongTailedFiles:
-    """A known data set by its name; lists of other sizes are refused.
-
-    Args:
-        name: imagenet_lt, inaturalist18 or places_lt.
-        lists: where it lies.
-        with_val: read the third list as well.
-    """
-    ensure_present(name, lists)
+    """A known data set by its name; lists of other sizes are refused."""
+    ensure_lists(name, lists)
     known = ANNOTATED[name]
     numbers = [str(label) for label in range(known.classes)]
     train = ImageFiles.from_list(lists.train, lists.root, numbers)
@@ -174,12 +171,9 @@ def imagenet(root: str | None = None) -> LongTailedFiles:
     """ImageNet: folders of classes in ``train`` and ``val``; scores are measured on ``val``.
 
     Any number of classes is accepted, so that a subset of ImageNet works too.
-
-    Args:
-        root: the folder of both; None: ``imagenet`` where data is looked for.
     """
     ensure_imagenet(root)
-    place = folder_of(root)
+    place = imagenet_folder(root)
     train = ImageFiles.from_folder(place / "train")
     # The folder "test" of ImageNet has no labels.
     val = ImageFiles.from_folder(place / "val", True)
@@ -201,8 +195,6 @@ def own_files(
             ``<class>/<image>`` alone, which is split here; with lists, the folder that their
             paths start from, by default that of each list.
         train_list: ``.csv`` with the columns path and label, or ``path label`` per line.
-        test_list: the same for the test images.
-        seed: of the split of one tree.
     """
     if (train_list is None) != (test_list is None):
         raise ValueError(
@@ -230,11 +222,7 @@ def own_files(
 
 
 def _one_tree(root: Path) -> ImageFiles | None:
-    """The images of a folder of classes without folders train and test; None for other folders.
-
-    Raises:
-        FileNotFoundError: the folder is train or test itself, and the one above it was meant.
-    """
+    """The images of a folder of classes without folders train and test; None for other folders."""
     whole = root.resolve()
     if whole.name in ("train", *TEST_FOLDERS) and _has_parts(whole.parent):
         raise FileNotFoundError(
@@ -320,8 +308,7 @@ def _with_classes(files: ImageFiles, classes: tuple[str, ...]) -> ImageFiles:
             f"{files.root}: {len(unknown)} folders are no classes of the training images: "
             f"{shorten(unknown)}. Rename them like the folders of training images, or remove them"
         )
-    new = torch.tensor([classes.index(name) for name in files.classes])
-    return dataclasses.replace(files, labels=new[files.labels], classes=classes)
+    return files.with_classes(classes)
 
 
 def _require_known(known: Annotated, file: Path, files: ImageFiles) -> None:
@@ -355,11 +342,6 @@ def require_published(published: Path, file: Path, files: ImageFiles) -> None:
     Args:
         published: a .json list of K numbers in label order; nothing is checked if it does not
             exist.
-        file: the training list.
-        files: its images.
-
-    Raises:
-        ValueError: they disagree, or the numbers cannot be read.
     """
     if not published.is_file():
         return

@@ -27,24 +27,15 @@ class Compositions:
     """A attributes, O objects, and the P pairs of them that an image may show.
 
     Some pairs are never trained on.
-
-    Args:
-        attributes: A names, sorted.
-        objects: O names, sorted.
-        attribute: (P,) int64 number of each pair's attribute.
-        object: (P,) int64 number of each pair's object.
-        seen: (P,) bool, whether training images show it.
-        val: (P,) bool, whether it is a pair of the validation part.
-        test: (P,) bool, whether it is a pair of the test part.
     """
 
-    attributes: tuple[str, ...]
-    objects: tuple[str, ...]
-    attribute: Tensor
-    object: Tensor
-    seen: Tensor
-    val: Tensor
-    test: Tensor
+    attributes: tuple[str, ...]  # A names, sorted
+    objects: tuple[str, ...]  # O names, sorted
+    attribute: Tensor  # (P,) int64 number of each pair's attribute
+    object: Tensor  # (P,) int64 number of each pair's object
+    seen: Tensor  # (P,) bool, whether training images show it
+    val: Tensor  # (P,) bool, whether it is a pair of the validation part
+    test: Tensor  # (P,) bool, whether it is a pair of the test part
 
     @classmethod
     def of(cls, train: Sequence[Pair], val: Sequence[Pair], test: Sequence[Pair]) -> Compositions:
@@ -130,24 +121,15 @@ class PairFiles:
 
     Every part has all P pairs as its classes, named "attribute object"; most parts have no image
     of some pairs. Every image shows a candidate pair of its part.
-
-    Args:
-        name: what the data is.
-        compositions: the pairs.
-        train: images to train on, of seen pairs; one at least.
-        val: images for model selection.
-        test: images that scores are measured on.
-        remarks: what the user should know before the data is used.
-        skipped: number of images that were left out, by reason.
     """
 
     name: str
     compositions: Compositions
-    train: ImageFiles
+    train: ImageFiles  # images to train on, of seen pairs; one at least
     val: ImageFiles
     test: ImageFiles
-    remarks: tuple[str, ...] = ()
-    skipped: Mapping[str, int] = field(default_factory=dict)
+    remarks: tuple[str, ...] = ()  # what the user should know before
+    skipped: Mapping[str, int] = field(default_factory=dict)  # images left out, by reason
 
     def __post_init__(self) -> None:
         names = pair_names(self.compositions)
@@ -182,12 +164,7 @@ class PairFiles:
         """The images of a list, each in its part and in the order of the list.
 
         Args:
-            name: what the data is.
-            root: folder that the paths start from.
-            images: of all parts.
             compositions: the pairs. None: those that occur; those that occur in training are seen.
-            remarks: see the class.
-            skipped: see the class.
         """
         if compositions is None:
             shown = {p: sorted({i.pair for i in images if i.split == p}) for p in PHASES}
@@ -261,7 +238,6 @@ def pair_table(table: str | Path, root: str | Path) -> PairFiles:
 
     Args:
         table: the file, UTF-8, with a header; further columns are ignored.
-        root: folder that the paths of the images start from.
     """
     file = Path(table).expanduser()
     images = read_pairs(file)

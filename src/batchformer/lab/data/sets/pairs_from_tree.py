@@ -31,9 +31,6 @@ def make_pairs(
     seen pair, and in two as far as the number of unseen pairs allows.
 
     Args:
-        root: holds the domains.
-        unseen_val: number of unseen pairs of validation.
-        unseen_test: number of unseen pairs of the test.
         seed: of the draws; the same tree and seed give the same parts.
         fractions: parts of a seen pair's images for training, validation and test.
     """
@@ -84,11 +81,6 @@ def draw_unseen(pairs: Sequence[Pair], count: int, seed: int) -> list[Pair]:
     A pair is taken if its attribute and its object keep two seen pairs each. Only if there are not
     enough of these, pairs whose words keep one seen pair follow. No pair is taken that would make
     the number impossible to reach.
-
-    Args:
-        pairs: all that have images, each once.
-        count: how many to draw.
-        seed: of the draw.
 
     >>> square = [(a, o) for a in ("old", "wet") for o in ("cat", "dog")]
     >>> unseen = draw_unseen(square, 2, seed=0)
@@ -145,9 +137,6 @@ def split_images(count: int, fractions: Fractions, seed: int, number: int) -> li
     """The part of each image of one seen pair; the remainder goes to training.
 
     Args:
-        count: images of the pair.
-        fractions: for training, validation and test.
-        seed: of the draw.
         number: of the pair, so that each pair has its own draw.
 
     >>> sorted(split_images(10, (0.6, 0.2, 0.2), seed=0, number=3))

@@ -9,26 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
-from batchformer.lab.data.files.location import (
-    LAYOUTS,
-    available,
-    ensure_present_or_reachable,
-    looked_in,
-)
-from batchformer.lab.data.sets import (
-    annotated,
-    attribute_sets,
-    domain_layouts,
-    imagenet_layout,
-    known_pairs,
-    voc_layout,
-)
+from batchformer.lab.data.files.location import looked_in
+from batchformer.lab.data.sets import attribute_sets, domain_layouts, image_layouts, known_pairs
 
 State = Literal["present", "absent", "embedded", "yours"]
-#: Lists of images that the paper's detectors are trained and scored on.
-VOC_LISTS = ("2007/trainval", "2012/trainval", "2007/test")
 
 
 @dataclass(frozen=True)
@@ -36,67 +23,61 @@ class Family:
     """Data sets that lie on disk in the same way.
 
     Args:
-        ensure: raises FileNotFoundError, which says what is missing, what is expected and how to
-            provide it. It takes the configuration of the data, as `present` does.
-        present: whether the files are there; none is opened, and no host is asked.
-        where: takes a set's name; whether it is in its usual place, and that place, or what was
-            looked for and where it comes from.
+        ensure: takes the configuration of the data; raises FileNotFoundError, which says what is
+            missing, what is expected and how to provide it.
+        present: whether the files are there; none is opened, and no host is asked. None: whether
+            `ensure` passes.
+        place: takes a set's name; where it is.
+        looked: takes a set's name; what was looked for and where it comes from. None: its place.
         state: "published": it is present or absent; others always are what this says.
     """
 
     ensure: Callable[[Any], object] = lambda data: None
-    present: Callable[[Any], bool] = lambda data: True
-    where: Callable[[str], tuple[bool, str]] = lambda name: (True, "")
+    present: Callable[[Any], bool] | None = None
+    place: Callable[[str], object] = lambda name: ""
+    looked: Callable[[str], str] | None = None
     state: Literal["published", "embedded", "yours"] = "published"
+
+    def state_of(self, data: Any) -> State:
+        """Whether data of this family is here."""
+        if self.state != "published":
+            return self.state
+        if self.present is not None:
+            return "present" if self.present(data) else "absent"
+        try:
+            self.ensure(data)
+        except FileNotFoundError:
+            return "absent"
+        return "present"
 
 
 def _root(data: Any) -> Path | None:
     return None if data.root is None else Path(data.root)
 
 
-def _lists(data: Any) -> annotated.Lists:
-    return annotated.lists_of(data.name, data.root, data.train_list, data.test_list, data.scored_on)
+def _lists(data: Any) -> image_layouts.Lists:
+    named = data.train_list, data.test_list, data.scored_on
+    return image_layouts.lists_of(data.name, data.root, *named)
 
 
-def _voc_lists(data: Any) -> tuple[str, ...]:
-    return (*data.trained_on, *data.scored_on)
+def _looked_for_lists(name: str) -> str:
+    known, root = image_layouts.ANNOTATED[name], image_layouts.lists_of(name).root
+    return f"looked for {known.train} and {known.test} in {root}; {known.source}"
 
 
-def _where_cifar(name: str) -> tuple[bool, str]:
-    found = available(name)  # type: ignore[arg-type]
-    absent = f"looked in {looked_in()}; downloaded at first use"
-    return found is not None, absent if found is None else str(found)
-
-
-def _where_listed(name: str) -> tuple[bool, str]:
-    known, lists = annotated.ANNOTATED[name], annotated.lists_of(name)
-    here = annotated.present(lists)
-    absent = f"looked for {known.train} and {known.test} in {lists.root}; {known.source}"
-    return here, str(lists.root) if here else absent
-
-
-def _where_folder(here: bool, folder: Path) -> tuple[bool, str]:
-    return here, f"{'' if here else 'looked in '}{folder}"
-
-
-def _where_domains(name: str) -> tuple[bool, str]:
+def _looked_for_domains(name: str) -> str:
     known, place = domain_layouts.DOMAIN_SETS[name], domain_layouts.place_of(name)
-    here = domain_layouts.present(name)
     folders = ", ".join(names[0] for names in known.domains.values())
-    absent = f"looked for the folders {folders} in {place}; {known.source}"
-    return here, str(place) if here else absent
+    return f"looked for the folders {folders} in {place}; {known.source}"
 
 
-def _where_pairs(name: str) -> tuple[bool, str]:
-    here, place = known_pairs.present(name), known_pairs.place_of(name)
-    absent = f"looked for {place}; {known_pairs.PAIR_SETS[name].source}"
-    return here, str(place) if here else absent
+def _looked_for_pairs(name: str) -> str:
+    return f"looked for {known_pairs.place_of(name)}; {known_pairs.PAIR_SETS[name].source}"
 
 
-def _where_features(name: str) -> tuple[bool, str]:
-    known, files = attribute_sets.ATTRIBUTE_SETS[name], attribute_sets.files_of(name)
-    absent = f"looked for the features of {known.title} in {looked_in()}; {known.source}"
-    return files is not None, absent if files is None else str(files.features)
+def _looked_for_features(name: str) -> str:
+    known = attribute_sets.ATTRIBUTE_SETS[name]
+    return f"looked for the features of {known.title} in {looked_in()}; {known.source}"
 
 
 def _ensure_table(data: Any) -> None:
@@ -108,52 +89,47 @@ def _ensure_table(data: Any) -> None:
         )
 
 
-_EMBEDDED = Family(where=lambda name: (True, "scikit-learn"), state="embedded")
+_EMBEDDED = Family(place=lambda name: "scikit-learn", state="embedded")
 _CIFAR = Family(
-    ensure=lambda data: ensure_present_or_reachable(data.name, _root(data)),
-    present=lambda data: available(data.name, _root(data)) is not None,
-    where=_where_cifar,
+    ensure=lambda data: image_layouts.ensure_cifar(data.name, _root(data)),
+    present=lambda data: image_layouts.find_cifar(data.name, _root(data)) is not None,
+    place=lambda name: image_layouts.find_cifar(name),  # type: ignore[arg-type]
+    looked=lambda name: f"looked in {looked_in()}; downloaded at first use",
 )
 _LISTED = Family(
-    ensure=lambda data: annotated.ensure_present(data.name, _lists(data)),
-    present=lambda data: annotated.present(_lists(data)),
-    where=_where_listed,
+    ensure=lambda data: image_layouts.ensure_lists(data.name, _lists(data)),
+    place=lambda name: image_layouts.lists_of(name).root,
+    looked=_looked_for_lists,
 )
 _IMAGENET = Family(
-    ensure=lambda data: imagenet_layout.ensure_present(data.root),
-    present=lambda data: imagenet_layout.present(data.root),
-    where=lambda name: _where_folder(
-        imagenet_layout.present(None), imagenet_layout.folder_of(None)
-    ),
+    ensure=lambda data: image_layouts.ensure_imagenet(data.root),
+    place=lambda name: image_layouts.imagenet_folder(None),
 )
 _VOC = Family(
-    ensure=lambda data: voc_layout.ensure_present(data.root, _voc_lists(data)),
-    present=lambda data: voc_layout.present(data.root, _voc_lists(data)),
-    where=lambda name: _where_folder(
-        voc_layout.present(None, VOC_LISTS), voc_layout.folder_of(None)
-    ),
+    ensure=lambda data: image_layouts.ensure_voc(data.root, (*data.trained_on, *data.scored_on)),
+    place=lambda name: image_layouts.voc_folder(None),
 )
 _DOMAINS = Family(
     ensure=lambda data: domain_layouts.ensure_present(data.name, data.root, data.lists),
-    present=lambda data: domain_layouts.present(data.name, data.root, data.lists),
-    where=_where_domains,
+    place=domain_layouts.place_of,
+    looked=_looked_for_domains,
 )
 _PAIRS = Family(
     ensure=lambda data: known_pairs.ensure_present(data.name, data.root),
-    present=lambda data: known_pairs.present(data.name, data.root),
-    where=_where_pairs,
+    place=known_pairs.place_of,
+    looked=_looked_for_pairs,
 )
 _FEATURES = Family(
     ensure=lambda data: attribute_sets.ensure_present(data.name, data.root),
-    present=lambda data: attribute_sets.present(data.name, data.root),
-    where=_where_features,
+    place=lambda name: attribute_sets.ensure_present(name).features,
+    looked=_looked_for_features,
 )
 
 #: The family of every named set, in the order of `batchformer data`; then what people bring.
 FAMILIES: dict[str, Family] = {
     "digits": _EMBEDDED,
-    **dict.fromkeys(LAYOUTS, _CIFAR),
-    **dict.fromkeys(annotated.ANNOTATED, _LISTED),
+    **dict.fromkeys(image_layouts.CIFAR_SETS, _CIFAR),
+    **dict.fromkeys(image_layouts.ANNOTATED, _LISTED),
     "imagenet": _IMAGENET,
     "voc": _VOC,
     "rotated_digits": _EMBEDDED,
@@ -168,29 +144,31 @@ FAMILIES: dict[str, Family] = {
 
 
 def ensure_present(data: Any) -> None:
-    """Refuse data that is neither here nor can be downloaded, before anything is loaded.
-
-    Args:
-        data: configuration of the data; of images with their labels, where it has none.
-
-    Raises:
-        FileNotFoundError: with what was looked for, what is expected and how to provide it.
-    """
+    """Raise a FileNotFoundError that says what to do unless data is here or can be downloaded."""
     FAMILIES[data.name].ensure(data)
-
-
-def places() -> Iterator[tuple[str, State, str]]:
-    """Every named set: its state in its usual place, and that place or what was looked for."""
-    for name, family in FAMILIES.items():
-        if family.state != "yours":
-            here, words = family.where(name)
-            published: State = "present" if here else "absent"
-            yield name, family.state if family.state == "embedded" else published, words
 
 
 def state_of(data: Any) -> State:
     """Whether data is here."""
-    family = FAMILIES[data.name]
-    if family.state != "published":
-        return family.state
-    return "present" if family.present(data) else "absent"
+    return FAMILIES[data.name].state_of(data)
+
+
+def places() -> Iterator[tuple[str, State, str]]:
+    """Every named set: its state in its usual place, and that place or what was looked for."""
+    trained_on, scored_on = image_layouts.VOC_LISTS[:2], image_layouts.VOC_LISTS[2:]
+    for name, family in FAMILIES.items():
+        usual = SimpleNamespace(
+            name=name,
+            root=None,
+            lists=False,
+            train_list=None,
+            test_list=None,
+            trained_on=trained_on,
+            scored_on=scored_on if name == "voc" else "test",
+        )
+        state = family.state_of(usual)
+        if state == "absent":
+            looked = family.looked(name) if family.looked else f"looked in {family.place(name)}"
+            yield name, state, looked
+        elif state != "yours":
+            yield name, state, str(family.place(name))

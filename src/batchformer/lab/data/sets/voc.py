@@ -14,30 +14,13 @@ import torch
 from torch import Tensor
 
 from batchformer.lab.data.files.file_lists import one_per_line
-from batchformer.lab.data.sets.voc_layout import ensure_present, list_file
+from batchformer.lab.data.sets.image_layouts import ensure_voc, voc_list
 
 #: The classes of Pascal VOC, in their official order.
 VOC_CLASSES = (
-    "aeroplane",
-    "bicycle",
-    "bird",
-    "boat",
-    "bottle",
-    "bus",
-    "car",
-    "cat",
-    "chair",
-    "cow",
-    "diningtable",
-    "dog",
-    "horse",
-    "motorbike",
-    "person",
-    "pottedplant",
-    "sheep",
-    "sofa",
-    "train",
-    "tvmonitor",
+    *("aeroplane", "bicycle", "bird", "boat", "bottle", "bus", "car", "cat", "chair", "cow"),
+    *("diningtable", "dog", "horse", "motorbike", "person", "pottedplant", "sheep", "sofa"),
+    *("train", "tvmonitor"),
 )
 #: Endings of image files; of two files with the same name, the one with the earlier ending counts.
 ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
@@ -45,17 +28,11 @@ ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff")
 
 @dataclass(frozen=True)
 class AnnotatedObject:
-    """An object of an annotation.
-
-    Args:
-        name: its class.
-        box: left, top, right, bottom in pixels; continuous, the image begins at 0.
-        difficult: marked as hard to recognise.
-    """
+    """An object of an annotation."""
 
     name: str
-    box: tuple[float, float, float, float]
-    difficult: bool
+    box: tuple[float, float, float, float]  # left, top, right, bottom; pixels from 0
+    difficult: bool  # marked as hard to recognise
 
     @property
     def degenerate(self) -> bool:
@@ -69,35 +46,21 @@ class AnnotatedObject:
 
 @dataclass(frozen=True)
 class BoxedImage:
-    """An image file and its n objects.
-
-    Args:
-        path: of the file.
-        boxes: (n, 4) float32, left, top, right, bottom.
-        labels: (n,) int64 positions among the classes.
-        difficult: (n,) bool.
-    """
+    """An image file and its n objects."""
 
     path: Path
-    boxes: Tensor
-    labels: Tensor
-    difficult: Tensor
+    boxes: Tensor  # (n, 4) float32, left, top, right, bottom
+    labels: Tensor  # (n,) int64 positions among the classes
+    difficult: Tensor  # (n,) bool
 
 
 @dataclass(frozen=True)
 class BoxedImages:
-    """Images with boxes, to train on and to score.
-
-    Args:
-        classes: names of the K classes.
-        train: images with at least one object each.
-        test: every image of the lists, also those without an object.
-        split_sha256: hash of the images and their annotations.
-    """
+    """Images with boxes, to train on and to score."""
 
     classes: tuple[str, ...]
-    train: tuple[BoxedImage, ...]
-    test: tuple[BoxedImage, ...]
+    train: tuple[BoxedImage, ...]  # images with at least one object each
+    test: tuple[BoxedImage, ...]  # every image of the lists, also those without an object
     split_sha256: str
 
     @property
@@ -116,9 +79,6 @@ def read_annotation(file: Path) -> list[AnnotatedObject]:
     """The objects of one annotation; parts of objects, such as hands, are left out.
 
     VOC counts pixels from 1 and includes the last one: its 1..10 is 0 to 10 here.
-
-    Raises:
-        ValueError: the file is no annotation; names it and says what is wrong.
     """
     try:
         root = ElementTree.parse(file).getroot()
@@ -161,16 +121,10 @@ def load_voc(
     Classes are the 20 of VOC if no other name is found, else the names found, sorted.
 
     Args:
-        root: folder with ``VOC2007`` and others.
         trained_on: lists as ``2007/trainval``.
-        scored_on: lists of the images that are scored.
         difficult: train on objects that are marked as difficult; test images always keep them.
-
-    Raises:
-        FileNotFoundError: lists, images or annotations are missing; names the first of them.
-        ValueError: an annotation cannot be read, or there is nothing to train on or to score.
     """
-    ensure_present(root, (*trained_on, *scored_on))
+    ensure_voc(root, (*trained_on, *scored_on))
     files = {name: _files(root, name) for name in dict.fromkeys((*trained_on, *scored_on))}
     _require_files(path for pairs in files.values() for pair in pairs for path in pair)
     things = {
@@ -204,7 +158,7 @@ def load_voc(
 
 def _files(root: str | None, name: str) -> list[tuple[Path, Path]]:
     """Image and annotation of every line of a list; a missing image is named as .jpg."""
-    file = list_file(root, name)
+    file = voc_list(root, name)
     folder = file.parents[2]
     lines = [line.strip() for line in file.read_text().splitlines()]
     found: dict[str, list[str]] = {}

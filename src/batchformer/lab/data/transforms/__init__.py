@@ -14,12 +14,15 @@ torch.Size([1, 1, 3, 3])
 
 from __future__ import annotations
 
-from batchformer.lab.data.transforms.autoaugment import AutoAugment, RandAugment
+from batchformer.lab.data.transforms.autoaugment import (
+    AutoAugment,
+    IncreasingRandAugment,
+    RandAugment,
+)
 from batchformer.lab.data.transforms.base import Compose, Normalise, Transform
 from batchformer.lab.data.transforms.color import ColorJitter, RandomGrey, RandomSolarize
 from batchformer.lab.data.transforms.erase import Cutout, RandomErasing
 from batchformer.lab.data.transforms.geometry import RandomCrop, RandomFlip, RandomRotation
-from batchformer.lab.data.transforms.increasing_randaugment import IncreasingRandAugment
 from batchformer.lab.data.transforms.presets import (
     CONTRAST_SCALE,
     IMAGENET,

@@ -1,4 +1,4 @@
-"""AutoAugment and RandAugment over whole batches of uint8 images."""
+"""AutoAugment, and RandAugment as in torchvision and as in timm, of whole uint8 batches."""
 
 from __future__ import annotations
 
@@ -89,27 +89,24 @@ POLICIES: dict[PolicyName, Policy] = {"cifar10": CIFAR10, "imagenet": IMAGENET}
 _LARGEST_SHIFT = 150 / 331
 
 
+#: Magnitudes of the first and of the last bin; of a shift as a share of the side.
+_ENDS = {
+    **dict.fromkeys(("shear_x", "shear_y"), (0.0, 0.3)),
+    **dict.fromkeys(("translate_x", "translate_y"), (0.0, _LARGEST_SHIFT)),
+    "rotate": (0.0, 30.0),
+    **dict.fromkeys(ENHANCEMENTS, (0.0, 0.9)),
+    "solarize": (255.0, 0.0),
+}
+
+
 def magnitudes(operation: str, height: int, width: int, bins: int) -> Tensor:
     """(bins,) float64 magnitude of each bin of an operation, before the sign."""
     # In float32 first, as torchvision does: a shift is truncated, so the last bit can matter.
-    return _magnitudes(operation, height, width, bins).double()
-
-
-def _magnitudes(operation: str, height: int, width: int, bins: int) -> Tensor:
-    if operation in ("shear_x", "shear_y"):
-        return torch.linspace(0, 0.3, bins)
-    if operation in ("translate_x", "translate_y"):
-        side = width if operation == "translate_x" else height
-        return torch.linspace(0, _LARGEST_SHIFT * side, bins)
-    if operation == "rotate":
-        return torch.linspace(0, 30, bins)
-    if operation in ENHANCEMENTS:
-        return torch.linspace(0, 0.9, bins)
     if operation == "posterize":
-        return 8 - (torch.arange(bins) / ((bins - 1) / 4)).round()
-    if operation == "solarize":
-        return torch.linspace(255, 0, bins)
-    return torch.zeros(bins)
+        return (8 - (torch.arange(bins) / ((bins - 1) / 4)).round()).double()
+    first, last = _ENDS.get(operation, (0.0, 0.0))
+    side = {"translate_x": width, "translate_y": height}.get(operation, 1)
+    return torch.linspace(first, last * side, bins).double()
 
 
 def has_sign(operation: str) -> bool:
@@ -121,8 +118,6 @@ def parameters(magnitude: Tensor, negative: Tensor, signed: Tensor, factor: Tens
     """Parameters for `apply_in_sequence` from magnitudes, all of one shape.
 
     Args:
-        magnitude: before the sign.
-        negative: whether to negate a signed magnitude.
         signed: whether the operation's magnitude has a sign (`has_sign`).
         factor: whether the operation is an enhancement, whose factor is 1 + magnitude.
     """
@@ -168,12 +163,9 @@ def auto_augment(
     """Apply the drawn sub-policies to `x` (N, C, H, W) uint8.
 
     Args:
-        x: (N, C, H, W) uint8.
         sub_policy: (N,) on the CPU, 0..24.
         chance: (2, N) on the CPU: an operation acts where this is below its probability.
         negative: (2, N) bool on the CPU: whether a magnitude that has a sign is negative.
-        policy: "cifar10" or "imagenet".
-        fill: value of pixels from outside the image.
     """
     # One row for each of the two operations, one column for each sample.
     drawn = _Table(*(part[:, sub_policy] for part in _table(policy, *x.shape[-2:])))
@@ -208,21 +200,11 @@ class AutoAugment:
 
 # RandAugment.
 
+#: In torchvision's order.
 CHOICES = (
-    "identity",
-    "shear_x",
-    "shear_y",
-    "translate_x",
-    "translate_y",
-    "rotate",
-    "brightness",
-    "color",
-    "contrast",
-    "sharpness",
-    "posterize",
-    "solarize",
-    "autocontrast",
-    "equalize",
+    *("identity", "shear_x", "shear_y", "translate_x", "translate_y", "rotate"),
+    *("brightness", "color", "contrast", "sharpness"),
+    *("posterize", "solarize", "autocontrast", "equalize"),
 )
 _CODES = torch.tensor(
     [OPERATIONS.index(name) if name in OPERATIONS else IDENTITY for name in CHOICES]
@@ -248,12 +230,9 @@ def rand_augment(
     """Apply the drawn operations to `x` (N, C, H, W) uint8.
 
     Args:
-        x: (N, C, H, W) uint8.
         choice: (P, N) on the CPU: positions in `CHOICES`, for P operations in sequence.
         negative: (P, N) bool on the CPU: whether a magnitude that has a sign is negative.
-        magnitude: 0..bins - 1.
         bins: how many magnitudes there are from the weakest to the strongest.
-        fill: value of pixels from outside the image.
     """
     size = _strengths(magnitude, bins, *x.shape[-2:])[choice]
     parameter = parameters(size, negative, _SIGNED[choice], _FACTOR[choice])
@@ -265,7 +244,7 @@ class RandAugment:
     """RandAugment: `num_ops` operations per sample, each any of 14 with equal chance and sign.
 
     All operations act at one magnitude. Operations and magnitudes are torchvision's; timm's are in
-    `increasing_randaugment`.
+    `IncreasingRandAugment`.
     """
 
     num_ops: int = 2
@@ -297,3 +276,86 @@ class RandAugment:
             self.num_magnitude_bins,
             self.fill,
         )
+
+
+# RandAugment as in timm and DeiT. It differs from torchvision's: it has invert and solarize-add,
+# and no identity; all magnitudes grow with the level from 0 to 10; the level of each operation is
+# noisy; and each operation is skipped with a probability. Warps take the nearest pixel and shift by
+# whole pixels; timm's interpolate.
+
+#: The strongest level.
+LARGEST_LEVEL = 10.0
+#: In timm's order.
+TIMM_CHOICES = (
+    *("autocontrast", "equalize", "invert", "rotate", "posterize", "solarize", "solarize_add"),
+    *("color", "contrast", "brightness", "sharpness"),
+    *("shear_x", "shear_y", "translate_x", "translate_y"),
+)
+#: The mean colour of ImageNet, for pixels from outside the image.
+MEAN_COLOUR = (124, 116, 104)
+_TIMM_CODES = torch.tensor([OPERATIONS.index(name) for name in TIMM_CHOICES])
+_TIMM_ANGLE, _TIMM_SLOPE, _TIMM_SHIFT = 30.0, 0.3, 0.45
+_LARGEST_CHANGE, _LEAST_FACTOR = 0.9, 0.1
+_BITS, _LEVELS, _LARGEST_ADDITION = 4, 256, 110
+
+
+def timm_magnitudes(level: Tensor, negative: Tensor, height: int, width: int) -> Tensor:
+    """(15, ...) parameters of all operations of `TIMM_CHOICES` at a level.
+
+    Args:
+        level: (...) 0..10, float64.
+        negative: (...) bool, whether to negate signed parameters.
+    """
+    share = level / LARGEST_LEVEL
+    sign = torch.where(negative, -1.0, 1.0).to(share.dtype)
+    factor = (1 + sign * share * _LARGEST_CHANGE).clamp(min=_LEAST_FACTOR)
+    none = torch.zeros_like(share)
+    slope = sign * share * _TIMM_SLOPE
+    values = {
+        "rotate": sign * share * _TIMM_ANGLE,
+        "posterize": _BITS - (share * _BITS).trunc(),
+        "solarize": _LEVELS - (share * _LEVELS).trunc(),
+        "solarize_add": (share * _LARGEST_ADDITION).trunc(),
+        **dict.fromkeys(("color", "contrast", "brightness", "sharpness"), factor),
+        **dict.fromkeys(("shear_x", "shear_y"), slope),
+        "translate_x": (sign * share * _TIMM_SHIFT * width).round(),
+        "translate_y": (sign * share * _TIMM_SHIFT * height).round(),
+    }
+    return torch.stack([values.get(name, none) for name in TIMM_CHOICES])
+
+
+@dataclass(frozen=True)
+class IncreasingRandAugment:
+    """timm's ``rand-m9-mstd0.5-inc1``: two operations per sample, each applied half of the time."""
+
+    num_ops: int = 2
+    level: float = 9.0  # mean of the level, 0..10
+    noise: float = 0.5  # standard deviation of the level; levels beyond 0..10 are cut
+    p: float = 0.5
+    fill: int | tuple[int, ...] = MEAN_COLOUR  # pixels from outside, or one for each channel
+
+    def __post_init__(self) -> None:
+        if self.num_ops < 1 or not 0 <= self.level <= LARGEST_LEVEL or self.noise < 0:
+            raise ValueError(
+                f"at least 1 operation, a level of 0..{LARGEST_LEVEL:g} and noise of 0 or more are "
+                f"needed, got {self}"
+            )
+        if not 0 <= self.p <= 1:
+            raise ValueError(f"p is a probability, 0..1, got {self.p}")
+
+    @property
+    def draws(self) -> int:
+        return 4 * self.num_ops
+
+    def __call__(self, x: Tensor, u: Tensor) -> Tensor:
+        columns(self, x, u)
+        to_choice, to_applied, to_level, to_sign = torch.split(u.T, self.num_ops)
+        choice = uniform_int(to_choice, len(TIMM_CHOICES))
+        level = torch.full_like(to_level, self.level)
+        if self.noise:
+            # The level of u = 0 is minus infinity before it is cut.
+            level = (level + self.noise * torch.special.ndtri(to_level)).clamp(0, LARGEST_LEVEL)
+        table = timm_magnitudes(level, to_sign < 0.5, *x.shape[-2:])
+        parameter = table.gather(0, choice[None])[0]
+        code = _TIMM_CODES[choice].where(to_applied < self.p, IDENTITY)
+        return apply_in_sequence(x, code, parameter, self.fill)

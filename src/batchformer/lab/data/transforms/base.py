@@ -105,8 +105,6 @@ def normalise(x: Tensor, mean: tuple[float, ...], std: tuple[float, ...]) -> Ten
 
     Args:
         x: (N, C, H, W), uint8 in 0..255 (becomes float32) or floating point in 0..1.
-        mean: C means of images in 0..1.
-        std: C deviations.
     """
     if x.shape[1] != len(mean):
         raise ValueError(f"x has {x.shape[1]} channels (N, C, H, W) but mean has {len(mean)}")

@@ -255,8 +255,6 @@ def apply_where(
     """Apply one operation to the chosen samples only.
 
     Args:
-        x: (N, C, H, W).
-        chosen: (N,) bool on the CPU.
         act: function of images and of one tensor for each parameter; it keeps the shape.
         parameters: each (N, ...) on the CPU; `act` gets those of the chosen samples.
     """
@@ -298,20 +296,13 @@ class ColorJitter:
 
     Each of the four operations is within one grey level of torchvision's ColorJitter on uint8
     images; in sequence they may differ a little more, since later operations amplify rounding.
-
-    Args:
-        brightness: factors are uniform in [max(0, 1 - brightness), 1 + brightness].
-        contrast: likewise.
-        saturation: likewise.
-        hue: turns round the colour circle are uniform in [-hue, hue]; at most 0.5.
-        p: probability that a sample is changed at all.
     """
 
-    brightness: float = 0.0
-    contrast: float = 0.0
-    saturation: float = 0.0
-    hue: float = 0.0
-    p: float = 1.0
+    brightness: float = 0.0  # its factors are uniform in [max(0, 1 - brightness), 1 + brightness]
+    contrast: float = 0.0  # likewise
+    saturation: float = 0.0  # likewise
+    hue: float = 0.0  # turns of the colour circle are uniform in [-hue, hue]; at most 0.5
+    p: float = 1.0  # probability that a sample is changed at all
     draws: ClassVar[int] = 6
 
     def __post_init__(self) -> None:

@@ -26,10 +26,8 @@ def cutout(x: Tensor, row: Tensor, column: Tensor, side: int) -> Tensor:
     Any dtype. The hole is clipped at the borders of the image, so a hole near a border is smaller.
 
     Args:
-        x: (N, C, H, W).
         row: (N,) row of each centre.
         column: (N,) column of each centre.
-        side: side of the hole in pixels.
     """
     inside_rows = _hole(to_device_async(row, x.device), x.shape[-2], side)
     inside_columns = _hole(to_device_async(column, x.device), x.shape[-1], side)
@@ -75,8 +73,6 @@ def random_boxes(
 
     Args:
         u: (N, 22) numbers: ten for areas, ten for shapes, and two for the place.
-        height: rows of the images.
-        width: columns of the images.
         area: smallest and largest area, as a share of the image.
         aspect: smallest height / width; the largest is its reciprocal, the logarithm is uniform.
     """
@@ -97,8 +93,6 @@ def keyed_noise(key: Tensor, shape: tuple[int, ...], device: torch.device) -> Te
 
     Args:
         key: (N,) int32 on the CPU.
-        shape: of one sample.
-        device: where the numbers are made.
     """
     place = torch.arange(math.prod(shape), dtype=torch.int32, device=device)
     mixed = to_device_async(key, device)[:, None] + place * _INCREMENT  # int32 wraps around
@@ -144,16 +138,11 @@ class RandomErasing:
     """Random erasing (Zhong et al., 2020): a box of noise in some samples, after normalisation.
 
     Each pixel gets its own standard normal noise, as in timm's mode ``pixel``.
-
-    Args:
-        p: probability of a box.
-        area: smallest and largest area of the box, as a share of the image.
-        aspect: smallest height / width of the box; the largest is its reciprocal.
     """
 
     p: float = 0.25
-    area: tuple[float, float] = (0.02, 1 / 3)
-    aspect: float = 0.3
+    area: tuple[float, float] = (0.02, 1 / 3)  # smallest and largest share of the image in the box
+    aspect: float = 0.3  # smallest height / width; its reciprocal is the largest
     draws: ClassVar[int] = 2 * ATTEMPTS + 4
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:

@@ -97,10 +97,7 @@ def crop_padded(x: Tensor, top: Tensor, left: Tensor, padding: int) -> Tensor:
     """Windows of the size of the input, cut from images padded with zeros; any dtype.
 
     Args:
-        x: (N, C, H, W).
         top: (N,) first row of each window in the padded image, 0..2 * padding.
-        left: (N,) first column of each window.
-        padding: rows and columns of zeros on each side.
     """
     n, channels, height, width = x.shape
     padded = F.pad(x, (padding,) * 4)

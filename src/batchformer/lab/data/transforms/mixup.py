@@ -15,15 +15,10 @@ from torch.distributions import Beta
 
 @dataclass(frozen=True)
 class Mix:
-    """How a batch is mixed.
+    """How a batch is mixed."""
 
-    Args:
-        own: (H, W) the share of itself that each pixel keeps; the rest is its partner's.
-        share: () the same for the targets.
-    """
-
-    own: Tensor
-    share: Tensor
+    own: Tensor  # (H, W) the share of itself that each pixel keeps; the rest is its partner's
+    share: Tensor  # () the same for the targets
 
 
 def blend(share: Tensor, height: int, width: int) -> Mix:
@@ -32,11 +27,7 @@ def blend(share: Tensor, height: int, width: int) -> Mix:
 
 
 def paste(box: Tensor) -> Mix:
-    """CutMix: pixels inside the box are the partner's. The share is the area outside of it.
-
-    Args:
-        box: (H, W) bool.
-    """
+    """CutMix: pixels inside the box are the partner's. The share is the area outside of it."""
     own = (~box).float()
     return Mix(own, own.mean())
 
@@ -46,10 +37,6 @@ def cut_box(share: Tensor, row: Tensor, column: Tensor, height: int, width: int)
 
     Args:
         share: () of the image outside of the box, before the cut.
-        row: () its centre.
-        column: () its centre.
-        height: H.
-        width: W.
     """
     side = (1 - share).sqrt()
     down = _interval(row, (height * side).floor(), height)
@@ -76,12 +63,9 @@ def draw_mix(
     """Draw how a batch is mixed, on the device.
 
     Args:
-        height: H.
-        width: W.
         mixup: alpha of Mixup, whose share is drawn from Beta(alpha, alpha); 0: none.
         cutmix: alpha of CutMix; 0: none.
         switch: probability of CutMix where there are both.
-        device: of the batch.
         probability: that the batch is mixed at all; else every pixel and target is its own.
     """
     mix = _draw_certain_mix(height, width, mixup, cutmix, switch, device)
@@ -124,8 +108,6 @@ def mix_batch(x: Tensor, targets: Tensor, mix: Mix, classes: int) -> tuple[Tenso
     Args:
         x: (N, C, H, W) floating point. The middle one of an odd batch is its own partner.
         targets: (N,) classes, or (N, K) shares of them.
-        mix: how to mix.
-        classes: K.
 
     Returns:
         Images (N, C, H, W) and targets (N, K) whose rows sum to 1.

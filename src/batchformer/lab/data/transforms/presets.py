@@ -20,16 +20,10 @@ IMAGENET = Normalise(mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225))
 CONTRAST_SCALE = (0.2, 1.0)
 
 
-def cifar_train(padding: int = 4, fill: int = 128, cutout: int = 16) -> Compose:
-    """Crop, flip, AutoAugment, Cutout and normalisation: the CIFAR recipe of Balanced Softmax.
-
-    Args:
-        padding: zeros on each side before the crop.
-        fill: value of pixels from outside the image in AutoAugment's warps.
-        cutout: side of the hole.
-    """
-    augment = AutoAugment("cifar10", fill)
-    return Compose((RandomCrop(padding), RandomFlip(), augment, Cutout(cutout), cifar_test()))
+def cifar_train(cutout: int = 16) -> Compose:
+    """Crop, flip, AutoAugment, Cutout and normalisation: the CIFAR recipe of Balanced Softmax."""
+    augment = AutoAugment("cifar10", fill=128)
+    return Compose((RandomCrop(4), RandomFlip(), augment, Cutout(cutout), cifar_test()))
 
 
 def cifar_test() -> Normalise:
@@ -47,34 +41,21 @@ def digits_test() -> Normalise:
     return Normalise(mean=(0.3053,), std=(0.3761,))
 
 
-def imagenet_train(
-    size: int = 224, jitter: float = 0.4, normalise: Normalise = IMAGENET
-) -> Compose:
-    """Resized crop, flip, colour jitter and normalisation: long-tailed ImageNet.
-
-    Args:
-        size: side of the result.
-        jitter: strength of brightness, contrast and saturation; 0 leaves the jitter out, as for
-            linear probes and iNaturalist.
-        normalise: statistics.
-    """
-    steps: list[Transform] = [RandomResizedCrop(size), RandomFlip()]
-    if jitter:
-        steps.append(ColorJitter(jitter, jitter, jitter))
-    return Compose((*steps, normalise))
+def imagenet_train(size: int = 224) -> Compose:
+    """Resized crop, flip, colour jitter and normalisation: long-tailed ImageNet."""
+    jitter = ColorJitter(0.4, 0.4, 0.4)
+    return Compose((RandomResizedCrop(size), RandomFlip(), jitter, IMAGENET))
 
 
-def imagenet_test(size: int = 224, resize: int = 256, normalise: Normalise = IMAGENET) -> Compose:
+def imagenet_test(size: int = 224, resize: int = 256) -> Compose:
     """Shorter side to `resize`, central square of `size`, normalisation."""
-    return Compose((Resize(resize), CentreCrop(size), normalise))
+    return Compose((Resize(resize), CentreCrop(size), IMAGENET))
 
 
 def moco_v2(size: int = 224, normalise: Normalise = IMAGENET, blur: bool = True) -> Compose:
     """One view of MoCo-v2: resized crop, colour jitter, grey, blur, flip, normalisation.
 
     Args:
-        size: side of the result.
-        normalise: statistics.
         blur: switch it off for very small images.
     """
     crop = RandomResizedCrop(size, scale=CONTRAST_SCALE)
@@ -95,10 +76,8 @@ def byol(
     """One of the two views of BYOL and MoCo-v3, which differ in blur and solarisation.
 
     Args:
-        size: side of the result.
         first: the view that is always blurred and never solarised; the other one is blurred in a
             tenth of the cases and solarised in a fifth.
-        normalise: statistics.
         blur: switch it off for very small images.
     """
     crop = RandomResizedCrop(size, scale=CONTRAST_SCALE)

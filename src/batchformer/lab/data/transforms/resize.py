@@ -36,17 +36,11 @@ _PIXELS_AT_ONCE = 1 << 24
 
 
 class Taps(NamedTuple):
-    """The source pixels and weights of each target along one axis, on the CPU.
+    """The source pixels and weights of each target along one axis, on the CPU."""
 
-    Attributes:
-        start: (N, T) first source of each of T targets.
-        weight: (N, T, K) int32 weights of that source and the next ones, times 2**bits.
-        bits: (N,) of the fixed point.
-    """
-
-    start: Tensor
-    weight: Tensor
-    bits: Tensor
+    start: Tensor  # (N, T) first source of each of T targets
+    weight: Tensor  # (N, T, K) int32 weights of that source and the next ones, times 2**bits
+    bits: Tensor  # (N,) of the fixed point
 
 
 def weighted_sums(x: Tensor, across: Taps, down: Taps) -> Tensor:
@@ -117,9 +111,7 @@ def resized_crop(x: Tensor, box: Tensor, size: tuple[int, int]) -> Tensor:
     """A box of each sample, resampled to one size.
 
     Args:
-        x: (N, C, H, W) uint8.
         box: (N, 4) on the CPU: top, left, height and width, inside the image.
-        size: rows and columns of the result.
     """
     require_uint8("Resampling", x)
     top, left, height, width = box.unbind(1)
@@ -158,7 +150,6 @@ def triangle(start: Tensor, length: Tensor, targets: int) -> Taps:
     Args:
         start: (N,) first source of each interval, on the CPU.
         length: (N,) sources in each interval.
-        targets: number of targets of each interval.
     """
     scale = length.double()[:, None] / targets
     support = scale.clamp(min=1)
@@ -240,8 +231,6 @@ def random_boxes(
 
     Args:
         u: (N, 22) numbers: ten for areas, ten for ratios, and two for the place.
-        height: rows of the images.
-        width: columns of the images.
         scale: smallest and largest area, as a share of the image.
         ratio: smallest and largest width / height; its logarithm is uniform.
     """
@@ -266,8 +255,6 @@ def first_fitting(
         wide: (N, A) widths.
         fits: (N, A) bool; a row without any gives the first attempt.
         place: (N, 2) uniform numbers for the position.
-        height: rows of the images.
-        width: columns of the images.
     """
     first = fits.int().argmax(1, keepdim=True)
     wide, high = wide.gather(1, first).squeeze(1), high.gather(1, first).squeeze(1)
@@ -292,17 +279,11 @@ def central_box(height: int, width: int, ratio: tuple[float, float]) -> tuple[in
 
 @dataclass(frozen=True)
 class RandomResizedCrop:
-    """A random box of each sample, resampled to a square of side `size`.
-
-    Args:
-        size: side of the result.
-        scale: smallest and largest area of the box, as a share of the image.
-        ratio: smallest and largest width / height of the box.
-    """
+    """A random box of each sample, resampled to a square of side `size`."""
 
     size: int
-    scale: tuple[float, float] = (0.08, 1.0)
-    ratio: tuple[float, float] = (3 / 4, 4 / 3)
+    scale: tuple[float, float] = (0.08, 1.0)  # smallest and largest share of the image in the box
+    ratio: tuple[float, float] = (3 / 4, 4 / 3)  # smallest and largest width / height of the box
     draws: ClassVar[int] = 2 * ATTEMPTS + 2
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
@@ -321,11 +302,6 @@ def gaussian_blur(x: Tensor, sigma: Tensor, kernel_size: int) -> Tensor:
     The kernel and the reflected border are torchvision's. Rows are blurred first and then columns,
     with grey levels rounded after each; torchvision sums over both at once in floating point, which
     differs by at most one grey level.
-
-    Args:
-        x: images, larger than half the kernel.
-        sigma: positive.
-        kernel_size: odd number of pixels along one axis.
     """
     require_uint8("Blur", x)
     height, width = x.shape[-2:]
@@ -333,7 +309,7 @@ def gaussian_blur(x: Tensor, sigma: Tensor, kernel_size: int) -> Tensor:
     if min(height, width) <= radius:
         raise ValueError(
             f"images of {height} x {width} are too small to reflect the {radius} pixels that a "
-            f"kernel of {kernel_size} needs on each side; set a smaller kernel_size"
+            f"kernel of {kernel_size} needs on each side; set a smaller sigma"
         )
     offset = torch.arange(-radius, radius + 1) / sigma.double()[:, None]
     kernel = (-0.5 * offset**2).exp()
@@ -369,28 +345,18 @@ def kernel_size_for(sigma: float) -> int:
 
 @dataclass(frozen=True)
 class GaussianBlur:
-    """Blur each sample with probability `p`, by a deviation uniform in `sigma`.
+    """Blur each sample with probability `p`, by a deviation uniform in `sigma`."""
 
-    Args:
-        sigma: smallest and largest deviation in pixels.
-        p: probability that a sample is blurred.
-        kernel_size: odd number of pixels along one axis; None covers three of the largest
-            deviations on each side.
-    """
-
-    sigma: tuple[float, float] = (0.1, 2.0)
+    sigma: tuple[float, float] = (0.1, 2.0)  # smallest and largest deviation in pixels
     p: float = 0.5
-    kernel_size: int | None = None
     draws: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if not 0 < self.sigma[0] <= self.sigma[1]:
             raise ValueError(f"sigma must be positive and smallest first, got {self.sigma}")
-        if self.kernel_size is not None and (self.kernel_size < 1 or self.kernel_size % 2 == 0):
-            raise ValueError(f"kernel_size must be odd and positive, got {self.kernel_size}")
 
     def __call__(self, x: Tensor, u: Tensor) -> Tensor:
         chance, number = columns(self, x, u)
-        size = self.kernel_size or kernel_size_for(self.sigma[1])
+        size = kernel_size_for(self.sigma[1])
         sigma = uniform_float(number, *self.sigma)
         return apply_where(x, chance < self.p, lambda y, s: gaussian_blur(y, s, size), sigma)

@@ -1,8 +1,10 @@
-"""Known sets in their published layout: lists, metadata, forms of paths, what is missing."""
+"""Known sets in their published layout: lists, forms of paths, and metadata that runs nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import pickle
+from collections.abc import Callable, Sequence
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ from batchformer.lab.data.sets.known_pairs import (
     load_pairs,
     metadata_to_csv,
     place_of,
-    present,
+    read_metadata,
     read_pair_list,
 )
 from batchformer.lab.data.sets.pairs import pair_table, read_pairs
@@ -87,10 +89,10 @@ def paths(files: Any) -> list[str]:
 @pytest.mark.parametrize("name", SIZES)
 def test_the_published_layout(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BATCHFORMER_DATA", str(tmp_path))
-    assert not present(name)
+    with pytest.raises(FileNotFoundError):
+        ensure_present(name)
     place, kept = make(tmp_path, name)
-    assert present(name) and present(name, tmp_path) and present(name, place)
-    assert place_of(name) == place
+    assert place_of(name) == place_of(name, tmp_path) == place_of(name, place) == place
     found = load_pairs(name)
     attributes, objects, seen, unseen, _ = SIZES[name]
     pairs = found.compositions
@@ -156,7 +158,6 @@ def test_what_is_missing_is_described(tmp_path: Path) -> None:
     (place / METADATA).unlink()
     (place / "compositional-split-natural/val_pairs.txt").unlink()
     (place / "images").rename(place / "pictures")
-    assert not present("ut_zappos", tmp_path)
     with pytest.raises(FileNotFoundError) as caught:
         ensure_present("ut_zappos", tmp_path)
     words = str(caught.value)
@@ -164,8 +165,8 @@ def test_what_is_missing_is_described(tmp_path: Path) -> None:
     assert f"UT-Zappos not found: looked in {place}, and there is {said}" in words
     for part in ("https://", "--data.root", "BATCHFORMER_DATA (there also in a folder ut-zap50k)"):
         assert part in words
-    with pytest.raises(FileNotFoundError, match="UT-Zappos not found"):
-        load_pairs("ut_zappos", tmp_path)
+    with pytest.raises(ValueError, match="unknown set of pairs 'mit'; choose one of mit_states"):
+        ensure_present("mit")
 
 
 def test_other_pairs_are_refused(tmp_path: Path) -> None:
@@ -181,11 +182,6 @@ def test_the_second_release_of_c_gqa_is_explained(tmp_path: Path) -> None:
     place.rename(tmp_path / "C-GQA")
     with pytest.raises(ValueError, match=r"453.* 870.* 6963\. C-GQA was released again.*convert-p"):
         load_pairs("c_gqa", tmp_path)
-
-
-def test_an_unknown_set() -> None:
-    with pytest.raises(ValueError, match="unknown set of pairs 'mit'; choose one of mit_states"):
-        present("mit")
 
 
 def test_lists(tmp_path: Path) -> None:
@@ -225,3 +221,55 @@ def test_a_table_has_the_paths_as_they_lie(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match="none of the 74 images looked for"):
         metadata_to_csv(place / METADATA, tmp_path / "other.csv", tmp_path)
     assert not (tmp_path / "other.csv").exists()
+
+
+class Runs:
+    """An object whose reading runs a command, as harmful files do."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return os.mkdir, (str(self.file),)
+
+
+@pytest.mark.parametrize("new_format", [True, False])
+def test_nothing_in_the_metadata_is_run(tmp_path: Path, new_format: bool) -> None:
+    entries = [entry("1.jpg", ("wet", "dog"), "train")]
+    file, trace = tmp_path / "m.t7", tmp_path / "trace"
+    torch.save(entries, file, _use_new_zipfile_serialization=new_format)
+    assert read_metadata(file)[0] == [("1.jpg", "wet", "dog", "train")]
+    harmful: Sequence[Any] = [{**entries[0], "image": Runs(trace)}]
+    torch.save(harmful, file, _use_new_zipfile_serialization=new_format)
+    with pytest.raises(ValueError, match=r"m.t7 holds more .*\.mkdir\..*convert-pairs"):
+        read_metadata(file)
+    with pytest.raises(ValueError, match=CONVERTED):
+        metadata_to_csv(file, tmp_path / "m.csv")
+    with pytest.raises(FileNotFoundError):
+        read_metadata(tmp_path / "none.t7")
+    assert not trace.exists() and not (tmp_path / "m.csv").exists()
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"no such file", b"PK\3\4 cut", pickle.dumps(["x"], protocol=2)[:5]]
+)
+def test_damaged_metadata(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "m.t7").write_bytes(content)
+    with pytest.raises(ValueError, match=r"m\.t7 cannot be read: it is damaged"):
+        read_metadata(tmp_path / "m.t7")
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ({"image": "1.jpg"}, "expected a list of dicts, got a dict"),
+        ([entry("1.jpg", ("a", "o"), "val"), "2.jpg"], "entry 1 .* got '2.jpg'"),
+        ([{"image": "1.jpg", "attr": "a", "set": "val"}], "entry 0 .*image, attr, obj, set"),
+        ([{**entry("1.jpg", ("a", "o"), "val"), "obj": 3}], "entry 0 .*'obj': 3"),
+        ([entry("1.jpg", ("a", "o"), "dev")], "entry 0 .*train, val, test or NA, got 'dev'"),
+    ],
+)
+def test_metadata_of_other_kinds(tmp_path: Path, content: object, said: str) -> None:
+    torch.save(content, tmp_path / "m.t7")
+    with pytest.raises(ValueError, match=said):
+        read_metadata(tmp_path / "m.t7")

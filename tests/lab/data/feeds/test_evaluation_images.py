@@ -12,7 +12,10 @@ from batchformer.insight.classes import Classes, third_groups
 from batchformer.insight.images import thumbnails
 from batchformer.lab.config.data import DomainConfig, LongTailConfig
 from batchformer.lab.data.feeds import framing
-from batchformer.lab.data.feeds.test_images import TestImageFiles, TestImagesInMemory
+from batchformer.lab.data.feeds.evaluation_images import (
+    EvaluationImageFiles,
+    EvaluationImages,
+)
 from batchformer.lab.data.files.image_files import ImageFiles
 from batchformer.lab.data.sets.images import ImageSplit
 from batchformer.lab.data.transforms import IMAGENET, digits_test
@@ -26,7 +29,7 @@ CLASSES = Classes.by_shots(("a", "b"), torch.tensor([5, 2]))
 
 def test_images_in_memory() -> None:
     x = torch.randint(0, 256, (9, 1, 8, 8), dtype=torch.uint8)
-    shown = TestImagesInMemory(CLASSES, ImageSplit(x, torch.arange(9) % 2), digits_test(), CPU)
+    shown = EvaluationImages(CLASSES, ImageSplit(x, torch.arange(9) % 2), digits_test(), CPU)
     rows = torch.tensor([7, 0, 3])
     parts = list(shown.batches(rows, 2))
     assert [len(part) for part in parts] == [2, 1]
@@ -46,7 +49,7 @@ def test_images_in_files(tmp_path: Path) -> None:
     labels = torch.arange(5) % 2
     files = ImageFiles(tuple(names), labels, ("a", "b"), tmp_path)
     view = (framing.ResizeCentreCrop(32, 36), IMAGENET)
-    shown = TestImageFiles(CLASSES, files, view, CPU, workers=0)
+    shown = EvaluationImageFiles(CLASSES, files, view, CPU, workers=0)
     rows = torch.tensor([4, 1, 2])
     parts = list(shown.batches(rows, 2))
     assert [tuple(part.shape) for part in parts] == [(2, 3, 32, 32), (1, 3, 32, 32)]

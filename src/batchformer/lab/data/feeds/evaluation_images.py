@@ -1,4 +1,4 @@
-"""Test images of a task, in memory or in files, as figures need them."""
+"""The labelled images that a task is scored on, in memory or in files, as figures need them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,8 @@ READ = 64
 
 
 @dataclass(frozen=True, eq=False)
-class TestImagesInMemory:
-    """Images in memory.
-
-    Args:
-        classes: K.
-        images: M.
-        view: normalisation, without randomness.
-        device: where batches are made.
-    """
+class EvaluationImages:
+    """Images in memory; `view` normalises them and draws nothing."""
 
     classes: Classes
     images: ImageSplit
@@ -49,16 +42,8 @@ class TestImagesInMemory:
 
 
 @dataclass(frozen=True, eq=False)
-class TestImageFiles:
-    """Images in files, read by workers.
-
-    Args:
-        classes: K.
-        files: M.
-        view: geometry and transform of a test image, without randomness.
-        device: where batches are made.
-        workers: as for `evaluation_batches`.
-    """
+class EvaluationImageFiles:
+    """Images in files, read by workers; `view` has a geometry and a transform that draw nothing."""
 
     classes: Classes
     files: ImageFiles

@@ -1,0 +1,305 @@
+"""Where published images lie: CIFAR, lists of files, ImageNet, Pascal VOC; needs no torch."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from batchformer.lab.data.files.file_lists import one_per_line
+from batchformer.lab.data.files.location import looked_in, not_found
+
+# CIFAR-10 and CIFAR-100.
+
+Name = Literal["cifar10", "cifar100"]
+
+HOST = "www.cs.toronto.edu"
+#: Seconds within which it has to answer.
+_ANSWER_S = 1.5
+
+
+@dataclass(frozen=True)
+class CifarLayout:
+    """The official release of one data set; `reader` is its class in torchvision.datasets."""
+
+    reader: str
+    archive: str
+    folder: str
+    files: tuple[str, ...]
+    num_classes: int
+
+
+CIFAR_SETS: dict[str, CifarLayout] = {
+    "cifar10": CifarLayout(
+        "CIFAR10",
+        "cifar-10-python.tar.gz",
+        "cifar-10-batches-py",
+        (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch", "batches.meta"),
+        10,
+    ),
+    "cifar100": CifarLayout(
+        "CIFAR100", "cifar-100-python.tar.gz", "cifar-100-python", ("train", "test", "meta"), 100
+    ),
+}
+
+
+def cifar_layout(name: str) -> CifarLayout:
+    """The layout of `cifar10` or `cifar100`."""
+    if name not in CIFAR_SETS:
+        raise ValueError(f"unknown data set {name!r}; choose one of {', '.join(CIFAR_SETS)}")
+    return CIFAR_SETS[name]
+
+
+def find_cifar(name: Name, root: Path | None = None) -> Path | None:
+    """The `.npz` file or official folder that `cifar_lt` would read, or None if there is none.
+
+    Looks at file names only: nothing is opened, and torchvision is not imported.
+    """
+    layout, root = cifar_layout(name), looked_in(root)
+    if root.suffix == ".npz":
+        return root if root.is_file() else None
+    for folder in (root / layout.folder, root):
+        named_right = folder.name == layout.folder
+        if named_right and all((folder / file).is_file() for file in layout.files):
+            return folder
+    npz = root / f"{name}_lt.npz"
+    return npz if npz.is_file() else None
+
+
+def ensure_cifar(name: Name, root: Path | None = None) -> None:
+    """Raise a FileNotFoundError that says what to do unless CIFAR is here or its host answers."""
+    if find_cifar(name, root) is not None:
+        return
+    place = looked_in(root)
+    if place.suffix == ".npz":
+        raise cifar_not_found(name, place, "the file does not exist")
+    try:
+        socket.create_connection((HOST, 443), timeout=_ANSWER_S).close()
+    except OSError as error:
+        reason = f"the download server {HOST} does not answer ({error})"
+        raise cifar_not_found(name, place, reason) from error
+
+
+def cifar_not_found(name: str, root: Path, reason: str) -> FileNotFoundError:
+    """The error for CIFAR data that is not there."""
+    layout = cifar_layout(name)
+    return not_found(
+        f"{layout.reader} not found: looked in {root}, and {reason}",
+        f"the folder {layout.folder}/ with {', '.join(layout.files)}, or the file {name}_lt.npz",
+        f"unpack {layout.archive} from https://{HOST}/~kriz/cifar.html there",
+        "folder or .npz file",
+    )
+
+
+# Long-tailed sets that come as lists of image files.
+
+Part = Literal["test", "val"]
+
+
+@dataclass(frozen=True)
+class Annotated:
+    """One data set: its lists, and how many images they name.
+
+    Args:
+        train: file name of the list of training images.
+        test: that of the images that scores are measured on.
+        val: that of a third list, for choosing settings.
+        frequencies: that of a .json list of the training images of every class, which some
+            publish with the lists; if it lies beside the training list or in the folder of the
+            data, the training list must agree with it.
+        images: images in the training list.
+        most: images of its largest class.
+        fewest: images of its smallest class.
+        tested: images in the test list.
+        validated: images in the third list.
+        published: file names of the training and test lists as published in .json; used if the
+            others do not exist.
+    """
+
+    title: str
+    train: str
+    test: str
+    val: str
+    frequencies: str
+    classes: int
+    images: int
+    most: int
+    fewest: int
+    tested: int
+    validated: int
+    source: str
+    published: tuple[str, str] | None = None
+
+
+ANNOTATED: dict[str, Annotated] = {
+    "imagenet_lt": Annotated(
+        "ImageNet-LT",
+        "ImageNet_LT_train.txt",
+        "ImageNet_LT_test.txt",
+        "ImageNet_LT_val.txt",
+        "ImageNet_LT_cls_freq.json",
+        classes=1000,
+        images=115_846,
+        most=1280,
+        fewest=5,
+        tested=50_000,
+        validated=20_000,
+        source="train/<wnid>/ and val/<wnid>/ of ImageNet 2012 from https://image-net.org, and the "
+        "lists of Liu et al. (2019), Large-Scale Long-Tailed Recognition in an Open World",
+    ),
+    "inaturalist18": Annotated(
+        "iNaturalist 2018",
+        "iNaturalist18_train.txt",
+        "iNaturalist18_val.txt",
+        "iNaturalist18_val.txt",
+        "iNaturalist18_cls_freq.json",
+        classes=8142,
+        images=437_513,
+        most=1000,
+        fewest=2,
+        tested=24_426,
+        validated=24_426,
+        source="train_val2018/, train2018.json and val2018.json from "
+        "https://github.com/visipedia/inat_comp; the .json files serve as lists as they are",
+        published=("train2018.json", "val2018.json"),
+    ),
+    "places_lt": Annotated(
+        "Places-LT",
+        "Places_LT_train.txt",
+        "Places_LT_test.txt",
+        "Places_LT_val.txt",
+        "Places_LT_cls_freq.json",
+        classes=365,
+        images=62_500,
+        most=4980,
+        fewest=5,
+        tested=36_500,
+        validated=7_300,
+        source="train/<scene>/ and val/<scene>/ of Places365-Standard from "
+        "http://places2.csail.mit.edu, and the lists of Liu et al. (2019), Large-Scale "
+        "Long-Tailed Recognition in an Open World",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Lists:
+    """The files of a data set: three lists, and the folder that their paths start from."""
+
+    root: Path
+    train: Path
+    test: Path
+    val: Path
+
+
+def lists_of(
+    name: str,
+    root: str | Path | None = None,
+    train: str | None = None,
+    test: str | None = None,
+    part: Part = "test",
+) -> Lists:
+    """Where the lists and the images of a data set are looked for.
+
+    The folder is ``root/NAME`` if that exists, else `root`; the lists lie in it unless named.
+
+    Args:
+        part: which of its lists scores are measured on.
+    """
+    known = ANNOTATED[name]
+    place = looked_in(root)
+    folder = place / name if (place / name).is_dir() else place
+    own = folder / (known.test if part == "test" else known.val)
+    first = folder / known.train
+    if known.published is not None:
+        published = tuple(folder / file for file in known.published)
+        first, own = (
+            other if other.is_file() and not usual.is_file() else usual
+            for usual, other in zip((first, own), published, strict=True)
+        )
+    return Lists(
+        folder,
+        first if train is None else Path(train).expanduser(),
+        own if test is None else Path(test).expanduser(),
+        folder / known.val,
+    )
+
+
+def ensure_lists(name: str, lists: Lists) -> None:
+    """Raise a FileNotFoundError that says what to do unless the training and test lists exist."""
+    missing = [str(file) for file in (lists.train, lists.test) if not file.is_file()]
+    if missing:
+        known = ANNOTATED[name]
+        raise not_found(
+            f"{known.title} not found: there is no {' and no '.join(missing)}",
+            f"the images, and the lists {known.train} and {known.test}, one `path label` per line, "
+            "paths relative to that folder",
+            f"{known.source}; other lists are named with --data.train-list and --data.test-list",
+            usual=name,
+            where=f"in {lists.root}",
+        )
+
+
+# ImageNet.
+
+
+def imagenet_folder(root: str | None) -> Path:
+    """The folder of ``train`` and ``val``: `root`, or ``imagenet`` where data is looked for."""
+    return Path(root).expanduser() if root else looked_in() / "imagenet"
+
+
+def ensure_imagenet(root: str | None) -> None:
+    """Raise a FileNotFoundError that says what to do unless ``train`` and ``val`` have classes."""
+    folder = imagenet_folder(root)
+    missing = [part for part in ("train", "val") if not _has_a_class(folder / part)]
+    if missing:
+        raise not_found(
+            f"ImageNet not found: looked in {folder}, and {' and '.join(missing)} is missing or "
+            "has no class folder",
+            "train/<class>/<image> and val/<class>/<image>, with the same 1,000 class "
+            "folders in both, such as n01440764",
+            "register at https://image-net.org/download.php, unpack ILSVRC2012 there and sort the "
+            "validation images into class folders",
+        )
+
+
+def _has_a_class(folder: Path) -> bool:
+    return folder.is_dir() and any(entry.is_dir() for entry in folder.iterdir())
+
+
+# Pascal VOC: images with boxes.
+
+#: Lists of images that the paper's detectors are trained and scored on.
+VOC_LISTS = ("2007/trainval", "2012/trainval", "2007/test")
+
+
+def voc_folder(root: str | None) -> Path:
+    """The folder of ``VOC2007`` and others: `root`, or ``VOCdevkit`` where data is looked for."""
+    return Path(root).expanduser() if root else looked_in() / "VOCdevkit"
+
+
+def voc_list(root: str | None, name: str) -> Path:
+    """The file of a list of images such as ``2007/trainval``.
+
+    >>> str(voc_list("/data/VOCdevkit", "2007/trainval"))
+    '/data/VOCdevkit/VOC2007/ImageSets/Main/trainval.txt'
+    """
+    year, part = name.split("/")
+    return voc_folder(root) / f"VOC{year}" / "ImageSets" / "Main" / f"{part}.txt"
+
+
+def ensure_voc(root: str | None, lists: Sequence[str]) -> None:
+    """Raise a FileNotFoundError that says what to do unless these lists of images exist."""
+    missing = [voc_list(root, name) for name in lists if not voc_list(root, name).is_file()]
+    if missing:
+        raise not_found(
+            f"Lists of images not found:\n{one_per_line(missing)}",
+            "VOC<year>/JPEGImages/<image>.jpg, VOC<year>/Annotations/<image>.xml and "
+            "VOC<year>/ImageSets/Main/<list>.txt",
+            "unpack the archives of http://host.robots.ox.ac.uk/pascal/VOC there; your own lists "
+            "are named with --data.trained-on and --data.scored-on",
+            "folder VOCdevkit",
+            where=f"in {voc_folder(root)}",
+        )
