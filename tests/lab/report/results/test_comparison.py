@@ -23,7 +23,7 @@ from batchformer.lab.report.results.comparison import (
     compare_runs,
 )
 from batchformer.lab.report.results.configuration import RunGroup
-from batchformer.lab.report.results.runs import Run, find_runs
+from batchformer.lab.report.results.runs import RecordedRun, find_runs
 
 Writer = Callable[..., Any]
 BASELINE = [61.0, 62.5, 60.2, 61.8, 62.0]
@@ -352,9 +352,9 @@ tenths = st.integers(400, 900).map(lambda value: value / 10)
     st.integers(3, 5).flatmap(lambda n: st.tuples(*[st.lists(tenths, min_size=n, max_size=n)] * 2))
 )
 def test_swapping_the_arms_turns_the_verdict(values: tuple[list[float], list[float]]) -> None:
-    def runs(one: list[float], two: list[float]) -> list[Run]:
+    def runs(one: list[float], two: list[float]) -> list[RecordedRun]:
         return [
-            Run(Path(arm), {"name": "tail"}, arm, seed, {}, (), {"metrics": {"all": value}})
+            RecordedRun(Path(arm), {"name": "tail"}, arm, seed, {}, (), {"metrics": {"all": value}})
             for arm, scores in (("baseline", one), ("batchformer", two))
             for seed, value in enumerate(scores)
         ]

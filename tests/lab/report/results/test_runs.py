@@ -10,12 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batchformer.lab.report.results.runs import Arrays, Run, find_runs, read_run
+from batchformer.lab.report.results.runs import Arrays, RecordedRun, find_runs, read_run
 
 Writer = Callable[..., Path]
 
 
-def names(runs: list[Run]) -> list[str]:
+def names(runs: list[RecordedRun]) -> list[str]:
     return [run.name for run in runs]
 
 

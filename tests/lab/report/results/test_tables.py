@@ -10,7 +10,7 @@ from rich.console import Console
 
 from batchformer.insight.figures.captioned import without_empty
 from batchformer.lab.report.results.comparison import Comparison, compare_runs
-from batchformer.lab.report.results.runs import Run, find_runs
+from batchformer.lab.report.results.runs import RecordedRun, find_runs
 from batchformer.lab.report.results.tables import (
     difference_rows,
     print_table,
@@ -25,7 +25,7 @@ ARMS = ("baseline", "batchformer", "batchformer_self", "batchformer_official_los
 @pytest.fixture(scope="module")
 def many_runs(
     make_run: Writer, make_recipe: Writer, tmp_path_factory: pytest.TempPathFactory
-) -> list[Run]:
+) -> list[RecordedRun]:
     root = tmp_path_factory.mktemp("tables")
     for arm in ARMS:
         for seed in range(3):
@@ -38,7 +38,7 @@ def many_runs(
 
 
 @pytest.fixture(scope="module")
-def full(many_runs: list[Run]) -> Comparison:
+def full(many_runs: list[RecordedRun]) -> Comparison:
     return compare_runs(many_runs)
 
 
@@ -151,7 +151,7 @@ def test_the_paper_has_a_column_only_where_it_has_numbers(
 
 
 def test_another_reference_is_named_and_stands_first(
-    full: Comparison, many_runs: list[Run]
+    full: Comparison, many_runs: list[RecordedRun]
 ) -> None:
     comparison = compare_runs(many_runs, reference="batchformer_self")
     text = printed(comparison, 80)

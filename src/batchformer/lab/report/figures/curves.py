@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from batchformer.insight.figures.canvas import DASHES
 from batchformer.lab.report.results.names import sorted_metrics
-from batchformer.lab.report.results.runs import Run, headline
+from batchformer.lab.report.results.runs import RecordedRun, headline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,7 +54,7 @@ def draw_curve(axes: Axes, arm: str, curve: Curve, colour: str, place: int) -> N
     axes.fill_between(curve.steps, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
 
 
-def evaluated_metric(runs: Sequence[Run], fewest: int = 1) -> str | None:
+def evaluated_metric(runs: Sequence[RecordedRun], fewest: int = 1) -> str | None:
     """The headline, or the first metric in the usual order, that was evaluated during training.
 
     Args:

@@ -13,7 +13,7 @@ from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.lab.metrics.intervals import Paired, paired
 from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import arm_colours, in_words
-from batchformer.lab.report.results.runs import Run
+from batchformer.lab.report.results.runs import RecordedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -190,14 +190,14 @@ def gather(group: RunGroup) -> ByClass | None:
     )
 
 
-def _accuracy(run: Run) -> NDArray[Any] | None:
+def _accuracy(run: RecordedRun) -> NDArray[Any] | None:
     per_class, counts = run.figures.get("per_class"), run.figures.get("train_counts")
     if per_class is None or counts is None or per_class.ndim != 1 or not per_class.size:
         return None
     return per_class if per_class.shape == counts.shape else None
 
 
-def _names(order: NDArray[Any], kept: Iterable[Run]) -> list[str]:
+def _names(order: NDArray[Any], kept: Iterable[RecordedRun]) -> list[str]:
     names = next((run.figures.get("classes") for run in kept), None)
     if names is None or len(names) != len(order) or len(order) > MOST_NAMES:
         return []

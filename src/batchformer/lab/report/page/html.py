@@ -34,7 +34,7 @@ from batchformer.lab.report.results.names import (
 )
 from batchformer.lab.report.results.pooling import pool_recipes
 from batchformer.lab.report.results.provenance import provenance
-from batchformer.lab.report.results.runs import Run
+from batchformer.lab.report.results.runs import RecordedRun
 from batchformer.lab.report.results.sweeps import Cell, SweepComparison, compare_sweep, split_sweeps
 from batchformer.lab.report.results.tables import level_name, sweep_headline, sweep_notes
 from batchformer.plug.files import write_atomically
@@ -85,7 +85,7 @@ class SweepPart:
 
 
 def write_page(
-    runs: Iterable[Run],
+    runs: Iterable[RecordedRun],
     path: str | Path,
     title: str | None = None,
     reference: str | None = None,
@@ -113,7 +113,7 @@ def write_page(
 
 
 def render(
-    runs: Iterable[Run],
+    runs: Iterable[RecordedRun],
     title: str | None = None,
     reference: str | None = None,
     *,

@@ -7,12 +7,12 @@ from html import escape
 from pathlib import Path
 
 from batchformer.lab.bench.table import Table
-from batchformer.lab.report.results.runs import Run
+from batchformer.lab.report.results.runs import RecordedRun
 
 NAME = "bench.json"
 
 
-def bench_beside(runs: Iterable[Run]) -> Path | None:
+def bench_beside(runs: Iterable[RecordedRun]) -> Path | None:
     """The ``bench.json`` in the folder of these runs' recipe, or in that of all recipes."""
     for level in (1, 2):  # runs/<recipe>/<arm>/seed<k>
         for run in runs:

@@ -40,7 +40,7 @@ from batchformer.lab.report.results.notes import (
     shots_note,
     unmeasured_notes,
 )
-from batchformer.lab.report.results.runs import Run, headline
+from batchformer.lab.report.results.runs import RecordedRun, headline
 
 ALPHA = 0.05
 """A difference is significant if its p-value after Holm's correction is below this."""
@@ -147,7 +147,7 @@ class Comparison:
     remarks: tuple[str, ...]
 
 
-def compare_runs(runs: Iterable[Run], reference: str | None = None) -> Comparison:
+def compare_runs(runs: Iterable[RecordedRun], reference: str | None = None) -> Comparison:
     """Compare every arm with the reference, recipe by recipe and metric by metric.
 
     Without a ``reference`` it is the baseline or, in a recipe where none has finished, the first
@@ -206,7 +206,7 @@ def over_images(group: RunGroup, arm: str) -> ImageInterval | None:
 # Shared with sweeps: scores of runs, and the difference of two sides.
 
 
-def by_seed(runs: Iterable[Run], metric: str) -> dict[int, float]:
+def by_seed(runs: Iterable[RecordedRun], metric: str) -> dict[int, float]:
     """The score of each seed that has the metric."""
     return {run.seed: value for run in runs if (value := run.measured(metric)) is not None}
 

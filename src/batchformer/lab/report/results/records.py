@@ -28,7 +28,7 @@ from batchformer.lab.config.comparable import (
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.recipes import RECIPES
 from batchformer.lab.recipes.ablations import SWEEPS
-from batchformer.lab.report.results.runs import Run
+from batchformer.lab.report.results.runs import RecordedRun
 from batchformer.lab.runs.folder import recipe_from_json, write_json
 
 FORMAT = 1
@@ -106,7 +106,7 @@ class Record:
         return made
 
 
-def record_of(run: Run, variant: str = "") -> Record:
+def record_of(run: RecordedRun, variant: str = "") -> Record:
     """The record of a finished run.
 
     Args:
