@@ -19,13 +19,14 @@ from batchformer.cli import main as cli
 from batchformer.insight.figures.canvas import INK
 from batchformer.lab.report.figures.catalogue import FIGURES
 from batchformer.lab.report.figures.show import PRINT_INK, in_ink, show
+from run_folders import RunTree, write_insight, write_run
 
 Writer = Callable[..., Any]
 DRAWN = [name for name in FIGURES if name != "convergence"]
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory, make_run: Writer, add_insight: Writer) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two seeds of both arms, with what only some tasks keep."""
     root = tmp_path_factory.mktemp("show")
     more: dict[str, Any] = {
@@ -38,11 +39,11 @@ def root(tmp_path_factory: pytest.TempPathFactory, make_run: Writer, add_insight
     }
     for arm in ("baseline", "batchformer"):
         for seed in range(2):
-            folder = make_run(root, arm, seed, classes=12)
+            folder = write_run(root, arm, seed, classes=12)
             with np.load(folder / "figures.npz") as arrays:
                 kept: dict[str, Any] = dict(arrays)
             np.savez(folder / "figures.npz", **kept, **more)
-            add_insight(folder)
+            write_insight(folder)
     return root
 
 
@@ -135,32 +136,32 @@ def test_mistakes_are_named(root: Path, name: str, options: Any, words: str) -> 
 
 
 def test_what_is_missing_is_computed_if_asked_for(
-    write_run: Writer, add_insight: Writer, runs_root: Path, capsys: pytest.CaptureFixture[str]
+    tree: RunTree, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = add_insight(write_run("batchformer", 0))
-    folder = write_run("batchformer", 1)
-    (done / "insight.npz").rename(runs_root / "aside.npz")
-    with pytest.raises(ValueError, match=f"`batchformer show influence {runs_root} --compute`"):
-        printed("influence", runs_root)
-    (runs_root / "aside.npz").rename(done / "insight.npz")
+    done = write_insight(tree.write("batchformer", 0))
+    folder = tree.write("batchformer", 1)
+    (done / "insight.npz").rename(tree.root / "aside.npz")
+    with pytest.raises(ValueError, match=f"`batchformer show influence {tree.root} --compute`"):
+        printed("influence", tree.root)
+    (tree.root / "aside.npz").rename(done / "insight.npz")
     asked: list[Path] = []
 
     def compute(path: Path) -> None:
         asked.append(path)
-        add_insight(path)
+        write_insight(path)
 
-    text = " ".join(printed("influence", runs_root, compute=compute).split())
+    text = " ".join(printed("influence", tree.root, compute=compute).split())
     assert asked == [folder] and "(batchformer 2)" in text
     assert f"Looking at {folder}" in capsys.readouterr().err
-    printed("influence", runs_root, compute=compute)
-    printed("training", runs_root, compute=compute)
+    printed("influence", tree.root, compute=compute)
+    printed("training", tree.root, compute=compute)
     assert asked == [folder]
 
 
-def test_where_there_is_nothing_to_see_it_is_said(write_run: Writer, runs_root: Path) -> None:
-    write_run("baseline", 0)
+def test_where_there_is_nothing_to_see_it_is_said(tree: RunTree) -> None:
+    tree.write("baseline", 0)
     with pytest.raises(ValueError, match="nothing of the kind to see"):
-        printed("cam", runs_root, compute=lambda folder: None)
+        printed("cam", tree.root, compute=lambda folder: None)
 
 
 def test_the_command_lists_writes_and_computes(
@@ -168,9 +169,7 @@ def test_the_command_lists_writes_and_computes(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    write_run: Writer,
-    add_insight: Writer,
-    runs_root: Path,
+    tree: RunTree,
 ) -> None:
     cli.main(["show"])
     assert "  influence" in capsys.readouterr().out
@@ -187,13 +186,13 @@ def test_the_command_lists_writes_and_computes(
     def insight_of(folder: Path, device: Any, root: str | None) -> None:
         assert root == "moved"
         places.append((folder, str(device)))
-        add_insight(folder)
+        write_insight(folder)
 
     computing = types.ModuleType("batchformer.lab.runs.insight")
     monkeypatch.setattr(computing, "insight_of", insight_of, raising=False)
     monkeypatch.setitem(sys.modules, "batchformer.lab.runs.insight", computing)
-    folder = write_run("batchformer", 0)
+    folder = tree.write("batchformer", 0)
     given = ["--compute", "--device", "cpu", "--data", "moved"]
-    cli.main(["show", "attention", str(runs_root), *given])
+    cli.main(["show", "attention", str(tree.root), *given])
     assert places == [(folder, "cpu")]
     assert "Where attention goes" in capsys.readouterr().out

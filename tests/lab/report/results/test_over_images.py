@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,24 +8,22 @@ import pytest
 
 from batchformer.lab.report.results.comparison import over_images
 from batchformer.lab.report.results.configuration import one_group
-from batchformer.lab.report.results.runs import find_runs
+from run_folders import RunTree
 
 Writer = Callable[..., Any]
 
 
-def test_it_is_a_bootstrap_over_images_of_the_difference_averaged_over_seeds(
-    write_run: Writer, runs_root: Path
-) -> None:
+def test_it_is_a_bootstrap_over_images_of_the_difference_averaged_over_seeds(tree: RunTree) -> None:
     for seed in (0, 1, 2):
-        write_run("baseline", seed)
-        write_run("batchformer", seed, gain=0.1)
-    write_run("batchformer", 7, gain=0.9)
-    group = one_group(find_runs(runs_root))
+        tree.write("baseline", seed)
+        tree.write("batchformer", seed, gain=0.1)
+    tree.write("batchformer", 7, gain=0.9)
+    group = tree.group()
     found = over_images(group, "batchformer")
     assert found is not None
 
     def correct(arm: str, seed: int) -> Any:
-        with np.load(runs_root / "tail" / arm / f"seed{seed}" / "figures.npz") as arrays:
+        with np.load(tree.root / "tail" / arm / f"seed{seed}" / "figures.npz") as arrays:
             return arrays["correct"].astype(float)
 
     per_image = np.mean([correct("batchformer", s) - correct("baseline", s) for s in range(3)], 0)
@@ -41,42 +38,38 @@ def test_it_is_a_bootstrap_over_images_of_the_difference_averaged_over_seeds(
     assert (found.low, found.high) == pytest.approx((low, high), abs=noise)
 
 
-def test_with_two_pairs_there_is_no_interval(write_run: Writer, runs_root: Path) -> None:
+def test_with_two_pairs_there_is_no_interval(tree: RunTree) -> None:
     for seed in (0, 1):
-        write_run("baseline", seed)
-        write_run("batchformer", seed)
-    assert over_images(one_group(find_runs(runs_root)), "batchformer") is None
+        tree.write("baseline", seed)
+        tree.write("batchformer", seed)
+    assert over_images(tree.group(), "batchformer") is None
 
 
 @pytest.mark.parametrize("images", [30, 40])
-def test_test_sets_of_several_sizes_are_not_mixed(
-    write_run: Writer, runs_root: Path, images: int
-) -> None:
+def test_test_sets_of_several_sizes_are_not_mixed(tree: RunTree, images: int) -> None:
     for seed in range(3):
         for arm in ("baseline", "batchformer"):
-            write_run(arm, seed, per_class_images=images if seed == 2 else 40)
-    found = over_images(one_group(find_runs(runs_root)), "batchformer")
+            tree.write(arm, seed, per_class_images=images if seed == 2 else 40)
+    found = over_images(tree.group(), "batchformer")
     assert (found is None) == (images != 40)
 
 
-def test_runs_without_answers_are_passed_over(write_run: Writer, runs_root: Path) -> None:
+def test_runs_without_answers_are_passed_over(tree: RunTree) -> None:
     for seed in range(4):
-        write_run("baseline", seed)
-        folder = write_run("batchformer", seed)
+        tree.write("baseline", seed)
+        folder = tree.write("batchformer", seed)
         if seed == 3:
             (folder / "figures.npz").write_bytes(b"broken")
-    found = over_images(one_group(find_runs(runs_root)), "batchformer")
+    found = over_images(tree.group(), "batchformer")
     assert found is not None
     assert found.images == 400
 
 
-def test_images_are_compared_with_the_reference_of_the_group(
-    write_run: Writer, runs_root: Path
-) -> None:
+def test_images_are_compared_with_the_reference_of_the_group(tree: RunTree) -> None:
     for seed in range(3):
         for arm in ("baseline", "batchformer", "batchformer_self"):
-            write_run(arm, seed, gain=0.1 if arm == "batchformer" else 0.02)
-    runs = find_runs(runs_root)
+            tree.write(arm, seed, gain=0.1 if arm == "batchformer" else 0.02)
+    runs = tree.runs()
     accuracy = {
         arm: np.mean([run.figures["correct"].mean() for run in runs if run.arm == arm])
         for arm in ("baseline", "batchformer", "batchformer_self")

@@ -4,7 +4,6 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +13,7 @@ from batchformer.lab.metrics.intervals import holm
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.report.results.sweeps import SweepComparison, compare_sweep, split_sweeps
 from batchformer.lab.report.results.tables import sweep_headline, sweep_notes
+from run_folders import recipe_of, write_run, write_sweep
 
 Writer = Callable[..., Path]
 
@@ -41,9 +41,9 @@ def compared(root: Path) -> SweepComparison:
 
 
 @pytest.fixture
-def found(make_sweep: Writer, tmp_path: Path) -> SweepComparison:
+def found(tmp_path: Path) -> SweepComparison:
     values = {cell: scores(each) for cell, each in ALL.items()}
-    return compared(make_sweep(tmp_path, values, levels=PAPER))
+    return compared(write_sweep(tmp_path, values, levels=PAPER))
 
 
 def test_means_and_intervals_are_those_of_scipy(found: SweepComparison) -> None:
@@ -88,9 +88,7 @@ def test_the_papers_effects_are_level_less_reference_and_level_less_baseline(
     assert found.scores[("batchformer", "2"), "few"].paper is None
 
 
-def test_a_baseline_of_each_level_is_compared_with_at_that_level(
-    make_sweep: Writer, tmp_path: Path
-) -> None:
+def test_a_baseline_of_each_level_is_compared_with_at_that_level(tmp_path: Path) -> None:
     values = {
         ("baseline", "1"): [50.0, 50.6, 49.8],
         ("batchformer", "1"): [51.0, 51.9, 50.9],
@@ -98,7 +96,7 @@ def test_a_baseline_of_each_level_is_compared_with_at_that_level(
         ("batchformer", "2"): [51.4, 52.2, 51.5],
     }
     written = {cell: scores(each) for cell, each in values.items()}
-    found = compared(make_sweep(tmp_path, written, baseline="each"))
+    found = compared(write_sweep(tmp_path, written, baseline="each"))
     assert found.cells == list(values)
     assert list(found.to_reference) == [("baseline", "2"), ("batchformer", "2")]
     own = np.subtract(values["batchformer", "2"], values["baseline", "2"]).mean()
@@ -107,13 +105,11 @@ def test_a_baseline_of_each_level_is_compared_with_at_that_level(
     assert found.to_reference["baseline", "2"].paired.difference == pytest.approx(falls)
 
 
-def test_only_shared_seeds_are_paired_and_the_rest_is_said(
-    make_sweep: Writer, tmp_path: Path
-) -> None:
+def test_only_shared_seeds_are_paired_and_the_rest_is_said(tmp_path: Path) -> None:
     values = {cell: scores(each) for cell, each in ALL.items()}
     del values["batchformer", "2"][1]
     values["batchformer", "4"][0]["all"] = math.nan
-    found = compared(make_sweep(tmp_path, values, levels=PAPER))
+    found = compared(write_sweep(tmp_path, values, levels=PAPER))
     assert found.to_reference["batchformer", "2"].seeds == (0, 2, 3)
     assert found.to_reference["batchformer", "4"].seeds == (1, 2, 3)
     said = " ".join(found.warnings)
@@ -121,8 +117,8 @@ def test_only_shared_seeds_are_paired_and_the_rest_is_said(
     assert "depth/4/batchformer/seed0: 'all' is nan" in said
 
 
-def test_runs_that_cannot_be_used_are_named(make_sweep: Writer, tmp_path: Path) -> None:
-    folder = make_sweep(tmp_path, {cell: scores(each) for cell, each in ALL.items()})
+def test_runs_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path, {cell: scores(each) for cell, each in ALL.items()})
     (folder / "4/batchformer/seed3/result.json").unlink()
     (folder / "2/batchformer/seed3/config.json").write_text("{")
     found = compared(folder)
@@ -130,18 +126,18 @@ def test_runs_that_cannot_be_used_are_named(make_sweep: Writer, tmp_path: Path) 
     assert "depth/4/batchformer/seed3 has not finished" in said and "is damaged" in said
 
 
-def test_levels_are_tested_by_what_can_be_better(make_sweep: Writer, tmp_path: Path) -> None:
+def test_levels_are_tested_by_what_can_be_better(tmp_path: Path) -> None:
     values = {
         cell: {s: {"alignment": v / 100, "all": v} for s, v in enumerate(each)}
         for cell, each in ALL.items()
     }
-    found = compared(make_sweep(tmp_path / "both", values))
+    found = compared(write_sweep(tmp_path / "both", values))
     assert (found.metric, found.metrics, found.compared) == ("all", ("all", "alignment"), 5)
     assert any("neither more nor less is better: Alignment" in line for line in found.warnings)
     for cell in values.values():
         for one in cell.values():
             del one["all"]
-    alone = compared(make_sweep(tmp_path / "alone", values))
+    alone = compared(write_sweep(tmp_path / "alone", values))
     assert (alone.metric, alone.compared, alone.tested, len(alone.differences)) == (
         *("alignment", 0, 0, 5),
     )
@@ -149,8 +145,8 @@ def test_levels_are_tested_by_what_can_be_better(make_sweep: Writer, tmp_path: P
     assert sweep_notes(alone)[0] == "This sweep holds 0 comparisons."
 
 
-def test_remarks_on_the_data_are_said_once(make_sweep: Writer, tmp_path: Path) -> None:
-    folder = make_sweep(tmp_path, {cell: scores(each) for cell, each in ALL.items()})
+def test_remarks_on_the_data_are_said_once(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path, {cell: scores(each) for cell, each in ALL.items()})
     for path in folder.rglob("config.json"):
         config = json.loads(path.read_text())
         config["data"]["remarks"] = ["class ant has no test image"]
@@ -158,34 +154,30 @@ def test_remarks_on_the_data_are_said_once(make_sweep: Writer, tmp_path: Path) -
     assert compared(folder).warnings.count("class ant has no test image") == 1
 
 
-def test_no_reference_no_baseline_and_nothing_at_all(make_sweep: Writer, tmp_path: Path) -> None:
+def test_no_reference_no_baseline_and_nothing_at_all(tmp_path: Path) -> None:
     levels = {"1": {}, "2": {}}
     values = {("batchformer", "2"): scores([50.0, 51.0, 52.0])}
-    found = compared(make_sweep(tmp_path / "a", values, levels=levels))
+    found = compared(write_sweep(tmp_path / "a", values, levels=levels))
     assert found.cells == [("batchformer", "2")] and found.differences == []
-    folder = make_sweep(tmp_path / "b", values, levels=levels)
+    folder = write_sweep(tmp_path / "b", values, levels=levels)
     for path in folder.rglob("result.json"):
         path.unlink()
     found = compared(folder)
     assert found.cells == [] and len(found.left_out) == 3
 
 
-def test_a_level_of_two_configurations_is_named(
-    make_sweep: Writer, make_run: Writer, make_recipe: Callable[..., object], tmp_path: Path
-) -> None:
-    folder = make_sweep(tmp_path, {cell: scores(each) for cell, each in ALL.items()})
-    other = make_recipe("depth/2", module__layers="2", optim__lr=7.0)
-    make_run(tmp_path, "batchformer", 3, recipe=other, scores={"all": 50.0})
+def test_a_level_of_two_configurations_is_named(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path, {cell: scores(each) for cell, each in ALL.items()})
+    other = recipe_of("depth/2", module__layers="2", optim__lr=7.0)
+    write_run(tmp_path, "batchformer", 3, recipe=other, scores={"all": 50.0})
     said = " ".join(compared(folder).warnings)
     assert "The runs of level 2 do not have one configuration" in said
     assert "level 1" not in said
 
 
-def test_levels_without_runs_and_what_else_changes_are_said(
-    make_sweep: Writer, make_run: Writer, recipe_of: Callable[..., dict[str, Any]], tmp_path: Path
-) -> None:
+def test_levels_without_runs_and_what_else_changes_are_said(tmp_path: Path) -> None:
     """The learning rate goes with the batch size: a reader must not take one for the other."""
-    root = make_sweep(
+    root = write_sweep(
         tmp_path,
         {("batchformer", "64"): scores([50.0, 51.0])},
         reference="64",
@@ -197,7 +189,7 @@ def test_levels_without_runs_and_what_else_changes_are_said(
     }
     for recipe in recipes.values():
         for seed in range(2):
-            make_run(tmp_path, "batchformer", seed, recipe=recipe, scores={"all": 50.0 + seed})
+            write_run(tmp_path, "batchformer", seed, recipe=recipe, scores={"all": 50.0 + seed})
     warnings = "; ".join(compared(root).warnings)
     assert "Levels of this sweep that no run has finished: 256" in warnings
     assert "optim.lr 0.05 at 64, 0.1 at 128" in warnings

@@ -17,6 +17,7 @@ from batchformer.lab.report.results.tables import (
     print_sweep,
     sweep_headline,
 )
+from run_folders import write_sweep
 
 Compared = Callable[..., SweepComparison]
 BASELINE, ONE = ("baseline", "1"), ("batchformer", "1")
@@ -35,13 +36,13 @@ VALUES = {
 
 
 @pytest.fixture
-def compared(make_sweep: Callable[..., Path], tmp_path: Path) -> Compared:
+def compared(tmp_path: Path) -> Compared:
     def compare(values: Mapping[tuple[str, str], list[float]], **options: Any) -> SweepComparison:
         written = {
             cell: {s: {"all": v, "few": v - 30, "ece": 10 + 3 * s} for s, v in enumerate(each)}
             for cell, each in values.items()
         }
-        folder = make_sweep(tmp_path, written, **options)
+        folder = write_sweep(tmp_path, written, **options)
         (sweep,), _ = split_sweeps(find_runs(folder))
         return compare_sweep(sweep)
 
@@ -114,9 +115,7 @@ def test_headlines(compared: Compared) -> None:
     assert "No level shares a finished seed with layers 1" in sweep_headline(alone)
 
 
-def test_every_cell_stays_on_one_line_of_100_columns(
-    make_sweep: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_every_cell_stays_on_one_line_of_100_columns(tmp_path: Path) -> None:
     numbers = {"many": 61.5, "medium": 45.1, "few": 25.6}
     levels = {name: {"batchformer": {"all": 51.1, **numbers}} for name in ("shared", "mixed_only")}
     scores = {"all": 51.1, **numbers, "ece": 12.5}
@@ -124,7 +123,7 @@ def test_every_cell_stays_on_one_line_of_100_columns(
         ("batchformer", level): {s: {k: v + 1.1 * s for k, v in scores.items()} for s in range(3)}
         for level in levels
     }
-    folder = make_sweep(tmp_path, written, levels=levels, reference="shared")
+    folder = write_sweep(tmp_path, written, levels=levels, reference="shared")
     (sweep,), _ = split_sweeps(find_runs(folder))
     stream = io.StringIO()
     print_sweep(compare_sweep(sweep), Console(file=stream, width=100))

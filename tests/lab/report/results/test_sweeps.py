@@ -8,6 +8,7 @@ import pytest
 
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.report.results.sweeps import level_of, split_sweeps
+from run_folders import write_run, write_sweep
 
 Writer = Callable[..., Path]
 SCORES = {0: {"all": 50.0}, 1: {"all": 51.0}}
@@ -15,10 +16,10 @@ VALUES = {("baseline", "1"): SCORES, ("batchformer", "1"): SCORES, ("batchformer
 
 
 @pytest.fixture
-def root(make_sweep: Writer, make_run: Writer, tmp_path: Path) -> Path:
+def root(tmp_path: Path) -> Path:
     levels = {"1": {"baseline": {"all": 41.0}}, "2": {}, "10": {"batchformer": {"all": 43.0}}}
-    make_sweep(tmp_path / "runs", VALUES, levels=levels)
-    make_run(tmp_path / "runs", "baseline", 0)
+    write_sweep(tmp_path / "runs", VALUES, levels=levels)
+    write_run(tmp_path / "runs", "baseline", 0)
     return tmp_path / "runs"
 
 

@@ -19,6 +19,7 @@ from batchformer.lab.report.results.words import (
     paper_sentence,
     short_verdict,
 )
+from run_folders import RunTree
 
 Writer = Callable[..., Any]
 
@@ -55,8 +56,8 @@ GAIN = [(61.0, 62.4), (62.5, 63.6), (60.2, 61.9), (61.8, 62.9)]
 NOISE = [(61.0, 61.6), (62.5, 61.9), (60.2, 60.9)]
 
 
-def test_a_gain_is_said_with_its_interval_and_seeds(write_run: Writer, runs_root: Path) -> None:
-    comparison = compared(write_run, runs_root, GAIN)
+def test_a_gain_is_said_with_its_interval_and_seeds(tree: RunTree) -> None:
+    comparison = compared(tree.write, tree.root, GAIN)
     (recipe,) = comparison.recipes
     text = headline(recipe, comparison.comparisons)
     result = recipe.differences["batchformer", "all"].paired
@@ -67,10 +68,8 @@ def test_a_gain_is_said_with_its_interval_and_seeds(write_run: Writer, runs_root
     assert "not significant" not in text
 
 
-def test_noise_is_said_plainly_and_how_many_seeds_are_missing(
-    write_run: Writer, runs_root: Path
-) -> None:
-    comparison = compared(write_run, runs_root, NOISE)
+def test_noise_is_said_plainly_and_how_many_seeds_are_missing(tree: RunTree) -> None:
+    comparison = compared(tree.write, tree.root, NOISE)
     (recipe,) = comparison.recipes
     needed = recipe.differences["batchformer", "all"].needed
     text = headline(recipe, comparison.comparisons)
@@ -81,20 +80,20 @@ def test_noise_is_said_plainly_and_how_many_seeds_are_missing(
     assert paper_sentence(recipe, "batchformer").endswith(f"at this spread: All +1.0: {needed}.")
 
 
-def test_where_the_paper_s_effect_lies_is_said(write_run: Writer, runs_root: Path) -> None:
+def test_where_the_paper_s_effect_lies_is_said(tree: RunTree) -> None:
     larger = [(a, b + 1.0) for a, b in GAIN]
-    comparison = compared(write_run, runs_root, larger)
+    comparison = compared(tree.write, tree.root, larger)
     text = headline(comparison.recipes[0], comparison.comparisons)
     assert "95% interval [+1.87, +2.78]" in text
     assert "The paper's +1.0 lies outside this interval." in text
 
 
-def test_a_gain_undone_by_the_correction_says_so(write_run: Writer, runs_root: Path) -> None:
+def test_a_gain_undone_by_the_correction_says_so(tree: RunTree) -> None:
     near = [(61.0, 61.4), (62.5, 63.6), (60.2, 60.5), (61.8, 62.9)]
     for arm in ("x", "y", "z"):
         for seed, (value, _) in enumerate(near):
-            write_run(arm, seed, scores={"all": value + 0.1 * (-1) ** seed})
-    comparison = compared(write_run, runs_root, near)
+            tree.write(arm, seed, scores={"all": value + 0.1 * (-1) ** seed})
+    comparison = compared(tree.write, tree.root, near)
     (recipe,) = comparison.recipes
     difference = recipe.differences["batchformer", "all"]
     assert difference.outcome == "gain"
@@ -104,8 +103,8 @@ def test_a_gain_undone_by_the_correction_says_so(write_run: Writer, runs_root: P
     assert short_verdict(difference) == "gain uncorrected"
 
 
-def test_two_seeds_give_both_values_and_nothing_more(write_run: Writer, runs_root: Path) -> None:
-    comparison = compared(write_run, runs_root, GAIN[:2])
+def test_two_seeds_give_both_values_and_nothing_more(tree: RunTree) -> None:
+    comparison = compared(tree.write, tree.root, GAIN[:2])
     (recipe,) = comparison.recipes
     text = headline(recipe, comparison.comparisons)
     assert text.startswith("Too few seeds")
@@ -115,37 +114,33 @@ def test_two_seeds_give_both_values_and_nothing_more(write_run: Writer, runs_roo
     assert counted(comparison) == "This table holds 1 comparison, none of them tested."
 
 
-def test_the_same_difference_in_every_seed_is_no_certainty(
-    write_run: Writer, runs_root: Path
-) -> None:
-    comparison = compared(write_run, runs_root, [(60.0, 61.0), (61.0, 62.0), (62.0, 63.0)])
+def test_the_same_difference_in_every_seed_is_no_certainty(tree: RunTree) -> None:
+    comparison = compared(tree.write, tree.root, [(60.0, 61.0), (61.0, 62.0), (62.0, 63.0)])
     text = headline(comparison.recipes[0], 1)
     assert "+1.00 points on All in each of 3 paired seeds" in text
     assert "no verdict" in text
 
 
-def test_without_a_baseline_the_headline_says_so(write_run: Writer, runs_root: Path) -> None:
-    write_run("batchformer", 0)
-    comparison = compare_runs(find_runs(runs_root))
+def test_without_a_baseline_the_headline_says_so(tree: RunTree) -> None:
+    tree.write("batchformer", 0)
+    comparison = compare_runs(tree.runs())
     assert "nothing to compare" in headline(comparison.recipes[0], 0)
     assert counted(comparison) == "This table holds no comparison."
 
 
-def test_the_bootstrap_says_what_it_is_over(write_run: Writer, runs_root: Path) -> None:
-    text = over_images_sentence(compared(write_run, runs_root, NOISE).recipes[0])
+def test_the_bootstrap_says_what_it_is_over(tree: RunTree) -> None:
+    text = over_images_sentence(compared(tree.write, tree.root, NOISE).recipes[0])
     assert text.startswith(
         "Accuracy over all test images, difference with a 95% bootstrap interval over the 400 "
     )
     assert "says nothing about training again" in text
 
 
-def test_where_all_metrics_only_describe_there_is_no_verdict(
-    write_run: Writer, runs_root: Path
-) -> None:
+def test_where_all_metrics_only_describe_there_is_no_verdict(tree: RunTree) -> None:
     for seed in range(3):
-        write_run("baseline", seed, scores={"uniformity": -0.8 - seed / 100})
-        write_run("batchformer", seed, scores={"uniformity": -1.3 - seed / 50})
-    comparison = compare_runs(find_runs(runs_root))
+        tree.write("baseline", seed, scores={"uniformity": -0.8 - seed / 100})
+        tree.write("batchformer", seed, scores={"uniformity": -1.3 - seed / 50})
+    comparison = compare_runs(tree.runs())
     (recipe,) = comparison.recipes
     text = headline(recipe, comparison.comparisons)
     assert (
@@ -155,11 +150,11 @@ def test_where_all_metrics_only_describe_there_is_no_verdict(
     assert counted(comparison) == "This table holds no comparison."
 
 
-def test_a_metric_where_lower_is_better_says_so(write_run: Writer, runs_root: Path) -> None:
+def test_a_metric_where_lower_is_better_says_so(tree: RunTree) -> None:
     for seed, (before, after) in enumerate([(9.0, 7.1), (8.8, 7.0), (9.3, 7.0)]):
-        write_run("baseline", seed, scores={"ece": before})
-        write_run("batchformer", seed, scores={"ece": after})
-    comparison = compare_runs(find_runs(runs_root))
+        tree.write("baseline", seed, scores={"ece": before})
+        tree.write("batchformer", seed, scores={"ece": after})
+    comparison = compare_runs(tree.runs())
     assert "a gain of -2.00 points on ECE, where lower is better" in headline(
         comparison.recipes[0], 1
     )
@@ -190,9 +185,9 @@ def against_control(
     ],
 )
 def test_the_headline_names_another_reference(
-    write_run: Writer, runs_root: Path, pairs: list[tuple[float, float]], words: str
+    tree: RunTree, pairs: list[tuple[float, float]], words: str
 ) -> None:
-    (recipe,) = against_control(write_run, runs_root, pairs).recipes
+    (recipe,) = against_control(tree.write, tree.root, pairs).recipes
     text = headline(recipe, 1)
     assert text.startswith(words)
     assert "baseline" not in text
@@ -200,32 +195,28 @@ def test_the_headline_names_another_reference(
     assert paper_sentence(recipe, "batchformer") == ""
 
 
-def test_the_sentences_below_name_another_reference(write_run: Writer, runs_root: Path) -> None:
-    compared(write_run, runs_root, GAIN)
-    (recipe,) = compare_runs(find_runs(runs_root), reference="batchformer").recipes
+def test_the_sentences_below_name_another_reference(tree: RunTree) -> None:
+    compared(tree.write, tree.root, GAIN)
+    recipe = tree.compared(reference="batchformer")
     assert "not over seeds: baseline compared with batchformer -" in over_images_sentence(recipe)
     assert paper_sentence(recipe, "baseline").startswith(
         "Seeds needed to detect the paper's effect of baseline compared with batchformer with 80% "
     )
 
 
-def test_arms_that_share_nothing_with_the_reference_say_so(
-    write_run: Writer, runs_root: Path
-) -> None:
-    write_run("batchformer", 0)
-    write_run(CONTROL, 1)
-    (recipe,) = compare_runs(find_runs(runs_root), reference=CONTROL).recipes
+def test_arms_that_share_nothing_with_the_reference_say_so(tree: RunTree) -> None:
+    tree.write("batchformer", 0)
+    tree.write(CONTROL, 1)
+    recipe = tree.compared(reference=CONTROL)
     assert headline(recipe, 0) == (
         "No arm shares a finished seed with batchformer_self: there is nothing to compare."
     )
 
 
-def test_a_main_metric_not_shared_with_the_reference_is_said(
-    write_run: Writer, runs_root: Path
-) -> None:
-    write_run(CONTROL, 0, scores={"few": 20.0})
-    write_run("batchformer", 0, scores={"all": 60.0, "few": 21.0})
-    (recipe,) = compare_runs(find_runs(runs_root), reference=CONTROL).recipes
+def test_a_main_metric_not_shared_with_the_reference_is_said(tree: RunTree) -> None:
+    tree.write(CONTROL, 0, scores={"few": 20.0})
+    tree.write("batchformer", 0, scores={"all": 60.0, "few": 21.0})
+    recipe = tree.compared(reference=CONTROL)
     assert headline(recipe, 1) == (
         "batchformer and batchformer_self share no seed in which All was measured."
     )

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,8 @@ from batchformer.insight.record import FILE, save
 from batchformer.lab.report.page import html
 from batchformer.lab.report.page.html import render
 from batchformer.lab.report.results.runs import find_runs
+from run_folders import recipe_of, write_run
 
-sync_api = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 NAMES = [
     *("maple tree", "streetcar", "pickup truck", "leopard", "mushroom", "orange", "wardrobe"),
     *("chimpanzee", "skyscraper", "sunflower", "motorcycle", "lawn mower", "pine tree", "castle"),
@@ -104,20 +92,7 @@ def insight() -> Insight:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield launched
-        launched.close()
-
-
-@pytest.fixture(scope="module")
-def page_file(
-    tmp_path_factory: pytest.TempPathFactory,
-    make_run: Callable[..., Path],
-    make_recipe: Callable[..., dict[str, Any]],
-    insight: Insight,
-) -> Path:
+def page_file(tmp_path_factory: pytest.TempPathFactory, insight: Insight) -> Path:
     """A page of three recipes; the first has two arms with batches, of the second no sample acts on
     another and all classes are of one shot group, of the third weights are equal. Only explorers
     are drawn.
@@ -129,7 +104,7 @@ def page_file(
     kept["tied", "batchformer"] = tied(simulated(3))
     baselines = [(name, "baseline") for name in ("head", "tail", "tied")]
     for recipe, arm in [*kept, *baselines]:
-        folder = make_run(root / "runs", arm, 0, recipe=make_recipe(recipe))
+        folder = write_run(root / "runs", arm, 0, recipe=recipe_of(recipe))
         if (recipe, arm) in kept:
             save(folder / FILE, kept[recipe, arm])
     with pytest.MonkeyPatch.context() as patch:
@@ -143,19 +118,13 @@ def page_file(
 
 
 class Opened:
-    """The page with what it complains of; ``explorer`` is that of the first recipe."""
+    """The page; ``explorer`` is that of the first recipe."""
 
-    def __init__(self, context: Any, path: Path) -> None:
-        self.context, self.page = context, context.new_page()
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(path.as_uri())
+    def __init__(self, page: Any) -> None:
+        self.page = page
         for explorer in range(3):
-            self.page.locator(".explorer.live").nth(explorer).wait_for()
-        self.explorer = self.page.locator(".explorer").first
+            page.locator(".explorer.live").nth(explorer).wait_for()
+        self.explorer = page.locator(".explorer").first
 
     def tile(self, sample: int) -> Any:
         return self.explorer.locator(".samples button").nth(sample)
@@ -198,21 +167,14 @@ SWITCHES = [
 
 
 @pytest.fixture
-def opened(browser: Any, page_file: Path) -> Iterator[Opener]:
-    """Opens the page; at the end it must have been silent and must have asked for nothing."""
-    pages: list[Opened] = []
+def opened(open_page: Callable[..., Any], page_file: Path) -> Opener:
+    """Opens the page, by default on a desk."""
 
-    def open_page(**options: Any) -> Opened:
+    def on_desk(**options: Any) -> Opened:
         desk = {"viewport": {"width": 1280, "height": 1400}, "reduced_motion": "reduce"}
-        pages.append(Opened(browser.new_context(**{**desk, **options}), page_file))
-        return pages[-1]
+        return Opened(open_page(page_file, **{**desk, **options}).page)
 
-    yield open_page
-    for page in pages:
-        assert page.complaints == []
-        outside = [url for url in page.requests if not url.startswith("data:")]
-        assert outside == [page_file.as_uri()]
-        page.context.close()
+    return on_desk
 
 
 def expected(insight: Insight, batch: int, sample: int, mode: str, head: str) -> NDArray[Any]:
