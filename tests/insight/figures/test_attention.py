@@ -112,7 +112,7 @@ def test_ratios_flow_and_shares_are_those_of_loops_over_samples(batches: list[Ba
     given_to = dict.fromkeys(TARGETS, 0.0)
     for labels, weights in batches:
         for i, j in np.ndindex(size, size):
-            target = TARGETS[0 if i == j else 1 if labels[i] == labels[j] else 2]
+            target = list(TARGETS)[0 if i == j else 1 if labels[i] == labels[j] else 2]
             given_to[target] += weights[:, i, j].mean() / (size * len(batches))
     for target, expected in given_to.items():
         assert found.shares[target].measured.mean == pytest.approx(expected)

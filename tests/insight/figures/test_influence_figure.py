@@ -199,7 +199,7 @@ def test_the_tables_hold_what_is_known_and_are_left_out_where_nothing_is() -> No
         "mine": InfluenceOfArm(np.ones(3), Correlation(0.004, (0.004,), None, None), 1, only),
         "none": InfluenceOfArm(np.ones(3), UNKNOWN, 1),
     }
-    whole, partial, of_accuracy = influence.tables(of(arms))
+    whole, partial, of_accuracy, _ = influence.tables(of(arms))
     assert whole.columns == ("arm", "n", "rank corr.", "over seeds", "over classes", "verdict")
     spans = ("[-0.80, -0.60]",) * 2
     assert list(whole.rows) == [
@@ -213,16 +213,16 @@ def test_the_tables_hold_what_is_known_and_are_left_out_where_nothing_is() -> No
     assert [row[0] for row in of_accuracy.rows] == ["batchformer", "mine"]
     assert [row[-1] for row in of_accuracy.rows] == ["the harder, the larger", "not settled"]
     easier = InfluenceOfArm(np.ones(3), ranked(-0.7), 3, Controlled(ranked(0.9), UNKNOWN))
-    _, last = influence.tables(of({"batchformer": easier}))
+    _, last, _ = influence.tables(of({"batchformer": easier}))
     assert last.rows[0][-1] == "the harder, the smaller"
-    (alone,) = influence.tables(of_one([1.0, 2.0], ranked(-0.7)))
+    alone, _ = influence.tables(of_one([1.0, 2.0], ranked(-0.7)))
     assert alone.caption == whole.caption
 
 
 def test_classes_are_listed_from_the_most_frequent() -> None:
     arms = {arm: InfluenceOfArm(np.array(v), UNKNOWN, 1) for arm, v in
             {HOSTILE: [1.5e-5, 0.0], "mine": [2.0, 12.0]}.items()}  # fmt: skip
-    table = influence.classes_table(of(arms))
+    table = influence.tables(of(arms))[-1]
     assert table.columns == ("images", HOSTILE, "mine")
     assert list(table.rows) == [
         ("1,000", "1.500e-05", "2.000e+00"),

@@ -60,12 +60,7 @@ def test_the_words_follow_the_intervals(
 
 
 @pytest.mark.parametrize(
-    "known",
-    [
-        None,
-        Controlled(ranked(None), ranked(None)),
-        Controlled(ranked(-0.5), ranked(None)),
-    ],
+    "known", [None, Controlled(ranked(None), ranked(None)), Controlled(ranked(-0.5), ranked(None))]
 )
 def test_where_it_is_not_known_nothing_is_said(known: Controlled | None) -> None:
     assert control_words(InfluenceOfArm(np.zeros(0), ranked(-0.7), 3, known)) == []
@@ -74,10 +69,7 @@ def test_where_it_is_not_known_nothing_is_said(known: Controlled | None) -> None
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (
-            4.4e-5,
-            "two samples lie apart, a loss would change by no more than about 0.00004, next",
-        ),
+        (4.4e-5, "two samples lie apart, a loss would change by no more than about 0.00004, next"),
         (0.0187, "a loss would change by no more than about 0.02, on average"),
         (3.2, "a loss would change by no more than about 3, on average"),
         (None, "in the rarest third of them as in the most frequent."),
@@ -121,7 +113,7 @@ def test_without_learning_there_is_no_verdict() -> None:
     assert said.endswith("Before training it is -0.79, 95% interval [-0.89, -0.69] over 3 seeds.")
     assert control_words(found) == []
     data = InfluenceByClass(9.0 - np.arange(6), {"mine": found}, 1, "abs", "features", False)
-    whole, before, partial, of_accuracy = influence.tables(data)
+    whole, before, partial, of_accuracy, _ = influence.tables(data)
     assert {table.rows[0][-1] for table in (whole, partial, of_accuracy)} == {"nothing learnt"}
     assert before.rows[0][2] == "-0.79" and before.rows[0][-1] == "rarer, larger"
 
@@ -153,10 +145,7 @@ def looked_at(seeds: int = 3, **changes: Callable[[int], Any]) -> Group:
         insight["gradient_abs"] = 1e-5 * (200 - right + random.normal(0, 8, CLASSES))
         insight |= {name: change(seed) for name, change in changes.items()}
         kept["batchformer", seed] = insight
-        figures["batchformer", seed] = {
-            "per_class": right,
-            "train_counts": insight["train_counts"],
-        }
+        figures["batchformer", seed] = {"per_class": right, "train_counts": insight["train_counts"]}
     return group_of(kept, figures)
 
 
@@ -171,7 +160,7 @@ def test_where_gradients_follow_accuracy_the_words_and_tables_say_so() -> None:
     assert "holds here" in note and "mostly it is harder classes" in note
     assert note.index("holds here") < note.index("a loss would change by no more than about")
     assert "of the gradient on 2,560 test images, mean over" in note
-    whole, partial, of_accuracy = influence.tables(data)
+    whole, partial, of_accuracy, _ = influence.tables(data)
     assert (whole.rows[0][-1], partial.rows[0][-1]) == ("holds", "not settled")
     assert partial.rows[0][2] == f"{found.controlled.partial.rho:.2f}"
     assert of_accuracy.rows[0][-1] == "the harder, the larger"

@@ -227,7 +227,7 @@ def typed(root: Path) -> None:
                     "all": {"mean": 1.0, "low": 0.0, "high": 2.0},
                     "few": {"mean": 32.0, "low": 31.0, "high": 33.0},
                 },
-            },
+            }
         },
         "contrasts": [
             {

@@ -8,8 +8,7 @@ from batchformer.insight.page.html import Section
 from batchformer.lab.bench.run import save
 from batchformer.lab.bench.table import Spread, Table
 from batchformer.lab.report.page.html import render
-from batchformer.lab.report.page.sections import speed_section
-from batchformer.lab.report.page.speed import bench_beside, tables_html
+from batchformer.lab.report.page.sections import bench_beside, speed_section, tables_html
 from run_folders import RunTree
 
 

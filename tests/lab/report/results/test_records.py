@@ -43,11 +43,7 @@ def test_a_record_says_what_differs_from_the_recipe_and_who_ran_it(tree: RunTree
     )
     folder = tree.write("baseline", 100, recipe=recipe, provenance={"command": command})
     record = record_of(read_run(folder))
-    assert record.settings == {
-        "data.root": "Caltech",
-        "data.size": 128,
-        "method": "cross_entropy",
-    }
+    assert record.settings == {"data.root": "Caltech", "data.size": 128, "method": "cross_entropy"}
     assert record.path == "my_folder/method=cross_entropy,size=128/baseline/seed100.json"
     (sitting,) = record.sittings
     assert sitting["git"] == "abc1234" and sitting["hardware"] == "Example CPU, 2 cores, 8 GB"

@@ -182,8 +182,7 @@ def test_a_run_whose_figures_are_gone_keeps_its_scores(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
-    st.sampled_from(["config.json", "metrics.jsonl", "result.json", "figures.npz"]),
-    st.floats(0, 1),
+    st.sampled_from(["config.json", "metrics.jsonl", "result.json", "figures.npz"]), st.floats(0, 1)
 )
 def test_a_file_cut_anywhere_never_raises(tree: RunTree, file: str, share: float) -> None:
     folder = tree.write("baseline", 0)

@@ -142,7 +142,7 @@ def test_levels_are_tested_by_what_can_be_better(tmp_path: Path) -> None:
         *("alignment", 0, 0, 5),
     )
     assert sweep_headline(alone).startswith("Alignment describes features and is not tested")
-    assert sweep_notes(alone)[0] == "This sweep holds 0 comparisons."
+    assert sweep_notes(alone)[0] == "This sweep holds no comparison."
 
 
 def test_remarks_on_the_data_are_said_once(tmp_path: Path) -> None:

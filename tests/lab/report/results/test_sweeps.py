@@ -46,10 +46,7 @@ def test_levels_keep_the_order_of_the_sweep_and_those_without_runs_are_left_out(
 def test_runs_without_a_description_that_fits_are_shown_apart(root: Path, content: str) -> None:
     path = root / "depth/sweep.json"
     described = json.loads(path.read_text())
-    changes = {
-        "other reference": {"reference": "9"},
-        "other levels": {"levels": {"1": {}}},
-    }
+    changes = {"other reference": {"reference": "9"}, "other levels": {"levels": {"1": {}}}}
     if content in changes:
         content = json.dumps(described | changes[content])
     path.write_text(content)

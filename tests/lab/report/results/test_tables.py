@@ -10,12 +10,7 @@ from rich.console import Console
 from batchformer.insight.figures.captioned import without_empty
 from batchformer.lab.report.results.comparison import Comparison, compare_runs
 from batchformer.lab.report.results.runs import RecordedRun, find_runs
-from batchformer.lab.report.results.tables import (
-    difference_rows,
-    print_table,
-    score_rows,
-)
-from batchformer.lab.report.results.terminal import Terminal
+from batchformer.lab.report.results.tables import Terminal, difference_rows, print_table, score_rows
 from run_folders import RunTree, recipe_of, write_run
 
 Writer = Callable[..., Any]

@@ -32,7 +32,6 @@ class Convergence:
     """Scores of probes by epoch, of all arms of a group.
 
     Args:
-        metric: which score.
         reference: the arm whose final score is to be reached.
         curves: mean, least and greatest over seeds by epoch, for each arm.
         seeds: runs behind each curve.

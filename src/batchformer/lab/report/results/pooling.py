@@ -138,9 +138,7 @@ def _effect(metric: str, recipes: Mapping[str, Difference]) -> Effect:
     return Effect(result, recipes, word, None, paper, len(papers))
 
 
-def _independent(
-    recipes: Sequence[RecipeComparison],
-) -> tuple[list[RecipeComparison], list[str]]:
+def _independent(recipes: Sequence[RecipeComparison]) -> tuple[list[RecipeComparison], list[str]]:
     """Recipes that share no training; of those that do, the one with most runs is kept."""
     kept: dict[str, frozenset[str]] = {}
     left_out = []

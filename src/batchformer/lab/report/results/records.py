@@ -20,11 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from batchformer.lab.config.comparable import (
-    NO_EFFECT_ON_SAME_DATA,
-    changed_settings,
-    flatten,
-)
+from batchformer.lab.config.comparable import NO_EFFECT_ON_SAME_DATA, changed_settings, flatten
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.recipes import RECIPES
 from batchformer.lab.recipes.ablations import SWEEPS
