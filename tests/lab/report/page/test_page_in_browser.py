@@ -43,9 +43,9 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     long = recipe_of("a_very_long_recipe_name_without_any_space_" + "x" * 40)
     for arm in ("baseline", "batchformer", "batchformer_self", "batchformer_official_loss"):
         for seed in range(3):
-            write_run(root, arm, seed, recipe=long, classes=101, per_class_images=5)
-    for arm in ("baseline", "batchformer"):
-        write_insight(write_run(root, arm, 0), heads=6, batches=2)
+            folder = write_run(root, arm, seed, recipe=long, classes=101, per_class_images=5)
+            if seed == 0 and arm in ("baseline", "batchformer"):
+                write_insight(folder, heads=6, batches=2)
     cells = [("baseline", "1"), *(("batchformer", level) for level in ("1", "2", "4", "8", "16"))]
     scores = {seed: {"all": 50.0 + seed, "few": 20.0 + seed % 2} for seed in range(3)}
     write_sweep(root, dict.fromkeys(cells, scores), name="a_sweep_of_a_long_name_" + "y" * 40)
