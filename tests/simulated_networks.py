@@ -5,12 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 COLOURS = ("#7a7f87", "#1f7ac4", "#d55e00", "#0c9268")
 Key = tuple[str, int]
+T = TypeVar("T")
+
+
+def known(value: T | None) -> T:
+    """What must be there."""
+    assert value is not None
+    return value
 
 
 @dataclass(frozen=True, eq=False)

@@ -22,7 +22,7 @@ from batchformer.insight.figures.influence import (
     On,
 )
 from batchformer.insight.figures.rank_correlation import Correlation
-from simulated_networks import group_of
+from simulated_networks import group_of, known
 
 COLOURS = {"batchformer": "#1f7ac4", "batchformer_self": "#d55e00"}
 HOSTILE = "<b>arm</b> & $x_y$"
@@ -240,8 +240,8 @@ def test_the_figure_comes_with_its_words_and_folded_tables() -> None:
         "gradient_images_l2": np.array([3e-7, 2e-7, 1e-7]),
     }
     group = group_of({("baseline", 0): {}, (HOSTILE, 0): arrays})
-    shown = influence.make(group, "l2", "images", cumulative=True)
-    assert shown is not None and shown.title == "Influence by gradient"
+    shown = known(influence.make(group, "l2", "images", cumulative=True))
+    assert shown.title == "Influence by gradient"
     assert shown.tables == () and len(shown.folded_tables) == 2
     assert shown.folded_tables[-1].rows[0] == ("500", "1.000e-07")
     assert "input images" in shown.caption.note

@@ -21,7 +21,7 @@ from batchformer.insight.figures.influence import (
 from batchformer.insight.figures.learning import Learning
 from batchformer.insight.figures.rank_correlation import Correlation
 from batchformer.insight.intervals import summary
-from simulated_networks import Group, group_of, simulated_insight
+from simulated_networks import Group, group_of, known, simulated_insight
 
 CLASSES = 60
 
@@ -150,8 +150,7 @@ def looked_at(seeds: int = 3, **changes: Callable[[int], Any]) -> Group:
 
 
 def test_where_gradients_follow_accuracy_the_words_and_tables_say_so() -> None:
-    data = gather(looked_at())
-    assert data is not None
+    data = known(gather(looked_at()))
     found = data.by_arm["batchformer"]
     assert found.controlled is not None
     assert found.correlation.holds is True and found.controlled.of_accuracy.holds is True
@@ -167,5 +166,7 @@ def test_where_gradients_follow_accuracy_the_words_and_tables_say_so() -> None:
 
 
 def test_noise_settles_nothing() -> None:
-    data = gather(looked_at(gradient_abs=lambda seed: np.random.default_rng(seed).random(CLASSES)))
-    assert data is not None and "is not settled here" in influence.caption(data).note
+    data = known(
+        gather(looked_at(gradient_abs=lambda seed: np.random.default_rng(seed).random(CLASSES)))
+    )
+    assert "is not settled here" in influence.caption(data).note

@@ -115,8 +115,7 @@ def gather(
 
     Args:
         rule: the first images of each shot group, or those whose confidence changes most.
-        shots: one group alone.
-        images: of each group.
+        shots, images: one group alone, and how many images of each.
         arm: below the reference; by default batchformer, else the first other that has heat maps.
         cam_layer: makes the heat maps of a network at another layer than the one kept.
     """

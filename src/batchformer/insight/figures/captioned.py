@@ -34,12 +34,8 @@ class Caption:
 class CaptionedFigure:
     """A figure that can be drawn, for a page, a file or a terminal.
 
-    Args:
-        title: its heading.
-        caption: below it and in place of it.
-        draw: makes the picture.
-        tables: what a page shows below it.
-        folded_tables: what a page leaves out, since it is long or can be read off the figure.
+    A page shows its ``tables`` below it and leaves out ``folded_tables``, which are long or can be
+    read off the figure.
     """
 
     title: str

@@ -10,6 +10,7 @@ import pytest
 from batchformer.lab.report.figures.bias import gather, make
 from batchformer.lab.report.results.names import COLOURS
 from run_folders import RunTree, change_arrays
+from simulated_networks import known
 
 
 @pytest.fixture
@@ -27,8 +28,8 @@ def with_curve(folder: Path, unseen: list[float], seen: list[float], of: str = "
 
 
 def test_the_mean_over_seeds_by_hand(curves: RunTree) -> None:
-    found = gather(curves.group())
-    assert found is not None and list(found.by_arm) == ["baseline", "batchformer"]
+    found = known(gather(curves.group()))
+    assert list(found.by_arm) == ["baseline", "batchformer"]
     unseen, seen = found.mean("baseline")
     assert (unseen[0], unseen[-1]) == (0.0, 40.0)
     assert seen == pytest.approx(70 * (1 - unseen / 40))
@@ -36,8 +37,7 @@ def test_the_mean_over_seeds_by_hand(curves: RunTree) -> None:
 
 
 def test_the_figure_has_every_seed_and_the_means(curves: RunTree) -> None:
-    made = make(curves.group())
-    assert made is not None
+    made = known(make(curves.group()))
     (axes,) = made.draw().axes
     assert len(axes.lines) == 2 * (2 + 1)
     thick = [line for line in axes.lines if line.get_linewidth() > 1]
@@ -52,8 +52,8 @@ def test_words_say_what_is_seen_and_over_how_many_seeds(tree: RunTree, of: str) 
     with_curve(folder, [0.0, 10.0], [10.0, 0.0], of)
     if of == "pairs":
         change_arrays(folder, bias_of=None)  # as if not said
-    made = make(tree.group())
-    assert made is not None and made.title == f"Seen and unseen {of}"
+    made = known(make(tree.group()))
+    assert made.title == f"Seen and unseen {of}"
     assert f"unseen {of}" in made.caption.note and "(baseline 1)" in made.caption.note
     assert ("pairs" in made.caption.note) == (of == "pairs")
     (axes,) = made.draw().axes

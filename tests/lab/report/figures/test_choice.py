@@ -9,6 +9,7 @@ import pytest
 
 from batchformer.lab.report.figures.choice import draw, gather, make
 from run_folders import RunTree, change_arrays
+from simulated_networks import known
 
 
 @pytest.fixture
@@ -28,8 +29,8 @@ def with_choice(folder: Path, scores: list[float]) -> None:
 
 
 def test_means_and_choices_by_hand(chosen: RunTree) -> None:
-    found = gather(chosen.group())
-    assert found is not None and list(found.curves) == ["baseline", "batchformer"]
+    found = known(gather(chosen.group()))
+    assert list(found.curves) == ["baseline", "batchformer"]
     curve = found.curves["baseline"]
     assert (curve.steps, curve.mean) == ([50.0, 100.0, 150.0], [15.0, 35.0, 40.0])
     assert (curve.low, curve.high) == ([10.0, 30.0, 30.0], [20.0, 40.0, 50.0])
@@ -41,8 +42,7 @@ def test_means_and_choices_by_hand(chosen: RunTree) -> None:
 
 
 def test_the_figure_has_a_line_and_a_dot_for_every_choice(chosen: RunTree) -> None:
-    found = gather(chosen.group())
-    assert found is not None
+    found = known(gather(chosen.group()))
     (axes,) = draw(found).axes
     dots = [line for line in axes.lines if line.get_marker() == "o"]
     assert [np.asarray(dot.get_xdata()).tolist() for dot in dots] == [[150, 100], [100]]
@@ -50,8 +50,8 @@ def test_the_figure_has_a_line_and_a_dot_for_every_choice(chosen: RunTree) -> No
 
 
 def test_numbers_and_words_say_what_was_chosen(chosen: RunTree) -> None:
-    made = make(chosen.group())
-    assert made is not None and "baseline 2, batchformer 1" in made.caption.note
+    made = known(make(chosen.group()))
+    assert "baseline 2, batchformer 1" in made.caption.note
     (table,) = made.folded_tables
     assert table.rows == [
         ("baseline", "0", "150", "50.00"),

@@ -12,6 +12,7 @@ from batchformer.lab.report.figures.convergence import caption, draw, first_at_l
 from batchformer.lab.report.figures.curves import MOST_POINTS
 from batchformer.lab.report.results.names import COLOURS
 from run_folders import RunTree, recipe_of
+from simulated_networks import known
 
 PROBE = recipe_of("probe", method="linear_probe")
 #: By arm the scores of two seeds after epochs 1 to 4.
@@ -44,8 +45,8 @@ def probes(tree: RunTree) -> RunTree:
 
 
 def test_when_an_arm_has_the_final_score_of_the_baseline(probes: RunTree) -> None:
-    found = gather(probes.group())
-    assert found is not None and found.metric == "all" and found.final == 55.0
+    found = known(gather(probes.group()))
+    assert found.metric == "all" and found.final == 55.0
     assert list(found.curves) == ["baseline", "batchformer", "random_weights"]
     assert found.curves["baseline"].steps == [1, 2, 3, 4], "epochs, not updates"
     assert found.curves["batchformer"].mean == [35.0, 55.0, 57.0, 59.0]
@@ -55,8 +56,7 @@ def test_when_an_arm_has_the_final_score_of_the_baseline(probes: RunTree) -> Non
 
 
 def test_words(probes: RunTree) -> None:
-    found = gather(probes.group())
-    assert found is not None
+    found = known(gather(probes.group()))
     words = caption(found)
     assert "(baseline 2, batchformer 2, random_weights 2)" in words
     assert "The baseline ends at 55.00." in words
@@ -66,8 +66,7 @@ def test_words(probes: RunTree) -> None:
 
 
 def test_the_figure(probes: RunTree) -> None:
-    found = gather(probes.group())
-    assert found is not None
+    found = known(gather(probes.group()))
     (axes,) = draw(found).axes
     lines = {line.get_label(): line for line in axes.lines}
     assert lines["batchformer"].get_color() == COLOURS["batchformer"]
@@ -89,14 +88,14 @@ def test_a_long_probe_keeps_every_epoch(tree: RunTree) -> None:
             for e in range(1, epochs + 1)
         ]
         log(folder, lines)
-    found = gather(tree.group())
-    assert found is not None and found.final == epochs / 10
+    found = known(gather(tree.group()))
+    assert found.final == epochs / 10
     assert found.reached == {"batchformer": epochs - 7}
 
 
 def test_words_and_table_come_with_it(probes: RunTree) -> None:
-    made = make(probes.group())
-    assert made is not None and made.title == "Convergence of the probe"
+    made = known(make(probes.group()))
+    assert made.title == "Convergence of the probe"
     assert made.caption.alternative == f"Line plot. {made.caption.note}"
     (table,) = made.folded_tables
     assert table.columns == ("arm", "epoch", "All") and len(table.rows) == 12
@@ -113,8 +112,8 @@ def test_other_methods_and_runs_without_evaluations_have_none(tree: RunTree) -> 
 
 def test_without_a_baseline_nothing_is_to_be_reached(tree: RunTree) -> None:
     write(tree, PROBE, ("batchformer",))
-    found = gather(tree.group("baseline"))
-    assert found is not None and found.final is None and found.reached == {"batchformer": None}
+    found = known(gather(tree.group("baseline")))
+    assert found.final is None and found.reached == {"batchformer": None}
     assert "ends at" not in caption(found) and "38" not in caption(found)
     assert len(draw(found).axes[0].lines) == 1
 

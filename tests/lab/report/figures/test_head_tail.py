@@ -15,7 +15,7 @@ from scipy import stats
 from batchformer.lab.report.figures import head_tail
 from batchformer.lab.report.figures.head_tail import between_groups, gather, shot_of_class
 from run_folders import RunTree, recipe_of, write_insight
-from simulated_networks import simulated_insight
+from simulated_networks import known, simulated_insight
 
 Writer = Callable[..., Any]
 
@@ -45,8 +45,8 @@ def test_differences_are_paired_over_seeds(tree: RunTree) -> None:
         arm: [tree.write(arm, seed, classes=12) for seed in range(4)]
         for arm in ("baseline", "batchformer")
     }
-    data = gather(tree.group())
-    assert data is not None and data.groups == ["many", "medium", "few"]
+    data = known(gather(tree.group()))
+    assert data.groups == ["many", "medium", "few"]
 
     def few_as_many(folder: Path) -> float:
         with np.load(folder / "figures.npz") as arrays:
@@ -70,8 +70,7 @@ def test_differences_are_paired_over_seeds(tree: RunTree) -> None:
 
 def test_the_figure_has_the_rates_and_the_differences(tree: RunTree) -> None:
     tree.write_pairs(3, classes=12)
-    data = gather(tree.group())
-    assert data is not None
+    data = known(gather(tree.group()))
     figure = head_tail.draw(data)
     visible = [axes for axes in figure.axes if axes.get_visible()]
     assert [axes.get_title(loc="left") for axes in visible] == [
@@ -90,8 +89,8 @@ def test_the_figure_has_the_rates_and_the_differences(tree: RunTree) -> None:
 
 def test_two_seeds_have_no_interval(tree: RunTree) -> None:
     tree.write_pairs(2)
-    data = gather(tree.group())
-    assert data is not None and "±" not in head_tail.caption(data).note
+    data = known(gather(tree.group()))
+    assert "±" not in head_tail.caption(data).note
     assert "without intervals, and so without colour" in head_tail.caption(data).note
     texts = [t.get_text() for axes in head_tail.draw(data).axes for t in axes.texts]
     assert not any("±" in text for text in texts)
@@ -126,8 +125,7 @@ def test_only_differences_apart_from_0_have_a_colour(tree: RunTree) -> None:
         tree.write("baseline", seed, classes=12)
         for arm in ("batchformer", "batchformer_self", "batchformer_frozen"):
             tree.write(arm, seed, classes=12, gain=0.02)
-    data = gather(tree.group())
-    assert data is not None
+    data = known(gather(tree.group()))
     figure = head_tail.draw(data)
     panels = [axes for axes in figure.axes if axes.get_title(loc="left").startswith("−")]
     apart = []

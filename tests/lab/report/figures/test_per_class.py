@@ -13,6 +13,7 @@ from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.names import COLOURS
 from batchformer.lab.report.results.runs import find_runs
 from run_folders import RunTree
+from simulated_networks import known
 
 Writer = Callable[..., Any]
 
@@ -30,9 +31,7 @@ def load(folder: Path, name: str) -> Any:
 
 
 def gathered(root: Path, reference: str | None = None) -> ByClass:
-    data = gather(one_group(find_runs(root), reference))
-    assert data is not None
-    return data
+    return known(gather(one_group(find_runs(root), reference)))
 
 
 @pytest.fixture
@@ -174,18 +173,16 @@ def test_of_many_arms_only_the_reference_and_the_main_one_lie_upon_one_another(
     assert lines == ["baseline", "batchformer", "baseline_loss3x"]
     titles = [axes.get_title(loc="left").split()[0] for axes in figure.axes[2:]]
     assert titles == arms[1:]
-    shown = make(tree.group())
-    assert shown is not None
+    shown = known(make(tree.group()))
     drawn = "accuracy, drawn of the baseline and batchformer and baseline_loss3x alone, mean over"
     assert drawn in shown.caption.note
-    data = gather(one_group(run for run in tree.runs() if run.arm in arms[:3]))
-    assert data is not None and data.drawn == arms[:3], "few enough"
+    data = known(gather(one_group(run for run in tree.runs() if run.arm in arms[:3])))
+    assert data.drawn == arms[:3], "few enough"
 
 
 def test_classes_have_accuracy_and_difference(tree: RunTree) -> None:
     tree.write_pairs(1)
-    shown = make(tree.group())
-    assert shown is not None
+    shown = known(make(tree.group()))
     (table,) = shown.folded_tables
     columns = ("class", "images", "baseline", "batchformer", "batchformer - baseline")
     assert table.columns == columns

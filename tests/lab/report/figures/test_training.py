@@ -24,6 +24,7 @@ from batchformer.lab.report.results.names import COLOURS
 from batchformer.lab.report.results.runs import read_run
 from batchformer.nn.streams import stream_loss
 from run_folders import RunTree, recipe_of
+from simulated_networks import known
 
 Writer = Callable[..., Any]
 
@@ -104,8 +105,8 @@ def test_what_was_logged_once_is_no_line(tree: RunTree) -> None:
         return training.make(tree.group())
 
     assert shown_with(once) is None
-    again = shown_with([*once, {"kind": "eval", "epoch": 1, "step": 2, "all": 20.0}])
-    assert again is not None and again.caption.note.startswith("Evaluated All by update. Lines")
+    again = known(shown_with([*once, {"kind": "eval", "epoch": 1, "step": 2, "all": 20.0}]))
+    assert again.caption.note.startswith("Evaluated All by update. Lines")
     (axes,) = again.draw().axes
     assert axes.get_title(loc="left") == "All, %, by update"
 
@@ -115,8 +116,8 @@ def test_only_losses_with_batchformer_cover_two_streams(
     tree: RunTree, method: str, said: bool
 ) -> None:
     tree.write_pairs(1, recipe=recipe_of(method=method))
-    found = training.make(tree.group())
-    assert found is not None and ("covers both streams" in found.caption.note) is said
+    found = known(training.make(tree.group()))
+    assert ("covers both streams" in found.caption.note) is said
 
 
 def test_the_reference_is_drawn_first_and_arms_keep_their_colours(tree: RunTree) -> None:
@@ -135,8 +136,7 @@ def test_curves_with_swad_are_of_the_network_without_it(tree: RunTree, swad: boo
     runs = tree.runs()
     title = training.draw(one_group(runs)).axes[1].get_title(loc="left")
     assert ("All without SWAD" in title) == swad and title.startswith("All")
-    shown = training.make(one_group(runs))
-    assert shown is not None
+    shown = known(training.make(one_group(runs)))
     assert ("evaluated All without SWAD by update" in shown.caption.note) == swad
     labels = {row[1] for row in shown.folded_tables[0].rows}
     assert labels == {"Training loss", "All without SWAD" if swad else "All"}
@@ -153,8 +153,8 @@ def test_losses_on_other_scales_are_named(tree: RunTree) -> None:
         "The loss of baseline_loss3x is shown before it is multiplied by 3, on the scale of the "
         "baseline's.",
     ]
-    shown = training.make(tree.group())
-    assert shown is not None and all(sentence in shown.caption.note for sentence in said)
+    shown = known(training.make(tree.group()))
+    assert all(sentence in shown.caption.note for sentence in said)
 
 
 @pytest.mark.parametrize(
@@ -202,8 +202,7 @@ def test_where_a_method_changes_its_loss_is_said(
     tree: RunTree, method: str, hyper: dict[str, Any] | None, said: str | None
 ) -> None:
     tree.write("baseline", 0, recipe=recipe_of(method=method, hyper=hyper))
-    found = training.make(tree.group())
-    assert found is not None
+    found = known(training.make(tree.group()))
     assert ("From epoch" in found.caption.note) == (said is not None)
     assert (said or "") in found.caption.note
 
@@ -212,8 +211,7 @@ def test_training_has_the_ends_of_the_curves(tree: RunTree) -> None:
     for seed in range(2):
         tree.write("baseline", seed)
     runs = tree.runs()
-    shown = training.make(one_group(runs))
-    assert shown is not None
+    shown = known(training.make(one_group(runs)))
     (table,) = shown.folded_tables
     losses = [row for row in table.rows if row[1] == "Training loss"]
     assert len(losses) == 5 and losses[0][2] == "10" and losses[-1][2] == "400"
@@ -243,8 +241,7 @@ def test_a_row_for_every_arm_over_its_seeds(tree: RunTree) -> None:
     put_in_result(tree.write("baseline", 0), {"swad": valley(101, 300)})
     put_in_result(tree.write("baseline", 1), {"swad": valley(1, 300, converged=False)})
     put_in_result(tree.write("batchformer", 0), {"swad": valley(1001, 2400)})
-    table = valley_table(tree.group())
-    assert table is not None
+    table = known(valley_table(tree.group()))
     evaluations = ("first evaluation", "last evaluation")
     columns = ("arm", "n", "target", "first update", "last update", *evaluations, "converged")
     assert table.columns == columns and list(table.rows) == [
@@ -261,8 +258,8 @@ def test_a_row_for_every_target(tree: RunTree) -> None:
     folder = tree.write("baseline", 1)
     put_in_result(folder, {"photo/swad": short, "sketch/swad": short})
     assert valleys(read_run(folder)) == {"photo": short, "sketch": short}
-    table = valley_table(tree.group())
-    assert table is not None and list(table.rows) == [
+    table = known(valley_table(tree.group()))
+    assert list(table.rows) == [
         ("baseline", "2", "photo", "1 to 101", "200 to 300", "1", "2", "2 of 2"),
         ("baseline", "2", "sketch", "101", "300 to 400", "2", "4", "2 of 2"),
     ]
@@ -270,11 +267,11 @@ def test_a_row_for_every_target(tree: RunTree) -> None:
 
 def test_the_figure_has_it_below_the_curves(tree: RunTree) -> None:
     folder = tree.write("baseline", 0)
-    before = training.make(tree.group())
-    assert before is not None and not before.tables and "SWAD" not in before.caption.note
+    before = known(training.make(tree.group()))
+    assert not before.tables and "SWAD" not in before.caption.note
     put_in_result(folder, {"swad": valley(1001, 2400)})
-    after = training.make(tree.group())
-    assert after is not None and len(after.tables) == 1 and "SWAD averages" in after.caption.note
+    after = known(training.make(tree.group()))
+    assert len(after.tables) == 1 and "SWAD averages" in after.caption.note
     html = section_of(after, "p").html
     assert "first evaluation" in html and "<td>1,001</td>" in html and "target</th>" not in html
 
@@ -285,6 +282,5 @@ def test_runs_without_swad_or_with_damage_have_none(tree: RunTree) -> None:
         put_in_result(folder, damaged)
         assert valleys(read_run(folder)) == {}
     put_in_result(folder, {"swad": {"first_update": "early"}})
-    table = valley_table(tree.group())
-    assert table is not None
+    table = known(valley_table(tree.group()))
     assert list(table.rows) == [("baseline", "1", "", "", "", "", "", "0 of 1")]

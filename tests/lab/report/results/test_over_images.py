@@ -9,6 +9,7 @@ import pytest
 from batchformer.lab.report.results.comparison import over_images
 from batchformer.lab.report.results.configuration import one_group
 from run_folders import RunTree
+from simulated_networks import known
 
 Writer = Callable[..., Any]
 
@@ -19,8 +20,7 @@ def test_it_is_a_bootstrap_over_images_of_the_difference_averaged_over_seeds(tre
         tree.write("batchformer", seed, gain=0.1)
     tree.write("batchformer", 7, gain=0.9)
     group = tree.group()
-    found = over_images(group, "batchformer")
-    assert found is not None
+    found = known(over_images(group, "batchformer"))
 
     def correct(arm: str, seed: int) -> Any:
         with np.load(tree.root / "tail" / arm / f"seed{seed}" / "figures.npz") as arrays:
@@ -60,8 +60,7 @@ def test_runs_without_answers_are_passed_over(tree: RunTree) -> None:
         folder = tree.write("batchformer", seed)
         if seed == 3:
             (folder / "figures.npz").write_bytes(b"broken")
-    found = over_images(tree.group(), "batchformer")
-    assert found is not None
+    found = known(over_images(tree.group(), "batchformer"))
     assert found.images == 400
 
 
@@ -75,8 +74,7 @@ def test_images_are_compared_with_the_reference_of_the_group(tree: RunTree) -> N
         for arm in ("baseline", "batchformer", "batchformer_self")
     }
     for reference in ("baseline", "batchformer_self"):
-        found = over_images(one_group(runs, reference), "batchformer")
-        assert found is not None
+        found = known(over_images(one_group(runs, reference), "batchformer"))
         expected = 100 * (accuracy["batchformer"] - accuracy[reference])
         assert found.mean == pytest.approx(expected)
     assert accuracy["baseline"] != accuracy["batchformer_self"]

@@ -57,9 +57,7 @@ def draw_curve(axes: Axes, arm: str, curve: Curve, colour: str, place: int) -> N
 def evaluated_metric(runs: Sequence[RecordedRun], fewest: int = 1) -> str | None:
     """The headline, or the first metric in the usual order, that was evaluated during training.
 
-    Args:
-        runs: of one configuration.
-        fewest: evaluations that a run must have had; a line needs 2.
+    A run must have had at least ``fewest`` evaluations of it; a line needs 2.
     """
     final = {name for run in runs for name in run.scores}
     seen = (name for name in final if any(len(run.series("eval", name)) >= fewest for run in runs))

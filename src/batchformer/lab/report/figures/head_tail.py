@@ -43,7 +43,6 @@ class HeadTailOfArm:
         right: (G,) percent of a group's test images that are taken for their own class.
         differences: (G, G) to the reference on the same seeds; None for the reference itself, or
             without pair.
-        seeds: how many.
     """
 
     rates: NDArray[Any]

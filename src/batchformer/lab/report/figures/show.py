@@ -46,10 +46,8 @@ def show(
     Args:
         paths: folders of runs of one configuration.
         to: the file, .svg, .png or .pdf; None to print.
-        against: the arm that others are compared with.
         compute: makes ``insight.npz`` of a run's folder, where it is needed and missing.
         options: of the figure, less what is left at its default.
-        console: where to print; by default the standard output.
     """
     entry = find_figure(name)
     given = options or {}

@@ -57,11 +57,7 @@ def unmeasured_notes(
 ) -> list[str]:
     """Metrics that some runs did not measure: leaving out a diverged seed flatters a mean.
 
-    Args:
-        runs: all that are compared.
-        metrics: that are shown.
-        name: of the recipe or sweep.
-        side: what has the mean, "arm" or "level".
+    ``name`` is that of the recipe or sweep; its ``side``, "arm" or "level", has the mean.
     """
     missing = {metric: [run for run in runs if run.measured(metric) is None] for metric in metrics}
     return [

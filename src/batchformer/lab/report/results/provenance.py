@@ -53,13 +53,8 @@ def version_notes(
 ) -> list[str]:
     """Which parts of a comparison were run with which code, if there are several versions.
 
-    A part that was run with several versions is named with its seeds. A run that was resumed with
-    another version is named with both.
-
-    Args:
-        name: of the recipe or sweep.
-        runs: that are compared.
-        part: names the part that a run belongs to, such as its arm.
+    A ``part``, such as an arm, that was run with several versions is named with its seeds. A run
+    that was resumed with another version is named with both.
     """
     seeds: dict[tuple[str, str], list[int]] = defaultdict(list)
     versions: set[str] = set()

@@ -44,13 +44,11 @@ class Record:
     Args:
         recipe: its name; ``SWEEP/LEVEL`` for a run of a sweep.
         variant: names the settings that differ from the recipe; empty if none does.
-        arm: of the comparison.
         seed: pairs it with the runs of other arms.
         settings: those that differ from the recipe, by dotted name.
         data: facts about the data, such as the hash of its split.
         sittings: versions, hardware and command of each start and resumption.
         metrics: the final scores; None if one could not be measured.
-        minutes: of training.
         source: ``"run"``, or where the numbers were typed from.
         more: other facts, such as the number of updates.
     """
@@ -106,7 +104,6 @@ def record_of(run: RecordedRun, variant: str = "") -> Record:
     """The record of a finished run.
 
     Args:
-        run: from its folder.
         variant: a name for its settings; by default made from those that differ.
 
     Raises:

@@ -80,9 +80,7 @@ class RecordedRun:
     """One recipe x arm x seed, as its folder holds it.
 
     Args:
-        folder: where it lies.
         recipe: the complete configuration, the same in every arm; empty if it cannot be read.
-        arm: of the comparison.
         seed: pairs it with the runs of other arms.
         provenance: versions, hardware, command and code hash when the run was started.
         metrics: records of training and evaluation by step.

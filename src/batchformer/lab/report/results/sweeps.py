@@ -50,9 +50,7 @@ class SweepRuns:
     """Runs of one recipe with one setting at several levels.
 
     Args:
-        name: of the sweep.
         factor: what is varied, in words.
-        table: of the paper.
         reference: the level that the others are compared with.
         shared_baseline: whether all levels share one baseline, which lies with the reference.
         paper: the paper's numbers of every level, in order.
@@ -150,10 +148,7 @@ class SweepComparison:
     """Every level against the reference level, and against the baseline.
 
     Args:
-        sweep: its runs.
-        metric: the one that is tested.
-        metrics: that one, and those shown beside it without a test.
-        scores: by cell and metric.
+        metrics: the tested one, and those shown beside it without a test.
         to_reference: each level against the reference level of the same arm.
         to_baseline: each arm against the baseline, of the same level where levels have their own.
         warnings: what a reader should know before trusting a number.

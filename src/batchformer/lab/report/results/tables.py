@@ -42,11 +42,7 @@ Rows = list[tuple[str, ...]]
 
 
 class Terminal:
-    """Prints as text what is given as text: no markup, no highlights.
-
-    Args:
-        console: where to; by default the standard output.
-    """
+    """Prints as text what is given as text, by default on the standard output; no markup."""
 
     def __init__(self, console: Console | None = None) -> None:
         with extra("lab"):
@@ -217,12 +213,7 @@ def effect_cells(effect: Effect, wide: bool = False) -> tuple[str, ...]:
 
 
 def by_recipe(effects: Mapping[str, Effect], width: int) -> tuple[Columns, Rows]:
-    """A row for each recipe; if that is too wide, one for each metric and recipe.
-
-    Args:
-        effects: by metric.
-        width: columns of a terminal.
-    """
+    """A row for each recipe; if that is too wide, one for each metric and recipe."""
     names = {name for effect in effects.values() for name in effect.recipes}
     labels = [metric_label(metric) for metric in effects]
     if max(map(len, names)) + 4 + sum(max(len(label), 6) + 2 for label in labels) <= width:
