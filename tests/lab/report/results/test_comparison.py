@@ -1,11 +1,14 @@
+"""Arms compared with a reference, over seeds and over test images."""
+
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,20 +22,21 @@ from batchformer.lab.report.results.comparison import (
     RecipeComparison,
     Score,
     compare_runs,
+    over_images,
 )
-from batchformer.lab.report.results.configuration import RunGroup
+from batchformer.lab.report.results.configuration import RunGroup, one_group
 from batchformer.lab.report.results.runs import RecordedRun
 from run_folders import RunTree, recipe_of
+from simulated_networks import known
 
-Writer = Callable[..., Any]
 BASELINE = [61.0, 62.5, 60.2, 61.8, 62.0]
 BETTER = [62.4, 63.1, 61.9, 62.6, 63.8]
 CONTROL = [61.3, 62.2, 60.9, 61.5, 62.3]
 
 
-def write_arm(write: Writer, arm: str, values: list[float], **options: Any) -> None:
+def write_arm(tree: RunTree, arm: str, values: list[float], **options: Any) -> None:
     for seed, value in enumerate(values):
-        write(arm, seed, scores={"all": value}, **options)
+        tree.write(arm, seed, scores={"all": value}, **options)
 
 
 def holm_by_hand(p_values: list[float]) -> list[float]:
@@ -48,7 +52,7 @@ def holm_by_hand(p_values: list[float]) -> list[float]:
 def test_summaries_and_differences_are_those_of_scipy(tree: RunTree, reference: str) -> None:
     values = {"baseline": BASELINE, "batchformer": BETTER, "batchformer_self": CONTROL}
     for arm, each in values.items():
-        write_arm(tree.write, arm, each)
+        write_arm(tree, arm, each)
     recipe = tree.compared(reference)
     others = tuple(arm for arm in values if arm != reference)
     assert (recipe.reference, recipe.arms) == (reference, (reference, *others))
@@ -72,8 +76,8 @@ def test_summaries_and_differences_are_those_of_scipy(tree: RunTree, reference: 
 
 
 def test_the_seeds_needed_would_be_enough(tree: RunTree) -> None:
-    write_arm(tree.write, "baseline", BASELINE)
-    write_arm(tree.write, "batchformer", BETTER)
+    write_arm(tree, "baseline", BASELINE)
+    write_arm(tree, "batchformer", BETTER)
     difference = tree.compared().differences["batchformer", "all"]
     assert difference.paper_effect == pytest.approx(1.0)
     spread, needed = difference.paired.sd, difference.needed
@@ -89,12 +93,12 @@ def test_the_seeds_needed_would_be_enough(tree: RunTree) -> None:
 
 def test_every_comparison_of_every_recipe_is_corrected_for(tree: RunTree) -> None:
     other = {"recipe": recipe_of("other", paper={})}
-    write_arm(tree.write, "baseline", BASELINE)
-    write_arm(tree.write, "batchformer", BETTER)
-    write_arm(tree.write, "batchformer_self", CONTROL)
-    write_arm(tree.write, "baseline", BASELINE, **other)
-    write_arm(tree.write, "batchformer", [61.9, 63.0, 60.1, 62.9, 62.4], **other)
-    write_arm(tree.write, "batchformer_self", [61.3, 62.2], **other)
+    write_arm(tree, "baseline", BASELINE)
+    write_arm(tree, "batchformer", BETTER)
+    write_arm(tree, "batchformer_self", CONTROL)
+    write_arm(tree, "baseline", BASELINE, **other)
+    write_arm(tree, "batchformer", [61.9, 63.0, 60.1, 62.9, 62.4], **other)
+    write_arm(tree, "batchformer_self", [61.3, 62.2], **other)
     comparison = compare_runs(tree.runs())
     found = [d for recipe in comparison.recipes for d in recipe.differences.values()]
     assert (comparison.comparisons, comparison.tested) == (4, 3)
@@ -106,9 +110,9 @@ def test_every_comparison_of_every_recipe_is_corrected_for(tree: RunTree) -> Non
 
 def test_a_gain_that_the_correction_undoes_does_not_stand(tree: RunTree) -> None:
     values = [61.6, 62.9, 61.0, 62.0, 62.2]
-    write_arm(tree.write, "baseline", BASELINE)
+    write_arm(tree, "baseline", BASELINE)
     for arm in ("batchformer", "batchformer_self", "batchformer_frozen", "x", "y", "z", "w"):
-        write_arm(tree.write, arm, values if arm == "batchformer" else BASELINE[::-1])
+        write_arm(tree, arm, values if arm == "batchformer" else BASELINE[::-1])
     recipe = tree.compared()
     difference = recipe.differences["batchformer", "all"]
     assert difference.outcome == "gain"
@@ -118,7 +122,7 @@ def test_a_gain_that_the_correction_undoes_does_not_stand(tree: RunTree) -> None
 
 
 def test_pairs_are_the_seeds_both_have(tree: RunTree) -> None:
-    write_arm(tree.write, "baseline", BASELINE)
+    write_arm(tree, "baseline", BASELINE)
     for seed, value in [(9, 99.0), (3, 62.6), (1, 63.1), (4, 63.8)]:
         tree.write("batchformer", seed, scores={"all": value})
     recipe = tree.compared()
@@ -132,8 +136,8 @@ def test_pairs_are_the_seeds_both_have(tree: RunTree) -> None:
 
 @pytest.mark.parametrize("n", [1, 2])
 def test_too_few_seeds_have_values_and_no_verdict(tree: RunTree, n: int) -> None:
-    write_arm(tree.write, "baseline", BASELINE[:n])
-    write_arm(tree.write, "batchformer", BETTER[:n])
+    write_arm(tree, "baseline", BASELINE[:n])
+    write_arm(tree, "batchformer", BETTER[:n])
     comparison = compare_runs(tree.runs())
     (recipe,) = comparison.recipes
     difference = recipe.differences["batchformer", "all"]
@@ -169,8 +173,8 @@ def test_what_describes_features_has_an_interval_and_no_verdict(tree: RunTree) -
 
 @pytest.mark.parametrize("value", [math.nan, None])
 def test_a_seed_that_was_not_measured_is_named(tree: RunTree, value: float | None) -> None:
-    write_arm(tree.write, "baseline", BASELINE[:4])
-    write_arm(tree.write, "batchformer", BETTER[:4])
+    write_arm(tree, "baseline", BASELINE[:4])
+    write_arm(tree, "batchformer", BETTER[:4])
     tree.write("batchformer", 2, scores={"all": value})
     recipe = tree.compared()
     assert recipe.differences["batchformer", "all"].seeds == (0, 1, 3)
@@ -228,7 +232,7 @@ def test_remarks_on_data_are_notes_and_split_no_comparison(tree: RunTree) -> Non
 
 
 def test_without_a_baseline_there_is_no_difference(tree: RunTree) -> None:
-    write_arm(tree.write, "batchformer", BETTER)
+    write_arm(tree, "batchformer", BETTER)
     recipe = tree.compared()
     assert (dict(recipe.differences), recipe.main_arm) == ({}, None)
     assert any("no finished baseline" in warning for warning in recipe.warnings)
@@ -263,8 +267,8 @@ def test_the_effect_of_the_paper_needs_its_numbers_of_both_arms(tree: RunTree) -
 
 
 def test_a_reference_that_has_not_finished_leaves_nothing_to_compare(tree: RunTree) -> None:
-    write_arm(tree.write, "baseline", BASELINE)
-    write_arm(tree.write, "batchformer", BETTER)
+    write_arm(tree, "baseline", BASELINE)
+    write_arm(tree, "batchformer", BETTER)
     comparison = compare_runs(tree.runs(), reference="batchformer_self")
     (recipe,) = comparison.recipes
     assert (comparison.comparisons, recipe.over_images) == (0, {})
@@ -272,8 +276,8 @@ def test_a_reference_that_has_not_finished_leaves_nothing_to_compare(tree: RunTr
 
 
 def test_seeds_shared_with_another_reference_are_named(tree: RunTree) -> None:
-    write_arm(tree.write, "batchformer_self", BASELINE[:3])
-    write_arm(tree.write, "batchformer_frozen", BETTER)
+    write_arm(tree, "batchformer_self", BASELINE[:3])
+    write_arm(tree, "batchformer_frozen", BETTER)
     recipe = tree.compared()
     assert recipe.differences["batchformer_frozen", "all"].seeds == (0, 1, 2)
     assert recipe.warnings == (
@@ -329,10 +333,10 @@ def test_swapping_the_arms_turns_the_verdict(values: tuple[list[float], list[flo
 
 def test_an_arm_that_the_paper_lacks_is_said(tree: RunTree) -> None:
     recipe = recipe_of("ride", paper={"baseline": {"all": 48.0}})
-    write_arm(tree.write, "baseline", BASELINE, recipe=recipe)
-    write_arm(tree.write, "batchformer", BETTER, recipe=recipe)
-    write_arm(tree.write, "baseline", BASELINE)
-    write_arm(tree.write, "batchformer", BETTER)
+    write_arm(tree, "baseline", BASELINE, recipe=recipe)
+    write_arm(tree, "batchformer", BETTER, recipe=recipe)
+    write_arm(tree, "baseline", BASELINE)
+    write_arm(tree, "batchformer", BETTER)
     said = {r.name: r.warnings for r in compare_runs(tree.runs()).recipes}
     words = "The paper has no numbers of this recipe with BatchFormer"
     assert words in said["ride"] and words not in said["tail"]
@@ -390,3 +394,69 @@ def test_the_main_metric_is_the_first_shown() -> None:
 def test_results_cannot_be_changed() -> None:
     for kind in (Comparison, RecipeComparison, Score, Difference):
         assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+
+
+def test_it_is_a_bootstrap_over_images_of_the_difference_averaged_over_seeds(tree: RunTree) -> None:
+    for seed in (0, 1, 2):
+        tree.write("baseline", seed)
+        tree.write("batchformer", seed, gain=0.1)
+    tree.write("batchformer", 7, gain=0.9)
+    group = tree.group()
+    found = known(over_images(group, "batchformer"))
+
+    def correct(arm: str, seed: int) -> Any:
+        with np.load(tree.root / "tail" / arm / f"seed{seed}" / "figures.npz") as arrays:
+            return arrays["correct"].astype(float)
+
+    per_image = np.mean([correct("batchformer", s) - correct("baseline", s) for s in range(3)], 0)
+    generator = np.random.default_rng(5)
+    images = len(per_image)
+    drawn = [per_image[generator.integers(0, images, images)].mean() for _ in range(4000)]
+    low, high = 100 * np.quantile(drawn, [0.025, 0.975])
+    assert found.images == images == 400
+    assert found.mean == pytest.approx(100 * per_image.mean())
+    # The two bootstraps differ by their own noise: a tenth of the standard deviation.
+    noise = 100 * float(np.std(drawn)) * 0.15
+    assert (found.low, found.high) == pytest.approx((low, high), abs=noise)
+
+
+def test_with_two_pairs_there_is_no_interval(tree: RunTree) -> None:
+    for seed in (0, 1):
+        tree.write("baseline", seed)
+        tree.write("batchformer", seed)
+    assert over_images(tree.group(), "batchformer") is None
+
+
+@pytest.mark.parametrize("images", [30, 40])
+def test_test_sets_of_several_sizes_are_not_mixed(tree: RunTree, images: int) -> None:
+    for seed in range(3):
+        for arm in ("baseline", "batchformer"):
+            tree.write(arm, seed, per_class_images=images if seed == 2 else 40)
+    found = over_images(tree.group(), "batchformer")
+    assert (found is None) == (images != 40)
+
+
+def test_runs_without_answers_are_passed_over(tree: RunTree) -> None:
+    for seed in range(4):
+        tree.write("baseline", seed)
+        folder = tree.write("batchformer", seed)
+        if seed == 3:
+            (folder / "figures.npz").write_bytes(b"broken")
+    found = known(over_images(tree.group(), "batchformer"))
+    assert found.images == 400
+
+
+def test_images_are_compared_with_the_reference_of_the_group(tree: RunTree) -> None:
+    for seed in range(3):
+        for arm in ("baseline", "batchformer", "batchformer_self"):
+            tree.write(arm, seed, gain=0.1 if arm == "batchformer" else 0.02)
+    runs = tree.runs()
+    accuracy = {
+        arm: np.mean([run.figures["correct"].mean() for run in runs if run.arm == arm])
+        for arm in ("baseline", "batchformer", "batchformer_self")
+    }
+    for reference in ("baseline", "batchformer_self"):
+        found = known(over_images(one_group(runs, reference), "batchformer"))
+        expected = 100 * (accuracy["batchformer"] - accuracy[reference])
+        assert found.mean == pytest.approx(expected)
+    assert accuracy["baseline"] != accuracy["batchformer_self"]

@@ -1,18 +1,30 @@
+"""Effects over several recipes, and what is printed of them."""
+
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pytest
+from rich.console import Console
 from scipy import stats
 
-from batchformer.lab.report.results.comparison import compare_runs
-from batchformer.lab.report.results.pooling import PooledEffects, pool_recipes
+from batchformer.lab.metrics.intervals import holm, outcome_of, paired, pooled
+from batchformer.lab.report.results.comparison import compare_runs, difference_of
+from batchformer.lab.report.results.names import LOWER_IS_BETTER
+from batchformer.lab.report.results.pooling import Effect, PooledEffects, pool_recipes
+from batchformer.lab.report.results.tables import (
+    by_recipe,
+    effect_rows,
+    pooled_headline,
+    pooled_notes,
+    print_pooled,
+    recipe_rows,
+)
 from run_folders import RunTree, recipe_of, write_run
-
-Writer = Callable[..., Any]
 
 #: All and ECE of the baseline and of BatchFormer, by recipe and seed.
 VALUES = {
@@ -23,11 +35,11 @@ VALUES = {
 
 
 def write_recipe(
-    write: Writer, recipe: dict[str, Any], baseline: list[Any], other: list[Any]
+    tree: RunTree, recipe: dict[str, Any], baseline: list[Any], other: list[Any]
 ) -> None:
     for arm, values in (("baseline", baseline), ("batchformer", other)):
         for seed, (accuracy, ece) in enumerate(values):
-            write(arm, seed, recipe=recipe, scores={"all": accuracy, "ece": ece})
+            tree.write(arm, seed, recipe=recipe, scores={"all": accuracy, "ece": ece})
 
 
 @pytest.fixture
@@ -36,7 +48,7 @@ def together(tree: RunTree) -> PooledEffects:
     for name, (baseline, other) in VALUES.items():
         paper = {"baseline": {"all": 50.0}, "batchformer": {"all": 50.0 + papers.get(name, 0.0)}}
         recipe = recipe_of(name, paper=paper if name in papers else {})
-        write_recipe(tree.write, recipe, baseline, other)
+        write_recipe(tree, recipe, baseline, other)
     return pool_recipes(compare_runs(tree.runs()))
 
 
@@ -76,7 +88,7 @@ def test_what_only_describes_is_not_pooled(tree: RunTree) -> None:
 def test_recipes_that_share_runs_are_not_pooled_as_two(tree: RunTree) -> None:
     """Another BatchFormer beside the same baseline is compared apart, with that baseline."""
     for name, values in list(VALUES.items())[:2]:
-        write_recipe(tree.write, recipe_of(name), *values)
+        write_recipe(tree, recipe_of(name), *values)
     wide = recipe_of("first", module__heads=8)
     for seed, (accuracy, ece) in enumerate(VALUES["first"][1]):
         scores = {"all": accuracy, "ece": ece}
@@ -89,9 +101,9 @@ def test_recipes_that_share_runs_are_not_pooled_as_two(tree: RunTree) -> None:
 
 
 def test_few_seeds_one_recipe_and_sweeps_are_left_out_and_named(tree: RunTree) -> None:
-    write_recipe(tree.write, recipe_of("first"), *VALUES["first"])
-    write_recipe(tree.write, recipe_of("single"), [(50.0, 8.0)], [(50.5, 7.0)])
-    write_recipe(tree.write, recipe_of("two"), *(arm[:2] for arm in VALUES["second"]))
+    write_recipe(tree, recipe_of("first"), *VALUES["first"])
+    write_recipe(tree, recipe_of("single"), [(50.0, 8.0)], [(50.5, 7.0)])
+    write_recipe(tree, recipe_of("two"), *(arm[:2] for arm in VALUES["second"]))
     found = pool_recipes(compare_runs(tree.runs()), ["depth"])
     assert not found.effects and found.pairs == []
     said = "; ".join(found.left_out)
@@ -116,7 +128,7 @@ def test_copies_and_networks_of_one_training_count_once(tree: RunTree) -> None:
     """A copy says whose it is; probe and neighbours read the same trained networks."""
     for name in ("first", "copy", "knn", "probe"):
         start = "" if name in ("first", "copy") else "pretraining"
-        write_recipe(tree.write, recipe_of(name, start=start), *VALUES["first"])
+        write_recipe(tree, recipe_of(name, start=start), *VALUES["first"])
     for path in tree.root.glob("copy/*/seed*/config.json"):
         config = json.loads(path.read_text())
         origin = f"first/{config['arm']}/seed{config['seed']}"
@@ -129,16 +141,16 @@ def test_copies_and_networks_of_one_training_count_once(tree: RunTree) -> None:
 
 def test_levels_of_a_sweep_without_its_description_are_left_out(tree: RunTree) -> None:
     for name in ("first", "depth/1", "depth/2"):
-        write_recipe(tree.write, recipe_of(name), *VALUES["first"])
+        write_recipe(tree, recipe_of(name), *VALUES["first"])
     found = pool_recipes(compare_runs(tree.runs()))
     assert not found.effects
     assert sum("is a level of a sweep" in line for line in found.left_out) == 2
 
 
 def test_of_two_that_share_trainings_the_one_with_more_seeds_is_kept(tree: RunTree) -> None:
-    write_recipe(tree.write, recipe_of("a_probe", start="pre"), [(50.0, 8.0)], [(51.0, 7.0)])
-    write_recipe(tree.write, recipe_of("b_probe", start="pre"), *VALUES["first"])
-    write_recipe(tree.write, recipe_of("other"), *VALUES["third"])
+    write_recipe(tree, recipe_of("a_probe", start="pre"), [(50.0, 8.0)], [(51.0, 7.0)])
+    write_recipe(tree, recipe_of("b_probe", start="pre"), *VALUES["first"])
+    write_recipe(tree, recipe_of("other"), *VALUES["third"])
     found = pool_recipes(compare_runs(tree.runs()))
     assert list(found.effects["batchformer", "baseline", "all"].recipes) == ["b_probe", "other"]
 
@@ -147,10 +159,103 @@ def test_three_equal_recipes_are_as_sure_as_their_seeds(tree: RunTree) -> None:
     """Equal effects have no spread among themselves: the interval is then that of seeds."""
     baseline, other = VALUES["first"]
     for name in ("first", "second", "third"):
-        write_recipe(tree.write, recipe_of(name), baseline, other)
+        write_recipe(tree, recipe_of(name), baseline, other)
     found = pool_recipes(compare_runs(tree.runs()))
     effect = found.effects["batchformer", "baseline", "all"].pooled
     differences = [b[0] - a[0] for a, b in zip(baseline, other, strict=True)]
     error = np.std(differences, ddof=1) / np.sqrt(9)
     assert effect.spread == "seeds" and effect.low is not None
     assert effect.difference - effect.low == pytest.approx(stats.t.ppf(0.975, 6) * error)
+
+
+GAIN = {"a_recipe": [0.5, 0.7, 0.6], "another": [0.4, 0.8, 0.5], "third": [0.6, 0.5, 0.9]}
+NOISE = {"a_recipe": [0.5, -0.7, 0.1], "another": [-0.4, 0.8, -0.5]}
+LESS = {"a_recipe": [-2.0, -2.3, -2.1], "another": [-1.8, -2.4, -2.2]}
+
+
+def effect_of(metric: str, values: Mapping[str, list[float]], p: float | None) -> Effect:
+    recipes = {
+        name: difference_of(
+            paired([50.0] * len(each), [50.0 + v for v in each]),
+            tuple(range(len(each))),
+            metric,
+            1.0,
+        )
+        for name, each in values.items()
+    }
+    found = pooled(list(values.values()))
+    word = outcome_of(found.low, found.high, higher_is_better=metric not in LOWER_IS_BETTER)
+    return Effect(found, recipes, word, p, 1.0, len(recipes))
+
+
+@pytest.fixture
+def effects_found() -> PooledEffects:
+    given = {"all": GAIN, "few": NOISE, "ece": LESS}
+    p_values = holm([pooled(list(values.values())).p_value for values in given.values()])
+    effects = {
+        ("batchformer", "baseline", metric): effect_of(metric, values, p)
+        for (metric, values), p in zip(given.items(), p_values, strict=True)
+    }
+    return PooledEffects(effects, ("depth is a sweep, whose levels share runs",))
+
+
+def printed(effects_found: PooledEffects) -> str:
+    out = io.StringIO()
+    print_pooled(effects_found, Console(file=out, width=80))
+    return out.getvalue()
+
+
+def test_rows_hold_the_numbers(effects_found: PooledEffects) -> None:
+    effects = effects_found.of("batchformer", "baseline")
+    rows = {row[0]: row for row in effect_rows(effects)}
+    assert rows["All"][1:3] == ("", "+0.61") and rows["All"][-2:] == ("+1.0", "gain")
+    assert rows["Few"][1] == "2", "fewer recipes than All has"
+    assert rows["Few"][-1] == "inside the noise"
+    assert rows["ECE"][2].startswith("-2.1") and rows["ECE"][-1] == "gain"
+    by_recipe = {row[0]: row for row in recipe_rows(effects)}
+    assert by_recipe["a_recipe"] == ("a_recipe", "3", "+0.60", "-0.03", "-2.13")
+    assert by_recipe["third"] == ("third", "3", "+0.67", "", "")
+
+
+def test_the_headline_claims_no_more_than_stands(effects_found: PooledEffects) -> None:
+    effects = effects_found.of("batchformer", "baseline")
+    said = pooled_headline("batchformer", "baseline", effects)
+    assert said.startswith("batchformer, 3 recipes, 9 paired seeds. A gain on All +0.61 [")
+    assert "ECE -2.13" in said and "where lower is better" in said
+    assert "Inside the noise: Few -0.03" in said
+    undone = {"all": effect_of("all", GAIN, 0.2)}
+    said = pooled_headline("batchformer", "batchformer_self", undone)
+    assert "compared with batchformer_self" in said and "A gain" not in said
+    assert "after Holm's it is not significant" in said
+    both = {metric: effect_of(metric, GAIN, 0.2) for metric in ("all", "few")}
+    assert "they are not significant" in pooled_headline("batchformer", "baseline", both)
+    flat = {"all": effect_of("all", {"a": [0.5, 0.5], "b": [0.5, 0.5]}, None)}
+    assert "without verdict: All" in pooled_headline("batchformer", "baseline", flat)
+
+
+def test_eighty_columns_are_enough(effects_found: PooledEffects) -> None:
+    text = printed(effects_found)
+    rows = [line for line in text.splitlines() if line.startswith(("All ", "Few ", "ECE "))]
+    assert len(rows) == 3 and all(row.rstrip().endswith(("gain", "noise")) for row in rows)
+    assert "Not pooled: depth is a sweep" in text
+
+
+def test_notes_say_what_was_corrected_for_and_what_the_paper_has(
+    effects_found: PooledEffects,
+) -> None:
+    notes = " ".join(pooled_notes(effects_found))
+    assert "corrected over all 3 pooled effects" in notes and "numbers for (2 or 3)" in notes
+
+
+def test_names_are_never_cut(effects_found: PooledEffects) -> None:
+    effects = effects_found.of("batchformer", "baseline")
+    columns, rows = by_recipe(effects, 80)
+    assert columns == ("recipe", "n", "All", "Few", "ECE") and len(rows) == 3
+    columns, rows = by_recipe(effects, 30)
+    assert columns == ("metric", "recipe", "n", "diff.", "95% interval") and len(rows) == 7
+    assert rows[0][:4] == ("All", "a_recipe", "3", "+0.60") and rows[1][0] == ""
+
+
+def test_nothing_in_common_is_said() -> None:
+    text = printed(PooledEffects({}, ("first has no arm and metric in common with another",)))
+    assert "No two recipes have" in text and "Not pooled: first" in text
