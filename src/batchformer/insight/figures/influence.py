@@ -24,7 +24,14 @@ from batchformer.insight.figures.networks import (
     safe_divide,
 )
 from batchformer.insight.figures.rank_correlation import Correlation, correlation
-from batchformer.insight.figures.text import interval, number, seeds
+from batchformer.insight.figures.text import (
+    in_full,
+    in_powers,
+    interval,
+    number,
+    power_of_ten,
+    seeds,
+)
 from batchformer.insight.record import InsightArrays
 from batchformer.plug.alive import NEXT_TO_NOTHING as NEXT_TO_NOTHING
 
@@ -46,8 +53,6 @@ MOST_OF_IT = 0.5
 BEFORE = "The same before training, a control"
 EXACT = 1 - 1e-9
 """Rank correlations above this mean the same order."""
-NO_BREAK = "\N{NO-BREAK SPACE}"
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
@@ -409,31 +414,6 @@ def size_words(found: InfluenceOfArm, counts: NDArray[Any]) -> list[str]:
             f"pairs of samples"
         )
     return [f"{said}."]
-
-
-def power_of_ten(value: float) -> str:
-    """The nearest power of ten in Unicode; matplotlib's exponents are too small on a phone.
-
-    >>> power_of_ten(0.0011)
-    '10⁻³'
-    """
-    return f"10{str(round(np.log10(value))).translate(_RAISED)}"
-
-
-def in_powers(value: float) -> str:
-    """A number with two digits and a power of ten, in one piece.
-
-    >>> in_powers(3.54e-7).replace(NO_BREAK, " ")
-    '3.5 × 10⁻⁷'
-    """
-    digits, power = f"{value:.1e}".split("e")
-    return f"{digits}{NO_BREAK}×{NO_BREAK}{power_of_ten(10.0 ** int(power))}"
-
-
-def in_full(value: float) -> str:
-    """A number with one significant digit and no exponent."""
-    rounded = float(f"{value:.1g}")
-    return f"{rounded:.0f}" if rounded >= 1 else f"{rounded:.{-int(f'{rounded:e}'[-3:])}f}"
 
 
 def control_words(found: InfluenceOfArm) -> list[str]:

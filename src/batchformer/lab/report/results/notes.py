@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from batchformer.insight.figures.influence import NEXT_TO_NOTHING, change_of_a_loss, in_full
+from batchformer.insight.figures.influence import NEXT_TO_NOTHING, change_of_a_loss
+from batchformer.insight.figures.text import in_full
 from batchformer.lab.config.methods import reweights, without_batchformer
 from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import DESCRIPTIVE, metric_label
