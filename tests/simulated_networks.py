@@ -4,12 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from typing import Any, TypeVar
 
 import numpy as np
 
 COLOURS = ("#7a7f87", "#1f7ac4", "#d55e00", "#0c9268")
 Key = tuple[str, int]
+T = TypeVar("T")
+
+
+def known(value: T | None) -> T:
+    """What must be there."""
+    assert value is not None
+    return value
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +74,15 @@ def simulated_group(*arms: str, seeds: Iterable[int] = (0,), **options: Any) -> 
 def simulated_insight(
     arm: str, seed: int, classes: int = 12, *, batches: int = 8, samples: int = 64, heads: int = 4
 ) -> dict[str, Any]:
-    """What is kept of a network, summed sample by sample from batches that are drawn.
+    """What is kept of a network, the same for the same arguments; see ``_simulated``."""
+    return dict(_simulated(arm, seed, classes, batches, samples, heads))
+
+
+@cache
+def _simulated(
+    arm: str, seed: int, classes: int, batches: int, samples: int, heads: int
+) -> dict[str, Any]:
+    """Sums over batches that are drawn sample by sample.
 
     Rarer classes have less compact features and, with BatchFormer, larger gradients; attention
     prefers the own class and, a little, the tail. Arms of a seed see the same images.
@@ -87,17 +103,12 @@ def simulated_insight(
     confidence = (1 / classes + (1 - 1 / classes) * shared.beta(4, 1.5, 3000)).clip(0, 1)
     sure = 0.12 if arm == "baseline" else 0.06
     right = own.random(3000) < (confidence - sure * (0.5 + 1.5 * rarity[labels])).clip(0, 1)
-    sums = np.zeros((3, 4, 15))
-    for c, r, y in zip(confidence, right, labels, strict=True):
-        for group in (0, 1 + shots[y]):
-            sums[:, group, min(int(c * 15), 14)] += (1, c, r)
-    made |= dict(
-        zip(
-            ("reliability_count", "reliability_confidence", "reliability_correct"),
-            sums,
-            strict=True,
-        )
-    )
+    bins = np.minimum((confidence * 15).astype(int), 14)
+    for name, each in (("count", np.ones(3000)), ("confidence", confidence), ("correct", right)):
+        sums = np.zeros((4, 15))
+        np.add.at(sums, (0, bins), each)
+        np.add.at(sums, (1 + shots[labels], bins), each)
+        made[f"reliability_{name}"] = sums
     # Features around class means.
     gain = 1.0 if arm == "baseline" else 1.25
     means = gain * fixed.normal(0, 2.5, (classes, 2))

@@ -22,7 +22,7 @@ from batchformer.insight.figures.attention import (
     in_colours,
     reach_of,
 )
-from simulated_networks import all_many, group_of, simulated_group, simulated_insight
+from simulated_networks import all_many, group_of, known, simulated_group, simulated_insight
 
 #: Labels (N,), and weights (H, N, N) whose rows sum to 1.
 Batch = tuple[Any, NDArray[Any]]
@@ -65,9 +65,7 @@ def record(batches: list[Batch], bins: Any = BINS_OF, **changes: Any) -> dict[st
 
 
 def gathered(*seeds: Mapping[str, Any]) -> Attention:
-    data = gather(group_of({("batchformer", seed): kept for seed, kept in enumerate(seeds)}))
-    assert data is not None
-    return data
+    return known(gather(group_of({("batchformer", seed): kept for seed, kept in enumerate(seeds)})))
 
 
 def mean(values: list[Any]) -> Any:
@@ -112,7 +110,7 @@ def test_ratios_flow_and_shares_are_those_of_loops_over_samples(batches: list[Ba
     given_to = dict.fromkeys(TARGETS, 0.0)
     for labels, weights in batches:
         for i, j in np.ndindex(size, size):
-            target = TARGETS[0 if i == j else 1 if labels[i] == labels[j] else 2]
+            target = list(TARGETS)[0 if i == j else 1 if labels[i] == labels[j] else 2]
             given_to[target] += weights[:, i, j].mean() / (size * len(batches))
     for target, expected in given_to.items():
         assert found.shares[target].measured.mean == pytest.approx(expected)
@@ -214,15 +212,15 @@ def test_the_maps_are_of_the_arm_that_is_asked_for_else_of_batchformer() -> None
     arms = ("baseline", "batchformer_frozen", "batchformer")
     kept: dict[tuple[str, int], Mapping[str, Any]] = {(arm, 0): one for arm in arms}
     kept["baseline", 0] = {}
-    data = gather(group_of(kept))
-    assert data is not None and data.main == "batchformer"
+    data = known(gather(group_of(kept)))
+    assert data.main == "batchformer"
     assert sorted(data.by_arm) == ["batchformer", "batchformer_frozen"]
-    asked = gather(group_of(kept), "batchformer_frozen")
-    assert asked is not None and asked.main == "batchformer_frozen"
+    asked = known(gather(group_of(kept), "batchformer_frozen"))
+    assert asked.main == "batchformer_frozen"
     assert gather(group_of(kept), "baseline") is None
     del kept["batchformer", 0]
-    rest = gather(group_of(kept))
-    assert rest is not None and rest.main == "batchformer_frozen"
+    rest = known(gather(group_of(kept)))
+    assert rest.main == "batchformer_frozen"
     del kept["batchformer_frozen", 0]
     assert gather(group_of(kept)) is None
 
@@ -275,8 +273,8 @@ def titles(figure: Any) -> list[str]:
 
 def test_the_words_and_tables_of_every_arm() -> None:
     arms = ("baseline", "batchformer", "batchformer_frozen")
-    data = gather(simulated_group(*arms, seeds=range(2)))
-    assert data is not None and data.main == "batchformer"
+    data = known(gather(simulated_group(*arms, seeds=range(2))))
+    assert data.main == "batchformer"
     found = data.by_arm["batchformer"]
     same = found.shares["others of its class"]
     assert same.measured.mean > 2 * same.uniform
@@ -310,8 +308,8 @@ def test_the_figure_has_the_mean_the_flow_and_every_head() -> None:
 def test_attention_to_oneself_alone_can_be_drawn() -> None:
     labels = np.where(LABELS == 2, 0, LABELS)  # no sample of the medium classes
     alone = record([(labels, np.broadcast_to(np.eye(8), (2, 8, 8)))])
-    data = gather(group_of({("batchformer_self", 0): alone}))
-    assert data is not None and data.main == "batchformer_self"
+    data = known(gather(group_of({("batchformer_self", 0): alone})))
+    assert data.main == "batchformer_self"
     found = data.by_arm["batchformer_self"]
     assert found.shares["itself"].measured.mean == 1
     assert np.isnan(found.ratio[2]).all() and found.ratio[0, 3] == 0
@@ -321,8 +319,7 @@ def test_attention_to_oneself_alone_can_be_drawn() -> None:
 
 
 def test_a_thousand_classes_are_a_hundred_bins() -> None:
-    data = gather(simulated_group("batchformer", classes=1000, batches=2))
-    assert data is not None
+    data = known(gather(simulated_group("batchformer", classes=1000, batches=2)))
     assert data.by_arm["batchformer"].ratio.shape == (100, 100)
     assert data.together == 10 and "up to 10 classes" in attention.caption(data).note
     assert list(data.counts) == sorted(data.counts, reverse=True)
@@ -376,6 +373,5 @@ def test_attention_that_is_not_uniform_in_one_head_is_not_called_so() -> None:
 def test_the_words_name_the_images_that_were_seen() -> None:
     key = "batchformer", 0
     kept = {key: simulated_insight(*key, batches=8, samples=64)}
-    data = gather(group_of(kept, {key: {"correct": np.zeros(600)}}))
-    assert data is not None
+    data = known(gather(group_of(kept, {key: {"correct": np.zeros(600)}})))
     assert "on 512 of the 600 test images in batches" in attention.caption(data).note

@@ -27,7 +27,7 @@ from batchformer.insight.figures.cam import (
 )
 from batchformer.insight.figures.canvas import inline_svg
 from batchformer.insight.figures.captioned import table_html
-from simulated_networks import Group, all_many, group_of, simulated_group, simulated_insight
+from simulated_networks import Group, all_many, group_of, known, simulated_group, simulated_insight
 
 GROUPS = ("many", "medium", "few")
 HOSTILE = "<script>alert('x')</script> & \"$a_b$\""
@@ -55,9 +55,7 @@ def heat_maps(
 
 
 def gathered(group: Group, **options: Any) -> Cams:
-    data = gather(group, **options)
-    assert data is not None
-    return data
+    return known(gather(group, **options))
 
 
 def rows(data: Cams) -> dict[str, list[int]]:
@@ -223,16 +221,16 @@ def test_the_figure_comes_with_its_words_and_its_table_folded() -> None:
     kept = {
         (arm, 0): heat_maps([0, 1, 0], [0, 2], classes=names) for arm in ("baseline", "batchformer")
     }
-    shown = cam.make(group_of(kept), images=1)
-    assert shown is not None and shown.title == "Where the network looks"
+    shown = known(cam.make(group_of(kept), images=1))
+    assert shown.title == "Where the network looks"
     assert shown.tables == () and len(shown.folded_tables[0].rows) == 2
     svg = ElementTree.fromstring(inline_svg(shown.draw(), shown.caption.alternative, "cam"))
     assert svg.get("aria-label") == shown.caption.alternative
     texts = [element.text for element in svg.iter() if element.tag == "text"]
     assert "many shots" in texts and "few shots" in texts and "cat" in texts
     assert f"{HOSTILE[:8]}…" in texts and not list(svg.iter("script"))
-    only = cam.make(group_of(kept), shots="few")
-    assert only is not None and [row[0] for row in only.folded_tables[0].rows] == ["few"]
+    only = known(cam.make(group_of(kept), shots="few"))
+    assert [row[0] for row in only.folded_tables[0].rows] == ["few"]
     assert cam.make(group_of(kept), shots="medium") is None
 
 

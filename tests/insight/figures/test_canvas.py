@@ -42,54 +42,51 @@ def drawn() -> Figure:
     return figure
 
 
-def test_it_is_one_well_formed_element_with_a_description() -> None:
-    root = ElementTree.fromstring(inline_svg(drawn(), 'Says "what" & why', "one"))
+@pytest.fixture(scope="module")
+def svg() -> str:
+    return inline_svg(drawn(), 'Says "what" & why', "one")
+
+
+def test_it_is_one_well_formed_element_with_a_description(svg: str) -> None:
+    root = ElementTree.fromstring(svg)
     assert root.tag == "svg"
     assert (root.get("role"), root.get("aria-label")) == ("img", 'Says "what" & why')
     assert root.get("width") is root.get("height") is None, "the page sets the size"
     assert root.get("viewBox", "").startswith(f"0 0 {72 * WIDTH:g} ")
 
 
-def test_nothing_in_it_reaches_outside_or_styles_the_page() -> None:
-    text = inline_svg(drawn(), "x", "one")
-    assert "http" not in text
-    assert "<style" not in text
-    assert "<metadata" not in text
+def test_nothing_in_it_reaches_outside_or_styles_the_page(svg: str) -> None:
+    for outside in ("http", "<style", "<metadata"):
+        assert outside not in svg
 
 
-def test_ink_is_the_colour_of_the_page_and_the_ground_is_clear() -> None:
-    text = inline_svg(drawn(), "x", "one")
-    assert INK not in text
-    assert "currentColor" in text
-    assert not re.search(r"fill: (#ffffff|white)", text)
-    assert not re.search(r"(fill|stroke): (#000000|black)", text), "black is lost on a dark page"
-    texts = ElementTree.fromstring(text).iter("text")
+def test_ink_is_the_colour_of_the_page_and_the_ground_is_clear(svg: str) -> None:
+    assert INK not in svg
+    assert "currentColor" in svg
+    assert not re.search(r"fill: (#ffffff|white)", svg)
+    assert not re.search(r"(fill|stroke): (#000000|black)", svg), "black is lost on a dark page"
+    texts = ElementTree.fromstring(svg).iter("text")
     assert all("currentColor" in element.get("style", "") for element in texts)
 
 
-def test_text_stays_text_in_the_fonts_of_the_page() -> None:
-    text = inline_svg(drawn(), "x", "one")
-    words = [element.text for element in ElementTree.fromstring(text).iter("text")]
+def test_text_stays_text_in_the_fonts_of_the_page(svg: str) -> None:
+    words = [element.text for element in ElementTree.fromstring(svg).iter("text")]
     assert "Cost in $ and in % & more" in words
     assert "a $b$ <c>" in words
-    assert "DejaVu" not in text
-    assert "font-size: 9px" in text
+    assert "DejaVu" not in svg
+    assert "font-size: 9px" in svg
 
 
-def test_references_are_met_and_ids_differ_between_figures() -> None:
+def test_equal_figures_are_equal_text_but_for_their_ids(svg: str) -> None:
+    assert inline_svg(drawn(), 'Says "what" & why', "one") == svg
     ids = []
-    for prefix in ("one", "two"):
-        text = inline_svg(drawn(), "x", prefix)
+    for text in (svg, inline_svg(drawn(), "x", "two")):
         own = set(re.findall(r'\bid="([^"]+)"', text))
         used = set(re.findall(r'url\(#([^)"]+)\)|href="#([^"]+)"', text))
-        assert {a or b for a, b in used} == own
+        assert {a or b for a, b in used} == own, "references are met"
         assert own
         ids.append(own)
     assert not ids[0] & ids[1]
-
-
-def test_equal_figures_are_equal_text() -> None:
-    assert inline_svg(drawn(), "x", "one") == inline_svg(drawn(), "x", "one")
 
 
 def test_pyplot_and_its_global_state_are_left_alone() -> None:

@@ -20,7 +20,7 @@ from batchformer.insight.figures.canvas import (
     SHOT_MARKS,
 )
 from batchformer.insight.figures.features import FeaturesOfArm, FeatureSpace, class_means, gather
-from simulated_networks import all_many, group_of, simulated_group, simulated_insight
+from simulated_networks import all_many, group_of, known, simulated_group, simulated_insight
 
 SHOTS_OF = np.array([0, 0, 1, 2])
 
@@ -40,9 +40,7 @@ def features(seed: int, shots: Any = SHOTS_OF, **changes: Any) -> dict[str, Any]
 
 
 def gathered(kept: Mapping[tuple[str, int], Mapping[str, Any]]) -> FeatureSpace:
-    data = gather(group_of(kept))
-    assert data is not None
-    return data
+    return known(gather(group_of(kept)))
 
 
 def test_points_are_of_the_first_seed_that_all_arms_have() -> None:
@@ -174,8 +172,8 @@ def test_no_points_have_no_means() -> None:
 
 def test_the_tables_have_the_mean_over_seeds_with_its_interval() -> None:
     kept = {("batchformer", seed): features(seed) for seed in range(3)}
-    made = feature_space.make(group_of(kept))
-    assert made is not None and made.title == "Feature space" and not made.folded_tables
+    made = known(feature_space.make(group_of(kept)))
+    assert made.title == "Feature space" and not made.folded_tables
     separation, spread = made.tables
     assert separation.columns == ("separation", "n", "many", "medium", "few")
     mean = np.mean([arrays["spread"][2] for arrays in kept.values()])
@@ -184,8 +182,7 @@ def test_the_tables_have_the_mean_over_seeds_with_its_interval() -> None:
 
 
 def test_every_shot_group_has_its_colour_in_every_panel() -> None:
-    data = gather(simulated_group("baseline", "batchformer"))
-    assert data is not None
+    data = known(gather(simulated_group("baseline", "batchformer")))
     figure = feature_space.draw(data)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["baseline", "batchformer"]
     for axes in figure.axes:
@@ -214,8 +211,8 @@ def test_few_classes_have_a_colour_a_mark_and_a_name_each() -> None:
     from matplotlib.text import Text
 
     arms = ("baseline", "batchformer", "batchformer_frozen")
-    data = gather(simulated_group(*arms, classes=7))
-    assert data is not None and data.by_class and len(data.groups) == 3
+    data = known(gather(simulated_group(*arms, classes=7)))
+    assert data.by_class and len(data.groups) == 3
     figure = feature_space.draw(data)
     (legend,) = figure.legends
     assert [text.get_text() for text in legend.get_texts()] == [f"class {i}" for i in range(7)]

@@ -23,7 +23,7 @@ from batchformer.insight.figures.influence import (
     window_of,
 )
 from batchformer.insight.figures.rank_correlation import Correlation, correlation
-from simulated_networks import Group, group_of
+from simulated_networks import Group, group_of, known
 
 CLASSES = 12
 #: No two alike, and in no order.
@@ -50,9 +50,7 @@ def accuracy(seed: int) -> dict[str, Any]:
 
 
 def gathered(group: Group, *options: Any) -> InfluenceByClass:
-    data = gather(group, *options)
-    assert data is not None
-    return data
+    return known(gather(group, *options))
 
 
 def spearman(x: Any, y: Any) -> float:

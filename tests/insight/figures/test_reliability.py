@@ -19,7 +19,7 @@ from batchformer.insight.figures import reliability
 from batchformer.insight.figures.canvas import inline_svg
 from batchformer.insight.figures.captioned import table_html
 from batchformer.insight.figures.reliability import FEWEST, NAMES, calibration_error, gather
-from simulated_networks import all_many, group_of, simulated_group, simulated_insight
+from simulated_networks import all_many, group_of, known, simulated_group, simulated_insight
 
 BINS = 5
 #: Confidence, whether it was right, and the shot group of the class: 1, 2 or 3.
@@ -52,9 +52,7 @@ def error_of(predictions: list[Prediction]) -> float:
 
 
 def gathered(kept: Mapping[tuple[str, int], Mapping[str, Any]], by_shots: bool = False) -> Any:
-    data = gather(group_of(kept), by_shots)
-    assert data is not None
-    return data
+    return known(gather(group_of(kept), by_shots))
 
 
 def drawn(seed: int, groups: tuple[int, ...] = (1, 2, 3), count: int = 200) -> list[Prediction]:
@@ -188,8 +186,8 @@ def test_bins_of_few_predictions_are_pale_and_steps_add_up_to_all() -> None:
 @pytest.mark.parametrize("by_shots", [False, True])
 def test_the_page_has_titles_and_arms_as_text(by_shots: bool) -> None:
     kept = {(arm, 0): sums(drawn(0)) for arm in ("baseline", HOSTILE)}
-    shown = reliability.make(group_of(kept), by_shots)
-    assert shown is not None and shown.title == "Reliability"
+    shown = known(reliability.make(group_of(kept), by_shots))
+    assert shown.title == "Reliability"
     assert [len(part) for part in (shown.tables, shown.folded_tables)] == [1, 1]
     svg = ElementTree.fromstring(inline_svg(shown.draw(), shown.caption.alternative, "r"))
     texts = [element.text for element in svg.iter() if element.tag == "text"]
@@ -217,8 +215,7 @@ def test_a_part_of_the_test_images_is_called_so_beside_another_error(
     key = "baseline", 0
     scores = {"all": 50.0} | ({"ece": 9.0} if tabled else {})
     figures = {key: {"correct": np.zeros(whole, bool)}}
-    data = gather(group_of({key: sums(drawn(0))}, figures, scores=scores))
-    assert data is not None
+    data = known(gather(group_of({key: sums(drawn(0))}, figures, scores=scores)))
     note = reliability.caption(data).note
     part = whole > 200
     assert ("on 200 of the 201 test images" in note) == part
@@ -249,8 +246,7 @@ def test_the_error_is_that_of_torchmetrics() -> None:
 
 @pytest.mark.parametrize("by_shots", [False, True])
 def test_the_diagram_shows_accuracy_by_confidence_and_counts(by_shots: bool) -> None:
-    data = gather(simulated_group("baseline", "batchformer"), by_shots)
-    assert data is not None
+    data = known(gather(simulated_group("baseline", "batchformer"), by_shots))
     figure = reliability.draw(data)
     columns = 3 if by_shots else 1
     assert len(figure.axes) == 2 * columns

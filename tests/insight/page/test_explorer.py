@@ -24,7 +24,8 @@ from batchformer.insight.page.explorer import (
     script_policy,
     sprite,
 )
-from simulated_networks import group_of, simulated_batches
+from batchformer.insight.page.html import Section
+from simulated_networks import group_of, known, simulated_batches
 
 Insight = dict[str, NDArray[Any]]
 
@@ -40,6 +41,10 @@ def arrays(
     } | simulated_batches(seed, batches, samples, heads, classes)
 
 
+def section_of(kept: dict[tuple[str, int], Insight]) -> Section:
+    return known(explorer_section(group_of(kept), "p"))
+
+
 def on_page(html: str) -> dict[str, Any]:
     """What the page gives to the script."""
     (text,) = re.findall(r'<script type="application/json"[^>]*>(.*?)</script>', html, re.S)
@@ -53,8 +58,7 @@ def numbers(text: str, kind: str, *shape: int) -> NDArray[Any]:
 
 def test_the_page_holds_the_arrays_themselves() -> None:
     record = arrays()
-    section = explorer_section(group_of({("batchformer", 0): record}), "p")
-    assert section is not None
+    section = section_of({("batchformer", 0): record})
     data = on_page(section.html)
     (arm,) = data["arms"]
     assert (arm["name"], arm["seed"], arm["heads"]) == ("batchformer", 0, 3)
@@ -73,8 +77,7 @@ def test_the_page_holds_the_arrays_themselves() -> None:
 
 def test_only_classes_that_occur_are_held() -> None:
     record = arrays(classes=1000)
-    found = explorer_of(group_of({("batchformer", 0): record}))
-    assert found is not None
+    found = known(explorer_of(group_of({("batchformer", 0): record})))
     occurring = set(record["batch_labels"].flat) | set(record["batch_predictions"].flat)
     expected = {
         k: [f"class {k}", 20 * (1000 - k), 3 * k // 1000] for k in sorted(map(int, occurring))
@@ -109,8 +112,7 @@ def test_each_arm_is_of_its_first_seed_that_has_all() -> None:
     part = {name: array for name, array in arrays().items() if name != "batch_gradient"}
     kept = {("batchformer", 0): part, ("batchformer", 1): arrays(1), ("batchformer", 2): arrays(2)}
     kept["batchformer_self", 0] = arrays(3)
-    section = explorer_section(group_of(kept), "p")
-    assert section is not None
+    section = known(explorer_section(group_of(kept), "p"))
     found = [(arm["name"], arm["seed"]) for arm in on_page(section.html)["arms"]]
     assert found == [("batchformer", 1), ("batchformer_self", 0)]
     assert "(batchformer seed 1, batchformer_self seed 0)" in section.note
@@ -118,11 +120,10 @@ def test_each_arm_is_of_its_first_seed_that_has_all() -> None:
 
 def test_the_words_say_how_batches_are_drawn_and_one_shot_group_is_not_named() -> None:
     record = arrays()
-    section = explorer_section(group_of({("batchformer", 0): record}), "p")
-    assert section is not None and "as frequent as in training" in section.note
+    section = section_of({("batchformer", 0): record})
+    assert "as frequent as in training" in section.note
     alike = record | {"shot_of_class": np.zeros_like(record["shot_of_class"])}
-    section = explorer_section(group_of({("batchformer", 0): alike}), "p")
-    assert section is not None
+    section = section_of({("batchformer", 0): alike})
     assert on_page(section.html)["shots"] == []
     assert re.findall(r'<label class="pick (\w+)" hidden>', section.html) == ["arm", "shot"]
 
@@ -130,16 +131,14 @@ def test_the_words_say_how_batches_are_drawn_and_one_shot_group_is_not_named() -
 def test_arms_that_saw_the_same_images_share_the_pictures() -> None:
     other = arrays(1) | {"batch_thumbnails": arrays(0)["batch_thumbnails"]}
     group = group_of({("batchformer", 0): arrays(0), ("batchformer_frozen", 0): other})
-    found = explorer_of(group)
-    assert found is not None
+    found = known(explorer_of(group))
     assert len(found.sprites) == 2
     assert [[b["sprite"] for b in arm["batches"]] for arm in found.arms] == [[0, 1], [0, 1]]
 
 
 def test_arms_may_have_kept_different_numbers_of_batches() -> None:
     kept = {("batchformer", 0): arrays(0, batches=1), ("batchformer_self", 0): arrays(1, batches=3)}
-    found = explorer_of(group_of(kept))
-    assert found is not None
+    found = known(explorer_of(group_of(kept)))
     assert [[b["sprite"] for b in arm["batches"]] for arm in found.arms] == [[0], [1, 2, 3]]
     assert len(found.sprites) == 4
 
@@ -179,26 +178,22 @@ def test_three_batches_of_64_stay_small() -> None:
     record = arrays(batches=3, samples=64, heads=4, classes=100)
     smooth = np.random.default_rng(0).integers(0, 256, (3, 64, 8, 8, 3), np.uint8)
     record["batch_thumbnails"] = smooth.repeat(4, 2).repeat(4, 3)
-    section = explorer_section(group_of({("batchformer", 0): record}), "p")
-    assert section is not None
+    section = section_of({("batchformer", 0): record})
     assert len(section.html) < 600_000
     assert "the first" not in section.note
 
 
 def test_of_a_large_record_the_first_batches_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     group = group_of({("batchformer", 0): arrays(batches=4)})
-    whole = explorer_of(group)
-    assert whole is not None
+    whole = known(explorer_of(group))
     each = [len(b["attention"]) + len(b["gradient"]) for b in whole.arms[0]["batches"]]
     first_two = sum(each[:2]) + sum(map(len, whole.sprites[:2]))
     monkeypatch.setattr(explorer, "MOST_BYTES", first_two)
-    section = explorer_section(group, "p")
-    assert section is not None
+    section = known(explorer_section(group, "p"))
     assert len(on_page(section.html)["arms"][0]["batches"]) == section.html.count("<img ") == 2
     assert "the first 2 of 4)" in section.note
     monkeypatch.setattr(explorer, "MOST_BYTES", 1)
-    found = explorer_of(group)
-    assert found is not None
+    found = known(explorer_of(group))
     assert len(found.arms[0]["batches"]) == len(found.sprites) == 1
 
 
@@ -206,8 +201,7 @@ def test_names_of_classes_cannot_become_markup() -> None:
     record = arrays()
     name = "</script><script>alert('&')</script>"
     record["classes"] = np.array([name] * len(record["classes"]))
-    section = explorer_section(group_of({("batchformer", 0): record}), "p")
-    assert section is not None
+    section = section_of({("batchformer", 0): record})
     assert "alert" in section.html
     assert section.html.count("<script") == section.html.count("</script>") == 2
     assert {each[0] for each in on_page(section.html)["arms"][0]["classes"].values()} == {name}
@@ -216,8 +210,7 @@ def test_names_of_classes_cannot_become_markup() -> None:
 def test_the_policy_names_the_script_of_the_page() -> None:
     group = group_of({("batchformer", 0): arrays()})
     for prefix in ("one", "two"):
-        section = explorer_section(group, prefix)
-        assert section is not None
+        section = known(explorer_section(group, prefix))
         (script,) = re.findall(r"<script>(.*?)</script>", section.html, re.S)
         digest = b64encode(sha256(script.encode()).digest()).decode()
         assert script_policy([section]) == f"; script-src 'sha256-{digest}'"

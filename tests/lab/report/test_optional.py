@@ -14,8 +14,8 @@ from batchformer.lab.report.figures.training import draw
 from batchformer.lab.report.page.html import write_page
 from batchformer.lab.report.results.comparison import compare_runs
 from batchformer.lab.report.results.configuration import one_group
-from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.report.results.tables import print_table
+from run_folders import RunTree
 
 Writer = Callable[..., Any]
 
@@ -35,15 +35,10 @@ def test_reading_and_comparing_import_no_optional_library() -> None:
     ("library", "name"), [("matplotlib", "report"), ("jinja2", "report"), ("rich", "lab")]
 )
 def test_a_missing_library_is_one_line_that_names_its_extra(
-    write_run: Writer,
-    runs_root: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    library: str,
-    name: str,
+    tree: RunTree, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, library: str, name: str
 ) -> None:
-    write_run("baseline", 0)
-    runs = find_runs(runs_root)
+    tree.write("baseline", 0)
+    runs = tree.runs()
     for module in [m for m in sys.modules if m.partition(".")[0] == library]:
         monkeypatch.delitem(sys.modules, module)
     monkeypatch.setitem(sys.modules, library, None)

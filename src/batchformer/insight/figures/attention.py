@@ -39,28 +39,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAMES = (
-    "train_counts",
-    "bin_of_class",
-    "bin_pairs",
-    "attention",
-    "attention_self",
-    "attention_same",
-    "attention_other",
-    "attention_shots",
-    "shot_pairs",
+    *("train_counts", "bin_of_class", "bin_pairs", "shot_pairs", "attention", "attention_shots"),
+    *("attention_self", "attention_same", "attention_other"),
 )
-MOST_NAMES = 10
+TARGETS = dict(zip(("itself", "others of its class", "other classes"), NAMES[-3:], strict=True))
+"""What a sample attends to, and the array that has it."""
+MOST_NAMES, HEADS_A_ROW = 10, 4
 UNIFORM = 0.01
 """Attention is called uniform where no weight differs from uniform by more than this part."""
-TARGETS = ("itself", "others of its class", "other classes")
-
 LEAST_REACH = 0.1
 """Colours reach at least this power of 2 to each side, so that noise has no full colour."""
-
 WITHIN = 0.98
 """The part of all attention whose cells lie within the colours."""
-
-HEADS_A_ROW = 4
 
 
 @dataclass(frozen=True)
@@ -82,7 +72,6 @@ class AttentionOfArm:
         shares: by ``TARGETS``, mean over heads.
         flow: (3, 3) part of the attention of a shot group's samples that goes to others of each.
         flow_ratio: (3, 3) the same by pair, to uniform attention.
-        seeds: how many.
         deviation: the largest relative difference from uniform attention in any head and seed, of
             a cell or of what samples give to themselves.
     """
@@ -110,7 +99,6 @@ class Attention:
         counts: mean training images of a bin's classes, (P,).
         together: most classes in one bin.
         batch: samples of a batch, the mean over batches.
-        by_arm: arms with BatchFormer.
         main: the arm whose maps are drawn.
         names: of the classes, where every bin is one and few enough are named along an axis.
         images: test images that were seen, in words.
@@ -137,17 +125,14 @@ def make(group: NetworkGroup, arm: str | None = None) -> CaptionedFigure | None:
     if data is None:
         return None
     first, *flows = tables(data)
-    return CaptionedFigure(
-        "Attention between samples", caption(data), lambda: draw(data), [first], flows
-    )
+    title = "Attention between samples"
+    return CaptionedFigure(title, caption(data), lambda: draw(data), [first], flows)
 
 
 def gather(group: NetworkGroup, arm: str | None = None) -> Attention | None:
     """What the figure shows, or None where no run kept its attention.
 
-    Args:
-        group: of runs.
-        arm: whose maps are drawn; by default batchformer, else the first that has them.
+    Maps are drawn of ``arm``, by default of batchformer, else of the first that has them.
     """
     found = arrays_by_arm(group, *NAMES)
     if not found or (arm is not None and arm not in found):
@@ -182,44 +167,31 @@ def _batch(run: InsightArrays) -> float:
 def _of_arm(runs: list[InsightArrays]) -> AttentionOfArm:
     ratios = [_ratio(run["attention"], run["bin_pairs"], run) for run in runs]
     flows = [_ratio(run["attention_shots"], run["shot_pairs"], run) for run in runs]
+    own = [(run["attention_self"].T, run) for run in runs]
+    to_themselves = [_ratio(sums, samples, run) for (sums, samples), run in own]
     return AttentionOfArm(
         mean_of_known(np.stack([ratio.mean(0) for ratio in ratios])),
         np.sum([run["bin_pairs"] for run in runs], 0),
         ratios[0],
-        _shares(runs),
+        {target: _share(runs, name) for target, name in TARGETS.items()},
         mean_of_known(np.stack([_flow(run) for run in runs])),
         mean_of_known(np.stack([flow.mean(0) for flow in flows])),
         len(runs),
-        max(
-            float(np.nanmax(np.abs(part - 1), initial=0.0))
-            for run, ratio in zip(runs, ratios, strict=True)
-            for part in (ratio, _to_themselves(run))
-        ),
+        max(float(np.nanmax(np.abs(part - 1), initial=0.0)) for part in (*ratios, *to_themselves)),
     )
 
 
-def _to_themselves(run: InsightArrays) -> NDArray[Any]:
-    """Mean weight of a sample for itself over uniform weight, (H,)."""
-    sums, samples = run["attention_self"].T
-    return safe_divide(_batch(run) * sums.astype(np.float64), samples)
-
-
 def _ratio(sums: NDArray[Any], pairs: NDArray[Any], run: InsightArrays) -> NDArray[Any]:
-    """Mean weight of a pair over uniform weight, (H, P, P) of sums and (P, P) of counts."""
+    """Mean weight of a pair over uniform weight, from sums (H, ...) and counts."""
     return safe_divide(_batch(run) * sums.astype(np.float64), pairs)
 
 
-def _shares(runs: list[InsightArrays]) -> dict[str, Share]:
-    names = ("attention_self", "attention_same", "attention_other")
-    shares = {}
-    for target, name in zip(TARGETS, names, strict=True):
-        measured, uniform = [], []
-        for run in runs:
-            samples = float(run["attention_self"][0, 1])
-            measured.append(float(run[name][:, 0].mean()) / samples)
-            uniform.append(float(run[name][0, 1]) / samples / _batch(run))
-        shares[target] = Share(summary(measured, within=(0.0, 1.0)), float(np.mean(uniform)))
-    return shares
+def _share(runs: list[InsightArrays], name: str) -> Share:
+    samples = [float(run["attention_self"][0, 1]) for run in runs]
+    each = list(zip(runs, samples, strict=True))
+    measured = [float(run[name][:, 0].mean()) / count for run, count in each]
+    uniform = [float(run[name][0, 1]) / count / _batch(run) for run, count in each]
+    return Share(summary(measured, within=(0.0, 1.0)), float(np.mean(uniform)))
 
 
 def _flow(run: InsightArrays) -> NDArray[Any]:
@@ -251,8 +223,10 @@ def draw(data: Attention) -> Figure:
     panels = above.subplots(1, 2 if len(data.groups) > 1 else 1, squeeze=False)[0].tolist()
     image = _map(panels[0], found.ratio, reach)
     title(panels[0], "Every head" if found.uniform else "Mean over heads")
-    if found.uniform:
-        _say_uniform(panels[0], found)
+    if found.uniform:  # the map is blank
+        style: Any = {"ha": "center", "va": "center", "fontsize": SMALL, "color": "#000000"}
+        text = f"uniform,\nwithin {at_most(found.deviation)}"
+        panels[0].text(0.5, 0.5, text, transform=panels[0].transAxes, **style)
     _axes_of_classes(panels[0], data)
     if len(panels) > 1:
         _flow_cells(panels[1], found, data.groups, reach)
@@ -269,13 +243,6 @@ def draw(data: Attention) -> Figure:
             title(axes, f"Head {i + 1}")
         _bar(below, image, list(small), reach, heads)
     return drawn
-
-
-def _say_uniform(axes: Axes, found: AttentionOfArm) -> None:
-    """Write that attention is uniform on a map that would be blank."""
-    style: Any = {"ha": "center", "va": "center", "fontsize": SMALL, "color": "#000000"}
-    text = f"uniform,\nwithin {at_most(found.deviation)}"
-    axes.text(0.5, 0.5, text, transform=axes.transAxes, **style)
 
 
 def _axes_of_classes(axes: Axes, data: Attention) -> None:
@@ -298,14 +265,9 @@ def _bar(figure: Any, image: Any, panels: list[Axes], reach: float, ratio: NDArr
     """The scale of the colours; an arrow where a cell of ``ratio`` lies beyond its end."""
     below, above = beyond(ratio, reach)
     ends = {(True, True): "both", (True, False): "min", (False, True): "max"}
-    bar = figure.colorbar(
-        image,
-        ax=panels,
-        location="bottom",
-        shrink=0.6,
-        aspect=30,
-        extend=ends.get((below, above), "neither"),
-    )
+    place: Any = {"location": "bottom", "shrink": 0.6, "aspect": 30}
+    extend = ends.get((below, above), "neither")
+    bar = figure.colorbar(image, ax=panels, extend=extend, **place)
     bar.set_ticks([-reach, 0, reach], labels=[times(2**-reach), "uniform", times(2**reach)])
     bar.ax.tick_params(colors=INK, labelsize=SMALL, length=0)
     bar.outline.set(edgecolor=INK, linewidth=0.5)  # its dark ends are to be seen on a dark page
@@ -328,13 +290,8 @@ def _flow_cells(axes: Axes, found: AttentionOfArm, present: list[int], reach: fl
 def _map(axes: Axes, ratio: NDArray[Any], reach: float) -> Any:
     for spine in axes.spines.values():
         spine.set_visible(False)
-    return axes.imshow(
-        np.ma.masked_invalid(in_colours(ratio, reach)),
-        cmap=DIVERGING,
-        vmin=-reach,
-        vmax=reach,
-        interpolation="none",
-    )
+    shown = np.ma.masked_invalid(in_colours(ratio, reach))
+    return axes.imshow(shown, cmap=DIVERGING, vmin=-reach, vmax=reach, interpolation="none")
 
 
 # Ratios as colours: powers of 2, as far to both sides, extremes cut off
@@ -343,12 +300,9 @@ def _map(axes: Axes, ratio: NDArray[Any], reach: float) -> Any:
 def reach_of(ratio: NDArray[Any], pairs: NDArray[Any]) -> float:
     """How far the colours go to each side, in powers of 2.
 
-    Cells are weighted by their attention, and those that hold ``WITHIN`` of it lie within the
-    colours. Otherwise a class that hardly any sample attends to would wash out all others.
-
-    Args:
-        ratio: (..., P, P) to uniform attention; NaN where no pair was seen.
-        pairs: (P, P) how many were.
+    ``ratio`` (..., P, P) is NaN where none of the ``pairs`` (P, P) was seen. Cells are weighted by
+    their attention, and those that hold ``WITHIN`` of it lie within the colours. Otherwise a class
+    that hardly any sample attends to would wash out all others.
     """
     given = np.where(np.isfinite(ratio), ratio * pairs, 0.0)
     used = given > 0
@@ -425,18 +379,11 @@ def tables(data: Attention) -> list[FigureTable]:
     rows = []
     for arm, found in data.by_arm.items():
         for target, share in found.shares.items():
-            measured = share.measured
+            measured, uniform = share.measured, share.uniform
             low, high = (None if v is None else 100 * v for v in (measured.low, measured.high))
-            ratio = measured.mean / share.uniform if share.uniform else float("nan")
-            rows.append(
-                (
-                    arm,
-                    target,
-                    f"{number(100 * measured.mean)} {interval(low, high)}".strip(),
-                    number(100 * share.uniform),
-                    times(ratio),
-                )
-            )
+            text = f"{number(100 * measured.mean)} {interval(low, high)}".strip()
+            ratio = measured.mean / uniform if uniform else float("nan")
+            rows.append((arm, target, text, number(100 * uniform), times(ratio)))
     columns = ("arm", "attends to", "share", "uniform", "ratio")
     made = [FigureTable("Where attention goes, %", columns, rows)]
     if len(data.groups) < 2:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from batchformer.insight.figures.canvas import INK, SMALL, TEXT, WIDTH, bare, new_grid, shortened
+from batchformer.insight.figures.canvas import (
+    INK,
+    TEXT,
+    WIDTH,
+    bare,
+    new_grid,
+    shortened,
+    write,
+)
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure, FigureTable
 from batchformer.insight.figures.networks import NetworkGroup, TrainedNetwork, arrays_by_arm
 from batchformer.insight.figures.text import number
@@ -23,16 +31,8 @@ Rule = Literal["seed", "change"]
 Shots = Literal["many", "medium", "few"]
 
 NAMES = (
-    "classes",
-    "train_counts",
-    "shot_of_class",
-    "cam_thumbnails",
-    "cam_heat",
-    "cam_labels",
-    "cam_predictions",
-    "cam_confidence",
-    "cam_rows",
-    "cam_layer",
+    *("classes", "train_counts", "shot_of_class", "cam_thumbnails", "cam_heat", "cam_labels"),
+    *("cam_predictions", "cam_confidence", "cam_rows", "cam_layer"),
 )
 A_ROW = 6
 """Images side by side, as many as a phone shows with their names below."""
@@ -54,8 +54,7 @@ class Picture:
     """One test image as every arm sees it.
 
     Args:
-        name: of its class.
-        count: training images of that class.
+        name, count: of its class, and how many training images that has.
         row: in the test set.
         pixels: (h, w, 3) from 0 to 255.
         heat: by arm, (a, b) from 0 to 1.
@@ -100,10 +99,8 @@ def make(
     data = gather(group, rule, shots, images, arm, cam_layer)
     if data is None:
         return None
-
-    return CaptionedFigure(
-        "Where the network looks", caption(data), lambda: draw(data), (), tables(data)
-    )
+    title = "Where the network looks"
+    return CaptionedFigure(title, caption(data), lambda: draw(data), (), tables(data))
 
 
 def gather(
@@ -117,10 +114,8 @@ def gather(
     """What the figure shows, or None where no run kept its heat maps.
 
     Args:
-        group: of runs.
         rule: the first images of each shot group, or those whose confidence changes most.
-        shots: one group alone.
-        images: of each group.
+        shots, images: one group alone, and how many images of each.
         arm: below the reference; by default batchformer, else the first other that has heat maps.
         cam_layer: makes the heat maps of a network at another layer than the one kept.
     """
@@ -207,33 +202,13 @@ def _block(axes: Axes, heading: str, pictures: list[Picture], arms: list[str]) -
         below = [shortened(picture.name, LONGEST_NAME), *(_mark(picture, arm) for arm in arms)]
         for row, (tile, text) in enumerate(zip(tiles, below, strict=True)):
             top = row * pitch
-            axes.imshow(
-                tile,
-                extent=(column + 0.03, column + 0.97, top + 0.97, top + 0.03),
-                interpolation="none",
-            )
-            axes.text(
-                column + 0.5,
-                top + 1.0,
-                text,
-                fontsize=SMALL,
-                color=INK,
-                ha="center",
-                va="top",
-                parse_math=False,
-            )
+            extent = (column + 0.03, column + 0.97, top + 0.97, top + 0.03)
+            axes.imshow(tile, extent=extent, interpolation="none")
+            write(axes, column + 0.5, top + 1.0, text, ha="center", va="top")
     for row, label in enumerate(["image", *arms]):
-        axes.text(
-            -0.05,
-            row * pitch + 0.5,
-            label.replace("_", "\n", 1),
-            fontsize=SMALL,
-            color=INK,
-            rotation=90,
-            ha="right",
-            va="center",
-            linespacing=0.95,
-        )
+        lines = label.replace("_", "\n", 1)
+        style: Any = {"rotation": 90, "ha": "right", "va": "center", "linespacing": 0.95}
+        write(axes, -0.05, row * pitch + 0.5, lines, **style)
     axes.set_title(heading, loc="left", fontsize=TEXT, color=INK)
     axes.set_xlim(-0.4, A_ROW)
     axes.set_ylim((1 + len(arms)) * pitch, 0)
@@ -300,21 +275,17 @@ def tables(data: Cams) -> list[FigureTable]:
     rows = [
         (
             shots if data.grouped else "",
-            picture.name,
-            f"{picture.count:,}",
-            str(picture.row),
-            *(_confidence(picture, arm) for arm in data.arms),
+            *(picture.name, f"{picture.count:,}", str(picture.row)),
+            *(
+                f"{number(picture.confidence[arm], 1)} {'right' if picture.right[arm] else 'wrong'}"
+                for arm in data.arms
+            ),
         )
         for shots, pictures in data.by_shots.items()
         for picture in pictures
     ]
     columns = ("shots", "class", "images", "test row", *data.arms)
     return [FigureTable("Confidence of the true class, %", columns, rows)]
-
-
-def _confidence(picture: Picture, arm: str) -> str:
-    right = "right" if picture.right[arm] else "wrong"
-    return f"{number(picture.confidence[arm], 1)} {right}"
 
 
 def _all(data: Cams) -> list[Picture]:

@@ -119,6 +119,12 @@ def title(axes: Axes, text: str) -> None:
     axes.set_title(text, loc="left", fontsize=TEXT, color=INK, parse_math=False)
 
 
+def write(axes: Axes, x: float, y: float, text: str, **style: Any) -> None:
+    """Write a small text in ink, with no part of it taken for mathematics."""
+    usual = {"fontsize": SMALL, "color": INK, "parse_math": False}
+    axes.text(x, y, text, **{**usual, **style})
+
+
 def legend(figure: Figure, axes: Axes) -> None:
     """The arms, above the panels."""
     handles, labels = axes.get_legend_handles_labels()
@@ -149,10 +155,7 @@ def _legend(
 def inline_svg(figure: Figure, description: str, prefix: str) -> str:
     """The figure as an ``<svg>`` element to put into a page.
 
-    Args:
-        figure: from ``new_figure``.
-        description: what a reader who cannot see it is told.
-        prefix: of its ids, which must be unique on the page.
+    ``description`` is for readers who cannot see it; ``prefix`` makes its ids unique on the page.
     """
     with extra("report"):
         import matplotlib
@@ -229,21 +232,12 @@ def cells(
     axes.invert_yaxis()
     for (i, j), value in np.ndenumerate(values):
         if np.isfinite(value):
-            axes.text(
-                j,
-                i,
-                texts[i][j],
-                ha="center",
-                va="center",
-                fontsize=SMALL,
-                color=ink_on(image.cmap(image.norm(value))),
-                linespacing=1.1,
-            )
+            ink = ink_on(image.cmap(image.norm(value)))
+            write(axes, j, i, texts[i][j], ha="center", va="center", color=ink, linespacing=1.1)
+    bare(axes)
     axes.set_xticks(range(len(names)), names)
     axes.set_yticks(range(len(names)), names)
     axes.tick_params(length=0)
-    for spine in axes.spines.values():
-        spine.set_visible(False)
 
 
 def ink_on(colour: Sequence[float]) -> str:

@@ -34,12 +34,8 @@ class Caption:
 class CaptionedFigure:
     """A figure that can be drawn, for a page, a file or a terminal.
 
-    Args:
-        title: its heading.
-        caption: below it and in place of it.
-        draw: makes the picture.
-        tables: what a page shows below it.
-        folded_tables: what a page leaves out, since it is long or can be read off the figure.
+    A page shows its ``tables`` below it and leaves out ``folded_tables``, which are long or can be
+    read off the figure.
     """
 
     title: str
@@ -63,18 +59,23 @@ def table_html(table: FigureTable) -> str:
         return ""
     first = 2 if columns[1:2] == ("n",) else 1
     columns = (columns[0], *columns[first:])
-    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
-    body = "\n".join(
+    body = [
         f'<tr><th scope="row">{escape(row[0]).replace("_", "_<wbr>")}'
         + "".join(f" <small>{seeds(int(cell))}</small>" for cell in row[1:first])
         + "</th>"
         + "".join(f"<td>{_cell(cell)}</td>" for cell in row[first:])
         + "</tr>"
         for row in rows
-    )
-    label = escape(table.caption, quote=True)
+    ]
+    return scrolling_table(table.caption, columns, body)
+
+
+def scrolling_table(caption: str, columns: Sequence[str], rows: Sequence[str]) -> str:
+    """Rows of markup below a header, in a region that scrolls where it is too wide."""
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in columns)
+    body = "\n".join(rows)
     return (
-        f'<div class="scroll runs" tabindex="0" role="region" aria-label="{label}">\n'
+        f'<div class="scroll runs" tabindex="0" role="region" aria-label="{escape(caption)}">\n'
         f"<table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody>\n</table>\n</div>"
     )
 

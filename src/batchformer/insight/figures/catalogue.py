@@ -22,10 +22,8 @@ class Entry:
     """A figure that can be asked for.
 
     Args:
-        summary: what it shows, in a line.
         place: ``module:function``; the function takes a group and the options.
         needs: the file of a run that it is drawn from.
-        options: that it takes.
     """
 
     summary: str

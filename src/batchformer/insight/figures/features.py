@@ -31,12 +31,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 NAMES = (
-    "shot_of_class",
-    "projection",
-    "projection_labels",
-    "projection_share",
-    "separation",
-    "spread",
+    *("shot_of_class", "projection", "projection_labels", "projection_share"),
+    *("separation", "spread"),
 )
 MEASURES = {
     "separation": "distance of class means to the nearest other, over the spread of a class",
@@ -56,7 +52,6 @@ class FeaturesOfArm:
         labels: (S,) their classes.
         share: of the variance on each axis.
         measures: separation and spread by shot group, over seeds; None for an empty group.
-        seeds: how many.
     """
 
     points: NDArray[Any]
@@ -72,7 +67,6 @@ class FeatureSpace:
 
     Args:
         shot_of_class: (K,) 0, 1 or 2.
-        by_arm: arms.
         seed: of the points; None where arms have none in common.
         names: of the K classes; empty where they are unknown.
     """
@@ -168,11 +162,8 @@ def draw(data: FeatureSpace) -> Figure:
         _scatter(axes, found, data)
         bare(axes)
         title(axes, arm)
-        axes.set_xlabel(
-            " and ".join(f"{100 * share:.0f}%" for share in found.share) + " of the variance",
-            fontsize=SMALL,
-            color=INK,
-        )
+        share = " and ".join(f"{100 * share:.0f}%" for share in found.share)
+        axes.set_xlabel(f"{share} of the variance", fontsize=SMALL, color=INK)
     if data.by_class:
         mark_legend(drawn, data.marks)
     elif len(data.groups) > 1:
@@ -187,23 +178,11 @@ def _scatter(axes: Axes, found: FeaturesOfArm, data: FeatureSpace) -> None:
         own, of_class = data.mark_of(found.labels) == i, data.mark_of(classes) == i
         # Pixels: thousands of marks as outlines would be most of a page.
         common: Any = {"marker": mark.shape, "color": mark.colour, "rasterized": True}
-        axes.scatter(
-            found.points[own, 0],
-            found.points[own, 1],
-            s=7 if data.by_class else 5,
-            alpha=0.35,
-            linewidths=0,
-            **common,
-        )
-        axes.scatter(
-            means[of_class, 0],
-            means[of_class, 1],
-            s=10 if crowded else 46 if data.by_class else 34,
-            edgecolors="white",
-            linewidths=0.4 if crowded else 0.8,
-            zorder=3,
-            **common,
-        )
+        size, (x, y) = 7 if data.by_class else 5, found.points[own].T
+        axes.scatter(x, y, s=size, alpha=0.35, linewidths=0, **common)
+        size, (x, y) = 10 if crowded else 46 if data.by_class else 34, means[of_class].T
+        edge: Any = {"edgecolors": "white", "linewidths": 0.4 if crowded else 0.8}
+        axes.scatter(x, y, s=size, zorder=3, **edge, **common)
     # A square, whatever the shape of the cloud, so that panels are of one size.
     low, high = found.points.min(0), found.points.max(0)
     (x, y), half = (low + high) / 2, 0.55 * float((high - low).max() or 1.0)

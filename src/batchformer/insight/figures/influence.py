@@ -6,7 +6,7 @@ mostly hard ones, so the claim is also tested with the accuracy of classes held 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,7 +24,14 @@ from batchformer.insight.figures.networks import (
     safe_divide,
 )
 from batchformer.insight.figures.rank_correlation import Correlation, correlation
-from batchformer.insight.figures.text import interval, number, seeds
+from batchformer.insight.figures.text import (
+    in_full,
+    in_powers,
+    interval,
+    number,
+    power_of_ten,
+    seeds,
+)
 from batchformer.insight.record import InsightArrays
 from batchformer.plug.alive import NEXT_TO_NOTHING as NEXT_TO_NOTHING
 
@@ -37,33 +44,22 @@ On = Literal["features", "images"]
 
 MOST_RATIO = 30
 """The largest over the smallest value; beyond it the scale is logarithmic."""
-
 MOST_TICKS = 7
 """Up to this many classes, each has its training images on the axis."""
-
 MOST_POINTS = 200
 """With more classes, a dot is the mean of neighbours in frequency."""
-
 MOST_OF_IT = 0.5
 """Where accuracy held fixed leaves less than this part of a correlation, most of it is gone."""
-
-NO_BREAK = "\N{NO-BREAK SPACE}"
-
+BEFORE = "The same before training, a control"
 EXACT = 1 - 1e-9
 """Rank correlations above this mean the same order."""
-
-HOLDS = {True: "holds", False: "opposite"}
-UNTRAINED = {True: "rarer, larger", False: "rarer, smaller"}
-_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
 class Controlled:
-    """Correlations that involve the accuracy of classes, over the seeds that kept it.
+    """Correlations of the gradient over the seeds that kept the accuracy of classes.
 
-    Args:
-        of_accuracy: accuracy with gradient.
-        partial: training count with gradient, accuracy held fixed.
+    ``of_accuracy`` is with the accuracy, ``partial`` with the count, accuracy held fixed.
     """
 
     of_accuracy: Correlation
@@ -77,12 +73,10 @@ class InfluenceOfArm:
     Args:
         values: mean over seeds by class, (K,), NaN for a class not measured.
         correlation: training count with gradient.
-        seeds: how many.
         controlled: None where no run kept its accuracy by class.
         change: see ``change_of_a_loss``; None where that is not known.
         untrained: training count with gradient before training; None where it was not measured.
         learning: what networks have learnt; None where that is not known.
-        colour: of the arm.
     """
 
     values: NDArray[Any]
@@ -102,10 +96,8 @@ class InfluenceOfArm:
     def thirds(self, counts: NDArray[Any]) -> float | None:
         """Mean over the rarest third of the classes, divided by that over the most frequent third.
 
-        None where a class of one third has as many training images as one of the other.
-
-        Args:
-            counts: (K,) training images, descending.
+        ``counts`` are (K,) training images, descending. None where a class of one third has as
+        many as one of the other.
         """
         third = len(self.values) // 3
         if not third or counts[third - 1] <= counts[-third]:
@@ -121,10 +113,8 @@ class InfluenceByClass:
 
     Args:
         counts: training images, (K,).
-        by_arm: the arms with BatchFormer.
         window: classes that a point of the running mean spans; 1 for none.
         measure: mean absolute value, or length, of a gradient.
-        on: what the gradient is taken on.
         cumulative: whether the mean over all more frequent classes is drawn too.
         images: test images that were measured, in words.
     """
@@ -145,8 +135,9 @@ def make(
     data = gather(group, measure, on, cumulative)
     if data is None:
         return None
-    folded = [*tables(data), classes_table(data)]
-    return CaptionedFigure("Influence by gradient", caption(data), lambda: draw(data), (), folded)
+    return CaptionedFigure(
+        "Influence by gradient", caption(data), lambda: draw(data), (), tables(data)
+    )
 
 
 def gather(
@@ -167,9 +158,8 @@ def gather(
         by_seed = {seed: _measured(run, name)[order] for seed, run in runs.items()}
         untrained = [_measured(run, before)[order] for run in controls.get(arm, {}).values()]
         values = np.stack(list(by_seed.values()))
-        accuracy = {
-            seed: right[order] for seed, right in accuracies(group, arm).items() if seed in by_seed
-        }
+        right = accuracies(group, arm)
+        accuracy = {seed: right[seed][order] for seed in right if seed in by_seed}
         by_arm[arm] = InfluenceOfArm(
             mean_of_known(values),
             correlation(counts[order], values),
@@ -257,15 +247,13 @@ def window_of(classes: int) -> int:
 
 def running_mean(values: NDArray[Any], window: int) -> NDArray[Any]:
     """Mean over ``window`` neighbours around each of (K,), fewer at the ends; NaN do not count."""
-    half = window // 2
-    known = np.isfinite(values)
+    known, half = np.isfinite(values), window // 2
     sums, sizes = (
         np.concatenate([[0.0], np.cumsum(part)]) for part in (np.where(known, values, 0.0), known)
     )
     places = np.arange(len(values))
     low, high = np.maximum(places - half, 0), np.minimum(places + half + 1, len(values))
-    size = sizes[high] - sizes[low]
-    return safe_divide(sums[high] - sums[low], size)
+    return safe_divide(sums[high] - sums[low], sizes[high] - sizes[low])
 
 
 def cumulative_mean(values: NDArray[Any]) -> NDArray[Any]:
@@ -279,25 +267,22 @@ def cumulative_mean(values: NDArray[Any]) -> NDArray[Any]:
 
 def draw(data: InfluenceByClass) -> Figure:
     """Draw a panel for every arm, since scales differ, and one more if cumulative."""
-    kinds = ("each", "cumulative") if data.cumulative else ("each",)
+    kinds = ("gradient on other samples", "cumulative mean")[: 1 + data.cumulative]
     panels = [(arm, kind) for arm in data.by_arm for kind in kinds]
     drawn, every = new_figure([1.7] * len(panels))
     for axes, (arm, kind) in zip(every, panels, strict=True):
         values, colour = data.by_arm[arm].values, data.by_arm[arm].colour
-        places = np.arange(len(values)) + 1
         wide = _spans_orders(values)
         power = 0 if wide else _power(values)
-        scale = 10.0**-power
-        unit = "" if power == 0 else f", × {power_of_ten(10.0**power)}"
-        unit = ", log scale" if wide else unit
-        if kind == "each":
-            title(axes, f"{arm}: gradient on other samples{unit}")
-            _dots(axes, values * scale, colour)
-            if data.window > 1:
-                axes.plot(places, running_mean(values * scale, data.window), color=colour)
+        unit = ", log scale" if wide else f", × {power_of_ten(10.0**power)}" if power else ""
+        title(axes, f"{arm}: {kind}{unit}")
+        scaled, places = values * 10.0**-power, np.arange(len(values)) + 1
+        if kind == "cumulative mean":
+            axes.plot(places, cumulative_mean(scaled), color=colour)
         else:
-            title(axes, f"{arm}: cumulative mean{unit}")
-            axes.plot(places, cumulative_mean(values * scale), color=colour)
+            _dots(axes, scaled, colour)
+            if data.window > 1:
+                axes.plot(places, running_mean(scaled, data.window), color=colour)
         if wide:
             axes.set_yscale("log")
             # Not as mathematics, whose exponents are too small to be read on a phone.
@@ -317,18 +302,14 @@ def _dots(axes: Axes, values: NDArray[Any], colour: str) -> None:
     together = _together(len(values))
     parts = [slice(i, i + together) for i in range(0, len(values), together)]
     places = np.arange(len(values)) + 1.0
-    axes.plot(
-        [places[part].mean() for part in parts],
-        [mean_of_known(values[part][:, None])[0] for part in parts],
-        linestyle="",
-        marker="o",
-        markersize=4 if len(values) <= 40 else 2,
-        color=colour,
-        alpha=0.7,
-    )
+    x = [places[part].mean() for part in parts]
+    y = [mean_of_known(values[part][:, None])[0] for part in parts]
+    size = 4 if len(values) <= 40 else 2
+    axes.plot(x, y, linestyle="", marker="o", markersize=size, color=colour, alpha=0.7)
 
 
 def _together(classes: int) -> int:
+    """How many classes one dot stands for, at most."""
     return -(-classes // MOST_POINTS)
 
 
@@ -369,26 +350,19 @@ def caption(data: InfluenceByClass) -> Caption:
             "paper draws it."
         )
     said = " ".join(
-        " ".join(
-            [
-                verdict_words(arm, found, data.counts),
-                *size_words(found, data.counts),
-                *control_words(found),
-            ]
-        )
+        sentence
         for arm, found in data.by_arm.items()
+        for sentence in (
+            verdict_words(arm, found, data.counts),
+            *size_words(found, data.counts),
+            *control_words(found),
+        )
     )
     return Caption(f"{note} {said}", f"Dot plot. {said}")
 
 
 def verdict_words(arm: str, found: InfluenceOfArm, counts: NDArray[Any]) -> str:
-    """Whether the claim holds by counts and gradients alone, and for an untrained network.
-
-    Args:
-        arm: its name.
-        found: its gradients.
-        counts: (K,) training images of the classes.
-    """
+    """Whether the claim holds by counts (K,) and gradients alone, and for an untrained network."""
     whole = found.correlation
     if whole.rho is None:
         equal = "gradients" if np.ptp(counts) else "training counts"
@@ -397,28 +371,26 @@ def verdict_words(arm: str, found: InfluenceOfArm, counts: NDArray[Any]) -> str:
     claim = "the paper's claim that a rarer class has the larger gradient"
     if found.learning is not None and not found.learning.learnt:
         said = (
-            f"{arm}: no verdict on {claim}, since nothing was learnt that can be told from chance "
+            f"no verdict on {claim}, since nothing was learnt that can be told from chance "
             f"({found.learning.words}; {ranked})."
         )
-    elif whole.holds:
-        said = f"{arm}: {claim} holds here ({ranked})."
-    elif whole.holds is None:
-        said = f"{arm}: {claim} is not settled here ({ranked})."
     else:
-        said = f"{arm}: {claim} does not hold here, the opposite does ({ranked})."
-    return " ".join([said, *_before(found)])
+        held = {True: "holds", None: "is not settled", False: "does not hold"}[whole.holds]
+        opposite = ", the opposite does" if whole.holds is False else ""
+        said = f"{claim} {held} here{opposite} ({ranked})."
+    return f"{arm}: {said} {_before(found)}"
 
 
-def _before(found: InfluenceOfArm) -> list[str]:
+def _before(found: InfluenceOfArm) -> str:
     """What the same network shows before training, with random weights and the same loss."""
     if found.untrained is None:
-        return ["An untrained network was not measured beside it."]
+        return "An untrained network was not measured beside it."
     if found.untrained.rho is None:
-        return ["Before training there is no such order."]
+        return "Before training there is no such order."
     said = f"Before training it is {with_intervals(found.untrained)}"
     if found.learnt and found.correlation.holds and found.untrained.holds:
         said += ": rarer classes have the larger gradient without anything learnt, too"
-    return [f"{said}."]
+    return f"{said}."
 
 
 def size_words(found: InfluenceOfArm, counts: NDArray[Any]) -> list[str]:
@@ -432,75 +404,47 @@ def size_words(found: InfluenceOfArm, counts: NDArray[Any]) -> list[str]:
     said = f"The gradients are {in_powers(float(known.mean()))} in the mean over classes"
     thirds = found.thirds(counts)
     if thirds is not None:
+        times = f"{number(thirds, 1)} times as large"
+        said += f", {times} in the rarest third of them as in the most frequent"
+    if found.change is not None:
+        small = ", next to nothing" if found.change < NEXT_TO_NOTHING else ""
         said += (
-            f", {number(thirds, 1)} times as large in the rarest third of them as in the "
-            f"most frequent"
+            f": if the feature of one other sample moved as far as two samples lie apart, a loss "
+            f"would change by no more than about {in_full(found.change)}{small}, on average over "
+            f"pairs of samples"
         )
-    if found.change is None:
-        return [f"{said}."]
-    small = ", next to nothing" if found.change < NEXT_TO_NOTHING else ""
-    return [
-        f"{said}: if the feature of one other sample moved as far as two samples lie apart, a loss "
-        f"would change by no more than about {in_full(found.change)}{small}, on average over pairs "
-        f"of samples."
-    ]
-
-
-def power_of_ten(value: float) -> str:
-    """The nearest power of ten in Unicode; matplotlib's exponents are too small on a phone.
-
-    >>> power_of_ten(0.0011)
-    '10⁻³'
-    """
-    return f"10{str(round(np.log10(value))).translate(_RAISED)}"
-
-
-def in_powers(value: float) -> str:
-    """A number with two digits and a power of ten, in one piece.
-
-    >>> in_powers(3.54e-7).replace(NO_BREAK, " ")
-    '3.5 × 10⁻⁷'
-    """
-    digits, power = f"{value:.1e}".split("e")
-    return f"{digits}{NO_BREAK}×{NO_BREAK}{power_of_ten(10.0 ** int(power))}"
-
-
-def in_full(value: float) -> str:
-    """A number with one significant digit and no exponent."""
-    rounded = float(f"{value:.1g}")
-    return f"{rounded:.0f}" if rounded >= 1 else f"{rounded:.{-int(f'{rounded:e}'[-3:])}f}"
+    return [f"{said}."]
 
 
 def control_words(found: InfluenceOfArm) -> list[str]:
     """What is left of the correlation among classes of equal accuracy; empty where unknown."""
     whole, known = found.correlation, found.controlled
-    if known is None or whole.rho is None or not found.learnt:
+    if known is None or whole.rho is None or known.of_accuracy.rho is None or not found.learnt:
         return []
     of_accuracy, partial = known.of_accuracy, known.partial
-    if of_accuracy.rho is None:
+    beside = f"rank correlation of accuracy with gradient {number(known.of_accuracy.rho)}"
+    if partial.rho is not None:
+        held = f"With the accuracy of classes held fixed it is {with_intervals(partial)}"
+        return [f"{held}: {_left(whole, partial, of_accuracy)} ({beside})."]
+    if abs(known.of_accuracy.rho) < EXACT:
         return []
-    beside = f"rank correlation of accuracy with gradient {number(of_accuracy.rho)}"
-    if partial.rho is None:
-        if abs(of_accuracy.rho) < EXACT:
-            return []
-        return [
-            f"Gradients have the very order of accuracies ({beside}): with the accuracy of classes "
-            f"held fixed nothing is left to rank."
-        ]
-    held = f"With the accuracy of classes held fixed it is {with_intervals(partial)}"
-    return [f"{held}: {_left(whole, partial, of_accuracy)} ({beside})."]
+    return [
+        f"Gradients have the very order of accuracies ({beside}): with the accuracy of classes "
+        f"held fixed nothing is left to rank."
+    ]
 
 
 def _left(whole: Correlation, partial: Correlation, of_accuracy: Correlation) -> str:
     """What the partial correlation says, compared with the whole one."""
+    hard = "among classes that are equally hard"
     if whole.holds is not True:
         return {
-            True: "among classes that are equally hard the rarer has the larger gradient",
-            False: "among classes that are equally hard the more frequent has the larger gradient",
-            None: "not settled among classes that are equally hard either",
+            True: f"{hard} the rarer has the larger gradient",
+            False: f"{hard} the more frequent has the larger gradient",
+            None: f"not settled {hard} either",
         }[partial.holds]
     if partial.holds is False:
-        return "among classes that are equally hard the opposite holds"
+        return f"{hard} the opposite holds"
     if abs(partial.rho or 0.0) < MOST_OF_IT * abs(whole.rho or 0.0):
         most = "most of it goes with accuracy"
         if of_accuracy.holds:
@@ -508,7 +452,7 @@ def _left(whole: Correlation, partial: Correlation, of_accuracy: Correlation) ->
         rest = "rarity adds to that" if partial.holds else "whether rarity adds to that is open"
         return f"{most}; {rest}"
     if partial.holds:
-        return "among classes that are equally hard the rarer has the larger gradient too"
+        return f"{hard} the rarer has the larger gradient too"
     return "whether it is rarity, or that rare classes are harder, is open"
 
 
@@ -528,64 +472,52 @@ def span(found: Sequence[float] | None) -> str:
     return "" if found is None else interval(found[0], found[1], sign=True)
 
 
-# Tables
-
-
 def tables(data: InfluenceByClass) -> list[FigureTable]:
-    """Tables of the correlations, arm by arm."""
-    whole = {arm: found.correlation for arm, found in data.by_arm.items()}
-    before = {arm: found.untrained for arm, found in data.by_arm.items() if found.untrained}
-    known = {arm: found.controlled for arm, found in data.by_arm.items() if found.controlled}
-    without = {arm for arm, found in data.by_arm.items() if not found.learnt}
-    every = [
-        _table("Training count and gradient on others", whole, HOLDS, without),
-        _table("The same before training, a control", before, UNTRAINED),
-        _table(
-            "The same as in the first table, accuracy of classes held fixed",
-            {arm: found.partial for arm, found in known.items() if found.partial.by_seed},
-            HOLDS,
-            without,
-        ),
-        _table(
-            "Accuracy of classes and gradient on others",
-            {arm: found.of_accuracy for arm, found in known.items()},
-            {True: "the harder, the larger", False: "the harder, the smaller"},
-            without,
-        ),
-    ]
-    return [table for table in every if table.rows]
-
-
-def _table(
-    caption: str,
-    by_arm: dict[str, Correlation],
-    verdicts: dict[bool, str],
-    without: Collection[str] = (),
-) -> FigureTable:
-    """One row for each arm; those in ``without`` have learnt nothing and get no verdict."""
-    rows = [
+    """The correlations arm by arm, those that are known, and then the gradient of every class."""
+    arms = data.by_arm
+    controlled = {arm: found.controlled for arm, found in arms.items() if found.controlled}
+    claim = "holds", "opposite"
+    kinds: list[tuple[str, tuple[str, str], dict[str, Correlation]]] = [
         (
-            arm,
-            str(len(found.by_seed)),
-            "" if found.rho is None else number(found.rho),
-            span(found.over_seeds),
-            span(found.over_classes),
-            _verdict(found.holds, verdicts) if arm not in without else "nothing learnt",
-        )
-        for arm, found in by_arm.items()
+            "Training count and gradient on others",
+            claim,
+            {arm: found.correlation for arm, found in arms.items()},
+        ),
+        (
+            BEFORE,
+            ("rarer, larger", "rarer, smaller"),
+            {arm: found.untrained for arm, found in arms.items() if found.untrained},
+        ),
+        (
+            "The same as in the first table, accuracy of classes held fixed",
+            claim,
+            {arm: one.partial for arm, one in controlled.items() if one.partial.by_seed},
+        ),
+        (
+            "Accuracy of classes and gradient on others",
+            ("the harder, the larger", "the harder, the smaller"),
+            {arm: one.of_accuracy for arm, one in controlled.items()},
+        ),
     ]
     columns = ("arm", "n", "rank corr.", "over seeds", "over classes", "verdict")
-    return FigureTable(caption, columns, rows)
-
-
-def _verdict(holds: bool | None, verdicts: dict[bool, str]) -> str:
-    return "not settled" if holds is None else verdicts[holds]
-
-
-def classes_table(data: InfluenceByClass) -> FigureTable:
-    """Count and gradient by class, from the most frequent."""
-    rows = [
-        (f"{count:,.0f}", *(f"{found.values[i]:.3e}" for found in data.by_arm.values()))
+    made = []
+    for caption, (below, above), by_arm in kinds:
+        rows = [
+            (
+                arm,
+                str(len(found.by_seed)),
+                "" if found.rho is None else number(found.rho),
+                span(found.over_seeds),
+                span(found.over_classes),
+                "nothing learnt"
+                if caption != BEFORE and not arms[arm].learnt
+                else {True: below, False: above, None: "not settled"}[found.holds],
+            )
+            for arm, found in by_arm.items()
+        ]
+        made += [FigureTable(caption, columns, rows)] if rows else []
+    by_class = [
+        (f"{count:,.0f}", *(f"{found.values[i]:.3e}" for found in arms.values()))
         for i, count in enumerate(data.counts)
     ]
-    return FigureTable("Gradient on others, by class", ("images", *data.by_arm), rows)
+    return [*made, FigureTable("Gradient on others, by class", ("images", *arms), by_class)]

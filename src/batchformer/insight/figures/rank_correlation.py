@@ -38,7 +38,6 @@ class Correlation:
 
     Args:
         rho: mean over seeds; of training counts negative where rarer classes have larger values.
-        by_seed: one value each.
         over_seeds: 95% t interval, within -1 and 1.
         over_classes: 95% bootstrap interval over classes, of the mean over seeds, that is of
             ``rho`` itself.
@@ -61,12 +60,9 @@ class Correlation:
 def correlation(
     x: NDArray[Any], values: NDArray[Any], held: NDArray[Any] | None = None
 ) -> Correlation:
-    """Correlate ``x``, (K,) for all seeds or (S, K), with values (S, K).
+    """Correlate ``x``, (K,) for all seeds or (S, K), with values (S, K), ``held`` (S, K) fixed.
 
-    Args:
-        x: training counts, say.
-        values: NaN for a class that was not measured.
-        held: (S, K) to be held fixed.
+    NaN stands for a class that was not measured.
     """
     sides = [np.broadcast_to(x, values.shape), values, *([] if held is None else [held])]
     by_seed = tuple(float(rho) for rho in _by_seed(sides) if np.isfinite(rho))
@@ -83,9 +79,7 @@ def rank_correlation(
 ) -> NDArray[Any]:
     """Spearman's correlation of K classes, or of B samples of them; NaN where a side is constant.
 
-    Args:
-        x: (K,), as y.
-        times: (B, K), how often each sample has each class. The result then is (B,), else ().
+    ``times`` (B, K) says how often each sample has each class; the result then is (B,), else ().
     """
     weights = _weights(x, times)
     return _of_ranks(_centred_ranks(x, weights), _centred_ranks(y, weights), weights)

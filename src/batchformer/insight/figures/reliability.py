@@ -51,8 +51,6 @@ class ReliabilityOfArm:
         confidence: (4, B) mean of a bin, percent; NaN for an empty one.
         accuracy: (4, B) the same.
         ece: by group, percent, over seeds; None for an empty one.
-        seeds: how many.
-        colour: of the arm.
     """
 
     count: NDArray[Any]
@@ -148,22 +146,14 @@ def draw(data: Reliability) -> Figure:
         above.plot([0, 100], [0, 100], color=INK, linewidth=0.8)
         for j, (arm, found) in enumerate(data.by_arm.items()):
             style: Any = {"color": found.colour, "marker": MARKERS[j % len(MARKERS)]}
+            style |= {"linewidth": 1.3, "markersize": 3, "clip_on": False}
+            # Unclipped, a line without points is laid out as if in the figure's corner.
+            style["in_layout"] = False
             dash = DASHES[j % len(DASHES)]
             enough = found.count[i] >= FEWEST
             for used, line, alpha in ((enough, dash, 1.0), (~enough, "", 0.35)):
-                above.plot(
-                    found.confidence[i][used],
-                    found.accuracy[i][used],
-                    linestyle=line,
-                    linewidth=1.3,
-                    markersize=3,
-                    alpha=alpha,
-                    label=arm if line else None,
-                    clip_on=False,
-                    # Unclipped, a line without points is laid out as if in the figure's corner.
-                    in_layout=False,
-                    **style,
-                )
+                style |= {"linestyle": line, "alpha": alpha, "label": arm if line else None}
+                above.plot(found.confidence[i][used], found.accuracy[i][used], **style)
             share = 100 * found.count[i] / max(found.count[i].sum(), 1)
             below.stairs(share, edges, color=found.colour, linestyle=dash, linewidth=1.3)
         _dress(above, below, "" if i == 0 else f", {GROUPS[i]}" if column == 0 else GROUPS[i])
@@ -223,14 +213,11 @@ def tables(data: Reliability) -> list[FigureTable]:
 def bins_table(data: Reliability) -> FigureTable:
     """The bins of all classes."""
     rows = [
-        (
-            arm,
-            f"{found.count[0][b]:,.0f}",
-            number(found.confidence[0][b]),
-            number(found.accuracy[0][b]),
-        )
+        (arm, f"{count:,.0f}", number(confidence), number(accuracy))
         for arm, found in data.by_arm.items()
-        for b in range(found.count.shape[1])
-        if found.count[0][b]
+        for count, confidence, accuracy in zip(
+            found.count[0], found.confidence[0], found.accuracy[0], strict=True
+        )
+        if count
     ]
     return FigureTable("Bins of confidence", ("arm", "predictions", "confidence", "accuracy"), rows)

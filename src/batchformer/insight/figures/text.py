@@ -1,8 +1,13 @@
-"""Numbers as they are read: signs, two decimals, intervals in brackets."""
+"""Numbers as they are read: signs, two decimals, powers of ten, intervals in brackets."""
 
 from __future__ import annotations
 
+import math
+
 from batchformer.insight.intervals import Summary
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def number(value: float, decimals: int = 2) -> str:
@@ -50,3 +55,28 @@ def seeds(n: int) -> str:
     ('1 seed', '3 seeds')
     """
     return f"{n} seed" + ("" if n == 1 else "s")
+
+
+def power_of_ten(value: float) -> str:
+    """The nearest power of ten in Unicode; matplotlib's exponents are too small on a phone.
+
+    >>> power_of_ten(0.0011)
+    '10⁻³'
+    """
+    return f"10{str(round(math.log10(value))).translate(_RAISED)}"
+
+
+def in_powers(value: float) -> str:
+    """A number with two digits and a power of ten, in one piece.
+
+    >>> in_powers(3.54e-7).replace(NO_BREAK, " ")
+    '3.5 × 10⁻⁷'
+    """
+    digits, power = f"{value:.1e}".split("e")
+    return f"{digits}{NO_BREAK}×{NO_BREAK}{power_of_ten(10.0 ** int(power))}"
+
+
+def in_full(value: float) -> str:
+    """A number with one significant digit and no exponent."""
+    rounded = float(f"{value:.1g}")
+    return f"{rounded:.0f}" if rounded >= 1 else f"{rounded:.{-int(f'{rounded:e}'[-3:])}f}"

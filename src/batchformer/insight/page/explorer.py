@@ -34,7 +34,7 @@ class Explorer:
     """What one explorer holds.
 
     Args:
-        arms: by arm its name, seed, heads, classes and batches, as plain values for the script.
+        arms: for each its name, seed, heads, classes and batches, as plain values for the script.
         sprites: one picture of each batch as a data URI; arms that saw the same images share it.
         batches: how many batches the runs have kept; those of ``arms`` may be fewer.
         grouped: whether classes are of several shot groups, which are then named.

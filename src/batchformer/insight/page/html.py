@@ -16,13 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Section:
-    """One figure of a page.
-
-    Args:
-        title: its heading.
-        html: the figure itself, trusted markup without references to other files.
-        note: what is plotted and over how many seeds.
-    """
+    """One figure of a page; ``html`` is trusted markup without references to other files."""
 
     title: str
     html: str

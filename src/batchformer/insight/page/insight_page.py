@@ -19,11 +19,7 @@ TITLE = "Relations between samples"
 def write_insight_page(insight: InsightArrays, path: str | Path, title: str = TITLE) -> Path:
     """Write the page of one network's figures; the file is complete or not there.
 
-    Args:
-        insight: arrays by the names of ``batchformer.insight.record``; a figure whose arrays are
-            missing is left out.
-        path: the page.
-        title: its heading.
+    Arrays go by the names of ``batchformer.insight.record``; a figure that lacks one is left out.
 
     Raises:
         ValueError: there is nothing to draw.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,11 @@ import pytest
 
 from batchformer.lab.report.figures.convergence import caption, draw, first_at_least, gather, make
 from batchformer.lab.report.figures.curves import MOST_POINTS
-from batchformer.lab.report.page.sections import sections_of
-from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.names import COLOURS
-from batchformer.lab.report.results.runs import find_runs
+from run_folders import RunTree, recipe_of
+from simulated_networks import known
 
-Writer = Callable[..., Any]
+PROBE = recipe_of("probe", method="linear_probe")
 #: By arm the scores of two seeds after epochs 1 to 4.
 SCORES = {
     "baseline": [[20.0, 30.0, 40.0, 50.0], [30.0, 40.0, 50.0, 60.0]],
@@ -25,28 +23,30 @@ SCORES = {
 }
 
 
-def write(write_run: Writer, recipe: dict[str, Any], arms: tuple[str, ...] = tuple(SCORES)) -> None:
+def log(folder: Path, records: list[dict[str, Any]]) -> None:
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records))
+
+
+def write(tree: RunTree, recipe: dict[str, Any], arms: tuple[str, ...] = tuple(SCORES)) -> None:
     for arm in arms:
         for seed, scores in enumerate(SCORES[arm]):
-            folder = write_run(arm, seed, recipe=recipe, scores={"all": scores[-1]})
-            lines = [
+            records: list[dict[str, Any]] = [
                 {"kind": "eval", "epoch": epoch, "step": 100 * epoch, "all": score}
                 for epoch, score in enumerate(scores, start=1)
             ]
-            lines.append({"kind": "train", "epoch": 3, "step": 350, "loss": 1.0})
-            text = "".join(json.dumps(line) + "\n" for line in lines)
-            (folder / "metrics.jsonl").write_text(text)
+            records.append({"kind": "train", "epoch": 3, "step": 350, "loss": 1.0})
+            log(tree.write(arm, seed, recipe=recipe, scores={"all": scores[-1]}), records)
 
 
 @pytest.fixture
-def probes(write_run: Writer, recipe_of: Writer, runs_root: Path) -> Path:
-    write(write_run, recipe_of("probe", method="linear_probe"))
-    return runs_root
+def probes(tree: RunTree) -> RunTree:
+    write(tree, PROBE)
+    return tree
 
 
-def test_when_an_arm_has_the_final_score_of_the_baseline(probes: Path) -> None:
-    found = gather(one_group(find_runs(probes)))
-    assert found is not None and found.metric == "all" and found.final == 55.0
+def test_when_an_arm_has_the_final_score_of_the_baseline(probes: RunTree) -> None:
+    found = known(gather(probes.group()))
+    assert found.metric == "all" and found.final == 55.0
     assert list(found.curves) == ["baseline", "batchformer", "random_weights"]
     assert found.curves["baseline"].steps == [1, 2, 3, 4], "epochs, not updates"
     assert found.curves["batchformer"].mean == [35.0, 55.0, 57.0, 59.0]
@@ -55,9 +55,8 @@ def test_when_an_arm_has_the_final_score_of_the_baseline(probes: Path) -> None:
     assert found.seeds == {"baseline": 2, "batchformer": 2, "random_weights": 2}
 
 
-def test_words(probes: Path) -> None:
-    found = gather(one_group(find_runs(probes)))
-    assert found is not None
+def test_words(probes: RunTree) -> None:
+    found = known(gather(probes.group()))
     words = caption(found)
     assert "(baseline 2, batchformer 2, random_weights 2)" in words
     assert "The baseline ends at 55.00." in words
@@ -66,9 +65,8 @@ def test_words(probes: Path) -> None:
     assert words.endswith("epoch 38 of 90, with MoCo-v3 on ImageNet.")
 
 
-def test_the_figure(probes: Path) -> None:
-    found = gather(one_group(find_runs(probes)))
-    assert found is not None
+def test_the_figure(probes: RunTree) -> None:
+    found = known(gather(probes.group()))
     (axes,) = draw(found).axes
     lines = {line.get_label(): line for line in axes.lines}
     assert lines["batchformer"].get_color() == COLOURS["batchformer"]
@@ -80,59 +78,44 @@ def test_the_figure(probes: Path) -> None:
     assert len(axes.collections) == 3, "a band for each arm"
 
 
-def test_a_long_probe_keeps_every_epoch(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
+def test_a_long_probe_keeps_every_epoch(tree: RunTree) -> None:
     """Lines of a training are smoothed; the epoch that reaches a score must be one of the probe."""
     epochs = 3 * MOST_POINTS
     for arm, gain in (("baseline", 0.0), ("batchformer", 7.0)):
-        folder = write_run(arm, 0, recipe=recipe_of("probe", method="linear_probe"))
+        folder = tree.write(arm, 0, recipe=PROBE)
         lines = [
             {"kind": "eval", "epoch": e, "step": e, "all": min(e + gain, epochs) / 10}
             for e in range(1, epochs + 1)
         ]
-        text = "".join(json.dumps(line) + "\n" for line in lines)
-        (folder / "metrics.jsonl").write_text(text)
-    found = gather(one_group(find_runs(runs_root)))
-    assert found is not None and found.final == epochs / 10
+        log(folder, lines)
+    found = known(gather(tree.group()))
+    assert found.final == epochs / 10
     assert found.reached == {"batchformer": epochs - 7}
 
 
-def test_it_is_a_section_of_the_page(probes: Path) -> None:
-    sections = sections_of(one_group(find_runs(probes)), "a")
-    (section,) = [one for one in sections if one.title == "Convergence of the probe"]
-    assert section.html.startswith("<svg ")
-    assert f'aria-label="Line plot. {section.note}"' in section.html
-    made = make(one_group(find_runs(probes)))
-    assert made is not None
+def test_words_and_table_come_with_it(probes: RunTree) -> None:
+    made = known(make(probes.group()))
+    assert made.title == "Convergence of the probe"
+    assert made.caption.alternative == f"Line plot. {made.caption.note}"
     (table,) = made.folded_tables
     assert table.columns == ("arm", "epoch", "All") and len(table.rows) == 12
     assert table.rows[3] == ("baseline", "4", "55.00")
 
 
-def test_other_methods_have_no_such_section(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
-    write(write_run, recipe_of("tail"))
-    group = one_group(find_runs(runs_root))
-    assert gather(group) is None
-    assert all("probe" not in one.title for one in sections_of(group, "a"))
+def test_other_methods_and_runs_without_evaluations_have_none(tree: RunTree) -> None:
+    write(tree, recipe_of("tail"))
+    assert gather(tree.group()) is None
+    probe = RunTree(tree.root.parent / "probe")
+    log(probe.write("baseline", 0, recipe=PROBE), [])
+    assert gather(probe.group()) is None
 
 
-def test_without_a_baseline_nothing_is_to_be_reached(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
-    write(write_run, recipe_of("probe", method="linear_probe"), ("batchformer",))
-    found = gather(one_group(find_runs(runs_root), "baseline"))
-    assert found is not None and found.final is None and found.reached == {"batchformer": None}
+def test_without_a_baseline_nothing_is_to_be_reached(tree: RunTree) -> None:
+    write(tree, PROBE, ("batchformer",))
+    found = known(gather(tree.group("baseline")))
+    assert found.final is None and found.reached == {"batchformer": None}
     assert "ends at" not in caption(found) and "38" not in caption(found)
     assert len(draw(found).axes[0].lines) == 1
-
-
-def test_runs_without_evaluations(write_run: Writer, recipe_of: Writer, runs_root: Path) -> None:
-    folder = write_run("baseline", 0, recipe=recipe_of("probe", method="linear_probe"))
-    (folder / "metrics.jsonl").write_text("")
-    assert gather(one_group(find_runs(runs_root))) is None
 
 
 def test_the_first_epoch_counts_even_if_the_score_falls_again() -> None:

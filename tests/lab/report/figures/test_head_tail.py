@@ -14,9 +14,8 @@ from scipy import stats
 
 from batchformer.lab.report.figures import head_tail
 from batchformer.lab.report.figures.head_tail import between_groups, gather, shot_of_class
-from batchformer.lab.report.results.configuration import one_group
-from batchformer.lab.report.results.runs import find_runs
-from simulated_networks import simulated_insight
+from run_folders import RunTree, recipe_of, write_insight
+from simulated_networks import known, simulated_insight
 
 Writer = Callable[..., Any]
 
@@ -41,13 +40,13 @@ def test_rates_are_those_of_the_images(pairs: list[tuple[int, int]], shots: list
         assert right[group] == pytest.approx(100 * np.mean([t == p for t, p in own]))
 
 
-def test_differences_are_paired_over_seeds(write_run: Writer, runs_root: Path) -> None:
+def test_differences_are_paired_over_seeds(tree: RunTree) -> None:
     folders = {
-        arm: [write_run(arm, seed, classes=12) for seed in range(4)]
+        arm: [tree.write(arm, seed, classes=12) for seed in range(4)]
         for arm in ("baseline", "batchformer")
     }
-    data = gather(one_group(find_runs(runs_root)))
-    assert data is not None and data.groups == ["many", "medium", "few"]
+    data = known(gather(tree.group()))
+    assert data.groups == ["many", "medium", "few"]
 
     def few_as_many(folder: Path) -> float:
         with np.load(folder / "figures.npz") as arrays:
@@ -69,12 +68,9 @@ def test_differences_are_paired_over_seeds(write_run: Writer, runs_root: Path) -
     assert f"baseline {np.mean(left):.1f}%; batchformer {np.mean(right):.1f}%" in said
 
 
-def test_the_figure_has_the_rates_and_the_differences(write_run: Writer, runs_root: Path) -> None:
-    for seed in range(3):
-        write_run("baseline", seed, classes=12)
-        write_run("batchformer", seed, classes=12)
-    data = gather(one_group(find_runs(runs_root)))
-    assert data is not None
+def test_the_figure_has_the_rates_and_the_differences(tree: RunTree) -> None:
+    tree.write_pairs(3, classes=12)
+    data = known(gather(tree.group()))
     figure = head_tail.draw(data)
     visible = [axes for axes in figure.axes if axes.get_visible()]
     assert [axes.get_title(loc="left") for axes in visible] == [
@@ -91,50 +87,45 @@ def test_the_figure_has_the_rates_and_the_differences(write_run: Writer, runs_ro
     assert len(head_tail.tables(data)) == 3
 
 
-def test_two_seeds_have_no_interval(write_run: Writer, runs_root: Path) -> None:
-    for seed in range(2):
-        write_run("baseline", seed)
-        write_run("batchformer", seed)
-    data = gather(one_group(find_runs(runs_root)))
-    assert data is not None and "±" not in head_tail.caption(data).note
+def test_two_seeds_have_no_interval(tree: RunTree) -> None:
+    tree.write_pairs(2)
+    data = known(gather(tree.group()))
+    assert "±" not in head_tail.caption(data).note
     assert "without intervals, and so without colour" in head_tail.caption(data).note
     texts = [t.get_text() for axes in head_tail.draw(data).axes for t in axes.texts]
     assert not any("±" in text for text in texts)
 
 
-def test_groups_are_those_of_the_runs_scores(
-    write_run: Writer, recipe_of: Writer, add_insight: Writer, runs_root: Path
-) -> None:
+def test_groups_are_those_of_the_runs_scores(tree: RunTree) -> None:
     counts = np.array([9, 8, 7, 3, 2, 1])
-    write_run("baseline", 0, recipe=recipe_of("third", data__shots="thirds"))
-    write_run("baseline", 0, recipe=recipe_of("count"))
+    tree.write("baseline", 0, recipe=recipe_of("third", data__shots="thirds"))
+    tree.write("baseline", 0, recipe=recipe_of("count"))
     kept = simulated_insight("baseline", 0, classes=6)
     kept["shot_of_class"] = np.array([2, 2, 1, 1, 0, 0])
-    add_insight(write_run("baseline", 0, recipe=recipe_of("seen")), kept)
-    count, seen, third = find_runs(runs_root)
+    write_insight(tree.write("baseline", 0, recipe=recipe_of("seen")), kept)
+    count, seen, third = tree.runs()
     assert shot_of_class(third, counts).tolist() == [0, 0, 1, 1, 2, 2]
     assert shot_of_class(count, counts).tolist() == [2] * 6
     assert shot_of_class(seen, counts).tolist() == [2, 2, 1, 1, 0, 0]
 
 
-def test_classes_of_one_group_have_no_figure(write_run: Writer, runs_root: Path) -> None:
-    folder = write_run("baseline", 0)
+def test_classes_of_one_group_have_no_figure(tree: RunTree) -> None:
+    folder = tree.write("baseline", 0)
     with np.load(folder / "figures.npz") as arrays:
         kept = dict(arrays)
     np.savez(folder / "figures.npz", **(kept | {"train_counts": np.full(10, 500)}))
-    assert gather(one_group(find_runs(runs_root))) is None
+    assert gather(tree.group()) is None
     del kept["confusion"]
     np.savez(folder / "figures.npz", **kept)
-    assert head_tail.make(one_group(find_runs(runs_root))) is None
+    assert head_tail.make(tree.group()) is None
 
 
-def test_only_differences_apart_from_0_have_a_colour(write_run: Writer, runs_root: Path) -> None:
+def test_only_differences_apart_from_0_have_a_colour(tree: RunTree) -> None:
     for seed in range(4):
-        write_run("baseline", seed, classes=12)
+        tree.write("baseline", seed, classes=12)
         for arm in ("batchformer", "batchformer_self", "batchformer_frozen"):
-            write_run(arm, seed, classes=12, gain=0.02)
-    data = gather(one_group(find_runs(runs_root)))
-    assert data is not None
+            tree.write(arm, seed, classes=12, gain=0.02)
+    data = known(gather(tree.group()))
     figure = head_tail.draw(data)
     panels = [axes for axes in figure.axes if axes.get_title(loc="left").startswith("−")]
     apart = []

@@ -12,6 +12,8 @@ from batchformer.lab.report.figures.per_class import MOST_POINTS, ByClass, draw,
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.names import COLOURS
 from batchformer.lab.report.results.runs import find_runs
+from run_folders import RunTree
+from simulated_networks import known
 
 Writer = Callable[..., Any]
 
@@ -29,24 +31,24 @@ def load(folder: Path, name: str) -> Any:
 
 
 def gathered(root: Path, reference: str | None = None) -> ByClass:
-    data = gather(one_group(find_runs(root), reference))
-    assert data is not None
-    return data
+    return known(gather(one_group(find_runs(root), reference)))
 
 
 @pytest.fixture
-def pairs(write_run: Writer) -> dict[str, list[Path]]:
-    return {arm: [write_run(arm, seed) for seed in range(4)] for arm in ("baseline", "batchformer")}
+def pairs(tree: RunTree) -> dict[str, list[Path]]:
+    return {
+        arm: [tree.write(arm, seed) for seed in range(4)] for arm in ("baseline", "batchformer")
+    }
 
 
 def test_classes_go_from_frequent_to_rare_with_their_paired_interval(
-    pairs: dict[str, list[Path]], runs_root: Path
+    pairs: dict[str, list[Path]], tree: RunTree
 ) -> None:
     order = np.random.default_rng(0).permutation(10)
     for folder in pairs["baseline"] + pairs["batchformer"]:
         shuffled = {k: load(folder, k)[order] for k in ("per_class", "train_counts", "classes")}
         rewrite(folder, **shuffled)
-    data = gathered(runs_root)
+    data = gathered(tree.root)
     assert data.counts == sorted(data.counts, reverse=True)
     assert data.names == [f"class {i}" for i in range(10)]
     assert (data.classes, data.together, data.seeds) == (10, 1, {"baseline": 4, "batchformer": 4})
@@ -63,27 +65,25 @@ def test_classes_go_from_frequent_to_rare_with_their_paired_interval(
         assert (found.low, found.high) == pytest.approx((interval.low, interval.high))
 
 
-def test_a_class_without_test_images_is_a_gap(
-    pairs: dict[str, list[Path]], runs_root: Path
-) -> None:
+def test_a_class_without_test_images_is_a_gap(pairs: dict[str, list[Path]], tree: RunTree) -> None:
     for folder in pairs["baseline"] + pairs["batchformer"]:
         values = load(folder, "per_class")
         values[4] = np.nan
         rewrite(folder, per_class=values)
-    data = gathered(runs_root)
+    data = gathered(tree.root)
     assert [i for i, d in enumerate(data.differences["batchformer"]) if d is None] == [4]
     assert np.isnan(data.accuracy["baseline"]).nonzero()[0].tolist() == [4]
-    assert len(draw(gathered(runs_root)).axes) == 3
+    assert len(draw(gathered(tree.root)).axes) == 3
 
 
 @pytest.mark.parametrize(
     ("classes", "together", "points"), [(100, 1, 100), (101, 2, 51), (250, 3, 84)]
 )
 def test_many_classes_are_averaged_over_neighbours(
-    write_run: Writer, runs_root: Path, classes: int, together: int, points: int
+    tree: RunTree, classes: int, together: int, points: int
 ) -> None:
-    folders = [write_run("baseline", seed, classes=classes) for seed in range(2)]
-    data = gathered(runs_root)
+    folders = [tree.write("baseline", seed, classes=classes) for seed in range(2)]
+    data = gathered(tree.root)
     assert (data.together, len(data.counts)) == (together, points)
     assert len(data.counts) <= MOST_POINTS
     first = np.mean([load(folder, "per_class")[:together] for folder in folders])
@@ -93,22 +93,20 @@ def test_many_classes_are_averaged_over_neighbours(
     assert data.names == []
 
 
-def test_two_seeds_have_differences_without_bars(write_run: Writer, runs_root: Path) -> None:
-    for seed in range(2):
-        write_run("baseline", seed)
-        write_run("batchformer", seed)
-    data = gathered(runs_root)
+def test_two_seeds_have_differences_without_bars(tree: RunTree) -> None:
+    tree.write_pairs(2)
+    data = gathered(tree.root)
     assert all(d is not None and d.low is None for d in data.differences["batchformer"])
-    figure = draw(gathered(runs_root))
+    figure = draw(gathered(tree.root))
     assert not figure.axes[2].collections
 
 
 def test_the_figure_has_counts_accuracies_and_a_panel_for_every_other_arm(
-    pairs: dict[str, list[Path]], write_run: Writer, runs_root: Path
+    pairs: dict[str, list[Path]], tree: RunTree
 ) -> None:
     for seed in range(3):
-        write_run("batchformer_self", seed)
-    figure = draw(gathered(runs_root))
+        tree.write("batchformer_self", seed)
+    figure = draw(gathered(tree.root))
     counts, accuracy, *differences = figure.axes
     assert counts.get_yscale() == "log"
     assert [line.get_label() for line in accuracy.lines] == [
@@ -121,36 +119,32 @@ def test_the_figure_has_counts_accuracies_and_a_panel_for_every_other_arm(
     assert differences[0].get_ylim() == differences[1].get_ylim()
     lines: Any = differences[0].collections[0]
     bars = lines.get_segments()
-    data = gathered(runs_root)
+    data = gathered(tree.root)
     first = data.differences["batchformer"][0]
     assert first is not None
     assert bars[0][:, 1].tolist() == pytest.approx([first.low, first.high])
 
 
-def test_names_with_dollars_and_classes_without_images_are_drawn(
-    write_run: Writer, runs_root: Path
-) -> None:
-    folder = write_run("baseline", 0)
+def test_names_with_dollars_and_classes_without_images_are_drawn(tree: RunTree) -> None:
+    folder = tree.write("baseline", 0)
     counts = load(folder, "train_counts")
     counts[-1] = 0
     rewrite(folder, train_counts=counts, classes=np.array([f"${i}^" for i in range(10)]))
-    figure = draw(gathered(runs_root))
+    figure = draw(gathered(tree.root))
     figure.canvas.draw()
     assert figure.axes[-1].get_xticklabels()[0].get_text() == "$0^"
 
 
-def test_runs_without_accuracies_by_class_have_no_figure(
-    write_run: Writer, runs_root: Path
-) -> None:
-    rewrite(write_run("baseline", 0), per_class=None)
-    assert make(one_group(find_runs(runs_root))) is None
+def test_runs_without_accuracies_by_class_have_no_figure(tree: RunTree) -> None:
+    rewrite(tree.write("baseline", 0), per_class=None)
+    assert make(tree.group()) is None
 
 
 def test_differences_and_hollow_markers_follow_the_reference(
-    pairs: dict[str, list[Path]], write_run: Writer, runs_root: Path
+    pairs: dict[str, list[Path]], tree: RunTree
 ) -> None:
-    control = [write_run("batchformer_self", seed) for seed in range(4)]
-    data = gathered(runs_root, "batchformer_self")
+    control = [tree.write("batchformer_self", seed) for seed in range(4)]
+    data = gathered(tree.root, "batchformer_self")
     assert list(data.accuracy) == ["batchformer_self", "baseline", "batchformer"]
     assert list(data.differences) == ["baseline", "batchformer"]
     left = np.array([load(folder, "per_class") for folder in control])
@@ -168,30 +162,27 @@ def test_differences_and_hollow_markers_follow_the_reference(
 
 
 def test_of_many_arms_only_the_reference_and_the_main_one_lie_upon_one_another(
-    write_run: Writer, runs_root: Path
+    tree: RunTree,
 ) -> None:
     arms = ["baseline", "batchformer", "batchformer_self", "batchformer_frozen"]
     for arm in arms:
-        write_run(arm, 0)
-    write_run("baseline_loss3x", 1)  # without a seed of the baseline, and so without a difference
-    figure = draw(gathered(runs_root))
+        tree.write(arm, 0)
+    tree.write("baseline_loss3x", 1)  # without a seed of the baseline, and so without a difference
+    figure = draw(gathered(tree.root))
     lines = [line.get_label() for line in figure.axes[1].lines]
     assert lines == ["baseline", "batchformer", "baseline_loss3x"]
     titles = [axes.get_title(loc="left").split()[0] for axes in figure.axes[2:]]
     assert titles == arms[1:]
-    shown = make(one_group(find_runs(runs_root)))
-    assert shown is not None
+    shown = known(make(tree.group()))
     drawn = "accuracy, drawn of the baseline and batchformer and baseline_loss3x alone, mean over"
     assert drawn in shown.caption.note
-    data = gather(one_group(run for run in find_runs(runs_root) if run.arm in arms[:3]))
-    assert data is not None and data.drawn == arms[:3], "few enough"
+    data = known(gather(one_group(run for run in tree.runs() if run.arm in arms[:3])))
+    assert data.drawn == arms[:3], "few enough"
 
 
-def test_classes_have_accuracy_and_difference(write_run: Writer, runs_root: Path) -> None:
-    for arm in ("baseline", "batchformer"):
-        write_run(arm, 0)
-    shown = make(one_group(find_runs(runs_root)))
-    assert shown is not None
+def test_classes_have_accuracy_and_difference(tree: RunTree) -> None:
+    tree.write_pairs(1)
+    shown = known(make(tree.group()))
     (table,) = shown.folded_tables
     columns = ("class", "images", "baseline", "batchformer", "batchformer - baseline")
     assert table.columns == columns

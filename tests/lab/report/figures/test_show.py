@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import sys
 import types
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -18,32 +17,29 @@ from rich.console import Console
 from batchformer.cli import main as cli
 from batchformer.insight.figures.canvas import INK
 from batchformer.lab.report.figures.catalogue import FIGURES
-from batchformer.lab.report.figures.show import PRINT_INK, in_ink, show
+from batchformer.lab.report.figures.show import PRINT_INK, in_ink, show, write_figure
+from run_folders import RunTree, change_arrays, write_insight
 
-Writer = Callable[..., Any]
 DRAWN = [name for name in FIGURES if name != "convergence"]
 
 
 @pytest.fixture(scope="module")
-def root(tmp_path_factory: pytest.TempPathFactory, make_run: Writer, add_insight: Writer) -> Path:
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Two seeds of both arms, with what only some tasks keep."""
-    root = tmp_path_factory.mktemp("show")
-    more: dict[str, Any] = {
-        "bias_of": np.array("classes"),
-        "bias_seen": np.array([60.0, 40.0, 0.0]),
-        "bias_unseen": np.array([0.0, 30.0, 50.0]),
-        "choice_epochs": np.array([50, 100]),
-        "choice_hm": np.array([40.0, 45.0]),
-        "chosen_epoch": np.array(100),
-    }
+    tree = RunTree(tmp_path_factory.mktemp("show"))
     for arm in ("baseline", "batchformer"):
         for seed in range(2):
-            folder = make_run(root, arm, seed, classes=12)
-            with np.load(folder / "figures.npz") as arrays:
-                kept: dict[str, Any] = dict(arrays)
-            np.savez(folder / "figures.npz", **kept, **more)
-            add_insight(folder)
-    return root
+            folder = write_insight(tree.write(arm, seed, classes=12))
+            change_arrays(
+                folder,
+                bias_of=np.array("classes"),
+                bias_seen=np.array([60.0, 40.0, 0.0]),
+                bias_unseen=np.array([0.0, 30.0, 50.0]),
+                choice_epochs=np.array([50, 100]),
+                choice_hm=np.array([40.0, 45.0]),
+                chosen_epoch=np.array(100),
+            )
+    return tree.root
 
 
 def printed(name: str, *paths: Path, **options: Any) -> str:
@@ -53,41 +49,29 @@ def printed(name: str, *paths: Path, **options: Any) -> str:
 
 
 @pytest.mark.parametrize("name", DRAWN)
-def test_without_a_file_the_numbers_are_printed(root: Path, name: str) -> None:
-    text = printed(name, root)
-    shown = FIGURES[name].load()(_group(root))
+def test_numbers_are_printed_and_an_svg_has_a_title_and_words(
+    root: Path, name: str, tmp_path: Path
+) -> None:
+    shown = FIGURES[name].load()(RunTree(root).group())
     assert shown is not None
+    text = printed(name, root)
     assert text.startswith(f"{shown.title}: ")
     tables = [*shown.tables, *shown.folded_tables]
     assert tables
     for table in tables:
         assert table.caption in text
         assert table.rows[-1][-1] in text
-
-
-def _group(root: Path) -> Any:
-    from batchformer.lab.report.results.configuration import one_group
-    from batchformer.lab.report.results.runs import find_runs
-
-    return one_group(find_runs(root))
-
-
-@pytest.mark.parametrize("name", DRAWN)
-def test_an_svg_has_a_title_and_words(root: Path, name: str, tmp_path: Path) -> None:
     path = tmp_path / "new" / f"{name}.svg"
-    assert str(path) in printed(name, root, to=path).replace("\n", "")
-    content = path.read_text()
-    tree = ElementTree.fromstring(content)
-    shown = FIGURES[name].load()(_group(root))
-    assert shown is not None
-    spoken = " ".join(" ".join(tree.itertext()).split())
+    write_figure(shown, path)
+    spoken = " ".join(" ".join(ElementTree.parse(path).getroot().itertext()).split())
     assert shown.title in spoken
     assert " ".join(shown.caption.alternative.split())[:60] in spoken
-    assert len(content) < 1_000_000
+    assert path.stat().st_size < 1_000_000
 
 
 def test_png_and_pdf_can_be_printed(root: Path, tmp_path: Path) -> None:
-    printed("head_tail", root, to=tmp_path / "figure.PNG")
+    said = printed("bias", root, to=tmp_path / "figure.PNG").replace("\n", "")
+    assert said.endswith(f"Figure: {tmp_path / 'figure.PNG'}")
     with Image.open(tmp_path / "figure.PNG") as image:
         assert image.width == 990 and image.getpixel((image.width - 1, 0))[3] == 0
         assert "Description" in image.info
@@ -98,7 +82,7 @@ def test_png_and_pdf_can_be_printed(root: Path, tmp_path: Path) -> None:
 def test_paper_has_darker_ink(root: Path) -> None:
     from matplotlib.colors import to_hex
 
-    shown = FIGURES["reliability"].load()(_group(root))
+    shown = FIGURES["reliability"].load()(RunTree(root).group())
     assert shown is not None
     figure = shown.draw()
     in_ink(figure, PRINT_INK)
@@ -135,32 +119,32 @@ def test_mistakes_are_named(root: Path, name: str, options: Any, words: str) -> 
 
 
 def test_what_is_missing_is_computed_if_asked_for(
-    write_run: Writer, add_insight: Writer, runs_root: Path, capsys: pytest.CaptureFixture[str]
+    tree: RunTree, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = add_insight(write_run("batchformer", 0))
-    folder = write_run("batchformer", 1)
-    (done / "insight.npz").rename(runs_root / "aside.npz")
-    with pytest.raises(ValueError, match=f"`batchformer show influence {runs_root} --compute`"):
-        printed("influence", runs_root)
-    (runs_root / "aside.npz").rename(done / "insight.npz")
+    done = write_insight(tree.write("batchformer", 0))
+    folder = tree.write("batchformer", 1)
+    (done / "insight.npz").rename(tree.root / "aside.npz")
+    with pytest.raises(ValueError, match=f"`batchformer show influence {tree.root} --compute`"):
+        printed("influence", tree.root)
+    (tree.root / "aside.npz").rename(done / "insight.npz")
     asked: list[Path] = []
 
     def compute(path: Path) -> None:
         asked.append(path)
-        add_insight(path)
+        write_insight(path)
 
-    text = " ".join(printed("influence", runs_root, compute=compute).split())
+    text = " ".join(printed("influence", tree.root, compute=compute).split())
     assert asked == [folder] and "(batchformer 2)" in text
     assert f"Looking at {folder}" in capsys.readouterr().err
-    printed("influence", runs_root, compute=compute)
-    printed("training", runs_root, compute=compute)
+    printed("influence", tree.root, compute=compute)
+    printed("training", tree.root, compute=compute)
     assert asked == [folder]
 
 
-def test_where_there_is_nothing_to_see_it_is_said(write_run: Writer, runs_root: Path) -> None:
-    write_run("baseline", 0)
+def test_where_there_is_nothing_to_see_it_is_said(tree: RunTree) -> None:
+    tree.write("baseline", 0)
     with pytest.raises(ValueError, match="nothing of the kind to see"):
-        printed("cam", runs_root, compute=lambda folder: None)
+        printed("cam", tree.root, compute=lambda folder: None)
 
 
 def test_the_command_lists_writes_and_computes(
@@ -168,9 +152,7 @@ def test_the_command_lists_writes_and_computes(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
-    write_run: Writer,
-    add_insight: Writer,
-    runs_root: Path,
+    tree: RunTree,
 ) -> None:
     cli.main(["show"])
     assert "  influence" in capsys.readouterr().out
@@ -187,13 +169,13 @@ def test_the_command_lists_writes_and_computes(
     def insight_of(folder: Path, device: Any, root: str | None) -> None:
         assert root == "moved"
         places.append((folder, str(device)))
-        add_insight(folder)
+        write_insight(folder)
 
     computing = types.ModuleType("batchformer.lab.runs.insight")
     monkeypatch.setattr(computing, "insight_of", insight_of, raising=False)
     monkeypatch.setitem(sys.modules, "batchformer.lab.runs.insight", computing)
-    folder = write_run("batchformer", 0)
+    folder = tree.write("batchformer", 0)
     given = ["--compute", "--device", "cpu", "--data", "moved"]
-    cli.main(["show", "attention", str(runs_root), *given])
+    cli.main(["show", "attention", str(tree.root), *given])
     assert places == [(folder, "cpu")]
     assert "Where attention goes" in capsys.readouterr().out

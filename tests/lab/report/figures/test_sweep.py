@@ -8,6 +8,7 @@ import pytest
 from batchformer.lab.report.figures.sweep import described, draw
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.report.results.sweeps import SweepComparison, compare_sweep, split_sweeps
+from run_folders import write_sweep
 
 VALUES = {
     ("baseline", "1"): [50.0, 51.0, 52.0],
@@ -22,7 +23,7 @@ Compared = Callable[..., SweepComparison]
 
 
 @pytest.fixture
-def compared(make_sweep: Callable[..., Path], tmp_path: Path) -> Compared:
+def compared(tmp_path: Path) -> Compared:
     def compare(
         seeds: int = 3, few: Sequence[float] | None = None, **options: object
     ) -> SweepComparison:
@@ -33,7 +34,7 @@ def compared(make_sweep: Callable[..., Path], tmp_path: Path) -> Compared:
             }
             for cell, each in VALUES.items()
         }
-        folder = make_sweep(tmp_path, written, levels=PAPER, **options)
+        folder = write_sweep(tmp_path, written, levels=PAPER, **options)
         (sweep,), _ = split_sweeps(find_runs(folder))
         return compare_sweep(sweep)
 
@@ -86,12 +87,10 @@ def test_the_words_hold_the_numbers(compared: Compared) -> None:
     assert "All of baseline, 1: 51.00 [48.52, 53.48], paper 41.0" in text
 
 
-def test_levels_without_an_order_are_not_joined(
-    make_sweep: Callable[..., Path], tmp_path: Path
-) -> None:
+def test_levels_without_an_order_are_not_joined(tmp_path: Path) -> None:
     for i, (names, joined) in enumerate(((("shared", "mixed_only"), False), (("0.25", "4"), True))):
         values = {("batchformer", name): {s: {"all": 50.0 + s} for s in range(3)} for name in names}
-        folder = make_sweep(tmp_path / str(i), values, reference=names[0])
+        folder = write_sweep(tmp_path / str(i), values, reference=names[0])
         (sweep,), _ = split_sweeps(find_runs(folder))
         axes = draw(compare_sweep(sweep)).axes[0]
         (line,) = [line for line in axes.get_lines() if line.get_label() == "batchformer"]

@@ -15,14 +15,16 @@ from hypothesis import strategies as st
 from matplotlib.figure import Figure
 
 from batchformer.insight.figures.captioned import CaptionedFigure
+from batchformer.insight.page.html import section_of
 from batchformer.lab.report.figures import training
 from batchformer.lab.report.figures.curves import MOST_POINTS, curve_over_seeds, evaluated_metric
 from batchformer.lab.report.figures.training import scales_of_losses, valley_table, valleys
-from batchformer.lab.report.page.html import render
 from batchformer.lab.report.results.configuration import one_group
 from batchformer.lab.report.results.names import COLOURS
-from batchformer.lab.report.results.runs import find_runs, read_run
+from batchformer.lab.report.results.runs import read_run
 from batchformer.nn.streams import stream_loss
+from run_folders import RunTree, recipe_of
+from simulated_networks import known
 
 Writer = Callable[..., Any]
 
@@ -62,12 +64,10 @@ def test_no_series_is_no_curve() -> None:
     assert curve_over_seeds([]).steps == curve_over_seeds([{}, {1: 2.0}]).steps == []
 
 
-def test_the_figure_holds_every_arm_in_its_colour(write_run: Writer, runs_root: Path) -> None:
-    for arm in ("baseline", "batchformer"):
-        for seed in range(3):
-            write_run(arm, seed)
-    write_run("batchformer", 9, finished=False)
-    runs = find_runs(runs_root)
+def test_the_figure_holds_every_arm_in_its_colour(tree: RunTree) -> None:
+    tree.write_pairs(3)
+    tree.write("batchformer", 9, finished=False)
+    runs = tree.runs()
     figure = training.draw(one_group(runs))
     assert isinstance(figure, Figure)
     loss, accuracy = figure.axes
@@ -84,88 +84,77 @@ def test_the_figure_holds_every_arm_in_its_colour(write_run: Writer, runs_root: 
         assert axes.lines[0].get_linestyle() != axes.lines[1].get_linestyle()
 
 
-def test_without_evaluations_only_the_loss_is_shown(write_run: Writer, runs_root: Path) -> None:
-    write_run("baseline", 0, scores={"auc": 6.5})
-    runs = find_runs(runs_root)
+def test_without_evaluations_only_the_loss_is_shown(tree: RunTree) -> None:
+    tree.write("baseline", 0, scores={"auc": 6.5})
+    runs = tree.runs()
     assert evaluated_metric(runs) is None
     assert len(training.draw(one_group(runs)).axes) == 1
 
 
-def test_what_was_logged_once_is_no_line(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
+def test_what_was_logged_once_is_no_line(tree: RunTree) -> None:
     """Nearest neighbours train nothing: they log one loss and one evaluation."""
     once = [
         {"kind": "train", "epoch": 0, "step": 1, "loss": 2.6},
         {"kind": "eval", "epoch": 0, "step": 1, "all": 18.8},
     ]
-    folder = write_run("baseline", 0, recipe=recipe_of("probe", method="knn"))
+    folder = tree.write("baseline", 0, recipe=recipe_of("probe", method="knn"))
 
     def shown_with(records: list[dict[str, object]]) -> CaptionedFigure | None:
         text = "".join(json.dumps(record) + "\n" for record in records)
         (folder / "metrics.jsonl").write_text(text)
-        return training.make(one_group(find_runs(runs_root)))
+        return training.make(tree.group())
 
     assert shown_with(once) is None
-    again = shown_with([*once, {"kind": "eval", "epoch": 1, "step": 2, "all": 20.0}])
-    assert again is not None and again.caption.note.startswith("Evaluated All by update. Lines")
+    again = known(shown_with([*once, {"kind": "eval", "epoch": 1, "step": 2, "all": 20.0}]))
+    assert again.caption.note.startswith("Evaluated All by update. Lines")
     (axes,) = again.draw().axes
     assert axes.get_title(loc="left") == "All, %, by update"
 
 
 @pytest.mark.parametrize(("method", "said"), [("balanced_softmax", True), ("linear_probe", False)])
 def test_only_losses_with_batchformer_cover_two_streams(
-    write_run: Writer, recipe_of: Writer, runs_root: Path, method: str, said: bool
+    tree: RunTree, method: str, said: bool
 ) -> None:
-    for arm in ("baseline", "batchformer"):
-        write_run(arm, 0, recipe=recipe_of(method=method))
-    found = training.make(one_group(find_runs(runs_root)))
-    assert found is not None and ("covers both streams" in found.caption.note) is said
+    tree.write_pairs(1, recipe=recipe_of(method=method))
+    found = known(training.make(tree.group()))
+    assert ("covers both streams" in found.caption.note) is said
 
 
-def test_the_reference_is_drawn_first_and_arms_keep_their_colours(
-    write_run: Writer, runs_root: Path
-) -> None:
+def test_the_reference_is_drawn_first_and_arms_keep_their_colours(tree: RunTree) -> None:
     for arm in ("baseline", "batchformer", "batchformer_self"):
-        write_run(arm, 0)
-    loss = training.draw(one_group(find_runs(runs_root), "batchformer_self")).axes[0]
+        tree.write(arm, 0)
+    loss = training.draw(tree.group("batchformer_self")).axes[0]
     arms = ["batchformer_self", "baseline", "batchformer"]
     assert [line.get_label() for line in loss.lines] == arms
     assert [line.get_color() for line in loss.lines] == [COLOURS[arm] for arm in arms]
 
 
 @pytest.mark.parametrize("swad", [False, True])
-def test_curves_with_swad_are_of_the_network_without_it(
-    write_run: Writer, runs_root: Path, recipe_of: Writer, swad: bool
-) -> None:
+def test_curves_with_swad_are_of_the_network_without_it(tree: RunTree, swad: bool) -> None:
     """The score in the table has the same name and is another network's."""
-    for arm in ("baseline", "batchformer"):
-        write_run(arm, 0, recipe=recipe_of(hyper={"swad": swad}))
-    runs = find_runs(runs_root)
+    tree.write_pairs(1, recipe=recipe_of(hyper={"swad": swad}))
+    runs = tree.runs()
     title = training.draw(one_group(runs)).axes[1].get_title(loc="left")
     assert ("All without SWAD" in title) == swad and title.startswith("All")
-    shown = training.make(one_group(runs))
-    assert shown is not None
+    shown = known(training.make(one_group(runs)))
     assert ("evaluated All without SWAD by update" in shown.caption.note) == swad
     labels = {row[1] for row in shown.folded_tables[0].rows}
     assert labels == {"Training loss", "All without SWAD" if swad else "All"}
 
 
-def test_losses_on_other_scales_are_named(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
+def test_losses_on_other_scales_are_named(tree: RunTree) -> None:
     arms = ("baseline", "batchformer", "batchformer_official_loss", "baseline_loss3x")
     for arm in arms:
-        write_run(arm, 0)
-    said = scales_of_losses(one_group(find_runs(runs_root)))
+        tree.write(arm, 0)
+    said = scales_of_losses(tree.group())
     assert said == [
         "The loss of batchformer_official_loss is 3 times the mean of both streams, and not "
         "comparable with the others.",
         "The loss of baseline_loss3x is shown before it is multiplied by 3, on the scale of the "
         "baseline's.",
     ]
-    shown = training.make(one_group(find_runs(runs_root)))
-    assert shown is not None and all(sentence in shown.caption.note for sentence in said)
+    shown = known(training.make(tree.group()))
+    assert all(sentence in shown.caption.note for sentence in said)
 
 
 @pytest.mark.parametrize(
@@ -178,15 +167,10 @@ def test_losses_on_other_scales_are_named(
     ],
 )
 def test_the_scale_is_that_of_the_streams_loss(
-    write_run: Writer,
-    recipe_of: Writer,
-    runs_root: Path,
-    module: dict[str, Any],
-    times: str | None,
+    tree: RunTree, module: dict[str, Any], times: str | None
 ) -> None:
-    for arm in ("baseline", "batchformer"):
-        write_run(arm, 0, recipe=recipe_of(module=module))
-    said = scales_of_losses(one_group(find_runs(runs_root)))
+    tree.write_pairs(1, recipe=recipe_of(module=module))
+    said = scales_of_losses(tree.group())
     assert [f"batchformer is {times} times" in sentence for sentence in said] == [True] * len(said)
     assert len(said) == (times is not None)
     if times is not None and "streams" not in module:
@@ -215,26 +199,19 @@ def test_the_scale_is_that_of_the_streams_loss(
     ],
 )
 def test_where_a_method_changes_its_loss_is_said(
-    write_run: Writer,
-    recipe_of: Writer,
-    runs_root: Path,
-    method: str,
-    hyper: dict[str, Any] | None,
-    said: str | None,
+    tree: RunTree, method: str, hyper: dict[str, Any] | None, said: str | None
 ) -> None:
-    write_run("baseline", 0, recipe=recipe_of(method=method, hyper=hyper))
-    found = training.make(one_group(find_runs(runs_root)))
-    assert found is not None
+    tree.write("baseline", 0, recipe=recipe_of(method=method, hyper=hyper))
+    found = known(training.make(tree.group()))
     assert ("From epoch" in found.caption.note) == (said is not None)
     assert (said or "") in found.caption.note
 
 
-def test_training_has_the_ends_of_the_curves(write_run: Writer, runs_root: Path) -> None:
+def test_training_has_the_ends_of_the_curves(tree: RunTree) -> None:
     for seed in range(2):
-        write_run("baseline", seed)
-    runs = find_runs(runs_root)
-    shown = training.make(one_group(runs))
-    assert shown is not None
+        tree.write("baseline", seed)
+    runs = tree.runs()
+    shown = known(training.make(one_group(runs)))
     (table,) = shown.folded_tables
     losses = [row for row in table.rows if row[1] == "Training loss"]
     assert len(losses) == 5 and losses[0][2] == "10" and losses[-1][2] == "400"
@@ -244,9 +221,9 @@ def test_training_has_the_ends_of_the_curves(write_run: Writer, runs_root: Path)
     assert len(shown.draw().axes) == 2
 
 
-def test_runs_without_records_have_no_figure(write_run: Writer, runs_root: Path) -> None:
-    (write_run("baseline", 0) / "metrics.jsonl").write_text("")
-    assert training.make(one_group(find_runs(runs_root))) is None
+def test_runs_without_records_have_no_figure(tree: RunTree) -> None:
+    (tree.write("baseline", 0) / "metrics.jsonl").write_text("")
+    assert training.make(tree.group()) is None
 
 
 def valley(first: int, last: int, **more: Any) -> dict[str, Any]:
@@ -260,12 +237,11 @@ def put_in_result(folder: Path, findings: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), "findings": findings}))
 
 
-def test_a_row_for_every_arm_over_its_seeds(write_run: Writer, runs_root: Path) -> None:
-    put_in_result(write_run("baseline", 0), {"swad": valley(101, 300)})
-    put_in_result(write_run("baseline", 1), {"swad": valley(1, 300, converged=False)})
-    put_in_result(write_run("batchformer", 0), {"swad": valley(1001, 2400)})
-    table = valley_table(one_group(find_runs(runs_root)))
-    assert table is not None
+def test_a_row_for_every_arm_over_its_seeds(tree: RunTree) -> None:
+    put_in_result(tree.write("baseline", 0), {"swad": valley(101, 300)})
+    put_in_result(tree.write("baseline", 1), {"swad": valley(1, 300, converged=False)})
+    put_in_result(tree.write("batchformer", 0), {"swad": valley(1001, 2400)})
+    table = known(valley_table(tree.group()))
     evaluations = ("first evaluation", "last evaluation")
     columns = ("arm", "n", "target", "first update", "last update", *evaluations, "converged")
     assert table.columns == columns and list(table.rows) == [
@@ -274,41 +250,37 @@ def test_a_row_for_every_arm_over_its_seeds(write_run: Writer, runs_root: Path) 
     ]
 
 
-def test_a_row_for_every_target(write_run: Writer, runs_root: Path) -> None:
+def test_a_row_for_every_target(tree: RunTree) -> None:
     whole = {"photo/swad": valley(1, 200), "sketch/swad": valley(101, 400), "photo/other": {}}
-    put_in_result(write_run("baseline", 0), whole)
+    put_in_result(tree.write("baseline", 0), whole)
     # Without where the evaluations were.
     short = {"updates": 200, "converged": True, "first_update": 101, "last_update": 300}
-    folder = write_run("baseline", 1)
+    folder = tree.write("baseline", 1)
     put_in_result(folder, {"photo/swad": short, "sketch/swad": short})
     assert valleys(read_run(folder)) == {"photo": short, "sketch": short}
-    table = valley_table(one_group(find_runs(runs_root)))
-    assert table is not None and list(table.rows) == [
+    table = known(valley_table(tree.group()))
+    assert list(table.rows) == [
         ("baseline", "2", "photo", "1 to 101", "200 to 300", "1", "2", "2 of 2"),
         ("baseline", "2", "sketch", "101", "300 to 400", "2", "4", "2 of 2"),
     ]
 
 
-def test_the_page_and_the_figure_have_it_below_the_curves(
-    write_run: Writer, runs_root: Path
-) -> None:
-    folder = write_run("baseline", 0)
-    before = training.make(one_group(find_runs(runs_root)))
-    assert before is not None and not before.tables and "SWAD" not in before.caption.note
-    assert "first evaluation" not in render(find_runs(runs_root))
+def test_the_figure_has_it_below_the_curves(tree: RunTree) -> None:
+    folder = tree.write("baseline", 0)
+    before = known(training.make(tree.group()))
+    assert not before.tables and "SWAD" not in before.caption.note
     put_in_result(folder, {"swad": valley(1001, 2400)})
-    after = training.make(one_group(find_runs(runs_root)))
-    assert after is not None and len(after.tables) == 1 and "SWAD averages" in after.caption.note
-    page = render(find_runs(runs_root))
-    assert "first evaluation" in page and "<td>1,001</td>" in page and "target</th>" not in page
+    after = known(training.make(tree.group()))
+    assert len(after.tables) == 1 and "SWAD averages" in after.caption.note
+    html = section_of(after, "p").html
+    assert "first evaluation" in html and "<td>1,001</td>" in html and "target</th>" not in html
 
 
-def test_runs_without_swad_or_with_damage_have_none(write_run: Writer, runs_root: Path) -> None:
-    folder = write_run("baseline", 0)
+def test_runs_without_swad_or_with_damage_have_none(tree: RunTree) -> None:
+    folder = tree.write("baseline", 0)
     for damaged in (None, [3], {"swad": "deep"}):
         put_in_result(folder, damaged)
         assert valleys(read_run(folder)) == {}
     put_in_result(folder, {"swad": {"first_update": "early"}})
-    table = valley_table(one_group(find_runs(runs_root)))
-    assert table is not None
+    table = known(valley_table(tree.group()))
     assert list(table.rows) == [("baseline", "1", "", "", "", "", "", "0 of 1")]

@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from batchformer.insight.page.html import Section
 from batchformer.lab.report.page.html import render, write_page
-from batchformer.lab.report.results.runs import find_runs
+from batchformer.lab.report.results.configuration import RunGroup
+from run_folders import RunTree, change_arrays, recipe_of
 
 Writer = Callable[..., Any]
 VOID = {"meta", "link", "br", "wbr", "img"}
@@ -55,34 +57,22 @@ class Outline(HTMLParser):
 
 
 @pytest.fixture(scope="module")
-def several(
-    make_run: Writer, make_recipe: Writer, tmp_path_factory: pytest.TempPathFactory
-) -> Path:
+def several(tmp_path_factory: pytest.TempPathFactory) -> RunTree:
     """Three arms of one recipe, another with two seeds, a damaged and an unfinished run."""
-    root = tmp_path_factory.mktemp("several") / "runs"
-    for arm in ("baseline", "batchformer", "batchformer_self"):
-        for seed in range(3):
-            make_run(root, arm, seed)
-    for arm in ("baseline", "batchformer"):
-        for seed in range(2):
-            make_run(root, arm, seed, recipe=make_recipe("second", paper={}))
-    make_run(root, "baseline", 5, finished=False)
-    (make_run(root, "baseline", 6) / "config.json").write_text("{")
-    (make_run(root, "baseline", 7) / "figures.npz").unlink()
-    return root
+    tree = RunTree(tmp_path_factory.mktemp("several") / "runs")
+    tree.write_pairs(3, "baseline", "batchformer", "batchformer_self")
+    tree.write_pairs(2, recipe=recipe_of("second", paper={}))
+    tree.write("baseline", 5, finished=False)
+    (tree.write("baseline", 6) / "config.json").write_text("{")
+    (tree.write("baseline", 7) / "figures.npz").unlink()
+    return tree
 
 
 @pytest.fixture(scope="module")
-def page(several: Path) -> str:
+def page(several: RunTree) -> str:
     """The page of these runs, as it is by default."""
-    path = several.parent / "new" / "report.html"
-    return write_page(find_runs(several), path, title="A title").read_text()
-
-
-@pytest.fixture(scope="module")
-def against_control(several: Path) -> str:
-    """The page of these runs compared with the control."""
-    return render(find_runs(several), reference="batchformer_self")
+    path = several.root.parent / "new" / "report.html"
+    return write_page(several.runs(), path, title="A title").read_text()
 
 
 def test_the_page_is_well_formed_and_needs_nothing_else(page: str) -> None:
@@ -114,17 +104,16 @@ def test_it_shows_numbers_verdicts_the_paper_and_provenance(page: str) -> None:
 
 
 def test_what_describes_is_shown_without_strip_and_verdict(
-    make_run: Callable[..., Path], tmp_path: Path, no_figures: None
+    tree: RunTree, tmp_path: Path, no_figures: None
 ) -> None:
+    other = RunTree(tmp_path / "far")  # what describes does not set the scale of the others
     for seed in range(3):
-        make_run(tmp_path, "baseline", seed, scores={"knn": 20.0 + seed, "uniformity": -0.8})
         scores = {"knn": 20.5 + 2 * seed, "uniformity": -1.3 - seed / 100}
-        make_run(tmp_path, "batchformer", seed, scores=scores)
-        other = tmp_path.parent / "far"  # what describes does not set the scale of the others
-        make_run(other, "baseline", seed, scores={"knn": 20.0 + seed, "uniformity": -90.0})
-        make_run(other, "batchformer", seed, scores=scores)
-    page = render(find_runs(tmp_path))
-    near, far = (re.findall("<svg.*?</svg>", one, re.S) for one in (page, render(find_runs(other))))
+        for each, uniformity in ((tree, -0.8), (other, -90.0)):
+            each.write("baseline", seed, scores={"knn": 20.0 + seed, "uniformity": uniformity})
+            each.write("batchformer", seed, scores=scores)
+    page = render(tree.runs())
+    near, far = (re.findall("<svg.*?</svg>", one, re.S) for one in (page, render(other.runs())))
     assert near[0] == far[0]
     text = Outline(page).text
     assert "This page holds 1 comparison." in text
@@ -155,28 +144,26 @@ def test_every_figure_and_region_has_words_for_those_who_cannot_see_it(page: str
     assert '<html lang="en">' in page
 
 
-def test_names_from_files_cannot_inject_markup(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
+def test_names_from_files_cannot_inject_markup(tree: RunTree) -> None:
     bad = "<img src=x onerror=alert(1)>"
     recipe = recipe_of("hostile", summary=bad, model=bad, table='"><b>')
-    folder = write_run("baseline", 0, recipe=recipe, provenance={"command": bad})
-    with np.load(folder / "figures.npz") as arrays:
-        kept = dict(arrays) | {"classes": np.array([bad] * 10)}
-    np.savez(folder / "figures.npz", **kept)
-    page = render(find_runs(runs_root), title=bad)
+    folder = tree.write("baseline", 0, recipe=recipe, provenance={"command": bad})
+    change_arrays(folder, classes=np.array([bad] * 10), confusion=None)
+    (folder / "metrics.jsonl").write_text("")  # only the figure with names is drawn
+    page = render(tree.runs(), title=bad)
     assert "<img" not in page
     assert "&lt;img src=x" in page
     assert Outline(page).open == []
 
 
-def test_equal_runs_give_equal_pages(several: Path, page: str) -> None:
-    assert render(find_runs(several), title="A title") == page
+def test_equal_runs_give_equal_pages(several: RunTree, no_figures: None) -> None:
+    """That figures are equal is in ``test_sections.py``."""
+    assert render(several.runs()) == render(several.runs())
 
 
-def test_no_finished_run_is_a_page_that_says_so(write_run: Writer, runs_root: Path) -> None:
-    write_run("baseline", 0, finished=False)
-    text = Outline(render(find_runs(runs_root))).text
+def test_no_finished_run_is_a_page_that_says_so(tree: RunTree) -> None:
+    tree.write("baseline", 0, finished=False)
+    text = Outline(render(tree.runs())).text
     assert "No run has finished" in text
     assert "tail/baseline/seed0 has not finished" in text
     assert "nothing to compare" in Outline(render([])).text
@@ -203,12 +190,18 @@ def test_a_folder_for_a_page_is_refused_with_a_name(tmp_path: Path) -> None:
         write_page([], tmp_path)
 
 
-def test_the_page_names_the_reference_everywhere(against_control: str) -> None:
+def test_the_page_names_the_reference_everywhere(
+    several: RunTree, page: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def named(group: RunGroup, prefix: str) -> list[Section]:
+        return [Section("Figure", "", f"A figure of {group.name} against {group.reference}")]
+
+    monkeypatch.setattr("batchformer.lab.report.page.html.sections_of", named)
+    against_control = render(several.runs(), reference="batchformer_self")
     text = Outline(against_control).text
     for words in (
         "to batchformer_self, same seeds",
-        "and the difference to batchformer_self on the same seeds",
-        "batchformer − batchformer_self",
+        "A figure of tail against batchformer_self",
         "batchformer compared with batchformer_self",
         "second has no finished batchformer_self: nothing to compare with",
         "This page holds 10 comparisons",
@@ -219,20 +212,12 @@ def test_the_page_names_the_reference_everywhere(against_control: str) -> None:
     assert "paper 51.7 (" not in text, "the paper has no difference to the control"
     tail = text[text.index("batchformer_self control: attention") :]
     assert tail.index("baseline the network") < tail.index("batchformer BatchFormer as in")
-
-
-def test_a_page_says_to_what_by_default(page: str) -> None:
-    text = Outline(page).text
-    assert "to the baseline, same seeds" in text
-    assert "compared with" not in text
-
-
-def test_an_arm_has_one_colour_whatever_it_is_compared_with(
-    page: str, against_control: str
-) -> None:
+    by_default = Outline(page).text
+    assert "to the baseline, same seeds" in by_default
+    assert "compared with" not in by_default
     swatches = []
     for seen in (page, against_control):
         found = re.findall(r'background: (#\w+)"[^>]*></span><strong>([\w.]+)</strong>', seen)
         swatches.append({arm: colour for colour, arm in found})
-    assert swatches[0] == swatches[1]
+    assert swatches[0] == swatches[1], "an arm has one colour, whatever it is compared with"
     assert len(swatches[0]) == 3

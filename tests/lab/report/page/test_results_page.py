@@ -27,12 +27,15 @@ OTHER = {0: 51.5, 1: 51.8, 2: 51.9, 3: 51.1}
 
 
 def put(
-    root: Path, variant: str, scores: Mapping[str, Mapping[int, Mapping[str, float | None]]]
+    root: Path,
+    variant: str,
+    scores: Mapping[str, Mapping[int, Mapping[str, float | None]]],
+    recipe: str = "my_folder",
 ) -> None:
-    """Write records of the recipe my_folder; scores by arm, seed and metric."""
+    """Write records of a recipe; scores by arm, seed and metric."""
     save(
         [
-            Record("my_folder", variant, arm, seed, {}, {}, [], metrics)
+            Record(recipe, variant, arm, seed, {}, {}, [], metrics)
             for arm, by_seed in scores.items()
             for seed, metrics in by_seed.items()
         ],
@@ -148,12 +151,7 @@ def test_one_comparison_by_arms_has_the_papers_rows_and_the_correction(tmp_path:
         "baseline": {s: {"all": v, "few": v - 18} for s, v in BASELINE.items()},
         "batchformer": {s: {"all": v, "few": v - 19} for s, v in OTHER.items()},
     }
-    records = [
-        Record("cifar100_lt_balanced_softmax", "", arm, seed, {}, {}, [], metrics)
-        for arm, by_seed in scores.items()
-        for seed, metrics in by_seed.items()
-    ]
-    save(records, tmp_path)
+    put(tmp_path, "", scores, "cifar100_lt_balanced_softmax")
     rows = table(
         tmp_path,
         "kind: arms",
@@ -227,7 +225,7 @@ def typed(root: Path) -> None:
                     "all": {"mean": 1.0, "low": 0.0, "high": 2.0},
                     "few": {"mean": 32.0, "low": 31.0, "high": 33.0},
                 },
-            },
+            }
         },
         "contrasts": [
             {
@@ -274,14 +272,7 @@ def test_typed_numbers_fill_in_where_no_seed_was_kept(tmp_path: Path) -> None:
 
 def test_the_chance_to_find_the_papers_effect_has_a_range(tmp_path: Path) -> None:
     scores = {"baseline": of_all(BASELINE), "batchformer": of_all(OTHER)}
-    save(
-        [
-            Record("cifar100_lt_balanced_softmax", "", arm, seed, {}, {}, [], metrics)
-            for arm, by_seed in scores.items()
-            for seed, metrics in by_seed.items()
-        ],
-        tmp_path,
-    )
+    put(tmp_path, "", scores, "cifar100_lt_balanced_softmax")
     (_, row) = table(
         tmp_path,
         "kind: rows",

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
+import re
 import shutil
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,29 +9,24 @@ import pytest
 from batchformer.insight.figures.catalogue import Entry
 from batchformer.lab.report.figures.catalogue import FIGURES
 from batchformer.lab.report.page.sections import sections_of
-from batchformer.lab.report.results.configuration import one_group
+from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import COLOURS
-from batchformer.lab.report.results.runs import find_runs
+from run_folders import RunTree, write_insight
 from simulated_networks import simulated_batches, simulated_insight
 
-Writer = Callable[..., Any]
 
-
-def notes(root: Path, *names: str, reference: str | None = None) -> list[str]:
+def notes(group: RunGroup, *names: str) -> list[str]:
     """The captions of these figures, which are not drawn."""
-    group = one_group(find_runs(root), reference)
     made = [FIGURES[name].load()(group) for name in names]
     return [figure.caption.note for figure in made if figure is not None]
 
 
-def test_captions_say_what_is_plotted_and_over_how_many_seeds(
-    write_run: Writer, runs_root: Path
-) -> None:
+def test_captions_say_what_is_plotted_and_over_how_many_seeds(tree: RunTree) -> None:
     for seed in range(4):
-        write_run("baseline", seed, classes=40)
+        tree.write("baseline", seed, classes=40)
     for seed in range(3):
-        write_run("batchformer", seed, classes=40)
-    curves, classes = notes(runs_root, "training", "classes")
+        tree.write("batchformer", seed, classes=40)
+    curves, classes = notes(tree.group(), "training", "classes")
     assert "(baseline 4, batchformer 3)" in curves
     assert "lowest to the highest seed" in curves
     assert "(baseline 4, batchformer 3)" in classes
@@ -41,32 +34,31 @@ def test_captions_say_what_is_plotted_and_over_how_many_seeds(
     assert "by chance about 2 of 40 would miss 0" in classes
 
 
-def test_with_two_seeds_the_caption_says_there_are_no_intervals(
-    write_run: Writer, runs_root: Path
-) -> None:
-    for seed in range(2):
-        write_run("baseline", seed)
-        write_run("batchformer", seed)
-    (classes,) = notes(runs_root, "classes")
+def test_with_two_seeds_the_caption_says_there_are_no_intervals(tree: RunTree) -> None:
+    tree.write_pairs(2)
+    (classes,) = notes(tree.group(), "classes")
     assert "without intervals, since an arm shares only 2 seeds" in classes
     assert "95%" not in classes
 
 
-def test_figures_without_numbers_are_left_out(write_run: Writer, runs_root: Path) -> None:
-    folder = write_run("baseline", 0)
+def test_figures_without_numbers_are_left_out(tree: RunTree) -> None:
+    folder = tree.write("baseline", 0)
     (folder / "figures.npz").unlink()
-    assert [s.title for s in sections_of(one_group(find_runs(runs_root)), "p")] == ["Training"]
+    assert [s.title for s in sections_of(tree.group(), "p")] == ["Training"]
     (folder / "metrics.jsonl").write_text("")
-    assert sections_of(one_group(find_runs(runs_root)), "p") == []
+    assert sections_of(tree.group(), "p") == []
 
 
-def test_figures_of_relations_come_in_this_order(
-    write_run: Writer, add_insight: Writer, runs_root: Path
+def test_figures_of_relations_come_in_this_order_and_may_lie_in_parts(
+    tree: RunTree, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for arm in ("baseline", "batchformer"):
+    """A run of several trainings shows the first part that was looked at, and says so."""
+    folders = [tree.write(arm, 0) for arm in ("baseline", "batchformer")]
+    for folder in folders:
+        arm = folder.parent.name
         batches = simulated_batches() if arm == "batchformer" else {}
-        add_insight(write_run(arm, 0), simulated_insight(arm, 0) | batches)
-    made = sections_of(one_group(find_runs(runs_root)), "p")
+        write_insight(folder, simulated_insight(arm, 0) | batches)
+    made = sections_of(tree.group(), "p")
     assert all("<svg " in section.html or "<script" in section.html for section in made)
     assert [section.title for section in made] == [
         "Training",
@@ -82,18 +74,34 @@ def test_figures_of_relations_come_in_this_order(
     assert "expected calibration error" in made[3].note.lower()
     assert '<div class="scroll runs"' in made[3].html, "its table lies below it"
     assert all(COLOURS[arm] in made[3].html for arm in ("baseline", "batchformer"))
-    total = sum(len(section.html) for section in made)
-    assert total < 2_000_000
-    assert sections_of(one_group(find_runs(runs_root)), "p") == made, "equal runs, equal figures"
+    assert sum(len(section.html) for section in made) < 2_000_000
+    for folder in folders:
+        for part in ("sketch", "cartoon"):
+            (folder / part).mkdir()
+            shutil.copy(folder / "insight.npz", folder / part)
+            np.savez(folder / part / "figures.npz", correct=np.zeros(700, bool))
+        (folder / "insight.npz").unlink()
+    few = {name: FIGURES[name] for name in ("training", "attention", "features")}
+    monkeypatch.setattr("batchformer.lab.report.page.sections.FIGURES", few)
+    of_parts = {section.title: section for section in sections_of(tree.group(), "p")}
+    said = {title: section.note for title, section in of_parts.items()}
+    assert "in the part cartoon of each run" in said["Feature space"]
+    assert "in the part" not in said["Training"]
+    assert not any("sketch" in note for note in said.values())
+    assert "512 of the 700 test images" in said["Attention between samples"], "of the part itself"
+    for section in made:
+        if section.title in of_parts:
+            # The words for those who cannot see a figure name the number of images.
+            both = section.html, of_parts[section.title].html
+            one, other = (re.sub(r'aria-label="[^"]*"', "", html) for html in both)
+            assert one == other, "equal arrays, equal figures"
 
 
-def test_a_further_figure_is_one_line(
-    write_run: Writer, runs_root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_run("baseline", 0)
+def test_a_further_figure_is_one_line(tree: RunTree, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tree.write("baseline", 0) / "figures.npz").unlink()  # so that only "training" is drawn
     place = "batchformer.lab.report.figures.training:make"
     monkeypatch.setitem(FIGURES, "new", Entry("the same again", place, "metrics.jsonl"))
-    made = sections_of(one_group(find_runs(runs_root)), "p")
+    made = sections_of(tree.group(), "p")
     assert made[0].title == made[-1].title == "Training"
     assert 'id="p-new-' in made[-1].html and "p-new-" not in made[0].html
 
@@ -102,33 +110,10 @@ def test_a_further_figure_is_one_line(
     ("reference", "words"),
     [(None, "difference to the baseline on"), ("batchformer", "difference to batchformer on")],
 )
-def test_the_caption_names_the_reference(
-    write_run: Writer, runs_root: Path, reference: str | None, words: str
-) -> None:
-    for seed in range(3):
-        write_run("baseline", seed)
-        write_run("batchformer", seed)
+def test_the_caption_names_the_reference(tree: RunTree, reference: str | None, words: str) -> None:
+    tree.write_pairs(3)
     names = ("training", "classes", "head_tail")
-    curves, classes, groups = notes(runs_root, *names, reference=reference)
+    curves, classes, groups = notes(tree.group(reference), *names)
     assert words in classes and words in groups
     order = "baseline 3, batchformer 3" if reference is None else "batchformer 3, baseline 3"
     assert order in curves and order in classes
-
-
-def test_a_run_of_several_trainings_shows_the_first_and_says_so(
-    write_run: Writer, add_insight: Writer, runs_root: Path
-) -> None:
-    for arm in ("baseline", "batchformer"):
-        folder = write_run(arm, 0)
-        add_insight(folder)
-        for part in ("sketch", "cartoon"):
-            (folder / part).mkdir()
-            shutil.copy(folder / "insight.npz", folder / part)
-            np.savez(folder / part / "figures.npz", correct=np.zeros(700, bool))
-        (folder / "insight.npz").unlink()
-    made = {s.title: s.note for s in sections_of(one_group(find_runs(runs_root)), "p")}
-    assert len(made) > 6, "those of relations are there"
-    of_a_part = {title for title, note in made.items() if "in the part cartoon of each run" in note}
-    assert "Feature space" in of_a_part and "Training" not in of_a_part
-    assert not any("sketch" in note for note in made.values())
-    assert "512 of the 700 test images" in made["Attention between samples"], "of the part itself"

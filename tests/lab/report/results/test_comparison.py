@@ -1,18 +1,19 @@
+"""Arms compared with a reference, over seeds and over test images."""
+
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from batchformer.insight.intervals import summary
 from batchformer.lab.metrics.intervals import outcome, paired
 from batchformer.lab.report.results.comparison import (
     ALPHA,
@@ -21,18 +22,21 @@ from batchformer.lab.report.results.comparison import (
     RecipeComparison,
     Score,
     compare_runs,
+    over_images,
 )
-from batchformer.lab.report.results.configuration import RunGroup
-from batchformer.lab.report.results.runs import Run, find_runs
+from batchformer.lab.report.results.configuration import RunGroup, one_group
+from batchformer.lab.report.results.runs import RecordedRun
+from run_folders import RunTree, recipe_of
+from simulated_networks import known
 
-Writer = Callable[..., Any]
 BASELINE = [61.0, 62.5, 60.2, 61.8, 62.0]
 BETTER = [62.4, 63.1, 61.9, 62.6, 63.8]
+CONTROL = [61.3, 62.2, 60.9, 61.5, 62.3]
 
 
-def write_arm(write: Writer, arm: str, values: list[float], **options: Any) -> None:
+def write_arm(tree: RunTree, arm: str, values: list[float], **options: Any) -> None:
     for seed, value in enumerate(values):
-        write(arm, seed, scores={"all": value}, **options)
+        tree.write(arm, seed, scores={"all": value}, **options)
 
 
 def holm_by_hand(p_values: list[float]) -> list[float]:
@@ -44,52 +48,58 @@ def holm_by_hand(p_values: list[float]) -> list[float]:
     ]
 
 
-def test_summaries_and_differences_are_those_of_scipy(write_run: Writer, runs_root: Path) -> None:
-    write_arm(write_run, "baseline", BASELINE)
-    write_arm(write_run, "batchformer", BETTER)
-    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+@pytest.mark.parametrize("reference", ["baseline", "batchformer_self"])
+def test_summaries_and_differences_are_those_of_scipy(tree: RunTree, reference: str) -> None:
+    values = {"baseline": BASELINE, "batchformer": BETTER, "batchformer_self": CONTROL}
+    for arm, each in values.items():
+        write_arm(tree, arm, each)
+    recipe = tree.compared(reference)
+    others = tuple(arm for arm in values if arm != reference)
+    assert (recipe.reference, recipe.arms) == (reference, (reference, *others))
+    assert (recipe.others, recipe.main_arm) == (others, "batchformer")
+    assert recipe.over_images.keys() == set(others)
     score = recipe.scores["batchformer", "all"]
     low, high = stats.t.interval(0.95, 4, sum(BETTER) / 5, stats.sem(BETTER))
     assert (score.summary.low, score.summary.high) == pytest.approx((low, high))
     assert (score.seeds, score.paper) == ((0, 1, 2, 3, 4), 51.7)
-    test = stats.ttest_rel(BETTER, BASELINE)
-    difference = recipe.differences["batchformer", "all"]
-    interval = test.confidence_interval(0.95)
-    assert difference.paired.p_value == pytest.approx(test.pvalue)
-    assert difference.paired.low == pytest.approx(interval.low)
-    assert difference.paired.high == pytest.approx(interval.high)
-    assert (difference.outcome, difference.stands) == ("gain", True)
+    for arm in others:
+        difference = recipe.differences[arm, "all"]
+        test = stats.ttest_rel(values[arm], values[reference])
+        interval = test.confidence_interval(0.95)
+        assert difference.paired.p_value == pytest.approx(test.pvalue)
+        assert difference.paired.low == pytest.approx(interval.low)
+        assert difference.paired.high == pytest.approx(interval.high)
+        assert difference.paired.baseline == tuple(values[reference])
+        gain = arm == "batchformer"
+        assert difference.outcome == ("gain" if gain else "inside the noise")
+        assert difference.stands == gain
+
+
+def test_the_seeds_needed_would_be_enough(tree: RunTree) -> None:
+    write_arm(tree, "baseline", BASELINE)
+    write_arm(tree, "batchformer", BETTER)
+    difference = tree.compared().differences["batchformer", "all"]
     assert difference.paper_effect == pytest.approx(1.0)
-
-
-def test_the_seeds_needed_would_be_enough(write_run: Writer, runs_root: Path) -> None:
-    write_arm(write_run, "baseline", BASELINE)
-    write_arm(write_run, "batchformer", BETTER)
-    (recipe,) = compare_runs(find_runs(runs_root)).recipes
-    difference = recipe.differences["batchformer", "all"]
-    assert difference.needed is not None
-    spread = difference.paired.sd
-    assert spread is not None
+    spread, needed = difference.paired.sd, difference.needed
+    assert needed is not None and spread is not None
 
     def power(n: int) -> float:
         shift = 1.0 / spread * math.sqrt(n)
         critical = stats.t.ppf(0.975, n - 1)
         return float(stats.nct.sf(critical, n - 1, shift) + stats.nct.cdf(-critical, n - 1, shift))
 
-    assert power(difference.needed) >= 0.8 > power(difference.needed - 1)
+    assert power(needed) >= 0.8 > power(needed - 1)
 
 
-def test_every_comparison_of_every_recipe_is_corrected_for(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
+def test_every_comparison_of_every_recipe_is_corrected_for(tree: RunTree) -> None:
     other = {"recipe": recipe_of("other", paper={})}
-    write_arm(write_run, "baseline", BASELINE)
-    write_arm(write_run, "batchformer", BETTER)
-    write_arm(write_run, "batchformer_self", [61.3, 62.2, 60.9, 61.5, 62.3])
-    write_arm(write_run, "baseline", BASELINE, **other)
-    write_arm(write_run, "batchformer", [61.9, 63.0, 60.1, 62.9, 62.4], **other)
-    write_arm(write_run, "batchformer_self", [61.3, 62.2], **other)
-    comparison = compare_runs(find_runs(runs_root))
+    write_arm(tree, "baseline", BASELINE)
+    write_arm(tree, "batchformer", BETTER)
+    write_arm(tree, "batchformer_self", CONTROL)
+    write_arm(tree, "baseline", BASELINE, **other)
+    write_arm(tree, "batchformer", [61.9, 63.0, 60.1, 62.9, 62.4], **other)
+    write_arm(tree, "batchformer_self", [61.3, 62.2], **other)
+    comparison = compare_runs(tree.runs())
     found = [d for recipe in comparison.recipes for d in recipe.differences.values()]
     assert (comparison.comparisons, comparison.tested) == (4, 3)
     tested = [d for d in found if d.paired.p_value is not None]
@@ -98,14 +108,12 @@ def test_every_comparison_of_every_recipe_is_corrected_for(
     assert [d.adjusted for d in found if d.paired.p_value is None] == [None]
 
 
-def test_a_gain_that_the_correction_undoes_does_not_stand(
-    write_run: Writer, runs_root: Path
-) -> None:
+def test_a_gain_that_the_correction_undoes_does_not_stand(tree: RunTree) -> None:
     values = [61.6, 62.9, 61.0, 62.0, 62.2]
-    write_arm(write_run, "baseline", BASELINE)
+    write_arm(tree, "baseline", BASELINE)
     for arm in ("batchformer", "batchformer_self", "batchformer_frozen", "x", "y", "z", "w"):
-        write_arm(write_run, arm, values if arm == "batchformer" else BASELINE[::-1])
-    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+        write_arm(tree, arm, values if arm == "batchformer" else BASELINE[::-1])
+    recipe = tree.compared()
     difference = recipe.differences["batchformer", "all"]
     assert difference.outcome == "gain"
     assert difference.paired.p_value is not None
@@ -113,11 +121,11 @@ def test_a_gain_that_the_correction_undoes_does_not_stand(
     assert not difference.stands
 
 
-def test_pairs_are_the_seeds_both_have(write_run: Writer, runs_root: Path) -> None:
-    write_arm(write_run, "baseline", BASELINE)
+def test_pairs_are_the_seeds_both_have(tree: RunTree) -> None:
+    write_arm(tree, "baseline", BASELINE)
     for seed, value in [(9, 99.0), (3, 62.6), (1, 63.1), (4, 63.8)]:
-        write_run("batchformer", seed, scores={"all": value})
-    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+        tree.write("batchformer", seed, scores={"all": value})
+    recipe = tree.compared()
     difference = recipe.differences["batchformer", "all"]
     assert difference.seeds == (1, 3, 4)
     assert difference.paired.baseline == (62.5, 61.8, 62.0)
@@ -127,12 +135,10 @@ def test_pairs_are_the_seeds_both_have(write_run: Writer, runs_root: Path) -> No
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_too_few_seeds_have_values_and_no_verdict(
-    write_run: Writer, runs_root: Path, n: int
-) -> None:
-    write_arm(write_run, "baseline", BASELINE[:n])
-    write_arm(write_run, "batchformer", BETTER[:n])
-    comparison = compare_runs(find_runs(runs_root))
+def test_too_few_seeds_have_values_and_no_verdict(tree: RunTree, n: int) -> None:
+    write_arm(tree, "baseline", BASELINE[:n])
+    write_arm(tree, "batchformer", BETTER[:n])
+    comparison = compare_runs(tree.runs())
     (recipe,) = comparison.recipes
     difference = recipe.differences["batchformer", "all"]
     assert (difference.outcome, difference.stands) == ("too few seeds", False)
@@ -141,25 +147,14 @@ def test_too_few_seeds_have_values_and_no_verdict(
     assert (comparison.comparisons, comparison.tested, recipe.over_images) == (1, 0, {})
 
 
-def test_a_lower_calibration_error_is_a_gain(write_run: Writer, runs_root: Path) -> None:
-    for seed, (before, after) in enumerate([(9.0, 7.1), (8.8, 7.0), (9.3, 7.0)]):
-        write_run("baseline", seed, scores={"all": 60.0 + seed, "ece": before})
-        write_run("batchformer", seed, scores={"all": 60.0 + seed, "ece": after})
-    (recipe,) = compare_runs(find_runs(runs_root)).recipes
-    assert recipe.differences["batchformer", "ece"].outcome == "gain"
-    assert recipe.differences["batchformer", "all"].outcome == "inside the noise"
-
-
-def test_what_describes_features_has_an_interval_and_no_verdict(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
+def test_what_describes_features_has_an_interval_and_no_verdict(tree: RunTree) -> None:
     """Every value moves far beyond its spread, so that a test of any of them would find it."""
     both = [(0.16, 0.02), (0.17, 0.02), (0.15, 0.03)]
     names = ("alignment", "uniformity", "feature_std")
     for seed, (before, after) in enumerate(both):
-        write_run("baseline", seed, scores={"all": 20.0 + seed} | dict.fromkeys(names, before))
-        write_run("random_weights", seed, scores={"all": 6.0} | dict.fromkeys(names, after))
-    comparison = compare_runs(find_runs(runs_root))
+        tree.write("baseline", seed, scores={"all": 20.0 + seed} | dict.fromkeys(names, before))
+        tree.write("random_weights", seed, scores={"all": 6.0} | dict.fromkeys(names, after))
+    comparison = compare_runs(tree.runs())
     (recipe,) = comparison.recipes
     assert (comparison.comparisons, comparison.tested) == (1, 1)
     tested = recipe.differences["random_weights", "all"]
@@ -177,111 +172,79 @@ def test_what_describes_features_has_an_interval_and_no_verdict(
 
 
 @pytest.mark.parametrize("value", [math.nan, None])
-def test_a_seed_that_was_not_measured_is_named(
-    write_run: Writer, runs_root: Path, value: float | None
-) -> None:
-    write_arm(write_run, "baseline", BASELINE[:4])
-    write_arm(write_run, "batchformer", BETTER[:4])
-    write_run("batchformer", 2, scores={"all": value})
-    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+def test_a_seed_that_was_not_measured_is_named(tree: RunTree, value: float | None) -> None:
+    write_arm(tree, "baseline", BASELINE[:4])
+    write_arm(tree, "batchformer", BETTER[:4])
+    tree.write("batchformer", 2, scores={"all": value})
+    recipe = tree.compared()
     assert recipe.differences["batchformer", "all"].seeds == (0, 1, 3)
     assert any("tail/batchformer/seed2: 'all' is" in warning for warning in recipe.warnings)
 
 
-def test_a_metric_no_run_measured_is_not_compared(write_run: Writer, runs_root: Path) -> None:
-    for arm in ("baseline", "batchformer"):
-        write_run(arm, 0, scores={"all": 50.0, "few": math.nan})
-    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+def test_a_metric_no_run_measured_is_not_compared(tree: RunTree) -> None:
+    tree.write_pairs(1, scores={"all": 50.0, "few": math.nan})
+    recipe = tree.compared()
     assert recipe.metrics == ("all",)
 
 
-def test_nothing_measured_at_all_is_no_error(write_run: Writer, runs_root: Path) -> None:
-    for arm in ("baseline", "batchformer"):
-        write_run(arm, 0, scores={"all": math.nan})
-    comparison = compare_runs(find_runs(runs_root))
+def test_nothing_measured_at_all_is_no_error(tree: RunTree) -> None:
+    tree.write_pairs(1, scores={"all": math.nan})
+    comparison = compare_runs(tree.runs())
     assert (comparison.comparisons, comparison.recipes[0].main_arm) == (0, None)
 
 
 @pytest.mark.parametrize("accuracy", ["all", "top1"])
 def test_a_class_mean_that_repeats_the_accuracy_is_not_counted_twice(
-    accuracy: str, write_run: Writer, runs_root: Path
+    accuracy: str, tree: RunTree
 ) -> None:
     for seed in range(3):
         for arm, value in (("baseline", 60.0), ("batchformer", 61.0 + seed)):
-            write_run(arm, seed, scores={accuracy: value, "mean_class": value + 1e-9})
-    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+            tree.write(arm, seed, scores={accuracy: value, "mean_class": value + 1e-9})
+    recipe = tree.compared()
     assert recipe.metrics == (accuracy,)
     assert any("The class mean equals" in warning for warning in recipe.warnings)
-    write_run("batchformer", 0, scores={accuracy: 61.0, "mean_class": 60.0})
-    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+    tree.write("batchformer", 0, scores={accuracy: 61.0, "mean_class": 60.0})
+    recipe = tree.compared()
     assert recipe.metrics == (accuracy, "mean_class")
 
 
-def test_thirds_are_not_taken_for_the_limits_of_the_paper(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
-    write_run("baseline", 0)
-    write_run("baseline", 0, recipe=recipe_of("small", data__shots="thirds"))
-    small, tail = compare_runs(find_runs(runs_root)).recipes
+def test_thirds_are_not_taken_for_the_limits_of_the_paper(tree: RunTree) -> None:
+    tree.write("baseline", 0)
+    tree.write("baseline", 0, recipe=recipe_of("small", data__shots="thirds"))
+    small, tail = compare_runs(tree.runs()).recipes
     assert any("thirds of the classes" in warning for warning in small.warnings)
     assert not any("thirds" in warning for warning in tail.warnings)
 
 
-def test_remarks_on_data_are_notes_and_split_no_comparison(
-    write_run: Writer, runs_root: Path
-) -> None:
+def test_remarks_on_data_are_notes_and_split_no_comparison(tree: RunTree) -> None:
     """Runs of an earlier version have no remarks on the same data."""
     for seed in range(3):
-        config = write_run("baseline", seed) / "config.json"
+        config = tree.write("baseline", seed) / "config.json"
         content = json.loads(config.read_text())
         if seed:
             content["data"]["remarks"] = ["1 of 3 classes have no test image: ant"]
         config.write_text(json.dumps(content))
-    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+    recipe = tree.compared()
     assert recipe.scores["baseline", "all"].seeds == (0, 1, 2)
     assert [line for line in recipe.warnings if "no test image" in line] == [
         "1 of 3 classes have no test image: ant"
     ]
 
 
-def test_without_a_baseline_there_is_no_difference(write_run: Writer, runs_root: Path) -> None:
-    write_arm(write_run, "batchformer", BETTER)
-    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+def test_without_a_baseline_there_is_no_difference(tree: RunTree) -> None:
+    write_arm(tree, "batchformer", BETTER)
+    recipe = tree.compared()
     assert (dict(recipe.differences), recipe.main_arm) == ({}, None)
     assert any("no finished baseline" in warning for warning in recipe.warnings)
 
 
-def test_the_control_can_be_the_reference(write_run: Writer, runs_root: Path) -> None:
-    control = [61.3, 62.2, 60.9, 61.5, 62.3]
-    write_arm(write_run, "baseline", BASELINE)
-    write_arm(write_run, "batchformer", BETTER)
-    write_arm(write_run, "batchformer_self", control)
-    (recipe,) = compare_runs(find_runs(runs_root), reference="batchformer_self").recipes
-    assert recipe.reference == "batchformer_self"
-    assert recipe.arms == ("batchformer_self", "baseline", "batchformer")
-    assert (recipe.others, recipe.main_arm) == (("baseline", "batchformer"), "batchformer")
-    for arm, values in (("batchformer", BETTER), ("baseline", BASELINE)):
-        difference = recipe.differences[arm, "all"]
-        test = stats.ttest_rel(values, control)
-        interval = test.confidence_interval(0.95)
-        assert difference.paired.p_value == pytest.approx(test.pvalue)
-        assert difference.paired.low == pytest.approx(interval.low)
-        assert difference.paired.high == pytest.approx(interval.high)
-        assert difference.paired.baseline == tuple(control)
-    assert recipe.differences["batchformer", "all"].outcome == "gain"
-    assert recipe.differences["baseline", "all"].outcome == "inside the noise"
-    assert recipe.over_images.keys() == {"baseline", "batchformer"}
-
-
-def test_the_effect_of_the_paper_needs_its_numbers_of_both_arms(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
+def test_the_effect_of_the_paper_needs_its_numbers_of_both_arms(tree: RunTree) -> None:
     paper = {"baseline": {"all": 50.7, "few": 31.9}, "batchformer": {"all": 51.7}}
     for arm, shift in (("baseline", 0.0), ("batchformer", 1.0), ("batchformer_self", 0.2)):
         for seed, value in enumerate(BASELINE):
             scores = {"all": value + shift * seed, "few": value - shift * seed}
-            write_run(arm, seed, scores=scores, recipe=recipe_of(paper=paper))
-    runs = find_runs(runs_root)
+            tree.write(arm, seed, scores=scores, recipe=recipe_of(paper=paper))
+    runs = tree.runs()
     effects = {
         reference: {
             key: None if found.paper_effect is None else round(found.paper_effect, 6)
@@ -291,10 +254,8 @@ def test_the_effect_of_the_paper_needs_its_numbers_of_both_arms(
     }
     nothing = {(arm, m): None for arm in ("baseline", "batchformer") for m in ("all", "few")}
     control = {("batchformer_self", metric): None for metric in ("all", "few")}
-    assert effects["baseline"] == control | {
-        ("batchformer", "all"): 1.0,
-        ("batchformer", "few"): None,
-    }
+    own = {("batchformer", "all"): 1.0, ("batchformer", "few"): None}
+    assert effects["baseline"] == control | own
     assert effects["batchformer"] == control | {
         ("baseline", "all"): -1.0,
         ("baseline", "few"): None,
@@ -305,21 +266,19 @@ def test_the_effect_of_the_paper_needs_its_numbers_of_both_arms(
     assert recipe.scores["batchformer", "all"].paper == 51.7
 
 
-def test_a_reference_that_has_not_finished_leaves_nothing_to_compare(
-    write_run: Writer, runs_root: Path
-) -> None:
-    write_arm(write_run, "baseline", BASELINE)
-    write_arm(write_run, "batchformer", BETTER)
-    comparison = compare_runs(find_runs(runs_root), reference="batchformer_self")
+def test_a_reference_that_has_not_finished_leaves_nothing_to_compare(tree: RunTree) -> None:
+    write_arm(tree, "baseline", BASELINE)
+    write_arm(tree, "batchformer", BETTER)
+    comparison = compare_runs(tree.runs(), reference="batchformer_self")
     (recipe,) = comparison.recipes
     assert (comparison.comparisons, recipe.over_images) == (0, {})
     assert "tail has no finished batchformer_self: nothing to compare with" in recipe.warnings
 
 
-def test_seeds_shared_with_another_reference_are_named(write_run: Writer, runs_root: Path) -> None:
-    write_arm(write_run, "batchformer_self", BASELINE[:3])
-    write_arm(write_run, "batchformer_frozen", BETTER)
-    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+def test_seeds_shared_with_another_reference_are_named(tree: RunTree) -> None:
+    write_arm(tree, "batchformer_self", BASELINE[:3])
+    write_arm(tree, "batchformer_frozen", BETTER)
+    recipe = tree.compared()
     assert recipe.differences["batchformer_frozen", "all"].seeds == (0, 1, 2)
     assert recipe.warnings == (
         "tail has no finished baseline and is compared with batchformer_self",
@@ -327,12 +286,12 @@ def test_seeds_shared_with_another_reference_are_named(write_run: Writer, runs_r
     )
 
 
-def test_what_is_left_out_is_named(write_run: Writer, runs_root: Path) -> None:
-    write_run("baseline", 0)
-    (write_run("baseline", 1) / "figures.npz").unlink()
-    write_run("baseline", 2, finished=False)
-    (write_run("baseline", 3) / "config.json").write_text("")
-    comparison = compare_runs(find_runs(runs_root))
+def test_what_is_left_out_is_named(tree: RunTree) -> None:
+    tree.write("baseline", 0)
+    (tree.write("baseline", 1) / "figures.npz").unlink()
+    tree.write("baseline", 2, finished=False)
+    (tree.write("baseline", 3) / "config.json").write_text("")
+    comparison = compare_runs(tree.runs())
     unfinished, damaged = comparison.left_out
     assert unfinished == "tail/baseline/seed2 has not finished: last record at update 200"
     assert damaged.startswith("tail/baseline/seed3 is damaged: config.json is not JSON")
@@ -352,9 +311,9 @@ tenths = st.integers(400, 900).map(lambda value: value / 10)
     st.integers(3, 5).flatmap(lambda n: st.tuples(*[st.lists(tenths, min_size=n, max_size=n)] * 2))
 )
 def test_swapping_the_arms_turns_the_verdict(values: tuple[list[float], list[float]]) -> None:
-    def runs(one: list[float], two: list[float]) -> list[Run]:
+    def runs(one: list[float], two: list[float]) -> list[RecordedRun]:
         return [
-            Run(Path(arm), {"name": "tail"}, arm, seed, {}, (), {"metrics": {"all": value}})
+            RecordedRun(Path(arm), {"name": "tail"}, arm, seed, {}, (), {"metrics": {"all": value}})
             for arm, scores in (("baseline", one), ("batchformer", two))
             for seed, value in enumerate(scores)
         ]
@@ -372,15 +331,13 @@ def test_swapping_the_arms_turns_the_verdict(values: tuple[list[float], list[flo
     assert first.paired.difference == pytest.approx(-second.paired.difference)
 
 
-def test_an_arm_that_the_paper_lacks_is_said(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
+def test_an_arm_that_the_paper_lacks_is_said(tree: RunTree) -> None:
     recipe = recipe_of("ride", paper={"baseline": {"all": 48.0}})
-    write_arm(write_run, "baseline", BASELINE, recipe=recipe)
-    write_arm(write_run, "batchformer", BETTER, recipe=recipe)
-    write_arm(write_run, "baseline", BASELINE)
-    write_arm(write_run, "batchformer", BETTER)
-    said = {r.name: r.warnings for r in compare_runs(find_runs(runs_root)).recipes}
+    write_arm(tree, "baseline", BASELINE, recipe=recipe)
+    write_arm(tree, "batchformer", BETTER, recipe=recipe)
+    write_arm(tree, "baseline", BASELINE)
+    write_arm(tree, "batchformer", BETTER)
+    said = {r.name: r.warnings for r in compare_runs(tree.runs()).recipes}
     words = "The paper has no numbers of this recipe with BatchFormer"
     assert words in said["ride"] and words not in said["tail"]
 
@@ -435,9 +392,71 @@ def test_the_main_metric_is_the_first_shown() -> None:
 
 
 def test_results_cannot_be_changed() -> None:
-    found = Comparison((recipe([]),), 0, 0, (), ())
-    score = Score(summary([60.0, 61.0, 62.0]), (0, 1, 2), None)
-    for result in (found, found.recipes[0], score, difference()):
-        field = dataclasses.fields(result)[0].name
-        with pytest.raises(dataclasses.FrozenInstanceError):
-            setattr(result, field, None)
+    for kind in (Comparison, RecipeComparison, Score, Difference):
+        assert kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+
+
+def test_it_is_a_bootstrap_over_images_of_the_difference_averaged_over_seeds(tree: RunTree) -> None:
+    for seed in (0, 1, 2):
+        tree.write("baseline", seed)
+        tree.write("batchformer", seed, gain=0.1)
+    tree.write("batchformer", 7, gain=0.9)
+    group = tree.group()
+    found = known(over_images(group, "batchformer"))
+
+    def correct(arm: str, seed: int) -> Any:
+        with np.load(tree.root / "tail" / arm / f"seed{seed}" / "figures.npz") as arrays:
+            return arrays["correct"].astype(float)
+
+    per_image = np.mean([correct("batchformer", s) - correct("baseline", s) for s in range(3)], 0)
+    generator = np.random.default_rng(5)
+    images = len(per_image)
+    drawn = [per_image[generator.integers(0, images, images)].mean() for _ in range(4000)]
+    low, high = 100 * np.quantile(drawn, [0.025, 0.975])
+    assert found.images == images == 400
+    assert found.mean == pytest.approx(100 * per_image.mean())
+    # The two bootstraps differ by their own noise: a tenth of the standard deviation.
+    noise = 100 * float(np.std(drawn)) * 0.15
+    assert (found.low, found.high) == pytest.approx((low, high), abs=noise)
+
+
+def test_with_two_pairs_there_is_no_interval(tree: RunTree) -> None:
+    for seed in (0, 1):
+        tree.write("baseline", seed)
+        tree.write("batchformer", seed)
+    assert over_images(tree.group(), "batchformer") is None
+
+
+@pytest.mark.parametrize("images", [30, 40])
+def test_test_sets_of_several_sizes_are_not_mixed(tree: RunTree, images: int) -> None:
+    for seed in range(3):
+        for arm in ("baseline", "batchformer"):
+            tree.write(arm, seed, per_class_images=images if seed == 2 else 40)
+    found = over_images(tree.group(), "batchformer")
+    assert (found is None) == (images != 40)
+
+
+def test_runs_without_answers_are_passed_over(tree: RunTree) -> None:
+    for seed in range(4):
+        tree.write("baseline", seed)
+        folder = tree.write("batchformer", seed)
+        if seed == 3:
+            (folder / "figures.npz").write_bytes(b"broken")
+    found = known(over_images(tree.group(), "batchformer"))
+    assert found.images == 400
+
+
+def test_images_are_compared_with_the_reference_of_the_group(tree: RunTree) -> None:
+    for seed in range(3):
+        for arm in ("baseline", "batchformer", "batchformer_self"):
+            tree.write(arm, seed, gain=0.1 if arm == "batchformer" else 0.02)
+    runs = tree.runs()
+    accuracy = {
+        arm: np.mean([run.figures["correct"].mean() for run in runs if run.arm == arm])
+        for arm in ("baseline", "batchformer", "batchformer_self")
+    }
+    for reference in ("baseline", "batchformer_self"):
+        found = known(over_images(one_group(runs, reference), "batchformer"))
+        expected = 100 * (accuracy["batchformer"] - accuracy[reference])
+        assert found.mean == pytest.approx(expected)
+    assert accuracy["baseline"] != accuracy["batchformer_self"]

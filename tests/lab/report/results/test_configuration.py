@@ -14,14 +14,13 @@ from batchformer.lab.report.results.configuration import (
     one_group,
     settings,
 )
-from batchformer.lab.report.results.runs import find_runs, read_run
+from batchformer.lab.report.results.runs import read_run
+from run_folders import RunTree, recipe_of
 
 Writer = Callable[..., Any]
 
 
-def test_descriptions_seeds_and_settings_without_effect_do_not_change_the_fingerprint(
-    recipe_of: Writer,
-) -> None:
+def test_descriptions_seeds_and_settings_without_effect_do_not_change_the_fingerprint() -> None:
     plain = fingerprint(recipe_of())
     changes: tuple[dict[str, Any], ...] = (
         {"summary": "other words"},
@@ -48,34 +47,30 @@ def test_descriptions_seeds_and_settings_without_effect_do_not_change_the_finger
         {"data__seed": 1},
     ],
 )
-def test_a_setting_changes_the_fingerprint(recipe_of: Writer, change: dict[str, Any]) -> None:
+def test_a_setting_changes_the_fingerprint(change: dict[str, Any]) -> None:
     assert fingerprint(recipe_of(**change)) != fingerprint(recipe_of())
 
 
-def test_what_an_arm_sets_is_not_shared(recipe_of: Writer) -> None:
+def test_what_an_arm_sets_is_not_shared() -> None:
     arm = recipe_of(module=None, train__loss_multiplier=3.0)
     assert fingerprint(arm) != fingerprint(recipe_of())
     assert fingerprint(arm, shared=True) == fingerprint(recipe_of(), shared=True)
 
 
-def test_arms_with_their_own_parts_are_one_group(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
-    write_run("batchformer", 0)
-    write_run("baseline", 0, recipe=recipe_of(module=None))
-    write_run("baseline_loss3x", 0, recipe=recipe_of(module=None, train__loss_multiplier=3.0))
-    (group,) = comparable(find_runs(runs_root))
+def test_arms_with_their_own_parts_are_one_group(tree: RunTree) -> None:
+    tree.write("batchformer", 0)
+    tree.write("baseline", 0, recipe=recipe_of(module=None))
+    tree.write("baseline_loss3x", 0, recipe=recipe_of(module=None, train__loss_multiplier=3.0))
+    (group,) = comparable(tree.runs())
     assert (group.name, group.warnings) == ("tail", ())
     assert group.arms == ["baseline", "batchformer", "baseline_loss3x"]
 
 
-def test_two_configurations_under_one_name_are_kept_apart_and_named(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
+def test_two_configurations_under_one_name_are_kept_apart_and_named(tree: RunTree) -> None:
     for arm in ("baseline", "batchformer"):
-        write_run(arm, 0)
-        write_run(arm, 1, recipe=recipe_of(train__updates=800))
-    groups = comparable(find_runs(runs_root))
+        tree.write(arm, 0)
+        tree.write(arm, 1, recipe=recipe_of(train__updates=800))
+    groups = comparable(tree.runs())
     assert [group.name for group in groups] == [
         "tail (train.updates 400)",
         "tail (train.updates 800)",
@@ -85,15 +80,13 @@ def test_two_configurations_under_one_name_are_kept_apart_and_named(
         assert "train.updates: 400 or 800" in group.warnings[0]
 
 
-def test_another_module_of_one_arm_is_compared_with_the_same_baseline(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
-    write_run("baseline", 0, recipe=recipe_of(module=None))
-    write_run("batchformer", 0)
-    write_run("batchformer", 1, recipe=recipe_of(module__heads=8))
-    write_run("batchformer_self", 1, recipe=recipe_of(module__heads=8))
-    write_run("baseline_loss3x", 0, recipe=recipe_of(module=None, train__loss_multiplier=3.0))
-    four, eight = comparable(find_runs(runs_root))
+def test_another_module_of_one_arm_is_compared_with_the_same_baseline(tree: RunTree) -> None:
+    tree.write("baseline", 0, recipe=recipe_of(module=None))
+    tree.write("batchformer", 0)
+    tree.write("batchformer", 1, recipe=recipe_of(module__heads=8))
+    tree.write("batchformer_self", 1, recipe=recipe_of(module__heads=8))
+    tree.write("baseline_loss3x", 0, recipe=recipe_of(module=None, train__loss_multiplier=3.0))
+    four, eight = comparable(tree.runs())
     assert four.name == "tail (module.heads 4)"
     assert sorted((run.arm, run.seed) for run in four.runs) == [
         ("baseline", 0),
@@ -109,12 +102,12 @@ def test_another_module_of_one_arm_is_compared_with_the_same_baseline(
     assert all("module.heads: 4 or 8" in group.warnings[0] for group in (four, eight))
 
 
-def test_of_two_equal_runs_the_later_is_used_and_said(tmp_path: Path, write_run: Writer) -> None:
-    old = write_run("baseline", 0, provenance={"started": "2025-01-01"}, scores={"all": 1.0})
+def test_of_two_equal_runs_the_later_is_used_and_said(tmp_path: Path, tree: RunTree) -> None:
+    old = tree.write("baseline", 0, provenance={"started": "2025-01-01"}, scores={"all": 1.0})
     moved = tmp_path / "copy" / "tail" / "baseline" / "seed0"
     moved.parent.mkdir(parents=True)
     old.rename(moved)
-    new = write_run("baseline", 0, provenance={"started": "2025-02-01"}, scores={"all": 2.0})
+    new = tree.write("baseline", 0, provenance={"started": "2025-02-01"}, scores={"all": 2.0})
     for order in ([moved, new], [new, moved]):
         group = one_group(map(read_run, order))
         assert [run.scores["all"] for run in group.runs] == [2.0]
@@ -122,63 +115,55 @@ def test_of_two_equal_runs_the_later_is_used_and_said(tmp_path: Path, write_run:
         assert str(moved) in group.warnings[0]
 
 
-def test_another_draw_of_the_data_is_another_configuration(
-    write_run: Writer, runs_root: Path
-) -> None:
-    write_run("baseline", 0, split="a" * 64)
-    write_run("baseline", 1, split="b" * 64)
-    groups = comparable(find_runs(runs_root))
+def test_another_draw_of_the_data_is_another_configuration(tree: RunTree) -> None:
+    tree.write("baseline", 0, split="a" * 64)
+    tree.write("baseline", 1, split="b" * 64)
+    groups = comparable(tree.runs())
     assert [[run.seed for run in group.runs] for group in groups] == [[0], [1]]
     assert "data_found.split_sha256" in groups[0].warnings[0]
 
 
-def test_two_versions_of_the_code_are_said(write_run: Writer, runs_root: Path) -> None:
-    write_run("baseline", 0, provenance={"code_sha256": "a" * 64})
-    write_run("baseline", 1, provenance={"code_sha256": "b" * 64})
-    (warning,) = one_group(find_runs(runs_root)).warnings
+def test_two_versions_of_the_code_are_said(tree: RunTree) -> None:
+    tree.write("baseline", 0, provenance={"code_sha256": "a" * 64})
+    tree.write("baseline", 1, provenance={"code_sha256": "b" * 64})
+    (warning,) = tree.group().warnings
     assert "2 versions of the code" in warning
     assert "a" * 12 in warning
 
 
-def test_a_figure_of_several_configurations_is_refused(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
+def test_a_figure_of_several_configurations_is_refused(tree: RunTree) -> None:
     with pytest.raises(ValueError, match="none that has finished"):
         one_group([])
-    write_run("baseline", 0)
-    write_run("baseline", 1, recipe=recipe_of(optim__lr=0.2))
+    tree.write("baseline", 0)
+    tree.write("baseline", 1, recipe=recipe_of(optim__lr=0.2))
     with pytest.raises(ValueError, match=r"optim\.lr 0\.1.*optim\.lr 0\.2"):
-        one_group(find_runs(runs_root))
+        tree.group()
 
 
-def test_unfinished_and_damaged_runs_are_in_no_group(write_run: Writer, runs_root: Path) -> None:
-    write_run("baseline", 0, finished=False)
-    (write_run("baseline", 1) / "result.json").write_text("{")
-    assert comparable(find_runs(runs_root)) == []
+def test_unfinished_and_damaged_runs_are_in_no_group(tree: RunTree) -> None:
+    tree.write("baseline", 0, finished=False)
+    (tree.write("baseline", 1) / "result.json").write_text("{")
+    assert comparable(tree.runs()) == []
 
 
-def test_settings_show_the_values_of_every_arm(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
-    write_run("baseline", 0)
-    write_run("baseline_loss3x", 0, recipe=recipe_of(train__loss_multiplier=3.0))
-    found = settings(one_group(find_runs(runs_root)))
+def test_settings_show_the_values_of_every_arm(tree: RunTree) -> None:
+    tree.write("baseline", 0)
+    tree.write("baseline_loss3x", 0, recipe=recipe_of(train__loss_multiplier=3.0))
+    found = settings(tree.group())
     assert found["train.loss_multiplier"] == "1.0 or 3.0"
     assert found["optim.name"] == "sgd"
     assert not {"name", "summary", "paper"} & found.keys()
 
 
-def test_no_group_ever_mixes_configurations_of_an_arm(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
+def test_no_group_ever_mixes_configurations_of_an_arm(tree: RunTree) -> None:
     arms = ("baseline", "batchformer", "batchformer_self")
     for seed, arm in enumerate(arms * 4):
         heads, updates = (4, 8)[seed % 2], (400, 800)[seed % 5 % 2]
         recipe = recipe_of(module__heads=heads, train__updates=updates)
-        write_run(arm, seed, recipe=recipe)
-    groups = comparable(find_runs(runs_root))
+        tree.write(arm, seed, recipe=recipe)
+    groups = comparable(tree.runs())
     assert {run.name for group in groups for run in group.runs} == {
-        run.name for run in find_runs(runs_root)
+        run.name for run in tree.runs()
     }, "no finished run is lost"
     for group in groups:
         for arm in group.arms:
@@ -205,48 +190,44 @@ def test_no_group_ever_mixes_configurations_of_an_arm(
     ],
 )
 def test_the_reference_is_the_baseline_or_the_first_arm_that_shares_a_seed(
-    write_run: Writer, runs_root: Path, seeds: dict[str, list[int]], reference: str
+    tree: RunTree, seeds: dict[str, list[int]], reference: str
 ) -> None:
     for arm, own in seeds.items():
         for seed in own:
-            write_run(arm, seed)
-    group = one_group(find_runs(runs_root))
+            tree.write(arm, seed)
+    group = tree.group()
     assert group.reference == reference
     said = f"tail has no finished baseline and is compared with {reference}"
     assert group.warnings == (() if reference == "baseline" else (said,))
 
 
-def test_an_unfinished_baseline_is_no_reference(write_run: Writer, runs_root: Path) -> None:
-    write_run("baseline", 0, finished=False)
-    write_run("batchformer_self", 0)
-    write_run("batchformer_frozen", 0)
-    assert one_group(find_runs(runs_root)).reference == "batchformer_self"
+def test_an_unfinished_baseline_is_no_reference(tree: RunTree) -> None:
+    tree.write("baseline", 0, finished=False)
+    tree.write("batchformer_self", 0)
+    tree.write("batchformer_frozen", 0)
+    assert tree.group().reference == "batchformer_self"
 
 
-def test_a_reference_asked_for_comes_first_and_is_not_remarked_on(
-    write_run: Writer, runs_root: Path
-) -> None:
+def test_a_reference_asked_for_comes_first_and_is_not_remarked_on(tree: RunTree) -> None:
     for arm in ("zeta", "baseline", "batchformer", "batchformer_self"):
-        write_run(arm, 0)
+        tree.write(arm, 0)
     for reference, arms in {
         None: ["baseline", "batchformer", "batchformer_self", "zeta"],
         "batchformer_self": ["batchformer_self", "baseline", "batchformer", "zeta"],
         "zeta": ["zeta", "baseline", "batchformer", "batchformer_self"],
         "absent": ["baseline", "batchformer", "batchformer_self", "zeta"],
     }.items():
-        (group,) = comparable(find_runs(runs_root), reference)
+        (group,) = comparable(tree.runs(), reference)
         assert (group.reference, group.arms) == (reference or "baseline", arms)
         assert group.warnings == ()
 
 
-def test_only_the_baseline_is_shared_between_configurations(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
-    write_run("baseline", 0, recipe=recipe_of(module=None))
-    write_run("batchformer", 0)
-    write_run("batchformer_self", 0)
-    write_run("batchformer", 1, recipe=recipe_of(module__heads=8))
-    four, eight = comparable(find_runs(runs_root), "batchformer_self")
+def test_only_the_baseline_is_shared_between_configurations(tree: RunTree) -> None:
+    tree.write("baseline", 0, recipe=recipe_of(module=None))
+    tree.write("batchformer", 0)
+    tree.write("batchformer_self", 0)
+    tree.write("batchformer", 1, recipe=recipe_of(module__heads=8))
+    four, eight = comparable(tree.runs(), "batchformer_self")
     assert four.arms == ["batchformer_self", "baseline", "batchformer"]
     assert eight.arms == ["baseline", "batchformer"], "a control with 4 heads is none for 8"
 

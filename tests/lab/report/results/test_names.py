@@ -12,9 +12,7 @@ from batchformer.lab.report.results.names import (
     COLOURS,
     OTHER_COLOURS,
     arm_colours,
-    in_words,
     metric_label,
-    sorted_arms,
 )
 
 
@@ -67,27 +65,12 @@ def test_colours_are_those_of_known_arms_and_all_differ() -> None:
 
 def test_an_arm_keeps_its_colour_whatever_is_beside_it() -> None:
     assert arm_colours(["batchformer"])["batchformer"] == COLOURS["batchformer"]
-    crowd = arm_colours(["new", "batchformer", "baseline", "newer"])
+    crowd = arm_colours(["new", "batchformer", "baseline", "newer", "new"])
     assert list(crowd) == ["baseline", "batchformer", "new", "newer"]
     assert crowd["batchformer"] == COLOURS["batchformer"]
     assert len(set(crowd.values())) == 4
 
 
-def test_arms_come_once_with_the_baseline_first() -> None:
-    assert sorted_arms(["zeta", "batchformer", "baseline", "zeta"]) == [
-        "baseline",
-        "batchformer",
-        "zeta",
-    ]
-
-
 def test_an_unknown_metric_is_called_by_its_name() -> None:
     assert (metric_label("few"), metric_label("top_9")) == ("Few", "top 9")
     assert (metric_label("top1"), metric_label("top5")) == ("Top-1", "Top-5")
-
-
-def test_only_the_baseline_takes_an_article() -> None:
-    assert [in_words(arm) for arm in ("baseline", "baseline_loss3x")] == [
-        "the baseline",
-        "baseline_loss3x",
-    ]

@@ -26,20 +26,19 @@ from batchformer.lab.report.results.notes import (
 )
 from batchformer.lab.report.results.runs import find_runs
 from batchformer.lab.report.results.sweeps import compare_sweep, split_sweeps
+from run_folders import RunTree, recipe_of, write_sweep
 
 Writer = Callable[..., Any]
 
 
-def test_what_all_runs_of_a_recipe_lack_is_one_line(
-    write_run: Writer, recipe_of: Writer, runs_root: Path, no_figures: None
-) -> None:
+def test_what_all_runs_of_a_recipe_lack_is_one_line(tree: RunTree, no_figures: None) -> None:
     for name in ("tail", "other"):
         for arm in ("baseline", "batchformer"):
             for seed in range(3):
-                folder = write_run(arm, seed, recipe=recipe_of(name))
+                folder = tree.write(arm, seed, recipe=recipe_of(name))
                 (folder / "figures.npz").unlink()
-    write_run("baseline", 9, finished=False)
-    runs = find_runs(runs_root)
+    tree.write("baseline", 9, finished=False)
+    runs = tree.runs()
     expected = (
         "figures.npz is missing in 6 of 6 runs (baseline seed0, baseline seed1, baseline seed2 "
         "and 3 more): not in the figures by class and by image"
@@ -49,25 +48,23 @@ def test_what_all_runs_of_a_recipe_lack_is_one_line(
     assert page.count("figures.npz is missing") == 2 and f"tail: {expected}." in page
 
 
-def test_other_runs_are_counted_and_other_remarks_stay_apart(
-    write_run: Writer, runs_root: Path
-) -> None:
-    folders = [write_run("baseline", seed) for seed in range(4)]
+def test_other_runs_are_counted_and_other_remarks_stay_apart(tree: RunTree) -> None:
+    folders = [tree.write("baseline", seed) for seed in range(4)]
     for folder in folders[:2]:
         (folder / "figures.npz").unlink()
     (folders[3] / "figures.npz").write_bytes(b"no archive")
-    first, second = remarks_on(find_runs(runs_root))
+    first, second = remarks_on(tree.runs())
     assert first.startswith("tail: figures.npz is missing in 2 of 4 runs (baseline seed0, ")
     assert "more" not in first
     assert second.startswith("tail/baseline/seed3: figures.npz is damaged")
 
 
-def test_a_metric_that_several_runs_lack_is_one_line(write_run: Writer, runs_root: Path) -> None:
+def test_a_metric_that_several_runs_lack_is_one_line(tree: RunTree) -> None:
     for arm in ("baseline", "batchformer"):
         for seed in range(3):
             few = 30.0 if arm == "baseline" else math.nan
-            write_run(arm, seed, scores={"all": 60.0 + seed, "few": few})
-    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+            tree.write(arm, seed, scores={"all": 60.0 + seed, "few": few})
+    recipe = tree.compared()
     (line,) = [line for line in recipe.warnings if "'few'" in line]
     assert line.startswith(
         "tail: 'few' was not measured in 3 of 6 runs (batchformer seed0, batchformer seed1, "
@@ -75,14 +72,14 @@ def test_a_metric_that_several_runs_lack_is_one_line(write_run: Writer, runs_roo
     )
 
 
-def test_in_a_sweep_a_run_is_named_by_its_level(make_sweep: Writer, tmp_path: Path) -> None:
+def test_in_a_sweep_a_run_is_named_by_its_level(tmp_path: Path) -> None:
     values = {
         (arm, level): {seed: {"all": 50.0 + seed} for seed in range(3)}
         for arm, level in (("baseline", "1"), ("batchformer", "1"), ("batchformer", "2"))
     }
     for seed in (0, 2):
         values["batchformer", "2"][seed]["all"] = math.nan
-    (sweep,), _ = split_sweeps(find_runs(make_sweep(tmp_path, values)))
+    (sweep,), _ = split_sweeps(find_runs(write_sweep(tmp_path, values)))
     (line,) = [line for line in compare_sweep(sweep).warnings if "not measured" in line]
     assert "in 2 of 9 runs (2 batchformer seed0, 2 batchformer seed2)" in line
 
@@ -113,11 +110,9 @@ def test_arms_are_explained_where_batchformer_takes_no_part(
     assert alone == (lines if start == "moco" else [])
 
 
-def test_a_re_weighting_that_never_began_is_said(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
-    write_run("baseline", 0)  # 10 epochs
-    runs = find_runs(runs_root)
+def test_a_re_weighting_that_never_began_is_said(tree: RunTree) -> None:
+    tree.write("baseline", 0)  # 10 epochs
+    runs = tree.runs()
     late = recipe_of("late", method="ldam", hyper={"reweight_epoch": 160})
     assert reweighting_note(late, runs) == [
         "The re-weighting of ldam begins with epoch 160, which no run reached"
@@ -150,17 +145,15 @@ def looked_at(folder: Path, gradient: float) -> None:
 DECAYING = {"name": "sgd", "lr": 0.1, "momentum": 0.9, "weight_decay": 0.005}
 
 
-def test_an_encoder_that_decayed_away_is_said(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
+def test_an_encoder_that_decayed_away_is_said(tree: RunTree) -> None:
     recipe = recipe_of(optim=DECAYING)
     for seed in range(3):
-        write_run("baseline", seed, recipe=recipe)
-        looked_at(write_run("batchformer", seed, recipe=recipe), 2e-5)
-        looked_at(write_run("batchformer_frozen", seed, recipe=recipe), 0.2)
+        tree.write("baseline", seed, recipe=recipe)
+        looked_at(tree.write("batchformer", seed, recipe=recipe), 2e-5)
+        looked_at(tree.write("batchformer_frozen", seed, recipe=recipe), 0.2)
         # The control: as it should be.
-        looked_at(write_run("batchformer_self", seed, recipe=recipe), 0.0)
-    runs = find_runs(runs_root)
+        looked_at(tree.write("batchformer_self", seed, recipe=recipe), 0.0)
+    runs = tree.runs()
     (note,) = acting_notes(one_group(runs))
     assert "in batchformer of tail: " in note and "no more than about 0.00004, on average" in note
     assert "optim.module-weight-decay" in note
@@ -169,34 +162,30 @@ def test_an_encoder_that_decayed_away_is_said(
         assert note in compared.warnings
 
 
-def test_small_gradients_without_decay_have_other_reasons(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
+def test_small_gradients_without_decay_have_other_reasons(tree: RunTree) -> None:
     """A classifier at its beginning, a loss near 0: only decay takes an encoder away."""
     for change in ({"weight_decay": 0.0}, {"module_weight_decay": 0.0}, {"name": "lars"}):
         recipe = recipe_of(f"with_{next(iter(change))}", optim=DECAYING | change)
-        looked_at(write_run("batchformer", 0, recipe=recipe), 2e-5)
-    assert all(not acting_notes(group) for group in comparable(find_runs(runs_root)))
+        looked_at(tree.write("batchformer", 0, recipe=recipe), 2e-5)
+    assert all(not acting_notes(group) for group in comparable(tree.runs()))
 
 
-def test_the_exponent_of_decay_by_hand(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
+def test_the_exponent_of_decay_by_hand(tree: RunTree) -> None:
     """A weight without gradient under torch's SGD, momentum and decay."""
     recipe = recipe_of(optim=DECAYING, module__lr_factor=0.5)
-    write_run("batchformer", 0, recipe=recipe)
+    tree.write("batchformer", 0, recipe=recipe)
     weight = torch.nn.Parameter(torch.ones(1, dtype=torch.float64))
     optimizer = torch.optim.SGD([weight], lr=0.05, momentum=0.9, weight_decay=0.005)
     for _ in range(400):
         weight.grad = torch.zeros_like(weight)
         optimizer.step()
-    exponent = decay_of_encoder(find_runs(runs_root))
+    exponent = decay_of_encoder(tree.runs())
     assert exponent == pytest.approx(1.0)
     assert -math.log(weight.item()) == pytest.approx(exponent, rel=0.03)
 
 
-def test_a_sweep_says_it_of_the_level(make_sweep: Writer, tmp_path: Path) -> None:
-    root = make_sweep(tmp_path, {("batchformer", v): {0: {"all": 50.0}} for v in ("1", "2")})
+def test_a_sweep_says_it_of_the_level(tmp_path: Path) -> None:
+    root = write_sweep(tmp_path, {("batchformer", v): {0: {"all": 50.0}} for v in ("1", "2")})
     for path in root.rglob("config.json"):
         config = json.loads(path.read_text())
         config["recipe"]["optim"] = config["trained"]["optim"] = DECAYING
@@ -207,7 +196,6 @@ def test_a_sweep_says_it_of_the_level(make_sweep: Writer, tmp_path: Path) -> Non
     assert "in batchformer of level 2:" in note
 
 
-def test_runs_that_were_not_looked_at_say_nothing(write_run: Writer, runs_root: Path) -> None:
-    for arm in ("baseline", "batchformer"):
-        write_run(arm, 0)
-    assert acting_notes(one_group(find_runs(runs_root))) == []
+def test_runs_that_were_not_looked_at_say_nothing(tree: RunTree) -> None:
+    tree.write_pairs(1)
+    assert acting_notes(tree.group()) == []

@@ -1,19 +1,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from batchformer.lab.report.results.provenance import provenance, version_notes
-from batchformer.lab.report.results.runs import find_runs
+from run_folders import RunTree
 
 Writer = Callable[..., Any]
 
 
-def test_what_runs_agree_on_is_said_once(write_run: Writer, runs_root: Path) -> None:
+def test_what_runs_agree_on_is_said_once(tree: RunTree) -> None:
     for seed in range(3):
-        write_run("baseline", seed, provenance={"git": None, "driver": "555"})
-    facts = provenance(find_runs(runs_root))
+        tree.write("baseline", seed, provenance={"git": None, "driver": "555"})
+    facts = provenance(tree.runs())
     assert facts["torch"] == ["2.6.0"]
     assert facts["Hardware"] == ["Example CPU, 2 cores, 8 GB"]
     assert facts["Code hash (SHA-256)"] == ["5f1d" * 16]
@@ -24,25 +23,23 @@ def test_what_runs_agree_on_is_said_once(write_run: Writer, runs_root: Path) -> 
     assert facts["Started"] == ["2025-03-01T10:00:00+00:00 to 2025-03-03T10:00:00+00:00"]
 
 
-def test_what_differs_is_listed(write_run: Writer, runs_root: Path) -> None:
-    write_run("baseline", 0)
-    write_run("baseline", 1, provenance={"torch": "2.7.0"})
-    assert provenance(find_runs(runs_root))["torch"] == ["2.6.0", "2.7.0"]
+def test_what_differs_is_listed(tree: RunTree) -> None:
+    tree.write("baseline", 0)
+    tree.write("baseline", 1, provenance={"torch": "2.7.0"})
+    assert provenance(tree.runs())["torch"] == ["2.6.0", "2.7.0"]
 
 
 def test_no_run_has_no_provenance() -> None:
     assert provenance([]) == {}
 
 
-def test_several_versions_of_the_code_are_said_with_what_they_ran(
-    write_run: Writer, runs_root: Path
-) -> None:
+def test_several_versions_of_the_code_are_said_with_what_they_ran(tree: RunTree) -> None:
     old, new = {"code_sha256": "a" * 64}, {"code_sha256": "b" * 64}
     for seed in range(3):
-        write_run("baseline", seed, provenance=old)
-        write_run("batchformer", seed, provenance=new)
-        write_run("batchformer_self", seed, provenance=old if seed == 1 else new)
-    runs = find_runs(runs_root)
+        tree.write("baseline", seed, provenance=old)
+        tree.write("batchformer", seed, provenance=new)
+        tree.write("batchformer_self", seed, provenance=old if seed == 1 else new)
+    runs = tree.runs()
     assert version_notes("tail", runs, lambda run: run.arm) == [
         "tail was run with 2 versions of the code: "
         "aaaaaaaaaaaa (baseline, batchformer_self seed 1); "
@@ -53,14 +50,14 @@ def test_several_versions_of_the_code_are_said_with_what_they_ran(
 
 
 def test_a_run_of_several_versions_is_said_with_all_that_its_network_depends_on(
-    write_run: Writer, runs_root: Path
+    tree: RunTree,
 ) -> None:
     """The second sitting is replaced by the third, which goes on from the same checkpoint."""
     old, lost, new = ({"code_sha256": letter * 64} for letter in "abc")
     sittings = [old | {"from_update": 0}, lost | {"from_update": 40}, new | {"from_update": 40}]
-    write_run("baseline", 0, provenance=old)
-    write_run("batchformer", 0, provenance=old, sittings=sittings)
-    runs = find_runs(runs_root)
+    tree.write("baseline", 0, provenance=old)
+    tree.write("batchformer", 0, provenance=old, sittings=sittings)
+    runs = tree.runs()
     assert version_notes("tail", runs, lambda run: run.arm) == [
         "tail was run with 2 versions of the code: aaaaaaaaaaaa (baseline); "
         "aaaaaaaaaaaa, then cccccccccccc from update 40 (batchformer)"
@@ -75,7 +72,7 @@ def test_a_run_of_several_versions_is_said_with_all_that_its_network_depends_on(
     assert "stage" not in facts and "Resumed" not in provenance(runs[:1])
 
 
-def test_sittings_that_are_none_are_damage(write_run: Writer, runs_root: Path) -> None:
-    write_run("baseline", 0, sittings=[{"from_update": "0"}])
-    (run,) = find_runs(runs_root)
+def test_sittings_that_are_none_are_damage(tree: RunTree) -> None:
+    tree.write("baseline", 0, sittings=[{"from_update": "0"}])
+    (run,) = tree.runs()
     assert run.state == "damaged" and "'sittings' is not a list of objects" in str(run.damage)

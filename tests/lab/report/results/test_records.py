@@ -22,6 +22,7 @@ from batchformer.lab.report.results.records import (
 )
 from batchformer.lab.report.results.runs import read_run
 from batchformer.lab.runs.folder import recipe_to_json
+from run_folders import RunTree
 
 Write = Callable[..., Path]
 
@@ -35,18 +36,14 @@ def my_folder(**changes: Any) -> dict[str, Any]:
     return plain
 
 
-def test_a_record_says_what_differs_from_the_recipe_and_who_ran_it(write_run: Write) -> None:
+def test_a_record_says_what_differs_from_the_recipe_and_who_ran_it(tree: RunTree) -> None:
     recipe = my_folder(data__root="/home/me/Caltech", data__size=128, method="cross_entropy")
     command = (
         "batchformer train my_folder --data.root=/home/me/Caltech --runs /tmp/x --arm baseline"
     )
-    folder = write_run("baseline", 100, recipe=recipe, provenance={"command": command})
+    folder = tree.write("baseline", 100, recipe=recipe, provenance={"command": command})
     record = record_of(read_run(folder))
-    assert record.settings == {
-        "data.root": "Caltech",
-        "data.size": 128,
-        "method": "cross_entropy",
-    }
+    assert record.settings == {"data.root": "Caltech", "data.size": 128, "method": "cross_entropy"}
     assert record.path == "my_folder/method=cross_entropy,size=128/baseline/seed100.json"
     (sitting,) = record.sittings
     assert sitting["git"] == "abc1234" and sitting["hardware"] == "Example CPU, 2 cores, 8 GB"
@@ -56,8 +53,8 @@ def test_a_record_says_what_differs_from_the_recipe_and_who_ran_it(write_run: Wr
     assert {"all", "many", "medium", "few"} <= record.metrics.keys()
 
 
-def test_every_sitting_is_kept_where_the_run_lists_them(write_run: Write) -> None:
-    folder = write_run("baseline", 0, recipe=my_folder())
+def test_every_sitting_is_kept_where_the_run_lists_them(tree: RunTree) -> None:
+    folder = tree.write("baseline", 0, recipe=my_folder())
     config = json.loads((folder / "config.json").read_text())
     one = {**config["provenance"], "from_update": 0, "stage": ""}
     two = {**one, "git": "def5678", "from_update": 900}
@@ -66,8 +63,8 @@ def test_every_sitting_is_kept_where_the_run_lists_them(write_run: Write) -> Non
     assert [(s["git"], s["from_update"]) for s in sittings] == [("abc1234", 0), ("def5678", 900)]
 
 
-def test_a_run_that_lists_its_parts_does_not_have_them_twice(write_run: Write) -> None:
-    folder = write_run("baseline", 0, recipe=my_folder())
+def test_a_run_that_lists_its_parts_does_not_have_them_twice(tree: RunTree) -> None:
+    folder = tree.write("baseline", 0, recipe=my_folder())
     config = json.loads((folder / "config.json").read_text())
     sittings = [{**config["provenance"], "from_update": 0, "stage": "train", "part": "sketch"}]
     (folder / "config.json").write_text(json.dumps({**config, "sittings": sittings}))
@@ -76,15 +73,15 @@ def test_a_run_that_lists_its_parts_does_not_have_them_twice(write_run: Write) -
     assert [sitting["part"] for sitting in record_of(read_run(folder)).sittings] == ["sketch"]
 
 
-def test_without_other_settings_there_is_no_folder_of_a_variant(write_run: Write) -> None:
-    folder = write_run("batchformer", 2, recipe=my_folder(train__workers=3))
+def test_without_other_settings_there_is_no_folder_of_a_variant(tree: RunTree) -> None:
+    folder = tree.write("batchformer", 2, recipe=my_folder(train__workers=3))
     assert record_of(read_run(folder)).path == "my_folder/batchformer/seed2.json"
 
 
-def test_a_level_of_a_sweep_is_compared_with_that_level(write_run: Write) -> None:
+def test_a_level_of_a_sweep_is_compared_with_that_level(tree: RunTree) -> None:
     sweep = SWEEPS["cifar100_lt_layers"]
     recipe = recipe_to_json(sweep.recipe("2", sweep.base_recipe()))
-    record = record_of(read_run(write_run("batchformer", 0, recipe=recipe)))
+    record = record_of(read_run(tree.write("batchformer", 0, recipe=recipe)))
     assert record.path == "cifar100_lt_layers/2/batchformer/seed0.json" and not record.settings
 
 
@@ -98,8 +95,8 @@ def test_no_two_variants_share_a_name() -> None:
     assert variant_name({"data.size": 64, "hyper.size": 64}) == "data.size=64,hyper.size=64"
 
 
-def test_what_is_written_is_read_again(write_run: Write, tmp_path: Path) -> None:
-    record = record_of(read_run(write_run("baseline", 0, recipe=my_folder(data__size=96))))
+def test_what_is_written_is_read_again(tree: RunTree, tmp_path: Path) -> None:
+    record = record_of(read_run(tree.write("baseline", 0, recipe=my_folder(data__size=96))))
     written, unchanged = save([record], tmp_path)
     assert written == [tmp_path / record.path] and not unchanged
     assert read_record(written[0]) == dataclasses.replace(record)
@@ -107,8 +104,8 @@ def test_what_is_written_is_read_again(write_run: Write, tmp_path: Path) -> None
     assert written[0].stat().st_size < 4096
 
 
-def test_another_record_is_never_overwritten(write_run: Write, tmp_path: Path) -> None:
-    first = record_of(read_run(write_run("baseline", 0, recipe=my_folder(), scores={"all": 50.0})))
+def test_another_record_is_never_overwritten(tree: RunTree, tmp_path: Path) -> None:
+    first = record_of(read_run(tree.write("baseline", 0, recipe=my_folder(), scores={"all": 50.0})))
     save([first], tmp_path)
     kept = (tmp_path / first.path).read_text()
     again = dataclasses.replace(first, metrics={"all": 60.0})
@@ -121,11 +118,11 @@ def test_another_record_is_never_overwritten(write_run: Write, tmp_path: Path) -
         save([beside, dataclasses.replace(beside, metrics={"all": 1.0})], tmp_path)
 
 
-def test_a_folder_holds_one_configuration(write_run: Write, tmp_path: Path) -> None:
-    one = record_of(read_run(write_run("baseline", 0, recipe=my_folder(data__size=96))), "small")
+def test_a_folder_holds_one_configuration(tree: RunTree, tmp_path: Path) -> None:
+    one = record_of(read_run(tree.write("baseline", 0, recipe=my_folder(data__size=96))), "small")
     save([one], tmp_path)
     other = record_of(
-        read_run(write_run("batchformer", 0, recipe=my_folder(data__size=64))), "small"
+        read_run(tree.write("batchformer", 0, recipe=my_folder(data__size=64))), "small"
     )
     with pytest.raises(ValueError, match=r"mix settings: data\.size was 96, is 64"):
         save([other], tmp_path)
@@ -144,13 +141,13 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
 
 
 def test_the_command_records_a_folder_of_runs(
-    write_run: Write, runs_root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tree: RunTree, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for seed in (100, 101):
         for arm in ("baseline", "batchformer"):
-            write_run(arm, seed, recipe=my_folder())
-    write_run("batchformer_self", 100, recipe=my_folder(), finished=False)
-    call = ["record", str(runs_root), "--to", str(tmp_path / "results"), "--variant", "caltech 5"]
+            tree.write(arm, seed, recipe=my_folder())
+    tree.write("batchformer_self", 100, recipe=my_folder(), finished=False)
+    call = ["record", str(tree.root), "--to", str(tmp_path / "results"), "--variant", "caltech 5"]
     main(call)
     said = capsys.readouterr().out
     assert "Not recorded: my_folder/batchformer_self/seed100 has not finished" in said
@@ -167,15 +164,15 @@ def test_the_command_records_a_folder_of_runs(
 
 
 def test_the_command_says_when_nothing_has_finished(
-    write_run: Write, runs_root: Path, capsys: pytest.CaptureFixture[str]
+    tree: RunTree, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_run("baseline", 0, recipe=my_folder(), finished=False)
+    tree.write("baseline", 0, recipe=my_folder(), finished=False)
     with pytest.raises(SystemExit):
-        main(["record", str(runs_root)])
+        main(["record", str(tree.root)])
     assert "No run has finished" in capsys.readouterr().err
 
 
-def test_a_recipe_that_this_version_does_not_know_is_named(write_run: Write) -> None:
+def test_a_recipe_that_this_version_does_not_know_is_named(tree: RunTree) -> None:
     assert "mine" not in RECIPES
     with pytest.raises(ValueError, match="There is no recipe 'mine'"):
-        record_of(read_run(write_run("baseline", 0, recipe=my_folder(name="mine"))))
+        record_of(read_run(tree.write("baseline", 0, recipe=my_folder(name="mine"))))

@@ -10,17 +10,19 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batchformer.lab.report.results.runs import Arrays, Run, find_runs, read_run
+from batchformer.lab.report.results.runs import Arrays, RecordedRun, find_runs, read_run
+from run_folders import RunTree, recipe_of
+from simulated_networks import known
 
 Writer = Callable[..., Path]
 
 
-def names(runs: list[Run]) -> list[str]:
+def names(runs: list[RecordedRun]) -> list[str]:
     return [run.name for run in runs]
 
 
-def test_a_run_is_read_as_it_was_written(write_run: Writer) -> None:
-    folder = write_run("batchformer", 3, scores={"all": 71.25, "few": 40.0})
+def test_a_run_is_read_as_it_was_written(tree: RunTree) -> None:
+    folder = tree.write("batchformer", 3, scores={"all": 71.25, "few": 40.0})
     run = read_run(folder)
     assert (run.arm, run.seed, run.state, run.damage, run.remarks) == (
         "batchformer",
@@ -46,33 +48,29 @@ def test_a_run_is_read_as_it_was_written(write_run: Writer) -> None:
 
 
 @pytest.mark.parametrize("level", ["", "tail", "tail/baseline", "tail/baseline/seed0"])
-def test_every_level_of_the_tree_is_understood(
-    write_run: Writer, runs_root: Path, level: str
-) -> None:
-    write_run("batchformer", 0)
-    write_run("baseline", 0)
+def test_every_level_of_the_tree_is_understood(tree: RunTree, level: str) -> None:
+    tree.write("batchformer", 0)
+    tree.write("baseline", 0)
     expected = {
         "": ["tail/baseline/seed0", "tail/batchformer/seed0"],
         "tail": ["tail/baseline/seed0", "tail/batchformer/seed0"],
         "tail/baseline": ["tail/baseline/seed0"],
         "tail/baseline/seed0": ["tail/baseline/seed0"],
     }
-    assert names(find_runs(runs_root / level)) == expected[level]
-    assert names(find_runs([str(runs_root / level)])) == expected[level]
+    assert names(find_runs(tree.root / level)) == expected[level]
+    assert names(find_runs([str(tree.root / level)])) == expected[level]
 
 
-def test_overlapping_paths_count_a_run_once(write_run: Writer, runs_root: Path) -> None:
-    folder = write_run("baseline", 0)
-    assert len(find_runs([runs_root, folder, runs_root / "tail"])) == 1
+def test_overlapping_paths_count_a_run_once(tree: RunTree) -> None:
+    folder = tree.write("baseline", 0)
+    assert len(find_runs([tree.root, folder, tree.root / "tail"])) == 1
 
 
-def test_runs_come_by_recipe_then_arm_then_seed(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
+def test_runs_come_by_recipe_then_arm_then_seed(tree: RunTree) -> None:
     for arm, seed in [("other", 0), ("batchformer", 10), ("batchformer", 2), ("baseline", 0)]:
-        write_run(arm, seed)
-    write_run("batchformer", 0, recipe=recipe_of("a"))
-    assert names(find_runs(runs_root)) == [
+        tree.write(arm, seed)
+    tree.write("batchformer", 0, recipe=recipe_of("a"))
+    assert names(tree.runs()) == [
         "a/batchformer/seed0",
         "tail/baseline/seed0",
         "tail/batchformer/seed2",
@@ -81,9 +79,9 @@ def test_runs_come_by_recipe_then_arm_then_seed(
     ]
 
 
-def test_a_path_that_is_not_there_is_named(runs_root: Path) -> None:
+def test_a_path_that_is_not_there_is_named(tree: RunTree) -> None:
     with pytest.raises(FileNotFoundError, match=r"nowhere.*seed<k>"):
-        find_runs([runs_root / "nowhere"])
+        find_runs([tree.root / "nowhere"])
 
 
 def test_a_folder_without_runs_gives_none(tmp_path: Path) -> None:
@@ -115,36 +113,33 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_run_is_named_and_loses_no_other(
-    write_run: Writer, runs_root: Path, damage: str
-) -> None:
+def test_a_damaged_run_is_named_and_loses_no_other(tree: RunTree, damage: str) -> None:
     file, content, expected = DAMAGES[damage]
-    write_run("baseline", 0)
-    write_run("batchformer", 0)
-    broken = write_run("batchformer", 1)
+    tree.write("baseline", 0)
+    tree.write("batchformer", 0)
+    broken = tree.write("batchformer", 1)
     if content is None:
         (broken / file).unlink()
     else:
         (broken / file).write_bytes(content)
-    runs = find_runs(runs_root)
+    runs = tree.runs()
     assert {run.name: run.state for run in runs} == {
         "tail/baseline/seed0": "finished",
         "tail/batchformer/seed0": "finished",
         "tail/batchformer/seed1": "damaged",
     }
-    reason = next(run.damage for run in runs if run.state == "damaged")
-    assert reason is not None
+    reason = known(next(run.damage for run in runs if run.state == "damaged"))
     assert expected in reason
 
 
-def test_without_a_result_a_run_is_unfinished(write_run: Writer) -> None:
-    run = read_run(write_run("baseline", 0, finished=False))
+def test_without_a_result_a_run_is_unfinished(tree: RunTree) -> None:
+    run = read_run(tree.write("baseline", 0, finished=False))
     assert (run.state, run.result, run.scores) == ("unfinished", None, {})
     assert run.remarks == (), "an unfinished run has no figures yet"
 
 
-def test_a_torn_last_line_is_ignored_and_another_is_remarked(write_run: Writer) -> None:
-    folder = write_run("baseline", 0)
+def test_a_torn_last_line_is_ignored_and_another_is_remarked(tree: RunTree) -> None:
+    folder = tree.write("baseline", 0)
     whole = (folder / "metrics.jsonl").read_text()
     before = read_run(folder).metrics
     (folder / "metrics.jsonl").write_text(whole + '{"kind": "train", "ep')
@@ -156,8 +151,8 @@ def test_a_torn_last_line_is_ignored_and_another_is_remarked(write_run: Writer) 
     assert (changed.metrics, changed.remarks) == (before, ("metrics.jsonl: unreadable line 1",))
 
 
-def test_after_a_resume_the_later_record_holds(write_run: Writer) -> None:
-    folder = write_run("baseline", 0)
+def test_after_a_resume_the_later_record_holds(tree: RunTree) -> None:
+    folder = tree.write("baseline", 0)
     records = [
         {"kind": "train", "step": 10, "loss": 3.0},
         {"kind": "train", "step": 20, "loss": 2.0},
@@ -171,9 +166,9 @@ def test_after_a_resume_the_later_record_holds(write_run: Writer) -> None:
 
 @pytest.mark.parametrize("content", [None, b"", b"PK\x03\x04 not really"])
 def test_a_run_whose_figures_are_gone_keeps_its_scores(
-    write_run: Writer, content: bytes | None
+    tree: RunTree, content: bytes | None
 ) -> None:
-    folder = write_run("baseline", 0, scores={"all": 60.0})
+    folder = tree.write("baseline", 0, scores={"all": 60.0})
     (folder / "figures.npz").unlink()
     if content is not None:
         (folder / "figures.npz").write_bytes(content)
@@ -187,11 +182,10 @@ def test_a_run_whose_figures_are_gone_keeps_its_scores(
     max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
-    st.sampled_from(["config.json", "metrics.jsonl", "result.json", "figures.npz"]),
-    st.floats(0, 1),
+    st.sampled_from(["config.json", "metrics.jsonl", "result.json", "figures.npz"]), st.floats(0, 1)
 )
-def test_a_file_cut_anywhere_never_raises(write_run: Writer, file: str, share: float) -> None:
-    folder = write_run("baseline", 0)
+def test_a_file_cut_anywhere_never_raises(tree: RunTree, file: str, share: float) -> None:
+    folder = tree.write("baseline", 0)
     content = (folder / file).read_bytes()
     cut = int(share * len(content))
     (folder / file).write_bytes(content[:cut])

@@ -1,24 +1,46 @@
+"""Sweeps: which runs belong to them, how levels are compared, and what is printed."""
+
 from __future__ import annotations
 
+import io
 import json
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
+from rich.console import Console
+from scipy import stats
 
+from batchformer.lab.metrics.intervals import holm
 from batchformer.lab.report.results.runs import find_runs
-from batchformer.lab.report.results.sweeps import level_of, split_sweeps
+from batchformer.lab.report.results.sweeps import (
+    SweepComparison,
+    compare_sweep,
+    level_of,
+    split_sweeps,
+)
+from batchformer.lab.report.results.tables import (
+    level_difference_rows,
+    level_rows,
+    other_rows,
+    print_sweep,
+    sweep_headline,
+    sweep_notes,
+)
+from run_folders import recipe_of, write_run, write_sweep
 
-Writer = Callable[..., Path]
 SCORES = {0: {"all": 50.0}, 1: {"all": 51.0}}
-VALUES = {("baseline", "1"): SCORES, ("batchformer", "1"): SCORES, ("batchformer", "10"): SCORES}
+BY_LEVEL = {("baseline", "1"): SCORES, ("batchformer", "1"): SCORES, ("batchformer", "10"): SCORES}
 
 
 @pytest.fixture
-def root(make_sweep: Writer, make_run: Writer, tmp_path: Path) -> Path:
+def root(tmp_path: Path) -> Path:
     levels = {"1": {"baseline": {"all": 41.0}}, "2": {}, "10": {"batchformer": {"all": 43.0}}}
-    make_sweep(tmp_path / "runs", VALUES, levels=levels)
-    make_run(tmp_path / "runs", "baseline", 0)
+    write_sweep(tmp_path / "runs", BY_LEVEL, levels=levels)
+    write_run(tmp_path / "runs", "baseline", 0)
     return tmp_path / "runs"
 
 
@@ -45,10 +67,7 @@ def test_levels_keep_the_order_of_the_sweep_and_those_without_runs_are_left_out(
 def test_runs_without_a_description_that_fits_are_shown_apart(root: Path, content: str) -> None:
     path = root / "depth/sweep.json"
     described = json.loads(path.read_text())
-    changes = {
-        "other reference": {"reference": "9"},
-        "other levels": {"levels": {"1": {}}},
-    }
+    changes = {"other reference": {"reference": "9"}, "other levels": {"levels": {"1": {}}}}
     if content in changes:
         content = json.dumps(described | changes[content])
     path.write_text(content)
@@ -64,3 +83,297 @@ def test_levels_whose_description_is_gone_are_shown_apart_and_it_is_said(root: P
     assert sweeps == [] and len(others) == 7
     (remark,) = [remark for run in others for remark in run.remarks]
     assert "sweep.json is not there; its levels are shown apart" in remark
+
+
+#: All of four seeds, by arm and level.
+ALL = {
+    ("baseline", "1"): [50.0, 50.6, 49.8, 50.4],
+    ("batchformer", "1"): [51.0, 51.9, 50.9, 51.2],
+    ("batchformer", "2"): [51.4, 52.2, 51.5, 51.9],
+    ("batchformer", "4"): [50.2, 51.8, 51.9, 50.1],
+}
+PAPER = {
+    "1": {"baseline": {"all": 41.0, "few": 18.0}, "batchformer": {"all": 43.2, "few": 25.6}},
+    "2": {"batchformer": {"all": 43.6}},
+    "4": {},
+}
+
+
+def scores(values: list[float]) -> dict[int, dict[str, float]]:
+    return {s: {"all": v, "few": v - 30, "ece": 60 - v} for s, v in enumerate(values)}
+
+
+def compared(root: Path) -> SweepComparison:
+    (sweep,), _ = split_sweeps(find_runs(root))
+    return compare_sweep(sweep)
+
+
+@pytest.fixture
+def found(tmp_path: Path) -> SweepComparison:
+    values = {cell: scores(each) for cell, each in ALL.items()}
+    return compared(write_sweep(tmp_path, values, levels=PAPER))
+
+
+def test_means_and_intervals_are_those_of_scipy(found: SweepComparison) -> None:
+    assert found.metric == "all" and found.metrics == ("all", "few", "ece")
+    assert found.cells == list(ALL)
+    for cell, values in ALL.items():
+        summary = found.scores[cell, "all"].summary
+        low, high = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
+        assert summary.mean == pytest.approx(np.mean(values))
+        assert (summary.low, summary.high) == (pytest.approx(low), pytest.approx(high))
+        assert found.scores[cell, "few"].summary.mean == pytest.approx(np.mean(values) - 30)
+        error = found.scores[cell, "ece"].summary
+        assert error.mean == pytest.approx(60 - np.mean(values))
+        assert error.sd == pytest.approx(np.std(values, ddof=1))
+
+
+def test_differences_are_paired_and_corrected_over_the_sweep(found: SweepComparison) -> None:
+    reference, baseline = ALL["batchformer", "1"], ALL["baseline", "1"]
+    pairs = [(reference, ALL["batchformer", level]) for level in ("2", "4")]
+    pairs += [(baseline, ALL["batchformer", level]) for level in ("1", "2", "4")]
+    tests = [stats.ttest_rel(after, before) for before, after in pairs]
+    assert list(found.to_reference) == [("batchformer", "2"), ("batchformer", "4")]
+    assert list(found.to_baseline) == [("batchformer", level) for level in ("1", "2", "4")]
+    adjusted = holm([test.pvalue for test in tests])
+    assert found.tested == len(found.differences) == 5
+    for difference, test, p, (before, after) in zip(
+        found.differences, tests, adjusted, pairs, strict=True
+    ):
+        result, interval = difference.paired, test.confidence_interval(0.95)
+        assert result.difference == pytest.approx(np.mean(after) - np.mean(before))
+        assert (result.low, result.high) == pytest.approx((interval.low, interval.high))
+        assert result.p_value == pytest.approx(test.pvalue)
+        assert difference.adjusted == pytest.approx(p)
+
+
+def test_the_papers_effects_are_level_less_reference_and_level_less_baseline(
+    found: SweepComparison,
+) -> None:
+    effects = [difference.paper_effect for difference in found.differences]
+    assert effects == [pytest.approx(0.4), None, pytest.approx(2.2), pytest.approx(2.6), None]
+    assert found.scores[("batchformer", "1"), "few"].paper == 25.6
+    assert found.scores[("batchformer", "2"), "few"].paper is None
+
+
+def test_a_baseline_of_each_level_is_compared_with_at_that_level(tmp_path: Path) -> None:
+    values = {
+        ("baseline", "1"): [50.0, 50.6, 49.8],
+        ("batchformer", "1"): [51.0, 51.9, 50.9],
+        ("baseline", "2"): [48.0, 48.9, 47.7],
+        ("batchformer", "2"): [51.4, 52.2, 51.5],
+    }
+    written = {cell: scores(each) for cell, each in values.items()}
+    found = compared(write_sweep(tmp_path, written, baseline="each"))
+    assert found.cells == list(values)
+    assert list(found.to_reference) == [("baseline", "2"), ("batchformer", "2")]
+    own = np.subtract(values["batchformer", "2"], values["baseline", "2"]).mean()
+    assert found.to_baseline["batchformer", "2"].paired.difference == pytest.approx(own)
+    falls = np.subtract(values["baseline", "2"], values["baseline", "1"]).mean()
+    assert found.to_reference["baseline", "2"].paired.difference == pytest.approx(falls)
+
+
+def test_only_shared_seeds_are_paired_and_the_rest_is_said(tmp_path: Path) -> None:
+    values = {cell: scores(each) for cell, each in ALL.items()}
+    del values["batchformer", "2"][1]
+    values["batchformer", "4"][0]["all"] = math.nan
+    found = compared(write_sweep(tmp_path, values, levels=PAPER))
+    assert found.to_reference["batchformer", "2"].seeds == (0, 2, 3)
+    assert found.to_reference["batchformer", "4"].seeds == (1, 2, 3)
+    said = " ".join(found.warnings)
+    assert "batchformer at 2 has finished seeds 0, 2, 3 of 0, 1, 2, 3" in said
+    assert "depth/4/batchformer/seed0: 'all' is nan" in said
+
+
+def test_runs_that_cannot_be_used_are_named(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path, {cell: scores(each) for cell, each in ALL.items()})
+    (folder / "4/batchformer/seed3/result.json").unlink()
+    (folder / "2/batchformer/seed3/config.json").write_text("{")
+    found = compared(folder)
+    said = " ".join(found.left_out)
+    assert "depth/4/batchformer/seed3 has not finished" in said and "is damaged" in said
+
+
+def test_levels_are_tested_by_what_can_be_better(tmp_path: Path) -> None:
+    values = {
+        cell: {s: {"alignment": v / 100, "all": v} for s, v in enumerate(each)}
+        for cell, each in ALL.items()
+    }
+    found = compared(write_sweep(tmp_path / "both", values))
+    assert (found.metric, found.metrics, found.compared) == ("all", ("all", "alignment"), 5)
+    assert any("neither more nor less is better: Alignment" in line for line in found.warnings)
+    for cell in values.values():
+        for one in cell.values():
+            del one["all"]
+    alone = compared(write_sweep(tmp_path / "alone", values))
+    assert (alone.metric, alone.compared, alone.tested, len(alone.differences)) == (
+        *("alignment", 0, 0, 5),
+    )
+    assert sweep_headline(alone).startswith("Alignment describes features and is not tested")
+    assert sweep_notes(alone)[0] == "This sweep holds no comparison."
+
+
+def test_remarks_on_the_data_are_said_once(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path, {cell: scores(each) for cell, each in ALL.items()})
+    for path in folder.rglob("config.json"):
+        config = json.loads(path.read_text())
+        config["data"]["remarks"] = ["class ant has no test image"]
+        path.write_text(json.dumps(config))
+    assert compared(folder).warnings.count("class ant has no test image") == 1
+
+
+def test_no_reference_no_baseline_and_nothing_at_all(tmp_path: Path) -> None:
+    levels = {"1": {}, "2": {}}
+    values = {("batchformer", "2"): scores([50.0, 51.0, 52.0])}
+    found = compared(write_sweep(tmp_path / "a", values, levels=levels))
+    assert found.cells == [("batchformer", "2")] and found.differences == []
+    folder = write_sweep(tmp_path / "b", values, levels=levels)
+    for path in folder.rglob("result.json"):
+        path.unlink()
+    found = compared(folder)
+    assert found.cells == [] and len(found.left_out) == 3
+
+
+def test_a_level_of_two_configurations_is_named(tmp_path: Path) -> None:
+    folder = write_sweep(tmp_path, {cell: scores(each) for cell, each in ALL.items()})
+    other = recipe_of("depth/2", module__layers="2", optim__lr=7.0)
+    write_run(tmp_path, "batchformer", 3, recipe=other, scores={"all": 50.0})
+    said = " ".join(compared(folder).warnings)
+    assert "The runs of level 2 do not have one configuration" in said
+    assert "level 1" not in said
+
+
+def test_levels_without_runs_and_what_else_changes_are_said(tmp_path: Path) -> None:
+    """The learning rate goes with the batch size: a reader must not take one for the other."""
+    root = write_sweep(
+        tmp_path,
+        {("batchformer", "64"): scores([50.0, 51.0])},
+        reference="64",
+        levels={"64": {}, "128": {}, "256": {}},
+    )
+    recipes = {
+        level: recipe_of(f"depth/{level}", train__batch_size=int(level), optim__lr=rate)
+        for level, rate in (("64", 0.05), ("128", 0.1))
+    }
+    for recipe in recipes.values():
+        for seed in range(2):
+            write_run(tmp_path, "batchformer", seed, recipe=recipe, scores={"all": 50.0 + seed})
+    warnings = "; ".join(compared(root).warnings)
+    assert "Levels of this sweep that no run has finished: 256" in warnings
+    assert "optim.lr 0.05 at 64, 0.1 at 128" in warnings
+    assert "train.batch_size 64 at 64, 128 at 128" in warnings
+
+
+def test_one_setting_that_changes_is_the_sweep_itself(found: SweepComparison) -> None:
+    assert not any("from level to level" in line for line in found.warnings)
+
+
+TableOf = Callable[..., SweepComparison]
+SHARED, ONE = ("baseline", "1"), ("batchformer", "1")
+TWO, SIXTEEN = ("batchformer", "2"), ("batchformer", "16")
+PRINTED = {
+    "1": {"baseline": {"all": 41.0}, "batchformer": {"all": 43.2, "few": 25.6}},
+    "2": {"batchformer": {"all": 43.6}},
+    "16": {},
+}
+VALUES = {
+    SHARED: [50.0, 51.0, 52.0],
+    ONE: [52.0, 53.0, 54.0],
+    TWO: [54.0, 55.0, 56.3],
+    SIXTEEN: [52.5, 52.8, 54.0],
+}
+
+
+@pytest.fixture
+def table_of(tmp_path: Path) -> TableOf:
+    def compare(values: Mapping[tuple[str, str], list[float]], **options: Any) -> SweepComparison:
+        written = {
+            cell: {s: {"all": v, "few": v - 30, "ece": 10 + 3 * s} for s, v in enumerate(each)}
+            for cell, each in values.items()
+        }
+        return compared(write_sweep(tmp_path, written, **options))
+
+    return compare
+
+
+def test_rows_by_hand(table_of: TableOf) -> None:
+    found = table_of(VALUES, levels=PRINTED)
+    # sd 1 over 3 seeds: 4.302653 / sqrt(3) to each side.
+    assert level_rows(found)[:2] == [
+        ("any", "baseline", "3", "51.00", "1.00", "[48.52, 53.48]", "41.0"),
+        ("1", "batchformer", "3", "53.00", "1.00", "[50.52, 55.48]", "43.2"),
+    ]
+    # Differences 2, 2, 2.3: mean 2.1, sd 0.1732, 0.4303 to each side, t = 21, p = 0.0023.
+    two, sixteen = level_difference_rows(found.to_reference)
+    assert two[:5] == ("2", "batchformer", "+2.10", "[+1.67, +2.53]", "0.002")
+    assert two[6:] == ("+0.4", "gain")
+    # Differences 0.5, -0.2, 0: mean 0.1, sd 0.3606, 0.8957 to each side.
+    assert sixteen[2:4] == ("+0.10", "[-0.80, +1.00]") and sixteen[6:] == ("", "inside the noise")
+    # ECE is 3 times the seed beside 10: mean 13, sd 3.
+    assert other_rows(found)[1] == ("1", "batchformer", "23.00 ±1.00 (25.6)", "13.00 ±3.00")
+    # 54, 55, 56.3 less 30: mean 25.1, sd sqrt((1.1**2 + 0.1**2 + 1.2**2) / 2) = 1.1533.
+    assert other_rows(found)[2] == ("2", "batchformer", "25.10 ±1.15", "13.00 ±3.00")
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_it_fits_and_says_what_was_corrected(table_of: TableOf, width: int) -> None:
+    stream = io.StringIO()
+    print_sweep(table_of(VALUES, levels=PRINTED), Console(file=stream, width=width))
+    text = stream.getvalue()
+    assert max(map(len, text.splitlines())) <= width
+    words = " ".join(text.split())
+    for expected in (
+        "depth Points of All compared with layers 1. After correction: 2 +2.10 [+1.67, +2.53].",
+        "All by layers",
+        "All, difference to layers 1",
+        "All, difference to the baseline",
+        "This sweep holds 5 comparisons, 4 of them tested; Holm's p-values are corrected over",
+        "Other metrics, mean ±sd over seeds, the paper's in brackets; not tested; lower is better "
+        "for ECE",
+    ):
+        assert expected in words, expected
+
+
+def test_headlines(table_of: TableOf) -> None:
+    noise = table_of({ONE: [50.0, 51.0, 52.0], TWO: [51.0, 50.0, 52.5]}, name="noise")
+    assert sweep_headline(noise) == (
+        "Points of All compared with layers 1. Inside the noise: 2 +0.17 [-2.42, +2.75]."
+    )
+    # Its interval leaves out 0, and Holm's correction over the sweep's five tests undoes it.
+    values = {("baseline", "1"): [50.0, 51.0, 52.0], ONE: [50.1, 51.3, 51.9]}
+    undone = table_of(
+        values | {TWO: [51.0, 52.5, 53.6], ("batchformer", "4"): [50.9, 51.0, 52.4]}, name="undone"
+    )
+    text = sweep_headline(undone)
+    assert undone.to_reference[TWO].outcome == "gain" and not undone.to_reference[TWO].stands
+    assert (
+        "Only without correction: 2 +1.27 [" in text
+        and "of the sweep, it is not significant." in text
+    )
+    assert text.endswith("].") and "Inside the noise: 4 +0.33" in text
+    few = table_of({ONE: [50.0, 51.0], TWO: [51.0, 50.0]}, name="few")
+    assert "Too few seeds for a verdict on layers" in sweep_headline(few)
+    assert [row[:4] for row in level_rows(few)] == [
+        ("1", "batchformer", "2", "50.00, 51.00"),
+        ("2", "batchformer", "2", "51.00, 50.00"),
+    ]
+    assert other_rows(few)[0] == ("1", "batchformer", "20.00, 21.00", "10.00, 13.00")
+    alone = table_of({TWO: [51.0, 50.0]}, name="alone", levels={"1": {}, "2": {}})
+    assert "No level shares a finished seed with layers 1" in sweep_headline(alone)
+
+
+def test_every_cell_stays_on_one_line_of_100_columns(tmp_path: Path) -> None:
+    numbers = {"many": 61.5, "medium": 45.1, "few": 25.6}
+    levels = {name: {"batchformer": {"all": 51.1, **numbers}} for name in ("shared", "mixed_only")}
+    scores = {"all": 51.1, **numbers, "ece": 12.5}
+    written = {
+        ("batchformer", level): {s: {k: v + 1.1 * s for k, v in scores.items()} for s in range(3)}
+        for level in levels
+    }
+    folder = write_sweep(tmp_path, written, levels=levels, reference="shared")
+    stream = io.StringIO()
+    print_sweep(compared(folder), Console(file=stream, width=100))
+    lines = [" ".join(line.split()) for line in stream.getvalue().splitlines()]
+    assert "level arm Many Medium Few ECE" in lines
+    expected = "62.60 ±1.10 (61.5) 46.20 ±1.10 (45.1) 26.70 ±1.10 (25.6) 13.60 ±1.10"
+    assert f"mixed_only batchformer {expected}" in lines

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,35 +9,29 @@ from rich.console import Console
 
 from batchformer.insight.figures.captioned import without_empty
 from batchformer.lab.report.results.comparison import Comparison, compare_runs
-from batchformer.lab.report.results.runs import Run, find_runs
-from batchformer.lab.report.results.tables import (
-    difference_rows,
-    print_table,
-    score_rows,
-)
-from batchformer.lab.report.results.terminal import Terminal
+from batchformer.lab.report.results.runs import RecordedRun, find_runs
+from batchformer.lab.report.results.tables import Terminal, difference_rows, print_table, score_rows
+from run_folders import RunTree, recipe_of, write_run
 
 Writer = Callable[..., Any]
 ARMS = ("baseline", "batchformer", "batchformer_self", "batchformer_official_loss")
 
 
 @pytest.fixture(scope="module")
-def many_runs(
-    make_run: Writer, make_recipe: Writer, tmp_path_factory: pytest.TempPathFactory
-) -> list[Run]:
+def many_runs(tmp_path_factory: pytest.TempPathFactory) -> list[RecordedRun]:
     root = tmp_path_factory.mktemp("tables")
     for arm in ARMS:
         for seed in range(3):
-            make_run(root, arm, seed, gain=0.05)
+            write_run(root, arm, seed, gain=0.05)
     for arm in ("baseline", "batchformer"):
         for seed in range(2):
-            make_run(root, arm, seed, recipe=make_recipe("[red]two"))
-    (make_run(root, "baseline", 8) / "result.json").write_text("{")
+            write_run(root, arm, seed, recipe=recipe_of("[red]two"))
+    (write_run(root, "baseline", 8) / "result.json").write_text("{")
     return find_runs(root)
 
 
 @pytest.fixture(scope="module")
-def full(many_runs: list[Run]) -> Comparison:
+def full(many_runs: list[RecordedRun]) -> Comparison:
     return compare_runs(many_runs)
 
 
@@ -62,12 +55,12 @@ def test_it_fits_and_no_number_is_broken(full: Comparison, width: int) -> None:
 
 
 @pytest.fixture
-def described(write_run: Writer, runs_root: Path) -> Comparison:
+def described(tree: RunTree) -> Comparison:
     values = {"baseline": (0.164, 0.168, 0.160), "batchformer": (0.022, 0.025, 0.018)}
     for arm, each in values.items():
         for seed, value in enumerate(each):
-            write_run(arm, seed, scores={"knn": 20.0 + seed, "alignment": value})
-    return compare_runs(find_runs(runs_root))
+            tree.write(arm, seed, scores={"knn": 20.0 + seed, "alignment": value})
+    return compare_runs(tree.runs())
 
 
 def test_a_description_has_three_decimals_and_no_verdict(described: Comparison) -> None:
@@ -83,13 +76,14 @@ def test_a_description_has_three_decimals_and_no_verdict(described: Comparison) 
     assert "This table holds 1 comparison." in text
 
 
-def test_intervals_end_where_a_score_can_not_go_on(write_run: Writer, runs_root: Path) -> None:
+def test_intervals_end_where_a_score_can_not_go_on(tree: RunTree) -> None:
     """Differences can be negative; an accuracy, a calibration error and a loss can not."""
     scores = {"all": (97.0, 99.5, 99.9), "ece": (0.2, 1.0, 3.0), "val_loss": (0.1, 0.2, 0.9)}
-    for arm in ("baseline", "batchformer"):
-        for seed in range(3):
-            write_run(arm, seed, scores={name: each[seed] for name, each in scores.items()})
-    (recipe,) = compare_runs(find_runs(runs_root)).recipes
+    for seed in range(3):
+        own = {name: each[seed] for name, each in scores.items()}
+        for arm in ("baseline", "batchformer"):
+            tree.write(arm, seed, scores=own)
+    recipe = tree.compared()
     cells = {row[0]: row[5] for row in score_rows(recipe) if row[0]}
     assert cells["All"].endswith(", 100.00]")
     assert cells["ECE"].startswith("[0.00, ") and not cells["ECE"].endswith(" 100.00]")
@@ -134,24 +128,18 @@ def test_two_seeds_show_both_values_and_no_interval(full: Comparison) -> None:
     assert not any(word in text for word in ("interval  ", "Holm", "Bootstrap", " sd "))
 
 
-def test_the_paper_has_a_column_only_where_it_has_numbers(
-    write_run: Writer, recipe_of: Writer, runs_root: Path
-) -> None:
-    for seed in range(3):
-        for arm in ("baseline", "batchformer"):
-            write_run(arm, seed, recipe=recipe_of("plain", paper={}))
-    plain = compare_runs(find_runs(runs_root))
+def test_the_paper_has_a_column_only_where_it_has_numbers(tree: RunTree) -> None:
+    tree.write_pairs(3, recipe=recipe_of("plain", paper={}))
+    plain = compare_runs(tree.runs())
     assert "paper" not in printed(plain, 80)
-    for seed in range(3):
-        for arm in ("baseline", "batchformer"):
-            write_run(arm, seed)
-    both = compare_runs(find_runs(runs_root))
+    tree.write_pairs(3)
+    both = compare_runs(tree.runs())
     assert "51.7" in printed(both, 80)
     assert "Seeds needed to detect the paper's effect of batchformer" in printed(both, 80)
 
 
 def test_another_reference_is_named_and_stands_first(
-    full: Comparison, many_runs: list[Run]
+    full: Comparison, many_runs: list[RecordedRun]
 ) -> None:
     comparison = compare_runs(many_runs, reference="batchformer_self")
     text = printed(comparison, 80)

@@ -1,16 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batchformer.insight.figures.text import interval, number, signed
-from batchformer.lab.report.results.comparison import Comparison, compare_runs
-from batchformer.lab.report.results.runs import find_runs
+from batchformer.lab.report.results.comparison import RecipeComparison
+from batchformer.lab.report.results.names import BASELINE
 from batchformer.lab.report.results.words import (
     counted,
     headline,
@@ -19,8 +15,7 @@ from batchformer.lab.report.results.words import (
     paper_sentence,
     short_verdict,
 )
-
-Writer = Callable[..., Any]
+from run_folders import RunTree
 
 
 @given(st.floats(-200, 200))
@@ -42,139 +37,99 @@ def test_an_interval_that_is_not_there_is_nothing() -> None:
     assert (interval(None, None), interval(-1.0, 2.0, sign=True)) == ("", "[-1.00, +2.00]")
 
 
-def compared(
-    write: Writer, root: Path, pairs: list[tuple[float, float]], **more: Any
-) -> Comparison:
-    for seed, (baseline, other) in enumerate(pairs):
-        write("baseline", seed, scores={"all": baseline}, **more)
-        write("batchformer", seed, scores={"all": other}, **more)
-    return compare_runs(find_runs(root))
-
-
 GAIN = [(61.0, 62.4), (62.5, 63.6), (60.2, 61.9), (61.8, 62.9)]
 NOISE = [(61.0, 61.6), (62.5, 61.9), (60.2, 60.9)]
+EQUAL = [(60.0, 61.0), (61.0, 62.0), (62.0, 63.0)]
+CONTROL = "batchformer_self"
 
 
-def test_a_gain_is_said_with_its_interval_and_seeds(write_run: Writer, runs_root: Path) -> None:
-    comparison = compared(write_run, runs_root, GAIN)
-    (recipe,) = comparison.recipes
-    text = headline(recipe, comparison.comparisons)
+def compared(
+    tree: RunTree, pairs: list[tuple[float, float]], metric: str = "all", reference: str = BASELINE
+) -> RecipeComparison:
+    """The reference and BatchFormer with these scores by seed."""
+    for seed, scores in enumerate(pairs):
+        for arm, score in zip((reference, "batchformer"), scores, strict=True):
+            tree.write(arm, seed, scores={metric: score})
+    return tree.compared(reference)
+
+
+def test_a_gain_is_said_with_its_interval_and_seeds(tree: RunTree) -> None:
+    recipe = compared(tree, GAIN)
+    text = headline(recipe, 1)
     result = recipe.differences["batchformer", "all"].paired
     assert text.startswith("batchformer: a gain of +1.32 points on All, 95% interval ")
     assert interval(result.low, result.high, sign=True) in text
     assert "over 4 paired seeds" in text
     assert "The paper's +1.0 lies inside this interval. At this spread it takes 3 seeds" in text
     assert "not significant" not in text
+    text = headline(compared(tree, [(a, b + 1.0) for a, b in GAIN]), 1)
+    assert "95% interval [+1.87, +2.78]" in text
+    assert "The paper's +1.0 lies outside this interval." in text
 
 
-def test_noise_is_said_plainly_and_how_many_seeds_are_missing(
-    write_run: Writer, runs_root: Path
-) -> None:
-    comparison = compared(write_run, runs_root, NOISE)
-    (recipe,) = comparison.recipes
+def test_noise_is_said_plainly_and_how_many_seeds_are_missing(tree: RunTree) -> None:
+    recipe = compared(tree, NOISE)
     needed = recipe.differences["batchformer", "all"].needed
-    text = headline(recipe, comparison.comparisons)
+    text = headline(recipe, 1)
     assert text.startswith("batchformer is inside the noise: +0.23 points on All")
     assert "gain" not in text
     assert f"takes {needed} seeds to detect an effect of that size with 80% power" in text
     assert text.endswith("; there are 3.")
     assert paper_sentence(recipe, "batchformer").endswith(f"at this spread: All +1.0: {needed}.")
+    said = over_images_sentence(recipe)
+    assert said.startswith(
+        "Accuracy over all test images, difference with a 95% bootstrap interval over the 400 "
+    )
+    assert "says nothing about training again" in said
 
 
-def test_where_the_paper_s_effect_lies_is_said(write_run: Writer, runs_root: Path) -> None:
-    larger = [(a, b + 1.0) for a, b in GAIN]
-    comparison = compared(write_run, runs_root, larger)
-    text = headline(comparison.recipes[0], comparison.comparisons)
-    assert "95% interval [+1.87, +2.78]" in text
-    assert "The paper's +1.0 lies outside this interval." in text
-
-
-def test_a_gain_undone_by_the_correction_says_so(write_run: Writer, runs_root: Path) -> None:
+def test_a_gain_undone_by_the_correction_says_so(tree: RunTree) -> None:
     near = [(61.0, 61.4), (62.5, 63.6), (60.2, 60.5), (61.8, 62.9)]
     for arm in ("x", "y", "z"):
         for seed, (value, _) in enumerate(near):
-            write_run(arm, seed, scores={"all": value + 0.1 * (-1) ** seed})
-    comparison = compared(write_run, runs_root, near)
-    (recipe,) = comparison.recipes
+            tree.write(arm, seed, scores={"all": value + 0.1 * (-1) ** seed})
+    recipe = compared(tree, near)
     difference = recipe.differences["batchformer", "all"]
     assert difference.outcome == "gain"
-    text = headline(recipe, comparison.comparisons)
-    adjusted = p_value(difference.adjusted)
+    text, adjusted = headline(recipe, 4), p_value(difference.adjusted)
     assert f"for the 4 comparisons shown, it is not significant (p = {adjusted})" in text
     assert short_verdict(difference) == "gain uncorrected"
 
 
-def test_two_seeds_give_both_values_and_nothing_more(write_run: Writer, runs_root: Path) -> None:
-    comparison = compared(write_run, runs_root, GAIN[:2])
-    (recipe,) = comparison.recipes
-    text = headline(recipe, comparison.comparisons)
+def test_two_seeds_give_both_values_and_nothing_more(tree: RunTree) -> None:
+    recipe = compared(tree, GAIN[:2])
+    text = headline(recipe, 1)
     assert text.startswith("Too few seeds")
     assert all(value in text for value in ("61.00 and 62.40", "62.50 and 63.60"))
     assert not any(word in text for word in ("[", "gain", "noise", "paper"))
     assert paper_sentence(recipe, "batchformer") == over_images_sentence(recipe) == ""
-    assert counted(comparison) == "This table holds 1 comparison, none of them tested."
 
 
-def test_the_same_difference_in_every_seed_is_no_certainty(
-    write_run: Writer, runs_root: Path
-) -> None:
-    comparison = compared(write_run, runs_root, [(60.0, 61.0), (61.0, 62.0), (62.0, 63.0)])
-    text = headline(comparison.recipes[0], 1)
+def test_comparisons_are_counted() -> None:
+    assert counted(0, 0) == "This table holds no comparison."
+    assert counted(1, 0) == "This table holds 1 comparison, none of them tested."
+    assert counted(3, 2, "A page") == (
+        "A page holds 3 comparisons, 2 of them tested; Holm's p-values are corrected over all 2 "
+        "tests."
+    )
+
+
+def test_the_same_difference_in_every_seed_is_no_certainty(tree: RunTree) -> None:
+    text = headline(compared(tree, EQUAL), 1)
     assert "+1.00 points on All in each of 3 paired seeds" in text
     assert "no verdict" in text
 
 
-def test_without_a_baseline_the_headline_says_so(write_run: Writer, runs_root: Path) -> None:
-    write_run("batchformer", 0)
-    comparison = compare_runs(find_runs(runs_root))
-    assert "nothing to compare" in headline(comparison.recipes[0], 0)
-    assert counted(comparison) == "This table holds no comparison."
-
-
-def test_the_bootstrap_says_what_it_is_over(write_run: Writer, runs_root: Path) -> None:
-    text = over_images_sentence(compared(write_run, runs_root, NOISE).recipes[0])
-    assert text.startswith(
-        "Accuracy over all test images, difference with a 95% bootstrap interval over the 400 "
-    )
-    assert "says nothing about training again" in text
-
-
-def test_where_all_metrics_only_describe_there_is_no_verdict(
-    write_run: Writer, runs_root: Path
-) -> None:
-    for seed in range(3):
-        write_run("baseline", seed, scores={"uniformity": -0.8 - seed / 100})
-        write_run("batchformer", seed, scores={"uniformity": -1.3 - seed / 50})
-    comparison = compare_runs(find_runs(runs_root))
-    (recipe,) = comparison.recipes
-    text = headline(recipe, comparison.comparisons)
-    assert (
-        text == "Uniformity describes features and is not tested: there is no verdict on "
-        "batchformer."
-    )
-    assert counted(comparison) == "This table holds no comparison."
-
-
-def test_a_metric_where_lower_is_better_says_so(write_run: Writer, runs_root: Path) -> None:
-    for seed, (before, after) in enumerate([(9.0, 7.1), (8.8, 7.0), (9.3, 7.0)]):
-        write_run("baseline", seed, scores={"ece": before})
-        write_run("batchformer", seed, scores={"ece": after})
-    comparison = compare_runs(find_runs(runs_root))
-    assert "a gain of -2.00 points on ECE, where lower is better" in headline(
-        comparison.recipes[0], 1
+def test_where_all_metrics_only_describe_there_is_no_verdict(tree: RunTree) -> None:
+    recipe = compared(tree, [(-0.8, -1.3), (-0.81, -1.32), (-0.82, -1.34)], "uniformity")
+    assert headline(recipe, 0) == (
+        "Uniformity describes features and is not tested: there is no verdict on batchformer."
     )
 
 
-CONTROL = "batchformer_self"
-
-
-def against_control(
-    write: Writer, root: Path, pairs: list[tuple[float, float]], **more: Any
-) -> Comparison:
-    for seed, (control, other) in enumerate(pairs):
-        write(CONTROL, seed, scores={"all": control}, **more)
-        write("batchformer", seed, scores={"all": other}, **more)
-    return compare_runs(find_runs(root), reference=CONTROL)
+def test_a_metric_where_lower_is_better_says_so(tree: RunTree) -> None:
+    recipe = compared(tree, [(9.0, 7.1), (8.8, 7.0), (9.3, 7.0)], "ece")
+    assert "a gain of -2.00 points on ECE, where lower is better" in headline(recipe, 1)
 
 
 @pytest.mark.parametrize(
@@ -182,17 +137,14 @@ def against_control(
     [
         (GAIN, "batchformer compared with batchformer_self: a gain of +1.32 points on All"),
         (NOISE, "batchformer compared with batchformer_self is inside the noise: +0.23 points"),
-        (
-            [(60.0, 61.0), (61.0, 62.0), (62.0, 63.0)],
-            "batchformer compared with batchformer_self differs by +1.00 points",
-        ),
+        (EQUAL, "batchformer compared with batchformer_self differs by +1.00 points"),
         (GAIN[:2], "Too few seeds for a verdict. All of batchformer_self and of batchformer, seed"),
     ],
 )
 def test_the_headline_names_another_reference(
-    write_run: Writer, runs_root: Path, pairs: list[tuple[float, float]], words: str
+    tree: RunTree, pairs: list[tuple[float, float]], words: str
 ) -> None:
-    (recipe,) = against_control(write_run, runs_root, pairs).recipes
+    recipe = compared(tree, pairs, reference=CONTROL)
     text = headline(recipe, 1)
     assert text.startswith(words)
     assert "baseline" not in text
@@ -200,32 +152,23 @@ def test_the_headline_names_another_reference(
     assert paper_sentence(recipe, "batchformer") == ""
 
 
-def test_the_sentences_below_name_another_reference(write_run: Writer, runs_root: Path) -> None:
-    compared(write_run, runs_root, GAIN)
-    (recipe,) = compare_runs(find_runs(runs_root), reference="batchformer").recipes
+def test_the_sentences_below_name_another_reference(tree: RunTree) -> None:
+    compared(tree, GAIN)
+    recipe = tree.compared("batchformer")
     assert "not over seeds: baseline compared with batchformer -" in over_images_sentence(recipe)
     assert paper_sentence(recipe, "baseline").startswith(
         "Seeds needed to detect the paper's effect of baseline compared with batchformer with 80% "
     )
 
 
-def test_arms_that_share_nothing_with_the_reference_say_so(
-    write_run: Writer, runs_root: Path
-) -> None:
-    write_run("batchformer", 0)
-    write_run(CONTROL, 1)
-    (recipe,) = compare_runs(find_runs(runs_root), reference=CONTROL).recipes
-    assert headline(recipe, 0) == (
+def test_what_shares_nothing_with_the_reference_says_so(tree: RunTree) -> None:
+    tree.write("batchformer", 0, scores={"all": 60.0, "few": 21.0})
+    tree.write(CONTROL, 1, scores={"few": 20.0})
+    assert "nothing to compare" in headline(tree.compared(BASELINE), 0)
+    assert headline(tree.compared(CONTROL), 0) == (
         "No arm shares a finished seed with batchformer_self: there is nothing to compare."
     )
-
-
-def test_a_main_metric_not_shared_with_the_reference_is_said(
-    write_run: Writer, runs_root: Path
-) -> None:
-    write_run(CONTROL, 0, scores={"few": 20.0})
-    write_run("batchformer", 0, scores={"all": 60.0, "few": 21.0})
-    (recipe,) = compare_runs(find_runs(runs_root), reference=CONTROL).recipes
-    assert headline(recipe, 1) == (
+    tree.write(CONTROL, 0, scores={"few": 20.0})
+    assert headline(tree.compared(CONTROL), 1) == (
         "batchformer and batchformer_self share no seed in which All was measured."
     )

@@ -23,9 +23,7 @@ POINTS = 101
 class BiasCurves:
     """For each arm the curve of every seed, as (unseen, seen) accuracies in percent, (B,) each.
 
-    Args:
-        by_arm: the curves.
-        of: what is seen or unseen, pairs or classes.
+    ``of`` says what is seen or unseen, pairs or classes.
     """
 
     by_arm: dict[str, list[tuple[NDArray[Any], NDArray[Any]]]]

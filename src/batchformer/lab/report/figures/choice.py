@@ -20,12 +20,7 @@ NEEDED = frozenset({"choice_epochs", "choice_hm", "chosen_epoch"})
 
 @dataclass(frozen=True)
 class Choices:
-    """The epochs that each arm chose.
-
-    Args:
-        curves: the score by epoch, over seeds.
-        chosen: for every seed, in ascending order, the epoch that was chosen and its score.
-    """
+    """For each arm the score by epoch, and for every seed the chosen epoch with its score."""
 
     curves: dict[str, Curve]
     chosen: dict[str, dict[int, tuple[int, float]]]

@@ -17,7 +17,7 @@ from batchformer.lab.report.figures.curves import (
 )
 from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import arm_colours, in_words, metric_label
-from batchformer.lab.report.results.runs import Run
+from batchformer.lab.report.results.runs import RecordedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -32,7 +32,6 @@ class Convergence:
     """Scores of probes by epoch, of all arms of a group.
 
     Args:
-        metric: which score.
         reference: the arm whose final score is to be reached.
         curves: mean, least and greatest over seeds by epoch, for each arm.
         seeds: runs behind each curve.
@@ -95,7 +94,7 @@ def gather(group: RunGroup) -> Convergence | None:
     return Convergence(metric, group.reference, curves, seeds, final, reached)
 
 
-def by_epoch(run: Run, metric: str) -> dict[int, float]:
+def by_epoch(run: RecordedRun, metric: str) -> dict[int, float]:
     """One score by the passes over the training images that a run had done."""
     return {
         int(record["epoch"]): float(record[metric])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from batchformer.insight.figures.canvas import DASHES
 from batchformer.lab.report.results.names import sorted_metrics
-from batchformer.lab.report.results.runs import Run, headline
+from batchformer.lab.report.results.runs import RecordedRun, headline
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -54,12 +54,10 @@ def draw_curve(axes: Axes, arm: str, curve: Curve, colour: str, place: int) -> N
     axes.fill_between(curve.steps, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
 
 
-def evaluated_metric(runs: Sequence[Run], fewest: int = 1) -> str | None:
+def evaluated_metric(runs: Sequence[RecordedRun], fewest: int = 1) -> str | None:
     """The headline, or the first metric in the usual order, that was evaluated during training.
 
-    Args:
-        runs: of one configuration.
-        fewest: evaluations that a run must have had; a line needs 2.
+    A run must have had at least ``fewest`` evaluations of it; a line needs 2.
     """
     final = {name for run in runs for name in run.scores}
     seen = (name for name in final if any(len(run.series("eval", name)) >= fewest for run in runs))

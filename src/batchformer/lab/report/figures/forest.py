@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from batchformer.insight.figures.canvas import INK, TEXT, new_figure
+from batchformer.insight.figures.canvas import INK, TEXT, new_figure, write
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure
 from batchformer.insight.figures.text import interval, seeds, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
@@ -65,25 +65,15 @@ def draw(arm: str, effect: Effect) -> Figure:
             axes.hlines(-i, found.low, found.high, color=colour, linewidth=1.5, alpha=0.8)
         axes.plot(found.difference, -i, color=colour, marker="o", markersize=5)
         if difference.paper_effect is not None:
-            axes.plot(
-                difference.paper_effect,
-                -i,
-                marker="o",
-                markersize=6,
-                color=colour,
-                markerfacecolor="none",
-            )
+            hollow: Any = {"marker": "o", "markersize": 6, "markerfacecolor": "none"}
+            axes.plot(difference.paper_effect, -i, color=colour, **hollow)
     last, found_all = -len(effect.recipes), effect.pooled
     _name(axes, last, f"Over all, {seeds(found_all.seeds)}", weight="bold")
-    low = found_all.difference if found_all.low is None else found_all.low
-    high = found_all.difference if found_all.high is None else found_all.high
     middle = found_all.difference
-    axes.fill(
-        [low, middle, high, middle],
-        [last, last + THICKNESS, last, last - THICKNESS],
-        color=colour,
-        linewidth=1.0,
-    )
+    low = middle if found_all.low is None else found_all.low
+    high = middle if found_all.high is None else found_all.high
+    edges = [last, last + THICKNESS, last, last - THICKNESS]
+    axes.fill([low, middle, high, middle], edges, color=colour, linewidth=1.0)
     axes.set_ylim(last - 0.5, 0.8)
     axes.set_yticks([])
     axes.spines["left"].set_visible(False)
@@ -94,14 +84,6 @@ def draw(arm: str, effect: Effect) -> Figure:
 def _name(axes: Axes, row: float, text: str, weight: str = "normal") -> None:
     """Write a name above its row, where it costs no width, and mark zero below it."""
     axes.vlines(0, row - LIFT, row + LIFT, color=INK, linewidth=0.8)
-    axes.text(
-        0,
-        row + LIFT,
-        text,
-        transform=axes.get_yaxis_transform(),
-        fontsize=TEXT,
-        color=INK,
-        weight=weight,
-        va="bottom",
-        parse_math=False,
-    )
+    across = axes.get_yaxis_transform()
+    style: Any = {"fontsize": TEXT, "weight": weight, "va": "bottom", "transform": across}
+    write(axes, 0, row + LIFT, text, **style)

@@ -25,7 +25,7 @@ from batchformer.insight.record import SHOTS
 from batchformer.lab.metrics.intervals import Paired, paired
 from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import in_words
-from batchformer.lab.report.results.runs import Run
+from batchformer.lab.report.results.runs import RecordedRun
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +43,6 @@ class HeadTailOfArm:
         right: (G,) percent of a group's test images that are taken for their own class.
         differences: (G, G) to the reference on the same seeds; None for the reference itself, or
             without pair.
-        seeds: how many.
     """
 
     rates: NDArray[Any]
@@ -121,14 +120,14 @@ def between_groups(
     return safe_divide(100.0 * table, total[:, None]), safe_divide(100.0 * right, total)
 
 
-def _rates(run: Run) -> tuple[NDArray[Any], NDArray[Any]] | None:
+def _rates(run: RecordedRun) -> tuple[NDArray[Any], NDArray[Any]] | None:
     confusion, counts = run.figures.get("confusion"), run.figures.get("train_counts")
     if confusion is None or counts is None or confusion.shape != (len(counts), len(counts)):
         return None
     return between_groups(confusion.astype(np.float64), shot_of_class(run, counts))
 
 
-def shot_of_class(run: Run, counts: NDArray[Any]) -> NDArray[Any]:
+def shot_of_class(run: RecordedRun, counts: NDArray[Any]) -> NDArray[Any]:
     """The shot group of every class, (K,) of 0, 1 or 2, as the run's own scores have them."""
     known = run.insight.get("shot_of_class")
     if known is not None and known.shape == counts.shape:

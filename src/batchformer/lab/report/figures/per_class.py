@@ -13,7 +13,7 @@ from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.lab.metrics.intervals import Paired, paired
 from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import arm_colours, in_words
-from batchformer.lab.report.results.runs import Run
+from batchformer.lab.report.results.runs import RecordedRun
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,16 +38,14 @@ class ByClass:
     """P points from the most to the least frequent class, or group of classes.
 
     Args:
-        names: of the points, empty where they are too many to be read.
+        names: of the points; empty where they are too many to be read.
         places: rank in frequency of a point, from 1; the middle of a group.
         counts: training images of a class, (P,).
         accuracy: by arm, percent, mean over seeds, (P,); NaN without test images.
         differences: by arm other than the reference, None without test images or without pair.
-        seeds: how many seeds each arm has.
-        paired_seeds: how many seeds each difference has.
+        seeds, paired_seeds: how many seeds each arm has, and each difference.
         classes: K.
         together: most classes in one point.
-        reference: the arm that the others are compared with.
     """
 
     names: list[str]
@@ -122,16 +120,10 @@ def draw(data: ByClass) -> Figure:
     _counts_panel(panels[0], places, data)
     title(panels[1], "Accuracy by class, %")
     for i, arm in enumerate(data.drawn):
-        panels[1].plot(
-            places,
-            data.accuracy[arm],
-            marker="" if crowded else MARKERS[i % len(MARKERS)],
-            markersize=4,
-            markerfacecolor="none" if arm == data.reference else colours[arm],
-            linewidth=1.0 if crowded else 0.6,
-            color=colours[arm],
-            label=arm,
-        )
+        own: Any = {"color": colours[arm], "label": arm, "linewidth": 1.0 if crowded else 0.6}
+        own["markerfacecolor"] = "none" if arm == data.reference else colours[arm]
+        marker = "" if crowded else MARKERS[i % len(MARKERS)]
+        panels[1].plot(places, data.accuracy[arm], marker=marker, markersize=4, **own)
     for axes, arm in zip(panels[2:], others, strict=True):
         _difference_panel(axes, places, data.differences[arm], colours[arm], crowded)
         title(axes, f"{arm} \N{MINUS SIGN} {data.reference}, points")
@@ -190,14 +182,14 @@ def gather(group: RunGroup) -> ByClass | None:
     )
 
 
-def _accuracy(run: Run) -> NDArray[Any] | None:
+def _accuracy(run: RecordedRun) -> NDArray[Any] | None:
     per_class, counts = run.figures.get("per_class"), run.figures.get("train_counts")
     if per_class is None or counts is None or per_class.ndim != 1 or not per_class.size:
         return None
     return per_class if per_class.shape == counts.shape else None
 
 
-def _names(order: NDArray[Any], kept: Iterable[Run]) -> list[str]:
+def _names(order: NDArray[Any], kept: Iterable[RecordedRun]) -> list[str]:
     names = next((run.figures.get("classes") for run in kept), None)
     if names is None or len(names) != len(order) or len(order) > MOST_NAMES:
         return []
@@ -240,17 +232,11 @@ def _difference_panel(
     shown = [(x, result) for x, result in zip(places, found, strict=True) if result is not None]
     bars = [(x, r.low, r.high) for x, r in shown if r.low is not None and r.high is not None]
     if bars:
-        axes.vlines(
-            *zip(*bars, strict=True), color=colour, alpha=0.45, linewidth=1.2 if crowded else 2.5
-        )
-    axes.plot(
-        [x for x, _ in shown],
-        [result.difference for _, result in shown],
-        linestyle="",
-        marker="o",
-        markersize=1.8 if crowded else 4,
-        color=colour,
-    )
+        wide = 1.2 if crowded else 2.5
+        axes.vlines(*zip(*bars, strict=True), color=colour, alpha=0.45, linewidth=wide)
+    x, y = [x for x, _ in shown], [result.difference for _, result in shown]
+    size = 1.8 if crowded else 4
+    axes.plot(x, y, linestyle="", marker="o", markersize=size, color=colour)
 
 
 def _by_class_table(data: ByClass) -> FigureTable:

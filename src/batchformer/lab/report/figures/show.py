@@ -16,7 +16,7 @@ from batchformer.insight.record import FILE
 from batchformer.lab.report.figures.catalogue import find_figure
 from batchformer.lab.report.results.configuration import RunGroup, one_group
 from batchformer.lab.report.results.runs import find_runs
-from batchformer.lab.report.results.terminal import Terminal
+from batchformer.lab.report.results.tables import Terminal
 from batchformer.plug.files import write_atomically
 
 if TYPE_CHECKING:
@@ -44,13 +44,10 @@ def show(
     """Write a figure to a file, or print its numbers.
 
     Args:
-        name: one of ``FIGURES``.
         paths: folders of runs of one configuration.
         to: the file, .svg, .png or .pdf; None to print.
-        against: the arm that others are compared with.
         compute: makes ``insight.npz`` of a run's folder, where it is needed and missing.
         options: of the figure, less what is left at its default.
-        console: where to print; by default the standard output.
     """
     entry = find_figure(name)
     given = options or {}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from batchformer.insight.figures.canvas import INK, MARKERS, TEXT, legend, new_figure, title
 from batchformer.insight.figures.captioned import Caption, CaptionedFigure
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 SPREAD = 0.16
 """Distance of arms at one level, where levels are 1 apart."""
+SEEDS: Any = {"linestyle": "", "marker": ".", "markersize": 4}
+DOTTED: Any = (0, (1, 1.5))
 SECOND = "few"
 """The metric of the second panel: where the paper sees most of BatchFormer's gain."""
 
@@ -98,64 +100,36 @@ def _panel(axes: Axes, comparison: SweepComparison, metric: str) -> None:
     if sweep.shared_baseline and BASELINE in arms:
         _band(axes, comparison, sweep.baseline_of(sweep.reference), metric, colours[BASELINE])
         arms.remove(BASELINE)
-    place = {level: i for i, level in enumerate(sweep.levels)}
     for i, arm in enumerate(arms):
         shift = SPREAD * (i - (len(arms) - 1) / 2)
-        _curve(axes, comparison, arm, metric, place, shift, colours[arm], MARKERS[i % len(MARKERS)])
+        look: Any = {"color": colours[arm], "marker": MARKERS[i % len(MARKERS)]}
+        _curve(axes, comparison, arm, metric, shift, look)
 
 
 def _curve(
-    axes: Axes,
-    comparison: SweepComparison,
-    arm: str,
-    metric: str,
-    place: dict[str, int],
-    shift: float,
-    colour: str,
-    marker: str,
+    axes: Axes, comparison: SweepComparison, arm: str, metric: str, shift: float, look: Any
 ) -> None:
     """One arm: seeds as small dots, means joined by a line, intervals as bars, the paper dotted."""
     levels = _levels(comparison, arm, metric)
     scores = {level: comparison.scores[(arm, level), metric] for level in levels}
+    place = {level: i for i, level in enumerate(comparison.sweep.levels)}
     at = {level: place[level] + shift for level in levels}
     seeds = [(at[level], value) for level in levels for value in scores[level].summary.values]
     # Beside the mean's marker, which would hide them.
-    axes.plot(
-        [x + SPREAD / 2 for x, _ in seeds],
-        [y for _, y in seeds],
-        linestyle="",
-        marker=".",
-        markersize=4,
-        color=colour,
-        alpha=0.6,
-    )
-    means = [scores[level].summary.mean for level in levels]
-    axes.plot(
-        list(at.values()),
-        means,
-        color=colour,
-        marker=marker,
-        markersize=5,
-        linewidth=1.5 if _ordered(comparison) else 0,
-        label=arm,
-    )
+    x, y = [x + SPREAD / 2 for x, _ in seeds], [y for _, y in seeds]
+    axes.plot(x, y, **SEEDS, color=look["color"], alpha=0.6)
+    means, ordered = [scores[level].summary.mean for level in levels], _ordered(comparison)
+    width = 1.5 if ordered else 0
+    axes.plot(list(at.values()), means, **look, markersize=5, linewidth=width, label=arm)
     for level in levels:
-        found = scores[level].summary
-        if found.low is not None and found.high is not None:
-            axes.vlines(at[level], found.low, found.high, color=colour, linewidth=1.5, alpha=0.8)
+        low, high = scores[level].summary.low, scores[level].summary.high
+        if low is not None and high is not None:
+            axes.vlines(at[level], low, high, color=look["color"], linewidth=1.5, alpha=0.8)
     printed = {level: s.paper for level, s in scores.items() if s.paper is not None}
     if printed:
-        axes.plot(
-            [at[level] for level in printed],
-            list(printed.values()),
-            color=colour,
-            linestyle=(0, (1, 1.5)),
-            marker=marker,
-            markerfacecolor="none",
-            markersize=6,
-            linewidth=1.2 if _ordered(comparison) else 0,
-            label=f"{arm}, paper",
-        )
+        hollow: Any = {"linestyle": DOTTED, "markerfacecolor": "none", "markersize": 6}
+        hollow |= {"linewidth": 1.2 if ordered else 0, "label": f"{arm}, paper"}
+        axes.plot([at[level] for level in printed], list(printed.values()), **look, **hollow)
 
 
 def _band(axes: Axes, comparison: SweepComparison, cell: Cell, metric: str, colour: str) -> None:
@@ -166,12 +140,8 @@ def _band(axes: Axes, comparison: SweepComparison, cell: Cell, metric: str, colo
     axes.axhline(found.summary.mean, color=colour, linestyle=(0, (4, 1.5)), label=cell[0])
     if found.summary.low is not None and found.summary.high is not None:
         axes.axhspan(found.summary.low, found.summary.high, color=colour, alpha=0.18, linewidth=0)
-    right = len(comparison.sweep.levels) - 0.5
-    values = found.summary.values
-    axes.plot(
-        [right - 0.06] * len(values), values, linestyle="", marker=".", markersize=4, color=colour
-    )
+    right, values = len(comparison.sweep.levels) - 0.5, found.summary.values
+    axes.plot([right - 0.06] * len(values), values, **SEEDS, color=colour)
     if found.paper is not None:
-        axes.axhline(
-            found.paper, color=INK, linestyle=(0, (1, 1.5)), linewidth=1, label=f"{cell[0]}, paper"
-        )
+        label = f"{cell[0]}, paper"
+        axes.axhline(found.paper, color=INK, linestyle=DOTTED, linewidth=1, label=label)

@@ -17,7 +17,7 @@ from batchformer.lab.report.figures.curves import (
 )
 from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import arm_colours, metric_label
-from batchformer.lab.report.results.runs import Run
+from batchformer.lab.report.results.runs import RecordedRun
 from batchformer.lab.runs.folder import findings_of
 
 if TYPE_CHECKING:
@@ -184,7 +184,7 @@ def whose(group: RunGroup) -> str:
     return " without SWAD" if (group.recipe.get("hyper") or {}).get("swad") else ""
 
 
-def valleys(run: Run) -> dict[str, Mapping[str, Any]]:
+def valleys(run: RecordedRun) -> dict[str, Mapping[str, Any]]:
     """Where SWAD's valley was, for every training of a run.
 
     Returns:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +13,7 @@ from batchformer.insight.page.explorer import script_policy
 from batchformer.insight.page.html import Section, typeset
 from batchformer.insight.page.html import environment as shared_environment
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER
-from batchformer.lab.report.page.pooled_page import pooled_part
-from batchformer.lab.report.page.sections import sections_of, sweep_section
+from batchformer.lab.report.page.sections import pooled_part, sections_of, sweep_section
 from batchformer.lab.report.results import words
 from batchformer.lab.report.results.comparison import (
     Comparison,
@@ -34,8 +33,8 @@ from batchformer.lab.report.results.names import (
 )
 from batchformer.lab.report.results.pooling import pool_recipes
 from batchformer.lab.report.results.provenance import provenance
-from batchformer.lab.report.results.runs import Run
-from batchformer.lab.report.results.sweeps import Cell, SweepComparison, compare_sweep, split_sweeps
+from batchformer.lab.report.results.runs import RecordedRun
+from batchformer.lab.report.results.sweeps import SweepComparison, compare_sweep, split_sweeps
 from batchformer.lab.report.results.tables import level_name, sweep_headline, sweep_notes
 from batchformer.plug.files import write_atomically
 
@@ -59,49 +58,34 @@ class Strip:
 
 @dataclass(frozen=True)
 class Part:
-    """One recipe on the page."""
+    """One recipe or one sweep on the page.
+
+    Strips of a recipe go by arm and metric, those of a sweep by ``reference`` or ``baseline`` and
+    then by arm and level.
+    """
 
     anchor: str
-    comparison: RecipeComparison
+    comparison: RecipeComparison | SweepComparison
     headline: str
-    strips: dict[tuple[str, str], Strip]
-    main_strip: Strip | None
+    strips: Mapping[Any, Any]
     sections: list[Section]
     settings: dict[str, str]
     provenance: dict[str, list[str]]
-
-
-@dataclass(frozen=True)
-class SweepPart:
-    """One sweep on the page; strips go by ``reference`` or ``baseline``, then by arm and level."""
-
-    anchor: str
-    comparison: SweepComparison
-    headline: str
-    strips: dict[str, dict[Cell, Strip]]
-    sections: list[Section]
-    settings: dict[str, str]
-    provenance: dict[str, list[str]]
+    main_strip: Strip | None = None
 
 
 def write_page(
-    runs: Iterable[Run],
+    runs: Iterable[RecordedRun],
     path: str | Path,
     title: str | None = None,
     reference: str | None = None,
     *,
     pooled: bool = False,
 ) -> Path:
-    """Write the page for these runs. If that fails, an old page stays.
+    """Write the page for these runs of any recipes. If that fails, an old page stays.
 
-    Damaged and unfinished runs are named at its end.
-
-    Args:
-        runs: of any recipes.
-        path: the page.
-        title: its heading.
-        reference: the arm that the others are compared with, by default as in ``compare_runs``.
-        pooled: whether effects are also pooled over recipes.
+    Damaged and unfinished runs are named at its end. The ``reference`` is by default that of
+    ``compare_runs``; ``pooled`` adds the effects over all recipes.
     """
     path = Path(path)
     if path.is_dir():
@@ -113,7 +97,7 @@ def write_page(
 
 
 def render(
-    runs: Iterable[Run],
+    runs: Iterable[RecordedRun],
     title: str | None = None,
     reference: str | None = None,
     *,
@@ -186,44 +170,33 @@ def _part(recipe: RecipeComparison, comparison: Comparison, index: int, main_rea
         recipe,
         typeset(words.headline(recipe, comparison.comparisons)),
         {key: _strip(difference, reach) for key, difference in differences.items()},
-        _strip(main, main_reach) if main and main.paired.low is not None else None,
         sections_of(recipe.group, anchor),
         settings(recipe.group),
         provenance(recipe.group.runs),
+        _strip(main, main_reach) if main and main.paired.low is not None else None,
     )
 
 
-def _sweep_part(found: SweepComparison, index: int) -> SweepPart:
-    anchor = f"sweep-{index + 1}"
-    reach = _reach(found.differences)
+def _sweep_part(found: SweepComparison, index: int) -> Part:
+    anchor, reach, runs = f"sweep-{index + 1}", _reach(found.differences), found.sweep.finished
     to = {"reference": found.to_reference, "baseline": found.to_baseline}
-    runs = found.sweep.finished
-    group = RunGroup(found.sweep.name, runs)
-    return SweepPart(
+    figure = sweep_section(found, anchor)
+    return Part(
         anchor,
         found,
         typeset(sweep_headline(found)),
         {name: {cell: _strip(d, reach) for cell, d in each.items()} for name, each in to.items()},
-        [section for section in [sweep_section(found, anchor)] if section is not None],
-        settings(group) if runs else {},
+        [] if figure is None else [figure],
+        settings(RunGroup(found.sweep.name, runs)) if runs else {},
         provenance(runs),
     )
 
 
 def _reach(differences: Iterable[Difference]) -> float:
     """Half the width of strips that share a scale, in percentage points."""
-    ends = [
-        abs(value)
-        for difference in differences
-        for value in (
-            difference.paired.low,
-            difference.paired.high,
-            difference.paired.difference,
-            difference.paper_effect,
-        )
-        if value is not None
-    ]
-    return 1.1 * max([*ends, 0.1])
+    found = [(d.paired, d.paper_effect) for d in differences]
+    ends = [end for p, paper in found for end in (p.low, p.high, p.difference, paper)]
+    return 1.1 * max([*(abs(end) for end in ends if end is not None), 0.1])
 
 
 def _strip(difference: Difference, reach: float) -> Strip:

@@ -124,12 +124,7 @@ def make_page(text: str, root: Path, called: str = "the page") -> str:
 
 
 def make_table(lines: Mapping[str, Sequence[str]], root: Path) -> str:
-    """One table as Markdown.
-
-    Args:
-        lines: its description, each key with its values.
-        root: folder of the records.
-    """
+    """One table as Markdown; ``lines`` is its description, each key with its values."""
     kind = _one(lines, "kind")
     makers: dict[str, Callable[[Mapping[str, Sequence[str]], Path], list[list[str]]]] = {
         "arms": _arms_table,

@@ -1,18 +1,32 @@
-"""The sections of a recipe's or a sweep's part of the page, in the order of the catalogue."""
+"""The sections of the page: figures of the catalogue, speed, sweeps, and pooled effects."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from html import escape
+from pathlib import Path
 
+from batchformer.insight.figures.captioned import FigureTable, scrolling_table, table_html
 from batchformer.insight.figures.catalogue import NETWORK_FIGURES
 from batchformer.insight.page.html import Section, section_of
 from batchformer.insight.page.insight_page import network_sections
-from batchformer.lab.bench.table import read_tables
-from batchformer.lab.report.figures import sweep
+from batchformer.lab.bench.table import Table, read_tables
+from batchformer.lab.report.figures import forest, sweep
 from batchformer.lab.report.figures.catalogue import FIGURES
-from batchformer.lab.report.page.speed import bench_beside, tables_html
 from batchformer.lab.report.results.configuration import RunGroup
+from batchformer.lab.report.results.pooling import PooledEffects
+from batchformer.lab.report.results.runs import RecordedRun
 from batchformer.lab.report.results.sweeps import SweepComparison
+from batchformer.lab.report.results.tables import (
+    COLUMNS,
+    effect_rows,
+    pooled_headline,
+    pooled_notes,
+)
+
+BENCH = "bench.json"
+"""The file that ``batchformer bench`` writes beside runs."""
 
 
 def sections_of(group: RunGroup, prefix: str) -> list[Section]:
@@ -57,3 +71,73 @@ def sweep_section(found: SweepComparison, prefix: str) -> Section | None:
     """A sweep's metric against its levels, where a run has finished."""
     figure = sweep.make(found)
     return None if figure is None else section_of(figure, f"{prefix}-levels")
+
+
+# Tables of ``batchformer bench``.
+
+
+def bench_beside(runs: Iterable[RecordedRun]) -> Path | None:
+    """The ``bench.json`` in the folder of these runs' recipe, or in that of all recipes."""
+    for level in (1, 2):  # runs/<recipe>/<arm>/seed<k>
+        for run in runs:
+            parents = run.folder.resolve().parents
+            if len(parents) > level and (parents[level] / BENCH).is_file():
+                return parents[level] / BENCH
+    return None
+
+
+def tables_html(tables: Sequence[Table]) -> str:
+    """A closed ``<details>`` element for each table."""
+    return "\n".join(_fold(table) for table in tables)
+
+
+def _fold(table: Table) -> str:
+    inside = ""
+    if table.rows:
+        body = [
+            "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in table.texts()
+        ]
+        inside = scrolling_table(table.title, table.columns, body) + "\n"
+    notes = "".join(f"<li>{escape(note)}.</li>" for note in table.notes)
+    return (
+        f"<details>\n<summary>{escape(table.title)}</summary>\n"
+        f"<p><small>{escape(table.environment_line)}</small></p>\n{inside}"
+        f'<ul class="notes">{notes}</ul>\n</details>'
+    )
+
+
+# Effects that are pooled over recipes.
+
+
+@dataclass(frozen=True)
+class PooledPair:
+    """One arm against another over several recipes."""
+
+    headline: str
+    table: str
+    sections: list[Section]
+
+
+@dataclass(frozen=True)
+class PooledPart:
+    """What the template needs."""
+
+    found: PooledEffects
+    parts: list[PooledPair]
+    notes: list[str]
+
+
+def pooled_part(found: PooledEffects) -> PooledPart:
+    """Headline, table and forest plots of every arm."""
+    parts = []
+    for i, (arm, reference) in enumerate(found.pairs):
+        effects = found.of(arm, reference)
+        numbers = FigureTable(f"{arm} - {reference}, over recipes", COLUMNS, effect_rows(effects))
+        drawn = [
+            section_of(forest.make(arm, reference, metric, effect), f"pooled-{i + 1}-{metric}")
+            for metric, effect in effects.items()
+        ]
+        headline = pooled_headline(arm, reference, effects)
+        parts.append(PooledPair(headline, table_html(numbers), drawn))
+    return PooledPart(found, parts, pooled_notes(found))

@@ -40,7 +40,7 @@ from batchformer.lab.report.results.notes import (
     shots_note,
     unmeasured_notes,
 )
-from batchformer.lab.report.results.runs import Run, headline
+from batchformer.lab.report.results.runs import RecordedRun, headline
 
 ALPHA = 0.05
 """A difference is significant if its p-value after Holm's correction is below this."""
@@ -51,14 +51,7 @@ Values = Mapping[int, float]
 
 @dataclass(frozen=True)
 class Score:
-    """One arm on one metric.
-
-    Args:
-        summary: mean and interval over its seeds.
-        seeds: those that have this metric.
-        paper: the paper's number, if it has one.
-        decimals: how many to print.
-    """
+    """One arm on one metric, over the seeds that have it, and the paper's number if it has one."""
 
     summary: Summary
     seeds: tuple[int, ...]
@@ -71,14 +64,11 @@ class Difference:
     """One arm against the reference on one metric, over the seeds that both have finished.
 
     Args:
-        paired: mean difference, interval and p-value.
-        seeds: those that both arms have.
         outcome: of this comparison alone, before correction. None for a descriptive metric, which
             is not tested.
         adjusted: Holm's p-value over every comparison of the table.
         paper_effect: the paper's difference in percentage points; None unless it has both numbers.
         needed: seeds needed to detect the paper's effect, given the spread here.
-        decimals: how many to print.
     """
 
     paired: Paired
@@ -147,7 +137,7 @@ class Comparison:
     remarks: tuple[str, ...]
 
 
-def compare_runs(runs: Iterable[Run], reference: str | None = None) -> Comparison:
+def compare_runs(runs: Iterable[RecordedRun], reference: str | None = None) -> Comparison:
     """Compare every arm with the reference, recipe by recipe and metric by metric.
 
     Without a ``reference`` it is the baseline or, in a recipe where none has finished, the first
@@ -206,7 +196,7 @@ def over_images(group: RunGroup, arm: str) -> ImageInterval | None:
 # Shared with sweeps: scores of runs, and the difference of two sides.
 
 
-def by_seed(runs: Iterable[Run], metric: str) -> dict[int, float]:
+def by_seed(runs: Iterable[RecordedRun], metric: str) -> dict[int, float]:
     """The score of each seed that has the metric."""
     return {run.seed: value for run in runs if (value := run.measured(metric)) is not None}
 
@@ -223,11 +213,7 @@ def difference_between(
 ) -> Difference | None:
     """``after - before`` over the seeds that both have; None if they share none.
 
-    Args:
-        before: scores of the reference.
-        after: scores of what is compared with it.
-        metric: of both.
-        paper: the paper's numbers of both.
+    ``before`` is the reference; ``paper`` has the paper's numbers of both.
     """
     seeds = tuple(sorted(before.keys() & after.keys()))
     if not seeds:
@@ -241,15 +227,9 @@ def difference_between(
 def difference_of(
     result: Paired, seeds: tuple[int, ...], metric: str, effect: float | None
 ) -> Difference:
-    """A comparison with its outcome, before correction.
+    """A comparison with its outcome, before correction; ``effect`` is the paper's difference.
 
     A descriptive metric gets neither outcome nor p-value.
-
-    Args:
-        result: over the seeds.
-        seeds: those that both sides have.
-        metric: says whether higher is better, or neither.
-        effect: the paper's difference in percentage points.
     """
     if metric in DESCRIPTIVE:
         untested = replace(result, p_value=None)

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from batchformer.lab.config.comparable import DESCRIPTION, NO_EFFECT_ON_SAME_DATA, flatten
 from batchformer.lab.report.results.names import BASELINE, arm_colours, sorted_arms
 from batchformer.lab.report.results.provenance import version_notes
-from batchformer.lab.report.results.runs import Run
+from batchformer.lab.report.results.runs import RecordedRun
 
 K = TypeVar("K")
 
@@ -30,7 +30,7 @@ class RunGroup:
     """
 
     name: str
-    runs: tuple[Run, ...]
+    runs: tuple[RecordedRun, ...]
     warnings: tuple[str, ...] = ()
     reference: str = BASELINE
 
@@ -46,7 +46,7 @@ class RunGroup:
             sorted_arms(run.arm for run in self.runs), key=lambda arm: arm != self.reference
         )
 
-    def of(self, arm: str) -> list[Run]:
+    def of(self, arm: str) -> list[RecordedRun]:
         """The runs of one arm by seed."""
         return sorted((run for run in self.runs if run.arm == arm), key=lambda run: run.seed)
 
@@ -55,7 +55,7 @@ class RunGroup:
         return arm_colours(arms)
 
 
-def comparable(runs: Iterable[Run], reference: str | None = None) -> list[RunGroup]:
+def comparable(runs: Iterable[RecordedRun], reference: str | None = None) -> list[RunGroup]:
     """Finished runs by recipe and configuration.
 
     Without a ``reference`` each group is compared with its baseline or, where none has finished,
@@ -65,7 +65,7 @@ def comparable(runs: Iterable[Run], reference: str | None = None) -> list[RunGro
     Configurations that differ in BatchFormer alone share a baseline, which has none; no other arm
     is shared between groups. Of two runs with one arm, seed and configuration the later is kept.
     """
-    by_name: dict[str, list[Run]] = defaultdict(list)
+    by_name: dict[str, list[RecordedRun]] = defaultdict(list)
     for run in runs:
         if run.state == "finished":
             by_name[run.recipe_name].append(run)
@@ -77,7 +77,7 @@ def comparable(runs: Iterable[Run], reference: str | None = None) -> list[RunGro
     return groups
 
 
-def one_group(runs: Iterable[Run], reference: str | None = None) -> RunGroup:
+def one_group(runs: Iterable[RecordedRun], reference: str | None = None) -> RunGroup:
     """The single group of these runs; refuse several, since a figure would average them."""
     groups = comparable(runs, reference)
     if len(groups) != 1:
@@ -98,7 +98,7 @@ def fingerprint(recipe: Mapping[str, Any], *, shared: bool = False) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def differing(runs: Mapping[str, Run]) -> dict[str, dict[str, str]]:
+def differing(runs: Mapping[str, RecordedRun]) -> dict[str, dict[str, str]]:
     """Settings in which these runs differ, each with its value in every one by name.
 
     The description of a recipe, settings without effect and the seed are left out.
@@ -114,14 +114,14 @@ def settings(group: RunGroup) -> dict[str, str]:
     return {key: _either([flat[key] for flat in flats if key in flat]) for key in keys}
 
 
-def _split(runs: Sequence[Run], *, shared: bool) -> list[list[Run]]:
-    found: dict[str, list[Run]] = defaultdict(list)
+def _split(runs: Sequence[RecordedRun], *, shared: bool) -> list[list[RecordedRun]]:
+    found: dict[str, list[RecordedRun]] = defaultdict(list)
     for run in runs:
         found[fingerprint(run.configuration, shared=shared)].append(run)
     return list(found.values())
 
 
-def _by_arm(runs: Sequence[Run]) -> list[list[Run]]:
+def _by_arm(runs: Sequence[RecordedRun]) -> list[list[RecordedRun]]:
     """Groups with one configuration per arm, each with a baseline where there is one."""
     variants = {
         arm: _split([run for run in runs if run.arm == arm], shared=False)
@@ -142,8 +142,8 @@ def _by_arm(runs: Sequence[Run]) -> list[list[Run]]:
 
 def _group(
     name: str,
-    runs: Sequence[Run],
-    conflicting: Mapping[str, Mapping[Run, str]],
+    runs: Sequence[RecordedRun],
+    conflicting: Mapping[str, Mapping[RecordedRun, str]],
     reference: str | None,
 ) -> RunGroup:
     warnings = []
@@ -155,7 +155,7 @@ def _group(
             for key, values in conflicting.items()
         }
         name = f"{name} ({', '.join(f'{key} {_either(own[key])}' for key in own if own[key])})"
-    kept: dict[tuple[str, int], Run] = {}
+    kept: dict[tuple[str, int], RecordedRun] = {}
     for run in sorted(runs, key=_started):
         earlier = kept.get((run.arm, run.seed))
         if earlier is not None:
@@ -169,7 +169,7 @@ def _group(
     return RunGroup(name, tuple(kept.values()), tuple(warnings), reference)
 
 
-def _default_reference(runs: Sequence[Run]) -> str:
+def _default_reference(runs: Sequence[RecordedRun]) -> str:
     """The baseline, or without one the first arm that shares a seed with another."""
     seeds: dict[str, set[int]] = defaultdict(set)
     for run in runs:
@@ -184,7 +184,7 @@ def _default_reference(runs: Sequence[Run]) -> str:
     return next(shared, BASELINE)
 
 
-def _conflicting(runs: Sequence[Run]) -> dict[str, dict[Run, str]]:
+def _conflicting(runs: Sequence[RecordedRun]) -> dict[str, dict[RecordedRun, str]]:
     """Keys in which these runs differ but should not, with the value of each run."""
     whole = {run: _flat(run.configuration, _left_out(shared=False)) for run in runs}
     shared = {run: _flat(run.configuration, _left_out(shared=True)) for run in runs}
@@ -192,7 +192,7 @@ def _conflicting(runs: Sequence[Run]) -> dict[str, dict[Run, str]]:
         {run: whole[run] for run in runs if run.arm == arm}
         for arm in sorted_arms(run.arm for run in runs)
     ]
-    found: dict[str, dict[Run, str]] = {}
+    found: dict[str, dict[RecordedRun, str]] = {}
     for flats in sets:
         for key, values in sorted(_values_that_differ(flats).items()):
             found[key] = found.get(key, {}) | values
@@ -206,7 +206,7 @@ def _values_that_differ(flats: Mapping[K, Mapping[str, str]]) -> dict[str, dict[
     return {key: values for key, values in found.items() if len(set(values.values())) > 1}
 
 
-def _either(values: Mapping[Run, str] | Sequence[str]) -> str:
+def _either(values: Mapping[RecordedRun, str] | Sequence[str]) -> str:
     listed = values.values() if isinstance(values, Mapping) else values
     return " or ".join(dict.fromkeys(listed))
 
@@ -224,5 +224,5 @@ def _flat(recipe: Mapping[str, Any], left_out: frozenset[str]) -> dict[str, str]
     }
 
 
-def _started(run: Run) -> str:
+def _started(run: RecordedRun) -> str:
     return str(run.provenance.get("started", ""))

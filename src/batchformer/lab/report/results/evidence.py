@@ -40,10 +40,8 @@ class Contrast:
     """One arm against another on one metric, paired by seed.
 
     Args:
-        difference: in percentage points.
         low, high: 95% interval, None with fewer than three seeds.
         p: p-value of this difference alone.
-        n: paired seeds.
         sd: standard deviation of the paired differences, if it is known.
         adjusted: Holm's p-value as it was typed; None for a computed difference.
         computed: whether it was computed from the values of the seeds.

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from batchformer.insight.figures.influence import NEXT_TO_NOTHING, change_of_a_loss, in_full
+from batchformer.insight.figures.influence import NEXT_TO_NOTHING, change_of_a_loss
+from batchformer.insight.figures.text import in_full
 from batchformer.lab.config.methods import reweights, without_batchformer
 from batchformer.lab.report.results.configuration import RunGroup
 from batchformer.lab.report.results.names import DESCRIPTIVE, metric_label
-from batchformer.lab.report.results.runs import Run
+from batchformer.lab.report.results.runs import RecordedRun
 
 MOST_NAMED = 3
 """Runs that a note names before it counts the others."""
@@ -20,7 +21,7 @@ SHRUNK = 1.0
 # Runs that are missing or lack something.
 
 
-def left_out(runs: Iterable[Run]) -> tuple[str, ...]:
+def left_out(runs: Iterable[RecordedRun]) -> tuple[str, ...]:
     """A line for each run that is damaged or has not finished."""
     lines = []
     for run in runs:
@@ -32,9 +33,9 @@ def left_out(runs: Iterable[Run]) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def remarks_on(runs: Sequence[Run]) -> tuple[str, ...]:
+def remarks_on(runs: Sequence[RecordedRun]) -> tuple[str, ...]:
     """What usable runs lack; a remark that several runs of a recipe share is one line."""
-    lacking: dict[tuple[str, str], list[Run]] = {}
+    lacking: dict[tuple[str, str], list[RecordedRun]] = {}
     for run in runs:
         for remark in run.remarks:
             lacking.setdefault((run.recipe_name, remark), []).append(run)
@@ -53,15 +54,11 @@ def remarks_on(runs: Sequence[Run]) -> tuple[str, ...]:
 
 
 def unmeasured_notes(
-    runs: Sequence[Run], metrics: Iterable[str], name: str, side: str
+    runs: Sequence[RecordedRun], metrics: Iterable[str], name: str, side: str
 ) -> list[str]:
     """Metrics that some runs did not measure: leaving out a diverged seed flatters a mean.
 
-    Args:
-        runs: all that are compared.
-        metrics: that are shown.
-        name: of the recipe or sweep.
-        side: what has the mean, "arm" or "level".
+    ``name`` is that of the recipe or sweep; its ``side``, "arm" or "level", has the mean.
     """
     missing = {metric: [run for run in runs if run.measured(metric) is None] for metric in metrics}
     return [
@@ -71,7 +68,9 @@ def unmeasured_notes(
     ]
 
 
-def _unmeasured(metric: str, missing: Sequence[Run], count: int, name: str, side: str) -> str:
+def _unmeasured(
+    metric: str, missing: Sequence[RecordedRun], count: int, name: str, side: str
+) -> str:
     if len(missing) == 1:
         run = missing[0]
         return (
@@ -85,7 +84,7 @@ def _unmeasured(metric: str, missing: Sequence[Run], count: int, name: str, side
     )
 
 
-def _named(runs: Sequence[Run], name: str) -> str:
+def _named(runs: Sequence[RecordedRun], name: str) -> str:
     """Arm and seed of the first runs, in a sweep after their level."""
     return some_of(
         [
@@ -109,7 +108,7 @@ def some_of(names: Sequence[str]) -> str:
 # Data, metrics and arms.
 
 
-def data_notes(runs: Iterable[Run]) -> list[str]:
+def data_notes(runs: Iterable[RecordedRun]) -> list[str]:
     """Remarks on the data that the runs recorded, each once."""
     return list(dict.fromkeys(str(line) for run in runs for line in run.data.get("remarks", ())))
 
@@ -158,7 +157,7 @@ def arms_note(recipe: Mapping[str, Any], arms: Sequence[str]) -> list[str]:
 # What training did not do, or undid.
 
 
-def reweighting_note(recipe: Mapping[str, Any], runs: Iterable[Run]) -> list[str]:
+def reweighting_note(recipe: Mapping[str, Any], runs: Iterable[RecordedRun]) -> list[str]:
     """A method's deferred re-weighting that never began, because all runs were too short."""
     epoch = (recipe.get("hyper") or {}).get("reweight_epoch")
     records = [record for run in runs for record in run.metrics if record["kind"] == "train"]
@@ -196,7 +195,7 @@ def acting_notes(group: RunGroup) -> list[str]:
     return notes
 
 
-def decay_of_encoder(runs: Iterable[Run]) -> float:
+def decay_of_encoder(runs: Iterable[RecordedRun]) -> float:
     """An upper bound of ``x`` in ``exp(-x)``, the factor that decay puts on an unused weight.
 
     A falling learning rate gives less. It is 0 for LARS, whose rates are relative to the weights.

@@ -35,7 +35,6 @@ class Effect:
     """One arm against another on one metric, over several recipes.
 
     Args:
-        pooled: mean over recipes, interval and p-value.
         recipes: the comparison that each contributes, by name.
         outcome: of this effect alone, before correction.
         adjusted: Holm's p-value over all effects.
@@ -83,9 +82,7 @@ class PooledEffects:
 def pool_recipes(comparison: Comparison, sweeps: Iterable[str] = ()) -> PooledEffects:
     """Pool the comparisons of several recipes, arm by arm and metric by metric.
 
-    Args:
-        comparison: every recipe, compared by itself.
-        sweeps: names of sweeps among the runs, which are not pooled.
+    ``sweeps`` are names of sweeps among the runs, which are not pooled.
     """
     independent, left_out = _independent(comparison.recipes)
     left_out += [f"{name} is a sweep, whose levels share runs" for name in sweeps]
@@ -138,9 +135,7 @@ def _effect(metric: str, recipes: Mapping[str, Difference]) -> Effect:
     return Effect(result, recipes, word, None, paper, len(papers))
 
 
-def _independent(
-    recipes: Sequence[RecipeComparison],
-) -> tuple[list[RecipeComparison], list[str]]:
+def _independent(recipes: Sequence[RecipeComparison]) -> tuple[list[RecipeComparison], list[str]]:
     """Recipes that share no training; of those that do, the one with most runs is kept."""
     kept: dict[str, frozenset[str]] = {}
     left_out = []

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from batchformer.lab.report.results.runs import Run
+from batchformer.lab.report.results.runs import RecordedRun
 from batchformer.lab.runs.provenance import WHERE, contributing
 
 LABELS = {
@@ -23,7 +23,7 @@ LABELS = {
 }
 
 
-def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
+def provenance(runs: Sequence[RecordedRun]) -> dict[str, list[str]]:
     """The distinct values of each recorded fact, and which runs were resumed where."""
     sittings = [sitting for run in runs for sitting in contributing(run.sittings)]
     others = {key for one in sittings for key in one} - LABELS.keys() - set(WHERE)
@@ -48,16 +48,13 @@ def provenance(runs: Sequence[Run]) -> dict[str, list[str]]:
     return facts
 
 
-def version_notes(name: str, runs: Iterable[Run], part: Callable[[Run], str]) -> list[str]:
+def version_notes(
+    name: str, runs: Iterable[RecordedRun], part: Callable[[RecordedRun], str]
+) -> list[str]:
     """Which parts of a comparison were run with which code, if there are several versions.
 
-    A part that was run with several versions is named with its seeds. A run that was resumed with
-    another version is named with both.
-
-    Args:
-        name: of the recipe or sweep.
-        runs: that are compared.
-        part: names the part that a run belongs to, such as its arm.
+    A ``part``, such as an arm, that was run with several versions is named with its seeds. A run
+    that was resumed with another version is named with both.
     """
     seeds: dict[tuple[str, str], list[int]] = defaultdict(list)
     versions: set[str] = set()
@@ -81,7 +78,7 @@ def version_notes(name: str, runs: Iterable[Run], part: Callable[[Run], str]) ->
     return [f"{name} was run with {len(versions)} versions of the code: {'; '.join(listed)}"]
 
 
-def _codes(run: Run) -> str:
+def _codes(run: RecordedRun) -> str:
     """The code of a run; if it was resumed with other code, each version and where it began."""
     sittings = contributing(run.sittings)
     words = _code(sittings[0]) if sittings else str(None)
@@ -95,7 +92,7 @@ def _code(sitting: Mapping[str, Any]) -> str:
     return str(sitting.get("code_sha256"))[:12]
 
 
-def _resumptions(run: Run) -> list[Mapping[str, Any]]:
+def _resumptions(run: RecordedRun) -> list[Mapping[str, Any]]:
     return [one for one in contributing(run.sittings)[1:] if one["from_update"]]
 
 

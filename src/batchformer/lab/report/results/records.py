@@ -20,15 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
-from batchformer.lab.config.comparable import (
-    NO_EFFECT_ON_SAME_DATA,
-    changed_settings,
-    flatten,
-)
+from batchformer.lab.config.comparable import NO_EFFECT_ON_SAME_DATA, changed_settings, flatten
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.recipes import RECIPES
 from batchformer.lab.recipes.ablations import SWEEPS
-from batchformer.lab.report.results.runs import Run
+from batchformer.lab.report.results.runs import RecordedRun
 from batchformer.lab.runs.folder import recipe_from_json, write_json
 
 FORMAT = 1
@@ -48,13 +44,11 @@ class Record:
     Args:
         recipe: its name; ``SWEEP/LEVEL`` for a run of a sweep.
         variant: names the settings that differ from the recipe; empty if none does.
-        arm: of the comparison.
         seed: pairs it with the runs of other arms.
         settings: those that differ from the recipe, by dotted name.
         data: facts about the data, such as the hash of its split.
         sittings: versions, hardware and command of each start and resumption.
         metrics: the final scores; None if one could not be measured.
-        minutes: of training.
         source: ``"run"``, or where the numbers were typed from.
         more: other facts, such as the number of updates.
     """
@@ -106,11 +100,10 @@ class Record:
         return made
 
 
-def record_of(run: Run, variant: str = "") -> Record:
+def record_of(run: RecordedRun, variant: str = "") -> Record:
     """The record of a finished run.
 
     Args:
-        run: from its folder.
         variant: a name for its settings; by default made from those that differ.
 
     Raises:

@@ -76,13 +76,11 @@ Json = Mapping[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class RecordedRun:
     """One recipe x arm x seed, as its folder holds it.
 
     Args:
-        folder: where it lies.
         recipe: the complete configuration, the same in every arm; empty if it cannot be read.
-        arm: of the comparison.
         seed: pairs it with the runs of other arms.
         provenance: versions, hardware, command and code hash when the run was started.
         metrics: records of training and evaluation by step.
@@ -198,7 +196,7 @@ class _Damage(ValueError):
     """What is wrong with a file of a run."""
 
 
-def find_runs(paths: str | Path | Iterable[str | Path]) -> list[Run]:
+def find_runs(paths: str | Path | Iterable[str | Path]) -> list[RecordedRun]:
     """Every run at or below the paths, each once, by recipe, arm and seed.
 
     A path is the folder of a run, an arm, a recipe, a level, a sweep, or of all recipes and sweeps.
@@ -219,12 +217,12 @@ def find_runs(paths: str | Path | Iterable[str | Path]) -> list[Run]:
     return sorted(runs, key=lambda run: (run.recipe_name, rank[run.arm], run.seed, run.folder))
 
 
-def headline(runs: Iterable[Run]) -> str | None:
+def headline(runs: Iterable[RecordedRun]) -> str | None:
     """The metric that the task lists first, according to the first finished run."""
     return next((next(iter(run.scores)) for run in runs if run.scores), None)
 
 
-def read_run(folder: str | Path) -> Run:
+def read_run(folder: str | Path) -> RecordedRun:
     """Read one run folder; what is wrong with it is in ``damage`` and ``remarks``."""
     folder = Path(folder)
     # If config.json cannot be read, arm and seed come from the names of the folders.
@@ -233,14 +231,14 @@ def read_run(folder: str | Path) -> Run:
     try:
         config = _configuration(folder)
     except _Damage as damage:
-        return Run(folder, {}, arm, seed, {}, (), None, str(damage))
+        return RecordedRun(folder, {}, arm, seed, {}, (), None, str(damage))
     data, provenance = config.get("data", {}), config.get("provenance", {})
     known = (folder, config["recipe"], config["arm"], config["seed"], provenance)
     try:
         records, remarks = _records(folder / "metrics.jsonl")
         result = _result(folder / "result.json")
     except _Damage as damage:
-        return Run(*known, (), None, str(damage), data=data)
+        return RecordedRun(*known, (), None, str(damage), data=data)
     if result is not None:
         missing = Arrays(folder / "figures.npz").problem()
         remarks += (f"{missing}; not in the figures by class and by image",) if missing else ()
@@ -248,7 +246,7 @@ def read_run(folder: str | Path) -> Run:
             remarks += (LEFT_OUT,)
     origin, sittings = str(config.get("taken_from") or ""), tuple(config.get("sittings", ()))
     trained = config.get("trained", {})
-    return Run(*known, records, result, None, remarks, data, origin, sittings, trained)
+    return RecordedRun(*known, records, result, None, remarks, data, origin, sittings, trained)
 
 
 def _left_out_figures(recipe: Json) -> bool:

@@ -33,7 +33,7 @@ from batchformer.lab.report.results.notes import (
     unmeasured_notes,
 )
 from batchformer.lab.report.results.provenance import version_notes
-from batchformer.lab.report.results.runs import Run, headline
+from batchformer.lab.report.results.runs import RecordedRun, headline
 
 NAME = "sweep.json"
 """The file above the runs of a sweep that describes it."""
@@ -50,9 +50,7 @@ class SweepRuns:
     """Runs of one recipe with one setting at several levels.
 
     Args:
-        name: of the sweep.
         factor: what is varied, in words.
-        table: of the paper.
         reference: the level that the others are compared with.
         shared_baseline: whether all levels share one baseline, which lies with the reference.
         paper: the paper's numbers of every level, in order.
@@ -65,10 +63,10 @@ class SweepRuns:
     reference: str
     shared_baseline: bool
     paper: Mapping[str, Paper]
-    runs: tuple[Run, ...]
+    runs: tuple[RecordedRun, ...]
 
     @property
-    def finished(self) -> tuple[Run, ...]:
+    def finished(self) -> tuple[RecordedRun, ...]:
         return tuple(run for run in self.runs if run.state == "finished")
 
     @property
@@ -81,7 +79,7 @@ class SweepRuns:
     def arms(self) -> list[str]:
         return sorted_arms(run.arm for run in self.finished)
 
-    def of(self, arm: str, level: str) -> list[Run]:
+    def of(self, arm: str, level: str) -> list[RecordedRun]:
         """Finished runs of one arm at one level by seed."""
         found = (run for run in self.finished if (run.arm, level_of(run)) == (arm, level))
         return sorted(found, key=lambda run: run.seed)
@@ -91,15 +89,15 @@ class SweepRuns:
         return BASELINE, self.reference if self.shared_baseline else level
 
 
-def level_of(run: Run) -> str:
+def level_of(run: RecordedRun) -> str:
     """The level, from the folders ``SWEEP/LEVEL/ARM/seedN``."""
     return run.folder.resolve().parents[1].name
 
 
-def split_sweeps(runs: Iterable[Run]) -> tuple[list[SweepRuns], list[Run]]:
+def split_sweeps(runs: Iterable[RecordedRun]) -> tuple[list[SweepRuns], list[RecordedRun]]:
     """Sweeps by name, and the runs that belong to none."""
-    others: list[Run] = []
-    members: dict[Path, list[Run]] = defaultdict(list)
+    others: list[RecordedRun] = []
+    members: dict[Path, list[RecordedRun]] = defaultdict(list)
     for run in runs:
         parents = run.folder.resolve().parents
         path = parents[2] / NAME if len(parents) > 2 else None
@@ -121,7 +119,7 @@ def split_sweeps(runs: Iterable[Run]) -> tuple[list[SweepRuns], list[Run]]:
     return sorted(sweeps, key=lambda sweep: sweep.name), others
 
 
-def _read(path: Path, runs: Iterable[Run]) -> SweepRuns | None:
+def _read(path: Path, runs: Iterable[RecordedRun]) -> SweepRuns | None:
     """The sweep that a file describes; None where it cannot be read."""
     try:
         content = json.loads(path.read_bytes())
@@ -150,10 +148,7 @@ class SweepComparison:
     """Every level against the reference level, and against the baseline.
 
     Args:
-        sweep: its runs.
-        metric: the one that is tested.
-        metrics: that one, and those shown beside it without a test.
-        scores: by cell and metric.
+        metrics: the tested one, and those shown beside it without a test.
         to_reference: each level against the reference level of the same arm.
         to_baseline: each arm against the baseline, of the same level where levels have their own.
         warnings: what a reader should know before trusting a number.

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from batchformer.insight.figures.captioned import without_empty
 from batchformer.insight.figures.text import interval, number, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
+from batchformer.insight.optional import extra
 from batchformer.lab.report.results.comparison import (
     Comparison,
     Difference,
@@ -16,7 +18,6 @@ from batchformer.lab.report.results.comparison import (
 from batchformer.lab.report.results.names import BASELINE, LOWER_IS_BETTER, in_words, metric_label
 from batchformer.lab.report.results.pooling import Effect, PooledEffects
 from batchformer.lab.report.results.sweeps import Cell, SweepComparison
-from batchformer.lab.report.results.terminal import Columns, Rows, Terminal
 from batchformer.lab.report.results.words import (
     INTERVAL,
     counted,
@@ -32,6 +33,44 @@ from batchformer.lab.report.results.words import (
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+WIDEST = 120
+"""Columns; 80 are enough for every cell to stay on one line."""
+LEFT = frozenset({"metric", "level", "arm", "recipe", "verdict"})
+Columns = tuple[str, ...]
+Rows = list[tuple[str, ...]]
+
+
+class Terminal:
+    """Prints as text what is given as text, by default on the standard output; no markup."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        with extra("lab"):
+            from rich.console import Console as RichConsole
+
+        self.console = console or RichConsole()
+        self.width = min(self.console.width, WIDEST)
+
+    def say(self, text: str, style: str = "") -> None:
+        """Print a paragraph."""
+        self.console.print(text, style=style, markup=False, highlight=False, width=self.width)
+
+    def show(self, caption: str, columns: Columns, rows: Rows) -> None:
+        """Print a table, less its empty columns."""
+        with extra("lab"):
+            from rich import box
+            from rich.table import Table
+            from rich.text import Text
+
+        self.say(f"\n{caption}", "bold")
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
+        columns, rows = without_empty(columns, rows)
+        for column in columns:
+            table.add_column(column, justify="left" if column in LEFT else "right")
+        for row in rows:
+            table.add_row(*map(Text, row))
+        self.console.print(table, width=self.width)
+
 
 SCORE_COLUMNS = ("metric", "arm", "n", "mean", "sd", "95% interval", "paper")
 DIFFERENCE_COLUMNS = ("metric", "diff.", "95% interval", "p", "Holm", "paper", "verdict")
@@ -102,13 +141,12 @@ def difference_cells(difference: Difference) -> tuple[str, ...]:
 
 
 def _below(recipe: RecipeComparison) -> list[str]:
-    """Sentences below the tables of a recipe."""
     lines = [paper_sentence(recipe, arm) for arm in recipe.others] + [over_images_sentence(recipe)]
     return [line for line in lines if line] + [f"Note: {line}." for line in recipe.warnings]
 
 
 def _closing(comparison: Comparison) -> list[str]:
-    lines = [counted(comparison)]
+    lines = [counted(comparison.comparisons, comparison.tested)]
     if comparison.tested:
         lines.append(f"{INTERVAL} The interval of a gain or a loss does not contain 0.")
     lines += [f"Not included: {line}." for line in comparison.left_out]
@@ -175,12 +213,7 @@ def effect_cells(effect: Effect, wide: bool = False) -> tuple[str, ...]:
 
 
 def by_recipe(effects: Mapping[str, Effect], width: int) -> tuple[Columns, Rows]:
-    """A row for each recipe; if that is too wide, one for each metric and recipe.
-
-    Args:
-        effects: by metric.
-        width: columns of a terminal.
-    """
+    """A row for each recipe; if that is too wide, one for each metric and recipe."""
     names = {name for effect in effects.values() for name in effect.recipes}
     labels = [metric_label(metric) for metric in effects]
     if max(map(len, names)) + 4 + sum(max(len(label), 6) + 2 for label in labels) <= width:
@@ -389,14 +422,8 @@ def _listed_levels(differences: Mapping[Cell, Difference]) -> str:
 
 def sweep_notes(comparison: SweepComparison) -> list[str]:
     """How many comparisons were corrected for, and what is missing or doubtful."""
-    count, tested = comparison.compared, comparison.tested
-    text = f"This sweep holds {count} comparison{'s' * (count != 1)}"
-    if tested < count:
-        text += f", {tested or 'none'} of them tested"
-    lines = [text + "."]
-    if tested > 1:
-        lines = [f"{text}; Holm's p-values are corrected over all {tested} tests."]
-    if tested:
+    lines = [counted(comparison.compared, comparison.tested, "This sweep")]
+    if comparison.tested:
         lines.append(f"{INTERVAL} Differences are over the seeds that both sides share.")
     lines += [f"Note: {line}." for line in comparison.warnings]
     return lines + [f"Not included: {line}." for line in comparison.left_out]

@@ -6,7 +6,6 @@ from batchformer.insight.figures.text import interval, number, seeds, signed
 from batchformer.insight.intervals import FEWEST_SEEDS
 from batchformer.lab.metrics.intervals import Outcome
 from batchformer.lab.report.results.comparison import (
-    Comparison,
     Difference,
     RecipeComparison,
     Score,
@@ -98,17 +97,16 @@ def headline(recipe: RecipeComparison, comparisons: int) -> str:
     return text + _power(difference)
 
 
-def counted(comparison: Comparison, place: str = "This table") -> str:
-    """How many comparisons a table holds, and what was done about it."""
-    if comparison.comparisons == 0:
+def counted(comparisons: int, tested: int, place: str = "This table") -> str:
+    """How many comparisons there are, and what was done about it."""
+    if not comparisons:
         return f"{place} holds no comparison."
-    plural = "" if comparison.comparisons == 1 else "s"
-    text = f"{place} holds {comparison.comparisons} comparison{plural}"
-    if comparison.tested < comparison.comparisons:
-        text += f", {comparison.tested or 'none'} of them tested"
-    if comparison.tested < 2:
+    text = f"{place} holds {comparisons} comparison{'s' * (comparisons != 1)}"
+    if tested < comparisons:
+        text += f", {tested or 'none'} of them tested"
+    if tested < 2:
         return text + "."
-    return f"{text}; Holm's p-values are corrected over all {comparison.tested} tests."
+    return f"{text}; Holm's p-values are corrected over all {tested} tests."
 
 
 def over_images_sentence(recipe: RecipeComparison) -> str:

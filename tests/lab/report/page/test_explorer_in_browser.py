@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,19 +16,8 @@ from batchformer.insight.record import FILE, save
 from batchformer.lab.report.page import html
 from batchformer.lab.report.page.html import render
 from batchformer.lab.report.results.runs import find_runs
+from run_folders import recipe_of, write_run
 
-sync_api = pytest.importorskip("playwright.sync_api")
-CHROMIUM = shutil.which("chromium")
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
-
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
 NAMES = [
     *("maple tree", "streetcar", "pickup truck", "leopard", "mushroom", "orange", "wardrobe"),
     *("chimpanzee", "skyscraper", "sunflower", "motorcycle", "lawn mower", "pine tree", "castle"),
@@ -104,20 +92,7 @@ def insight() -> Insight:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with sync_api.sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield launched
-        launched.close()
-
-
-@pytest.fixture(scope="module")
-def page_file(
-    tmp_path_factory: pytest.TempPathFactory,
-    make_run: Callable[..., Path],
-    make_recipe: Callable[..., dict[str, Any]],
-    insight: Insight,
-) -> Path:
+def page_file(tmp_path_factory: pytest.TempPathFactory, insight: Insight) -> Path:
     """A page of three recipes; the first has two arms with batches, of the second no sample acts on
     another and all classes are of one shot group, of the third weights are equal. Only explorers
     are drawn.
@@ -129,7 +104,7 @@ def page_file(
     kept["tied", "batchformer"] = tied(simulated(3))
     baselines = [(name, "baseline") for name in ("head", "tail", "tied")]
     for recipe, arm in [*kept, *baselines]:
-        folder = make_run(root / "runs", arm, 0, recipe=make_recipe(recipe))
+        folder = write_run(root / "runs", arm, 0, recipe=recipe_of(recipe))
         if (recipe, arm) in kept:
             save(folder / FILE, kept[recipe, arm])
     with pytest.MonkeyPatch.context() as patch:
@@ -143,40 +118,48 @@ def page_file(
 
 
 class Opened:
-    """The page with what it complains of; ``explorer`` is that of the first recipe."""
+    """The page; ``explorer`` is that of the first recipe."""
 
-    def __init__(self, context: Any, path: Path) -> None:
-        self.context, self.page = context, context.new_page()
-        self.complaints: list[str] = []
-        self.requests: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(path.as_uri())
+    def __init__(self, page: Any) -> None:
+        self.page = page
         for explorer in range(3):
-            self.page.locator(".explorer.live").nth(explorer).wait_for()
-        self.explorer = self.page.locator(".explorer").first
+            page.locator(".explorer.live").nth(explorer).wait_for()
+        self.explorer = page.locator(".explorer").first
 
     def tile(self, sample: int) -> Any:
         return self.explorer.locator(".samples button").nth(sample)
 
-    def chosen(self, explorer: int = 0) -> int:
+    def each(self, value: str, of: str = ".samples button") -> list[Any]:
+        """A value of every element, in JavaScript."""
+        found: list[Any] = self.explorer.locator(of).evaluate_all(f"all => all.map(e => {value})")
+        return found
+
+    def with_class(self, name: str) -> list[int]:
+        """The samples whose tiles have this class."""
+        return [i for i, has in enumerate(self.each(f"e.classList.contains('{name}')")) if has]
+
+    def chosen(self) -> int:
         """The sample that is chosen; there is always exactly one."""
-        script = """([e]) => [...document.querySelectorAll('.explorer')[e]
-            .querySelectorAll('.samples button')].flatMap((tile, i) =>
-            tile.classList.contains('chosen') ? [i] : [])"""
-        (found,) = self.page.evaluate(script, [explorer])
-        return int(found)
+        (found,) = self.with_class("chosen")
+        return found
+
+    def mode(self, name: str) -> None:
+        self.explorer.locator(f"input[value={name}]").check()
+
+    def go_to(self, explorer: int) -> Opened:
+        """The explorer of another recipe."""
+        self.explorer = self.page.locator(".explorer").nth(explorer)
+        return self
 
     def select(self, part: str, value: str) -> None:
         self.explorer.locator(f"select[data-part={part}]").select_option(value=value)
 
     def listed(self) -> list[tuple[int, str, str]]:
         """Sample, class name and number of each row of the list."""
-        script = """list => [...list.children].map(row => [+row.dataset.sample,
-            row.querySelector('strong').textContent, row.lastChild.firstChild.textContent])"""
-        rows = self.explorer.locator("ol").evaluate(script)
-        return [(sample, name, number) for sample, name, number in rows]
+        names = self.explorer.locator("ol strong").all_text_contents()
+        numbers = self.each("e.lastChild.firstChild.textContent", "ol li")
+        samples = self.each("+e.dataset.sample", "ol li")
+        return list(zip(samples, names, numbers, strict=True))
 
     def text(self, part: str) -> str:
         return str(self.explorer.locator(f"[data-part={part}]").text_content())
@@ -198,21 +181,14 @@ SWITCHES = [
 
 
 @pytest.fixture
-def opened(browser: Any, page_file: Path) -> Iterator[Opener]:
-    """Opens the page; at the end it must have been silent and must have asked for nothing."""
-    pages: list[Opened] = []
+def opened(open_page: Callable[..., Any], page_file: Path) -> Opener:
+    """Opens the page, by default on a desk."""
 
-    def open_page(**options: Any) -> Opened:
+    def on_desk(**options: Any) -> Opened:
         desk = {"viewport": {"width": 1280, "height": 1400}, "reduced_motion": "reduce"}
-        pages.append(Opened(browser.new_context(**{**desk, **options}), page_file))
-        return pages[-1]
+        return Opened(open_page(page_file, **{**desk, **options}).page)
 
-    yield open_page
-    for page in pages:
-        assert page.complaints == []
-        outside = [url for url in page.requests if not url.startswith("data:")]
-        assert outside == [page_file.as_uri()]
-        page.context.close()
+    return on_desk
 
 
 def expected(insight: Insight, batch: int, sample: int, mode: str, head: str) -> NDArray[Any]:
@@ -232,7 +208,7 @@ def test_the_list_and_the_tiles_hold_the_numbers_of_the_arrays(
     page = opened()
     for batch, sample, mode, head in SWITCHES:
         page.select("batch", str(batch))
-        page.explorer.locator(f"input[value={mode}]").check()
+        page.mode(mode)
         if mode in ("attends", "attended"):
             page.select("head", head)
         page.tile(sample).hover()
@@ -264,26 +240,19 @@ def test_hovering_lights_up_what_is_attended_to(opened: Opener, insight: Insight
     page.tile(7).hover()
     values = expected(insight, 0, 7, "attends", "mean")
     values[7] = 0
-    frames = page.explorer.locator(".samples button").evaluate_all(
-        "all => all.map(tile => parseFloat(getComputedStyle(tile).boxShadow.split('px ')[3]))"
-    )
+    frames = page.each("parseFloat(getComputedStyle(e).boxShadow.split('px ')[3])")
     frames[7] = 0
-    strengths = page.explorer.locator(".samples button").evaluate_all(
-        "all => all.map(tile => Number(tile.style.getPropertyValue('--strength')))"
-    )
+    strengths = page.each("Number(e.style.getPropertyValue('--strength'))")
     np.testing.assert_allclose(strengths, values / values.max(), rtol=1e-6)
     assert 0 < strengths[9] < 1e-4
     np.testing.assert_allclose(frames, 6 * values / values.max(), atol=0.05)
-    clear = page.explorer.locator(".samples canvas").evaluate_all(
-        "all => all.map(picture => Number(getComputedStyle(picture).opacity))"
-    )
+    clear = page.each("Number(getComputedStyle(e).opacity)", ".samples canvas")
     assert clear[7] == clear[int(values.argmax())] == 1
     assert clear[int(np.argsort(values)[1])] < 0.7
-    same = page.explorer.locator(".samples button").evaluate_all(
-        "all => all.flatMap((tile, i) => tile.classList.contains('same') ? [i] : [])"
-    )
     labels = insight["batch_labels"][0]
-    assert same == [j for j in range(SAMPLES) if j != 7 and labels[j] == labels[7]]
+    assert page.with_class("same") == [
+        j for j in range(SAMPLES) if j != 7 and labels[j] == labels[7]
+    ]
 
 
 def test_bars_are_as_long_as_numbers_are_large_also_that_of_the_sample_itself(
@@ -297,9 +266,7 @@ def test_bars_are_as_long_as_numbers_are_large_also_that_of_the_sample_itself(
     page.tile(sample).hover()
     listed = [row[0] for row in page.listed()]
     assert listed[0] == sample
-    bars = page.explorer.locator("ol li").evaluate_all(
-        "all => all.map(row => Number(row.style.getPropertyValue('--strength')))"
-    )
+    bars = page.each("Number(e.style.getPropertyValue('--strength'))", "ol li")
     np.testing.assert_allclose(bars, weights[sample, listed] / weights[sample, sample], rtol=1e-6)
 
 
@@ -372,18 +339,13 @@ def test_filters_dim_the_others(opened: Opener, insight: Insight) -> None:
     labels = insight["batch_labels"][0]
     shots = insight["shot_of_class"][labels]
 
-    def dimmed() -> list[int]:
-        script = "all => all.flatMap((t, i) => t.classList.contains('dimmed') ? [i] : [])"
-        found: list[int] = page.explorer.locator(".samples button").evaluate_all(script)
-        return found
-
-    assert dimmed() == []
+    assert page.with_class("dimmed") == []
     options = page.explorer.locator("select[data-part=shot] option").all_text_contents()
     assert options == ["all (64)"] + [
         f"{name} ({(shots == i).sum()})" for i, name in enumerate(("many", "medium", "few"))
     ]
     page.select("shot", "few")
-    assert dimmed() == np.flatnonzero(shots != 2).tolist()
+    assert page.with_class("dimmed") == np.flatnonzero(shots != 2).tolist()
     page.select("shot", "all")
     label = int(labels[0])
     options = page.explorer.locator("select[data-part=class] option").all_text_contents()
@@ -391,7 +353,7 @@ def test_filters_dim_the_others(opened: Opener, insight: Insight) -> None:
     counts = [(NAMES[k], int((labels == k).sum())) for k in np.unique(labels)]
     assert options[1:] == [f"{name} ({count})" for name, count in counts]
     page.select("class", str(label))
-    assert dimmed() == np.flatnonzero(labels != label).tolist()
+    assert page.with_class("dimmed") == np.flatnonzero(labels != label).tolist()
 
 
 def test_arms_and_batches_can_be_changed(opened: Opener, insight: Insight) -> None:
@@ -412,11 +374,11 @@ def test_arms_and_batches_can_be_changed(opened: Opener, insight: Insight) -> No
 def test_tiles_show_the_images_of_the_batch(opened: Opener, insight: Insight) -> None:
     page = opened()
     page.select("batch", "1")
-    script = """all => all.map(picture => { const {width, height} = picture;
-        const {data} = picture.getContext('2d').getImageData(0, 0, width, height);
+    script = """(() => { const {width, height} = e;
+        const {data} = e.getContext('2d').getImageData(0, 0, width, height);
         return [width, height, ...[0, 1, 2].map(c => data.reduce(
-            (sum, value, i) => sum + (i % 4 === c ? value : 0), 0) / (width * height))]; })"""
-    found = page.explorer.locator(".samples canvas").evaluate_all(script)
+            (sum, value, i) => sum + (i % 4 === c ? value : 0), 0) / (width * height))]; })()"""
+    found = page.each(script, ".samples canvas")
     images = insight["batch_thumbnails"][1].astype(float)
     assert all(size == [32, 32] for size in (row[:2] for row in found))
     np.testing.assert_allclose([row[2:] for row in found], images.mean((1, 2)), atol=3)
@@ -469,54 +431,57 @@ def test_two_explorers_leave_each_other_alone(opened: Opener) -> None:
     page = opened()
     ids = page.page.evaluate("[...document.querySelectorAll('[id]')].map(e => e.id)")
     assert len(ids) == len(set(ids))
-    second = page.page.locator(".explorer").nth(1)
     before = page.chosen(), page.listed()
-    assert second.locator("select[data-part=arm]").is_hidden()
-    second.locator("input[value=moved]").check()
-    second.locator(".samples button").nth(30).click()
+    page.go_to(1)
+    assert page.explorer.locator("select[data-part=arm]").is_hidden()
+    page.mode("moved")
+    page.tile(30).click()
+    assert page.chosen() == 30
+    page.go_to(0)
     assert (page.chosen(), page.listed()) == before
-    assert page.chosen(explorer=1) == 30
     assert page.explorer.locator("input:checked").get_attribute("value") == "attends"
 
 
-def test_samples_that_act_on_no_other(opened: Opener) -> None:
-    page = opened()
-    page.explorer = page.page.locator(".explorer").nth(1)
+def test_samples_of_one_shot_group_that_act_on_no_other(opened: Opener) -> None:
+    page = opened().go_to(1)
     page.tile(30).hover()
     assert [(sample, number) for sample, _, number in page.listed()] == [(30, "100.0%")]
     assert page.text("summary").endswith("It attends to no other sample.")
-    page.explorer.locator("input[value=moved]").check()
+    page.mode("moved")
     assert page.listed() == []
     assert page.text("summary").endswith("It is moved by the loss of no other sample.")
     shown = page.explorer.text_content()
     assert "NaN" not in shown
     assert "Infinity" not in shown
+    # One shot group is neither named nor asked for.
+    labels = simulated(2)["batch_labels"][0]
+    page.tile(3).hover()
+    count = COUNTS[labels[3]]
+    assert f"({count} training image{'s' if count > 1 else ''})" in page.text("summary")
+    assert page.tile(3).get_attribute("aria-label") == f"Sample 4, {NAMES[labels[3]]}"
+    assert not page.explorer.locator("select[data-part=shot]").is_visible()
+    page.select("class", str(labels[3]))
+    assert page.with_class("dimmed") == np.flatnonzero(labels != labels[3]).tolist()
 
 
-@pytest.mark.parametrize("sample", [2, 6])
-def test_what_is_alike_is_not_ranked(opened: Opener, sample: int) -> None:
-    page = opened()
-    page.explorer = page.page.locator(".explorer").nth(2)
-    for mode, said in (("attends", "It attends to"), ("attended", "It is attended by")):
-        page.explorer.locator(f"input[value={mode}]").check()
-        page.tile(sample).hover()
-        assert page.text("summary").endswith(f"{said} all others alike (1.6% each).")
-        assert page.listed() == []
-        assert not any(page.explorer.locator(".samples b").all_text_contents())
-        assert page.text("unit").startswith("Nothing to rank: all others are within 1% of")
-        strengths = page.explorer.locator(".samples button").evaluate_all(
-            "all => all.map(tile => tile.style.getPropertyValue('--strength'))"
-        )
-        assert set(strengths[:sample] + strengths[sample + 1 :]) == {"0.25"}
-    page.explorer.locator("input[value=moves]").check()
-    assert "Its loss moves most sample" in page.text("summary"), "gradients have an order"
-    assert len(page.listed()) == 8
-
-
-def test_of_equal_ones_none_is_called_the_largest(opened: Opener) -> None:
-    page = opened()
-    page.explorer = page.page.locator(".explorer").nth(2)
+def test_what_is_alike_is_not_ranked(opened: Opener) -> None:
+    page = opened().go_to(2)
+    for sample in (2, 6):
+        for mode, said in (("attends", "It attends to"), ("attended", "It is attended by")):
+            page.mode(mode)
+            page.tile(sample).hover()
+            assert page.text("summary").endswith(f"{said} all others alike (1.6% each).")
+            assert page.listed() == []
+            assert not any(page.explorer.locator(".samples b").all_text_contents())
+            assert page.text("unit").startswith("Nothing to rank: all others are within 1% of")
+            strengths = page.each("e.style.getPropertyValue('--strength')")
+            assert set(strengths[:sample] + strengths[sample + 1 :]) == {"0.25"}
+        page.mode("moves")
+        assert "Its loss moves most sample" in page.text("summary"), "gradients have an order"
+        assert len(page.listed()) == 8
+    # Of equal ones none is called the largest.
     page.select("batch", "1")
+    page.mode("attends")
     page.tile(30).hover()
     assert page.text("summary").endswith("It attends most to 5 samples alike (3.1% each).")
     assert [row[0] for row in page.listed()] == [0, 1, 2, 3, 4], "59 equal ones follow"
@@ -548,17 +513,3 @@ def test_without_scripts_the_images_are_seen(browser: Any, page_file: Path) -> N
     assert all(picture.is_visible() for picture in pictures.all())
     assert page.locator(".explorer .controls").first.is_hidden()
     context.close()
-
-
-def test_one_shot_group_is_neither_named_nor_asked_for(opened: Opener) -> None:
-    page = opened()
-    page.explorer = page.page.locator(".explorer").nth(1)
-    labels = simulated(2)["batch_labels"][0]
-    page.tile(3).hover()
-    count = COUNTS[labels[3]]
-    assert f"({count} training image{'s' if count > 1 else ''})" in page.text("summary")
-    assert page.tile(3).get_attribute("aria-label") == f"Sample 4, {NAMES[labels[3]]}"
-    assert not page.explorer.locator("select[data-part=shot]").is_visible()
-    page.select("class", str(labels[3]))
-    dimmed = page.explorer.locator(".samples button.dimmed").count()
-    assert dimmed == (labels != labels[3]).sum()
