@@ -23,7 +23,7 @@ CPU = torch.device("cpu")
 
 
 def short() -> Recipe:
-    settings = dataclasses.replace(demo().train, updates=4, eval_every=4)
+    settings = dataclasses.replace(demo().train, updates=4, eval_every=4, figures=False)
     return dataclasses.replace(demo(), train=settings)
 
 
