@@ -70,11 +70,6 @@ def test_where_the_page_cannot_be_written_the_tables_are(
     assert "Each arm" in capsys.readouterr().out
 
 
-def test_a_report_refuses_an_unknown_arm(half: Path) -> None:
-    with pytest.raises(UserError, match="Did you mean batchformer"):
-        results.report([str(half), "--against", "batchfromer"])
-
-
 def test_a_report_of_nothing_yet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = {"jobs": {"baseline/seed0": {"job": "7", "folder": "jobs"}}}
     (tmp_path / "demo").mkdir()
