@@ -28,6 +28,7 @@ from triton.runtime.jit import JITFunction, mangle_type  # noqa: E402
 from batchformer import kernels  # noqa: E402
 from batchformer.lab.models import kernels as lab_kernels  # noqa: E402
 
+pytestmark = pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 SEEDS = torch.arange(4)
 
 
@@ -182,7 +183,6 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("triton_alone")
-@pytest.mark.filterwarnings("ignore:TRITON_DEFAULT_FP_FUSION")
 def test_triton_accepts_every_kernel() -> None:
     assert compiled(GPUTarget("cuda", 90, 32)) == launched()
     assert len(launched()) == 26
