@@ -7,13 +7,26 @@ STAMP  := $(VENV)/.installed
 # tests share is made once.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: demo test lint format results bench soak docs wheel release-check clean
+.PHONY: demo test test-lowest-torch lint format results bench soak docs wheel release-check clean
 
 demo: $(STAMP)
 	$(BIN)/batchformer demo
 
 test: $(STAMP)
 	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow and not gpu"
+
+# The private names of torch that we use, the encoder and `attach` on the lowest torch that
+# pyproject.toml allows. TORCH_INDEX may name an index of smaller wheels, such as
+# https://download.pytorch.org/whl/cpu.
+LOWEST := .venv-lowest
+test-lowest-torch:
+	test -x $(LOWEST)/bin/python || $(PYTHON) -m venv $(LOWEST)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check \
+		$(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX)) numpy pytest hypothesis \
+		torch==$(shell sed -n 's/^dependencies = \["torch>=\(.*\)"\]/\1/p' pyproject.toml)
+	$(LOWEST)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(LOWEST)/bin/python -m pytest -m "not slow and not gpu" \
+		tests/test_torch_private.py tests/nn tests/plug/test_attach.py
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -60,4 +73,4 @@ $(STAMP): pyproject.toml
 	touch $@
 
 clean:
-	rm -rf $(VENV) build dist runs .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) $(LOWEST) build dist runs .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+import processes
 
 # A machine that does other things beside may take long over an example that is short.
 settings.register_profile("suite", deadline=None)
@@ -34,22 +34,5 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="session")
 def run_ranks() -> Callable[[str, Path, int], None]:
-    """Run a file as a script in one process for each rank, at once, and wait for all.
-
-    The file is called with a folder, where it leaves what it got, and the number of its rank.
-    """
-
-    def run(file: str, folder: Path, ranks: int) -> None:
-        command = [sys.executable, file, str(folder)]
-        started = [
-            subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True)
-            for rank in range(ranks)
-        ]
-        try:
-            errors = [process.communicate(timeout=120)[1] for process in started]
-        finally:
-            for process in started:  # those that wait for one that failed
-                process.kill()
-        assert not any(process.returncode for process in started), "\n".join(errors)
-
-    return run
+    """Run a file as a script in one process for each rank; see `processes.run_ranks`."""
+    return processes.run_ranks

@@ -12,7 +12,6 @@ from torch import nn
 from torch.autograd import forward_ad
 
 import batchformer
-from batchformer import torch_private
 
 #: An expression that needs a private name, and what breaks without it.
 NAMES = {
@@ -64,6 +63,9 @@ def test_the_name_exists(name: str) -> None:
 
 
 def test_what_is_active_is_seen() -> None:
+    # Imported here: where a name is missing, the tests above say what breaks without it.
+    from batchformer import torch_private
+
     assert not torch_private.is_transformed() and not torch_private.is_forward_mode()
     seen = []
     torch.func.vmap(lambda x: seen.append(torch_private.is_transformed()) or x)(torch.zeros(2))

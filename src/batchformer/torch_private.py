@@ -1,8 +1,9 @@
 """Every private name of torch that the library uses, so that a new torch breaks one file.
 
 torch may change these names in any release. ``tests/test_torch_private.py`` checks each of them
-against the installed torch and says what would break. Names that are looked up on an object, such
-as a module's hooks, are kept here as strings.
+against the installed torch and says what would break; ``make test-lowest-torch`` does so against
+the lowest torch that is supported. Names that are looked up on an object, such as a module's
+hooks, are kept here as strings.
 """
 
 from __future__ import annotations

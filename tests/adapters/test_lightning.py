@@ -19,7 +19,6 @@ from batchformer import detach, export, match, param_groups  # noqa: E402
 from batchformer.adapters.lightning import BatchFormerCallback  # noqa: E402
 from batchformer.nn.module import BatchFormer  # noqa: E402
 from batchformer.plug.classifier import AttachError  # noqa: E402
-from batchformer.plug.export import plain_state_dict  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*(num_workers|log_every_n_steps|val_dataloader|LeafSpec).*"
@@ -126,17 +125,6 @@ def test_batchformer_is_trained_at_its_own_rate() -> None:
     assert {id(p) for p in groups["batchformer"]["params"]} == {id(p) for p in module.parameters()}
 
 
-def test_a_checkpoint_is_the_plain_modules_but_for_some_keys(tmp_path: Path) -> None:
-    lit, session = Lit(), trainer(BatchFormerCallback(verbose=False))
-    session.fit(lit, data())
-    session.save_checkpoint(tmp_path / "last.ckpt")
-    state = torch.load(tmp_path / "last.ckpt", weights_only=False)["state_dict"]
-    assert any(".batchformer." in key for key in state)
-    plain = Lit()
-    plain.load_state_dict(plain_state_dict(state), strict=True)
-    assert torch.equal(evaluated(plain.model), evaluated(lit.model))
-
-
 def test_resuming_gives_what_not_stopping_gives(tmp_path: Path) -> None:
     def callback() -> Any:
         torch.manual_seed(3)
@@ -163,12 +151,20 @@ def test_a_second_fit_attaches_no_second_time() -> None:
     assert [m for m in lit.modules() if isinstance(m, BatchFormer)] == [module]
 
 
-def test_a_plain_module_is_tested_from_a_checkpoint(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> tuple[Lit, Path]:
+    """A trained module, and its checkpoint."""
     lit, session = Lit(), trainer(BatchFormerCallback(verbose=False))
     session.fit(lit, data())
-    session.save_checkpoint(tmp_path / "last.ckpt")
+    file = tmp_path_factory.mktemp("checkpoint") / "last.ckpt"
+    session.save_checkpoint(file)
+    return lit, file
+
+
+def test_a_plain_module_is_tested_from_a_checkpoint(saved: tuple[Lit, Path]) -> None:
+    lit, file = saved
     plain, callback = Lit(), BatchFormerCallback(verbose=False)
-    trainer(callback).test(plain, data(), verbose=False, ckpt_path=tmp_path / "last.ckpt")
+    trainer(callback).test(plain, data(), verbose=False, ckpt_path=file)
     assert not any(isinstance(m, BatchFormer) for m in plain.modules())
     assert torch.equal(evaluated(plain.model), evaluated(lit.model))
     # The tolerance ends with the test: afterwards the module is strict again.
@@ -268,11 +264,8 @@ def test_missing_library_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> Non
         runpy.run_path(str(source))  # as if imported for the first time
 
 
-def test_a_checkpoint_loads_into_the_plain_module(tmp_path: Path) -> None:
-    lit, file = Lit(), tmp_path / "attached.ckpt"
-    runner = trainer(BatchFormerCallback(verbose=False))
-    runner.fit(lit, data())
-    runner.save_checkpoint(file)
+def test_a_checkpoint_loads_into_the_plain_module(saved: tuple[Lit, Path]) -> None:
+    lit, file = saved
     with pytest.raises(RuntimeError, match=r"Unexpected key.*batchformer"):
         Lit.load_from_checkpoint(file)
     plain = Lit.load_from_checkpoint(file, strict=False)

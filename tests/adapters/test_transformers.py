@@ -125,6 +125,15 @@ class Recorded(BatchFormerMixin, transformers.Trainer):  # type: ignore[misc,nam
         return loss
 
 
+def one_step(model: Any, folder: Path, data: Any) -> tuple[Any, Recorded, dict[str, Any]]:
+    """The model as it was, the trainer after one step, and the batch of that step."""
+    start = copy.deepcopy(model).train()
+    trainer = Recorded(model=model, args=arguments(folder), train_dataset=data, eval_dataset=data)
+    trainer.train()
+    (batch,) = trainer.batches
+    return start, trainer, batch
+
+
 def logits_of(model: Any, batch: dict[str, Any]) -> Tensor:
     inputs = {key: value for key, value in batch.items() if key != "labels"}
     return torch.as_tensor(model(**inputs).logits).as_subclass(Tensor)
@@ -303,10 +312,7 @@ def test_problem_types(
     model = attached(make(num_labels=1 if one else CLASSES, problem_type=problem))
     data = words(4) if make is bert else images(4)
     data.columns["labels"] = labels
-    start = copy.deepcopy(model).train()
-    trainer = Recorded(model=model, args=arguments(tmp_path), train_dataset=data, eval_dataset=data)
-    trainer.train()
-    (batch,) = trainer.batches
+    start, trainer, batch = one_step(model, tmp_path, data)
     logits = logits_of(start, batch)
     assert len(logits) == 8
     twice = torch.cat((batch["labels"], batch["labels"]))
@@ -336,16 +342,8 @@ def test_start_and_end_positions_are_labels_too(tmp_path: Path) -> None:
     data = words(4)
     where = data.columns.pop("labels")
     data.columns |= {"start_positions": where, "end_positions": where + 1}
-    start = copy.deepcopy(model).train()
-    trainer = Recorded(
-        model=model,
-        args=arguments(tmp_path),
-        train_dataset=[
-            {name: column[i] for name, column in data.columns.items()} for i in range(4)
-        ],
-    )
-    trainer.train()
-    (batch,) = trainer.batches
+    rows = [{name: column[i] for name, column in data.columns.items()} for i in range(4)]
+    start, trainer, batch = one_step(model, tmp_path, rows)
     names = ("start_positions", "end_positions")
     out = start(**{key: value for key, value in batch.items() if key not in names})
     first, last = (torch.cat((batch[name], batch[name])) for name in names)
@@ -356,10 +354,7 @@ def test_start_and_end_positions_are_labels_too(tmp_path: Path) -> None:
 def test_mixed_only_leaves_labels_alone(tmp_path: Path) -> None:
     model = attached(bert(), streams="mixed_only")
     assert not gives_two_streams(model.train())
-    start = copy.deepcopy(model).train()
-    trainer = Recorded(model=model, args=arguments(tmp_path), train_dataset=words(4))
-    trainer.train()
-    (batch,) = trainer.batches
+    start, trainer, batch = one_step(model, tmp_path, words(4))
     expected = F.cross_entropy(logits_of(start, batch), batch["labels"])
     assert trainer.losses == pytest.approx([expected.item()], rel=1e-5)
 

@@ -51,7 +51,7 @@ def test_every_target_is_compared_and_its_parts_evaluated(
 ) -> None:
     arguments = ["compare", "rotated_digits_erm", "--seeds", "1", "--runs", str(tmp_path)]
     arguments += ["--arms", "batchformer", "--train.updates", "2", "--train.eval-every", "2"]
-    cli.main([*arguments, *QUICK])
+    cli.main([*arguments, "--train.no-figures", *QUICK])
     out = capsys.readouterr().out
     shown = {line.split()[0] for line in out.splitlines() if line.strip()}
     assert {"Average", "r0", "r15", "r30", "r45", "r60", "r75"} <= shown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -39,28 +38,6 @@ def test_check_needs_a_method_with_batchformer(monkeypatch: pytest.MonkeyPatch) 
 def test_data_shows_where_is_looked(capsys: pytest.CaptureFixture[str]) -> None:
     questions.data([])
     assert "cifar100" in capsys.readouterr().out
-
-
-def test_data_makes_pairs_of_a_tree(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for attribute in ("wet", "old", "red"):
-        for thing in ("dog", "cat", "cup"):
-            folder = tmp_path / "tree" / attribute / thing
-            folder.mkdir(parents=True)
-            for i in range(5):
-                (folder / f"{i}.png").touch()
-    table = tmp_path / "pairs.csv"
-    unseen = ["--unseen-val", "1", "--unseen-test", "1"]
-    questions.data(["pairs", "--root", str(tmp_path / "tree"), "--to", str(table), *unseen])
-    assert f"{table}: 45 images of 9 pairs" in capsys.readouterr().out
-    with table.open() as file:
-        assert len(list(csv.DictReader(file))) == 45
-
-
-def test_one_file_is_converted(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="needs a file"):
-        questions.data(["convert-pairs"])
-    with pytest.raises(UserError, match="takes one file"):
-        questions.data(["convert-pairs", str(tmp_path)])
 
 
 def test_bench_names_what_was_not_measured(

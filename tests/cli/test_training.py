@@ -12,7 +12,6 @@ import pytest
 from batchformer.cli import training
 from batchformer.cli.arguments import UserError
 from batchformer.lab.runs import launch
-from batchformer.lab.runs import launch as slurm
 from batchformer.lab.runs.run import Run
 
 QUICK = ["--train.updates", "2", "--train.eval-every", "2", "--quiet", "--device", "cpu"]
@@ -32,14 +31,11 @@ def reported(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         ("compare", ["--seeds", "5-3"], "ends before it begins"),
         ("compare", ["--seeds", "1,0-2"], "names a seed twice"),
         ("compare", ["--seeds", "all"], "such as 100-119"),
-        ("compare", ["--seeds", "0"], "at least one seed is needed"),
         ("compare", ["--together", "0"], "one run at a time"),
         ("compare", ["--arms"], "one arm"),
-        ("compare", ["--arms", "baselin"], "Did you mean baseline"),
         ("compare", ["--wait"], "--wait is for --launcher slurm"),
         ("compare", ["--wait", "--launcher", "local"], "the command waits anyway"),
         ("compare", ["--together", "2", "--launcher", "slurm"], r"is --jobs\.at-once"),
-        ("sweep", ["--seeds", "0"], "at least one seed is needed"),
         ("sweep", ["--together", "2", "--launcher", "local"], r"is --jobs\.at-once"),
         ("sweep", ["--train.epochs", "3", "--train.updates", "9"], r"Set --train\.epochs 0"),
         ("compare", ["--train.epochs", "3", "--train.updates", "9"], r"Set --train\.epochs 0"),
@@ -131,8 +127,8 @@ def test_slurm_returns_unless_it_is_to_wait(
         for run, _ in jobs:
             finish(run)
 
-    monkeypatch.setattr(slurm, "submit", submit)
-    monkeypatch.setattr(slurm, "wait_for", wait_for)
+    monkeypatch.setattr(launch, "submit", submit)
+    monkeypatch.setattr(launch, "wait_for", wait_for)
     options = ["--levels", "1", "2", "--seeds", "1", "--runs", str(tmp_path), *QUICK]
     training.sweep(["demo_layers", *options, "--launcher", "slurm", *["--wait"] * wait])
     cells = ("1 baseline", "1 batchformer", "2 batchformer")

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import runpy
-import subprocess
 import sys
 import warnings
 from collections.abc import Callable
@@ -14,7 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import batchformer
+from processes import fork, script, wait_for
+from soak.nodes import free_port
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 Run = Callable[[str], list[str]]
@@ -43,18 +42,20 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
     return lines_of
 
 
-def launched(name: str, folder: Path, ranks: int) -> list[str]:
-    """The lines that an example prints, started in processes of its own as a user starts it."""
-    source = str(Path(batchformer.__file__).parents[1])
-    env = {**os.environ, "PYTHONPATH": source, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
-    command = [sys.executable, *launcher, str(EXAMPLES / name)]
-    done = subprocess.run(
-        command, cwd=folder, env=env, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    assert not done.stderr, done.stderr
-    return done.stdout.splitlines()
+def on_ranks(name: str, folder: Path, ranks: int, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The lines that an example prints on ranks that are told what ``torchrun`` tells them."""
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", str(free_port()))
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    started, outputs = [], [folder / f"rank{rank}" for rank in range(ranks)]
+    for rank, output in enumerate(outputs):
+        monkeypatch.setenv("RANK", str(rank))
+        monkeypatch.setenv("LOCAL_RANK", str(rank))
+        started.append(fork(script, EXAMPLES / name, output))
+    wait_for(started, outputs)
+    said = [output.with_suffix(".err").read_text() for output in outputs]
+    assert not any(said), said
+    return outputs[0].with_suffix(".out").read_text().splitlines()
 
 
 def validation_losses(lines: list[str]) -> list[float]:
@@ -90,10 +91,11 @@ def test_timm_fine_tuning(run: Run) -> None:
     assert float(found[1]) > 90
 
 
-def test_ddp_exchange(run: Run, tmp_path: Path) -> None:
+def test_ddp_exchange(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The numbers of two ranks are those of one process, but for rounding."""
     pytest.importorskip("sklearn")
-    one, two = run("ddp_exchange.py"), launched("ddp_exchange.py", tmp_path, ranks=2)
+    one = run("ddp_exchange.py")
+    two = on_ranks("ddp_exchange.py", tmp_path, 2, monkeypatch)
     for lines in (one, two):
         assert "over the samples of all ranks" in lines[0]
         assert "BatchFormer is acting." in lines

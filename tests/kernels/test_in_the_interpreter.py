@@ -1,6 +1,6 @@
 """All kernels of this folder in Triton's interpreter.
 
-Triton chooses it when it is imported, so the tests run again in processes of their own.
+Triton chooses it when it is imported, so the tests run again in a process of their own.
 """
 
 from __future__ import annotations
@@ -14,28 +14,15 @@ import pytest
 
 HERE = Path(__file__)
 #: The interpreter compiles nothing.
-FILES = sorted(set(HERE.parent.glob("test_*.py")) - {HERE.with_name("test_compile.py")})
-#: Each group takes a process: files whose names start with this. The rest is a group too.
-GROUPS = ("small",)
+FILES = sorted(set(HERE.parent.glob("test_*.py")) - {HERE, HERE.with_name("test_compile.py")})
 
 
-def files_of(group: str) -> list[Path]:
-    own = tuple(f"test_{name}" for name in ([group] if group else GROUPS))
-    return [file for file in FILES if file.name.startswith(own) == bool(group)]
-
-
-@pytest.mark.parametrize("group", [*GROUPS, ""], ids=lambda group: group or "the rest")
-def test_a_group_of_kernels(group: str) -> None:
+def test_all_kernels() -> None:
     pytest.importorskip("triton")
     pytest.importorskip("numpy")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     options = ["-p", "no:cacheprovider", "-m", "gpu", "-k", "not compiled"]
-    command = [sys.executable, "-m", "pytest", *options, *map(str, files_of(group))]
+    command = [sys.executable, "-m", "pytest", *options, *map(str, FILES)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stdout
     assert "passed" in done.stdout and "skipped" not in done.stdout, done.stdout
-
-
-def test_every_file_is_in_one_group() -> None:
-    found = [file for group in (*GROUPS, "") for file in files_of(group)]
-    assert sorted(found) == FILES

@@ -166,7 +166,8 @@ def train(case: Case, rank: int | None) -> dict[str, Any]:
     model = build(case, across=rank is not None or case.dropout > 0)
     run: nn.Module = model
     if rank is not None:
-        run = torch.compile(model, backend="aot_eager") if case.compiled else model
+        # One compiled rank: if its collectives came in another order, the other one would show it.
+        run = torch.compile(model, backend="aot_eager") if case.compiled and not rank else model
         # From the second step on there are several buckets, whose averages and the exchange's sums
         # take turns in the backward pass.
         run = DistributedDataParallel(run, bucket_cap_mb=BUCKET_BYTES / 2**20)
@@ -194,7 +195,7 @@ def train(case: Case, rank: int | None) -> dict[str, Any]:
     return {
         "outputs": outputs,
         "gradients": {name: p.grad for name, p in model.named_parameters()},
-        "compiled frames": torch._dynamo.utils.counters["frames"]["ok"] if case.compiled else 0,
+        "compiled frames": torch._dynamo.utils.counters["frames"]["ok"],
     }
 
 
@@ -324,7 +325,7 @@ def test_ranks_are_one_process(case: Case, ranks: dict[int, list[dict[str, Any]]
 
 
 def test_compilation_left_something_to_compile(ranks: dict[int, list[dict[str, Any]]]) -> None:
-    assert all(found["compiled"]["compiled frames"] > 1 for found in ranks[2])
+    assert [found["compiled"]["compiled frames"] > 1 for found in ranks[2]] == [True, False]
 
 
 def test_samples_of_other_ranks_matter(ranks: dict[int, list[dict[str, Any]]]) -> None:
@@ -394,7 +395,6 @@ def test_blocks_and_fused_kernels_are_the_explicit_path(monkeypatch: pytest.Monk
         dropout = KeyedDropout(probability, rows.seed)
         found = []
         for budget in (2**26, 2 * 4 * 7 * 4 * 2):
-            monkeypatch.setattr("batchformer.nn.attention.BLOCK_BUDGET", budget)
             monkeypatch.setattr("batchformer.nn.attention.BLOCK_BUDGET", budget)
             monkeypatch.setattr("batchformer.nn.attention.EXPLICIT_BUDGET", budget)
             torch.manual_seed(0)

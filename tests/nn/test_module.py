@@ -161,12 +161,12 @@ def test_each_sample_sees_the_others_and_in_the_control_only_itself() -> None:
     assert shapes[0] == shapes[1]
 
 
-@pytest.mark.parametrize("rows", [0, 1])
+@pytest.mark.parametrize(("rows", "exchange"), [(0, False), (1, False), (1, True)])
 def test_a_lonely_sample_passes_and_leaves_zero_gradients(
-    rows: int, monkeypatch: pytest.MonkeyPatch
+    rows: int, exchange: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module_under_test, "_warned_of_single_sample", False)
-    encoder = BatchFormer(8)
+    encoder = BatchFormer(8, exchange=exchange)
     with torch.no_grad():
         encoder.layers[0].linear1.weight.fill_(torch.inf)  # even broken weights do not matter
     x = torch.randn(rows, 8)
@@ -227,16 +227,6 @@ def test_exchange_draws_one_seed_for_all_masks_of_a_call() -> None:
     for _ in range(2):
         torch.randint(2**62, (1,))
     assert torch.equal(torch.get_rng_state(), after)
-
-
-def test_exchange_with_one_sample_in_all_is_the_identity() -> None:
-    encoder, x = BatchFormer(8, exchange=True), torch.randn(1, 8)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        mixed = encoder(x)
-    assert torch.equal(mixed, x)
-    mixed.sum().backward()
-    assert all(p.grad is not None and not p.grad.any() for p in encoder.parameters())
 
 
 def test_exchange_can_be_suspended_and_comes_back() -> None:
@@ -308,6 +298,7 @@ def test_a_stock_layer_may_take_the_place_of_ours() -> None:
 
 
 def test_a_sharded_layer_gives_the_same(tmp_path: Path) -> None:
+    pytest.importorskip("torch", "2.7", reason="before 2.7 nothing can be sharded on a CPU")
     fully_shard = pytest.importorskip("torch.distributed.fsdp").fully_shard
     module, x = BatchFormer(8, dropout=0.0), torch.randn(5, 8)
     expected = module(x)

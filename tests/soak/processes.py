@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import multiprocessing
 import os
 import signal
 import sys
@@ -15,21 +14,10 @@ from unittest.mock import patch
 
 from batchformer.lab.engine import checkpoint
 from batchformer.plug import files
+from processes import fork, write_to
 
 #: Where inside the write of a checkpoint a process can be made to die.
 PLACES = ("half written", "written", "flushed", "renamed")
-#: Modules loaded once, so that a command starts in a fraction of a second instead of ten.
-_LOADED = [
-    "soak.processes",
-    "batchformer.lab.runs.compare",
-    "batchformer.lab.methods.erm",
-    "sklearn.datasets",
-    "timm",
-    "torch.utils.tensorboard",
-    "torchmetrics",
-    "tyro",
-]
-
 Prepare = Callable[[], None]
 
 
@@ -41,11 +29,7 @@ def start(arguments: Sequence[str], output: Path, prepare: Prepare | None = None
         output: file for its stdout and stderr.
         prepare: called in the process before the command.
     """
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(_LOADED)
-    process = context.Process(target=_command, args=(list(arguments), output, prepare))
-    process.start()
-    return process
+    return fork(_command, list(arguments), output, prepare)
 
 
 def finish(process: BaseProcess, seconds: float = 300) -> int:
@@ -92,9 +76,7 @@ def _command(arguments: list[str], output: Path, prepare: Prepare | None) -> Non
 
     from batchformer.cli import main as cli
 
-    handle = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    for stream in (1, 2):
-        os.dup2(handle, stream)
+    write_to(output, 1, 2)
     torch.set_num_threads(1)
     sys.argv = ["batchformer", *arguments]
     if prepare is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from batchformer import __version__
 from batchformer.cli import questions, results, training
 from batchformer.cli.arguments import UserError
-from batchformer.lab.engine.distributed import torchrun as wide
+from batchformer.lab.engine.distributed import torchrun
 
 HELP = f"""batchformer {__version__}: BatchFormer, and the experiments that say whether it helps.
 
@@ -64,10 +64,10 @@ TRAINING = ("demo", "train", "compare", "sweep")
 def main(argv: Sequence[str] | None = None) -> None:
     """Run one command; exits with 1 for an error a person can mend, 2 for a wrong call."""
     name, *rest = list(sys.argv[1:] if argv is None else argv) or ["--help"]
-    if wide.is_follower() and name not in TRAINING:
+    if torchrun.is_follower() and name not in TRAINING:
         return  # one rank answers
-    if wide.several_ranks() and name in TRAINING:
-        wide.run_as_rank(lambda: _run(name, rest))
+    if torchrun.several_ranks() and name in TRAINING:
+        torchrun.run_as_rank(lambda: _run(name, rest))
     _run(name, rest)
 
 
@@ -145,5 +145,5 @@ def _dispatch(name: str, arguments: list[str]) -> None:
 
 
 def _fail(message: str, code: int) -> None:
-    wide.print_once(f"batchformer: {message}")
+    torchrun.print_once(f"batchformer: {message}")
     raise SystemExit(code)

@@ -17,12 +17,7 @@ from batchformer.insight.relations import Relations
 
 
 class AttentionSums:
-    """Sums of attention weights over batches, from which readers make means.
-
-    Args:
-        classes: K classes in P bins and three shot groups.
-        heads: H.
-    """
+    """Sums of attention weights of H heads over batches, from which readers make means."""
 
     def __init__(self, classes: Classes, heads: int) -> None:
         self.classes, self.bin_of_class, self.shots = classes, classes.bin_of_class, len(SHOTS)

@@ -15,10 +15,7 @@ MEASURED, PROJECTED, CAM, EXPLORED = -1, -2, -3, -4
 def balanced(labels: Tensor, most: int, draw: torch.Generator) -> Tensor:
     """Rows (min(M, most),) in random order: one of each class, then another of each, ...
 
-    Args:
-        labels: (M,).
-        most: rows to draw at most.
-        draw: of the order.
+    ``labels`` is (M,).
     """
     labels = labels.cpu()
     shuffled = torch.randperm(len(labels), generator=draw)

@@ -46,13 +46,9 @@ class BatchInfluence:
 def influence(
     relations: Relations, features: Tensor, labels: Tensor, steps: int = 0
 ) -> BatchInfluence:
-    """All dL_i / df_j of a batch.
+    """All dL_i / df_j of a batch with plain pooled features (N, ...) and labels (N,).
 
-    Args:
-        relations: with an encoder.
-        features: (N, ...) plain pooled features.
-        labels: (N,).
-        steps: S, how many gradients are kept of each sample, for :func:`on_images`.
+    ``steps`` is S, how many gradients are kept of each sample, for :func:`on_images`.
     """
     count = len(features)
     absolute, length = features.new_zeros(count, count), features.new_zeros(count, count)
@@ -80,12 +76,7 @@ def feature_gradients(
 
     The batch is copied for every row, and L_i is computed from copy i alone: copies are positions
     to the encoder, which do not attend to each other. So one backward pass gives all gradients.
-
-    Args:
-        relations: with an encoder.
-        features: (N, ...) plain pooled features.
-        labels: (N,).
-        block: copies at a time; by default what :data:`BLOCK` allows.
+    ``block`` is the number of copies at a time; by default what :data:`BLOCK` allows.
     """
     count = len(features)
     if block is None:
@@ -128,10 +119,8 @@ def on_images(
     gradient of one other sample's loss, and S passes those of S.
 
     Args:
-        relations: in eval.
-        x: (N, ...) images.
+        x: (N, ...) images, of which ``block`` are taken at a time.
         following: (S, N, ...) of :func:`influence`.
-        block: images at a time.
 
     Returns:
         Mean absolute values and lengths, (S, N) each; for s = 1..S in the rows, and in column i

@@ -86,13 +86,7 @@ def look(
 
 
 class CountedImages:
-    """The same images; each batch is reported once it was worked on.
-
-    Args:
-        images: to look at.
-        tell: is called.
-        total: batches that will be asked for.
-    """
+    """The same images; ``tell`` is called after each of ``total`` batches was worked on."""
 
     def __init__(self, images: TestImages, tell: Tell, total: int) -> None:
         self.classes, self.labels = images.classes, images.labels
@@ -107,16 +101,10 @@ class CountedImages:
 
 
 def look_cam(relations: Relations, images: TestImages, network: nn.Module, layer: str) -> Arrays:
-    """Measure only Grad-CAM, at another layer; the network is left as it was.
+    """Measure only Grad-CAM, at a layer of this name, or at the ``released`` one.
 
-    Args:
-        relations: of the network.
-        images: of the test set.
-        network: holds the layer.
-        layer: its name in the network, or ``released``.
-
-    Returns:
-        The arrays that begin with ``cam_`` in :mod:`batchformer.insight.record`.
+    The network is left as it was. Returns the arrays that begin with ``cam_`` in
+    :mod:`batchformer.insight.record`.
     """
     with preserve_state(relations.module), torch.no_grad():
         relations.module.eval()
@@ -124,13 +112,7 @@ def look_cam(relations: Relations, images: TestImages, network: nn.Module, layer
 
 
 def measured_rows(labels: Tensor, most: int, seed: int) -> Tensor:
-    """Rows of the images that are measured, in the order of a seed.
-
-    Args:
-        labels: (M,) of all images.
-        most: rows, at most.
-        seed: of the order.
-    """
+    """Rows of the images that are measured, at most so many of (M,), in the order of a seed."""
     rows = draws.balanced(labels, most, draws.generator_of(draws.MEASURED))
     return rows[torch.randperm(len(rows), generator=draws.generator_of(draws.MEASURED, seed))]
 

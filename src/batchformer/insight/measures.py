@@ -78,11 +78,7 @@ def separation_and_spread(
     separation is the mean over a group's classes of min |m_c - m_d| / w_c over all other classes d;
     spread is the mean of w_c over a group's classes, over that of all. A class counts if it has two
     samples that differ; NaN for a group without such a class.
-
-    Args:
-        features: (M, C).
-        labels: (M,).
-        shot_of_class: (K,) 0, 1 or 2.
+    Features are (M, C), labels (M,), and ``shot_of_class`` (K,) is 0, 1 or 2.
     """
     wide, labels = _wide(features), labels.cpu()
     present, row = torch.unique(labels, return_inverse=True)

@@ -107,16 +107,7 @@ def one_row(x: Tensor, rows: Tensor, w: EncoderWeights, *, heads: int, attend: A
     """Row ``rows[p]`` of the output of a layer for batch p, without dropout.
 
     It is the last layer, and one row of it is used: the other samples are keys and values only.
-
-    Args:
-        x: (P, N, C) batches.
-        rows: (P,) which sample of each.
-        w: the layer.
-        heads: H.
-        attend: as in :func:`~batchformer.nn.encoder.encoder_layer`.
-
-    Returns:
-        (P, C).
+    ``x`` is (P, N, C), ``rows`` (P,), and the result (P, C).
     """
     batches, samples, channels = x.shape
     each = torch.arange(batches, device=x.device)

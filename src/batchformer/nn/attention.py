@@ -256,15 +256,8 @@ def attention_across(
     """Exact attention of this rank's N samples over the M samples of all ranks.
 
     Only keys and values are sent: 2 C numbers per row and position, from every rank to every
-    other, and as many gradients back. With ``attend="self"`` nothing is sent.
-
-    Args:
-        qkv: queries, keys and values side by side, ``(L, N, 3 C)``.
-        heads: attention heads; must divide C.
-        rows: the result of :func:`~batchformer.nn.exchange.agree_on_rows`.
-        dropout: of the attention weights.
-        attend: ``"batch"``: every sample sees the samples of all ranks; ``"self"``: only itself.
-        return_weights: also return the weights.
+    other, and as many gradients back. With ``attend="self"`` nothing is sent. ``qkv`` is as in
+    :func:`attention`, ``rows`` comes from :func:`~batchformer.nn.exchange.agree_on_rows`.
 
     Returns:
         ``(L, N, C)``, and the weights ``(L, heads, N, M)`` or None.

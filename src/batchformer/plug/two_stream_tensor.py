@@ -117,7 +117,7 @@ def _unmarkable() -> bool:
     """Whether a tracer is active that does not support tensor subclasses."""
     if torch.compiler.is_compiling():
         # Earlier compilers do not trace into tensor subclasses and would break the graph.
-        return torch.compiler.is_exporting() or not COMPILER_KNOWS_SUBCLASSES
+        return not COMPILER_KNOWS_SUBCLASSES or torch.compiler.is_exporting()
     return bool(torch.jit.is_tracing())  # type: ignore[attr-defined, no-untyped-call]
 
 
