@@ -30,7 +30,9 @@ from batchformer.plug.observe import (
 from batchformer.plug.place_tests import (
     Attention,
     idle_place,
+    left_out,
     place_in_groups,
+    places_of,
     record_attention,
 )
 from batchformer.plug.row_tests import (
@@ -242,7 +244,8 @@ def gather_evidence(experiment: Experiment, frozen: set[int], in_eval: Attention
         seen.plain_encoded = any(gradients([t[plain] for t in pick(base)], encoder))
     seen.attending = shifts[mixed]
     seen.attending[0] = False  # the row of the replaced sample itself shows nothing
-    seen.effect = effect(*pairs[0], mixed, 0)
+    for passed in passes:
+        _add_effect(seen, pick, passed, mixed, 0)
     _compare_equal_samples(seen, pairs, plain, mixed)
     if seen.equal and seen.doubled and n > 2:
         # One pair of equal samples does not exclude orders that keep the pair together.
@@ -277,6 +280,8 @@ def gather_evidence(experiment: Experiment, frozen: set[int], in_eval: Attention
         seen.unreached = unreached(experiment, *larger, pick, order if seen.doubled else None)
     if not (seen.control or seen.unsteady or noisy) and comparable:
         _look_later(seen, pick, mixed)
+        if seen.idle is None and not seen.unsteady:
+            _look_at_places(seen, pick, mixed, places_of(attention, in_eval))
     if seen.no_gradients is not None:
         return seen
     if base.calls:
@@ -372,6 +377,22 @@ def _look_later(seen: Evidence, pick: Picker, mixed: list[int]) -> None:
         shifts = moved(pick(then), pick(later(replaced, steps)))[mixed]
         if seen.attending.any() and not shifts[1:].any():
             seen.later = "in a later training step no mixed row depends on another sample"
+
+
+def _look_at_places(
+    seen: Evidence, pick: Picker, mixed: list[int], places: dict[str, nn.Module]
+) -> None:
+    """If there are several places, whether the mixed rows change without each of them."""
+    before = [t[mixed].detach().double() for t in pick(seen.base)]
+    for name, module in places.items() if len(places) > 1 else ():
+        with left_out(module):
+            again = pick(seen.experiment.run_again(list(range(seen.samples))))
+        pairs = zip(before, (t[mixed].detach().double() for t in again), strict=True)
+        size = max(
+            float((a - b).norm() / (a - a.mean(0)).norm().clamp(min=1e-12)) for a, b in pairs
+        )
+        if 0 < size < NEGLIGIBLE:  # at zero it belongs to another output, or has no gradient
+            seen.idle = f"without {name} the mixed rows change by {size:.1g} of their spread"
 
 
 def _reads_samples(base: Pass, after: Pass, n: int) -> bool:

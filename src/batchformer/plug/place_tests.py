@@ -110,17 +110,38 @@ def record_attention(model: nn.Module) -> Iterator[Attention]:
             handle.remove()
 
 
-def idle_place(now: Attention, in_eval: Attention) -> str | None:
-    """Where a training pass attends, but no sample reaches another; None if nowhere.
-
-    What attends in eval too is a part of the backbone.
-    """
+def places_of(now: Attention, in_eval: Attention) -> dict[str, nn.Module]:
+    """The modules that mix samples, by name. What attends in eval too is a part of the backbone."""
     backbone = {id(call.module) for call in in_eval.calls}
+    return {
+        call.name: call.module
+        for call in now.calls
+        if isinstance(call.module, BatchFormer) or id(call.module) not in backbone
+    }
+
+
+@contextmanager
+def left_out(module: nn.Module) -> Iterator[None]:
+    """Within it, a module returns what it reads."""
+
+    def skip(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
+        if isinstance(output, tuple):  # attention alone has the first tensor for its output
+            return torch.zeros_like(output[0]), *output[1:]
+        return args[0] if args and args[0].shape == output.shape else torch.zeros_like(output)
+
+    handle = module.register_forward_hook(skip)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def idle_place(now: Attention, in_eval: Attention) -> str | None:
+    """Where a training pass attends, but no sample reaches another; None if nowhere."""
+    places = places_of(now, in_eval)
     for call in now.calls:
-        ours = isinstance(call.module, BatchFormer)
-        if (ours and call.module.attend == "self") or (not ours and id(call.module) in backbone):
-            continue
-        if _mixes(call) is False:
+        control = isinstance(call.module, BatchFormer) and call.module.attend == "self"
+        if call.name in places and not control and _mixes(call) is False:
             return f"in {call.name} every sample attends only to itself"
     if now.alone > in_eval.alone:
         return "attention in training runs over an axis of length one"
@@ -131,9 +152,9 @@ def place_in_groups(
     now: Attention, larger: Attention, in_eval: Attention, samples: tuple[int, int]
 ) -> str | None:
     """Which module attends over no more samples if the batch has more; None if there is none."""
-    backbone = {id(call.module) for call in in_eval.calls}
+    places = places_of(now, in_eval)
     for call in now.calls:
-        if not isinstance(call.module, BatchFormer) and id(call.module) in backbone:
+        if call.name not in places:
             continue
         lengths = [other.length for other in larger.calls if other.module is call.module]
         if lengths and max(lengths) * samples[0] < call.length * samples[1]:

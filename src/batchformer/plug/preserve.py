@@ -146,18 +146,30 @@ class PassState:
             _refill(container, contents)
 
     def skip_steps(self, steps: int) -> None:
-        """After one pass from the kept state: set counters as if so many passes had followed."""
+        """After one pass from the kept state: set counters as if so many passes had followed.
+
+        Counters are whole numbers, in buffers, attributes and dicts, that the pass has changed.
+        """
         for module, name, key in self.places:
             buffers, before = getattr(module, BUFFERS), self.values[key][1]
             now = buffers.get(name)
-            whole = now is not None and now.numel() == 1 and not now.is_floating_point()
-            if whole and now.dtype != torch.bool and not torch.equal(now, before):
-                buffers[name] = now + steps * (now - before)
+            if now is not None and now.numel() == before.numel() == 1 and now.dtype != torch.bool:
+                step = now - before
+                if step.any() and bool(step == step.round()):
+                    buffers[name] = now + steps * step
         for part, kept in self.attributes:
-            for name, value in _state_of(part).items():
-                before = kept.get(name, getattr(type(part), name, 0))
-                if type(value) is int and type(before) is int:
-                    vars(part)[name] = value + steps * (value - before)
+            defaults = {name: getattr(type(part), name, 0) for name in _state_of(part)}
+            _skip(vars(part), {**defaults, **kept}, steps)
+        for container, contents in self.containers:
+            if isinstance(container, dict):
+                _skip(container, contents, steps)
+
+
+def _skip(now: dict[str, Any], before: dict[str, Any], steps: int) -> None:
+    for name, old in before.items():
+        new = now.get(name)
+        if type(new) is int and type(old) is int:
+            now[name] = new + steps * (new - old)
 
 
 def _own_attributes(part: Any) -> dict[str, Any]:

@@ -648,6 +648,12 @@ class SecondPlaceInGroups(TwoPlaces):
         return torch.cat([self.second(part) for part in f.split(8)])
 
 
+@wrong(ATTEND, says="without second the mixed rows change by")
+class SecondPlaceOfNextToNoEffect(TwoPlaces):
+    def mix(self, f: Tensor) -> Tensor:
+        return torch.lerp(f, self.second(f), 1e-5)
+
+
 # Samples attend now, and not in other training steps.
 
 
@@ -683,6 +689,17 @@ class InEverySecondStep(InSomeSteps):
 
     def on(self) -> bool:
         return bool(self.step % 2 == 0)
+
+
+@wrong(ATTEND, says="in every training step")
+class InTheFirstStepsByADict(InSomeSteps):
+    def counter(self) -> Any:
+        self.counts = {"steps": 0}
+        return 0.0
+
+    def on(self) -> bool:
+        self.counts["steps"] += 1
+        return self.counts["steps"] < 10
 
 
 @wrong(ATTEND, says="in every training step")
