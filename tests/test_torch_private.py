@@ -29,6 +29,7 @@ NAMES = {
     "nn.Module()._modules": "detach does not remove BatchFormer (CHILDREN)",
     "nn.Module()._compiled_call_impl": "attach accepts a compiled module (COMPILED_CALL)",
     "torch.compile(nn.Identity())._orig_mod": "unwrap keeps compiled modules (COMPILED_MODULE)",
+    "torch.ones(1)._version": "check computes the backbone again in every pass (VERSION)",
     "scheduled().step._wrapped_by_lr_sched": "attach accepts a scheduled optimizer "
     "(SCHEDULED_STEP)",
     "torch._C.DisableTorchFunctionSubclass": "TwoStreamTensor (DisableTorchFunctionSubclass)",

@@ -30,6 +30,8 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_p
 PARAMETERS, BUFFERS, CHILDREN = "_parameters", "_buffers", "_modules"
 #: Where ``module.compile()`` keeps the compiled call, and ``torch.compile(module)`` the module.
 COMPILED_CALL, COMPILED_MODULE = "_compiled_call_impl", "_orig_mod"
+#: How often something was written into a tensor.
+VERSION = "_version"
 #: What a learning-rate scheduler sets on ``optimizer.step``.
 SCHEDULED_STEP = "_wrapped_by_lr_sched"
 

@@ -141,3 +141,15 @@ class Dense(nn.Module):
 def test_maps_and_single_numbers_have_one_too(classes: int) -> None:
     made = attach(Dense(classes), verbose=False, example=torch.randn(3, 3, 8, 8))
     assert influence(made, torch.randn(4, 3, 8, 8)) > 0
+
+
+def test_of_several_outputs_that_with_mixed_rows_counts() -> None:
+    class TwoOutputs(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.batchformer, self.head = BatchFormer(8), nn.Linear(8, 5)
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return self.head(x), self.head(self.batchformer(x))
+
+    assert influence(TwoOutputs(), X) > NEXT_TO_NOTHING

@@ -78,16 +78,22 @@ def influence(model: nn.Module, batch: Any) -> float:
 
 
 def influence_of(seen: Pass, samples: int) -> float | None:
-    """:func:`influence` in an observed pass; None if its outputs have no rows."""
-    _, x, _ = seen.calls[0]
+    """:func:`influence` in an observed pass; None if its outputs have no rows.
+
+    Of several outputs, the first in which samples have an influence on one another.
+    """
     axis = seen.calls[0][0].batch_axis
-    logits = next((_joint(t, samples, axis) for t in seen.outputs if _has_rows(t, samples)), None)
-    if logits is None or not logits.requires_grad:
-        return None
+    outputs = [_joint(t, samples, axis) for t in seen.outputs if _has_rows(t, samples)]
+    found = [_influence_on(logits, seen, axis) for logits in outputs if logits.requires_grad]
+    return next((size for size in found if size), 0.0) if found else None
+
+
+def _influence_on(logits: Tensor, seen: Pass, axis: int) -> float:
+    _, x, _ = seen.calls[0]
     features = x.detach().movedim(axis, 0).flatten(1).double()
     apart = (2 * (features - features.mean(0)).square().sum(1).mean()).sqrt()
     lengths = []
-    for row in range(samples):
+    for row in range(len(logits)):
         (gradient,) = torch.autograd.grad(
             _loss(logits[row]), x, retain_graph=True, allow_unused=True
         )

@@ -14,8 +14,9 @@ from batchformer.nn.module import BatchFormer, without_exchange
 from batchformer.plug.eval_tests import (
     OURS,
     eval_depends_on,
-    is_eval_plain,
     other_layers_in_eval,
+    run_attached_in_eval,
+    run_in_eval,
 )
 from batchformer.plug.evidence import Evidence, gather_evidence
 from batchformer.plug.findings import (
@@ -38,6 +39,7 @@ from batchformer.plug.noise import (
     zeros_filled,
 )
 from batchformer.plug.observe import Experiment, fill_up, gradients, probe_batch
+from batchformer.plug.place_tests import Attention
 from batchformer.plug.preserve import preserve_state
 
 
@@ -105,19 +107,21 @@ def check(
         if input_axis is None:
             input_axis = record.input_axis if record else 0
         few = fill_up(inner, probe_batch(inner, batch, input_axis))
-        modes = [(m, m.training) for m in inner.modules()]
-        in_eval, layout, shapes = is_eval_plain(inner, few, encoders, attached=record is not None)
-        inner.train()  # clears what some modules cache in eval
-        for module, mode in modes:
-            module.training = mode
+        own_code = None if record else run_in_eval(inner, few, encoders)
         on = _switched_on(inner, encoders)
         for parameter in inner.parameters():  # a frozen model would have no graph to follow
             if parameter.is_floating_point():
                 parameter.requires_grad_(True)
         zeros = [f"{name} is zero" for name in stack.enter_context(zeros_filled(inner))]
         stack.enter_context(without_noise(inner, few))
-        experiment = Experiment(inner, few, encoders, layout, shapes)
-        seen, opened = _with_gates_open(gather_evidence(experiment, frozen), frozen, optimizer)
+        # The norms of an attached model now have the statistics of training in eval too, so one
+        # pass shows both whether eval is plain, and whether it equals the plain rows of training.
+        plain = own_code or run_attached_in_eval(inner, few)
+        in_eval = plain.finding
+        experiment = Experiment(inner, few, encoders, plain.layout, plain.shapes)
+        seen, opened = _with_gates_open(
+            gather_evidence(experiment, frozen, plain.attention), frozen, plain.attention, optimizer
+        )
         zeros += opened
         if not seen.used and not seen.doubled and not seen.attending.any():
             return CheckResult((_none_found(encoders),))
@@ -127,10 +131,11 @@ def check(
         findings = [Finding(THERE, True, there), *on, *_never_called(inner)]
         findings += about_streams(seen, mixed_only)
         findings += about_training(seen, frozen, zeros)
-        measured, alive = about_life(seen, zeros)
+        explained = any(finding.passed is False for finding in findings)
+        measured, alive = about_life(seen, zeros, explained)
         findings += alive
         if in_eval.passed:
-            in_eval = other_layers_in_eval(inner, seen, layout, frozen) or in_eval
+            in_eval = other_layers_in_eval(inner, seen, plain, frozen) or in_eval
         if in_eval.passed and not seen.used and seen.own_weights:
             in_eval = eval_depends_on(inner, few, seen.own_weights) or in_eval
         findings.append(in_eval)
@@ -140,7 +145,7 @@ def check(
 
 
 def _with_gates_open(
-    seen: Evidence, frozen: set[int], optimizer: Optimizer | None
+    seen: Evidence, frozen: set[int], in_eval: Attention, optimizer: Optimizer | None
 ) -> tuple[Evidence, list[str]]:
     """The evidence once gates that start at zero are open, if that shows more.
 
@@ -162,7 +167,7 @@ def _with_gates_open(
         return seen, []
     words = [f"{name} is {'nearly ' if gate.any() else ''}zero" for name, gate in gates]
     with gates_open(gate for _, gate in gates):
-        again = gather_evidence(experiment, frozen)
+        again = gather_evidence(experiment, frozen, in_eval)
     shows = [(s.attends, int(s.attending.sum()), sum(s.reached)) for s in (seen, again)]
     return (again, words) if shows[1] > shows[0] else (seen, [])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,30 +19,60 @@ from batchformer.plug.insertion import PerStream, WithBatchFormer
 from batchformer.plug.noise import seed
 from batchformer.plug.observe import gradients, moved, reachable, replace_sample
 from batchformer.plug.outputs import InEval, Layout, as_rows, find_layout, named_outputs
-from batchformer.plug.preserve import Buffers, own_generators
+from batchformer.plug.place_tests import Attention, record_attention
+from batchformer.plug.preserve import PassState, own_generators
 
 #: The mixins that attach puts in front of a module's class.
 OURS = (WithBatchFormer, PerStream)
 
 
-def is_eval_plain(
-    model: nn.Module, batch: Batch, encoders: list[BatchFormer], *, attached: bool
-) -> tuple[Finding, Layout, dict[str, InEval]]:
-    """The finding on eval, where the outputs have their rows, and their shapes by name.
+class EvalPass(NamedTuple):
+    """What passes in eval showed.
 
-    The model is left in eval.
+    Attributes:
+        finding: whether eval is the plain model.
+        layout: where the outputs have their rows.
+        shapes: of the outputs, by name.
+        attention: what attends in eval.
+        outputs: those of the batch, if norms had the statistics of the training passes.
     """
+
+    finding: Finding
+    layout: Layout
+    shapes: dict[str, InEval]
+    attention: Attention
+    outputs: list[Tensor] | None = None
+
+
+@contextmanager
+def _in_eval(model: nn.Module) -> Iterator[None]:
+    modes = [(m, m.training) for m in model.modules()]
     model.eval()
-    if attached:
-        return _compared_with_plain(model, batch)
+    try:
+        yield
+    finally:
+        model.train()  # clears what some modules cache in eval
+        for module, mode in modes:
+            module.training = mode
+
+
+def run_in_eval(model: nn.Module, batch: Batch, encoders: list[BatchFormer]) -> EvalPass:
+    """Passes in eval of a model that mixes samples in its own code."""
+    with _in_eval(model), record_attention(model) as attention:
+        return EvalPass(*_judge_own_code(model, batch, encoders), attention)
+
+
+def _judge_own_code(
+    model: nn.Module, batch: Batch, encoders: list[BatchFormer]
+) -> tuple[Finding, Layout, dict[str, InEval]]:
     inside = {id(p) for encoder in encoders for p in encoder.parameters()}
     for parameter in model.parameters():
         parameter.requires_grad_(id(parameter) in inside)
     names: list[str] = []
-    buffers, generators = Buffers(model), own_generators(model)
+    state, generators = PassState(model), own_generators(model)
 
     def run(each: Batch) -> list[Tensor]:
-        buffers.restore()
+        state.restore()
         seed(0, generators)
         named = named_outputs(each.run(model))
         names[:] = [name for name, _ in named]
@@ -90,10 +120,14 @@ def _shapes(names: list[str], outputs: list[Tensor], layout: Layout) -> dict[str
     }
 
 
-def _compared_with_plain(
-    model: nn.Module, batch: Batch
-) -> tuple[Finding, Layout, dict[str, InEval]]:
-    with torch.no_grad(), _own_forwards_compared(model) as differ:
+def run_attached_in_eval(model: nn.Module, batch: Batch) -> EvalPass:
+    """Passes in eval of an attached model, whose changed modules are compared with plain ones."""
+    with (
+        _in_eval(model),
+        torch.no_grad(),
+        record_attention(model) as attention,
+        _own_forwards_compared(model) as differ,
+    ):
         named = named_outputs(batch.run(model))
         few = [tensor for _, tensor in named_outputs(batch.head(1).run(model))]
     names, many = [name for name, _ in named], [tensor for _, tensor in named]
@@ -105,7 +139,7 @@ def _compared_with_plain(
         "something besides attach changes eval outputs: is BatchFormer put into training there?",
     )
     layout = find_layout(few, many, (1, batch.rows))
-    return finding, layout, _shapes(names, many, layout)
+    return EvalPass(finding, layout, _shapes(names, many, layout), attention, many)
 
 
 def _depends_on_encoder() -> Finding:
@@ -159,15 +193,11 @@ def eval_depends_on(
     model: nn.Module, batch: Batch, weights: list[tuple[str, Tensor]]
 ) -> Finding | None:
     """A failure if eval outputs depend on these weights, which act on mixed rows in training."""
-    modes = [(m, m.training) for m in model.modules()]
-    model.eval()
     inside = {id(p) for _, p in weights}
     for parameter in model.parameters():
         parameter.requires_grad_(id(parameter) in inside)
-    with torch.enable_grad():
+    with _in_eval(model), torch.enable_grad():
         encoded = bool(inside & reachable(output_tensors(batch.run(model))).keys())
-    for module, mode in modes:
-        module.training = mode
     return _depends_on_encoder() if encoded else None
 
 
@@ -175,7 +205,7 @@ def eval_depends_on(
 
 
 def other_layers_in_eval(
-    model: nn.Module, seen: Evidence, layout: Layout, frozen: set[int]
+    model: nn.Module, seen: Evidence, plain_pass: EvalPass, frozen: set[int]
 ) -> Finding | None:
     """A failure if eval and training do not share all weights; None if they cannot be compared.
 
@@ -183,25 +213,20 @@ def other_layers_in_eval(
     probabilities. Norms have the statistics of the training passes meanwhile.
 
     Args:
-        layout: where the outputs have their rows in eval.
         frozen: ids of the parameters that the user has frozen, such as those of a teacher.
     """
     plain = seen.plain_rows(seen.base)
     if not plain or seen.unsteady or seen.base.noisy or seen.no_gradients is not None:
         return None
-    batch, modes = seen.experiment.batch, [(m, m.training) for m in model.modules()]
-    model.eval()
-    try:
-        with torch.no_grad():
-            outputs = [tensor for _, tensor in named_outputs(batch.run(model))]
-        if _has_equal(as_rows(outputs, batch.rows, layout), plain[0]):
+    batch, outputs = seen.experiment.batch, plain_pass.outputs
+    with _in_eval(model):
+        if outputs is None:
+            with torch.no_grad():
+                outputs = [tensor for _, tensor in named_outputs(batch.run(model))]
+        if _has_equal(as_rows(outputs, batch.rows, plain_pass.layout), plain[0]):
             return None
         with torch.enable_grad():
             in_eval = reachable([tensor for _, tensor in named_outputs(batch.run(model))])
-    finally:
-        model.train()  # clears what some modules cache in eval
-        for module, mode in modes:
-            module.training = mode
     again = seen.experiment.run()  # weights may have been moved since the first pass
     names = {id(p): name for name, p in model.named_parameters()}
     trained = reachable(again.outputs)

@@ -10,20 +10,30 @@ from torch import Tensor, nn
 
 from batchformer.nn.module import BatchFormer
 from batchformer.plug.alive import decay_warning, influence_of
-from batchformer.plug.example import Batch
 from batchformer.plug.noise import drops_everything
 from batchformer.plug.observe import (
     SEEDS,
+    STEPS,
     Experiment,
     Features,
     Pass,
+    effect,
     equal_pairs,
     gradients,
     has_reentrant_checkpoint,
     moved,
     reachable,
     replace_sample,
+    replaced_index,
     same_samples,
+)
+from batchformer.plug.place_tests import (
+    Attention,
+    idle_place,
+    left_out,
+    place_in_groups,
+    places_of,
+    record_attention,
 )
 from batchformer.plug.row_tests import (
     Observation,
@@ -41,6 +51,9 @@ from batchformer.plug.row_tests import (
     unreached,
 )
 from batchformer.plug.stream_weights import find_stream_specific, follow_gradients, is_followed
+
+#: An effect below this is none. In new encoders it is 0.03 to 1.
+NEGLIGIBLE = 1e-3
 
 
 class Evidence:
@@ -61,6 +74,10 @@ class Evidence:
         used: encoders that are called, or whose weights take part in the outputs.
         attending: (N,) whether a mixed row, other than the first, depends on another sample.
         replaced_all: to see that, more than the first sample was replaced.
+        effect: how far a replaced sample moves other mixed rows, relative to its own; None if not
+            measured.
+        idle: the place where no sample attends to another, or only to some, if there is one.
+        later: what is wrong in a later training step, if it is another than now.
         plain_moved: (N,) whether a plain row moved when the first sample was replaced.
         plain_encoded: plain rows depend on the encoder's weights.
         in_encoder: the encoder's own rows moved when the first sample was replaced.
@@ -91,6 +108,9 @@ class Evidence:
     unreached: tuple[int, int] | None = None
     order: str | None = None
     replaced_all: bool = False
+    effect: float | None = None
+    idle: str | None = None
+    later: str | None = None
     plain_encoded: bool = False
     in_encoder: bool = False
     unsteady: bool = False
@@ -136,25 +156,35 @@ class Evidence:
         return bool(self.used) and all(encoder.attend == "self" for encoder in self.used)
 
     @property
+    def negligible(self) -> bool:
+        """Mixed rows depend on other samples by next to nothing."""
+        return self.effect is not None and self.effect < NEGLIGIBLE and not self.control
+
+    @property
     def attends(self) -> bool:
         """All mixed rows depend on other samples, in every output; or it is the control."""
-        apart = self.unreached is not None or "attend" in self.faults
+        apart = self.unreached or self.negligible or self.idle or "attend" in self.faults
         return self.control or (bool(self.attending[1:].all()) and not apart)
 
 
-def gather_evidence(experiment: Experiment, frozen: set[int]) -> Evidence:
+def gather_evidence(experiment: Experiment, frozen: set[int], in_eval: Attention) -> Evidence:
     """Run the experiments.
 
     Args:
         frozen: ids of the parameters that the user has frozen.
+        in_eval: what attends in eval.
     """
     n = experiment.batch.rows
-    base, larger = experiment.run(), larger_batch(experiment)
+    with record_attention(experiment.model) as attention:
+        base = experiment.run_recorded()
+    after = experiment.run_recorded(replaced_index(n, 0))
+    with record_attention(experiment.model) as more_attention:
+        larger = larger_batch(experiment)
     if larger is not None:
-        experiment.learn_layout(base, larger[1], larger[0].rows)
-        experiment.find_rows(larger[1], larger[0].rows)
+        experiment.learn_layout(base, larger[1], len(larger[0]))
+        experiment.find_rows(after, n)
+        experiment.find_rows(larger[1], len(larger[0]))
     first_replaced = replace_sample(experiment.batch, 0)
-    after = experiment.run(first_replaced)
     seen = Evidence(experiment, base, base.count(n))
     seen.finite = all(bool(t.detach().isfinite().all()) for t in base.rows)
     training = ((name, m) for name, m in experiment.model.named_modules() if m.training)
@@ -170,6 +200,10 @@ def gather_evidence(experiment: Experiment, frozen: set[int]) -> Evidence:
     seen.judged = pick is not None and seen.finite
     if pick is None:
         return seen
+    seen.idle = idle_place(attention, in_eval)
+    if larger is not None and seen.idle is None:
+        sizes = (n, len(larger[0]))
+        seen.idle = place_in_groups(attention, more_attention, in_eval, sizes)
     seen.two_outputs = pick.paired
     seen.doubled = seen.two_outputs or seen.rows == 2 * n
     encoder = [p for e in seen.used for p in e.parameters()]
@@ -179,8 +213,8 @@ def gather_evidence(experiment: Experiment, frozen: set[int]) -> Evidence:
     second: Pass | None = None
     noisy = base.noisy or after.noisy
     if seen.doubled and seen.finite and len(pick.views) > 1 and not noisy:
-        batches = [experiment.batch, first_replaced, _second_replaced(experiment)]
-        second = experiment.run(batches[2])
+        batches = [experiment.batch, first_replaced, replace_sample(experiment.batch, 1, source=0)]
+        second = experiment.run_again(replaced_index(n, 1, source=0))
         looks = [
             Observation(outputs, same_samples(batch))
             for outputs, batch in zip((base, after, second), batches, strict=True)
@@ -210,11 +244,13 @@ def gather_evidence(experiment: Experiment, frozen: set[int]) -> Evidence:
         seen.plain_encoded = any(gradients([t[plain] for t in pick(base)], encoder))
     seen.attending = shifts[mixed]
     seen.attending[0] = False  # the row of the replaced sample itself shows nothing
+    for passed in passes:
+        _add_effect(seen, pick, passed, mixed, 0)
     _compare_equal_samples(seen, pairs, plain, mixed)
     if seen.equal and seen.doubled and n > 2:
         # One pair of equal samples does not exclude orders that keep the pair together.
-        second = second or experiment.run(_second_replaced(experiment))
-        same = same_samples(_second_replaced(experiment))
+        second = second or experiment.run_again(replaced_index(n, 1, source=0))
+        same = same_samples(replace_sample(experiment.batch, 1, source=0))
         for half in (plain, mixed):
             seen.misplaced |= compare_equal([t[half] for t in pick(second)], same)[1]
     # Norms over two or three channels can make the encoder's own rows equal.
@@ -237,9 +273,15 @@ def gather_evidence(experiment: Experiment, frozen: set[int]) -> Evidence:
             others.fill_diagonal_(False)
             seen.attending = seen.attending | others.any(1)
         seen.replaced_all = True
-    elif larger is not None and depends is None and not (seen.control or seen.unsteady or noisy):
+    elif (larger is not None and depends is None and seen.equal is not False) and not (
+        seen.control or seen.unsteady or noisy
+    ):
         order = seen.order or "plain, mixed"
         seen.unreached = unreached(experiment, *larger, pick, order if seen.doubled else None)
+    if not (seen.control or seen.unsteady or noisy) and comparable:
+        _look_later(seen, pick, mixed)
+        if seen.idle is None and not seen.unsteady:
+            _look_at_places(seen, pick, mixed, places_of(attention, in_eval))
     if seen.no_gradients is not None:
         return seen
     if base.calls:
@@ -257,10 +299,6 @@ def gather_evidence(experiment: Experiment, frozen: set[int]) -> Evidence:
     except RuntimeError as error:  # a checkpoint elsewhere in the model
         seen.no_gradients = str(error).splitlines()[0]
     return seen
-
-
-def _second_replaced(experiment: Experiment) -> Batch:
-    return replace_sample(experiment.batch, 1, source=0)
 
 
 def _flat(encoder: BatchFormer, x: Tensor) -> Tensor:
@@ -289,6 +327,7 @@ def _attending_otherwise(seen: Evidence, after: Pass, pick: Picker, mixed: list[
         shifts = moved(pick(seen.base), pick(after_one))[mixed]
         shifts[sample] = False
         met |= shifts
+        _add_effect(seen, pick, (seen.base, after_one), mixed, sample)
     if not met[1:].all() and _reads_samples(seen.base, after, n):
         # An untrained network may map all samples to almost the same features, or to huge ones,
         # for which attention gives all weight to one sample.
@@ -296,10 +335,64 @@ def _attending_otherwise(seen: Evidence, after: Pass, pick: Picker, mixed: list[
         steady = experiment.run(features="unit")
         noises: tuple[Features, ...] = ("unit_and_noise", "unit_and_loud_noise")
         for noise in noises:
-            shifts = moved(pick(steady), pick(experiment.run(features=noise)))[mixed]
+            loud = experiment.run(features=noise)
+            shifts = moved(pick(steady), pick(loud))[mixed]
             shifts[0] = False
             met |= shifts
+            _add_effect(seen, pick, (steady, loud), mixed, 0)
     return met
+
+
+def _add_effect(
+    seen: Evidence, pick: Picker, passes: tuple[Pass, Pass], mixed: list[int], sample: int
+) -> None:
+    """Keep the largest effect of all experiments."""
+    before, after = passes
+    found = (seen.effect, effect(pick(before), pick(after), mixed, sample))
+    seen.effect = max((size for size in found if size is not None), default=None)
+
+
+def _look_later(seen: Evidence, pick: Picker, mixed: list[int]) -> None:
+    """Whether the model mixes samples in a later training step too, if that is another."""
+    experiment, n = seen.experiment, seen.samples
+    same, replaced = list(range(n)), replaced_index(n, 0)
+
+    def later(index: list[int], steps: int) -> Pass:
+        again = experiment.run_again(same)
+        seen.unsteady |= [t.shape for t in again.rows] != shapes
+        seen.unsteady = seen.unsteady or bool(moved(pick(seen.base), pick(again)).any())
+        return experiment.run_again(index, later=steps)
+
+    shapes, steps = [t.shape for t in seen.base.rows], STEPS
+    try:
+        then = later(same, steps)
+    except Exception:  # something else is counted too, such as a place in a queue
+        steps = 1
+        then = later(same, steps)
+    if seen.unsteady:
+        return
+    if [t.shape for t in then.rows] != shapes:
+        seen.later = "in a later training step the outputs have other shapes"
+    elif moved(pick(seen.base), pick(then)).any():
+        shifts = moved(pick(then), pick(later(replaced, steps)))[mixed]
+        if seen.attending.any() and not shifts[1:].any():
+            seen.later = "in a later training step no mixed row depends on another sample"
+
+
+def _look_at_places(
+    seen: Evidence, pick: Picker, mixed: list[int], places: dict[str, nn.Module]
+) -> None:
+    """If there are several places, whether the mixed rows change without each of them."""
+    before = [t[mixed].detach().double() for t in pick(seen.base)]
+    for name, module in places.items() if len(places) > 1 else ():
+        with left_out(module):
+            again = pick(seen.experiment.run_again(list(range(seen.samples))))
+        pairs = zip(before, (t[mixed].detach().double() for t in again), strict=True)
+        size = max(
+            float((a - b).norm() / (a - a.mean(0)).norm().clamp(min=1e-12)) for a, b in pairs
+        )
+        if 0 < size < NEGLIGIBLE:  # at zero it belongs to another output, or has no gradient
+            seen.idle = f"without {name} the mixed rows change by {size:.1g} of their spread"
 
 
 def _reads_samples(base: Pass, after: Pass, n: int) -> bool:
@@ -307,6 +400,8 @@ def _reads_samples(base: Pass, after: Pass, n: int) -> bool:
     if not base.calls or not after.calls:
         return False
     encoder, x, _ = base.calls[0]
+    if not (x - x.select(encoder.batch_axis, 0).unsqueeze(encoder.batch_axis)).any():
+        return False  # nothing of the samples arrives
     if x.shape[encoder.batch_axis] != n or x.shape != after.calls[0][1].shape:
         return False
     return not moved([_flat(encoder, x)], [_flat(encoder, after.calls[0][1])])[1:].any()

@@ -23,6 +23,7 @@ ALIVE = "is the encoder still alive?"
 EVAL = "is eval the plain model?"
 MEMBER = "is it in the optimizer?"
 
+CONTROL = "samples attend only to themselves"
 AFTER_CLASSIFIER = (
     "no layer with weights follows the encoder. Unless the classifier is in your loss, the encoder "
     "stands after the classifier: move it before, logits = head(two_streams(x, module))"
@@ -81,6 +82,8 @@ class CheckResult:
                 rows.append(f"{'':6}{'':{width}}  -> {finding.remedy}")
         failed, answers = len(self.failures), [finding.passed for finding in self.findings]
         last = f"{failed} of {len(answers)} failed" if failed else "BatchFormer is acting"
+        if not failed and any(f.seen.startswith(CONTROL) for f in self.findings):
+            last = f"{last} as the control: {CONTROL}"
         open_ones = [f for f in self.findings if f.passed is None]
         if not failed and self._attention_open:
             last = "Nothing failed, but it is not proven that BatchFormer is acting"
@@ -145,12 +148,28 @@ def about_streams(seen: Evidence, mixed_only: bool) -> Iterator[Finding]:
         )
     if passed and "attend" in seen.faults:
         passed, text = False, seen.faults["attend"]
+    if passed and seen.idle is not None:
+        passed, text = False, seen.idle
+        remedy = (
+            "at every place attention must run over all samples (nn.TransformerEncoderLayer: "
+            "batch_first=False and x.unsqueeze(1)), without a mask that keeps them apart"
+        )
+    if passed and seen.negligible and seen.decayed is None:
+        passed = False
+        text = f"a sample moves other mixed rows by {seen.effect:.1g} of what it moves its own"
+        remedy = (
+            "mixed rows are hardly mixed: leave out the small constant that the encoder's rows are "
+            "multiplied by, x = two_streams(x, module)"
+        )
+    if passed and seen.later is not None:
+        passed, text = False, seen.later
+        remedy = "mix the samples in every training step: no counter or flag may switch it off"
     if (seen.unsteady and passed and not seen.control) or seen.uneven:
         passed, text = None, noise
-    elif seen.alike and not passed:
+    elif seen.alike and not passed and seen.dropout is None:
         passed, text = None, "all samples have almost the same outputs (a deep, untrained network?)"
     elif seen.control:
-        text += " (attend='self', the control)"
+        text = f"{CONTROL} (attend='self', the control): {text}"
     yield Finding(ATTEND, passed, text, remedy)
     if not seen.doubled:
         return
@@ -277,8 +296,14 @@ def about_training(seen: Evidence, frozen: set[int], zeros: list[str]) -> Iterat
         )
 
 
-def about_life(seen: Evidence, zeros: list[str]) -> tuple[float | None, list[Finding]]:
-    """The influence, if it was measured, and the finding about it."""
+def about_life(
+    seen: Evidence, zeros: list[str], explained: bool
+) -> tuple[float | None, list[Finding]]:
+    """The influence, if it was measured, and the finding about it.
+
+    Args:
+        explained: something failed already, so no influence at all is no fault of its own.
+    """
     if not seen.base.calls or seen.control or not seen.judged or seen.no_gradients is not None:
         return None, []
     measured = None if zeros else seen.influence
@@ -286,4 +311,9 @@ def about_life(seen: Evidence, zeros: list[str]) -> tuple[float | None, list[Fin
         reason = zeros[0] if zeros else "the outputs have no rows of samples"
         return None, [Finding(ALIVE, None, reason)]
     text = f"one sample can change another's loss by {measured:.2g} nats"
+    if not measured and explained and seen.decayed is None:
+        return measured, [Finding(ALIVE, None, f"{text}, as something failed before")]
+    if not measured:
+        remedy = "no sample reaches the loss of another: is everything dropped, or detached?"
+        return measured, [Finding(ALIVE, False, text, seen.decayed or remedy)]
     return measured, [Finding(ALIVE, seen.decayed is None, text, seen.decayed or "")]

@@ -119,7 +119,7 @@ def _dropout(
     return input * 0.0 if p >= 1.0 and training and train else input
 
 
-#: From this many pixels a side on, half the resolution is good enough for batch statistics.
+#: From this many pixels a side on, half the resolution shows as much.
 LARGE = 128
 
 
@@ -138,15 +138,10 @@ def halved(batch: Batch) -> Batch:
 
 
 def _record_batch_statistics(model: nn.Module, batch: Batch) -> None:
-    """One training pass for batch statistics: of large images at half resolution, if it works."""
-    smaller = halved(batch)
+    """One training pass for batch statistics."""
+    seed(0)
     with torch.no_grad():
-        try:
-            seed(0)
-            smaller.run(model)
-        except Exception:  # the model takes one size of images only
-            seed(0)
-            batch.run(model)
+        batch.run(model)
 
 
 def _has_statistics(module: nn.Module) -> bool:
@@ -247,8 +242,8 @@ def zeros_filled(model: nn.Module) -> Iterator[list[str]]:
                 parameter.zero_()
 
 
-#: A weight that is nowhere larger is a gate that training opens: LayerScale starts at 1e-6.
-CLOSED = 1e-4
+#: A weight that is nowhere larger is a gate that training opens: LayerScale starts at 1e-6 to 1e-3.
+CLOSED = 1e-2
 
 
 def closed_gates(model: nn.Module, trained: Container[int]) -> list[tuple[str, nn.Parameter]]:

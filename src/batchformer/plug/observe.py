@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -14,12 +14,17 @@ from batchformer.nn.module import BatchFormer
 from batchformer.nn.streams import leaves
 from batchformer.plug.classifier import output_tensors
 from batchformer.plug.example import Batch, as_batch, fit_batch
-from batchformer.plug.noise import seed
+from batchformer.plug.noise import halved, seed
 from batchformer.plug.outputs import InEval, Layout, find_rows, named_outputs, training_layout
-from batchformer.plug.preserve import Buffers, own_generators, preserve_state, random_states
+from batchformer.plug.preserve import PassState, own_generators, preserve_state, random_states
+from batchformer.plug.replay import Replay
 
 #: Samples that an experiment needs; more would only take longer.
 PROBE = 4
+
+#: Training steps that are skipped to see whether the model still mixes later. It is a prime, so
+#: that a model which mixes in every second or third step is seen in another one.
+STEPS = 1009
 
 #: Seeds that are tried if a model draws random numbers that cannot be switched off.
 SEEDS = 4
@@ -52,7 +57,20 @@ def probe_batch(model: nn.Module, example: Any, axis: int) -> Batch:
     chosen.insert(-1 if len(chosen) > 1 else 1, other)  # second to last, or last of two
     few = select_samples(given, chosen)
     call: Any = few.kwargs if few.kwargs else few.args
-    return few if listed else fit_batch(model, call, axis)
+    return few if listed else _half_resolution(model, fit_batch(model, call, axis))
+
+
+def _half_resolution(model: nn.Module, batch: Batch) -> Batch:
+    """The batch with large images at half resolution, if the model accepts that."""
+    smaller = halved(batch)
+    if smaller is batch or not _differ(smaller, source_of(0, smaller.rows)):
+        return batch
+    with preserve_state(model), torch.no_grad():
+        try:
+            smaller.head(1).run(model.eval())
+        except Exception:  # it accepts images of one size only
+            return batch
+    return smaller
 
 
 def _as_list_of_samples(model: nn.Module, example: Any) -> Batch | None:
@@ -94,8 +112,12 @@ def repeat_samples(batch: Batch, rows: int) -> Batch:
     Two samples are repeated as 0, 0, 1, 1 and three as 0, 2, 1, 2, so that fewer samples than
     ``PROBE`` also show exchanged rows.
     """
-    order = {2: [0, 0, 1, 1], 3: [0, 2, 1, 2]}.get(batch.rows, list(range(batch.rows)))
-    return select_samples(batch, [order[row % len(order)] for row in range(rows)])
+    return select_samples(batch, repeated_index(batch.rows, rows))
+
+
+def repeated_index(samples: int, rows: int) -> list[int]:
+    order = {2: [0, 0, 1, 1], 3: [0, 2, 1, 2]}.get(samples, list(range(samples)))
+    return [order[row % len(order)] for row in range(rows)]
 
 
 def fill_up(model: nn.Module, batch: Batch) -> Batch:
@@ -147,9 +169,13 @@ def _same(batch: Batch, changed: Batch) -> bool:
 
 def replace_sample(batch: Batch, sample: int, source: int | None = None) -> Batch:
     """The batch with one sample replaced by a copy of ``source``, by default of `source_of`."""
-    index = list(range(batch.rows))
-    index[sample] = source_of(sample, batch.rows) if source is None else source
-    return select_samples(batch, index)
+    return select_samples(batch, replaced_index(batch.rows, sample, source))
+
+
+def replaced_index(samples: int, sample: int, source: int | None = None) -> list[int]:
+    index = list(range(samples))
+    index[sample] = source_of(sample, samples) if source is None else source
+    return index
 
 
 # ---- Passes.
@@ -187,11 +213,13 @@ class Pass:
 class Experiment:
     """A model whose noise is fixed, and a batch of N samples for it.
 
-    Every pass starts with the buffers that the model has now, and with the same random numbers.
+    Every pass starts with the buffers and attributes that the model has now, and with the same
+    random numbers.
 
     Attributes:
         layout: where the outputs have their rows, as far as known.
         in_eval: the outputs in eval by name.
+        replay: what the backbone computed in earlier passes.
     """
 
     model: nn.Module
@@ -199,9 +227,10 @@ class Experiment:
     encoders: list[BatchFormer]
     layout: Layout = field(default_factory=list)
     in_eval: dict[str, InEval] = field(default_factory=dict)
+    replay: Replay | None = None
 
     def __post_init__(self) -> None:
-        self.buffers, self.generators = Buffers(self.model), own_generators(self.model)
+        self.state, self.generators = PassState(self.model), own_generators(self.model)
 
     def run(
         self,
@@ -210,13 +239,21 @@ class Experiment:
         draw: int = 0,
         features: Features = "own",
         grad: bool = True,
+        later: int = 0,
     ) -> Pass:
         """Run one pass.
 
         Gradients are recorded, so that all passes use the same kernels. Without them, a pass can
         only be compared with others without gradients.
+
+        Args:
+            later: if not zero, go on from the state that the pass before has left, with counters
+                set as so many steps after it.
         """
-        self.buffers.restore()
+        if later:
+            self.state.skip_steps(later - 1)
+        else:
+            self.state.restore()
         seed(draw, self.generators)
         before = random_states(self.model)
         with (
@@ -230,6 +267,26 @@ class Experiment:
         outputs = [t.as_subclass(Tensor) for _, t in named]
         found = Pass(names, outputs, calls, states != before, states)
         self.find_rows(found, (batch or self.batch).rows)
+        return found
+
+    def run_again(self, index: list[int], *, grad: bool = True, later: int = 0) -> Pass:
+        """Run samples of the batch once more, without what the backbone has computed before."""
+        batch = select_samples(self.batch, index)
+        if self.replay is None:
+            return self.run(batch, grad=grad, later=later)
+        with self.replay.replaying(index):
+            return self.run(batch, grad=grad, later=later)
+
+    def run_recorded(self, index: list[int] | None = None) -> Pass:
+        """Run the batch, then these samples of it, and keep what the backbone computes."""
+        if index is None:
+            self.replay = Replay(self.model, self.batch.rows)
+        with self.replay.recording() if self.replay is not None else nullcontext():
+            found = self.run(None if index is None else select_samples(self.batch, index))
+        if found.noisy:
+            self.replay = None
+        elif index is not None and self.replay is not None:
+            self.replay.prove(index)
         return found
 
     def find_rows(self, seen: Pass, samples: int) -> None:
@@ -329,6 +386,23 @@ def moved(before: Sequence[Tensor], after: Sequence[Tensor], tolerance: float = 
             rounding = tolerance * max(float(a.abs().max()), 1e-12)
             found |= (a - b).abs().amax(dim=1) > rounding
     return found
+
+
+def effect(
+    before: Sequence[Tensor], after: Sequence[Tensor], mixed: list[int], sample: int
+) -> float | None:
+    """How far a replaced sample moves other mixed rows, relative to its own.
+
+    It is the largest ratio over rows and outputs. None if its own row hardly moves either.
+    """
+    found = []
+    for old, new in zip(before, after, strict=True):
+        a, b = old[mixed].detach().double().cpu(), new[mixed].detach().double().cpu()
+        lengths = (a - b).norm(dim=1)
+        own, lengths[sample] = float(lengths[sample]), 0.0
+        if own > 1e-4 * float(a.norm(dim=1).max()):
+            found.append(float(lengths.max()) / own)
+    return max(found, default=None)
 
 
 def equal_pairs(rows: Sequence[Tensor]) -> Tensor:

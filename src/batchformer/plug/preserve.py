@@ -71,7 +71,7 @@ def _preserve_attributes(model: nn.Module) -> Iterator[None]:
     FSDP initialise themselves in the first pass.
     """
     before = [
-        (module, {k: v for k, v in vars(module).items() if k not in _OF_EVERY_MODULE})
+        (module, _own_attributes(module))
         for module in model.modules()
         if not type(module).__module__.startswith("torch.")
     ]
@@ -102,10 +102,10 @@ def _same_values(now: Tensor, value: Tensor) -> bool:
     return now.layout is torch.strided and now.shape == value.shape and torch.equal(now, value)
 
 
-class Buffers:
-    """The current values of a model's buffers, to be restored before every pass.
+class PassState:
+    """The current buffers and attributes of a model, to be restored before every pass.
 
-    A buffer that a pass has changed is replaced by a new tensor, because graphs of earlier passes
+    A tensor that a pass has changed is replaced by a new one, because graphs of earlier passes
     still use the old one. :func:`preserve_state` restores the model's own tensors at the end.
     """
 
@@ -118,6 +118,11 @@ class Buffers:
             for name, buffer in getattr(module, BUFFERS).items()
             if buffer is not None
         ]
+        parts = [p for p in _with_attributes(model) if not type(p).__module__.startswith("torch.")]
+        self.attributes = [(part, _state_of(part)) for part in parts]
+        kept = [value for _, attributes in self.attributes for value in attributes.values()]
+        self.containers = [(v, v.copy()) for v in kept if type(v) in (list, dict, set, deque)]
+        self.tensors = {id(v): v.detach().clone() for v in kept if isinstance(v, Tensor)}
 
     def restore(self) -> None:
         fresh: dict[int, Tensor] = {}
@@ -126,6 +131,58 @@ class Buffers:
             now = buffers.get(name)
             if now is None or not _same_values(now, value):
                 buffers[name] = fresh.setdefault(key, value.clone())
+        for part, kept in self.attributes:
+            now = vars(part)
+            for name in _state_of(part).keys() - kept.keys():
+                if hasattr(type(part), name) or isinstance(now[name], (int, float)):
+                    del now[name]
+            for name, value in kept.items():
+                contents = self.tensors.get(id(value))
+                if contents is None:
+                    now[name] = value
+                elif not _is_same(now.get(name), contents):
+                    now[name] = fresh.setdefault(id(value), contents.clone())
+        for container, contents in self.containers:
+            _refill(container, contents)
+
+    def skip_steps(self, steps: int) -> None:
+        """After one pass from the kept state: set counters as if so many passes had followed.
+
+        Counters are whole numbers, in buffers, attributes and dicts, that the pass has changed.
+        """
+        for module, name, key in self.places:
+            buffers, before = getattr(module, BUFFERS), self.values[key][1]
+            now = buffers.get(name)
+            if now is not None and now.numel() == before.numel() == 1 and now.dtype != torch.bool:
+                step = now - before
+                if step.any() and bool(step == step.round()):
+                    buffers[name] = now + steps * step
+        for part, kept in self.attributes:
+            defaults = {name: getattr(type(part), name, 0) for name in _state_of(part)}
+            _skip(vars(part), {**defaults, **kept}, steps)
+        for container, contents in self.containers:
+            if isinstance(container, dict):
+                _skip(container, contents, steps)
+
+
+def _skip(now: dict[str, Any], before: dict[str, Any], steps: int) -> None:
+    for name, old in before.items():
+        new = now.get(name)
+        if type(new) is int and type(old) is int:
+            now[name] = new + steps * (new - old)
+
+
+def _own_attributes(part: Any) -> dict[str, Any]:
+    return {k: v for k, v in vars(part).items() if k not in _OF_EVERY_MODULE}
+
+
+def _state_of(part: Any) -> dict[str, Any]:
+    """Its attributes, without a forward of its own, such as :mod:`~batchformer.plug.replay`'s."""
+    return {k: v for k, v in _own_attributes(part).items() if k != "forward"}
+
+
+def _is_same(now: Any, value: Tensor) -> bool:
+    return isinstance(now, Tensor) and _same_values(now, value)
 
 
 def own_generators(model: nn.Module) -> list[Any]:

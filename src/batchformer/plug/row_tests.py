@@ -14,8 +14,6 @@ import torch
 from torch import Tensor, nn
 
 from batchformer.nn.streams import leaves
-from batchformer.plug.example import Batch
-from batchformer.plug.noise import halved
 from batchformer.plug.observe import (
     PROBE,
     Experiment,
@@ -24,8 +22,7 @@ from batchformer.plug.observe import (
     gradients,
     moved,
     reachable,
-    repeat_samples,
-    select_samples,
+    repeated_index,
     source_of,
 )
 
@@ -280,32 +277,35 @@ def mixes_samples(experiment: Experiment, base: Pass, after: Pass, number: int) 
 
 # ---- Does attention reach the whole batch? A batch larger than small groups of samples.
 
-#: Samples of the larger batch, and of that for a small model with small inputs.
-LARGER, MANY = 8, 32
+#: Samples of the larger batch: the first size that takes next to no time.
+MANY, LARGER = (64, 32), 8
 
 
-def larger_batch(experiment: Experiment) -> tuple[Batch, Pass] | None:
-    """A batch with more samples than attention in small groups would reach, and its outputs.
+def larger_batch(experiment: Experiment) -> tuple[list[int], Pass] | None:
+    """A batch with more samples than attention in groups would reach, and its outputs.
 
-    Large images have half the resolution, if the model accepts that. None if the model accepts no
-    larger batch.
+    The batch is given by the numbers of its samples. None if the model accepts no larger batch.
     """
-    batch = experiment.batch
+    rows = next((rows for rows in MANY if _is_cheap(experiment, rows)), LARGER)
+    index = repeated_index(experiment.batch.rows, rows)
+    try:
+        return index, experiment.run_again(index, grad=False)
+    except Exception:  # it accepts no more rows
+        return None
+
+
+def _is_cheap(experiment: Experiment, rows: int) -> bool:
+    """Whether the model and its inputs are small, or the backbone need not be run again."""
+    batch, replay = experiment.batch, experiment.replay
+    if replay is not None and replay.share > 0.7:
+        return rows * replay.width <= 2**23
     inputs = [part for _, part in leaves((batch.args, batch.kwargs)) if isinstance(part, Tensor)]
     size = sum(part.numel() for part in inputs) // batch.rows
-    weights = sum(p.numel() for p in experiment.model.parameters())
-    larger = repeat_samples(batch, MANY if weights <= 2**20 and size <= 2**14 else LARGER)
-    smaller = halved(larger)
-    for each in (smaller, larger) if smaller is not larger else (larger,):
-        try:
-            return each, experiment.run(each, grad=False)
-        except Exception:  # the model accepts images of one size only, or no more rows
-            continue
-    return None
+    return size <= 2**14 and sum(p.numel() for p in experiment.model.parameters()) <= 2**20
 
 
 def unreached(
-    experiment: Experiment, larger: Batch, before: Pass, pick: Picker, order: str | None
+    experiment: Experiment, larger: list[int], before: Pass, pick: Picker, order: str | None
 ) -> tuple[int, int] | None:
     """How many mixed rows of a larger batch do not depend on the first sample, and its size.
 
@@ -314,16 +314,17 @@ def unreached(
     samples outside the group. If the row does not move even then, groups are separate.
 
     Args:
+        larger: the larger batch, by the numbers of its samples.
         before: the outputs for the larger batch.
         order: of the rows; None if all rows are mixed.
     """
-    n = larger.rows
+    n = len(larger)
     mixed = list(range(n)) if order is None else row_orders(n)[order][1]
     if any(len(rows) <= mixed[-1] for rows in pick(before)):
         return None
 
     def moves(index: list[int]) -> Tensor:
-        after = experiment.run(select_samples(larger, index), grad=False)
+        after = experiment.run_again([larger[i] for i in index], grad=False)
         return moved(pick(before), pick(after))[mixed]
 
     rows, other = list(range(n)), source_of(0, PROBE)

@@ -851,6 +851,7 @@ RIGHT["gate of zero"] = lambda: Gated(torch.zeros(1))
 RIGHT["gate of zero for each channel"] = lambda: Gated(torch.zeros(C))
 RIGHT["stock, gate of zero"] = lambda: StockGated(torch.zeros(()))
 RIGHT["stock, layer scale"] = lambda: StockGated(torch.full((C,), 1e-6))
+RIGHT["larger layer scale"] = lambda: Gated(torch.full((C,), 1e-3))
 
 
 @right
@@ -1010,6 +1011,73 @@ class StackedAfterManyLayers(DeepStock):
         if self.training:
             f = torch.stack([f, self.batchformer(f.unsqueeze(1)).squeeze(1)])
         return self.head(f)
+
+
+class TwoPlaces(Own):
+    """A second encoder mixes the rows of the mixed stream once more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.second = nn.Linear(C, C), self.place()
+
+    def place(self) -> nn.Module:
+        return BatchFormer(C)
+
+    def mix(self, f: Tensor) -> Tensor:
+        return self.second(f)
+
+    def rows(self, f: Tensor) -> Tensor:
+        f = self.hidden(two_streams(f, self.batchformer)).relu()
+        if self.training:
+            plain, mixed = f.chunk(2)
+            f = torch.cat([plain, self.mix(mixed)])
+        return self.head(f)
+
+
+right(TwoPlaces)
+
+
+@right
+class TwoPlacesOneStock(TwoPlaces):
+    def place(self) -> nn.Module:
+        return nn.TransformerEncoderLayer(C, 4, C, 0.5, batch_first=True)
+
+    def mix(self, f: Tensor) -> Tensor:
+        return self.second(f.unsqueeze(0)).squeeze(0)
+
+
+@right
+class TokensInTrainingAlone(Own):
+    """An auxiliary head attends over the tokens of each sample, and is left out in eval."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True)
+        self.aux = nn.Linear(C, 2)
+
+    def rows(self, f: Tensor) -> Any:
+        logits = super().rows(f)
+        if not self.training:
+            return logits
+        return logits, self.aux(self.tokens(f.unflatten(1, (4, 4))).flatten(1))
+
+
+@right
+class CountsItsSteps(Own):
+    """A queue of features with a place to write at, and a loss weight that follows a schedule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue, self.at, self.steps = torch.zeros(64, C), 0, 0
+
+    def rows(self, f: Tensor) -> Tensor:
+        logits = super().rows(f)
+        if self.training:
+            self.queue[self.at : self.at + len(f)] = f.detach()
+            self.queue[self.at].abs_()  # raises far behind the end
+            self.at, self.steps = (self.at + len(f)) % 64, self.steps + 1
+            logits = logits * (1 + 0.5 ** (1 + self.steps))
+        return logits
 
 
 @right

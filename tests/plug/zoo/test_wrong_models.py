@@ -566,6 +566,166 @@ class RecurrentOverSamples(Base):
         return self.head(torch.cat([f, self.gru(f.unsqueeze(1))[0].squeeze(1)]))
 
 
+@wrong(ATTEND)
+class MaskedToItself(Stock):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, self.mix(f, src_mask=~torch.eye(len(f)).bool())]))
+
+
+@wrong(ATTEND, says="by 4e-06 of what it moves its own")
+class LogitsMixedByNextToNothing(Base):
+    def rows(self, f: Tensor) -> Tensor:
+        logits = self.head(f)
+        return torch.cat([logits, logits + 1e-5 * self.head(self.batchformer(f))])
+
+
+@wrong(ATTEND, says="small constant")
+class FeaturesMixedByNextToNothing(Stock):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(torch.cat([f, torch.lerp(f, self.mix(f), 1e-4)]))
+
+
+# A second place at which no sample attends to another, or only to some. The first place is right.
+
+
+class TwoPlaces(Base):
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.second = nn.Linear(C, C), self.place()
+
+    def place(self) -> nn.Module:
+        return BatchFormer(C)
+
+    def mix(self, f: Tensor) -> Tensor:
+        raise NotImplementedError
+
+    def forward(self, x: Tensor) -> Tensor:
+        f = self.hidden(two_streams(self.body(x), self.batchformer)).relu()
+        if self.training:
+            plain, mixed = f.chunk(2)
+            f = torch.cat([plain, self.mix(mixed)])
+        return self.head(f)
+
+
+@wrong(ATTEND, says="in second every sample attends only to itself")
+class SecondPlaceOverLengthOne(TwoPlaces):
+    def place(self) -> nn.Module:
+        return nn.TransformerEncoderLayer(C, 4, C, 0.5, batch_first=True)
+
+    def mix(self, f: Tensor) -> Tensor:
+        return self.second(f.unsqueeze(1)).squeeze(1)
+
+
+@wrong(ATTEND, LEARN, says="in second every sample attends only to itself")
+class OurSecondPlaceOverLengthOne(SecondPlaceOverLengthOne):
+    def place(self) -> nn.Module:
+        return BatchFormer(C, batch_axis=1)
+
+
+@wrong(ATTEND, says="in second every sample attends only to itself")
+class SecondPlaceMasked(TwoPlaces):
+    def place(self) -> nn.Module:
+        return nn.MultiheadAttention(C, 4)
+
+    def mix(self, f: Tensor) -> Tensor:
+        mask = ~torch.eye(len(f)).bool()
+        return f + self.second(f, f, f, attn_mask=mask, need_weights=False)[0]
+
+
+@wrong(ATTEND, says="over an axis of length one")
+class SecondPlaceOverLengthOneByHand(TwoPlaces):
+    def place(self) -> nn.Module:
+        return nn.Linear(C, 3 * C)
+
+    def mix(self, f: Tensor) -> Tensor:
+        q, k, v = self.second(f.unsqueeze(1)).chunk(3, -1)
+        return f + ((q @ k.transpose(1, 2)).softmax(-1) @ v).squeeze(1)
+
+
+@wrong(ATTEND, says="second attends over 8 of 64 samples")
+class SecondPlaceInGroups(TwoPlaces):
+    def mix(self, f: Tensor) -> Tensor:
+        return torch.cat([self.second(part) for part in f.split(8)])
+
+
+@wrong(ATTEND, says="without second the mixed rows change by")
+class SecondPlaceOfNextToNoEffect(TwoPlaces):
+    def mix(self, f: Tensor) -> Tensor:
+        return torch.lerp(f, self.second(f), 1e-5)
+
+
+# Samples attend now, and not in other training steps.
+
+
+class InSomeSteps(Stock):
+    """Counts its training steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = self.counter()
+
+    def counter(self) -> Any:
+        return 0
+
+    def on(self) -> bool:
+        raise NotImplementedError
+
+    def rows(self, f: Tensor) -> Tensor:
+        mixed = self.mix(f) if self.on() else f
+        self.step += 1
+        return self.head(torch.cat([f, mixed]))
+
+
+@wrong(ATTEND, says="in a later training step no mixed row depends on another sample")
+class InTheFirstSteps(InSomeSteps):
+    def on(self) -> bool:
+        return bool(self.step < 100)
+
+
+@wrong(ATTEND, says="in every training step")
+class InEverySecondStep(InSomeSteps):
+    def counter(self) -> Any:
+        return nn.Buffer(torch.tensor(0))
+
+    def on(self) -> bool:
+        return bool(self.step % 2 == 0)
+
+
+@wrong(ATTEND, says="in every training step")
+class InTheFirstStepsByADict(InSomeSteps):
+    def counter(self) -> Any:
+        self.counts = {"steps": 0}
+        return 0.0
+
+    def on(self) -> bool:
+        self.counts["steps"] += 1
+        return self.counts["steps"] < 10
+
+
+@wrong(ATTEND, says="in every training step")
+class BothStreamsInTheFirstStepAlone(Base):
+    warm = False
+
+    def rows(self, f: Tensor) -> Tensor:
+        warm, self.warm = self.warm, True
+        return self.head(f if warm else two_streams(f, self.batchformer))
+
+
+# Nothing of the samples reaches the encoder.
+
+
+@wrong(ATTEND, says="1 has a dropout of 1, so nothing passes it")
+def dropout_of_one_before_the_place() -> nn.Module:
+    layers = nn.Linear(8, C), nn.Dropout(1.0), nn.Linear(C, K)
+    return attach(nn.Sequential(*layers), verbose=False)
+
+
+@wrong(ALIVE, says="is everything dropped")
+class DropoutOfOneByAFunction(Base):
+    def rows(self, f: Tensor) -> Tensor:
+        return self.head(two_streams(F.dropout(f, 1.0), self.batchformer))
+
+
 # Classifiers.
 
 
@@ -981,7 +1141,7 @@ class StockAllMixedRowsTheSame(Stock):
         return self.head(torch.cat([f, self.mix(f).mean(0, keepdim=True).expand_as(f)]))
 
 
-@wrong(ATTEND, says="28 of 32 mixed rows do not depend on the first sample")
+@wrong(ATTEND, says="60 of 64 mixed rows do not depend on the first sample")
 class GroupsOfFour(Base):
     def rows(self, f: Tensor) -> Tensor:
         return self.head(torch.cat([f, *(self.batchformer(part) for part in f.split(4))]))
@@ -991,6 +1151,23 @@ class GroupsOfFour(Base):
 class StockGroupsOfSixteen(Stock):
     def rows(self, f: Tensor) -> Tensor:
         return self.head(torch.cat([f, *(self.mix(part) for part in f.split(16))]))
+
+
+class Large(nn.Module):
+    """More weights than would be run with many samples."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(8, 1024), nn.Linear(1024, 1024), nn.Linear(1024, C))
+        self.head = nn.Linear(C, K)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.head(part) for part in self.body(x).split(16)])
+
+
+@wrong(ATTEND, says="call the encoder once, with all rows")
+def a_large_model_in_groups_of_sixteen() -> nn.Module:
+    return attach(Large(), verbose=False)
 
 
 @wrong(ATTEND, says="for batches of any size")
