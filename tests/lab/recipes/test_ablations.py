@@ -7,9 +7,8 @@ import dataclasses
 import pytest
 
 from batchformer.lab.config.comparable import changed_settings
-from batchformer.lab.recipes.ablations import SWEEPS, find_sweep
 from batchformer.lab.recipes.paper import ROWS
-from batchformer.lab.recipes.sweep import Sweep
+from batchformer.lab.recipes.sweeps import SWEEPS, Sweep, find_sweep
 
 #: The setting that a sweep varies.
 SETTINGS = {

@@ -11,11 +11,11 @@ from batchformer.lab.config.comparable import changed_settings
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import ScheduleConfig
 from batchformer.lab.recipes import find_recipe
-from batchformer.lab.recipes.sweep import (
+from batchformer.lab.recipes.sweeps import (
     training_images,
     unchanged,
     with_batch_size,
-    with_module,
+    with_settings,
     without_paco_loss,
 )
 
@@ -74,7 +74,7 @@ def test_images_that_are_not_known_are_refused() -> None:
 
 def test_a_setting_of_the_module() -> None:
     base = find_recipe("demo")
-    changed = with_module(heads=2, dropout=0.1)(base)
+    changed = with_settings("module", heads=2, dropout=0.1)(base)
     assert changed_settings(base, changed) == {"module.heads": (4, 2), "module.dropout": (0.5, 0.1)}
 
 
@@ -86,5 +86,5 @@ def test_paco_without_its_loss_is_the_recipe_of_that_name(suffix: str) -> None:
 
 
 def test_a_rate_that_was_chosen_stays_without_pacos_loss() -> None:
-    chosen = with_module(lr_factor=0.5)(find_recipe("cifar100_lt_paco"))
+    chosen = with_settings("module", lr_factor=0.5)(find_recipe("cifar100_lt_paco"))
     assert without_paco_loss(chosen).module == chosen.module

@@ -10,7 +10,7 @@ import pytest
 from batchformer.lab.config.arms import with_arm
 from batchformer.lab.config.data import ContrastConfig, LongTailConfig
 from batchformer.lab.recipes import RECIPES, find_recipe
-from batchformer.lab.recipes.epochs import IMAGES
+from batchformer.lab.recipes.shared import IMAGES
 
 LEARNT = ["cifar100_lt_moco_v2", "cifar100_lt_moco_v3", "digits_moco_v3", "my_folder_moco_v3"]
 ON_FEATURES = {

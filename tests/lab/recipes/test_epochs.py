@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batchformer.lab.engine.optim import lr_factor
-from batchformer.lab.recipes.epochs import in_epochs, warm_up_and_drop
+from batchformer.lab.recipes.shared import in_epochs, warm_up_and_drop
 
 
 def published(epoch: int, warmup: int, milestones: tuple[int, ...], gamma: float) -> float:

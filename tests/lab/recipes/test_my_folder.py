@@ -21,7 +21,8 @@ from batchformer.lab.models.build import build_model
 from batchformer.lab.recipes.small import my_folder
 from batchformer.lab.runs import run as runs
 from batchformer.lab.runs.compare import compare, run
-from batchformer.lab.runs.run import load_task, restore
+from batchformer.lab.runs.load_run import restore
+from batchformer.lab.runs.run import load_task
 
 CPU = torch.device("cpu")
 SIZES = {"ant": 7, "bee": 4, "cow": 3}

@@ -26,7 +26,8 @@ from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.models import faster_rcnn
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.compare import run
-from batchformer.lab.runs.run import build, load_task, restore
+from batchformer.lab.runs.load_run import restore
+from batchformer.lab.runs.run import build, load_task
 
 CPU = torch.device("cpu")
 NAMES = [name for name in RECIPES if find_recipe(name).task == "detection"]

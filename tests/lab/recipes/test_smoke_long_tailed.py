@@ -17,7 +17,8 @@ from batchformer.lab.data.sets.images import class_counts
 from batchformer.lab.engine.optimizer_step import OptimizerStep
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.compare import run
-from batchformer.lab.runs.run import build, load_task, restore
+from batchformer.lab.runs.load_run import restore
+from batchformer.lab.runs.run import build, load_task
 from batchformer.plug.check import check
 
 CPU = torch.device("cpu")

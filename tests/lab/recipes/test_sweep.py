@@ -8,11 +8,11 @@ import pytest
 
 from batchformer.lab.config.comparable import changed_settings
 from batchformer.lab.recipes.small import demo
-from batchformer.lab.recipes.sweep import Level, Sweep, unchanged, with_module
+from batchformer.lab.recipes.sweeps import Level, Sweep, unchanged, with_settings
 
 ONE, TWO = (
     Level(name="1", change=unchanged),
-    Level(name="2", change=with_module(layers=2), row="cifar100_lt_balanced_softmax"),
+    Level(name="2", change=with_settings("module", layers=2), row="cifar100_lt_balanced_softmax"),
 )
 
 

@@ -18,8 +18,8 @@ import torch
 from batchformer.cli import main as cli
 from batchformer.cli import training
 from batchformer.lab.engine.checkpoint import load_newest
-from batchformer.lab.recipes.ablations import find_sweep
 from batchformer.lab.recipes.small import demo
+from batchformer.lab.recipes.sweeps import find_sweep
 from batchformer.lab.runs.cluster import JobConfig
 from batchformer.lab.runs.folder import recipe_from_json
 from batchformer.lab.runs.launch import (

@@ -12,9 +12,8 @@ import pytest
 import torch
 
 from batchformer.lab.config.recipe import Recipe
-from batchformer.lab.recipes.ablations import SWEEPS
 from batchformer.lab.recipes.small import demo
-from batchformer.lab.recipes.sweep import Level, Sweep, unchanged
+from batchformer.lab.recipes.sweeps import SWEEPS, Level, Sweep, unchanged
 from batchformer.lab.runs import sweep as sweep_run
 from batchformer.lab.runs.compare import compare, run
 from batchformer.lab.runs.folder import RECORD

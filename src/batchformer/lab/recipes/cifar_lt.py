@@ -9,8 +9,8 @@ from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfig
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
-from batchformer.lab.recipes.epochs import IMAGES, in_epochs, warm_up_and_drop
 from batchformer.lab.recipes.paper import numbers_for
+from batchformer.lab.recipes.shared import IMAGES, in_epochs, warm_up_and_drop
 
 # Balanced Softmax: table 1 of the paper (CIFAR-100-LT), and CIFAR-10-LT beside it
 
@@ -402,6 +402,7 @@ def cifar100_lt_ride_assignment() -> Recipe:
         data=base.data_with(sampler="class_balanced"),
         method="ride_assignment",
         start="cifar100_lt_ride",
+        module=ModuleConfig(),
         optim=dataclasses.replace(base.optim, lr=0.01),
         schedule=ScheduleConfig(kind="cosine", per="epoch"),
         train=in_epochs(IMAGES["cifar100", 100.0], 5, 512, evaluations=1),

@@ -23,6 +23,7 @@ from batchformer.lab.config.methods import MethodConfig, MethodName, ModuleConfi
 from batchformer.lab.config.recipe import NOT_IN_THE_PAPER, Recipe
 from batchformer.lab.config.training import OptimConfig, ScheduleConfig, TrainConfig
 from batchformer.lab.recipes.paper import numbers_for
+from batchformer.lab.recipes.shared import Make, recipe_table
 
 #: Training images of ImageNet.
 IMAGES = 1_281_167
@@ -172,15 +173,9 @@ def imagenet_moco_v3_probe() -> Recipe:
     return dataclasses.replace(base, table=table, task="recognition")
 
 
-def imagenet_moco_v2_knn() -> Recipe:
-    """Nearest neighbours on the features of MoCo-v2; not in the paper. Ours: not measured yet."""
-    found = neighbours_of(imagenet_moco_v2(), PLAIN.images(scores="top"))
-    return dataclasses.replace(found, task="recognition")
-
-
-def imagenet_moco_v3_knn() -> Recipe:
-    """Nearest neighbours on the features of MoCo-v3; not in the paper. Ours: not measured yet."""
-    found = neighbours_of(imagenet_moco_v3(), ASYMMETRIC.images(scores="top"))
+def _knn(name: str, learnt: Make, data: ContrastConfig) -> Recipe:
+    """Nearest neighbours on the features of a recipe; not in the paper. Ours: not measured yet."""
+    found = neighbours_of(learnt(), data.images(scores="top"))
     return dataclasses.replace(found, task="recognition")
 
 
@@ -250,9 +245,9 @@ def _on_features_of(learnt: Recipe, data: LongTailConfig, method: MethodName, ti
 RECIPES = (
     imagenet_moco_v2,
     imagenet_moco_v2_probe,
-    imagenet_moco_v2_knn,
+    *recipe_table({"imagenet_moco_v2_knn": (_knn, imagenet_moco_v2, PLAIN)}),
     imagenet_moco_v3,
     imagenet_moco_v3_probe,
-    imagenet_moco_v3_knn,
+    *recipe_table({"imagenet_moco_v3_knn": (_knn, imagenet_moco_v3, ASYMMETRIC)}),
     imagenet_moco_v3_vit_small,
 )

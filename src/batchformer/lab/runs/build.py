@@ -38,9 +38,7 @@ from batchformer.lab.models.weights import (
     timm_weights,
 )
 from batchformer.lab.runs.source_runs import Weights
-from batchformer.lab.tasks.image_files import ImageFileTask
 from batchformer.lab.tasks.load import Task, load
-from batchformer.lab.tasks.long_tailed import LongTailedTask
 from batchformer.nn.exchange import world_size
 from batchformer.nn.randomness import drawing
 
@@ -326,13 +324,11 @@ def build(
         given: loads the recipe's weights into the network; without it they stay random.
     """
     options = dict(task.method_options)
-    if isinstance(task, LongTailedTask | ImageFileTask):
-        if recipe.method == "knn":
-            options["bank"] = task.bank(seed, recipe.train.workers)
-        if recipe.method == "linear_probe":
-            options["training_features"] = task.bank(seed, recipe.train.workers).features
-    elif recipe.method == "knn":
-        options["bank"] = None  # without images there is a network, but no neighbours
+    bank: Any = getattr(task, "bank", None)  # without images there is a network, and no bank
+    if recipe.method == "knn":
+        options["bank"] = bank and bank(seed, recipe.train.workers)
+    if recipe.method == "linear_probe" and bank:
+        options["training_features"] = bank(seed, recipe.train.workers).features
     if recipe.model:
         with drawing(seed, "weights"):
             network = options["network"] = build_network(recipe, task.num_classes)

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from batchformer.lab.config.data import LongTailConfig
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.feeds.memory import close
 from batchformer.lab.data.files.lock import KILLED_S, LOST_S, as_only_trainer
@@ -24,8 +23,8 @@ from batchformer.lab.engine.method import Batches
 from batchformer.lab.runs.folder import read_config
 from batchformer.lab.runs.run import Run
 from batchformer.lab.runs.sub_runs import combine, parts_of
+from batchformer.lab.tasks.base import class_sizes
 from batchformer.lab.tasks.load import remarks_in
-from batchformer.lab.tasks.scoring import class_sizes
 from batchformer.nn.exchange import is_rank_zero, world_size
 
 #: A run that has ended, and the error if it diverged.
@@ -194,8 +193,8 @@ class DataSummary:
             return
         facts = (read_config(run.folder) or {}).get("data", {})
         lines = remarks_in(facts)
-        data = run.trained.data
-        if isinstance(data, LongTailConfig):
+        data: Any = run.trained.data
+        if data.long_tailed:
             lines.insert(0, class_sizes(run.task.method_options["class_counts"], data))
         for line in (f"{facts.get('name', data.name)}: {line}" for line in lines):
             if line not in self._said:

@@ -34,7 +34,6 @@ from batchformer.lab.engine.log import Progress
 from batchformer.lab.engine.method import Method
 from batchformer.lab.runs.build import build_untrained
 from batchformer.lab.runs.folder import recipe_from_json
-from batchformer.lab.runs.load_run import restore
 from batchformer.lab.tasks.load import Task
 
 
@@ -54,6 +53,8 @@ def insight_of(folder: Path, device: torch.device, root: str | None = None) -> P
     Raises:
         FileNotFoundError: it is not a run, or it has no checkpoint.
     """
+    from batchformer.lab.runs.load_run import restore  # late: a run that ends has its method
+
     method, task, config = restore(folder, device, root)
     shown = getattr(task, "shown", None)
     if shown is None or method.relations() is None:
@@ -81,6 +82,8 @@ def cam_of(folder: Path, device: torch.device, layer: str) -> Arrays:
         FileNotFoundError: it is not a run, or it has no checkpoint.
         ValueError: the network has no such layer, or this method has no Grad-CAM.
     """
+    from batchformer.lab.runs.load_run import restore
+
     method, task, config = restore(folder, device)
     shown, relations = getattr(task, "shown", None), method.relations()
     if shown is None or relations is None:

@@ -17,6 +17,7 @@ import torch
 
 from batchformer.insight.look import MEASURED, Arrays
 from batchformer.lab.config.arms import with_arm
+from batchformer.lab.config.methods import reweights
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.config.training import TrainConfig, require
 from batchformer.lab.engine.checkpoint import load_newest
@@ -27,7 +28,6 @@ from batchformer.lab.engine.log import Progress
 from batchformer.lab.engine.loop import Evaluation, Plan, training
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.precision import matmul_precision
-from batchformer.lab.methods.ldam import reweighting_warning
 from batchformer.lab.models.weights import file_hash
 from batchformer.lab.runs.build import (
     TIMM,
@@ -54,7 +54,6 @@ from batchformer.lab.runs.folder import (
     write_result,
 )
 from batchformer.lab.runs.insight import insight_arrays, save_insight
-from batchformer.lab.runs.load_run import restore, restore_deployed
 from batchformer.lab.runs.provenance import provenance, with_sitting
 from batchformer.lab.runs.source_runs import (
     final_state,
@@ -68,7 +67,7 @@ from batchformer.lab.runs.source_runs import (
 from batchformer.lab.tasks.load import Task
 from batchformer.nn import exchange as group
 
-__all__ = ["Run", "build", "load_task", "pick_device", "restore", "restore_deployed"]
+__all__ = ["Run", "build", "load_task", "pick_device"]
 
 
 @dataclass(frozen=True)
@@ -283,8 +282,12 @@ def _training(
     )
     said = partial(print, f"{run.title}:", file=sys.stderr, flush=True)
     say: Callable[[str], None] = (lambda _: None) if quiet else said
-    if late := reweighting_warning(trained.method, trained.hyper, train.updates / feed.per_epoch):
-        say(late)
+    if reweights(trained.method):
+        from batchformer.lab.methods.ldam import reweighting_warning  # late: few methods need it
+
+        epochs = train.updates / feed.per_epoch
+        if warning := reweighting_warning(trained.method, trained.hyper, epochs):
+            say(warning)
     method = _build_with_weights(run, trained, task, say)
     with _explain_single_image():
         evaluation = yield from training(method, feed, task.evaluate, plan, request, alone)

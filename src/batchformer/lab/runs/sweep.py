@@ -27,7 +27,7 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.engine.distributed.rank_zero import on_rank_zero
 from batchformer.lab.engine.log import read_records
 from batchformer.lab.models.weights import file_hash
-from batchformer.lab.recipes.sweep import Sweep
+from batchformer.lab.recipes.sweeps import Sweep
 from batchformer.lab.runs.compare import folders_of, lock_runs, train_all
 from batchformer.lab.runs.folder import (
     RECORD,

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
 
-from batchformer.lab.config.data import (
-    ContrastConfig,
-    DataConfig,
-    DetectionConfig,
-    DomainConfig,
-    FeatureConfig,
-    PairConfig,
-)
+from batchformer.lab.config.data import DataConfig
 from batchformer.lab.config.training import TrainConfig
 from batchformer.lab.data.files.file_lists import shorten
 from batchformer.lab.engine.loop import Evaluation
 from batchformer.lab.engine.method import Batches, Method
 from batchformer.lab.engine.optimizer_step import OptimizerStep
-from batchformer.lab.tasks.domains import DomainTask
-from batchformer.lab.tasks.image_files import ImageFileTask
-from batchformer.lab.tasks.long_tailed import LongTailedTask
 
 
 class Task(Protocol):
@@ -57,27 +48,10 @@ class Task(Protocol):
 
 def load(config: DataConfig, device: torch.device) -> Task:
     """Read the data; an error says what is missing and where it was looked for."""
-    if isinstance(config, DomainConfig):
-        return DomainTask.load(config, device)
-    if isinstance(config, PairConfig):
-        from batchformer.lab.tasks.compositional import CompositionalTask
-
-        return CompositionalTask.load(config, device)
-    if isinstance(config, FeatureConfig):
-        from batchformer.lab.tasks.generalized import GeneralizedTask
-
-        return GeneralizedTask.load(config, device)
-    if isinstance(config, ContrastConfig):
-        from batchformer.lab.tasks.contrastive import ContrastiveTask
-
-        return ContrastiveTask.load(config, device)
-    if isinstance(config, DetectionConfig):
-        from batchformer.lab.tasks.detection import DetectionTask
-
-        return DetectionTask.load(config, device)
-    if config.of_files:
-        return ImageFileTask.load(config, device)
-    return LongTailedTask.load(config, device)
+    file, _, name = config.loader.partition(":")
+    kind: Any = getattr(importlib.import_module(f"batchformer.lab.tasks.{file}"), name)
+    task: Task = kind.load(config, device)
+    return task
 
 
 def remarks_in(facts: Mapping[str, Any]) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from batchformer.lab.recipes.paper.ablations import ROWS
+from batchformer.lab.recipes.paper.long_tailed import ABLATIONS as ROWS
 from batchformer.lab.recipes.paper.row import PaperRow
 
 Finder = Callable[[str, str, str, str, str], PaperRow]

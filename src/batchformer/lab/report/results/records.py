@@ -27,7 +27,7 @@ from batchformer.lab.config.comparable import (
 )
 from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.recipes import RECIPES
-from batchformer.lab.recipes.ablations import SWEEPS
+from batchformer.lab.recipes.sweeps import SWEEPS
 from batchformer.lab.report.results.runs import Run
 from batchformer.lab.runs.folder import recipe_from_json, write_json
 
