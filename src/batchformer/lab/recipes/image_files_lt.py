@@ -24,7 +24,8 @@ from batchformer.lab.recipes.shared import in_epochs, recipe_table, warm_up_and_
 
 # ImageNet-LT: table 2, ResNet-10 and ResNet-50, and ResNeXt-50 beside them
 
-IMAGES = ANNOTATED["imagenet_lt"].images
+#: Training images of the published lists.
+IMAGES = {name: known.images for name, known in ANNOTATED.items()}
 #: Resized crop, flip and colour jitter.
 DATA = LongTailConfig(name="imagenet_lt", augment="jitter")
 TITLES = {"resnet10": "ResNet-10", "resnet50": "ResNet-50", "resnext50": "ResNeXt-50 32x4d"}
@@ -46,7 +47,7 @@ def _balanced_softmax(name: str, model: str) -> Recipe:
         method="balanced_softmax",
         optim=OptimConfig(name="sgd", lr=0.05, momentum=0.9, weight_decay=5e-4),
         schedule=ScheduleConfig(kind="cosine"),
-        train=in_epochs(IMAGES, 90, 128, evaluations=10),
+        train=in_epochs(IMAGES["imagenet_lt"], 90, 128, evaluations=10),
         paper=numbers_for(name),
     )
 
@@ -73,7 +74,7 @@ def _ride(name: str, model: str) -> Recipe:
         module=ModuleConfig(streams="mixed_only", lr_factor=1.0),
         optim=OptimConfig(name="sgd", lr=0.1, momentum=0.9, nesterov=True, weight_decay=2e-4),
         schedule=warm_up_and_drop(5, (60, 80), 0.1),
-        train=in_epochs(IMAGES, 100, 400, evaluations=10),
+        train=in_epochs(IMAGES["imagenet_lt"], 100, 400, evaluations=10),
         paper=numbers_for(name),
     )
 
@@ -158,7 +159,7 @@ def paco_on_files(
         schedule=ScheduleConfig(
             kind="cosine", per="epoch", warmup=warmup - 1, warmup_from=1 / warmup
         ),
-        train=in_epochs(ANNOTATED[data.name].images, epochs, 128, evaluations=10, drop_last=True),
+        train=in_epochs(IMAGES[data.name], epochs, 128, evaluations=10, drop_last=True),
         paper=numbers_for(name),
     )
 
@@ -178,7 +179,6 @@ def imagenet_lt_paco() -> Recipe:
 
 # iNaturalist 2018: table 3, ResNet-50
 
-INATURALIST_IMAGES = ANNOTATED["inaturalist18"].images
 #: Resized crop and flip.
 INATURALIST_DATA = LongTailConfig(name="inaturalist18", augment="resized")
 
@@ -205,7 +205,7 @@ def inaturalist18_ride() -> Recipe:
         optim=OptimConfig(name="sgd", lr=0.2, momentum=0.9, nesterov=True, weight_decay=2e-4),
         # The fifth epoch already has the full rate, so the rise takes four.
         schedule=ScheduleConfig(kind="cosine", per="epoch", warmup=4, warmup_from=1 / 5),
-        train=in_epochs(INATURALIST_IMAGES, 100, 400, evaluations=10),
+        train=in_epochs(IMAGES["inaturalist18"], 100, 400, evaluations=10),
         paper=numbers_for("inaturalist18_ride"),
     )
 
@@ -226,7 +226,7 @@ def inaturalist18_cross_entropy() -> Recipe:
         method="cross_entropy",
         optim=OptimConfig(name="sgd", lr=0.2, momentum=0.9, weight_decay=1e-4),
         schedule=ScheduleConfig(kind="cosine"),
-        train=in_epochs(INATURALIST_IMAGES, 90, 512, evaluations=10),
+        train=in_epochs(IMAGES["inaturalist18"], 90, 512, evaluations=10),
     )
 
 
@@ -243,7 +243,7 @@ def inaturalist18_crt() -> Recipe:
         data=dataclasses.replace(INATURALIST_DATA, sampler="class_balanced"),
         method="crt",
         start="inaturalist18_cross_entropy",
-        train=in_epochs(INATURALIST_IMAGES, 10, 512, evaluations=2),
+        train=in_epochs(IMAGES["inaturalist18"], 10, 512, evaluations=2),
         paper=numbers_for("inaturalist18_crt"),
     )
 
@@ -269,7 +269,6 @@ def inaturalist18_paco() -> Recipe:
 # resnet152_uniform.pth in ``--data.root``. ``--weights FILE`` names another one; ``--weights timm``
 # takes timm's of ImageNet, which have no classifier of these scenes.
 
-PLACES_IMAGES = ANNOTATED["places_lt"].images
 #: Resized crop, flip and colour jitter.
 PLACES_DATA = LongTailConfig(name="places_lt", augment="jitter")
 FEATURES = "places_lt/resnet152_uniform.pth"
@@ -298,7 +297,7 @@ def places_lt_balms() -> Recipe:
         hyper=MethodConfig(sampler_power=0.3, sampler_lr=1e-3),
         optim=OptimConfig(name="sgd", lr=0.02, momentum=0.9, weight_decay=5e-4),
         schedule=ScheduleConfig(kind="cosine"),
-        train=in_epochs(PLACES_IMAGES, 10, 256, evaluations=2),
+        train=in_epochs(IMAGES["places_lt"], 10, 256, evaluations=2),
         paper=numbers_for("places_lt_balms"),
     )
 
