@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -25,6 +26,7 @@ from batchformer.lab.config.recipe import Recipe
 from batchformer.lab.data.sets.attribute_sets import ATTRIBUTE_SETS
 from batchformer.lab.data.sets.known_pairs import METADATA, PAIR_SETS
 from batchformer.lab.engine.method import Method
+from batchformer.lab.methods import ce_gzsl
 from batchformer.lab.metrics.compositional import CompositionalScores
 from batchformer.lab.recipes import RECIPES, find_recipe
 from batchformer.lab.runs.run import Run, build, load_task
@@ -59,8 +61,9 @@ FOLDERS = {
 #: Rows of pairs in a split, of each pair that it shows.
 EACH = {"train": 3, "val": 2, "test": 2}
 CLASSES, UNSEEN_CLASSES, VALIDATION_CLASSES, ROWS, CHANNELS, ATTRIBUTES = 8, 2, 2, 6, 7, 4
-#: What makes CE-GZSL small; embedding, comparator and BatchFormer keep their channels.
+#: What makes CE-GZSL small.
 SMALL = {"gan_hidden": 16, "noise": 6, "synthetic": 5, "classifier_epochs": 2}
+WIDTHS: dict[str, Any] = {"embedding": 64, "direction": 32, "comparator": 64}
 
 
 def shown() -> list[tuple[tuple[str, str], str]]:
@@ -146,6 +149,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         for name, known in list(PAIR_SETS.items()):
             patch.setitem(PAIR_SETS, name, dataclasses.replace(known, **sizes))
         patch.setitem(ATTRIBUTE_SETS, "cub", small)
+        patch.setattr(ce_gzsl, "CeGzsl", functools.partial(ce_gzsl.CeGzsl, **WIDTHS))
         load_task.cache_clear()
         yield place
     load_task.cache_clear()
