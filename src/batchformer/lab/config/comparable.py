@@ -50,10 +50,6 @@ def changed_settings(
     """Settings in which two recipes differ, by dotted name, with both values.
 
     A setting that one of them lacks is None there. The description is left out.
-
-    Args:
-        before: a recipe, or what JSON holds of it.
-        after: the other, of the same kind.
     """
     old, new = _settings(before), _settings(after)
     both = dict.fromkeys([*old, *new])

@@ -189,13 +189,8 @@ def probe_of(
 ) -> Recipe:
     """A linear classifier on the features of another recipe, scored after every epoch.
 
-    Args:
-        learnt: the recipe that learns the features.
-        data: its images with their labels.
-        lr: of SGD with momentum 0.9 and without weight decay, falling by a cosine.
-        batch: images of an update.
-        epochs: passes over the images.
-        scale: of the features, as ``hyper.probe_scale``.
+    It learns by SGD without weight decay, whose rate falls by a cosine; `scale` is
+    ``hyper.probe_scale``.
     """
     base = _on_features_of(learnt, data, "linear_probe", "linear probe")
     return dataclasses.replace(
@@ -212,10 +207,6 @@ def neighbours_of(learnt: Recipe, data: LongTailConfig) -> Recipe:
 
     Alignment, uniformity and feature_std are measured as while they were learnt, so that those of
     trained features stand beside those of the arm random_weights.
-
-    Args:
-        learnt: the recipe that learns the features.
-        data: its images with their labels.
     """
     views: Any = learnt.data
     data = dataclasses.replace(data, views=views.views)

@@ -106,12 +106,7 @@ class Sweep:
         return self.table if self.of_the_paper(base) else NOT_IN_THE_PAPER
 
     def paper(self, name: str, base: Recipe | None) -> dict[str, dict[str, float]]:
-        """The paper's numbers of a level, arm by arm; the reference has the base's as well.
-
-        Args:
-            name: of the level.
-            base: the recipe that is varied, None where this version does not have it.
-        """
+        """The paper's numbers of a level, arm by arm; the reference has the base's as well."""
         if base is not None and not self.of_the_paper(base):
             return {}
         own = numbers_for(self.level(name).row or f"{self.name}/{name}")
@@ -119,12 +114,7 @@ class Sweep:
         return {arm: dict(numbers) for arm, numbers in {**shared, **own}.items()}
 
     def recipe(self, name: str, base: Recipe) -> Recipe:
-        """The recipe of a level.
-
-        Args:
-            name: of the level.
-            base: the recipe that is varied, with what a person changed of it.
-        """
+        """The recipe of a level."""
         return dataclasses.replace(
             self.level(name).change(base),
             name=f"{self.name}/{name}",

@@ -70,15 +70,6 @@ def compare(
 
     A run that diverges is reported; the others continue.
 
-    Args:
-        recipe: with what a person changed of it.
-        arms: of the comparison.
-        seeds: each pairs the runs of all arms.
-        root: folder of all runs.
-        device: to train on.
-        quiet: no progress.
-        together: runs that train side by side on the device.
-
     Yields:
         The folder of each run that finished.
     """
@@ -177,11 +168,7 @@ def _waiting(runs: Sequence[Run], tried: set[Path]) -> dict[Path, tuple[Run, Run
 
 
 class DataSummary:
-    """Prints what a person should know of the data of runs on stderr, no line twice.
-
-    Args:
-        quiet: print nothing. Reports say the same.
-    """
+    """Prints what a person should know of the data of runs on stderr, no line twice."""
 
     def __init__(self, quiet: bool) -> None:
         self.quiet = quiet or not is_rank_zero()

@@ -42,11 +42,6 @@ def insight_of(folder: Path, device: torch.device, root: str | None = None) -> P
 
     The arrays are those that the end of the run would have written.
 
-    Args:
-        folder: of one training: that of a run, or of one of its targets.
-        device: to measure on.
-        root: folder of the data; None where it has not moved since the training.
-
     Returns:
         The file. None if there is nothing to measure, or if that failed, which stderr explains.
 
@@ -72,11 +67,6 @@ def insight_of(folder: Path, device: torch.device, root: str | None = None) -> P
 
 def cam_of(folder: Path, device: torch.device, layer: str) -> Arrays:
     """Grad-CAM of a run's trained network at a layer; nothing is written.
-
-    Args:
-        folder: of one training.
-        device: to measure on.
-        layer: its name in the network, or ``released`` for that of the paper's code.
 
     Raises:
         FileNotFoundError: it is not a run, or it has no checkpoint.
@@ -120,11 +110,6 @@ def insight_arrays(
 
 def save_insight(measure_arrays: Callable[[], Arrays | None], folder: Path, title: str) -> bool:
     """Measure and write the arrays. A failure costs the figures, never the run.
-
-    Args:
-        measure_arrays: gives the arrays, or None where there are none.
-        folder: of the run.
-        title: of the run.
 
     Returns:
         Whether they were written. Where that failed, one line on stderr says why.

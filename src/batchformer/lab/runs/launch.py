@@ -70,16 +70,7 @@ def runs_of_sweep(
 
 @dataclass(frozen=True)
 class Launch:
-    """How the runs of one comparison or sweep become jobs.
-
-    Args:
-        launcher: ``"local"`` or ``"slurm"``.
-        config: options of the jobs.
-        root: folder of all runs.
-        name: of the recipe or the sweep.
-        device: name of the device that jobs train on.
-        quiet: no progress, here and in logs.
-    """
+    """How the runs of one comparison or sweep become jobs."""
 
     launcher: Launcher
     config: JobConfig

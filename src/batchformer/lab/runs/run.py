@@ -251,15 +251,7 @@ class Run:
     def training(
         self, feed: Batches, request: StopRequest, *, quiet: bool, wandb: str | None, alone: bool
     ) -> Training:
-        """Train, or continue where it stopped, and write the result; yields at every update.
-
-        Args:
-            feed: its batches.
-            request: asks it to stop.
-            quiet: no progress.
-            wandb: project of Weights & Biases; None to leave it out.
-            alone: whether this run has the terminal for itself.
-        """
+        """Train, or continue where it stopped, and write the result; yields at every update."""
         return _training(self, feed, request, quiet=quiet, wandb=wandb, alone=alone)
 
 

@@ -93,11 +93,6 @@ def file_feed(
     """Augmented training batches of image files.
 
     Args:
-        files: paths and labels.
-        view: geometry and transform.
-        train: size of batches, and how files are read.
-        seed: of order and augmentation.
-        device: where batches are made.
         second: another view of the same images, ``view2``.
         sampler: order of the samples in each epoch; None: every sample once, shuffled.
         steps: which samples each step takes, in place of batch size and sampler.

@@ -27,13 +27,7 @@ from batchformer.lab.tasks.long_tailed import LongTailedTask
 
 @dataclass(frozen=True)
 class ContrastiveTask(FixedSplit):
-    """Pairs of views, and scores of the features that are learnt from them.
-
-    Args:
-        labelled: the same images as a task with labels.
-        config: which images, and which views of them.
-        seed: of the run; 0 until it is known.
-    """
+    """Pairs of views, and scores of the features that are learnt from them."""
 
     labelled: LongTailedTask | ImageFileTask
     config: ContrastConfig

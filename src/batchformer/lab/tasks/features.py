@@ -149,14 +149,7 @@ def feature_scores(
     """Alignment of two views of some test images; uniformity and standard deviation of all.
 
     The images and their views are the same in every evaluation. They are few, so every rank uses
-    all of them.
-
-    Args:
-        extract: makes features (N, C) of images.
-        features: (M, C) of all test images, without augmentation.
-        config: says which views.
-        test: the M images.
-        workers: that read files.
+    all of them. `features` (M, C) are those of all test images, without augmentation.
     """
     count = min(ALIGNED, len(test))
     with as_single_rank():

@@ -52,13 +52,7 @@ TEST_BATCH = 128
 
 @dataclass(frozen=True)
 class ImageFileTask(LabelledTask):
-    """Data, batches and scores of one experiment on image files.
-
-    Args:
-        data: all parts.
-        config: which data, its augmentation, and how classes are grouped into shots.
-        device: where batches are made.
-    """
+    """Data, batches and scores of one experiment on image files."""
 
     data: LongTailedFiles
     config: LongTailConfig

@@ -57,9 +57,6 @@ def load(config: DataConfig, device: torch.device) -> Task:
 def remarks_in(facts: Mapping[str, Any]) -> list[str]:
     """Lines to read before training: remarks on the data, and words without a vector.
 
-    Args:
-        facts: of a task.
-
     >>> remarks_in({"train": 9, "remarks": ["no pair is unseen"], "random_vectors": ["cat", "dog"]})
     ['no pair is unseen', 'no word vector, and a random one drawn: cat, dog']
     """

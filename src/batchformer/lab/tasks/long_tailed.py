@@ -51,13 +51,7 @@ TEST_BATCH = 1000
 
 @dataclass(frozen=True)
 class LongTailedTask(LabelledTask):
-    """Data, batches and scores of one long-tailed experiment.
-
-    Args:
-        data: both parts.
-        config: which data, and how classes are grouped into shots.
-        device: where the images live.
-    """
+    """Data, batches and scores of one long-tailed experiment."""
 
     data: LongTailedData
     config: LongTailConfig
