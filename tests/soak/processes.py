@@ -23,6 +23,7 @@ _LOADED = [
     "soak.processes",
     "batchformer.lab.runs.compare",
     "batchformer.lab.methods.erm",
+    "batchformer.lab.tasks.long_tailed",
     "sklearn.datasets",
     "timm",
     "torch.utils.tensorboard",

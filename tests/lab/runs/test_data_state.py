@@ -258,9 +258,8 @@ def test_the_data_in_a_few_words() -> None:
     assert find_recipe("cub_ce_gzsl").data.words() == "cub"
     for recipes in by_data().values():
         for recipe in recipes:
-            assert (
-                recipe.data.words().startswith(recipe.data.name) and len(recipe.data.words()) < 40
-            )
+            words = recipe.data.words()
+            assert words.startswith(recipe.data.name) and len(words) < 40
 
 
 def test_it_is_answered_without_torch() -> None:

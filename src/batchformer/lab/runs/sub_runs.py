@@ -48,12 +48,15 @@ def parts_of(run: Run) -> tuple[Run, ...]:
 
 
 def combine(run: Run) -> bool:
-    """Write the result of a run with parts, if all of them have finished.
+    """Write the result of a run with parts, if it has some and all of them have finished.
 
     Returns:
         Whether it was written.
     """
-    write = combine_epochs if run.trained.data.parts == "epochs" else combine_domains
+    kind = run.trained.data.parts
+    if not kind:
+        return False
+    write = combine_epochs if kind == "epochs" else combine_domains
     return on_rank_zero(lambda: write(run, parts_of(run)))
 
 
